@@ -1,0 +1,232 @@
+//! Paths and mailboxes: what stands between `<` and `>` (RFC 5321 §4.1.2; UTF-8, RFC 6531 §3.3).
+//!
+//! ```text
+//! <@a,@b:local@domain>   source route passed over (RFC 5321 §4.1.1.3, appendix C)
+//! <"quoted local"@[127.0.0.1]>
+//! <>                     the null reverse-path
+//! <Postmaster>           the one mailbox that needs no domain
+//! ```
+use crate::limits::{DOMAIN_BYTES, LOCAL_PART_BYTES, PATH_BYTES};
+
+/// A path that obeys the syntax; borrowed from the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path<'a> {
+    mailbox: &'a [u8],
+    at: Option<usize>,
+}
+
+/// What is wrong with a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadPath {
+    /// It does not follow the grammar.
+    #[error("the address is not of the form <local-part@domain>")]
+    Syntax,
+    /// A path above 256, local part above 64 or domain above 255 octets.
+    #[error("the address is too long")]
+    TooLong,
+}
+
+impl<'a> Path<'a> {
+    /// Reads a path at the start of `text`; returns it and what follows.
+    ///
+    /// # Errors
+    /// [`BadPath`], by the grammar and lengths of RFC 5321.
+    pub fn parse(text: &'a [u8]) -> Result<(Self, &'a [u8]), BadPath> {
+        let inner = text.strip_prefix(b"<").ok_or(BadPath::Syntax)?;
+        let end = closing_bracket(inner).ok_or(BadPath::Syntax)?;
+        if end + 2 > PATH_BYTES {
+            return Err(BadPath::TooLong);
+        }
+        let mailbox = without_route(&inner[..end])?;
+        Ok((Self::mailbox(mailbox)?, &inner[end + 1..]))
+    }
+
+    /// Checks a bare mailbox, as a user types it: `local@domain`, or nothing for the null path.
+    ///
+    /// # Errors
+    /// [`BadPath`], by the grammar and lengths of RFC 5321.
+    pub fn mailbox(mailbox: &'a [u8]) -> Result<Self, BadPath> {
+        if mailbox.is_empty() {
+            return Ok(Self { mailbox, at: None });
+        }
+        let length = local_part_length(mailbox).ok_or(BadPath::Syntax)?;
+        if length > LOCAL_PART_BYTES {
+            return Err(BadPath::TooLong);
+        }
+        match &mailbox[length..] {
+            [] if mailbox.eq_ignore_ascii_case(b"postmaster") => Ok(Self { mailbox, at: None }),
+            [b'@', domain @ ..] if domain.len() > DOMAIN_BYTES => Err(BadPath::TooLong),
+            [b'@', domain @ ..] if is_domain(domain) => Ok(Self { mailbox, at: Some(length) }),
+            _ => Err(BadPath::Syntax),
+        }
+    }
+
+    /// The whole mailbox, without brackets and route; empty for the null path.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.mailbox
+    }
+
+    /// What stands before the `@`, quotes included.
+    pub fn local_part(&self) -> &'a [u8] {
+        &self.mailbox[..self.at.unwrap_or(self.mailbox.len())]
+    }
+
+    /// What stands behind the `@`; `None` for the null path and a bare `Postmaster`.
+    pub fn domain(&self) -> Option<&'a [u8]> {
+        self.at.map(|at| &self.mailbox[at + 1..])
+    }
+
+    /// `<>`, the sender of notifications.
+    pub fn is_null(&self) -> bool {
+        self.mailbox.is_empty()
+    }
+
+    /// Whether it needs SMTPUTF8 (RFC 6531 §3.2).
+    pub fn is_internationalized(&self) -> bool {
+        !self.mailbox.is_ascii()
+    }
+}
+
+/// The `>` that is not inside a quoted string.
+fn closing_bracket(text: &[u8]) -> Option<usize> {
+    if let Some(end) = memchr::memchr2(b'>', b'"', text)
+        && text[end] == b'>'
+    {
+        return Some(end);
+    }
+    let (mut quoted, mut escaped) = (false, false);
+    text.iter().position(|&byte| {
+        let found = byte == b'>' && !quoted;
+        quoted ^= byte == b'"' && !escaped;
+        escaped = quoted && byte == b'\\' && !escaped;
+        found
+    })
+}
+
+/// Drops a source route: `@a,@b:` before the mailbox.
+fn without_route(path: &[u8]) -> Result<&[u8], BadPath> {
+    if path.first() != Some(&b'@') {
+        return Ok(path);
+    }
+    let colon = memchr::memchr(b':', path).ok_or(BadPath::Syntax)?;
+    let hops_are_domains = path[..colon].split(|&byte| byte == b',').all(|hop| match hop {
+        [b'@', domain @ ..] => is_domain(domain),
+        _ => false,
+    });
+    if hops_are_domains && colon + 1 < path.len() { Ok(&path[colon + 1..]) } else { Err(BadPath::Syntax) }
+}
+
+/// Length of the dot-string or quoted string that `mailbox` starts with.
+fn local_part_length(mailbox: &[u8]) -> Option<usize> {
+    if mailbox.first() == Some(&b'"') {
+        return quoted_length(mailbox);
+    }
+    let length = mailbox.iter().position(|&byte| byte == b'@').unwrap_or(mailbox.len());
+    let local = &mailbox[..length];
+    let dots_separate = !local.is_empty()
+        && local.first() != Some(&b'.')
+        && local.last() != Some(&b'.')
+        && !local.windows(2).any(|pair| pair == b"..");
+    let is_text = local.iter().all(|&byte| is_atext(byte) || byte == b'.');
+    (dots_separate && is_text && is_utf8(local)).then_some(length)
+}
+
+/// Length of a quoted string with its quotes; printable ASCII, or UTF-8 (RFC 6531 §3.3).
+fn quoted_length(mailbox: &[u8]) -> Option<usize> {
+    let mut escaped = false;
+    for (at, &byte) in mailbox.iter().enumerate().skip(1) {
+        match byte {
+            _ if byte < b' ' || byte == 0x7f => return None,
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => return is_utf8(&mailbox[..at]).then_some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn is_atext(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte) || byte >= 0x80
+}
+
+/// A domain or an address literal. Underscores are let through: hosts have them, whatever RFC 1123 says.
+fn is_domain(domain: &[u8]) -> bool {
+    if let [b'[', literal @ .., b']'] = domain {
+        return !literal.is_empty() && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\".contains(&byte));
+    }
+    is_utf8(domain)
+        && domain.split(|&byte| byte == b'.').all(|label| {
+            let inner = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-' || *byte == b'_' || *byte >= 0x80;
+            (1..=63).contains(&label.len())
+                && label.iter().all(inner)
+                && label.first() != Some(&b'-')
+                && label.last() != Some(&b'-')
+        })
+}
+
+fn is_utf8(text: &[u8]) -> bool {
+    text.is_ascii() || std::str::from_utf8(text).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_paths() {
+        let good: &[(&[u8], &[u8], Option<&[u8]>, &[u8])] = &[
+            (b"<a@b>", b"a", Some(b"b"), b""),
+            (b"<>", b"", None, b""),
+            (b"<a.b+3@example.com> SIZE=1", b"a.b+3", Some(b"example.com"), b" SIZE=1"),
+            (b"<@x,@y.z:a@b>", b"a", Some(b"b"), b""),
+            (b"<\"a b>\\\"c\"@b>", b"\"a b>\\\"c\"", Some(b"b"), b""),
+            (b"<a@[127.0.0.1]>", b"a", Some(b"[127.0.0.1]"), b""),
+            (b"<a@[IPv6:::1]>", b"a", Some(b"[IPv6:::1]"), b""),
+            (b"<postMaster>", b"postMaster", None, b""),
+            ("<jürgen@exämple.org>".as_bytes(), "jürgen".as_bytes(), Some("exämple.org".as_bytes()), b""),
+        ];
+        for (text, local, domain, rest) in good {
+            let (path, after) = Path::parse(text).expect("a good path");
+            assert_eq!((path.local_part(), path.domain(), after), (*local, *domain, *rest));
+        }
+        let bad: &[&[u8]] = &[
+            b"a@b",
+            b"<a@b",
+            b"<a>",
+            b"<@b>",
+            b"<a@>",
+            b"<a b@c>",
+            b"<a..b@c>",
+            b"<.a@c>",
+            b"<a.@c>",
+            b"<a@b..c>",
+            b"<a@-b>",
+            b"<a@b@c>",
+            b"<\"a@b>",
+            b"<@x:>",
+            b"<@x>",
+            b"<a@[]>",
+            b"<a\0@b>",
+            b"<\"\x01\"@b>",
+            b"<a\xff@b>",
+            b"< a@b>",
+            b"<a@b c>",
+        ];
+        for text in bad {
+            assert_eq!(Path::parse(text), Err(BadPath::Syntax), "{}", String::from_utf8_lossy(text));
+        }
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_rfc() {
+        let path = |local: usize, domain: usize| {
+            let labels = "d".repeat(domain).as_bytes().chunks(63).map(<[u8]>::to_vec).collect::<Vec<_>>().join(&b'.');
+            [b"<".as_slice(), "l".repeat(local).as_bytes(), b"@", &labels, b">"].concat()
+        };
+        assert!(Path::parse(&path(64, 100)).is_ok());
+        assert_eq!(Path::parse(&path(65, 100)), Err(BadPath::TooLong));
+        assert!(Path::parse(&path(64, 186)).is_ok());
+        assert_eq!(Path::parse(&path(64, 200)), Err(BadPath::TooLong));
+    }
+}

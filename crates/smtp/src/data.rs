@@ -1,0 +1,339 @@
+//! The message on the wire: dot-stuffing and end of data over whole blocks (RFC 5321 §4.5.2), line endings and
+//! line length checked at memory speed.
+//!
+//! ```text
+//!                 any other byte               "\r\n."
+//!  ┌── LineStart ───────────────▶ Text ──────────────────────┐
+//!  │      │ "."                    ▲  │ block ends in "\r\n" │
+//!  │      ▼     any other byte     │  └──────▶ LineStart     │
+//!  │     Dot ──────────────────────┤                         │
+//!  │      │ "\r"                   │ any other byte          │
+//!  │      ▼                        │                         │
+//!  │    DotCr ─────────────────────┘         back to Dot ◀───┘
+//!  │      │ "\n"
+//!  └────▶ end of data
+//! ```
+//! The first dot of a line is never content, so it is dropped at once; only `<CRLF>.<CRLF>` ends the message.
+use memchr::memmem::Finder;
+use std::sync::LazyLock;
+
+/// Where a line begins with a dot: the end of data, or a stuffed line. Built once: it chooses its vector code
+/// by what the processor has.
+static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
+
+/// What ends a message whose last line is whole.
+pub const END: &[u8] = b".\r\n";
+
+/// What was wrong with the lines of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// CR or LF without the other, or NUL.
+    BareLineEnding,
+    /// A line above the limit.
+    LineTooLong,
+}
+
+/// A part of the message as it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Octets of the message, unstuffed, any number of them.
+    Content(&'a [u8]),
+    /// `<CRLF>.<CRLF>` has been read.
+    End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    LineStart,
+    Dot,
+    DotCr,
+    Text,
+}
+
+/// Reads one message off the wire.
+#[derive(Clone, Debug)]
+pub struct DataReader {
+    at: At,
+    /// The last octet of content; a message begins as if after a line.
+    previous: u8,
+    line_bytes: usize,
+    line_limit: usize,
+    bytes: u64,
+    flaw: Option<Flaw>,
+}
+
+impl DataReader {
+    /// A reader at the start of a message whose lines, `<CRLF>` included, may have `line_limit` octets.
+    pub fn new(line_limit: usize) -> Self {
+        Self { at: At::LineStart, previous: b'\n', line_bytes: 0, line_limit, bytes: 0, flaw: None }
+    }
+
+    /// Octets of content so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The first thing that was wrong so far.
+    pub fn flaw(&self) -> Option<Flaw> {
+        self.flaw
+    }
+
+    /// Takes the next piece off the front of `input`; `None` needs more bytes.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+        loop {
+            let first = *input.first()?;
+            match (self.at, first) {
+                (At::LineStart, b'.') => self.pass(input, At::Dot),
+                (At::Dot, b'\r') => self.pass(input, At::DotCr),
+                (At::DotCr, b'\n') => {
+                    self.pass(input, At::LineStart);
+                    return Some(Piece::End);
+                }
+                (At::DotCr, _) => {
+                    self.at = At::Text;
+                    return Some(self.content(b"\r"));
+                }
+                (At::LineStart | At::Dot, _) => self.at = At::Text,
+                (At::Text, b'\n') if self.previous == b'\r' => {
+                    self.pass(input, At::LineStart);
+                    return Some(self.content(b"\n"));
+                }
+                (At::Text, _) => return Some(self.text(input)),
+            }
+        }
+    }
+
+    fn pass(&mut self, input: &mut &[u8], at: At) {
+        *input = &input[1..];
+        self.at = at;
+    }
+
+    /// Everything up to the next line that begins with a dot, or to the end of the block.
+    fn text<'a>(&mut self, input: &mut &'a [u8]) -> Piece<'a> {
+        let length = DOT_LINE.find(input).map_or(input.len(), |at| at + 2);
+        let (content, rest) = input.split_at(length);
+        *input = rest;
+        if content.ends_with(b"\r\n") {
+            self.at = At::LineStart;
+        }
+        self.content(content)
+    }
+
+    fn content<'a>(&mut self, content: &'a [u8]) -> Piece<'a> {
+        self.bytes += content.len() as u64;
+        if has_bare_line_ending(self.previous, content) {
+            self.flaw.get_or_insert(Flaw::BareLineEnding);
+        }
+        if !self.lines_fit(content) {
+            self.flaw.get_or_insert(Flaw::LineTooLong);
+        }
+        self.previous = content.last().copied().unwrap_or(self.previous);
+        Piece::Content(content)
+    }
+
+    /// Whether every line stays within the limit. Looks for the last line end within each limit's length, from
+    /// behind, so that short lines cost one look a thousand octets rather than one each.
+    fn lines_fit(&mut self, content: &[u8]) -> bool {
+        let mut rest = content;
+        loop {
+            let room = self.line_limit.saturating_sub(self.line_bytes);
+            let window = &rest[..room.min(rest.len())];
+            match memchr::memrchr(b'\n', window) {
+                Some(at) => {
+                    rest = &rest[at + 1..];
+                    self.line_bytes = 0;
+                }
+                None if window.len() == rest.len() => {
+                    self.line_bytes += rest.len();
+                    return true;
+                }
+                None => {
+                    // Too long: count anew from here, so that the rest of the message is still looked at.
+                    self.line_bytes = 0;
+                    return false;
+                }
+            }
+        }
+    }
+}
+
+/// Whether `block`, coming after `previous`, has CR or LF without the other, or NUL. Written so that the
+/// compiler makes vector code of it: every octet is looked at once, with no branch.
+fn has_bare_line_ending(previous: u8, block: &[u8]) -> bool {
+    let Some(&first) = block.first() else { return false };
+    let flawed = |before: u8, octet: u8| u8::from((octet == b'\n') != (before == b'\r')) | u8::from(octet == 0);
+    let pairs = block.iter().zip(&block[1..]);
+    pairs.fold(flawed(previous, first), |seen, (&before, &octet)| seen | flawed(before, octet)) != 0
+}
+
+/// Dot-stuffs a message (RFC 5321 §4.5.2) onto `out`; its lines end in `<CRLF>`. The end of data is not added.
+pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
+    if message.first() == Some(&b'.') {
+        out.push(b'.');
+    }
+    let mut rest = message;
+    while let Some(at) = DOT_LINE.find(rest) {
+        out.extend_from_slice(&rest[..at + 2]);
+        out.push(b'.');
+        rest = &rest[at + 2..];
+        // The dot itself goes with what follows: it cannot match again, for a match begins with CR.
+    }
+    out.extend_from_slice(rest);
+}
+
+/// Text with any line endings to text whose lines, the last one too, end in `<CRLF>`.
+pub fn with_crlf(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + text.len() / 32 + 2);
+    let mut rest = text;
+    while let Some(at) = memchr::memchr2(b'\r', b'\n', rest) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(b"\r\n");
+        let length = if rest[at..].starts_with(b"\r\n") { 2 } else { 1 };
+        rest = &rest[at + length..];
+    }
+    out.extend_from_slice(rest);
+    if !rest.is_empty() {
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Content, flaw, and what is left after the end; or `None` where there is no end.
+    fn read(blocks: &[&[u8]], limit: usize) -> Option<(Vec<u8>, Option<Flaw>, Vec<u8>)> {
+        let mut reader = DataReader::new(limit);
+        let mut content = Vec::new();
+        for (number, block) in blocks.iter().enumerate() {
+            let mut input = *block;
+            while let Some(piece) = reader.next(&mut input) {
+                match piece {
+                    Piece::Content(bytes) => content.extend_from_slice(bytes),
+                    Piece::End => {
+                        let left = [input.to_vec(), blocks[number + 1..].concat()].concat();
+                        assert_eq!(reader.bytes(), content.len() as u64);
+                        return Some((content, reader.flaw(), left));
+                    }
+                }
+            }
+            assert!(input.is_empty(), "a block is read to its end");
+        }
+        None
+    }
+
+    const BARE: Option<Flaw> = Some(Flaw::BareLineEnding);
+
+    #[test]
+    fn a_table_of_messages_reads_the_same_however_it_is_cut() {
+        let rows: &[(&[u8], &[u8], Option<Flaw>)] = &[
+            (b".\r\n", b"", None),
+            (b"a\r\n.\r\n", b"a\r\n", None),
+            (b"..\r\n.\r\n", b".\r\n", None),
+            (b"...x\r\n..\r\n.\r\n", b"..x\r\n.\r\n", None),
+            (b".x\r\n.\r\n", b"x\r\n", None),
+            (b"\r\n\r\n.\r\n", b"\r\n\r\n", None),
+            (b"a.\r\n.b.\r\n.\r\n", b"a.\r\nb.\r\n", None),
+            (b"12345678\r\n.\r\n", b"12345678\r\n", None),
+            (b"123456789\r\n.\r\n", b"123456789\r\n", Some(Flaw::LineTooLong)),
+            // None of these ends the data (RFC 5321 §4.1.1.4; SMTP smuggling, CVE-2023-51764).
+            (b"a\n.\n\r\n.\r\n", b"a\n.\n\r\n", BARE),
+            (b"a\r.\rb\r\n.\r\n", b"a\r.\rb\r\n", BARE),
+            (b"a\r.\nb\r\n.\r\n", b"a\r.\nb\r\n", BARE),
+            (b"a\n.\rb\r\n.\r\n", b"a\n.\rb\r\n", BARE),
+            (b"a\n.\r\nb\r\n.\r\n", b"a\n.\r\nb\r\n", BARE),
+            (b"a\r\n.\nb\r\n.\r\n", b"a\r\n\nb\r\n", BARE),
+            (b"a\r.\r\nb\r\n.\r\n", b"a\r.\r\nb\r\n", BARE),
+            (b"a\r\n.\rb\r\n.\r\n", b"a\r\n\rb\r\n", BARE),
+            (b"a\r\n.\r\r\n.\r\n", b"a\r\n\r\r\n", BARE),
+            (b"a\r\r\n.\r\r\n.\r\n", b"a\r\r\n\r\r\n", BARE),
+            (b"a\r\n\0.\r\nb\r\n.\r\n", b"a\r\n\0.\r\nb\r\n", BARE),
+            (b"a\r\n.\0\r\nb\r\n.\r\n", b"a\r\n\0\r\nb\r\n", BARE),
+        ];
+        for (wire, content, flaw) in rows {
+            let expected = Some((content.to_vec(), *flaw, Vec::new()));
+            let name = String::from_utf8_lossy(wire);
+            assert_eq!(read(&[wire], 10), expected, "{name:?}");
+            let single: Vec<&[u8]> = wire.chunks(1).collect();
+            assert_eq!(read(&single, 10), expected, "{name:?} byte by byte");
+            for at in 0..wire.len() {
+                assert_eq!(read(&[&wire[..at], &wire[at..]], 10), expected, "{name:?} cut at {at}");
+                assert_eq!(read(&[&wire[..at]], 10), None, "{name:?} cut off at {at}");
+            }
+            let trailing = [wire, b"MAIL".as_slice()].concat();
+            let expected = Some((content.to_vec(), *flaw, b"MAIL".to_vec()));
+            assert_eq!(read(&[&trailing], 10), expected, "{name:?} with trailing bytes");
+        }
+    }
+
+    #[test]
+    fn the_line_limit_is_exact_at_every_place_of_a_long_message() {
+        for long_at in 0..40 {
+            let line = |length: usize| [vec![b'x'; length - 2], b"\r\n".to_vec()].concat();
+            let with = |length: usize| (0..40).map(|n| line(if n == long_at { length } else { 7 })).collect::<Vec<_>>();
+            let end = |lines: Vec<Vec<u8>>| [lines.concat(), END.to_vec()].concat();
+            assert_eq!(read(&[&end(with(100))], 100).unwrap().1, None);
+            assert_eq!(read(&[&end(with(101))], 100).unwrap().1, Some(Flaw::LineTooLong));
+        }
+    }
+
+    /// Octets that matter to SMTP, often.
+    fn alphabet() -> impl Strategy<Value = Vec<u8>> {
+        let octet = prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'.'), Just(b'a'), Just(0u8), Just(0xffu8)];
+        proptest::collection::vec(octet, 0..60)
+    }
+
+    /// The same, in lines.
+    fn lines() -> impl Strategy<Value = Vec<u8>> {
+        let line = prop_oneof![Just("."), Just(".."), Just(""), Just("a"), Just(".a"), Just("a."), Just("ab cd")];
+        proptest::collection::vec(line, 0..20)
+            .prop_map(|lines| lines.iter().flat_map(|l| format!("{l}\r\n").into_bytes()).collect())
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_stuffed_is_unstuffed(message in lines(), cut in 0usize..200) {
+            let mut wire = Vec::new();
+            stuff(&message, &mut wire);
+            wire.extend_from_slice(END);
+            let cut = cut.min(wire.len());
+            prop_assert_eq!(read(&[&wire[..cut], &wire[cut..]], 1000), Some((message, None, Vec::new())));
+        }
+
+        #[test]
+        fn any_cut_gives_the_same(wire in alphabet(), one in 0usize..60, two in 0usize..60) {
+            let (one, two) = (one.min(two).min(wire.len()), one.max(two).min(wire.len()));
+            let whole = read(&[&wire], 12);
+            prop_assert_eq!(read(&[&wire[..one], &wire[one..two], &wire[two..]], 12), whole);
+        }
+
+        #[test]
+        fn only_crlf_dot_crlf_ends_and_nothing_bare_is_missed(wire in alphabet()) {
+            let whole = [b"\r\n".as_slice(), &wire].concat();
+            let end = memchr::memmem::find(&whole, b"\r\n.\r\n");
+            let outcome = read(&[&wire], 1000);
+            prop_assert_eq!(outcome.is_some(), end.is_some());
+            if let (Some(end), Some((_, flaw, left))) = (end, outcome) {
+                prop_assert_eq!(left.as_slice(), &whole[end + 5..]);
+                let text = &whole[..end + 2];
+                let bare = text.contains(&0) || (0..text.len()).any(|at| match text[at] {
+                    b'\n' => at == 0 || text[at - 1] != b'\r',
+                    b'\r' => text.get(at + 1) != Some(&b'\n'),
+                    _ => false,
+                });
+                prop_assert_eq!(flaw.is_some(), bare);
+            }
+        }
+
+        #[test]
+        fn with_crlf_leaves_nothing_bare(text in alphabet()) {
+            let text: Vec<u8> = text.into_iter().filter(|octet| *octet != 0).collect();
+            let fixed = with_crlf(&text);
+            prop_assert!(!has_bare_line_ending(b'\n', &fixed));
+            prop_assert!(fixed.is_empty() || fixed.ends_with(b"\r\n"));
+            prop_assert_eq!(with_crlf(&fixed), fixed);
+        }
+    }
+}

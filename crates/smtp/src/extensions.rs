@@ -1,0 +1,97 @@
+//! What a server offers in its reply to EHLO (RFC 5321 §4.1.1.1), written and read by the same table.
+
+/// The extensions this crate speaks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extensions {
+    /// PIPELINING (RFC 2920): commands need not wait for replies.
+    pub pipelining: bool,
+    /// 8BITMIME (RFC 6152): octets above 127 in the message.
+    pub eight_bit_mime: bool,
+    /// SMTPUTF8 (RFC 6531): UTF-8 in addresses and headers.
+    pub smtp_utf8: bool,
+    /// ENHANCEDSTATUSCODES (RFC 2034).
+    pub enhanced_status_codes: bool,
+    /// SIZE (RFC 1870) and the largest message taken; 0 is announced for no fixed limit.
+    pub size: Option<u64>,
+}
+
+impl Extensions {
+    /// All of them, as a server of this crate offers them.
+    pub fn all(message_bytes: u64) -> Self {
+        Self {
+            pipelining: true,
+            eight_bit_mime: true,
+            smtp_utf8: true,
+            enhanced_status_codes: true,
+            size: Some(message_bytes),
+        }
+    }
+
+    /// The text of an EHLO reply: the server's name, then a line a keyword.
+    pub fn render(&self, name: &str) -> String {
+        let mut lines = vec![name.to_owned()];
+        let keywords = [
+            (self.pipelining, "PIPELINING"),
+            (self.eight_bit_mime, "8BITMIME"),
+            (self.smtp_utf8, "SMTPUTF8"),
+            (self.enhanced_status_codes, "ENHANCEDSTATUSCODES"),
+        ];
+        lines.extend(keywords.iter().filter(|(offered, _)| *offered).map(|(_, keyword)| (*keyword).to_owned()));
+        lines.extend(self.size.map(|bytes| if bytes == 0 { "SIZE".to_owned() } else { format!("SIZE {bytes}") }));
+        lines.join("\n")
+    }
+
+    /// Reads the lines of an EHLO reply; the first, the server's name, is passed over. What is unknown is ignored.
+    pub fn parse<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut offered = Self::default();
+        for line in lines.skip(1) {
+            let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+            match words.next().map(<[u8]>::to_ascii_uppercase).as_deref() {
+                Some(b"PIPELINING") => offered.pipelining = true,
+                Some(b"8BITMIME") => offered.eight_bit_mime = true,
+                Some(b"SMTPUTF8") => offered.smtp_utf8 = true,
+                Some(b"ENHANCEDSTATUSCODES") => offered.enhanced_status_codes = true,
+                Some(b"SIZE") => offered.size = Some(words.next().and_then(number).unwrap_or(0)),
+                _ => {}
+            }
+        }
+        offered
+    }
+}
+
+/// A decimal number of at most 20 digits (RFC 1870 §3).
+pub(crate) fn number(digits: &[u8]) -> Option<u64> {
+    let plain = (1..=20).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+    if plain { std::str::from_utf8(digits).ok()?.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_rendered_is_read_back() {
+        for bits in 0u8..32 {
+            let bit = |n: u8| bits & (1 << n) != 0;
+            let offered = Extensions {
+                pipelining: bit(0),
+                eight_bit_mime: bit(1),
+                smtp_utf8: bit(2),
+                enhanced_status_codes: bit(3),
+                size: bit(4).then_some(u64::from(bits)),
+            };
+            let text = offered.render("name");
+            assert_eq!(Extensions::parse(text.lines().map(str::as_bytes)), offered);
+        }
+    }
+
+    #[test]
+    fn a_keyword_is_read_in_any_case_and_a_name_is_not_a_keyword() {
+        let read = |lines: &[&str]| Extensions::parse(lines.iter().map(|line| line.as_bytes()));
+        assert!(read(&["host", "Pipelining"]).pipelining);
+        assert!(!read(&["PIPELINING"]).pipelining);
+        assert_eq!(read(&["host", "SIZE"]).size, Some(0));
+        assert_eq!(read(&["host", "SIZE 99999999999999999999999"]).size, Some(0));
+        assert!(!read(&["host", "PIPELININGX", ""]).pipelining);
+    }
+}

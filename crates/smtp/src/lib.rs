@@ -1,0 +1,49 @@
+//! SMTP as state: sans-IO client and server sessions. Bytes in, events and bytes out.
+//!
+//! No runtime, no socket, no clock, no allocation on the common path. A driver owns the socket and does this:
+//!
+//! ```text
+//!         ┌────────── bytes read ──────────┐
+//!         ▼                                │
+//!   next_event(&mut input, &mut out)    socket
+//!         │  Some(event): decide, answer   ▲
+//!         │  None: needs more bytes, or ───┘ bytes in `out`
+//!         ▼         an answer
+//!     deadline(), tick(now): when to give up
+//! ```
+//!
+//! Events borrow from the bytes that were read, so bodies pass through uncopied; that is why `receive` and
+//! `next_event` are one call here. `now` is a `Duration` since any fixed moment.
+//!
+//! | file | what it knows |
+//! |---|---|
+//! | `address` | paths, mailboxes, their syntax and lengths (RFC 5321 §4.1.2, §4.5.3.1) |
+//! | `client` | the side that sends mail |
+//! | `command` | command lines in (RFC 5321 §4.1.1) |
+//! | `data` | dot-stuffing, end of data, line endings (RFC 5321 §4.5.2) |
+//! | `envelope` | MAIL, RCPT and DATA rendered once |
+//! | `extensions` | what EHLO offers (RFC 5321 §4.1.1.1) |
+//! | `limits` | how much of anything (RFC 5321 §4.5.3) |
+//! | `line` | lines gathered over blocks, bounded |
+//! | `reply` | replies out and in (RFC 5321 §4.2, RFC 2034) |
+//! | `server` | the side that takes mail |
+//! | `verdict` | every refusal the server can make by itself, and its words |
+pub mod address;
+pub mod client;
+pub mod command;
+pub mod data;
+pub mod envelope;
+pub mod extensions;
+pub mod limits;
+mod line;
+pub mod reply;
+pub mod server;
+pub mod verdict;
+
+pub use address::Path;
+pub use client::Client;
+pub use envelope::Envelope;
+pub use extensions::Extensions;
+pub use limits::Limits;
+pub use reply::{Received, Reply};
+pub use server::Server;

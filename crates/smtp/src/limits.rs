@@ -1,0 +1,47 @@
+//! How much of anything a server takes: the sizes of RFC 5321 §4.5.3.1 and the times of §4.5.3.2.
+use std::time::Duration;
+
+/// A command line, `<CRLF>` included (RFC 5321 §4.5.3.1.4).
+pub const COMMAND_LINE_BYTES: usize = 512;
+/// What extensions add to MAIL: SIZE 26 (RFC 1870 §3), BODY 17 (RFC 6152 §2), SMTPUTF8 10 (RFC 6531 §3.1).
+pub const MAIL_PARAMETER_BYTES: usize = 26 + 17 + 10;
+/// A path with its brackets and any source route (RFC 5321 §4.5.3.1.3).
+pub const PATH_BYTES: usize = 256;
+/// A local part (RFC 5321 §4.5.3.1.1).
+pub const LOCAL_PART_BYTES: usize = 64;
+/// A domain (RFC 5321 §4.5.3.1.2).
+pub const DOMAIN_BYTES: usize = 255;
+
+/// What a session may ask of the server. The sizes are the least that RFC 5321 lets a server offer, save where
+/// a larger one costs nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A line of text, `<CRLF>` included, before dot-stuffing (RFC 5321 §4.5.3.1.6).
+    pub text_line_bytes: usize,
+    /// Recipients of one message (RFC 5321 §4.5.3.1.8: at least 100).
+    pub recipients: usize,
+    /// Octets of a message; what SIZE announces (RFC 1870).
+    pub message_bytes: u64,
+    /// Refused commands in a row, after which the session ends.
+    pub errors: u32,
+    /// Commands that bring no message, in a row, after which the session ends.
+    pub idle_commands: u32,
+    /// From one complete command, or block of a message, to the next (RFC 5321 §4.5.3.2.7: at least 5 minutes).
+    pub idle: Duration,
+    /// From DATA to the end of the message: a sender that drips one byte at a time is not idle.
+    pub message_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            text_line_bytes: 1000,
+            recipients: 1000,
+            message_bytes: 1 << 30,
+            errors: 20,
+            idle_commands: 1000,
+            idle: Duration::from_secs(300),
+            message_time: Duration::from_secs(3600),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Lines gathered over blocks, bounded: an endless line costs no more memory than the longest that is allowed.
+
+/// What the next bytes amount to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Line<'a> {
+    /// A whole line, without its `<CRLF>`.
+    Whole(&'a [u8]),
+    /// A line that ended in a bare `<LF>`.
+    BareLf,
+    /// A line longer than the limit; it has been passed over.
+    TooLong,
+    /// No line end yet: needs more bytes.
+    Partial,
+}
+
+/// Holds the beginning of a line until its end comes.
+#[derive(Debug, Default)]
+pub(crate) struct LineReader {
+    held: Vec<u8>,
+    overlong: bool,
+    /// `held` was handed out by the last call and is to be dropped by this one.
+    spent: bool,
+}
+
+impl LineReader {
+    /// Takes one line off the front of `input`. `limit` counts the `<CRLF>`.
+    pub(crate) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8], limit: usize) -> Line<'s> {
+        if self.spent {
+            self.held = Vec::new();
+            self.spent = false;
+        }
+        let Some(end) = memchr::memchr(b'\n', input) else {
+            self.hold(input, limit);
+            *input = &[];
+            return Line::Partial;
+        };
+        let (line, rest) = input.split_at(end + 1);
+        *input = rest;
+        if self.held.is_empty() && !self.overlong {
+            return whole(line, limit);
+        }
+        self.hold(line, limit);
+        self.spent = true;
+        if std::mem::take(&mut self.overlong) { Line::TooLong } else { whole(&self.held, limit) }
+    }
+
+    /// Whether part of a line is waiting for its end.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty() || self.spent
+    }
+
+    fn hold(&mut self, bytes: &[u8], limit: usize) {
+        if self.overlong || self.held.len() + bytes.len() > limit {
+            self.overlong = true;
+            self.held = Vec::new();
+        } else {
+            self.held.extend_from_slice(bytes);
+        }
+    }
+}
+
+fn whole(line: &[u8], limit: usize) -> Line<'_> {
+    if line.len() > limit {
+        return Line::TooLong;
+    }
+    match line {
+        [text @ .., b'\r', b'\n'] => Line::Whole(text),
+        _ => Line::BareLf,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(blocks: &[&[u8]], limit: usize) -> Vec<String> {
+        let mut reader = LineReader::default();
+        let mut seen = Vec::new();
+        for block in blocks {
+            let mut input = *block;
+            while !input.is_empty() {
+                match reader.next(&mut input, limit) {
+                    Line::Whole(line) => seen.push(String::from_utf8_lossy(line).into_owned()),
+                    Line::BareLf => seen.push("bare".into()),
+                    Line::TooLong => seen.push("long".into()),
+                    Line::Partial => {}
+                }
+            }
+        }
+        assert!(reader.held.len() <= limit, "memory stays bounded");
+        seen
+    }
+
+    #[test]
+    fn a_table_of_lines_reads_the_same_however_it_is_cut() {
+        let rows: &[(&[u8], usize, &[&str])] = &[
+            (b"EHLO a\r\nQUIT\r\n", 512, &["EHLO a", "QUIT"]),
+            (b"\r\n", 512, &[""]),
+            (b"QUIT\nNOOP\r\n", 512, &["bare", "NOOP"]),
+            (b"12345678\r\n", 10, &["12345678"]),
+            (b"123456789\r\nNOOP\r\n", 10, &["long", "NOOP"]),
+            (b"a\rb\r\n", 10, &["a\rb"]),
+        ];
+        for (bytes, limit, expected) in rows {
+            assert_eq!(read(&[bytes], *limit), *expected);
+            let single: Vec<&[u8]> = bytes.chunks(1).collect();
+            assert_eq!(read(&single, *limit), *expected, "byte by byte");
+            let trailing = [bytes, b"partial".as_slice()].concat();
+            assert_eq!(read(&[&trailing], *limit), *expected, "with trailing bytes");
+        }
+    }
+
+    #[test]
+    fn an_endless_line_holds_nothing() {
+        let mut reader = LineReader::default();
+        for _ in 0..1000 {
+            let mut input = [b'x'; 100].as_slice();
+            assert_eq!(reader.next(&mut input, 512), Line::Partial);
+        }
+        assert!(reader.is_empty());
+        let mut input = b"\r\nQUIT\r\n".as_slice();
+        assert_eq!(reader.next(&mut input, 512), Line::TooLong);
+        assert_eq!(reader.next(&mut input, 512), Line::Whole(b"QUIT"));
+    }
+}

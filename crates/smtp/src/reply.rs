@@ -1,0 +1,319 @@
+//! Replies: written by a server, read by a client (RFC 5321 §4.2; enhanced codes, RFC 2034 and RFC 3463).
+use std::borrow::Cow;
+use std::fmt;
+
+/// What the first digit of a code says (RFC 5321 §4.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// 2yz: done.
+    Completion,
+    /// 3yz: go on.
+    Intermediate,
+    /// 4yz: not now.
+    Transient,
+    /// 5yz: not ever.
+    Permanent,
+}
+
+impl Kind {
+    fn of(code: u16) -> Self {
+        match code / 100 {
+            3 => Self::Intermediate,
+            4 => Self::Transient,
+            5 => Self::Permanent,
+            _ => Self::Completion,
+        }
+    }
+}
+
+/// A reply to be sent, kept as the bytes that go on the wire: nothing is formatted when it is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    code: u16,
+    wire: Cow<'static, [u8]>,
+}
+
+impl Reply {
+    /// A reply written out at compile time, `<CRLF>` included: `Reply::fixed("250 2.0.0 Ok\r\n")`.
+    pub const fn fixed(wire: &'static str) -> Self {
+        let bytes = wire.as_bytes();
+        assert!(bytes.len() > 5 && bytes[bytes.len() - 2] == b'\r' && bytes[bytes.len() - 1] == b'\n');
+        let code = (bytes[0] - b'0') as u16 * 100 + (bytes[1] - b'0') as u16 * 10 + (bytes[2] - b'0') as u16;
+        assert!(code >= 200 && code < 600);
+        Self { code, wire: Cow::Borrowed(bytes) }
+    }
+
+    /// A reply of one line for each line of `text`; an enhanced code is part of the text. Control characters
+    /// become `?`, so that no text can forge a second reply. Codes outside 200 to 599 become 451.
+    pub fn new(code: u16, text: &str) -> Self {
+        let code = if (200..600).contains(&code) { code } else { 451 };
+        let mut wire = Vec::with_capacity(text.len() + 6);
+        let mut lines = text.lines().peekable();
+        if lines.peek().is_none() {
+            wire.extend_from_slice(format!("{code} \r\n").as_bytes());
+        }
+        while let Some(line) = lines.next() {
+            let separator = if lines.peek().is_some() { '-' } else { ' ' };
+            wire.extend_from_slice(format!("{code}{separator}").as_bytes());
+            wire.extend(line.bytes().map(|byte| if byte.is_ascii_control() { b'?' } else { byte }));
+            wire.extend_from_slice(b"\r\n");
+        }
+        Self { code, wire: Cow::Owned(wire) }
+    }
+
+    /// The three digits.
+    pub fn code(&self) -> u16 {
+        self.code
+    }
+
+    /// What the first digit says.
+    pub fn kind(&self) -> Kind {
+        Kind::of(self.code)
+    }
+
+    /// 2yz or 3yz.
+    pub fn is_positive(&self) -> bool {
+        self.code < 400
+    }
+
+    /// The bytes to send.
+    pub fn wire(&self) -> &[u8] {
+        &self.wire
+    }
+}
+
+/// A `&'static Reply` of that text, built at compile time.
+macro_rules! say {
+    ($text:literal) => {{
+        static REPLY: $crate::reply::Reply = $crate::reply::Reply::fixed(concat!($text, "\r\n"));
+        &REPLY
+    }};
+}
+pub(crate) use say;
+
+/// A reply that came in, all its lines, as they came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    code: u16,
+    wire: &'a [u8],
+}
+
+impl<'a> Received<'a> {
+    /// The three digits of its last line.
+    pub fn code(&self) -> u16 {
+        self.code
+    }
+
+    /// What the first digit says.
+    pub fn kind(&self) -> Kind {
+        Kind::of(self.code)
+    }
+
+    /// 2yz or 3yz.
+    pub fn is_positive(&self) -> bool {
+        self.code < 400
+    }
+
+    /// The text of each line, without code and line end.
+    pub fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.wire.split_inclusive(|&byte| byte == b'\n').map(|line| {
+            let line = line.strip_suffix(b"\n").unwrap_or(line);
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            line.get(4..).unwrap_or_default()
+        })
+    }
+
+    /// The text of all lines, fit to print: lines joined by a blank, what is not printable as `?`.
+    pub fn text(&self) -> String {
+        let joined: Vec<String> = self.lines().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+        joined.join(" ").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    }
+
+    /// The enhanced status code, where the reply has one (RFC 2034).
+    pub fn enhanced(&self) -> Option<Enhanced> {
+        Enhanced::parse(self.lines().last()?)
+    }
+}
+
+/// An enhanced status code: class, subject, detail (RFC 3463 §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enhanced(pub u8, pub u16, pub u16);
+
+impl Enhanced {
+    /// Reads one at the start of a reply's text.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let word = text.split(|&byte| byte == b' ').next()?;
+        let mut parts = std::str::from_utf8(word).ok()?.split('.');
+        let (class, subject, detail) = (parts.next()?, parts.next()?, parts.next()?);
+        let number = |part: &str| if part.len() <= 3 { part.parse::<u16>().ok() } else { None };
+        match (class, parts.next()) {
+            ("2" | "4" | "5", None) => Some(Self(class.parse().ok()?, number(subject)?, number(detail)?)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Enhanced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// What a peer did that no reply may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// A line that does not start with three digits from 200 to 599.
+    #[error("the peer sent a line that is no SMTP reply")]
+    NoCode,
+    /// More text than any reply needs.
+    #[error("the peer sent a reply of more than {MOST_BYTES} bytes")]
+    TooLong,
+}
+
+/// The longest reply that is taken, all lines together. EHLO replies of real servers stay below 2 KB.
+pub const MOST_BYTES: usize = 64 * 1024;
+
+/// Gathers a reply's lines over blocks.
+#[derive(Debug, Default)]
+pub struct ReplyReader {
+    held: Vec<u8>,
+    spent: bool,
+}
+
+impl ReplyReader {
+    /// Takes one whole reply off the front of `input`; `None` needs more bytes. A bare `<LF>` ends a line too:
+    /// nothing can be smuggled to a client that way.
+    ///
+    /// # Errors
+    /// [`Malformed`], after which the rest of the conversation means nothing.
+    pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Received<'s>>, Malformed> {
+        if self.spent {
+            self.held = Vec::new();
+            self.spent = false;
+        }
+        if self.held.is_empty() {
+            if let Some((code, length)) = whole_reply(input)? {
+                let (wire, rest) = input.split_at(length);
+                *input = rest;
+                return Ok(Some(Received { code, wire }));
+            }
+            self.held.extend_from_slice(input);
+            *input = &[];
+            return if self.held.len() > MOST_BYTES { Err(Malformed::TooLong) } else { Ok(None) };
+        }
+        self.next_held(input)
+    }
+
+    /// A reply that began in an earlier block: one line at a time is moved to what is held.
+    fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<Received<'_>>, Malformed> {
+        while !input.is_empty() {
+            let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
+            let (line, rest) = input.split_at(end);
+            *input = rest;
+            self.held.extend_from_slice(line);
+            if self.held.len() > MOST_BYTES {
+                return Err(Malformed::TooLong);
+            }
+            let start = memchr::memrchr(b'\n', &self.held[..self.held.len() - 1]).map_or(0, |at| at + 1);
+            if let Some((code, _)) = whole_reply(&self.held[start..])? {
+                self.spent = true;
+                return Ok(Some(Received { code, wire: &self.held }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Code and length of the whole reply that `bytes` start with, if they hold one.
+fn whole_reply(bytes: &[u8]) -> Result<Option<(u16, usize)>, Malformed> {
+    let mut start = 0;
+    while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {
+        let line = &bytes[start..start + at];
+        let code = code_of(line).ok_or(Malformed::NoCode)?;
+        start += at + 1;
+        if line.get(3) != Some(&b'-') {
+            return Ok(Some((code, start)));
+        }
+    }
+    Ok(None)
+}
+
+fn code_of(line: &[u8]) -> Option<u16> {
+    let [a @ b'2'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9', rest @ ..] = line else { return None };
+    if !matches!(rest.first(), None | Some(b' ' | b'-' | b'\r')) {
+        return None;
+    }
+    Some(u16::from(a - b'0') * 100 + u16::from(b - b'0') * 10 + u16::from(c - b'0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Row<'a> = (&'a [u8], Result<&'a [(u16, &'a str)], Malformed>);
+
+    fn read(blocks: &[&[u8]]) -> Result<Vec<(u16, String)>, Malformed> {
+        let mut reader = ReplyReader::default();
+        let mut seen = Vec::new();
+        for block in blocks {
+            let mut input = *block;
+            while !input.is_empty() {
+                if let Some(reply) = reader.next(&mut input)? {
+                    seen.push((reply.code(), reply.text()));
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    #[test]
+    fn a_table_of_replies_reads_the_same_however_it_is_cut() {
+        let rows: &[Row<'_>] = &[
+            (b"250 2.0.0 Ok\r\n", Ok(&[(250, "2.0.0 Ok")])),
+            (b"250\r\n", Ok(&[(250, "")])),
+            (b"250-a\r\n250-b\r\n250 c\r\n354 go\r\n", Ok(&[(250, "a b c"), (354, "go")])),
+            (b"220 x\n250 y\r\n", Ok(&[(220, "x"), (250, "y")])),
+            (b"250-a\r\n550 b\r\n", Ok(&[(550, "a b")])),
+            (b"250 a\x07b\r\n", Ok(&[(250, "a?b")])),
+            (b"hello\r\n", Err(Malformed::NoCode)),
+            (b"99 x\r\n", Err(Malformed::NoCode)),
+            (b"2500 x\r\n", Err(Malformed::NoCode)),
+            (b"\r\n", Err(Malformed::NoCode)),
+            (b"650 x\r\n", Err(Malformed::NoCode)),
+        ];
+        for (bytes, expected) in rows {
+            let expected =
+                expected.map(|list| list.iter().map(|(code, text)| (*code, (*text).to_owned())).collect::<Vec<_>>());
+            assert_eq!(read(&[bytes]), expected);
+            let single: Vec<&[u8]> = bytes.chunks(1).collect();
+            assert_eq!(read(&single), expected, "byte by byte");
+            let trailing = [bytes, b"25".as_slice()].concat();
+            assert_eq!(read(&[&trailing]), expected, "with trailing bytes");
+        }
+    }
+
+    #[test]
+    fn an_endless_reply_is_an_error_and_not_memory() {
+        let mut reader = ReplyReader::default();
+        let outcome = (0..100_000).find_map(|_| reader.next(&mut b"250-and on\r\n".as_slice()).err());
+        assert_eq!(outcome, Some(Malformed::TooLong));
+        let mut reader = ReplyReader::default();
+        let outcome = (0..100_000).find_map(|_| reader.next(&mut b"250 on and".as_slice()).err());
+        assert_eq!(outcome, Some(Malformed::TooLong));
+    }
+
+    #[test]
+    fn text_cannot_forge_a_second_reply() {
+        assert_eq!(Reply::new(250, "a\r250 b").wire(), b"250 a?250 b\r\n");
+        assert_eq!(Reply::new(250, "a\nb").wire(), b"250-a\r\n250 b\r\n");
+        assert_eq!(Reply::new(999, "").wire(), b"451 \r\n");
+    }
+
+    #[test]
+    fn enhanced_codes_are_read_strictly() {
+        assert_eq!(Enhanced::parse(b"5.7.1 no"), Some(Enhanced(5, 7, 1)));
+        for text in [b"no".as_slice(), b"3.1.1 x", b"5.7 x", b"5.7.1.2", b"5.9999.1", b""] {
+            assert_eq!(Enhanced::parse(text), None);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Every refusal a server session makes by itself, and its words: one table.
+use crate::reply::{Reply, say};
+
+/// Why a server session says no, or yes, without asking anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// NOOP.
+    Idle,
+    /// RSET.
+    Reset,
+    /// QUIT.
+    Bye,
+    /// HELP.
+    Help,
+    /// A verb nobody knows.
+    UnknownCommand,
+    /// A verb that is known and not offered here.
+    NotImplemented,
+    /// Arguments that do not follow the grammar.
+    Syntax,
+    /// A command line, or a line of the message, above its limit.
+    LineTooLong,
+    /// A command that ended in a bare `<LF>`, or holds CR or NUL.
+    BareLineFeed,
+    /// EHLO or HELO without a name.
+    HelloNeedsName,
+    /// MAIL before EHLO.
+    HelloFirst,
+    /// MAIL within a transaction.
+    NestedMail,
+    /// RCPT without MAIL.
+    MailFirst,
+    /// DATA without RCPT.
+    RecipientFirst,
+    /// DATA where every RCPT was refused.
+    NoValidRecipients,
+    /// MAIL with a path that is none.
+    BadSender,
+    /// RCPT with a path that is none.
+    BadRecipient,
+    /// A path, local part or domain above its limit.
+    PathTooLong,
+    /// A parameter nobody knows.
+    UnknownParameter,
+    /// A parameter whose value is wrong.
+    BadParameter,
+    /// A UTF-8 address without SMTPUTF8.
+    NeedsSmtpUtf8,
+    /// RCPT beyond the limit.
+    TooManyRecipients,
+    /// A message, or its announced SIZE, beyond the limit.
+    MessageTooBig,
+    /// CR or LF alone, or NUL, in the message.
+    BareLineEnding,
+    /// Too many refused commands, or commands that bring no mail.
+    TooManyCommands,
+    /// Nothing heard for too long.
+    Timeout,
+    /// The server ends.
+    ShuttingDown,
+    /// More sessions than allowed.
+    TooManySessions,
+}
+
+impl Verdict {
+    /// The words for it.
+    pub fn reply(self) -> &'static Reply {
+        match self {
+            Self::Idle => say!("250 2.0.0 Ok"),
+            Self::Reset => say!("250 2.0.0 Ok"),
+            Self::Bye => say!("221 2.0.0 Bye"),
+            Self::Help => say!("214 2.0.0 EHLO HELO MAIL RCPT DATA RSET NOOP VRFY HELP QUIT"),
+            Self::UnknownCommand => say!("500 5.5.1 Unknown command"),
+            Self::NotImplemented => say!("502 5.5.1 Command not implemented"),
+            Self::Syntax => say!("501 5.5.4 Syntax error in parameters or arguments"),
+            Self::LineTooLong => say!("500 5.5.2 Line too long"),
+            Self::BareLineFeed => say!("500 5.5.2 A command ends in CRLF and holds neither CR, LF nor NUL"),
+            Self::HelloNeedsName => say!("501 5.5.4 Say your name"),
+            Self::HelloFirst => say!("503 5.5.1 Send EHLO first"),
+            Self::NestedMail => say!("503 5.5.1 A transaction is open already"),
+            Self::MailFirst => say!("503 5.5.1 Send MAIL first"),
+            Self::RecipientFirst => say!("503 5.5.1 Send RCPT first"),
+            Self::NoValidRecipients => say!("554 5.5.1 No valid recipients"),
+            Self::BadSender => say!("501 5.1.7 Bad sender address syntax"),
+            Self::BadRecipient => say!("501 5.1.3 Bad recipient address syntax"),
+            Self::PathTooLong => say!("501 5.1.0 Path too long"),
+            Self::UnknownParameter => say!("555 5.5.4 Parameter not recognized or not implemented"),
+            Self::BadParameter => say!("501 5.5.4 Bad parameter value"),
+            Self::NeedsSmtpUtf8 => say!("553 5.6.7 The address needs SMTPUTF8"),
+            Self::TooManyRecipients => say!("452 4.5.3 Too many recipients"),
+            Self::MessageTooBig => say!("552 5.3.4 Message too big"),
+            Self::BareLineEnding => say!("550 5.5.2 The message holds a bare CR, a bare LF or a NUL"),
+            Self::TooManyCommands => say!("421 4.7.0 Too many commands without mail"),
+            Self::Timeout => say!("421 4.4.2 Timeout"),
+            Self::ShuttingDown => say!("421 4.3.2 Shutting down"),
+            Self::TooManySessions => say!("421 4.3.2 Too many sessions, try again later"),
+        }
+    }
+}

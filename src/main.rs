@@ -1,0 +1,2 @@
+//! mailrun.
+fn main() {}
