@@ -154,6 +154,11 @@ impl Client {
         self.dialogue.mail_stands = false;
     }
 
+    /// Part of a message went out: the peer is not silent, it is being talked to.
+    pub fn progressed(&mut self, now: Duration) {
+        self.dialogue.heard = now;
+    }
+
     /// Says QUIT.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.dialogue.heard = now;

@@ -1,0 +1,139 @@
+//! A client for programs that send a message now and then: connect, send, quit.
+use crate::alarm::Alarm;
+use crate::clock;
+use smtp::client::{Client as Session, Outcome, Pipelining, Verb, Violation, Want};
+use smtp::data;
+use smtp::envelope::Envelope;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Why a conversation could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The connection could not be made, or broke.
+    #[error("network: {0}")]
+    Network(#[from] io::Error),
+    /// Nothing was heard in time.
+    #[error("no reply within {0:?}")]
+    Silent(Duration),
+    /// The peer does not speak SMTP.
+    #[error("{0}")]
+    PeerMisbehaved(#[from] Violation),
+    /// The peer ended the session: its last reply.
+    #[error("the peer closed the session: {0}")]
+    Closed(String),
+}
+
+/// What became of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The peer took responsibility for the recipients it accepted.
+    pub accepted: bool,
+    /// The reply that decided it.
+    pub code: u16,
+    /// Its text.
+    pub text: String,
+    /// Recipients refused, with code and text.
+    pub refused: Vec<(u32, u16, String)>,
+}
+
+/// A connection to a server, after its greeting.
+#[derive(Debug)]
+pub struct Client {
+    stream: TcpStream,
+    session: Session,
+    patience: Duration,
+    alarm: Alarm,
+}
+
+impl Client {
+    /// Connects and greets, as `name`. Each reply may take `patience`.
+    ///
+    /// # Errors
+    /// [`Error`]; a server that refuses to greet is [`Error::Closed`].
+    pub async fn connect(address: SocketAddr, name: &str, patience: Duration) -> Result<Self, Error> {
+        let mut alarm = Alarm::default();
+        let connecting = TcpStream::connect(address);
+        let stream =
+            alarm.limit(clock::now() + patience, connecting).await.ok_or(Error::Silent(patience))??;
+        stream.set_nodelay(true)?;
+        let session = Session::new(name.into(), Pipelining::Group, clock::now());
+        let mut client = Self { stream, session, patience, alarm };
+        client.read_until(|want| want == Want::Transaction, &mut |_, _, _, _| {}).await?;
+        Ok(client)
+    }
+
+    /// Sends a message whose lines end in `<CRLF>`; it is dot-stuffed on the way.
+    ///
+    /// # Errors
+    /// [`Error`]. A refusal is no error but a [`Delivery`].
+    pub async fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<Delivery, Error> {
+        let mut delivery = Delivery { accepted: false, code: 0, text: String::new(), refused: Vec::new() };
+        let mut out = Vec::new();
+        self.session.begin(Arc::clone(envelope), clock::now(), &mut out);
+        self.stream.write_all(&out).await?;
+        let mut note = |to: Verb, code: u16, text: String, ends: Option<Outcome>| match (to, ends) {
+            (Verb::Recipient(number), None) if code >= 400 => delivery.refused.push((number, code, text)),
+            (_, Some(outcome)) => {
+                (delivery.accepted, delivery.code, delivery.text) = (outcome == Outcome::Accepted, code, text);
+            }
+            _ => {}
+        };
+        self.read_until(|want| want != Want::Replies, &mut note).await?;
+        if self.session.wants() == Want::Message {
+            out.clear();
+            data::stuff(message, &mut out);
+            out.extend_from_slice(data::END);
+            self.stream.write_all(&out).await?;
+            self.session.message_sent(clock::now());
+            self.read_until(|want| want != Want::Replies, &mut note).await?;
+        }
+        Ok(delivery)
+    }
+
+    /// Says QUIT and waits for the reply.
+    ///
+    /// # Errors
+    /// [`Error`]; every message answered before is delivered all the same.
+    pub async fn quit(mut self) -> Result<(), Error> {
+        let mut out = Vec::new();
+        self.session.quit(clock::now(), &mut out);
+        self.stream.write_all(&out).await?;
+        match self.read_until(|want| want == Want::Close, &mut |_, _, _, _| {}).await {
+            Ok(()) | Err(Error::Closed(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads replies, and writes the commands they bring about, until the session wants what it should.
+    async fn read_until(
+        &mut self,
+        wanted: impl Fn(Want) -> bool,
+        note: &mut impl FnMut(Verb, u16, String, Option<Outcome>),
+    ) -> Result<(), Error> {
+        let mut buffer = [0; 4096];
+        let mut last = String::new();
+        while !wanted(self.session.wants()) {
+            if self.session.wants() == Want::Close {
+                return Err(Error::Closed(last));
+            }
+            let deadline = clock::now() + self.patience;
+            let read = self.alarm.limit(deadline, self.stream.read(&mut buffer)).await;
+            let count = read.ok_or(Error::Silent(self.patience))??;
+            if count == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+            let (mut input, mut out) = (&buffer[..count], Vec::new());
+            while let Some(event) = self.session.next_event(&mut input, clock::now(), &mut out)? {
+                last = format!("{} {}", event.reply.code(), event.reply.text());
+                note(event.to, event.reply.code(), event.reply.text(), event.ends);
+            }
+            self.stream.write_all(&out).await?;
+        }
+        Ok(())
+    }
+}

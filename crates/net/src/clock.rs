@@ -1,0 +1,19 @@
+//! The clock of everything measured: CLOCK_MONOTONIC, which all processes of a host share, and the wall clock
+//! for what crosses hosts.
+use rustix::time::{ClockId, clock_gettime};
+use std::time::Duration;
+
+/// Time since the host's monotonic clock began.
+pub fn now() -> Duration {
+    read(ClockId::Monotonic)
+}
+
+/// Time since 1970-01-01T00:00:00Z.
+pub fn wall() -> Duration {
+    read(ClockId::Realtime)
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

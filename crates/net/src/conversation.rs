@@ -1,0 +1,191 @@
+//! Drives a client session for a caller that has many of them: write, read, tell. It decides nothing.
+use crate::alarm::Alarm;
+use crate::clock;
+use crate::outbox::Outbox;
+use crate::worker::{Buffers, Desk};
+use smtp::client::{Client, Event, Verb, Violation, Want};
+use smtp::envelope::Envelope;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+/// What a caller wants of a session that is free.
+#[derive(Debug)]
+pub enum Next {
+    /// Send a message under this envelope.
+    Transaction(Arc<Envelope>),
+    /// Say QUIT.
+    Quit,
+}
+
+/// Who has messages to send. `now` is [`crate::clock::now`] at the read or write in question.
+pub trait Caller {
+    /// The session is free, or, if `early`, will be when the message just rendered is answered. `Pending` leaves
+    /// it idle until the task is woken.
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next>;
+    /// The peer waits for the message: its bytes, dot-stuffed, and the end of data.
+    fn render(&mut self, outbox: &mut Outbox);
+    /// All that was to be written has been handed to the kernel.
+    fn written(&mut self, now: Duration);
+    /// A reply came in.
+    fn replied(&mut self, event: &Event<'_>, now: Duration);
+}
+
+/// How a conversation ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// After QUIT, or because the peer said 421 or refused to greet.
+    Closed,
+    /// The connection broke while this reply was waited for.
+    Lost(Option<Verb>, io::Error),
+    /// This reply did not come in time.
+    Timeout(Option<Verb>),
+    /// The peer does not speak SMTP.
+    Violated(Option<Verb>, Violation),
+}
+
+/// A connection and its protocol state.
+pub struct Conversation<'a, C: Caller> {
+    stream: TcpStream,
+    client: Client,
+    caller: &'a mut C,
+    alarm: &'a mut Alarm,
+    patience: Duration,
+    desk: Desk,
+    /// What the socket has not taken yet.
+    unsent: Option<Box<Outbox>>,
+}
+
+impl<'a, C: Caller> Conversation<'a, C> {
+    /// A conversation on a connection that has just been made.
+    pub fn new(
+        stream: TcpStream,
+        client: Client,
+        caller: &'a mut C,
+        alarm: &'a mut Alarm,
+        patience: Duration,
+        desk: Desk,
+    ) -> Self {
+        Self { stream, client, caller, alarm, patience, desk, unsent: None }
+    }
+
+    /// Runs it to its end.
+    pub async fn run(mut self) -> Ended {
+        poll_fn(|cx| {
+            let desk = self.desk.clone();
+            desk.lend(|buffers| self.poll(cx, buffers))
+        })
+        .await
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<Ended> {
+        loop {
+            if self.unsent.is_none() {
+                self.advance(cx, &mut buffers.outbox);
+            }
+            match self.flush(cx, &mut buffers.outbox) {
+                Ok(true) => {}
+                Ok(false) => return self.poll_timeout(cx),
+                Err(error) => return Poll::Ready(self.cut_off(&mut buffers.input, error)),
+            }
+            if self.client.wants() == Want::Close {
+                return Poll::Ready(Ended::Closed);
+            }
+            let mut bytes = ReadBuf::new(&mut buffers.input);
+            let outcome = match Pin::new(&mut self.stream).poll_read(cx, &mut bytes) {
+                Poll::Pending => return self.poll_timeout(cx),
+                Poll::Ready(outcome) => outcome,
+            };
+            let taken = match outcome {
+                Ok(()) if bytes.filled().is_empty() => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+                Ok(()) => self.take(bytes.filled(), buffers.outbox.bytes()),
+                Err(error) => Err(self.lost(error)),
+            };
+            if let Err(ended) = taken {
+                buffers.outbox.clear();
+                return Poll::Ready(ended);
+            }
+        }
+    }
+
+    /// Does what the session wants, as far as it can go without the peer.
+    fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
+        let mut early = false;
+        if self.client.wants() == Want::Message {
+            self.caller.render(outbox);
+            self.client.message_sent(clock::now());
+            early = self.client.may_begin_early();
+        }
+        if !early && self.client.wants() != Want::Transaction {
+            return;
+        }
+        let now = clock::now();
+        match self.caller.poll_next(cx, &self.client, early, now) {
+            Poll::Ready(Next::Transaction(envelope)) => self.client.begin(envelope, now, outbox.bytes()),
+            Poll::Ready(Next::Quit) if !early => self.client.quit(now, outbox.bytes()),
+            Poll::Ready(Next::Quit) | Poll::Pending => {}
+        }
+    }
+
+    /// True once nothing is left to write.
+    fn flush(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> io::Result<bool> {
+        if self.unsent.is_none() {
+            if outbox.is_empty() {
+                return Ok(true);
+            }
+            if outbox.write_to(&self.stream)? {
+                self.caller.written(clock::now());
+                return Ok(true);
+            }
+            self.unsent = Some(Box::new(std::mem::take(outbox)));
+        }
+        let unsent = self.unsent.as_mut().expect("set above");
+        while self.stream.poll_write_ready(cx)?.is_ready() {
+            if unsent.write_to(&self.stream)? {
+                self.unsent = None;
+                self.caller.written(clock::now());
+                return Ok(true);
+            }
+            self.client.progressed(clock::now());
+        }
+        Ok(false)
+    }
+
+    /// Every reply in `input`.
+    fn take(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Ended> {
+        let now = clock::now();
+        loop {
+            let waited_for = self.client.waits_for();
+            match self.client.next_event(&mut input, now, out) {
+                Ok(Some(event)) => self.caller.replied(&event, now),
+                Ok(None) => return Ok(()),
+                Err(violation) => return Err(Ended::Violated(waited_for, violation)),
+            }
+        }
+    }
+
+    fn lost(&self, error: io::Error) -> Ended {
+        Ended::Lost(self.client.waits_for(), error)
+    }
+
+    /// Writing failed. The peer may have said why before it closed: `552`, `421`.
+    fn cut_off(&mut self, input: &mut [u8], error: io::Error) -> Ended {
+        if let Ok(count) = self.stream.try_read(input)
+            && count > 0
+            && let Err(ended) = self.take(&input[..count], &mut Vec::new())
+        {
+            return ended;
+        }
+        self.lost(error)
+    }
+
+    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        ready!(self.alarm.poll_due(cx, self.client.deadline(self.patience)));
+        Poll::Ready(Ended::Timeout(self.client.waits_for()))
+    }
+}

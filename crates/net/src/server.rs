@@ -1,0 +1,220 @@
+//! The embeddable server: workers that accept and serve, a service that makes a handler for each session.
+use crate::clock;
+use crate::handler::{Handler, Peer};
+use crate::listener;
+use crate::session::Session;
+use crate::worker::{self, Desk};
+use smtp::limits::Limits;
+use smtp::server::Identity;
+use smtp::verdict::Verdict;
+use std::cell::Cell;
+use std::io;
+use std::marker::PhantomData;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// How often a worker's service is told the time.
+const TICK: Duration = Duration::from_millis(250);
+/// After accepting failed (descriptors ran out), before it is tried again.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// What one worker needs to serve: made on the worker's own thread, so it needs no lock.
+pub trait Service: 'static {
+    /// What answers for a session.
+    type Handler: Handler;
+    /// A client has connected.
+    fn session(&self, peer: Peer) -> Self::Handler;
+    /// Comes a few times a second, and once more when the worker ends.
+    fn tick(&self, now: Duration) {
+        let _ = now;
+    }
+}
+
+impl<H: Handler, F: Fn(Peer) -> H + 'static> Service for F {
+    type Handler = H;
+    fn session(&self, peer: Peer) -> H {
+        self(peer)
+    }
+}
+
+/// A server to be started.
+///
+/// ```no_run
+/// struct Swallow;
+/// impl net::Handler for Swallow {}
+/// let server = net::Server::new(|| |_peer| Swallow).start("127.0.0.1:2525".parse().unwrap()).unwrap();
+/// println!("listening on {}", server.address());
+/// server.wait();
+/// ```
+#[derive(Debug)]
+pub struct Server<S, M> {
+    make: M,
+    name: String,
+    limits: Limits,
+    workers: usize,
+    sessions: usize,
+    service: PhantomData<fn() -> S>,
+}
+
+impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
+    /// A server whose every worker calls `make` once for its service.
+    pub fn new(make: M) -> Self {
+        Self {
+            make,
+            name: "mailrun".to_owned(),
+            limits: Limits::default(),
+            workers: worker::default_count(),
+            sessions: 100_000,
+            service: PhantomData,
+        }
+    }
+
+    /// The name it gives itself.
+    #[must_use]
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// What a session may ask of it.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Threads that serve.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers.max(1);
+        self
+    }
+
+    /// Sessions at a time, over all workers; more are answered 421.
+    #[must_use]
+    pub fn sessions(mut self, sessions: usize) -> Self {
+        self.sessions = sessions;
+        self
+    }
+
+    /// Listens and serves.
+    ///
+    /// # Errors
+    /// Those of listening on `address` and of starting threads.
+    pub fn start(self, address: SocketAddr) -> io::Result<Running> {
+        let listener = listener::listen(address)?;
+        let address = listener.local_addr()?;
+        let identity = Arc::new(Identity::new(&self.name, self.limits.clone()));
+        let (stop, stopped) = watch::channel(false);
+        let most = self.sessions.div_ceil(self.workers);
+        let workers = (0..self.workers)
+            .map(|number| {
+                let post = Post { listener: listener.try_clone()?, identity: identity.clone(), most };
+                let (make, stopped) = (self.make.clone(), stopped.clone());
+                worker::spawn(&format!("serve-{number}"), move |desk| serve(post, make, stopped, desk))
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        Ok(Running { address, stop, workers })
+    }
+}
+
+/// A server that serves. Dropping it stops it.
+#[derive(Debug)]
+pub struct Running {
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    workers: Vec<JoinHandle<io::Result<io::Result<()>>>>,
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Stops accepting, ends every session with 421 and waits for the workers.
+    pub fn stop(self) {
+        self.stop.send_replace(true);
+        self.wait();
+    }
+
+    /// Waits until the workers end by themselves.
+    pub fn wait(mut self) {
+        for worker in std::mem::take(&mut self.workers) {
+            // A worker that panicked has said so on standard error; the others are still waited for.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+/// A worker's place.
+struct Post {
+    listener: StdListener,
+    identity: Arc<Identity>,
+    most: usize,
+}
+
+async fn serve<S: Service>(
+    post: Post,
+    make: impl Fn() -> S,
+    mut stopped: watch::Receiver<bool>,
+    desk: Desk,
+) -> io::Result<()> {
+    let service = Rc::new(make());
+    let listener = TcpListener::from_std(post.listener)?;
+    let accepting = accept(&listener, &post.identity, post.most, &service, &desk);
+    tokio::select! {
+        () = accepting => {}
+        () = ticking(&service) => {}
+        _ = stopped.wait_for(|stop| *stop) => {}
+    }
+    service.tick(clock::now());
+    Ok(())
+}
+
+async fn ticking<S: Service>(service: &Rc<S>) {
+    let mut interval = tokio::time::interval(TICK);
+    loop {
+        interval.tick().await;
+        service.tick(clock::now());
+    }
+}
+
+async fn accept<S: Service>(
+    listener: &TcpListener,
+    identity: &Arc<Identity>,
+    most: usize,
+    service: &Rc<S>,
+    desk: &Desk,
+) {
+    let open = Rc::new(Cell::new(0));
+    loop {
+        let Ok((stream, address)) = listener.accept().await else {
+            tokio::time::sleep(BREATH).await;
+            continue;
+        };
+        if open.get() >= most {
+            // Best effort: the client learns it by the closed connection as well.
+            let _ = stream.try_write(Verdict::TooManySessions.reply().wire());
+            continue;
+        }
+        open.set(open.get() + 1);
+        let session = Session::new(stream, service.session(Peer { address }), identity.clone(), desk.clone());
+        let open = open.clone();
+        tokio::task::spawn_local(async move {
+            session.run().await;
+            open.set(open.get() - 1);
+        });
+    }
+}

@@ -1,0 +1,225 @@
+//! Drives a server session for its handler: read, ask, answer, write. It decides nothing.
+use crate::alarm::Alarm;
+use crate::clock;
+use crate::handler::{Answer, Handler, Parting};
+use crate::worker::{Buffers, Desk};
+use smtp::reply::Reply;
+use smtp::server::{Event, Identity, Server};
+use smtp::verdict::Verdict;
+use std::future::Future;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+
+/// An answer that takes time.
+type Later = Pin<Box<dyn Future<Output = Option<Reply>>>>;
+
+/// A connection, its protocol state, and who answers for it.
+pub(crate) struct Session<H: Handler> {
+    stream: TcpStream,
+    server: Server,
+    handler: H,
+    desk: Desk,
+    alarm: Alarm,
+    /// Read while an answer was not known yet.
+    backlog: Vec<u8>,
+    /// Written and not taken by the socket yet.
+    unsent: Vec<u8>,
+    parting: Option<Parting>,
+}
+
+impl<H: Handler> Session<H> {
+    pub(crate) fn new(stream: TcpStream, handler: H, identity: Arc<Identity>, desk: Desk) -> Self {
+        let server = Server::new(identity, clock::now());
+        Self {
+            stream,
+            server,
+            handler,
+            desk,
+            alarm: Alarm::default(),
+            backlog: Vec::new(),
+            unsent: Vec::new(),
+            parting: None,
+        }
+    }
+
+    /// Runs the session to its end.
+    pub(crate) async fn run(mut self) {
+        let outcome = self.dialogue().await;
+        let parting = match outcome {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Parting::Timeout,
+            Err(_) => Parting::Lost,
+            Ok(parting) => parting,
+        };
+        self.parting = Some(parting);
+    }
+
+    async fn dialogue(&mut self) -> io::Result<Parting> {
+        let now = clock::now();
+        let greeting = self.handler.connect(now);
+        let mut later = self.turn(|session, buffers| session.settle(greeting, now, buffers.outbox.bytes()))?;
+        loop {
+            if let Some(answer) = later.take() {
+                let reply = answer.await;
+                later = self.turn(|session, buffers| session.resume(reply.as_ref(), buffers))?;
+            } else if !self.unsent.is_empty() {
+                poll_fn(|cx| self.poll_flush(cx)).await?;
+            } else if self.server.is_closed() {
+                return Ok(Parting::HungUp);
+            } else {
+                later = poll_fn(|cx| self.poll_turn(cx)).await?;
+            }
+        }
+    }
+
+    /// One turn with the shared buffers: `work` decides, then what it said is written.
+    fn turn(
+        &mut self,
+        work: impl FnOnce(&mut Self, &mut Buffers) -> Option<Later>,
+    ) -> io::Result<Option<Later>> {
+        let desk = self.desk.clone();
+        desk.lend(|buffers| {
+            let later = work(self, buffers);
+            self.write(buffers.outbox.bytes())?;
+            Ok(later)
+        })
+    }
+
+    /// Waits for bytes, then takes its turn with them.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Later>>> {
+        let desk = self.desk.clone();
+        desk.lend(|buffers| {
+            let mut bytes = ReadBuf::new(&mut buffers.input);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut bytes) {
+                Poll::Pending => return self.poll_timeout(cx, buffers),
+                Poll::Ready(outcome) => outcome?,
+            }
+            let input = bytes.filled();
+            if input.is_empty() {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            let out = buffers.outbox.bytes();
+            let later = self.digest(input, clock::now(), out);
+            self.write(out)?;
+            Poll::Ready(Ok(later))
+        })
+    }
+
+    fn poll_timeout(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<io::Result<Option<Later>>> {
+        ready!(self.alarm.poll_due(cx, self.server.deadline()));
+        let out = buffers.outbox.bytes();
+        self.server.tick(clock::now(), out);
+        self.write(out)?;
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Everything that `input` says, until an answer has to be waited for; what is left then is kept.
+    fn digest(&mut self, mut input: &[u8], now: Duration, out: &mut Vec<u8>) -> Option<Later> {
+        while let Some(event) = self.server.next_event(&mut input, now, out) {
+            let asks = event.asks();
+            let answer = ask(&mut self.handler, event, now);
+            if asks && let Some(later) = self.settle(answer, now, out) {
+                self.backlog = input.to_vec();
+                return Some(later);
+            }
+        }
+        None
+    }
+
+    /// Gives an answer to the session, or hands back the one that takes time.
+    fn settle(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<Later> {
+        match answer {
+            Answer::Yes => self.server.answer(None, now, out),
+            Answer::Reply(reply) => self.server.answer(Some(&reply), now, out),
+            Answer::Later(later) => return Some(later),
+        }
+        None
+    }
+
+    /// Goes on after an answer that took time.
+    fn resume(&mut self, reply: Option<&Reply>, buffers: &mut Buffers) -> Option<Later> {
+        let (now, out) = (clock::now(), buffers.outbox.bytes());
+        self.server.answer(reply, now, out);
+        let backlog = std::mem::take(&mut self.backlog);
+        self.digest(&backlog, now, out)
+    }
+
+    /// Writes what the socket takes and keeps the rest; `out` is empty afterwards.
+    fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        let mut written = 0;
+        while self.unsent.is_empty() && written < out.len() {
+            match self.stream.try_write(&out[written..]) {
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    out.clear();
+                    return Err(error);
+                }
+            }
+        }
+        self.unsent.extend_from_slice(&out[written..]);
+        out.clear();
+        Ok(())
+    }
+
+    /// Writes what was left over. A peer that does not read its replies is timed out like a silent one.
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unsent.is_empty() {
+            if self.stream.poll_write_ready(cx)?.is_pending() {
+                ready!(self.alarm.poll_due(cx, self.server.deadline()));
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            match self.stream.try_write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.unsent = Vec::new();
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Asks the handler; the answer to an event that does not ask is not used.
+fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
+    match event {
+        Event::Hello(kind, name) => {
+            handler.reset(None);
+            handler.hello(kind, name)
+        }
+        Event::Mail(mail) => handler.mail(&mail),
+        Event::Recipient(path) => handler.recipient(&path),
+        Event::Data => handler.data(),
+        Event::Message { bytes } => handler.message(bytes, now),
+        Event::Verify(who) => handler.verify(who),
+        Event::Block(block) => {
+            handler.block(block);
+            Answer::Yes
+        }
+        Event::Discarded(verdict) => {
+            handler.reset(Some(verdict));
+            Answer::Yes
+        }
+        Event::Reset => {
+            handler.reset(None);
+            Answer::Yes
+        }
+        Event::Answered => Answer::Yes,
+    }
+}
+
+impl<H: Handler> Drop for Session<H> {
+    /// A session that is dropped before its end belongs to a server that stops: it says so (RFC 5321 §3.8).
+    fn drop(&mut self) {
+        if self.parting.is_none() && self.unsent.is_empty() {
+            // The peer may be gone already; there is nobody left to tell.
+            let _ = self.stream.try_write(Verdict::ShuttingDown.reply().wire());
+        }
+        self.handler.disconnect(self.parting.unwrap_or(Parting::ShuttingDown));
+    }
+}

@@ -1,0 +1,69 @@
+//! A worker: a thread with a single-threaded runtime, and the buffers all its sessions share.
+use crate::outbox::Outbox;
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::thread::JoinHandle;
+use tokio::runtime::Builder;
+use tokio::task::LocalSet;
+
+/// Bytes one read may bring. Large enough that a 10 MB message is few system calls, small enough for the
+/// second-level cache that end of data, line endings and checksum are then looked for in.
+const READ_BYTES: usize = 256 * 1024;
+
+/// What the sessions of a worker share: a session borrows it for one turn, and never while it waits.
+#[derive(Clone, Debug)]
+pub struct Desk(Rc<RefCell<Buffers>>);
+
+/// The shared buffers.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    pub(crate) input: Vec<u8>,
+    pub(crate) outbox: Outbox,
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        Self(Rc::new(RefCell::new(Buffers { input: vec![0; READ_BYTES], outbox: Outbox::default() })))
+    }
+}
+
+impl Desk {
+    /// Lends the buffers for one turn.
+    pub(crate) fn lend<T>(&self, turn: impl FnOnce(&mut Buffers) -> T) -> T {
+        turn(&mut self.0.borrow_mut())
+    }
+}
+
+/// Starts a worker thread that runs `work` and everything it spawns with `tokio::task::spawn_local`. Tasks that
+/// still run when `work` ends are dropped.
+///
+/// # Errors
+/// Those of starting a thread.
+pub fn spawn<T, W>(name: &str, work: impl FnOnce(Desk) -> W + Send + 'static) -> io::Result<JoinHandle<io::Result<T>>>
+where
+    T: Send + 'static,
+    W: Future<Output = T>,
+{
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || run(work))
+}
+
+/// Runs `work` as a worker on this thread.
+///
+/// # Errors
+/// Those of making a runtime: descriptors have run out.
+pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Desk) -> W) -> io::Result<T> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let local = LocalSet::new();
+    let done = local.block_on(&runtime, work(Desk::default()));
+    let _context = runtime.enter();
+    drop(local);
+    Ok(done)
+}
+
+/// Half of the processors, at least one: the other half belongs to the peer, which is on this host more often
+/// than not.
+pub fn default_count() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
