@@ -20,6 +20,10 @@ use tokio::sync::watch;
 
 /// How often a worker's service is told the time.
 const TICK: Duration = Duration::from_millis(250);
+/// After the end was asked for, how long sessions may take to say QUIT.
+const GRACE: Duration = Duration::from_millis(300);
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(5);
 /// After accepting failed (descriptors ran out), before it is tried again.
 const BREATH: Duration = Duration::from_millis(20);
 
@@ -137,7 +141,8 @@ impl Running {
         self.address
     }
 
-    /// Stops accepting, ends every session with 421 and waits for the workers.
+    /// Stops accepting, lets sessions end by themselves for a moment, ends those left with 421 and waits for the
+    /// workers.
     pub fn stop(self) {
         self.stop.send_replace(true);
         self.wait();
@@ -165,6 +170,12 @@ struct Post {
     most: usize,
 }
 
+/// What a worker keeps of its post once it listens.
+struct Place {
+    identity: Arc<Identity>,
+    most: usize,
+}
+
 async fn serve<S: Service>(
     post: Post,
     make: impl Fn() -> S,
@@ -172,12 +183,19 @@ async fn serve<S: Service>(
     desk: Desk,
 ) -> io::Result<()> {
     let service = Rc::new(make());
-    let listener = TcpListener::from_std(post.listener)?;
-    let accepting = accept(&listener, &post.identity, post.most, &service, &desk);
+    let Post { listener, identity, most } = post;
+    let listener = TcpListener::from_std(listener)?;
+    let place = Place { identity, most };
+    let open = Rc::new(Cell::new(0));
     tokio::select! {
-        () = accepting => {}
+        () = accept(&listener, &place, &service, &desk, &open) => {}
         () = ticking(&service) => {}
         _ = stopped.wait_for(|stop| *stop) => {}
+    }
+    drop(listener);
+    let latest = clock::now() + GRACE;
+    while open.get() > 0 && clock::now() < latest {
+        tokio::time::sleep(LOOK).await;
     }
     service.tick(clock::now());
     Ok(())
@@ -193,24 +211,23 @@ async fn ticking<S: Service>(service: &Rc<S>) {
 
 async fn accept<S: Service>(
     listener: &TcpListener,
-    identity: &Arc<Identity>,
-    most: usize,
+    place: &Place,
     service: &Rc<S>,
     desk: &Desk,
+    open: &Rc<Cell<usize>>,
 ) {
-    let open = Rc::new(Cell::new(0));
     loop {
         let Ok((stream, address)) = listener.accept().await else {
             tokio::time::sleep(BREATH).await;
             continue;
         };
-        if open.get() >= most {
+        if open.get() >= place.most {
             // Best effort: the client learns it by the closed connection as well.
             let _ = stream.try_write(Verdict::TooManySessions.reply().wire());
             continue;
         }
         open.set(open.get() + 1);
-        let session = Session::new(stream, service.session(Peer { address }), identity.clone(), desk.clone());
+        let session = Session::new(stream, service.session(Peer { address }), place.identity.clone(), desk.clone());
         let open = open.clone();
         tokio::task::spawn_local(async move {
             session.run().await;

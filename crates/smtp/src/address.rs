@@ -50,7 +50,7 @@ impl<'a> Path<'a> {
             return Ok(Self { mailbox, at: None });
         }
         let length = local_part_length(mailbox).ok_or(BadPath::Syntax)?;
-        if length > LOCAL_PART_BYTES {
+        if length > LOCAL_PART_BYTES || mailbox.len() + "<>".len() > PATH_BYTES {
             return Err(BadPath::TooLong);
         }
         match &mailbox[length..] {
@@ -150,10 +150,11 @@ fn is_atext(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte) || byte >= 0x80
 }
 
-/// A domain or an address literal. Underscores are let through: hosts have them, whatever RFC 1123 says.
+/// A domain or an address literal. Underscores are let through: hosts have them, whatever RFC 1123 says. Brackets
+/// and quotes in a literal are not: no registered kind has them, and they would end the path for others.
 fn is_domain(domain: &[u8]) -> bool {
     if let [b'[', literal @ .., b']'] = domain {
-        return !literal.is_empty() && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\".contains(&byte));
+        return !literal.is_empty() && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\<>\"".contains(&byte));
     }
     is_utf8(domain)
         && domain.split(|&byte| byte == b'.').all(|label| {
@@ -207,6 +208,8 @@ mod tests {
             b"<@x:>",
             b"<@x>",
             b"<a@[]>",
+            b"<a@[x>y]>",
+            b"<a@[x:\"]>",
             b"<a\0@b>",
             b"<\"\x01\"@b>",
             b"<a\xff@b>",
@@ -228,5 +231,10 @@ mod tests {
         assert_eq!(Path::parse(&path(65, 100)), Err(BadPath::TooLong));
         assert!(Path::parse(&path(64, 186)).is_ok());
         assert_eq!(Path::parse(&path(64, 200)), Err(BadPath::TooLong));
+        for (local, domain, fits) in [(64, 187, true), (64, 188, false), (1, 249, true), (1, 250, false)] {
+            let path = path(local, domain);
+            assert_eq!(Path::parse(&path).is_ok(), fits, "<{local}@{domain}>");
+            assert_eq!(Path::mailbox(&path[1..path.len() - 1]).is_ok(), fits, "{local}@{domain} bare");
+        }
     }
 }

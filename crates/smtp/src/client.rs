@@ -118,7 +118,7 @@ impl Client {
     }
 
     /// Takes one reply off the front of `input`; the commands that follow from it go to `out`. `None` needs more
-    /// bytes.
+    /// bytes. A session that is over takes no more replies: what still comes is passed over.
     ///
     /// # Errors
     /// [`Violation`], after which the connection is of no more use.
@@ -128,10 +128,15 @@ impl Client {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event<'s>>, Violation> {
+        if self.dialogue.progress == Progress::Closed {
+            *input = &[];
+            return Ok(None);
+        }
         let Some(reply) = self.reader.next(input)? else { return Ok(None) };
         self.dialogue.heard = now;
         let Some(to) = self.dialogue.expected.pop_front() else {
-            return Err(Violation::Unasked(reply.code()));
+            let (to, ends) = self.dialogue.interrupted(&reply)?;
+            return Ok(Some(Event { to, reply, ends: Some(ends) }));
         };
         let ends = self.dialogue.step(to, &reply, out);
         if reply.code() == 421 {
@@ -148,6 +153,9 @@ impl Client {
 
     /// The message and its end of data have been written.
     pub fn message_sent(&mut self, now: Duration) {
+        if self.dialogue.progress == Progress::Closed {
+            return;
+        }
         self.dialogue.heard = now;
         self.dialogue.expected.push_back(Verb::Message);
         self.dialogue.progress = Progress::Idle;
@@ -275,6 +283,16 @@ impl Dialogue {
             Verb::Quit => self.progress = Progress::Closed,
         }
         None
+    }
+
+    /// A reply that no command asked for. A refusal while the message is being written is the peer's last word on
+    /// it (too big, time-out): the message can be neither finished nor recalled, so the session is over.
+    fn interrupted(&mut self, reply: &Received<'_>) -> Result<(Verb, Outcome), Violation> {
+        if self.progress != Progress::GoAhead || reply.is_positive() {
+            return Err(Violation::Unasked(reply.code()));
+        }
+        self.progress = Progress::Closed;
+        Ok((Verb::Message, Outcome::Refused))
     }
 
     fn hello(&mut self, out: &mut Vec<u8>) {
@@ -429,6 +447,41 @@ mod tests {
             let mut input = bytes.as_bytes();
             while client.next_event(&mut input, NOW, &mut Vec::new()).unwrap().is_some() {}
             assert_eq!(client.wants(), Want::Close);
+        }
+    }
+
+    #[test]
+    fn a_refusal_in_mid_message_is_the_answer_to_it_and_ends_the_session() {
+        let mut client = Client::new("me".into(), Pipelining::Off, NOW);
+        let mut input = b"220 hi\r\n250 x\r\n".as_slice();
+        let mut out = Vec::new();
+        while client.next_event(&mut input, NOW, &mut out).unwrap().is_some() {}
+        client.begin(Arc::new(Envelope::new("a@b", "", ["c@d"]).unwrap()), NOW, &mut out);
+        let mut input = b"250 ok\r\n250 ok\r\n354 go\r\n552 too big\r\n250 late\r\n".as_slice();
+        for _ in 0..3 {
+            assert_eq!(client.next_event(&mut input, NOW, &mut out).unwrap().unwrap().ends, None);
+        }
+        assert_eq!(client.wants(), Want::Message);
+        let event = client.next_event(&mut input, NOW, &mut out).unwrap().unwrap();
+        assert_eq!((event.to, event.reply.code(), event.ends), (Verb::Message, 552, Some(Outcome::Refused)));
+        client.message_sent(NOW);
+        assert_eq!(client.wants(), Want::Close);
+        assert_eq!(client.next_event(&mut input, NOW, &mut out), Ok(None), "what comes later is passed over");
+        assert!(input.is_empty());
+    }
+
+    #[test]
+    fn nothing_a_peer_says_makes_a_session_grow() {
+        let endless: [&[u8]; 4] = [b"2", b"250-and on\r\n", b"250 ", b"250\r"];
+        for endless in endless {
+            let mut client = Client::new("me".into(), Pipelining::Off, NOW);
+            let mut outcome = Ok(());
+            for _ in 0..100_000 {
+                let mut input = endless;
+                outcome = outcome.and(client.next_event(&mut input, NOW, &mut Vec::new()).map(|_| ()));
+                assert!(client.reader.heap_bytes() <= 2 * crate::reply::MOST_BYTES);
+            }
+            assert_eq!(outcome, Err(Violation::Malformed(Malformed::TooLong)));
         }
     }
 

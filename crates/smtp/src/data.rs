@@ -73,7 +73,8 @@ impl DataReader {
         self.bytes
     }
 
-    /// The first thing that was wrong so far.
+    /// The worst thing that was wrong so far: a bare line ending before a long line, whichever came first, so that
+    /// the reply does not depend on how the message was cut into blocks.
     pub fn flaw(&self) -> Option<Flaw> {
         self.flaw
     }
@@ -122,7 +123,7 @@ impl DataReader {
     fn content<'a>(&mut self, content: &'a [u8]) -> Piece<'a> {
         self.bytes += content.len() as u64;
         if has_bare_line_ending(self.previous, content) {
-            self.flaw.get_or_insert(Flaw::BareLineEnding);
+            self.flaw = Some(Flaw::BareLineEnding);
         }
         if !self.lines_fit(content) {
             self.flaw.get_or_insert(Flaw::LineTooLong);
@@ -276,6 +277,14 @@ mod tests {
             let end = |lines: Vec<Vec<u8>>| [lines.concat(), END.to_vec()].concat();
             assert_eq!(read(&[&end(with(100))], 100).unwrap().1, None);
             assert_eq!(read(&[&end(with(101))], 100).unwrap().1, Some(Flaw::LineTooLong));
+        }
+    }
+
+    #[test]
+    fn the_flaw_named_does_not_depend_on_the_cut() {
+        let wire = b"123456789\r\na\nb\r\n.\r\n";
+        for at in 0..wire.len() {
+            assert_eq!(read(&[&wire[..at], &wire[at..]], 10).expect("it ends").1, BARE, "cut at {at}");
         }
     }
 

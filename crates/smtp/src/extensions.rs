@@ -59,10 +59,11 @@ impl Extensions {
     }
 }
 
-/// A decimal number of at most 20 digits (RFC 1870 §3).
+/// A decimal number of at most 20 digits (RFC 1870 §3); what 64 bits do not hold is the largest they do.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     let plain = (1..=20).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
-    if plain { std::str::from_utf8(digits).ok()?.parse().ok() } else { None }
+    let value = |so_far: u64, digit: &u8| so_far.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
+    plain.then(|| digits.iter().fold(0, value))
 }
 
 #[cfg(test)]
@@ -93,5 +94,20 @@ mod tests {
         assert_eq!(read(&["host", "SIZE"]).size, Some(0));
         assert_eq!(read(&["host", "SIZE 99999999999999999999999"]).size, Some(0));
         assert!(!read(&["host", "PIPELININGX", ""]).pipelining);
+    }
+
+    #[test]
+    fn twenty_digits_are_a_number_even_beyond_64_bits() {
+        let rows: [(&[u8], Option<u64>); 6] = [
+            (b"0", Some(0)),
+            (b"18446744073709551615", Some(u64::MAX)),
+            (b"99999999999999999999", Some(u64::MAX)),
+            (b"100000000000000000000", None),
+            (b"", None),
+            (b"+1", None),
+        ];
+        for (digits, expected) in rows {
+            assert_eq!(number(digits), expected);
+        }
     }
 }

@@ -22,9 +22,10 @@ pub struct Limits {
     pub recipients: usize,
     /// Octets of a message; what SIZE announces (RFC 1870).
     pub message_bytes: u64,
-    /// Refused commands in a row, after which the session ends.
+    /// Refused commands with no message between them, after which the session ends. Recipients beyond the limit are
+    /// not counted here.
     pub errors: u32,
-    /// Commands that bring no message, in a row, after which the session ends.
+    /// Commands with no message between them, accepted recipients not counted, after which the session ends.
     pub idle_commands: u32,
     /// From one complete command, or block of a message, to the next (RFC 5321 §4.5.3.2.7: at least 5 minutes).
     pub idle: Duration,

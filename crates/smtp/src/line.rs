@@ -50,6 +50,12 @@ impl LineReader {
         self.held.is_empty() || self.spent
     }
 
+    /// Memory it takes on the heap.
+    #[cfg(test)]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.held.capacity()
+    }
+
     fn hold(&mut self, bytes: &[u8], limit: usize) {
         if self.overlong || self.held.len() + bytes.len() > limit {
             self.overlong = true;

@@ -192,7 +192,7 @@ impl ReplyReader {
             self.spent = false;
         }
         if self.held.is_empty() {
-            if let Some((code, length)) = whole_reply(input)? {
+            if let Some((code, length)) = whole_reply(&input[..input.len().min(MOST_BYTES)])? {
                 let (wire, rest) = input.split_at(length);
                 *input = rest;
                 return Ok(Some(Received { code, wire }));
@@ -202,6 +202,12 @@ impl ReplyReader {
             return if self.held.len() > MOST_BYTES { Err(Malformed::TooLong) } else { Ok(None) };
         }
         self.next_held(input)
+    }
+
+    /// Memory it takes on the heap.
+    #[cfg(test)]
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.held.capacity()
     }
 
     /// A reply that began in an earlier block: one line at a time is moved to what is held.
@@ -300,6 +306,15 @@ mod tests {
         let mut reader = ReplyReader::default();
         let outcome = (0..100_000).find_map(|_| reader.next(&mut b"250 on and".as_slice()).err());
         assert_eq!(outcome, Some(Malformed::TooLong));
+    }
+
+    #[test]
+    fn a_reply_above_the_limit_is_refused_whole_as_well_as_cut() {
+        let reply = |text: usize| [b"250 ".as_slice(), &vec![b'x'; text], b"\r\n"].concat();
+        assert!(read(&[&reply(MOST_BYTES - 6)]).is_ok());
+        let long = reply(MOST_BYTES - 5);
+        assert_eq!(read(&[&long]), Err(Malformed::TooLong));
+        assert_eq!(read(&[&long[..9], &long[9..]]), Err(Malformed::TooLong));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub enum Event<'a> {
     },
     /// The message ended and was refused; the transaction is over.
     Discarded(Verdict),
-    /// RSET, or EHLO in mid-transaction: the transaction is over.
+    /// RSET: the transaction, if there was one, is over. (A granted [`Event::Hello`] ends it too.)
     Reset,
     /// Asks: VRFY; the default answer is 252.
     Verify(&'a [u8]),
@@ -86,9 +86,16 @@ impl Event<'_> {
 enum State {
     ExpectHello,
     ExpectMail,
-    ExpectRecipient { accepted: usize, refused: usize },
+    ExpectRecipient { accepted: usize, refused: usize, addresses: Addresses },
     ExpectMessage { reader: DataReader, since: Duration },
     Closed,
+}
+
+/// What MAIL said of the addresses of its transaction (RFC 6531 §3.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addresses {
+    Ascii,
+    Utf8,
 }
 
 /// The question that is open.
@@ -97,7 +104,7 @@ enum Asked {
     Nothing,
     Greeting,
     Hello(Hello),
-    Mail,
+    Mail(Addresses),
     Recipient,
     Data,
     Message,
@@ -155,7 +162,8 @@ impl Server {
         self.dialogue.answer(answer, now, out);
     }
 
-    /// When [`Server::tick`] has something to do.
+    /// When [`Server::tick`] has something to do: never while an answer is awaited, for then it is not the peer that
+    /// is silent.
     pub fn deadline(&self) -> Option<Duration> {
         self.dialogue.deadline()
     }
@@ -167,10 +175,13 @@ impl Server {
         }
     }
 
-    /// Ends the session with a last word.
+    /// Ends the session with a last word. A question that is open stays without answer.
     pub fn close(&mut self, verdict: Verdict, out: &mut Vec<u8>) {
-        self.dialogue.say(verdict, out);
-        self.dialogue.state = State::Closed;
+        if !self.is_closed() {
+            self.dialogue.say(verdict, out);
+            self.dialogue.state = State::Closed;
+            self.dialogue.asked = Asked::Nothing;
+        }
     }
 
     /// Nothing more is to be read; what is in `out` is to be sent, then the connection closed.
@@ -200,6 +211,7 @@ impl Dialogue {
         let limits = &self.identity.limits;
         match self.state {
             State::Closed => None,
+            _ if self.asked != Asked::Nothing => None,
             State::ExpectMessage { since, .. } => Some((self.heard + limits.idle).min(since + limits.message_time)),
             _ => Some(self.heard + limits.idle),
         }
@@ -235,10 +247,15 @@ impl Dialogue {
             (_, Command::Mail(mail)) if mail.sender.is_internationalized() && !mail.smtp_utf8 => {
                 Err(Verdict::NeedsSmtpUtf8)
             }
+            (State::ExpectRecipient { addresses: Addresses::Ascii, .. }, Command::Recipient(path))
+                if path.is_internationalized() =>
+            {
+                Err(Verdict::NeedsSmtpUtf8)
+            }
             (State::ExpectRecipient { accepted, .. }, Command::Recipient(_)) if *accepted >= limits.recipients => {
                 Err(Verdict::TooManyRecipients)
             }
-            (State::ExpectRecipient { accepted: 0, refused: 0 }, Command::Data) => Err(Verdict::RecipientFirst),
+            (State::ExpectRecipient { accepted: 0, refused: 0, .. }, Command::Data) => Err(Verdict::RecipientFirst),
             (State::ExpectRecipient { accepted: 0, .. }, Command::Data) => Err(Verdict::NoValidRecipients),
             _ => Ok(command),
         }
@@ -247,7 +264,7 @@ impl Dialogue {
     fn take<'a>(&mut self, command: Command<'a>, out: &mut Vec<u8>) -> Event<'a> {
         let (asked, event) = match command {
             Command::Hello(kind, name) => (Asked::Hello(kind), Event::Hello(kind, name)),
-            Command::Mail(mail) => (Asked::Mail, Event::Mail(mail)),
+            Command::Mail(mail) => (Asked::Mail(addresses_of(&mail)), Event::Mail(mail)),
             Command::Recipient(path) => (Asked::Recipient, Event::Recipient(path)),
             Command::Data => (Asked::Data, Event::Data),
             Command::Verify(who) => (Asked::Verify, Event::Verify(who)),
@@ -276,13 +293,15 @@ impl Dialogue {
         Event::Reset
     }
 
+    /// Recipients beyond the limit are no error: the sender is to send the others later (RFC 5321 §4.5.3.1.10), so
+    /// hanging up on it would lose the message for those that were taken.
     fn refuse<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
-        self.errors += 1;
+        self.errors += u32::from(verdict != Verdict::TooManyRecipients);
         if self.errors > self.identity.limits.errors {
             return self.give_up(out);
         }
-        if let (State::ExpectRecipient { refused, .. }, Verdict::BadRecipient | Verdict::PathTooLong) =
-            (&mut self.state, verdict)
+        if let State::ExpectRecipient { refused, .. } = &mut self.state
+            && matches!(verdict, Verdict::BadRecipient | Verdict::PathTooLong | Verdict::NeedsSmtpUtf8)
         {
             *refused += 1;
         }
@@ -348,9 +367,13 @@ impl Dialogue {
         match asked {
             Asked::Greeting if !positive => self.state = State::Closed,
             Asked::Hello(_) if positive => self.state = State::ExpectMail,
-            Asked::Mail if positive => self.state = State::ExpectRecipient { accepted: 0, refused: 0 },
+            Asked::Mail(addresses) if positive => {
+                self.state = State::ExpectRecipient { accepted: 0, refused: 0, addresses };
+            }
             Asked::Recipient => {
-                if let State::ExpectRecipient { accepted, refused } = &mut self.state {
+                // A recipient that is taken is progress: a message may have as many as the limit says.
+                self.idle_commands -= u32::from(positive);
+                if let State::ExpectRecipient { accepted, refused, .. } = &mut self.state {
                     *(if positive { accepted } else { refused }) += 1;
                 }
             }
@@ -368,16 +391,73 @@ impl Dialogue {
     }
 }
 
+fn addresses_of(mail: &Mail<'_>) -> Addresses {
+    if mail.smtp_utf8 { Addresses::Utf8 } else { Addresses::Ascii }
+}
+
 /// The answers that let a session go on.
 fn default_reply(asked: Asked, identity: &Identity) -> &Reply {
     match asked {
         Asked::Greeting => &identity.greeting,
         Asked::Hello(Hello::Extended) => &identity.ehlo,
         Asked::Hello(Hello::Plain) => &identity.helo,
-        Asked::Mail => say!("250 2.1.0 Ok"),
+        Asked::Mail(_) => say!("250 2.1.0 Ok"),
         Asked::Recipient => say!("250 2.1.5 Ok"),
         Asked::Data => say!("354 End data with <CR><LF>.<CR><LF>"),
         Asked::Message | Asked::Nothing => say!("250 2.0.0 Ok"),
         Asked::Verify => say!("252 2.5.2 Cannot VRFY user, but will take mail and try"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Duration = Duration::ZERO;
+
+    /// A session that never gives up.
+    fn patient() -> Server {
+        let limits = Limits { errors: u32::MAX, idle_commands: u32::MAX, message_bytes: u64::MAX, ..Limits::default() };
+        let mut server = Server::new(Arc::new(Identity::new("test", limits)), NOW);
+        server.answer(None, NOW, &mut Vec::new());
+        server
+    }
+
+    /// The most memory that the session held while it heard that many blocks.
+    fn heap_bytes(server: &mut Server, block: &[u8], blocks: usize) -> usize {
+        let (mut most, mut out) = (0, Vec::new());
+        for _ in 0..blocks {
+            let mut input = block;
+            while let Some(event) = server.next_event(&mut input, NOW, &mut out) {
+                if event.asks() {
+                    server.answer(None, NOW, &mut out);
+                }
+            }
+            out.clear();
+            most = most.max(server.lines.heap_bytes());
+        }
+        most
+    }
+
+    #[test]
+    fn nothing_a_peer_says_makes_a_session_grow() {
+        let endless: [&[u8]; 9] =
+            [b"x", b"NOOP x", b"\r", b"\n", b"\0", b"NOOP\r\n", b"RCPT TO:<c@d>\r\n", b"VRFY <", b"xxxxx\r\nxxx"];
+        let before: [&[u8]; 3] = [b"", b"EHLO a\r\nMAIL FROM:<a@b>\r\n", b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n"];
+        for (before, endless) in before.iter().flat_map(|before| endless.map(|endless| (before, endless))) {
+            let mut server = patient();
+            heap_bytes(&mut server, before, 1);
+            let most = heap_bytes(&mut server, endless, 100_000);
+            assert!(most <= 2 * LONGEST_LINE_BYTES, "{most} bytes for {:?}", String::from_utf8_lossy(endless));
+        }
+        assert!(size_of::<Server>() <= 256, "{} bytes a session", size_of::<Server>());
+    }
+
+    proptest! {
+        #[test]
+        fn a_block_of_anything_holds_one_line_at_most(block in proptest::collection::vec(any::<u8>(), 1..2000)) {
+            prop_assert!(heap_bytes(&mut patient(), &block, 3) <= 2 * LONGEST_LINE_BYTES);
+        }
     }
 }

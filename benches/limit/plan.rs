@@ -1,0 +1,89 @@
+//! What the raw source says: every octet of it, written down once before the first connection.
+
+use anyhow::{Context, bail, ensure};
+
+const HEADER: &[u8] = b"From: <from@example.com>\r\nTo: <to@example.com>\r\nDate: Sat, 21 Nov 2026 01:44:44 +0000\r\n\
+Message-Id: <1234.0001.0001@smtp.example.com>\r\nSubject: x\r\n\r\n";
+
+/// A body line with its CRLF: 78 characters, as RFC 5322 §2.1.1 asks for.
+const LINE_OCTETS: usize = 80;
+
+/// How a session spends its round trips.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// `c`: a connection for each message, in lock step.
+    ConnectionEach,
+    /// `r`: one connection, every command waits for the reply before it.
+    Reuse,
+    /// `p`: MAIL+RCPT+DATA in one write, then the body.
+    Group,
+    /// `s`: the body and the next MAIL+RCPT+DATA in one write.
+    Stream,
+}
+
+impl Mode {
+    fn from_word(word: &str) -> anyhow::Result<Self> {
+        match word {
+            "c" => Ok(Self::ConnectionEach),
+            "r" => Ok(Self::Reuse),
+            "p" => Ok(Self::Group),
+            "s" => Ok(Self::Stream),
+            other => bail!("mode {other} is none of c, r, p, s"),
+        }
+    }
+
+    pub(super) fn is_grouped(self) -> bool {
+        matches!(self, Self::Group | Self::Stream)
+    }
+}
+
+/// The whole of a run, fixed before it starts.
+pub(super) struct Plan {
+    pub(super) port: u16,
+    pub(super) messages: u64,
+    pub(super) sessions: usize,
+    pub(super) mode: Mode,
+    /// MAIL+RCPT+DATA.
+    pub(super) group: Vec<u8>,
+    /// The message, the dot and its CRLF.
+    pub(super) body: Vec<u8>,
+    pub(super) body_and_group: Vec<u8>,
+}
+
+impl Plan {
+    pub(super) fn from_words(words: &[&str]) -> anyhow::Result<Self> {
+        let [port, messages, sessions, octets, mode] = words else {
+            bail!("limit-source needs PORT MESSAGES SESSIONS OCTETS MODE");
+        };
+        let mode = Mode::from_word(mode)?;
+        let mut body = message(octets.parse().context("OCTETS is a number")?)?;
+        body.extend_from_slice(b".\r\n");
+        let group = b"MAIL FROM:<from@example.com>\r\nRCPT TO:<to@example.com>\r\nDATA\r\n".to_vec();
+        let body_and_group = [body.as_slice(), group.as_slice()].concat();
+        Ok(Self {
+            port: port.parse().context("PORT is a number")?,
+            messages: messages.parse().context("MESSAGES is a number")?,
+            sessions: sessions.parse().context("SESSIONS is a number")?,
+            mode,
+            group,
+            body,
+            body_and_group,
+        })
+    }
+}
+
+/// A message of exactly so many octets: header, empty line, lines of 78 characters, the last line's CRLF included.
+fn message(octets: usize) -> anyhow::Result<Vec<u8>> {
+    let least = HEADER.len() + 2;
+    ensure!(octets >= least, "a message of {octets} octets has no room for its header: {least} is the least");
+    let mut message = Vec::with_capacity(octets + LINE_OCTETS);
+    message.extend_from_slice(HEADER);
+    while message.len() < octets {
+        let left = octets - message.len();
+        // A line cannot be shorter than its CRLF, so the last but one leaves two octets where it would leave one.
+        let line = if left == LINE_OCTETS + 1 { LINE_OCTETS - 1 } else { left.min(LINE_OCTETS) };
+        message.extend(std::iter::repeat_n(b'X', line - 2));
+        message.extend_from_slice(b"\r\n");
+    }
+    Ok(message)
+}

@@ -1,0 +1,120 @@
+//! The raw pair's sockets: one epoll, and a table of sessions indexed by descriptor.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// How many readable sockets one `epoll_wait` may report.
+const EVENTS: usize = 1024;
+
+/// A socket and what its session remembers.
+pub(super) struct Connection<S> {
+    pub(super) socket: OwnedFd,
+    pub(super) session: S,
+}
+
+/// Every open connection, found again by its descriptor's number.
+pub(super) struct Sockets<S> {
+    epoll: OwnedFd,
+    table: Vec<Option<Connection<S>>>,
+}
+
+impl<S> Sockets<S> {
+    pub(super) fn new() -> anyhow::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, table: Vec::new() })
+    }
+
+    /// Watches a listener, which is nobody's session.
+    pub(super) fn watch(&self, socket: &(impl AsFd + AsRawFd)) -> anyhow::Result<()> {
+        let key = epoll::EventData::new_u64(u64::from(socket.as_raw_fd().cast_unsigned()));
+        Ok(epoll::add(&self.epoll, socket.as_fd(), key, epoll::EventFlags::IN)?)
+    }
+
+    pub(super) fn insert(&mut self, socket: OwnedFd, session: S) -> anyhow::Result<()> {
+        self.watch(&socket)?;
+        let key = usize::try_from(socket.as_raw_fd())?;
+        if self.table.len() <= key {
+            self.table.resize_with(key + 1, || None);
+        }
+        self.table[key] = Some(Connection { socket, session });
+        Ok(())
+    }
+
+    /// Closing the last descriptor also takes the socket out of the epoll.
+    pub(super) fn close(&mut self, key: usize) {
+        self.table[key] = None;
+    }
+
+    pub(super) fn connection(&mut self, key: usize) -> Option<&mut Connection<S>> {
+        self.table.get_mut(key)?.as_mut()
+    }
+
+    /// Sleeps until something is readable and leaves the descriptors' numbers in `ready`.
+    pub(super) fn wait(&self, ready: &mut Ready) -> anyhow::Result<()> {
+        ready.0.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut ready.0), None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+/// What one wait reported.
+pub(super) struct Ready(Vec<epoll::Event>);
+
+impl Ready {
+    pub(super) fn new() -> Self {
+        Self(Vec::with_capacity(EVENTS))
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().map(|event| event.data.u64() as usize)
+    }
+}
+
+/// Room for one read, at the start of a page. Copying into a buffer that lies 16 octets past a page's start, where
+/// `malloc` puts large ones, costs twice the processor time on AMD Zen (10 MB messages: 4.2 ms each instead of 1.9).
+pub(super) struct Scratch {
+    store: Vec<u8>,
+    start: usize,
+}
+
+const PAGE_OCTETS: usize = 4096;
+
+impl Scratch {
+    pub(super) fn new(octets: usize) -> Self {
+        let store = vec![0; octets + PAGE_OCTETS];
+        let start = store.as_ptr().align_offset(PAGE_OCTETS).min(PAGE_OCTETS);
+        Self { store, start }
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        let end = self.start + self.store.len() - PAGE_OCTETS;
+        &mut self.store[self.start..end]
+    }
+}
+
+/// One read; a closed or broken connection reads as no octets, a false alarm as `None`.
+pub(super) fn receive<'a>(socket: &OwnedFd, scratch: &'a mut Scratch) -> Option<&'a [u8]> {
+    let room = scratch.room();
+    match rustix::net::recv(socket, &mut *room, RecvFlags::empty()) {
+        Ok((_, octets)) => Some(&room[..octets]),
+        Err(Errno::AGAIN | Errno::INTR) => None,
+        Err(_) => Some(&[]),
+    }
+}
+
+/// Writes all of it, giving the other side the processor while the kernel's buffer is full. A broken connection is
+/// noticed by the next read.
+pub(super) fn send(socket: &OwnedFd, mut octets: &[u8]) {
+    while !octets.is_empty() {
+        match rustix::net::send(socket, octets, SendFlags::NOSIGNAL) {
+            Ok(sent) => octets = &octets[sent..],
+            Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
+            Err(_) => return,
+        }
+    }
+}

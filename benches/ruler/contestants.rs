@@ -1,0 +1,186 @@
+//! Who is compared: the raw pair, mailrun, Postfix's test programs, and mailrun's halves against the raw pair's.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+use super::party::Party;
+use super::processor::processor_time;
+use super::shapes::Shape;
+
+/// No run is meant to take longer than a few seconds; one that takes this long hangs.
+const RUN_LIMIT: Duration = Duration::from_secs(180);
+
+const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
+
+/// A program that offers or takes mail.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Program {
+    Limit,
+    Mailrun,
+    Postfix,
+}
+
+/// A source and the sink that it is measured with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Contestant {
+    pub(crate) name: &'static str,
+    pub(crate) source: Program,
+    pub(crate) sink: Program,
+}
+
+pub(crate) const LIMIT: Contestant =
+    Contestant { name: "limit → limit", source: Program::Limit, sink: Program::Limit };
+pub(crate) const MAILRUN_PAIR: Contestant =
+    Contestant { name: "mailrun → mailrun", source: Program::Mailrun, sink: Program::Mailrun };
+pub(crate) const POSTFIX_PAIR: Contestant =
+    Contestant { name: "smtp-source → smtp-sink", source: Program::Postfix, sink: Program::Postfix };
+/// They tell which half is slow when the pair is.
+pub(crate) const HALVES: [Contestant; 2] = [
+    Contestant { name: "mailrun → limit", source: Program::Mailrun, sink: Program::Limit },
+    Contestant { name: "limit → mailrun", source: Program::Limit, sink: Program::Mailrun },
+];
+
+/// How much is sent, and how it is weighed for this program.
+#[derive(Clone, Copy)]
+pub(crate) struct Load<'a> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) messages: u64,
+    /// The number that makes this source send messages of the shape's size: smtp-source counts without its header.
+    pub(crate) size_argument: u64,
+}
+
+/// What one run came to.
+pub(crate) struct Run {
+    pub(crate) rate_per_s: f64,
+    /// What the source itself says, where it says anything.
+    pub(crate) reported_rate_per_s: Option<f64>,
+    pub(crate) source_microseconds: f64,
+    pub(crate) sink_microseconds: f64,
+}
+
+/// A fresh sink, a fresh source, and the time between the source's start and its end.
+pub(crate) fn run(contestant: Contestant, load: Load<'_>) -> anyhow::Result<Run> {
+    let (sink, address) = start_sink(contestant.sink)?;
+    let record = tempfile::NamedTempFile::new()?;
+    let command = source_command(contestant.source, load, address, record.path())?;
+    let started = Instant::now();
+    let source = Party::start(command)?;
+    ensure!(source.ends_within(RUN_LIMIT)?, "the source did not end within {} s", RUN_LIMIT.as_secs());
+    let wall = started.elapsed();
+    let source_time = processor_time(source.pid())?;
+    let sink_time = processor_time(sink.pid())?;
+    let said = source.reap()?;
+    sink.stop()?;
+    Ok(Run {
+        rate_per_s: load.messages as f64 / wall.as_secs_f64(),
+        reported_rate_per_s: reported_rate(contestant.source, load, &said, record.path())?,
+        source_microseconds: source_time.as_secs_f64() * 1e6 / load.messages as f64,
+        sink_microseconds: sink_time.as_secs_f64() * 1e6 / load.messages as f64,
+    })
+}
+
+fn start_sink(program: Program) -> anyhow::Result<(Party, SocketAddr)> {
+    match program {
+        Program::Limit => {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg("limit-sink");
+            Party::start_listening(command)
+        }
+        Program::Mailrun => {
+            let mut command = Command::new(MAILRUN);
+            command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json", "--workers", "1"]);
+            Party::start_listening(command)
+        }
+        Program::Postfix => start_smtp_sink(),
+    }
+}
+
+/// smtp-sink cannot say which port it was given, so it is given one that was free a moment ago.
+fn start_smtp_sink() -> anyhow::Result<(Party, SocketAddr)> {
+    let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+    let mut command = Command::new(postfix_program("smtp-sink").context("smtp-sink is not installed")?);
+    if rustix::process::geteuid().is_root() {
+        command.args(["-u", "nobody"]);
+    }
+    command.arg(address.to_string()).arg("4096");
+    let party = Party::start(command)?;
+    let limit = Instant::now() + Duration::from_secs(10);
+    while !answers(address) {
+        let ended = party.ends_within(Duration::from_millis(20))?;
+        ensure!(!ended && Instant::now() < limit, "smtp-sink does not listen: {}", party.complaint());
+    }
+    Ok((party, address))
+}
+
+fn answers(address: SocketAddr) -> bool {
+    TcpStream::connect(address).and_then(|mut stream| stream.write_all(b"QUIT\r\n")).is_ok()
+}
+
+/// The command that makes a program send the load.
+pub(crate) fn source_command(
+    program: Program,
+    load: Load<'_>,
+    to: SocketAddr,
+    record: &Path,
+) -> anyhow::Result<Command> {
+    let Load { shape, messages, size_argument } = load;
+    let (messages, sessions) = (messages.to_string(), shape.sessions.to_string());
+    let size = size_argument.to_string();
+    Ok(match program {
+        Program::Limit => {
+            let mut command = Command::new(std::env::current_exe()?);
+            let port = to.port().to_string();
+            command.args(["limit-source", &port, &messages, &sessions, &size, shape.dialogue.letter()]);
+            command
+        }
+        Program::Mailrun => {
+            let mut command = Command::new(MAILRUN);
+            command.args(["source", "--to", &to.to_string(), "--messages", &messages, "--sessions", &sessions]);
+            command.args(["--size", &size, "--workers", "1", "--json"]).arg(record);
+            command.args(shape.dialogue.mailrun_options());
+            command
+        }
+        Program::Postfix => {
+            let mut command = Command::new(postfix_program("smtp-source").context("smtp-source is not installed")?);
+            command.args(["-m", &messages, "-s", &sessions, "-l", &size]);
+            command.args(["-f", "from@example.com", "-t", "to@example.com"]);
+            command.args(shape.dialogue.smtp_source_options().context("smtp-source does not pipeline")?);
+            command.arg(to.to_string());
+            command
+        }
+    })
+}
+
+/// The source's own opinion of its rate; that it sent everything is checked on the way.
+fn reported_rate(program: Program, load: Load<'_>, said: &str, record: &Path) -> anyhow::Result<Option<f64>> {
+    let (accepted, rate) = match program {
+        Program::Postfix => return Ok(None),
+        Program::Limit => {
+            let report: serde_json::Value = serde_json::from_str(said).context("the raw source's report")?;
+            (report["messages"].as_u64(), report["rate_per_s"].as_f64())
+        }
+        Program::Mailrun => {
+            let record: serde_json::Value =
+                serde_json::from_slice(&std::fs::read(record)?).context("mailrun source's record")?;
+            let stages = record["stages"].as_array().context("a record has stages")?;
+            let accepted = stages.iter().find(|stage| stage["name"] == "accepted").context("no stage accepted")?;
+            (accepted["count"].as_u64(), accepted["rate_per_s"].as_f64())
+        }
+    };
+    ensure!(accepted == Some(load.messages), "{accepted:?} of {} messages were accepted", load.messages);
+    Ok(rate)
+}
+
+/// Finds one of Postfix's test programs in PATH, or where Debian puts it, which a plain user's PATH leaves out.
+pub(crate) fn postfix_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/usr/local/sbin".into()])
+        .map(|directory| directory.join(name))
+        .find(|program| program.is_file())
+}

@@ -1,0 +1,8 @@
+//! The ruler that every contestant is held against: the same octets, the same clock, the same accounts of the kernel.
+
+pub(crate) mod contestants;
+pub(crate) mod party;
+pub(crate) mod processor;
+pub(crate) mod scale;
+pub(crate) mod shapes;
+pub(crate) mod standing;

@@ -1,0 +1,117 @@
+//! A child process that takes part: started, listened to, waited for, and never left behind.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+/// How long a sink may take to say that it listens, and how long anybody may take to stop.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running process of ours. Dropping it kills it: a bench that fails leaves nothing running.
+pub(crate) struct Party {
+    command: String,
+    child: Child,
+    end: OwnedFd,
+    stderr: File,
+    stdout: File,
+}
+
+impl Party {
+    /// Starts a process whose output is read after its end.
+    pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
+        let stdout = tempfile::tempfile()?;
+        command.stdout(stdout.try_clone()?);
+        Self::spawn(command, stdout)
+    }
+
+    /// Starts a process whose first line of output is `{"event":"listening","smtp":["ADDRESS"],…}`.
+    pub(crate) fn start_listening(mut command: Command) -> anyhow::Result<(Self, SocketAddr)> {
+        command.stdout(Stdio::piped());
+        let mut party = Self::spawn(command, tempfile::tempfile()?)?;
+        let stdout = party.child.stdout.take().context("stdout is piped")?;
+        let Ok(line) = first_line(stdout).recv_timeout(PATIENCE) else {
+            bail!("{} did not say where it listens: {}", party.command, party.complaint());
+        };
+        let address = listening_address(&line).with_context(|| format!("{} said {line}", party.command))?;
+        Ok((party, address))
+    }
+
+    fn spawn(mut command: Command, stdout: File) -> anyhow::Result<Self> {
+        let stderr = tempfile::tempfile()?;
+        command.stdin(Stdio::null()).stderr(stderr.try_clone()?);
+        let name = format!("{:?}", command).replace('"', "");
+        let child = command.spawn().with_context(|| format!("could not start {name}"))?;
+        let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        Ok(Self { command: name, child, end, stderr, stdout })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// True once the process has ended. Its accounts in /proc stay until it is reaped.
+    pub(crate) fn ends_within(&self, limit: Duration) -> anyhow::Result<bool> {
+        let timeout = Timespec { tv_sec: i64::try_from(limit.as_secs())?, tv_nsec: limit.subsec_nanos().into() };
+        Ok(poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&timeout))? > 0)
+    }
+
+    /// The output of a process that has ended well.
+    pub(crate) fn reap(mut self) -> anyhow::Result<String> {
+        let status = self.child.wait()?;
+        ensure!(status.success(), "{} ended with {status}: {}", self.command, self.complaint());
+        read_back(&self.stdout)
+    }
+
+    /// Asks the process to stop and waits until it has; what its exit status says is the caller's to judge.
+    pub(crate) fn stop(mut self) -> anyhow::Result<ExitStatus> {
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        ensure!(self.ends_within(PATIENCE)?, "{} did not stop on SIGTERM", self.command);
+        Ok(self.child.wait()?)
+    }
+
+    /// What the process said on stderr.
+    pub(crate) fn complaint(&self) -> String {
+        read_back(&self.stderr).unwrap_or_default().trim().to_owned()
+    }
+}
+
+impl Drop for Party {
+    fn drop(&mut self) {
+        // Both are without effect on a child that was already waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads on after the first line, so that a process which keeps talking never finds the pipe full.
+fn first_line(stdout: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // Nobody waits for the lines after the first.
+            let _ = sender.send(line);
+        }
+    });
+    receiver
+}
+
+fn listening_address(line: &str) -> anyhow::Result<SocketAddr> {
+    let event: serde_json::Value = serde_json::from_str(line)?;
+    let address = event["smtp"][0].as_str().context("no address in it")?;
+    Ok(address.parse()?)
+}
+
+fn read_back(mut file: &File) -> anyhow::Result<String> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}

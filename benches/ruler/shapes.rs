@@ -1,0 +1,132 @@
+//! The shapes of work that are compared, and what is asked of mailrun in each.
+
+/// One way of sending mail.
+pub(crate) struct Shape {
+    /// What `--only` calls it.
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) dialogue: Dialogue,
+    pub(crate) sessions: u32,
+    /// The whole message with its header, before the dot that ends it.
+    pub(crate) message_octets: u64,
+    pub(crate) targets: &'static [Target],
+}
+
+/// How a session spends its round trips.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialogue {
+    ConnectionEach,
+    Reuse,
+    Group,
+    Stream,
+}
+
+impl Dialogue {
+    /// As the raw pair calls it.
+    pub(crate) fn letter(self) -> &'static str {
+        match self {
+            Self::ConnectionEach => "c",
+            Self::Reuse => "r",
+            Self::Group => "p",
+            Self::Stream => "s",
+        }
+    }
+
+    /// As `mailrun source` calls it.
+    pub(crate) fn mailrun_options(self) -> &'static [&'static str] {
+        match self {
+            Self::ConnectionEach => &["--pipelining", "off"],
+            Self::Reuse => &["--reuse", "--pipelining", "off"],
+            Self::Group => &["--reuse", "--pipelining", "group"],
+            Self::Stream => &["--reuse", "--pipelining", "stream"],
+        }
+    }
+
+    /// As smtp-source calls it; it does not pipeline.
+    pub(crate) fn smtp_source_options(self) -> Option<&'static [&'static str]> {
+        match self {
+            Self::ConnectionEach => Some(&[]),
+            Self::Reuse => Some(&["-d"]),
+            Self::Group | Self::Stream => None,
+        }
+    }
+}
+
+/// What mailrun's median must reach.
+pub(crate) struct Target {
+    pub(crate) measure: Measure,
+    pub(crate) least: f64,
+    /// What we would rather have.
+    pub(crate) goal: Option<f64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// As a share of the raw pair's rate.
+    OfLimit,
+    /// As a multiple of smtp-source → smtp-sink's rate.
+    OfSmtpSource,
+    GigabytesPerSecond,
+}
+
+pub(crate) const DEFAULT_OCTETS: u64 = 400;
+
+/// Issue 2, "Speed and memory".
+pub(crate) const SHAPES: [Shape; 6] = [
+    Shape {
+        name: "c",
+        title: "a connection each",
+        dialogue: Dialogue::ConnectionEach,
+        sessions: 100,
+        message_octets: DEFAULT_OCTETS,
+        targets: &[of_limit(0.90, 0.95), of_smtp_source(1.3)],
+    },
+    Shape {
+        name: "r",
+        title: "reuse, lock step",
+        dialogue: Dialogue::Reuse,
+        sessions: 100,
+        message_octets: DEFAULT_OCTETS,
+        targets: &[of_limit(0.90, 0.95), of_smtp_source(1.5)],
+    },
+    Shape {
+        name: "p",
+        title: "pipelined group",
+        dialogue: Dialogue::Group,
+        sessions: 100,
+        message_octets: DEFAULT_OCTETS,
+        targets: &[of_limit(0.90, 0.95)],
+    },
+    Shape {
+        name: "s",
+        title: "stream, one write",
+        dialogue: Dialogue::Stream,
+        sessions: 100,
+        message_octets: DEFAULT_OCTETS,
+        targets: &[of_limit(0.80, 0.90)],
+    },
+    Shape {
+        name: "64k",
+        title: "64 KB, lock step",
+        dialogue: Dialogue::Reuse,
+        sessions: 100,
+        message_octets: 64 * 1024,
+        targets: &[of_limit(0.75, 0.90)],
+    },
+    Shape {
+        name: "10m",
+        title: "10 MB, 1 session",
+        dialogue: Dialogue::Reuse,
+        sessions: 1,
+        message_octets: 10 * 1024 * 1024,
+        targets: &[Target { measure: Measure::GigabytesPerSecond, least: 2.0, goal: Some(3.0) }],
+    },
+];
+
+const fn of_limit(least: f64, goal: f64) -> Target {
+    Target { measure: Measure::OfLimit, least, goal: Some(goal) }
+}
+
+const fn of_smtp_source(least: f64) -> Target {
+    Target { measure: Measure::OfSmtpSource, least, goal: None }
+}

@@ -1,0 +1,176 @@
+//! Who stands where: medians and spreads of interleaved runs, and whether mailrun reached its targets.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::contestants::{Contestant, LIMIT, MAILRUN_PAIR, POSTFIX_PAIR, Run};
+use super::shapes::{Measure, Shape, Target};
+
+/// Above this size octets a second say more than messages a second.
+const LARGE_OCTETS: u64 = 16 * 1024;
+
+/// The runs of one contestant; run `i` of each contestant belongs to round `i`.
+pub(crate) struct Lane {
+    pub(crate) contestant: Contestant,
+    pub(crate) runs: Vec<Run>,
+}
+
+/// All runs of one shape.
+pub(crate) struct Standing<'a> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) lanes: Vec<Lane>,
+}
+
+/// A middle value and the ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) least: f64,
+    pub(crate) median: f64,
+    pub(crate) most: f64,
+}
+
+impl Spread {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let (least, most) = (*sorted.first()?, *sorted.last()?);
+        let upper = sorted[sorted.len() / 2];
+        let lower = sorted[(sorted.len() - 1) / 2];
+        Some(Self { least, median: f64::midpoint(lower, upper), most })
+    }
+}
+
+/// What became of a target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed,
+    /// The other side of the comparison is not installed.
+    Skipped,
+}
+
+impl Standing<'_> {
+    pub(crate) fn lane(&self, contestant: Contestant) -> Option<&Lane> {
+        self.lanes.iter().find(|lane| lane.contestant == contestant)
+    }
+
+    /// Rounds compared pair by pair, so that a slow minute of the machine weighs on both sides.
+    fn ratio(&self, lane: &Lane, to: Contestant) -> Option<Spread> {
+        let other = self.lane(to)?;
+        Spread::of(lane.runs.iter().zip(&other.runs).map(|(run, other)| run.rate_per_s / other.rate_per_s))
+    }
+
+    fn measured(&self, target: &Target) -> Option<Spread> {
+        let lane = self.lane(MAILRUN_PAIR)?;
+        match target.measure {
+            Measure::OfLimit => self.ratio(lane, LIMIT),
+            Measure::OfSmtpSource => self.ratio(lane, POSTFIX_PAIR),
+            Measure::GigabytesPerSecond => {
+                let octets = self.shape.message_octets as f64;
+                Spread::of(lane.runs.iter().map(|run| run.rate_per_s * octets / 1e9))
+            }
+        }
+    }
+
+    pub(crate) fn outcomes(&self) -> impl Iterator<Item = Outcome> {
+        self.shape.targets.iter().map(|target| outcome(target, self.measured(target)))
+    }
+}
+
+fn outcome(target: &Target, measured: Option<Spread>) -> Outcome {
+    match measured {
+        None => Outcome::Skipped,
+        Some(spread) if spread.median >= target.least => Outcome::Passed,
+        Some(_) => Outcome::Failed,
+    }
+}
+
+/// One row a shape and contestant.
+pub(crate) fn table(standings: &[Standing<'_>]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header([
+        "shape",
+        "contestant",
+        "median msg/s",
+        "min–max",
+        "source says",
+        "× limit (min–max)",
+        "CPU µs/msg\nsource",
+        "CPU µs/msg\nsink",
+        "target",
+        "verdict",
+    ]);
+    for column in 2..8 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for standing in standings {
+        for (at, lane) in standing.lanes.iter().enumerate() {
+            let shape =
+                if at == 0 { format!("{}: {}", standing.shape.name, standing.shape.title) } else { String::new() };
+            table.add_row([shape].into_iter().chain(row(standing, lane)));
+        }
+    }
+    table
+}
+
+/// All cells but the shape's.
+fn row(standing: &Standing<'_>, lane: &Lane) -> Vec<String> {
+    let median = |value: fn(&Run) -> f64| Spread::of(lane.runs.iter().map(value)).map_or(f64::NAN, |s| s.median);
+    let rate = Spread::of(lane.runs.iter().map(|run| run.rate_per_s));
+    let reported = Spread::of(lane.runs.iter().filter_map(|run| run.reported_rate_per_s));
+    let (targets, verdicts) =
+        if lane.contestant == MAILRUN_PAIR { judged(standing) } else { (String::new(), String::new()) };
+    vec![
+        lane.contestant.name.to_owned(),
+        rate.map_or_else(String::new, |rate| with_octets(standing.shape, rate.median)),
+        rate.map_or_else(String::new, |rate| format!("{:.0}–{:.0}", rate.least, rate.most)),
+        reported.map_or_else(|| "–".to_owned(), |rate| format!("{:.0}", rate.median)),
+        standing.ratio(lane, LIMIT).map_or_else(String::new, in_words),
+        microseconds(median(|run| run.source_microseconds)),
+        microseconds(median(|run| run.sink_microseconds)),
+        targets,
+        verdicts,
+    ]
+}
+
+fn judged(standing: &Standing<'_>) -> (String, String) {
+    let (mut targets, mut verdicts) = (Vec::new(), Vec::new());
+    for target in standing.shape.targets {
+        let least = target.least;
+        targets.push(match target.measure {
+            Measure::OfLimit => format!("≥ {least:.2} of limit"),
+            Measure::OfSmtpSource => format!("≥ {least:.1} × smtp-source"),
+            Measure::GigabytesPerSecond => format!("≥ {least:.1} GB/s"),
+        });
+        verdicts.push(verdict(target, standing.measured(target)));
+    }
+    (targets.join("\n"), verdicts.join("\n"))
+}
+
+fn verdict(target: &Target, measured: Option<Spread>) -> String {
+    let Some(spread) = measured else { return "skipped".to_owned() };
+    let word = if outcome(target, measured) == Outcome::Passed { "PASS" } else { "FAIL" };
+    let unsure = if (spread.least..spread.most).contains(&target.least) { ", within the spread" } else { "" };
+    let goal = match target.goal {
+        Some(goal) if spread.median >= goal => format!(", goal {goal:.2} met"),
+        Some(_) | None => String::new(),
+    };
+    format!("{word} {:.2}{goal}{unsure}", spread.median)
+}
+
+fn with_octets(shape: &Shape, rate_per_s: f64) -> String {
+    if shape.message_octets < LARGE_OCTETS {
+        return format!("{rate_per_s:.0}");
+    }
+    format!("{rate_per_s:.0} ({:.2} GB/s)", rate_per_s * shape.message_octets as f64 / 1e9)
+}
+
+fn in_words(spread: Spread) -> String {
+    format!("{:.3} ({:.3}–{:.3})", spread.median, spread.least, spread.most)
+}
+
+fn microseconds(value: f64) -> String {
+    if value < 100.0 { format!("{value:.2}") } else { format!("{value:.0}") }
+}

@@ -1,0 +1,199 @@
+//! Side by side: mailrun's source and sink against a raw epoll pair and against Postfix's smtp-source and smtp-sink.
+//!
+//! `cargo bench --bench side_by_side -- [--quick] [--rounds N] [--only c,r,p,s,64k,10m] [--halves]`
+//!
+//! The rules: every contestant sends messages of exactly the same octets (a scale counts them first), the same number
+//! of them, over the same number of sessions, on loopback; contestants take turns (A B C A B C …), each with a fresh
+//! sink; the clock is one outer ruler for all, from the source process's start to its end, and a run is long enough
+//! that its start does not matter. Exit status: 0 all targets met, 1 one was missed, 2 it could not run.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
+
+mod limit;
+mod ruler;
+
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+
+use ruler::contestants::{Contestant, HALVES, LIMIT, Load, MAILRUN_PAIR, POSTFIX_PAIR, Program, postfix_program, run};
+use ruler::scale::size_argument;
+use ruler::shapes::{SHAPES, Shape};
+use ruler::standing::{Lane, Outcome, Standing, table};
+
+/// Measures mailrun against the raw pair and against smtp-source → smtp-sink.
+#[derive(Parser)]
+struct Options {
+    /// Rounds of each shape; each contestant runs once a round.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Three rounds of short runs: a look, not a measurement.
+    #[arg(long)]
+    quick: bool,
+    /// Only these shapes: c, r, p, s, 64k, 10m.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Also measure mailrun's source and sink each against the other half of the raw pair.
+    #[arg(long)]
+    halves: bool,
+    /// Leave mailrun out: what the raw pair and smtp-source do here.
+    #[arg(long)]
+    without_mailrun: bool,
+    /// Cargo says this to every bench.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Options {
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+    }
+
+    /// How long a run of the raw pair is to take; the others take longer.
+    fn run_seconds(&self) -> f64 {
+        if self.quick { 0.6 } else { 2.0 }
+    }
+
+    fn shapes(&self) -> anyhow::Result<Vec<&'static Shape>> {
+        if let Some(unknown) = self.only.iter().find(|name| SHAPES.iter().all(|shape| shape.name != **name)) {
+            bail!("no shape is called {unknown}: there are c, r, p, s, 64k, 10m");
+        }
+        let wanted = |shape: &&Shape| self.only.is_empty() || self.only.iter().any(|name| name == shape.name);
+        Ok(SHAPES.iter().filter(wanted).collect())
+    }
+
+    /// Who takes part in a shape, in the order in which they take turns.
+    fn contestants(&self, shape: &Shape) -> Vec<Contestant> {
+        let mut contestants = vec![LIMIT];
+        if !self.without_mailrun {
+            contestants.push(MAILRUN_PAIR);
+            if self.halves {
+                contestants.extend(HALVES);
+            }
+        }
+        let small = shape.message_octets == ruler::shapes::DEFAULT_OCTETS;
+        if small && shape.dialogue.smtp_source_options().is_some() && postfix_is_there() {
+            contestants.push(POSTFIX_PAIR);
+        }
+        contestants
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let outcome = match limit::play(&arguments) {
+        Some(played) => played.map(|()| ExitCode::SUCCESS),
+        None => compare(&Options::parse()),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("side_by_side: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn compare(options: &Options) -> anyhow::Result<ExitCode> {
+    if cfg!(debug_assertions) {
+        println!("side_by_side: a debug build measures nothing; run `cargo bench --bench side_by_side`");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{}", place());
+    if !postfix_is_there() {
+        println!("SKIPPED: smtp-source → smtp-sink: not in PATH nor in /usr/sbin (Debian: apt-get install postfix)");
+    }
+    let shapes = options.shapes()?;
+    let mut weights = Weights::default();
+    let mut standings = Vec::new();
+    for shape in shapes {
+        standings.push(measure(options, shape, &mut weights).with_context(|| format!("shape {}", shape.name))?);
+    }
+    report(options, &standings);
+    let failed = standings.iter().flat_map(Standing::outcomes).any(|outcome| outcome == Outcome::Failed);
+    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// The rounds of one shape.
+fn measure<'a>(options: &Options, shape: &'a Shape, weights: &mut Weights) -> anyhow::Result<Standing<'a>> {
+    let contestants = options.contestants(shape);
+    for contestant in &contestants {
+        weights.size_argument(contestant.source, shape.message_octets).context(contestant.name)?;
+    }
+    let messages = enough_messages(shape, options.run_seconds())?;
+    eprintln!("{}: {} sessions, {messages} messages of {} octets", shape.name, shape.sessions, shape.message_octets);
+    let mut lanes: Vec<Lane> =
+        contestants.into_iter().map(|contestant| Lane { contestant, runs: Vec::new() }).collect();
+    for round in 1..=options.rounds() {
+        for lane in &mut lanes {
+            let contestant = lane.contestant;
+            let size_argument = weights.size_argument(contestant.source, shape.message_octets)?;
+            let run = run(contestant, Load { shape, messages, size_argument }).context(contestant.name)?;
+            eprintln!("{} round {round}: {:<24} {:>10.0} msg/s", shape.name, contestant.name, run.rate_per_s);
+            lane.runs.push(run);
+        }
+    }
+    Ok(Standing { shape, lanes })
+}
+
+/// How many messages keep the raw pair busy for so long; finding out also warms the machine up.
+fn enough_messages(shape: &Shape, seconds: f64) -> anyhow::Result<u64> {
+    let mut messages = u64::from(shape.sessions) * 10;
+    for _ in 0..16 {
+        let run = run(LIMIT, Load { shape, messages, size_argument: shape.message_octets })?;
+        let took = messages as f64 / run.rate_per_s;
+        if took >= 0.4 {
+            return Ok((run.rate_per_s * seconds).ceil() as u64);
+        }
+        messages *= 4;
+    }
+    bail!("{messages} messages took no time at all")
+}
+
+/// The size arguments found with the scale, each once.
+#[derive(Default)]
+struct Weights(HashMap<(Program, u64), u64>);
+
+impl Weights {
+    fn size_argument(&mut self, program: Program, octets: u64) -> anyhow::Result<u64> {
+        if let Some(argument) = self.0.get(&(program, octets)) {
+            return Ok(*argument);
+        }
+        let argument = size_argument(program, octets)?;
+        self.0.insert((program, octets), argument);
+        Ok(argument)
+    }
+}
+
+fn report(options: &Options, standings: &[Standing<'_>]) {
+    println!();
+    println!(
+        "{} rounds, contestants in turn; one worker a side. Rate: messages / wall time of the source's process, \
+         start and end included, for all alike. × limit: median of the rounds' ratios.\n\
+         Message octets are equal for all contestants of a shape (weighed). CPU: user + system, /proc/PID/stat.",
+        options.rounds()
+    );
+    if options.quick {
+        println!("--quick: runs are too short to judge by; take the verdicts as hints.");
+    }
+    println!("{}", table(standings));
+}
+
+/// The machine, and whether it has other work, which makes every figure worth less.
+fn place() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let system = rustix::system::uname();
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("unknown");
+    let advice = if load.parse().is_ok_and(|load: f64| load > 0.5) { ": OTHER WORK IS RUNNING" } else { "" };
+    let release = system.release().to_string_lossy();
+    format!("{cores} cores, {}, Linux {release}, load average before {load}{advice}", processor_model())
+}
+
+fn processor_model() -> String {
+    let facts = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = facts.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    model.map_or_else(|| "unknown processor".to_owned(), |(_, name)| name.to_owned())
+}
+
+fn postfix_is_there() -> bool {
+    postfix_program("smtp-source").is_some() && postfix_program("smtp-sink").is_some()
+}

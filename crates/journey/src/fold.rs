@@ -1,0 +1,90 @@
+//! One run record from the records of its parties.
+use crate::record::{ErrorRow, LedgerRow, Record, SeriesRow, StageRow, Verdict};
+use crate::stage::Stage;
+use std::collections::BTreeMap;
+
+const NS_PER_S: u64 = 1_000_000_000;
+/// How long after the source's last second a relay may still deliver. Rows beyond are another host's clock.
+const LONGEST_TAIL_S: u64 = 24 * 3600;
+
+/// Folds what source and sink wrote into the run's record, with the settled ledger. The verdict is left open:
+/// parties may still be filled in by whoever watched them, and then `account::conclude` speaks.
+///
+/// Identity, host and workload are the source's.
+pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
+    let mut run = Record { ledger, verdict: Verdict::default(), ..source };
+    if let Some(sink) = sink {
+        run.series = join_series(&run, &sink);
+        let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
+        run.stages.extend(sink.stages.into_iter().map(|row| as_seen_from_source(row, since, &run.ledger)));
+        run.errors = join_errors(run.errors, sink.errors);
+        run.parties.extend(sink.parties);
+        run.thresholds.extend(sink.thresholds);
+    }
+    let longest = run.stages.iter().map(|row| row.duration_s).fold(run.duration_s, f64::max);
+    run.duration_s = longest;
+    run
+}
+
+/// The sink's stage with what only the source knows: what never arrived, and whether the time in the trace is
+/// when the message was created or when it was scheduled.
+fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerRow) -> StageRow {
+    if row.name == Stage::Delivered {
+        row.failed = ledger.lost.unwrap_or(row.failed);
+        row.since = row.since.and(since).or(row.since);
+    }
+    row
+}
+
+fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec<ErrorRow> {
+    for row in more {
+        match errors.iter_mut().find(|known| (known.phase, known.code, &known.text) == (row.phase, row.code, &row.text))
+        {
+            Some(known) => known.count += row.count,
+            None => errors.push(row),
+        }
+    }
+    errors
+}
+
+/// Joins both series by the host's absolute second: sent and accepted are the source's, delivered and latencies the
+/// sink's. What the sink saw outside the run, or on another host's clock, is left out.
+fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
+    let origin = source.origin_ns / NS_PER_S;
+    let end = source.series.last().map_or(0, |row| row.second) + LONGEST_TAIL_S;
+    let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
+    for row in &source.series {
+        seconds.insert(row.second, SeriesRow { delivered: 0, p50_ms: 0.0, p99_ms: 0.0, ..row.clone() });
+    }
+    for row in &sink.series {
+        let second = (sink.origin_ns / NS_PER_S + row.second).checked_sub(origin);
+        if let Some(second) = second.filter(|second| *second <= end) {
+            let joined = seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
+            joined.delivered += row.delivered;
+            joined.errors += row.errors;
+            joined.p50_ms = row.p50_ms;
+            joined.p99_ms = row.p99_ms;
+        }
+    }
+    with_queue(trimmed(seconds.into_values().collect()))
+}
+
+/// Without the idle seconds after the last event (a sink goes on running).
+fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
+    let is_idle = |row: &SeriesRow| row.sent + row.accepted + row.delivered + row.errors == 0;
+    while rows.last().is_some_and(is_idle) {
+        rows.pop();
+    }
+    rows
+}
+
+/// Fills in what was accepted and not yet delivered at the end of each row.
+fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
+    let (mut accepted, mut delivered) = (0, 0);
+    for row in &mut rows {
+        accepted += row.accepted;
+        delivered += row.delivered;
+        row.queued = accepted.saturating_sub(delivered);
+    }
+    rows
+}

@@ -1,0 +1,199 @@
+//! Distributions of times: an HdrHistogram in nanoseconds from 1 µs to 1 h with 3 digits, and its interval log.
+//!
+//! A worker records into its own and clears it at every tick; the collector adds them up. One that was never
+//! recorded into costs a pointer, and one that was grows with its largest value (16 KB at 1 ms, 96 KB at 1 s).
+use crate::record::LatencyMs;
+use hdrhistogram::Histogram;
+use hdrhistogram::serialization::V2DeflateSerializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, IntervalLogWriterError, Tag};
+use std::io::{self, Write};
+use std::time::{Duration, SystemTime};
+
+/// What the histogram still tells apart; less reads as 0 or as this.
+const LOWEST_NS: u64 = 1_000;
+/// Longer times count as this.
+const HIGHEST_NS: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 3;
+const NS_PER_MS: f64 = 1e6;
+
+/// A distribution of times.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Latencies {
+    histogram: Option<Box<Histogram<u64>>>,
+}
+
+impl Latencies {
+    /// Counts one time; more than an hour counts as an hour.
+    pub fn record(&mut self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).map_or(HIGHEST_NS, |time| time.min(HIGHEST_NS));
+        self.open().record(nanoseconds).expect("it resizes itself and an hour fits");
+    }
+
+    /// Adds all that `other` counted.
+    pub fn merge(&mut self, other: &Self) {
+        if let Some(other) = other.recorded() {
+            self.open().add(other).expect("it resizes itself and both end at an hour");
+        }
+    }
+
+    /// Forgets all times and keeps the memory.
+    pub fn clear(&mut self) {
+        if let Some(histogram) = self.histogram.as_mut().filter(|histogram| !histogram.is_empty()) {
+            histogram.reset();
+        }
+    }
+
+    /// How many times were counted.
+    pub fn count(&self) -> u64 {
+        self.recorded().map_or(0, |histogram| histogram.len())
+    }
+
+    /// The usual figures; `None` if nothing was counted.
+    pub fn summary(&self) -> Option<LatencyMs> {
+        let histogram = self.recorded()?;
+        Some(LatencyMs {
+            min: in_ms(histogram.min()),
+            mean: histogram.mean() / NS_PER_MS,
+            p50: self.quantile_ms(0.5),
+            p90: self.quantile_ms(0.9),
+            p95: self.quantile_ms(0.95),
+            p99: self.quantile_ms(0.99),
+            p999: self.quantile_ms(0.999),
+            max: in_ms(histogram.max()),
+        })
+    }
+
+    /// The time that a share `quantile` (0 to 1) of all does not exceed, in milliseconds; 0 if nothing was counted.
+    pub fn quantile_ms(&self, quantile: f64) -> f64 {
+        self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
+    }
+
+    fn recorded(&self) -> Option<&Histogram<u64>> {
+        self.histogram.as_deref().filter(|histogram| !histogram.is_empty())
+    }
+
+    fn open(&mut self) -> &mut Histogram<u64> {
+        self.histogram.get_or_insert_with(|| Box::new(empty_histogram()))
+    }
+}
+
+fn empty_histogram() -> Histogram<u64> {
+    let mut histogram =
+        Histogram::new_with_bounds(LOWEST_NS, 2 * LOWEST_NS, DIGITS).expect("the bounds are constants that fit");
+    histogram.auto(true);
+    histogram
+}
+
+fn in_ms(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / NS_PER_MS
+}
+
+/// An HdrHistogram interval log (`.hlog`), as every HdrHistogram tool reads it: a line for each interval and tag.
+///
+/// All values are nanoseconds.
+pub struct IntervalLog<W: Write> {
+    to: W,
+    serializer: V2DeflateSerializer,
+}
+
+impl<W: Write> IntervalLog<W> {
+    /// Writes the head. Intervals count from `started`.
+    pub fn begin(mut to: W, started: SystemTime) -> io::Result<Self> {
+        let mut serializer = V2DeflateSerializer::new();
+        IntervalLogWriterBuilder::new()
+            .add_comment("[Histogram log format version 1.3]")
+            .add_comment("mailrun: all values are nanoseconds")
+            .with_start_time(started)
+            .with_base_time(started)
+            .begin_log_with(&mut to, &mut serializer)?;
+        to.write_all(b"\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n")?;
+        Ok(Self { to, serializer })
+    }
+
+    /// Writes one interval: `from` since the start, `length` long. Commas, blanks and line ends in `tag` become `_`.
+    pub fn write(&mut self, tag: &str, from: Duration, length: Duration, times: &Latencies) -> io::Result<()> {
+        let tag = tag.replace([',', ' ', '\r', '\n'], "_");
+        let nothing;
+        let histogram = match times.histogram.as_deref() {
+            Some(histogram) => histogram,
+            None => {
+                nothing = empty_histogram();
+                &nothing
+            }
+        };
+        // hdrhistogram's writer borrows its output: one a line lets this one own it.
+        IntervalLogWriterBuilder::new()
+            .begin_log_with(&mut self.to, &mut self.serializer)?
+            .write_histogram(histogram, from, length, Tag::new(&tag))
+            .map_err(|error| match error {
+                IntervalLogWriterError::IoError(error) => error,
+                IntervalLogWriterError::SerializeError(error) => io::Error::other(error.to_string()),
+            })
+    }
+
+    /// Flushes and gives the writer back.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.to.flush()?;
+        Ok(self.to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(times: impl IntoIterator<Item = Duration>) -> Latencies {
+        let mut latencies = Latencies::default();
+        times.into_iter().for_each(|time| latencies.record(time));
+        latencies
+    }
+
+    fn close(value: f64, expected: f64) {
+        assert!((value - expected).abs() <= expected * 0.001 + 0.001, "{value} is not about {expected}");
+    }
+
+    #[test]
+    fn the_figures_are_those_of_what_was_recorded() {
+        let summary = of((1..=1000).map(Duration::from_millis)).summary().unwrap();
+        close(summary.min, 1.0);
+        close(summary.mean, 500.5);
+        close(summary.p50, 500.0);
+        close(summary.p90, 900.0);
+        close(summary.p95, 950.0);
+        close(summary.p99, 990.0);
+        close(summary.p999, 999.0);
+        close(summary.max, 1000.0);
+    }
+
+    #[test]
+    fn nothing_recorded_has_no_figures() {
+        let mut latencies = of([Duration::from_secs(1)]);
+        latencies.clear();
+        for nothing in [Latencies::default(), latencies] {
+            assert_eq!((nothing.summary(), nothing.count(), nothing.quantile_ms(0.99)), (None, 0, 0.0));
+        }
+    }
+
+    #[test]
+    fn an_hour_is_the_longest() {
+        let latencies = of([Duration::MAX, Duration::from_secs(7200)]);
+        close(latencies.summary().unwrap().max, 3_600_000.0);
+        assert_eq!(latencies.count(), 2);
+    }
+
+    #[test]
+    fn merging_is_recording_both() {
+        let (short, long) = (of([Duration::from_micros(3)]), of([Duration::from_secs(30)]));
+        let mut merged = Latencies::default();
+        merged.merge(&short);
+        merged.merge(&long);
+        merged.merge(&Latencies::default());
+        let both = of([Duration::from_micros(3), Duration::from_secs(30)]);
+        assert_eq!(merged.summary(), both.summary());
+    }
+
+    #[test]
+    fn one_that_was_never_used_is_a_pointer() {
+        assert_eq!(size_of::<Latencies>(), size_of::<usize>());
+    }
+}

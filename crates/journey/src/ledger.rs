@@ -1,0 +1,354 @@
+//! The ledger: which (message, recipient) have been seen, one bit each, in pages that come as they are needed.
+//!
+//! ```text
+//! (recipient, sequence >> 15) ──index──► page of 32,768 bits (4 KB)      bit = sequence & 32,767
+//! ```
+//!
+//! 100 million messages of one recipient cost 3,052 pages, 12.5 MB, and nothing else grows with the run. Whoever
+//! chooses sequence numbers badly or with malice costs a page each, so pages are limited; what does not fit is
+//! counted by the caller and named in the verdict.
+use crate::trace::MAX_RECIPIENTS;
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+
+const PAGE_WORDS: usize = 512;
+const PAGE_BYTES: usize = PAGE_WORDS * 8;
+const PAGE_BITS_LOG2: u32 = 15;
+const MAGIC: &[u8; 8] = b"MRLEDGR1";
+/// Pages that [`Ledger::clear`] keeps: 1 MB, two ticks' worth at any speed yet measured.
+const SPARE_PAGES: usize = 256;
+
+type Page = Box<[u64; PAGE_WORDS]>;
+
+/// What [`Ledger::mark`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Not seen before.
+    First,
+    /// Seen before: a duplicate.
+    Again,
+    /// Not recorded: it needs a page beyond the limit.
+    Full,
+}
+
+/// What [`Ledger::merge`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// Units that both held: duplicates.
+    pub again: u64,
+    /// Units not recorded, for want of pages.
+    pub full: u64,
+}
+
+/// Which page: a recipient's number and the upper bits of the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct PageKey {
+    recipient: u32,
+    number: u64,
+}
+
+/// A set of (sequence, recipient).
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    pages: Vec<Page>,
+    spare: Vec<Page>,
+    index: HashMap<PageKey, usize>,
+    latest: Option<(PageKey, usize)>,
+    count: u64,
+    page_limit: usize,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self::with_limit(Self::LIMIT_BYTES)
+    }
+}
+
+impl Ledger {
+    /// Memory for pages unless told otherwise: room for 536 million units.
+    pub const LIMIT_BYTES: usize = 64 << 20;
+
+    /// An empty ledger whose pages will take at most so many bytes.
+    pub fn with_limit(bytes: usize) -> Self {
+        Self {
+            pages: Vec::new(),
+            spare: Vec::new(),
+            index: HashMap::new(),
+            latest: None,
+            count: 0,
+            page_limit: bytes / PAGE_BYTES,
+        }
+    }
+
+    /// Records a unit and says whether it was new.
+    pub fn mark(&mut self, sequence: u64, recipient: u32) -> Mark {
+        let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
+        let Some(page) = self.open_page(key) else { return Mark::Full };
+        let (word, bit) = place(sequence);
+        let word = &mut self.pages[page][word];
+        if *word & bit != 0 {
+            return Mark::Again;
+        }
+        *word |= bit;
+        self.count += 1;
+        Mark::First
+    }
+
+    /// Whether a unit was recorded.
+    pub fn contains(&self, sequence: u64, recipient: u32) -> bool {
+        let (word, bit) = place(sequence);
+        let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
+        self.page(key).is_some_and(|page| page[word] & bit != 0)
+    }
+
+    /// Adds all that `other` holds.
+    pub fn merge(&mut self, other: &Self) -> Merged {
+        let mut merged = Merged::default();
+        for (&key, &theirs) in &other.index {
+            let theirs = &other.pages[theirs];
+            match self.open_page(key) {
+                Some(ours) => merged.again += add_page(&mut self.pages[ours], theirs),
+                None => merged.full += ones(theirs),
+            }
+        }
+        self.count += other.count - merged.again - merged.full;
+        merged
+    }
+
+    /// How many units it holds.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How many units it holds that `other` does not.
+    pub fn count_without(&self, other: &Self) -> u64 {
+        self.index.iter().map(|(&key, &page)| ones_without(&self.pages[page], other.page(key))).sum()
+    }
+
+    /// Memory that its pages take, spare ones included.
+    pub fn bytes(&self) -> usize {
+        (self.pages.len() + self.spare.len()) * PAGE_BYTES
+    }
+
+    /// Forgets all units and keeps some pages for the next.
+    pub fn clear(&mut self) {
+        let room = SPARE_PAGES.saturating_sub(self.spare.len());
+        self.pages.truncate(room);
+        self.pages.iter_mut().for_each(|page| page.fill(0));
+        self.spare.append(&mut self.pages);
+        self.index.clear();
+        self.latest = None;
+        self.count = 0;
+    }
+
+    /// Writes it: the magic, the number of pages, then of each page recipient, number and bits, little-endian.
+    pub fn write_to(&self, mut to: impl Write) -> io::Result<()> {
+        let mut order: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
+        order.sort_unstable();
+        to.write_all(MAGIC)?;
+        to.write_all(&(order.len() as u64).to_le_bytes())?;
+        for (key, page) in order {
+            to.write_all(&key.recipient.to_le_bytes())?;
+            to.write_all(&key.number.to_le_bytes())?;
+            to.write_all(&page_to_bytes(&self.pages[page]))?;
+        }
+        to.flush()
+    }
+
+    /// Reads what [`Self::write_to`] wrote. Anything else, or more than [`Self::LIMIT_BYTES`] of pages, is an error;
+    /// memory grows only with what is really read.
+    pub fn read_from(mut from: impl Read) -> io::Result<Self> {
+        let mut ledger = Self::default();
+        ledger.read_pages(&mut from)?;
+        match from.read(&mut [0])? {
+            0 => Ok(ledger),
+            _ => Err(malformed("more follows than it announced")),
+        }
+    }
+
+    fn read_pages(&mut self, from: &mut impl Read) -> io::Result<()> {
+        if &read_array::<8>(from)? != MAGIC {
+            return Err(malformed("it does not start as a ledger does"));
+        }
+        let pages = u64::from_le_bytes(read_array(from)?);
+        (0..pages).try_for_each(|_| self.read_page(from))
+    }
+
+    fn read_page(&mut self, from: &mut impl Read) -> io::Result<()> {
+        let recipient = u32::from_le_bytes(read_array(from)?);
+        let number = u64::from_le_bytes(read_array(from)?);
+        let key = PageKey { recipient, number };
+        if recipient >= MAX_RECIPIENTS || number >> (64 - PAGE_BITS_LOG2) != 0 || self.index.contains_key(&key) {
+            return Err(malformed("a page is out of range or there twice"));
+        }
+        let bytes = read_array::<PAGE_BYTES>(from)?;
+        let page = self.open_page(key).ok_or_else(|| malformed("it has more pages than fit"))?;
+        for (word, bytes) in self.pages[page].iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        self.count += ones(&self.pages[page]);
+        Ok(())
+    }
+
+    fn page(&self, key: PageKey) -> Option<&Page> {
+        self.index.get(&key).map(|&page| &self.pages[page])
+    }
+
+    /// The page of that key, made if it is not there; `None` beyond the limit.
+    #[inline]
+    fn open_page(&mut self, key: PageKey) -> Option<usize> {
+        match self.latest {
+            Some((latest, page)) if latest == key => Some(page),
+            _ => self.turn_to(key),
+        }
+    }
+
+    fn turn_to(&mut self, key: PageKey) -> Option<usize> {
+        let page = match self.index.get(&key) {
+            Some(&page) => page,
+            None => self.add_page(key)?,
+        };
+        self.latest = Some((key, page));
+        Some(page)
+    }
+
+    fn add_page(&mut self, key: PageKey) -> Option<usize> {
+        if self.pages.len() >= self.page_limit {
+            return None;
+        }
+        let page = self.pages.len();
+        self.pages.push(self.spare.pop().unwrap_or_else(|| Box::new([0; PAGE_WORDS])));
+        self.index.insert(key, page);
+        Some(page)
+    }
+}
+
+/// Where in its page a sequence's bit is.
+fn place(sequence: u64) -> (usize, u64) {
+    ((sequence >> 6) as usize % PAGE_WORDS, 1 << (sequence & 63))
+}
+
+/// Adds `theirs` to `ours`; gives how many bits both had.
+fn add_page(ours: &mut Page, theirs: &Page) -> u64 {
+    let mut again = 0;
+    for (ours, theirs) in ours.iter_mut().zip(theirs.iter()) {
+        again += u64::from((*ours & theirs).count_ones());
+        *ours |= theirs;
+    }
+    again
+}
+
+fn ones(page: &Page) -> u64 {
+    page.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+fn ones_without(page: &Page, other: Option<&Page>) -> u64 {
+    let Some(other) = other else { return ones(page) };
+    page.iter().zip(other.iter()).map(|(ours, theirs)| u64::from((ours & !theirs).count_ones())).sum()
+}
+
+fn page_to_bytes(page: &Page) -> [u8; PAGE_BYTES] {
+    let mut bytes = [0; PAGE_BYTES];
+    for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(page.iter()) {
+        *bytes = word.to_le_bytes();
+    }
+    bytes
+}
+
+fn read_array<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a ledger of mailrun: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_new_once() {
+        let mut ledger = Ledger::default();
+        for (sequence, recipient) in [(0, 0), (0, 1), (32_767, 0), (32_768, 0), (u64::MAX, 1023), (63, 0), (64, 0)] {
+            assert!(!ledger.contains(sequence, recipient));
+            assert_eq!(ledger.mark(sequence, recipient), Mark::First);
+            assert_eq!(ledger.mark(sequence, recipient), Mark::Again);
+            assert!(ledger.contains(sequence, recipient));
+        }
+        assert_eq!(ledger.count(), 7);
+    }
+
+    #[test]
+    fn a_full_ledger_says_so_and_keeps_what_it_has() {
+        let mut ledger = Ledger::with_limit(2 * PAGE_BYTES);
+        assert_eq!(ledger.mark(0, 0), Mark::First);
+        assert_eq!(ledger.mark(1 << 40, 0), Mark::First);
+        assert_eq!(ledger.mark(1 << 50, 0), Mark::Full);
+        assert_eq!(ledger.mark(0, 0), Mark::Again);
+        assert_eq!((ledger.count(), ledger.bytes()), (2, 2 * PAGE_BYTES));
+    }
+
+    #[test]
+    fn merging_counts_what_both_had_and_what_did_not_fit() {
+        let mut ours = Ledger::with_limit(PAGE_BYTES);
+        let mut theirs = Ledger::default();
+        (0..10).for_each(|sequence| _ = ours.mark(sequence, 0));
+        (5..15).for_each(|sequence| _ = theirs.mark(sequence, 0));
+        (0..3).for_each(|sequence| _ = theirs.mark(sequence, 1));
+        assert_eq!(ours.merge(&theirs), Merged { again: 5, full: 3 });
+        assert_eq!(ours.count(), 15);
+        assert_eq!(theirs.count_without(&ours), 3);
+        assert_eq!(ours.count_without(&theirs), 5);
+    }
+
+    #[test]
+    fn a_cleared_ledger_reuses_clean_pages_and_keeps_few() {
+        let mut ledger = Ledger::default();
+        (0..1000).for_each(|page| _ = ledger.mark(page << PAGE_BITS_LOG2, 0));
+        ledger.clear();
+        assert_eq!((ledger.count(), ledger.bytes()), (0, SPARE_PAGES * PAGE_BYTES));
+        assert_eq!(ledger.mark(0, 0), Mark::First);
+        assert_eq!((ledger.count(), ledger.bytes()), (1, SPARE_PAGES * PAGE_BYTES));
+    }
+
+    fn written() -> Vec<u8> {
+        let mut ledger = Ledger::default();
+        ledger.mark(1, 0);
+        ledger.mark(99_999, 3);
+        let mut bytes = Vec::new();
+        ledger.write_to(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn what_is_no_ledger_is_refused() {
+        let good = written();
+        assert_eq!(Ledger::read_from(good.as_slice()).unwrap().count(), 2);
+        let one_page = 12 + PAGE_BYTES;
+        let twice = [&good[..16], &good[16..16 + one_page], &good[16..16 + one_page]].concat();
+        let mut many = good.clone();
+        many[8..16].fill(0xff);
+        let mut recipient = good.clone();
+        recipient[16..20].copy_from_slice(&MAX_RECIPIENTS.to_le_bytes());
+        let mut number = good.clone();
+        number[20..28].fill(0xff);
+        let longer = [good.as_slice(), b"x"].concat();
+        for bad in [b"".as_slice(), b"MRLEDGR2", &good[..good.len() - 1], &twice, &many, &recipient, &number, &longer] {
+            assert!(Ledger::read_from(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn an_endless_ledger_is_cut_off() {
+        let pages = (0u64..).flat_map(|number| {
+            let head = [0u32.to_le_bytes().as_slice(), &number.to_le_bytes()].concat();
+            head.into_iter().chain([0; PAGE_BYTES])
+        });
+        let endless: Vec<u8> = MAGIC.iter().copied().chain([0xff; 8]).chain(pages).take(100_000).collect();
+        let error = Ledger::with_limit(16 * PAGE_BYTES).read_pages(&mut endless.as_slice()).unwrap_err();
+        assert!(error.to_string().contains("more pages than fit"), "{error}");
+    }
+}

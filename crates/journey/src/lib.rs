@@ -1,0 +1,34 @@
+//! The words and the arithmetic of a mail measurement: stages, trace, ledger, histograms, series, the run record.
+//!
+//! No clock, socket, file, environment or random source in here: times are arguments, as `Duration` since the zero
+//! of CLOCK_MONOTONIC, and so every rule can be tested by writing the times down.
+//!
+//! ```text
+//! trace      what a message carries so that the far end can recognise it
+//! ledger     which (message, recipient) have been seen, a bit each
+//! latencies  a distribution of times, and its log a second at a time
+//! tally      what a worker gathers between two ticks; the collector merges them
+//! rows       tallies made into the rows of a record
+//! series     a row for each second
+//! account    the conservation check, and whether to believe the run
+//! fold       the parties' records made into the run's
+//! record     the run record, `run.json`
+//! ```
+pub mod account;
+pub mod fold;
+pub mod latencies;
+pub mod ledger;
+pub mod record;
+mod rows;
+pub mod series;
+pub mod stage;
+pub mod tally;
+pub mod trace;
+
+pub use latencies::{IntervalLog, Latencies};
+pub use ledger::{Ledger, Mark};
+pub use record::Record;
+pub use series::Series;
+pub use stage::{Phase, Stage};
+pub use tally::{Errors, RunTally, SinkTally, SourceTally};
+pub use trace::{ClockId, Found, RunId, Trace, TraceReader};

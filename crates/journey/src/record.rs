@@ -1,0 +1,307 @@
+//! The run record, `run.json`: everything a run learned, in the format `mailrun-run/1`.
+//!
+//! The stable contract: keys are added freely and never changed. A source or a sink writes the same format as
+//! a whole run, with the parts it knows; `fold` makes one record of them. Reports read these and nothing else.
+use crate::stage::{Phase, Stage};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The format's name and version, the first key of every record.
+pub const FORMAT: &str = "mailrun-run/1";
+
+/// A run, or one party's view of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Record {
+    /// Always `mailrun-run/1`.
+    pub format: String,
+    /// 32 hexadecimal digits; the trace of each message carries it.
+    pub run_id: String,
+    /// What the user called it.
+    pub name: String,
+    /// UTC, RFC 3339.
+    pub started_at: String,
+    /// CLOCK_MONOTONIC of `host`, nanoseconds, at second 0 of `series`; a whole second, so that the series of
+    /// parties on one host line up.
+    pub origin_ns: u64,
+    /// From the first message created to the last event.
+    pub duration_s: f64,
+    /// The command line.
+    pub command: Vec<String>,
+    /// mailrun's version.
+    pub version: String,
+    /// The commit it was built from, where known.
+    pub commit: Option<String>,
+    /// Where it ran.
+    pub host: Host,
+    /// What was offered.
+    pub workload: Workload,
+    /// Who took part.
+    pub parties: Vec<Party>,
+    /// When messages reached each stage.
+    pub stages: Vec<StageRow>,
+    /// How long each phase of the dialogue took.
+    pub phases: Vec<PhaseRow>,
+    /// A row for each second.
+    pub series: Vec<SeriesRow>,
+    /// What became of every (message, recipient).
+    pub ledger: LedgerRow,
+    /// Replies of 4xx and 5xx, cut connections, time-outs.
+    pub errors: Vec<ErrorRow>,
+    /// Goals and whether they were met.
+    pub thresholds: Vec<ThresholdRow>,
+    /// Whether to believe it.
+    pub verdict: Verdict,
+}
+
+/// The machine.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Host {
+    /// Operating system, as in `/etc/os-release`.
+    pub os: String,
+    /// `uname -r`.
+    pub kernel: String,
+    /// As in `/proc/cpuinfo`.
+    pub cpu_model: String,
+    /// Online processors.
+    pub cores: u32,
+    /// Physical memory.
+    pub memory_bytes: u64,
+}
+
+/// Whether the next transaction may start before the last one is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Pipelining {
+    /// One command at a time.
+    #[default]
+    Off,
+    /// MAIL, RCPT and DATA in one write (RFC 2920).
+    Group,
+    /// The message and the next MAIL, RCPT and DATA in one write: one round trip a message.
+    Stream,
+}
+
+/// How messages come to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrival {
+    /// The next when the last is done: the load waits for the server.
+    #[default]
+    Closed,
+    /// At even distances.
+    Constant,
+    /// At exponentially distributed distances.
+    Poisson,
+}
+
+/// What was offered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Workload {
+    /// Messages asked for; `null` where the run was limited by time alone.
+    pub messages: Option<u64>,
+    /// Time asked for, where it was limited by time.
+    pub duration_limit_s: Option<f64>,
+    /// Recipients of each message.
+    pub recipients: u32,
+    /// Parallel sessions.
+    pub sessions: u32,
+    /// Octets of each message, headers included, before dot-stuffing (as SIZE counts them, RFC 1870).
+    pub message_bytes: u64,
+    /// Messages a connection carries; `null` for as many as there are.
+    pub reuse: Option<u64>,
+    /// Whether commands wait for each other.
+    pub pipelining: Pipelining,
+    /// BDAT in place of DATA (RFC 3030).
+    pub chunking: bool,
+    /// none, starttls or implicit.
+    pub tls: String,
+    /// How messages come to be sent.
+    pub arrival: Arrival,
+    /// Messages a second, at open loop.
+    pub rate_per_s: Option<f64>,
+    /// smtp, lmtp or mades.
+    pub protocol: String,
+    /// Where the load went.
+    pub target: String,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+/// What a party is in the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Offers load.
+    Source,
+    /// Stands between.
+    Relay,
+    /// Takes mail at the end.
+    Sink,
+}
+
+/// A process in the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Party {
+    /// What it is in the run.
+    pub role: Role,
+    /// What reports call it.
+    pub name: String,
+    /// How it was started; empty where it was running already.
+    pub command: Vec<String>,
+    /// Processor time in user mode; `null` where it could not be seen.
+    pub user_s: Option<f64>,
+    /// Processor time in the kernel.
+    pub sys_s: Option<f64>,
+    /// Peak resident memory.
+    pub max_rss_bytes: Option<u64>,
+    /// Bytes it caused to be written to storage.
+    pub write_bytes: Option<u64>,
+    /// sync, write, memory or none.
+    pub durability: String,
+    /// What it was told to do wrong, in its own options' words; empty for honest parties.
+    pub faults: Vec<String>,
+    /// Threads that carry load.
+    pub workers: Option<u32>,
+}
+
+/// A latency distribution in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LatencyMs {
+    /// Smallest.
+    pub min: f64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// A stage of the journey: how many reached it, how fast, how long after `since`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StageRow {
+    /// Which stage.
+    pub name: Stage,
+    /// Whose observation it is.
+    pub party: String,
+    /// Messages that reached it.
+    pub count: u64,
+    /// Messages that should have and did not, as far as this party knows.
+    pub failed: u64,
+    /// Message octets that reached it.
+    pub bytes: u64,
+    /// `count / duration_s`.
+    pub rate_per_s: f64,
+    /// `bytes / duration_s`.
+    pub bytes_per_s: f64,
+    /// From the first message created to the last that reached this stage.
+    pub duration_s: f64,
+    /// The stage that latency counts from; `null` where no latency is known (no traces).
+    pub since: Option<Stage>,
+    /// Latency since `since`; `null` where unknown.
+    pub latency_ms: Option<LatencyMs>,
+}
+
+/// A phase of the dialogue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct PhaseRow {
+    /// Which phase.
+    pub name: Phase,
+    /// How often.
+    pub count: u64,
+    /// How long.
+    pub latency_ms: LatencyMs,
+}
+
+/// One second of the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SeriesRow {
+    /// Seconds since `origin_ns`; the first and the last may be part seconds.
+    pub second: u64,
+    /// Messages handed over in it.
+    pub sent: u64,
+    /// Messages accepted in it.
+    pub accepted: u64,
+    /// Messages delivered in it.
+    pub delivered: u64,
+    /// Accepted and not yet delivered at its end.
+    pub queued: u64,
+    /// Errors in it.
+    pub errors: u64,
+    /// Median latency to the last stage this party sees; 0 where nothing arrived.
+    pub p50_ms: f64,
+    /// 99th percentile likewise.
+    pub p99_ms: f64,
+}
+
+/// What became of every (message, recipient). `null` is unknown: nobody watched that end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LedgerRow {
+    /// Units that a session took up.
+    pub created: Option<u64>,
+    /// Units that the source heard 250 for.
+    pub accepted: Option<u64>,
+    /// Distinct units that reached the sink.
+    pub delivered: Option<u64>,
+    /// Units that the peer refused or the source gave up on, and that did not arrive.
+    pub rejected: Option<u64>,
+    /// Units that a relay gave up on and said so.
+    pub expired: Option<u64>,
+    /// Units accepted and gone.
+    pub lost: Option<u64>,
+    /// Units whose fate was open when the run ended.
+    pub in_flight: Option<u64>,
+    /// Arrivals of a unit after its first.
+    pub duplicates: Option<u64>,
+    /// Arrivals whose checksum did not fit.
+    pub corrupt: Option<u64>,
+    /// Arrivals that are not of this run: another run's trace, or none.
+    pub foreign: Option<u64>,
+    /// Arrivals without a usable creation time (another host's clock), so without a latency.
+    pub untimed: Option<u64>,
+    /// Units that a ledger had no room for: their fates are unknown.
+    pub overflow: Option<u64>,
+}
+
+/// A kind of error and how often.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ErrorRow {
+    /// Where in the dialogue.
+    pub phase: Phase,
+    /// Reply code; 0 where there was no reply.
+    pub code: u16,
+    /// The first reply text seen, or what happened.
+    pub text: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// A goal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ThresholdRow {
+    /// As typed.
+    pub expression: String,
+    /// What was measured.
+    pub value: f64,
+    /// Whether it holds.
+    pub passed: bool,
+}
+
+/// Whether to believe the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Verdict {
+    /// The fates sum to what was created, nothing is lost, doubled or corrupt, and delivery was observed.
+    pub closed: bool,
+    /// Neither the generator nor the sink was the limit of what is being claimed.
+    pub valid: bool,
+    /// Why not, and what a reader must know, in whole sentences.
+    pub reasons: Vec<String>,
+}

@@ -1,0 +1,188 @@
+//! A row for each second of a run, made from the collector's ticks.
+//!
+//! A tick says what all counters stood at and which latencies came since the last tick; it belongs to the second
+//! in which the middle of its interval lies, so a tick that comes at 3.0003 s still counts for second 2.
+use crate::latencies::Latencies;
+use crate::record::SeriesRow;
+use std::time::Duration;
+
+/// Rows before the resolution is halved: 10 hours of seconds, 2.3 MB.
+const MAX_ROWS: usize = 36_000;
+/// A tick that comes later than this after the last one (the party slept) counts as if it covered only this.
+const LONGEST_TICK: Duration = Duration::from_secs(1);
+
+/// The rows of a run so far.
+///
+/// After [`MAX_ROWS`] rows each two become one and from then on a row covers twice as long; `second` is where it
+/// starts. Of quantiles, which cannot be added, such a row keeps the worse.
+#[derive(Clone, Debug)]
+pub struct Series {
+    origin: Duration,
+    last_tick: Duration,
+    stood_at: Counters,
+    width_s: u64,
+    rows: Vec<SeriesRow>,
+    current: SeriesRow,
+    latencies: Latencies,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    sent: u64,
+    accepted: u64,
+    delivered: u64,
+    errors: u64,
+}
+
+impl Series {
+    /// Begins at the whole second at or before `origin`, so that the series of parties on one host line up.
+    pub fn new(origin: Duration) -> Self {
+        let origin = Duration::from_secs(origin.as_secs());
+        Self {
+            origin,
+            last_tick: origin,
+            stood_at: Counters::default(),
+            width_s: 1,
+            rows: Vec::new(),
+            current: SeriesRow::default(),
+            latencies: Latencies::default(),
+        }
+    }
+
+    /// Where second 0 begins, as the run record has it.
+    pub fn origin_ns(&self) -> u64 {
+        self.origin.as_secs() * 1_000_000_000
+    }
+
+    /// Takes a tick: what the counters stand at now, and the latencies since the last tick.
+    ///
+    /// `queued` stays 0: only who knows both ends, as [`crate::fold`] does, can tell.
+    pub fn add(&mut self, now: Duration, sent: u64, accepted: u64, delivered: u64, errors: u64, latencies: &Latencies) {
+        self.turn_to(self.second_of(now));
+        let before = std::mem::replace(&mut self.stood_at, Counters { sent, accepted, delivered, errors });
+        self.current.sent += sent.saturating_sub(before.sent);
+        self.current.accepted += accepted.saturating_sub(before.accepted);
+        self.current.delivered += delivered.saturating_sub(before.delivered);
+        self.current.errors += errors.saturating_sub(before.errors);
+        self.latencies.merge(latencies);
+        self.last_tick = now;
+    }
+
+    /// All rows, the current one included.
+    pub fn rows(&self) -> Vec<SeriesRow> {
+        let mut rows = self.rows.clone();
+        append(&mut rows, self.current_row());
+        rows
+    }
+
+    fn second_of(&self, now: Duration) -> u64 {
+        let covered = now.saturating_sub(self.last_tick).min(LONGEST_TICK);
+        let second = (now - covered / 2).saturating_sub(self.origin).as_secs();
+        second / self.width_s * self.width_s
+    }
+
+    /// Ends the current row if `second` is past it.
+    fn turn_to(&mut self, second: u64) {
+        if second < self.current.second + self.width_s {
+            return;
+        }
+        let ended = self.current_row();
+        append(&mut self.rows, ended);
+        self.latencies.clear();
+        if self.rows.len() >= MAX_ROWS {
+            self.halve();
+        }
+        self.current = SeriesRow { second: second / self.width_s * self.width_s, ..SeriesRow::default() };
+    }
+
+    fn current_row(&self) -> SeriesRow {
+        let mut row = self.current.clone();
+        row.p50_ms = self.latencies.quantile_ms(0.5);
+        row.p99_ms = self.latencies.quantile_ms(0.99);
+        row
+    }
+
+    fn halve(&mut self) {
+        self.width_s *= 2;
+        let mut halved: Vec<SeriesRow> = Vec::with_capacity(MAX_ROWS);
+        for mut row in self.rows.drain(..) {
+            row.second = row.second / self.width_s * self.width_s;
+            append(&mut halved, row);
+        }
+        self.rows = halved;
+    }
+}
+
+/// Adds a row, to the last one if both begin in the same second.
+fn append(rows: &mut Vec<SeriesRow>, row: SeriesRow) {
+    match rows.last_mut().filter(|last| last.second == row.second) {
+        Some(last) => join(last, &row),
+        None => rows.push(row),
+    }
+}
+
+fn join(row: &mut SeriesRow, next: &SeriesRow) {
+    row.sent += next.sent;
+    row.accepted += next.accepted;
+    row.delivered += next.delivered;
+    row.errors += next.errors;
+    row.p50_ms = row.p50_ms.max(next.p50_ms);
+    row.p99_ms = row.p99_ms.max(next.p99_ms);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(ms: u64) -> Latencies {
+        let mut latencies = Latencies::default();
+        latencies.record(Duration::from_millis(ms));
+        latencies
+    }
+
+    #[test]
+    fn ticks_belong_to_the_second_they_cover() {
+        let mut series = Series::new(Duration::from_millis(10_900));
+        assert_eq!(series.origin_ns(), 10_000_000_000);
+        for (tick_ms, sent) in [(10_950, 1), (11_000, 2), (11_250, 5), (11_999, 6), (12_009, 9), (12_300, 10)] {
+            series.add(Duration::from_millis(tick_ms), sent, 0, 0, 0, &one(sent));
+        }
+        let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent)).collect();
+        assert_eq!(rows, [(0, 2), (1, 4), (2, 4)], "what came from 11.999 to 12.009 is second 2's");
+    }
+
+    #[test]
+    fn a_tick_that_is_a_little_late_stays_in_its_second() {
+        let mut series = Series::new(Duration::ZERO);
+        for tick in 1..=8 {
+            series.add(Duration::from_micros(tick * 250_300), tick, 0, 0, 0, &one(tick));
+        }
+        let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent)).collect();
+        assert_eq!(rows, [(0, 4), (1, 4)]);
+    }
+
+    #[test]
+    fn quantiles_are_of_their_second_alone() {
+        let mut series = Series::new(Duration::ZERO);
+        series.add(Duration::from_millis(900), 1, 1, 1, 0, &one(100));
+        series.add(Duration::from_millis(1900), 2, 2, 2, 1, &one(5));
+        series.add(Duration::from_millis(2900), 2, 2, 2, 1, &Latencies::default());
+        let rows = series.rows();
+        let p99: Vec<_> = rows.iter().map(|row| row.p99_ms.round()).collect();
+        assert_eq!(p99, [100.0, 5.0, 0.0], "a second in which nothing came has no latency");
+        assert_eq!((rows[1].accepted, rows[1].delivered, rows[1].errors), (1, 1, 1));
+    }
+
+    #[test]
+    fn a_long_run_halves_its_resolution_and_loses_no_count() {
+        let mut series = Series::new(Duration::ZERO);
+        let seconds = 2 * MAX_ROWS as u64 + 7;
+        for second in 0..seconds {
+            series.add(Duration::from_millis(second * 1000 + 500), second + 1, 0, 0, 0, &Latencies::default());
+        }
+        let rows = series.rows();
+        assert!(rows.len() <= MAX_ROWS + 1, "{}", rows.len());
+        assert_eq!(rows.iter().map(|row| row.sent).sum::<u64>(), seconds);
+        assert!(rows.windows(2).all(|pair| pair[0].second < pair[1].second));
+    }
+}

@@ -1,0 +1,113 @@
+//! The stages of a message's journey, the phases of an SMTP dialogue, and the fates a message can meet.
+//!
+//! ```text
+//! scheduled → created → sent → accepted ─(stored)→ delivered → notified
+//!                          └→ deferred / rejected / expired
+//! ```
+use serde::{Deserialize, Serialize};
+
+/// A point on a message's journey. Each is a fact with a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// The pacer meant it to start (open loop only).
+    Scheduled,
+    /// A session took it up.
+    Created,
+    /// Its last byte was handed to the kernel.
+    Sent,
+    /// The peer took responsibility: 250 to the final dot (RFC 5321 §6.1).
+    Accepted,
+    /// A relay had it on disk.
+    Stored,
+    /// It reached the sink.
+    Delivered,
+    /// A notification came home.
+    Notified,
+    /// A relay put it off.
+    Deferred,
+    /// The peer said no, or the source gave up on it.
+    Rejected,
+    /// A relay gave up on it.
+    Expired,
+}
+
+impl Stage {
+    /// The name that reports and run records use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Created => "created",
+            Self::Sent => "sent",
+            Self::Accepted => "accepted",
+            Self::Stored => "stored",
+            Self::Delivered => "delivered",
+            Self::Notified => "notified",
+            Self::Deferred => "deferred",
+            Self::Rejected => "rejected",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// A phase of the dialogue, as the source times it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// `connect()` to established.
+    Connect,
+    /// Established to the 220.
+    Banner,
+    /// EHLO or HELO sent to its reply.
+    Ehlo,
+    /// TLS handshake.
+    Tls,
+    /// AUTH dialogue.
+    Auth,
+    /// MAIL sent to its reply.
+    Mail,
+    /// RCPT sent to its reply.
+    Rcpt,
+    /// DATA sent to the 354.
+    Data,
+    /// 354 to the last byte of the message handed over.
+    Body,
+    /// Last byte handed over to the reply to the final dot.
+    Reply,
+    /// QUIT sent to its reply.
+    Quit,
+}
+
+impl Phase {
+    /// Every phase, in the order of a dialogue.
+    pub const ALL: [Self; 11] = [
+        Self::Connect,
+        Self::Banner,
+        Self::Ehlo,
+        Self::Tls,
+        Self::Auth,
+        Self::Mail,
+        Self::Rcpt,
+        Self::Data,
+        Self::Body,
+        Self::Reply,
+        Self::Quit,
+    ];
+
+    /// The name that reports and run records use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Banner => "banner",
+            Self::Ehlo => "ehlo",
+            Self::Tls => "tls",
+            Self::Auth => "auth",
+            Self::Mail => "mail",
+            Self::Rcpt => "rcpt",
+            Self::Data => "data",
+            Self::Body => "body",
+            Self::Reply => "reply",
+            Self::Quit => "quit",
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! What a worker gathers between two ticks; the collector merges it and the worker begins anew.
+//!
+//! Every number is a sum, so merging is adding: no lock and no channel is needed per message. Two things are more
+//! than sums: ledgers (a unit that two workers saw is a duplicate) and first and last times.
+use crate::latencies::Latencies;
+use crate::ledger::Ledger;
+use crate::record::ErrorRow;
+use crate::stage::Phase;
+use crate::trace::RunId;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Runs that a sink keeps books for at a time.
+pub const MAX_RUNS: usize = 8;
+
+/// What a source did.
+#[derive(Clone, Debug, Default)]
+pub struct SourceTally {
+    /// Connections that were established.
+    pub connections: u64,
+    /// Messages that a session took up.
+    pub created: u64,
+    /// Messages whose last byte was handed over.
+    pub sent: u64,
+    /// Messages that the peer took responsibility for.
+    pub accepted: u64,
+    /// Messages that were refused or given up.
+    pub rejected: u64,
+    /// Units (message, recipient) that a session took up.
+    pub recipients_created: u64,
+    /// Units that the peer took responsibility for.
+    pub recipients_accepted: u64,
+    /// Units that were refused or given up.
+    pub recipients_rejected: u64,
+    /// Message octets handed over.
+    pub bytes_sent: u64,
+    /// Message octets accepted.
+    pub bytes_accepted: u64,
+    /// Since created (closed loop) or scheduled (open loop), until sent.
+    pub sent_latency: Latencies,
+    /// Since created (closed loop) or scheduled (open loop), until accepted.
+    pub accepted_latency: Latencies,
+    /// How long each phase took, by `Phase as usize`.
+    pub phases: [Latencies; Phase::ALL.len()],
+    /// How late messages started after they were scheduled (open loop).
+    pub slip: Latencies,
+    /// What went wrong.
+    pub errors: Errors,
+    /// Units that the peer took responsibility for.
+    pub accepted_units: Ledger,
+    /// Accepted units that did not fit into the ledger.
+    pub overflow: u64,
+    /// When the first message was created.
+    pub first_created: Option<Duration>,
+    /// When the last message was created.
+    pub last_created: Option<Duration>,
+    /// When the last message was sent.
+    pub last_sent: Option<Duration>,
+    /// When the last message was accepted.
+    pub last_accepted: Option<Duration>,
+}
+
+impl SourceTally {
+    /// Counts how long a phase took.
+    pub fn time(&mut self, phase: Phase, took: Duration) {
+        self.phases[phase as usize].record(took);
+    }
+
+    /// Adds what another worker, or this one since its last tick, did.
+    pub fn merge(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.created += other.created;
+        self.sent += other.sent;
+        self.accepted += other.accepted;
+        self.rejected += other.rejected;
+        self.recipients_created += other.recipients_created;
+        self.recipients_accepted += other.recipients_accepted;
+        self.recipients_rejected += other.recipients_rejected;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_accepted += other.bytes_accepted;
+        self.sent_latency.merge(&other.sent_latency);
+        self.accepted_latency.merge(&other.accepted_latency);
+        for (ours, theirs) in self.phases.iter_mut().zip(&other.phases) {
+            ours.merge(theirs);
+        }
+        self.slip.merge(&other.slip);
+        self.errors.merge(&other.errors);
+        self.overflow += other.overflow + self.accepted_units.merge(&other.accepted_units).full;
+        self.first_created = earlier(self.first_created, other.first_created);
+        self.last_created = self.last_created.max(other.last_created);
+        self.last_sent = self.last_sent.max(other.last_sent);
+        self.last_accepted = self.last_accepted.max(other.last_accepted);
+    }
+
+    /// Begins anew and keeps the memory.
+    pub fn clear(&mut self) {
+        let mut kept = std::mem::take(self);
+        kept.phases.iter_mut().for_each(Latencies::clear);
+        for latencies in [&mut kept.sent_latency, &mut kept.accepted_latency, &mut kept.slip] {
+            latencies.clear();
+        }
+        kept.accepted_units.clear();
+        self.sent_latency = kept.sent_latency;
+        self.accepted_latency = kept.accepted_latency;
+        self.slip = kept.slip;
+        self.phases = kept.phases;
+        self.accepted_units = kept.accepted_units;
+    }
+}
+
+/// What a sink saw.
+#[derive(Clone, Debug, Default)]
+pub struct SinkTally {
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Messages, traced or not.
+    pub messages: u64,
+    /// Recipients of all messages.
+    pub recipients: u64,
+    /// Octets of all messages.
+    pub bytes: u64,
+    /// Messages without a readable trace.
+    pub untraced: u64,
+    /// When the first message arrived.
+    pub first_arrival: Option<Duration>,
+    /// When the last message arrived.
+    pub last_arrival: Option<Duration>,
+    /// What arrived of each run.
+    pub runs: Runs,
+    /// What went wrong.
+    pub errors: Errors,
+}
+
+impl SinkTally {
+    /// Adds what another worker, or this one since its last tick, saw.
+    pub fn merge(&mut self, other: &Self) {
+        self.connections += other.connections;
+        self.messages += other.messages;
+        self.recipients += other.recipients;
+        self.bytes += other.bytes;
+        self.untraced += other.untraced;
+        self.first_arrival = earlier(self.first_arrival, other.first_arrival);
+        self.last_arrival = self.last_arrival.max(other.last_arrival);
+        self.runs.merge(&other.runs);
+        self.errors.merge(&other.errors);
+    }
+
+    /// Begins anew and keeps the memory.
+    pub fn clear(&mut self) {
+        let mut runs = std::mem::take(self).runs;
+        runs.clear();
+        self.runs = runs;
+    }
+}
+
+/// The runs that a sink has seen, at most [`MAX_RUNS`]: a new one pushes out the one that was quiet longest.
+#[derive(Clone, Debug, Default)]
+pub struct Runs {
+    rows: Vec<(RunId, RunTally)>,
+    /// Messages of runs that were pushed out; their books are gone.
+    pub evicted_messages: u64,
+    /// How many runs were pushed out.
+    pub evicted: u64,
+}
+
+impl Runs {
+    /// The run's books, opened if it is new.
+    pub fn open(&mut self, run: RunId) -> &mut RunTally {
+        let row = match self.rows.iter().position(|(known, _)| *known == run) {
+            Some(row) => row,
+            None => self.add(run),
+        };
+        &mut self.rows[row].1
+    }
+
+    /// The run's books, if anything of it arrived.
+    pub fn find(&self, run: RunId) -> Option<&RunTally> {
+        self.iter().find(|(known, _)| *known == run).map(|(_, tally)| tally)
+    }
+
+    /// All runs, in the order of their first arrival.
+    pub fn iter(&self) -> impl Iterator<Item = (RunId, &RunTally)> {
+        self.rows.iter().map(|(run, tally)| (*run, tally))
+    }
+
+    /// Adds what another worker saw.
+    pub fn merge(&mut self, other: &Self) {
+        self.evicted += other.evicted;
+        self.evicted_messages += other.evicted_messages;
+        for (run, tally) in other.iter().filter(|(_, tally)| tally.messages > 0) {
+            self.open(run).merge(tally);
+        }
+    }
+
+    /// Begins anew. Keeps the memory of runs that were active, drops the others.
+    pub fn clear(&mut self) {
+        self.rows.retain(|(_, tally)| tally.messages > 0);
+        self.rows.iter_mut().for_each(|(_, tally)| tally.clear());
+        self.evicted = 0;
+        self.evicted_messages = 0;
+    }
+
+    fn add(&mut self, run: RunId) -> usize {
+        if self.rows.len() >= MAX_RUNS {
+            self.evict();
+        }
+        self.rows.push((run, RunTally::default()));
+        self.rows.len() - 1
+    }
+
+    fn evict(&mut self) {
+        let quiet = self.rows.iter().enumerate().min_by_key(|(_, (_, tally))| tally.last_delivered);
+        if let Some((row, _)) = quiet {
+            self.evicted += 1;
+            self.evicted_messages += self.rows.remove(row).1.messages;
+        }
+    }
+}
+
+/// What a sink saw of one run.
+#[derive(Clone, Debug, Default)]
+pub struct RunTally {
+    /// Messages that arrived, whatever their state.
+    pub messages: u64,
+    /// Their recipients.
+    pub recipients: u64,
+    /// Their octets.
+    pub bytes: u64,
+    /// Units that arrived again.
+    pub duplicates: u64,
+    /// Messages whose checksum did not fit.
+    pub corrupt: u64,
+    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, or in the future: no latency.
+    pub untimed: u64,
+    /// Units that did not fit into the ledger.
+    pub overflow: u64,
+    /// Distinct units that arrived.
+    pub units: Ledger,
+    /// Since created, until delivered.
+    pub delivered: Latencies,
+    /// When the earliest message was created, on the sink's clock; `None` while `untimed`.
+    pub first_created: Option<Duration>,
+    /// When the last message arrived.
+    pub last_delivered: Option<Duration>,
+    /// Whether any time was taken across hosts, by Unix time.
+    pub realtime: bool,
+}
+
+impl RunTally {
+    /// Adds what another worker, or this one since its last tick, saw. A unit that both saw is a duplicate.
+    pub fn merge(&mut self, other: &Self) {
+        let merged = self.units.merge(&other.units);
+        self.messages += other.messages;
+        self.recipients += other.recipients;
+        self.bytes += other.bytes;
+        self.duplicates += other.duplicates + merged.again;
+        self.corrupt += other.corrupt;
+        self.untimed += other.untimed;
+        self.overflow += other.overflow + merged.full;
+        self.delivered.merge(&other.delivered);
+        self.first_created = earlier(self.first_created, other.first_created);
+        self.last_delivered = self.last_delivered.max(other.last_delivered);
+        self.realtime |= other.realtime;
+    }
+
+    /// Begins anew and keeps the memory.
+    pub fn clear(&mut self) {
+        let mut kept = std::mem::take(self);
+        kept.units.clear();
+        kept.delivered.clear();
+        self.units = kept.units;
+        self.delivered = kept.delivered;
+    }
+}
+
+/// What went wrong, by phase and reply code, with the first text of each kind. Bounded: a peer that answers with
+/// ever new codes cannot make it grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    kinds: BTreeMap<(Phase, u16), Kind>,
+    /// Errors of kinds that did not fit, by phase of the first of them.
+    other: Option<(Phase, u64)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kind {
+    text: String,
+    count: u64,
+}
+
+impl Errors {
+    const MAX_KINDS: usize = 64;
+    const MAX_TEXT_CHARACTERS: usize = 200;
+
+    /// Counts one. `code` is 0 where there was no reply; `text` is what the peer said or what happened.
+    pub fn add(&mut self, phase: Phase, code: u16, text: &str) {
+        self.count(phase, code, text, 1);
+    }
+
+    /// All errors, of whatever kind.
+    pub fn total(&self) -> u64 {
+        self.kinds.values().map(|kind| kind.count).sum::<u64>() + self.other.map_or(0, |(_, count)| count)
+    }
+
+    /// As the run record has them, in the order of a dialogue.
+    pub fn rows(&self) -> Vec<ErrorRow> {
+        let known = self.kinds.iter().map(|(&(phase, code), kind)| ErrorRow {
+            phase,
+            code,
+            text: kind.text.clone(),
+            count: kind.count,
+        });
+        let other =
+            self.other.map(|(phase, count)| ErrorRow { phase, code: 0, text: "errors of other kinds".into(), count });
+        known.chain(other).collect()
+    }
+
+    /// Adds what another counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (&(phase, code), kind) in &other.kinds {
+            self.count(phase, code, &kind.text, kind.count);
+        }
+        if let Some((phase, count)) = other.other {
+            self.count_other(phase, count);
+        }
+    }
+
+    fn count(&mut self, phase: Phase, code: u16, text: &str, count: u64) {
+        if let Some(kind) = self.kinds.get_mut(&(phase, code)) {
+            kind.count += count;
+        } else if self.kinds.len() < Self::MAX_KINDS {
+            self.kinds.insert((phase, code), Kind { text: printable(text), count });
+        } else {
+            self.count_other(phase, count);
+        }
+    }
+
+    fn count_other(&mut self, phase: Phase, count: u64) {
+        self.other.get_or_insert((phase, 0)).1 += count;
+    }
+}
+
+/// A peer's text, safe to print: cut, and with blanks for control characters (a reply may hold escape sequences).
+fn printable(text: &str) -> String {
+    text.trim().chars().take(Errors::MAX_TEXT_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn earlier(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: u64) -> Option<Duration> {
+        Some(Duration::from_secs(second))
+    }
+
+    /// One message of `run` to its first recipient, as a worker would count it.
+    fn arrive(sink: &mut SinkTally, run: RunId, sequence: u64, second: u64) {
+        sink.messages += 1;
+        let tally = sink.runs.open(run);
+        tally.messages += 1;
+        tally.duplicates += u64::from(tally.units.mark(sequence, 0) == crate::Mark::Again);
+        tally.delivered.record(Duration::from_millis(1));
+        tally.last_delivered = at(second);
+    }
+
+    #[test]
+    fn a_unit_that_two_workers_saw_is_a_duplicate() {
+        let run = RunId([1; 16]);
+        let (mut one, mut other, mut all) = (SinkTally::default(), SinkTally::default(), SinkTally::default());
+        arrive(&mut one, run, 1, 1);
+        arrive(&mut one, run, 1, 1);
+        arrive(&mut one, run, 2, 1);
+        arrive(&mut other, run, 2, 2);
+        all.merge(&one);
+        all.merge(&other);
+        let tally = all.runs.find(run).unwrap();
+        assert_eq!((tally.messages, tally.duplicates, tally.units.count()), (4, 2, 2));
+        assert_eq!((tally.delivered.count(), tally.last_delivered), (4, at(2)));
+    }
+
+    #[test]
+    fn a_cleared_tally_adds_nothing() {
+        let run = RunId([1; 16]);
+        let (mut worker, mut all) = (SinkTally::default(), SinkTally::default());
+        arrive(&mut worker, run, 1, 1);
+        for _ in 0..3 {
+            all.merge(&worker);
+            worker.clear();
+        }
+        let tally = all.runs.find(run).unwrap();
+        assert_eq!((all.messages, tally.messages, tally.duplicates), (1, 1, 0));
+        assert_eq!(worker.runs.iter().count(), 0, "a run that went quiet is dropped");
+    }
+
+    #[test]
+    fn the_quietest_run_makes_room_for_a_new_one() {
+        let run = |number: u8| RunId([number; 16]);
+        let mut sink = SinkTally::default();
+        (0..MAX_RUNS as u8).for_each(|number| arrive(&mut sink, run(number), 0, u64::from(number)));
+        arrive(&mut sink, run(0), 1, 99);
+        arrive(&mut sink, run(200), 0, 100);
+        assert!(sink.runs.find(run(0)).is_some() && sink.runs.find(run(200)).is_some());
+        assert!(sink.runs.find(run(1)).is_none());
+        assert_eq!((sink.runs.evicted, sink.runs.evicted_messages), (1, 1));
+        assert_eq!(sink.runs.iter().count(), MAX_RUNS);
+    }
+
+    #[test]
+    fn a_source_adds_up_over_ticks() {
+        let (mut worker, mut all) = (SourceTally::default(), SourceTally::default());
+        for second in 1..=3 {
+            worker.created += 2;
+            worker.accepted_units.mark(second, 0);
+            worker.time(Phase::Reply, Duration::from_millis(second));
+            worker.first_created = at(second);
+            worker.last_accepted = at(second);
+            worker.errors.add(Phase::Rcpt, 550, "no");
+            all.merge(&worker);
+            worker.clear();
+        }
+        assert_eq!((all.created, all.accepted_units.count(), all.overflow), (6, 3, 0));
+        assert_eq!((all.first_created, all.last_accepted), (at(1), at(3)));
+        assert_eq!(all.phases[Phase::Reply as usize].count(), 3);
+        assert_eq!(all.errors.total(), 3);
+    }
+
+    #[test]
+    fn the_index_of_a_phase_is_its_place_in_the_dialogue() {
+        for (index, phase) in Phase::ALL.into_iter().enumerate() {
+            assert_eq!(phase as usize, index);
+        }
+    }
+
+    #[test]
+    fn errors_keep_the_first_text_of_each_kind() {
+        let mut errors = Errors::default();
+        errors.add(Phase::Rcpt, 550, "5.1.1 no such user");
+        errors.add(Phase::Rcpt, 550, "5.1.1 nor this one");
+        errors.add(Phase::Mail, 451, " 4.3.0 \x1b[2Jlater\r\n");
+        let rows: Vec<_> = errors.rows().into_iter().map(|row| (row.phase, row.code, row.text, row.count)).collect();
+        let expected = [
+            (Phase::Mail, 451, "4.3.0  [2Jlater".to_owned(), 1),
+            (Phase::Rcpt, 550, "5.1.1 no such user".to_owned(), 2),
+        ];
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn errors_of_ever_new_kinds_are_counted_and_not_kept() {
+        let (mut errors, mut all) = (Errors::default(), Errors::default());
+        (0..1000).for_each(|code| errors.add(Phase::Data, code, &"é".repeat(1000)));
+        all.merge(&errors);
+        all.merge(&errors);
+        assert_eq!((all.total(), all.rows().len()), (2000, 65));
+        assert_eq!(all.rows().last().map(|row| row.count), Some(2 * (1000 - 64)));
+        assert!(all.rows().iter().all(|row| row.text.len() <= 400));
+    }
+}

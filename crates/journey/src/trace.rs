@@ -1,0 +1,572 @@
+//! The trace: one header line of fixed width by which the far end recognises a message, dates it and checks it.
+//!
+//! ```text
+//! X-Mailrun: v1 <run-id hex32> <sequence hex16> <created-ns hex16> <clock hex8> <crc32c hex8>CRLF
+//! 0             14             47               64                 81           90           98
+//! ```
+//!
+//! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers what follows the
+//! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it.
+use crc_fast::{CrcAlgorithm, Digest};
+use memchr::{memchr, memrchr};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Recipients of one message that a trace can tell apart; numbers from here on count as 0.
+pub const MAX_RECIPIENTS: u32 = 1024;
+
+const NAME: &[u8] = b"X-Mailrun:";
+const VERSION: &[u8] = b" v1 ";
+const RUN: usize = NAME.len() + VERSION.len();
+const SEQUENCE: usize = RUN + 32 + 1;
+const CREATED: usize = SEQUENCE + 16 + 1;
+const CLOCK: usize = CREATED + 16 + 1;
+const CHECKSUM: usize = CLOCK + 8 + 1;
+const LINE_BYTES: usize = CHECKSUM + 8;
+
+/// What a message carries so that the far end can recognise it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The run that sent it.
+    pub run: RunId,
+    /// Its number in the run, from 0.
+    pub sequence: u64,
+    /// When a session took it up (open loop: when it was scheduled), on `clock`.
+    pub created: Duration,
+    /// Whose clock `created` was read from.
+    pub clock: ClockId,
+    /// CRC-32C of the body after the header block.
+    pub checksum: u32,
+}
+
+impl Trace {
+    /// Octets of the header line, CRLF included.
+    pub const HEADER_BYTES: usize = LINE_BYTES + 2;
+
+    /// Writes the whole line, CRLF included, into exactly [`Self::HEADER_BYTES`] octets. Panics on another length.
+    pub fn write(&self, header: &mut [u8]) {
+        assert_eq!(header.len(), Self::HEADER_BYTES, "a trace header is {} octets", Self::HEADER_BYTES);
+        header.fill(b' ');
+        header[..NAME.len()].copy_from_slice(NAME);
+        header[NAME.len()..RUN].copy_from_slice(VERSION);
+        write_hex(&mut header[RUN..], &self.run.0);
+        write_hex(&mut header[CLOCK..], &self.clock.0.to_be_bytes());
+        write_hex(&mut header[CHECKSUM..], &self.checksum.to_be_bytes());
+        header[LINE_BYTES..].copy_from_slice(b"\r\n");
+        Self::patch(header, self.sequence, self.created);
+    }
+
+    /// Overwrites sequence and time in a line that [`Self::write`] made: all that changes from message to message.
+    pub fn patch(header: &mut [u8], sequence: u64, created: Duration) {
+        write_hex(&mut header[SEQUENCE..], &sequence.to_be_bytes());
+        write_hex(&mut header[CREATED..], &nanoseconds(created).to_be_bytes());
+    }
+
+    /// Reads one header line, with or without its CRLF. Strict in everything but the case of name and digits.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        let line: &[u8; LINE_BYTES] = strip_line_end(line).try_into().ok()?;
+        let spaced = [SEQUENCE, CREATED, CLOCK, CHECKSUM].iter().all(|&field| line[field - 1] == b' ');
+        if !is_named(line) || &line[NAME.len()..RUN] != VERSION || !spaced {
+            return None;
+        }
+        Some(Self {
+            run: RunId::read(line[RUN..].first_chunk()?)?,
+            sequence: read_hex::<16>(line[SEQUENCE..].first_chunk()?)?,
+            created: Duration::from_nanos(read_hex::<16>(line[CREATED..].first_chunk()?)?),
+            clock: ClockId(read_hex::<8>(line[CLOCK..].first_chunk()?)? as u32),
+            checksum: read_hex::<8>(line[CHECKSUM..].first_chunk()?)? as u32,
+        })
+    }
+}
+
+/// The name of a run: 128 random bits, written as 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(pub [u8; 16]);
+
+/// What was read is not 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a run id is 32 hexadecimal digits")]
+pub struct NotARunId;
+
+impl RunId {
+    fn read(digits: &[u8; 32]) -> Option<Self> {
+        let high = read_hex::<16>(digits.first_chunk()?)?;
+        let low = read_hex::<16>(digits.last_chunk()?)?;
+        Some(Self(((u128::from(high) << 64) | u128::from(low)).to_be_bytes()))
+    }
+}
+
+impl FromStr for RunId {
+    type Err = NotARunId;
+
+    fn from_str(text: &str) -> Result<Self, NotARunId> {
+        text.as_bytes().try_into().ok().and_then(Self::read).ok_or(NotARunId)
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
+
+impl fmt::Debug for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunId({self})")
+    }
+}
+
+/// Whose clock a time was read from: the host's boot, and whether it is CLOCK_MONOTONIC or Unix time.
+///
+/// Two monotonic times can be subtracted only if they come from one boot of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClockId(pub u32);
+
+impl ClockId {
+    const REALTIME: u32 = 1 << 31;
+
+    /// CLOCK_MONOTONIC of the boot that `/proc/sys/kernel/random/boot_id` names.
+    pub fn monotonic(boot_id: &str) -> Self {
+        Self(checksum(boot_id.trim().as_bytes()) & !Self::REALTIME)
+    }
+
+    /// Unix time, as the host of that boot has it.
+    pub fn realtime(boot_id: &str) -> Self {
+        Self(Self::monotonic(boot_id).0 | Self::REALTIME)
+    }
+
+    /// Whether times on it are Unix time.
+    pub fn is_realtime(self) -> bool {
+        self.0 & Self::REALTIME != 0
+    }
+
+    /// Whether both clocks are of one boot of one host.
+    pub fn same_host(self, other: Self) -> bool {
+        self.0 & !Self::REALTIME == other.0 & !Self::REALTIME
+    }
+}
+
+/// CRC-32C (CRC-32/ISCSI) of a body that is at hand as a whole.
+pub fn checksum(body: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(body)
+}
+
+/// CRC-32C of a body that comes in blocks: 4 octets, so that a session can afford one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checksum(u32);
+
+impl Default for Checksum {
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
+}
+
+impl Checksum {
+    /// Takes the next block.
+    pub fn update(&mut self, block: &[u8]) {
+        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(self.0));
+        digest.update(block);
+        self.0 = digest.get_state() as u32;
+    }
+
+    /// The checksum of all blocks so far.
+    pub fn value(self) -> u32 {
+        !self.0
+    }
+}
+
+/// What a message turned out to carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No `X-Mailrun` header: somebody else's mail.
+    Absent,
+    /// A trace whose checksum fits the body.
+    Intact(Trace),
+    /// A trace whose checksum does not fit, or an `X-Mailrun` header that cannot be read (`None`).
+    Corrupt(Option<Trace>),
+}
+
+/// Finds and verifies the trace of a message that arrives in blocks of any size.
+///
+/// Holds at most one unfinished header line, cut at the length of a trace, whatever the message's size: a line
+/// that was cut cannot be a trace.
+///
+/// ```text
+/// header ──empty line──► body ──finish──► header (of the next message)
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct TraceReader {
+    part: MessagePart,
+    line: UnfinishedLine,
+    seen: Seen,
+    checksum: Checksum,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum MessagePart {
+    #[default]
+    Header,
+    Body,
+}
+
+/// What the header block has shown so far.
+#[derive(Clone, Copy, Debug, Default)]
+enum Seen {
+    #[default]
+    Nothing,
+    Unreadable,
+    Trace(Trace),
+}
+
+impl TraceReader {
+    /// Takes the next block of the message, dot-unstuffed and without the final dot.
+    pub fn receive(&mut self, block: &[u8]) {
+        let body = match self.part {
+            MessagePart::Header => self.read_header(block),
+            MessagePart::Body => block,
+        };
+        if !body.is_empty() {
+            self.checksum.update(body);
+        }
+    }
+
+    /// Ends the message, says what it carried, and is ready for the next.
+    pub fn finish(&mut self) -> Found {
+        if self.part == MessagePart::Header && !self.line.kept().is_empty() {
+            let line = std::mem::take(&mut self.line);
+            self.read_line(line.kept());
+        }
+        let checksum = std::mem::take(&mut self.checksum).value();
+        self.part = MessagePart::Header;
+        match std::mem::take(&mut self.seen) {
+            Seen::Nothing => Found::Absent,
+            Seen::Unreadable => Found::Corrupt(None),
+            Seen::Trace(trace) if trace.checksum == checksum => Found::Intact(trace),
+            Seen::Trace(trace) => Found::Corrupt(Some(trace)),
+        }
+    }
+
+    /// Reads header lines up to the empty one; gives what follows it.
+    fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
+        let mut rest = block;
+        while let Some(end) = memchr(b'\n', rest) {
+            let (line, after) = rest.split_at(end + 1);
+            rest = after;
+            if self.end_line(line) {
+                self.part = MessagePart::Body;
+                return rest;
+            }
+        }
+        self.line.keep(rest);
+        &[]
+    }
+
+    /// Reads a line whose end has come, joined to what earlier blocks held of it. True if it is empty.
+    fn end_line(&mut self, end: &[u8]) -> bool {
+        if self.line.kept().is_empty() {
+            return self.read_line(end);
+        }
+        self.line.keep(end);
+        let line = std::mem::take(&mut self.line);
+        self.read_line(line.kept())
+    }
+
+    /// Looks at one line of the header block. True if it is empty. The first trace wins.
+    fn read_line(&mut self, line: &[u8]) -> bool {
+        if matches!(self.seen, Seen::Nothing) && is_named(line) {
+            self.seen = Trace::parse(line).map_or(Seen::Unreadable, Seen::Trace);
+        }
+        strip_line_end(line).is_empty()
+    }
+}
+
+/// The start of a line whose end has not come yet, cut one octet beyond the length of a trace.
+#[derive(Clone, Copy, Debug)]
+struct UnfinishedLine {
+    octets: [u8; Self::LIMIT],
+    length: u8,
+}
+
+impl UnfinishedLine {
+    const LIMIT: usize = Trace::HEADER_BYTES + 1;
+
+    fn keep(&mut self, more: &[u8]) {
+        let start = usize::from(self.length);
+        let taken = more.len().min(Self::LIMIT - start);
+        self.octets[start..start + taken].copy_from_slice(&more[..taken]);
+        self.length += taken as u8;
+    }
+
+    fn kept(&self) -> &[u8] {
+        &self.octets[..usize::from(self.length)]
+    }
+}
+
+impl Default for UnfinishedLine {
+    fn default() -> Self {
+        Self { octets: [0; Self::LIMIT], length: 0 }
+    }
+}
+
+/// Which recipient of its message an address is: the decimal digits that end its local part; 0 without any, and
+/// for numbers that are not below [`MAX_RECIPIENTS`] or longer than four digits (not ours, then).
+///
+/// A relay may split a transaction, so the envelope's order says nothing.
+pub fn recipient_number(address: &[u8]) -> u32 {
+    let local = &address[..memrchr(b'@', address).unwrap_or(address.len())];
+    let digits = local.iter().rev().take_while(|octet| octet.is_ascii_digit()).count();
+    if digits > 4 {
+        return 0;
+    }
+    let number = local[local.len() - digits..].iter().fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
+    if number < MAX_RECIPIENTS { number } else { 0 }
+}
+
+fn is_named(line: &[u8]) -> bool {
+    line.len() >= NAME.len() && line[..NAME.len()].eq_ignore_ascii_case(NAME)
+}
+
+fn strip_line_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// Nanoseconds of a time that a clock gave: 64 bits hold 584 years.
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+const DIGITS: [[u8; 2]; 256] = {
+    let hex = *b"0123456789abcdef";
+    let mut pairs = [[0; 2]; 256];
+    let mut value = 0;
+    while value < 256 {
+        pairs[value] = [hex[value >> 4], hex[value & 15]];
+        value += 1;
+    }
+    pairs
+};
+
+/// The value of each hexadecimal digit; [`NO_DIGIT`] for all other octets.
+const VALUES: [u8; 256] = {
+    let mut values = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        let digit = DIGITS[value][1];
+        values[digit as usize] = value as u8;
+        values[digit.to_ascii_uppercase() as usize] = value as u8;
+        value += 1;
+    }
+    values
+};
+const NO_DIGIT: u8 = 0x80;
+
+fn write_hex(field: &mut [u8], value: &[u8]) {
+    for (digits, octet) in field.chunks_exact_mut(2).zip(value) {
+        digits.copy_from_slice(&DIGITS[usize::from(*octet)]);
+    }
+}
+
+/// Reads at most 16 hexadecimal digits; `None` if any octet is not one. Looks at all of them before it decides, so
+/// that the loop unrolls.
+fn read_hex<const N: usize>(digits: &[u8; N]) -> Option<u64> {
+    let mut value = 0;
+    let mut wrong = 0;
+    for &digit in digits {
+        let digit = VALUES[usize::from(digit)];
+        wrong |= digit;
+        value = (value << 4) | u64::from(digit & 15);
+    }
+    (wrong < NO_DIGIT).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] = b"X-Mailrun: v1 000102030405060708090a0b0c0d0e0f 00000000000000ff 00000000000f4240 7fffffff \
+        e3069283\r\n";
+
+    fn trace() -> Trace {
+        Trace {
+            run: RunId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
+            sequence: 255,
+            created: Duration::from_millis(1),
+            clock: ClockId(0x7fff_ffff),
+            checksum: 0xe306_9283,
+        }
+    }
+
+    fn replaced(from: &str, to: &str) -> Vec<u8> {
+        String::from_utf8_lossy(LINE).replacen(from, to, 1).into_bytes()
+    }
+
+    #[test]
+    fn the_line_is_the_documented_hundred_octets() {
+        let mut header = [0; Trace::HEADER_BYTES];
+        trace().write(&mut header);
+        assert_eq!(header, LINE);
+        assert_eq!(Trace::HEADER_BYTES, 100);
+    }
+
+    #[test]
+    fn a_patch_changes_sequence_and_time_alone() {
+        let mut header = [0; Trace::HEADER_BYTES];
+        trace().write(&mut header);
+        Trace::patch(&mut header, u64::MAX, Duration::from_nanos(9));
+        let patched = Trace { sequence: u64::MAX, created: Duration::from_nanos(9), ..trace() };
+        assert_eq!(Trace::parse(&header), Some(patched));
+    }
+
+    #[test]
+    fn lines_that_are_traces() {
+        for line in
+            [LINE, &LINE[..98], &LINE[..99], &replaced("X-Mailrun", "x-MAILRUN"), &replaced("e3069283", "E3069283")]
+        {
+            assert_eq!(Trace::parse(line), Some(trace()), "{}", line.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn lines_that_are_not_traces() {
+        for (from, to) in [
+            ("v1", "v2"),
+            ("Mailrun:", "Mailrun "),
+            (": v1", ":v1 "),
+            ("X-M", "Y-M"),
+            ("00ff ", "00fg "),
+            ("00ff ", "00+f "),
+            ("00ff ", "00ff-"),
+            ("00ff ", "00ff  "),
+            ("00ff ", "0ff "),
+            ("9283", "928"),
+            ("9283", "92830"),
+            ("\r\n", " \r\n"),
+        ] {
+            let line = replaced(from, to);
+            assert_eq!(Trace::parse(&line), None, "{}", line.escape_ascii());
+        }
+        assert_eq!(Trace::parse(b""), None);
+    }
+
+    #[test]
+    fn a_run_id_is_its_32_digits() {
+        let text = "000102030405060708090a0b0c0d0e0f";
+        assert_eq!(text.parse(), Ok(trace().run));
+        assert_eq!(trace().run.to_string(), text);
+        for wrong in ["", "0001", &text[1..], "000102030405060708090a0b0c0d0e0g", "0x0102030405060708090a0b0c0d0e0f"] {
+            assert_eq!(wrong.parse::<RunId>(), Err(NotARunId), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn clocks_of_one_boot_are_of_one_host() {
+        let (monotonic, realtime) = (ClockId::monotonic("a-boot\n"), ClockId::realtime("a-boot"));
+        assert!(realtime.is_realtime() && !monotonic.is_realtime());
+        assert!(monotonic.same_host(realtime));
+        assert!(!monotonic.same_host(ClockId::monotonic("another boot")));
+    }
+
+    #[test]
+    fn the_checksum_is_crc_32c() {
+        assert_eq!(checksum(b"123456789"), 0xe306_9283, "RFC 3720 calls it CRC32C; this is its check value");
+        assert_eq!(checksum(b""), Checksum::default().value());
+    }
+
+    #[test]
+    fn recipients_are_told_apart_by_the_digits_that_end_the_local_part() {
+        for (address, number) in [
+            ("user@example.com", 0),
+            ("user7@example.com", 7),
+            ("user0042@example.com", 42),
+            ("7@example.com", 7),
+            ("user1023@example.com", 1023),
+            ("user1024@example.com", 0),
+            ("user00007@example.com", 0),
+            ("user99999999999999999999@example.com", 0),
+            ("5user@example.com", 0),
+            ("user5+tag@example.com", 0),
+            ("\"a@b3\"@example.com", 0),
+            ("a@b12@host99.example", 12),
+            ("postmaster", 0),
+            ("user3", 3),
+            ("@", 0),
+            ("", 0),
+        ] {
+            assert_eq!(recipient_number(address.as_bytes()), number, "{address}");
+        }
+    }
+
+    /// Reads a message whole, octet by octet, and in every two parts; all must agree.
+    fn found(message: &[u8]) -> Found {
+        let mut reader = TraceReader::default();
+        reader.receive(message);
+        let whole = reader.finish();
+        message.iter().for_each(|octet| reader.receive(&[*octet]));
+        assert_eq!(reader.finish(), whole, "octet by octet: {}", message.escape_ascii());
+        for split in 0..=message.len() {
+            reader.receive(&message[..split]);
+            reader.receive(&message[split..]);
+            assert_eq!(reader.finish(), whole, "split at {split}: {}", message.escape_ascii());
+        }
+        whole
+    }
+
+    fn message(parts: &[&[u8]]) -> Vec<u8> {
+        parts.concat()
+    }
+
+    #[test]
+    fn the_trace_is_found_wherever_relays_left_it() {
+        let long = [b"Received: ".as_slice(), &[b'x'; 300], b"\r\n"].concat();
+        for parts in [
+            [LINE, b"\r\n", b"123456789"].as_slice(),
+            &[LINE, b"Subject: x\r\n\r\n", b"123456789"],
+            &[b"Received: by a\r\n\tfor b\r\n", LINE, b"Subject: x\r\n\r\n", b"123456789"],
+            &[&long, &long, LINE, &long, b"\r\n", b"123456789"],
+            &[&LINE.to_ascii_lowercase(), b"\r\n", b"123456789"],
+        ] {
+            assert_eq!(found(&message(parts)), Found::Intact(trace()), "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_does_not_fit_is_corrupt() {
+        for body in ["", "123456788", "1234567890", "\r\n123456789"] {
+            assert_eq!(found(&message(&[LINE, b"\r\n", body.as_bytes()])), Found::Corrupt(Some(trace())), "{body}");
+        }
+        assert_eq!(found(LINE), Found::Corrupt(Some(trace())), "cut off in the header");
+        assert_eq!(found(&LINE[..98]), Found::Corrupt(Some(trace())), "cut off in the line end");
+    }
+
+    #[test]
+    fn a_trace_that_cannot_be_read_is_corrupt() {
+        let overlong = [&LINE[..98], b"0\r\n"].concat();
+        for line in [&replaced("v1", "v9"), &overlong, b"X-Mailrun: hello\r\n".as_slice(), b"x-mailrun:\r\n"] {
+            assert_eq!(found(&message(&[line, b"\r\n", b"123456789"])), Found::Corrupt(None));
+            assert_eq!(found(&message(&[line, LINE, b"\r\n", b"123456789"])), Found::Corrupt(None), "the first wins");
+        }
+    }
+
+    #[test]
+    fn other_mail_has_no_trace() {
+        let quoted = message(&[b"Subject: x\r\n\r\n", LINE, b"\r\n123456789"]);
+        for mail in
+            [b"".as_slice(), b"\r\n", b"Subject: x\r\n\r\nbody\r\n", b"no line end", b" X-Mailrun: v1\r\n", &quoted]
+        {
+            assert_eq!(found(mail), Found::Absent, "{}", mail.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn an_endless_header_line_takes_no_memory() {
+        let mut reader = TraceReader::default();
+        (0..100).for_each(|_| reader.receive(&[b'x'; 10_000]));
+        assert!(size_of::<TraceReader>() < 256);
+        reader.receive(b"\r\n");
+        reader.receive(LINE);
+        reader.receive(b"\r\n123456789");
+        assert_eq!(reader.finish(), Found::Intact(trace()));
+    }
+}

@@ -1,0 +1,8 @@
+//! What journey promises to the outside: properties, the account's arithmetic, the record's schema, the log's format.
+#![allow(clippy::unwrap_used, reason = "a test may")]
+mod account;
+mod fold;
+mod interval_log;
+mod properties;
+mod sample;
+mod schema;

@@ -1,0 +1,34 @@
+//! `docs/run.schema.json` describes the record as it is. `MAILRUN_BLESS=1 cargo test` rewrites it.
+use crate::sample;
+use journey::Record;
+use std::path::Path;
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/run.schema.json");
+
+#[test]
+fn the_schema_file_is_in_step() {
+    let schema = serde_json::to_string_pretty(&schemars::schema_for!(Record)).unwrap() + "\n";
+    if std::env::var_os("MAILRUN_BLESS").is_some() {
+        std::fs::write(Path::new(PATH), &schema).unwrap();
+    }
+    let written = std::fs::read_to_string(PATH).unwrap_or_default();
+    assert!(
+        written == schema,
+        "docs/run.schema.json is out of step: run MAILRUN_BLESS=1 make test and look at the diff"
+    );
+}
+
+#[test]
+fn a_record_is_read_as_it_was_written() {
+    let record = sample::run();
+    let text = serde_json::to_string(&record).unwrap();
+    assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+}
+
+#[test]
+fn keys_that_came_later_are_no_obstacle() {
+    let mut value = serde_json::to_value(sample::run()).unwrap();
+    value["ledger"].as_object_mut().unwrap().remove("overflow");
+    value["a_key_of_the_future"] = 1.into();
+    assert_eq!(serde_json::from_value::<Record>(value).unwrap().ledger.overflow, None);
+}

@@ -1,0 +1,237 @@
+//! Time and the application: when a session gives up, and how it waits for answers. Time is a number here.
+use smtp::client::{Client, Pipelining};
+use smtp::envelope::Envelope;
+use smtp::limits::Limits;
+use smtp::reply::Reply;
+use smtp::server::{Event, Identity, Server};
+use smtp::verdict::Verdict;
+use std::sync::Arc;
+use std::time::Duration;
+
+const IDLE: Duration = Duration::from_secs(300);
+const MESSAGE: Duration = Duration::from_secs(1000);
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A session that has not been greeted yet.
+fn silent_server() -> Server {
+    let limits = Limits { idle: IDLE, message_time: MESSAGE, ..Limits::default() };
+    Server::new(Arc::new(Identity::new("test", limits)), at(0))
+}
+
+fn server() -> (Server, Vec<u8>) {
+    let (mut server, mut out) = (silent_server(), Vec::new());
+    server.answer(None, at(0), &mut out);
+    (server, out)
+}
+
+/// Feeds bytes and answers everything with yes.
+fn feed(server: &mut Server, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
+    let mut input = bytes;
+    while let Some(event) = server.next_event(&mut input, now, out) {
+        if event.asks() {
+            server.answer(None, now, out);
+        }
+    }
+}
+
+fn text(out: &[u8]) -> String {
+    String::from_utf8_lossy(out).into_owned()
+}
+
+const TO_DATA: &[u8] = b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n";
+
+#[test]
+fn a_silent_session_ends_with_421_at_its_deadline_and_not_before() {
+    let (mut server, mut out) = server();
+    assert_eq!(server.deadline(), Some(IDLE));
+    out.clear();
+    server.tick(IDLE - Duration::from_nanos(1), &mut out);
+    assert!(out.is_empty() && !server.is_closed());
+    server.tick(IDLE, &mut out);
+    assert_eq!(text(&out), "421 4.4.2 Timeout\r\n");
+    assert!(server.is_closed());
+    assert_eq!(server.deadline(), None);
+    server.tick(IDLE * 2, &mut out);
+    feed(&mut server, b"NOOP\r\n", IDLE, &mut out);
+    assert_eq!(text(&out), "421 4.4.2 Timeout\r\n", "nothing is said after the last word");
+}
+
+#[test]
+fn a_whole_command_moves_the_deadline_and_a_dripping_one_does_not() {
+    let (mut server, mut out) = server();
+    feed(&mut server, b"EHLO a\r\n", at(10), &mut out);
+    assert_eq!(server.deadline(), Some(at(10) + IDLE));
+    for (second, byte) in b"NOOP and much more".chunks(1).enumerate() {
+        feed(&mut server, byte, at(11 + second as u64), &mut out);
+        assert_eq!(server.deadline(), Some(at(10) + IDLE));
+    }
+    feed(&mut server, b"\r\n", at(200), &mut out);
+    assert_eq!(server.deadline(), Some(at(200) + IDLE));
+    feed(&mut server, b"WHAT\r\n", at(250), &mut out);
+    assert_eq!(server.deadline(), Some(at(250) + IDLE), "a refused command is a sign of life too");
+}
+
+#[test]
+fn a_message_may_take_its_time_but_not_for_ever() {
+    let (mut server, mut out) = server();
+    feed(&mut server, TO_DATA, at(100), &mut out);
+    assert_eq!(server.deadline(), Some(at(100) + IDLE));
+    for second in (200..1000).step_by(100) {
+        feed(&mut server, b"x", at(second), &mut out);
+        assert_eq!(server.deadline(), Some((at(second) + IDLE).min(at(100) + MESSAGE)));
+    }
+    out.clear();
+    feed(&mut server, b"x", at(1099), &mut out);
+    server.tick(at(1100), &mut out);
+    assert_eq!(text(&out), "421 4.4.2 Timeout\r\n");
+    assert!(server.is_closed());
+}
+
+#[test]
+fn the_time_of_a_message_ends_with_it() {
+    let (mut server, mut out) = server();
+    feed(&mut server, TO_DATA, at(100), &mut out);
+    feed(&mut server, b"x\r\n.\r\n", at(350), &mut out);
+    assert_eq!(server.deadline(), Some(at(350) + IDLE));
+}
+
+#[test]
+fn while_the_application_thinks_the_peer_is_not_to_blame() {
+    let mut server = silent_server();
+    assert!(server.awaits_answer());
+    assert_eq!(server.deadline(), None, "the greeting is awaited");
+    let mut out = Vec::new();
+    server.answer(None, at(1), &mut out);
+    let mut input = b"EHLO a\r\n".as_slice();
+    assert!(server.next_event(&mut input, at(2), &mut out).is_some_and(|event| event.asks()));
+    assert_eq!(server.deadline(), None);
+    out.clear();
+    server.tick(at(1_000_000), &mut out);
+    assert!(out.is_empty() && !server.is_closed());
+    server.answer(None, at(1_000_000), &mut out);
+    assert_eq!(server.deadline(), Some(at(1_000_000) + IDLE));
+}
+
+#[test]
+fn a_late_answer_does_not_reopen_a_session_that_was_closed() {
+    for line in ["EHLO a", "MAIL FROM:<a@b>"] {
+        let (mut server, mut out) = server();
+        feed(&mut server, b"EHLO a\r\n", at(1), &mut out);
+        let line = format!("{line}\r\n");
+        let mut input = line.as_bytes();
+        assert!(server.next_event(&mut input, at(2), &mut out).is_some());
+        out.clear();
+        server.close(Verdict::ShuttingDown, &mut out);
+        server.answer(None, at(3), &mut out);
+        server.close(Verdict::ShuttingDown, &mut out);
+        assert_eq!(text(&out), "421 4.3.2 Shutting down\r\n", "one last word");
+        assert!(server.is_closed() && !server.awaits_answer());
+    }
+}
+
+#[test]
+fn commands_wait_behind_an_open_question() {
+    let (mut server, mut out) = server();
+    out.clear();
+    let mut input = b"EHLO a\r\nNOOP\r\nWHAT\r\n".as_slice();
+    assert!(matches!(server.next_event(&mut input, at(1), &mut out), Some(Event::Hello(..))));
+    assert_eq!(server.next_event(&mut input, at(1), &mut out), None);
+    assert_eq!(input, b"NOOP\r\nWHAT\r\n", "what follows is left for later");
+    assert!(out.is_empty());
+    server.answer(Some(&Reply::new(250, "slow")), at(2), &mut out);
+    assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Answered));
+    assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Answered));
+    assert_eq!(text(&out), "250 slow\r\n250 2.0.0 Ok\r\n500 5.5.1 Unknown command\r\n");
+}
+
+#[test]
+fn an_answer_to_no_question_is_not_said() {
+    let (mut server, mut out) = server();
+    out.clear();
+    server.answer(Some(&Reply::new(250, "what?")), at(1), &mut out);
+    assert!(out.is_empty());
+}
+
+/// Every question, in order, and the bytes that bring it about.
+const QUESTIONS: [&[u8]; 6] =
+    [b"", b"EHLO a\r\n", b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@d>\r\n", b"DATA\r\n", b"x\r\n.\r\n"];
+
+/// A session that waits for the answer to that question.
+fn server_asking(question: usize, out: &mut Vec<u8>) -> Server {
+    let mut server = silent_server();
+    for bytes in &QUESTIONS[1..=question] {
+        server.answer(None, at(1), out);
+        let mut input = *bytes;
+        while !server.awaits_answer() {
+            server.next_event(&mut input, at(1), out).expect("it asks");
+        }
+        assert!(input.is_empty());
+    }
+    out.clear();
+    server
+}
+
+#[test]
+fn a_421_ends_the_session_whatever_it_answers() {
+    for question in 0..QUESTIONS.len() {
+        let mut out = Vec::new();
+        let mut server = server_asking(question, &mut out);
+        server.answer(Some(&Reply::new(421, "enough")), at(2), &mut out);
+        assert_eq!(text(&out), "421 enough\r\n");
+        assert!(server.is_closed(), "question {question}");
+    }
+}
+
+#[test]
+fn a_refusal_leaves_the_session_where_it_was() {
+    let rows = [
+        (1, "MAIL FROM:<a@b>", "503 5.5.1 Send EHLO first\r\n"),
+        (2, "RCPT TO:<c@d>", "503 5.5.1 Send MAIL first\r\n"),
+        (3, "DATA", "554 5.5.1 No valid recipients\r\n"),
+        (4, "RCPT TO:<e@f>", "250 2.1.5 Ok\r\n"),
+        (5, "MAIL FROM:<a@b>", "250 2.1.0 Ok\r\n"),
+    ];
+    for (question, next, reply) in rows {
+        let mut out = Vec::new();
+        let mut server = server_asking(question, &mut out);
+        server.answer(Some(&Reply::new(451, "not now")), at(2), &mut out);
+        assert_eq!(text(&out), "451 not now\r\n");
+        out.clear();
+        feed(&mut server, format!("{next}\r\n").as_bytes(), at(3), &mut out);
+        assert_eq!(text(&out), reply, "after question {question}");
+    }
+}
+
+#[test]
+fn a_refused_greeting_ends_the_session() {
+    let (mut server, mut out) = (silent_server(), Vec::new());
+    server.answer(Some(&Reply::new(554, "no")), at(1), &mut out);
+    assert_eq!(text(&out), "554 no\r\n");
+    assert!(server.is_closed());
+}
+
+#[test]
+fn a_client_waits_for_replies_and_not_for_its_caller() {
+    let patience = at(30);
+    let mut client = Client::new("me".into(), Pipelining::Off, at(5));
+    let mut out = Vec::new();
+    assert_eq!(client.deadline(patience), Some(at(35)), "the greeting");
+    let mut input = b"220 hi\r\n".as_slice();
+    client.next_event(&mut input, at(6), &mut out).unwrap();
+    assert_eq!(client.deadline(patience), Some(at(36)), "EHLO");
+    let mut input = b"250 hi\r\n".as_slice();
+    client.next_event(&mut input, at(7), &mut out).unwrap();
+    assert_eq!(client.deadline(patience), None, "nothing is asked");
+    client.begin(Arc::new(Envelope::new("a@b", "", ["c@d"]).unwrap()), at(100), &mut out);
+    assert_eq!(client.deadline(patience), Some(at(130)), "MAIL");
+    let mut input = b"250 ok\r\n250 ok\r\n354 go\r\n".as_slice();
+    while client.next_event(&mut input, at(101), &mut out).unwrap().is_some() {}
+    assert_eq!(client.deadline(patience), None, "the message is the caller's");
+    client.message_sent(at(200));
+    assert_eq!(client.deadline(patience), Some(at(230)), "the final dot");
+    client.progressed(at(220));
+    assert_eq!(client.deadline(patience), Some(at(250)), "the peer still takes bytes");
+}

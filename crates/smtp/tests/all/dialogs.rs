@@ -1,0 +1,126 @@
+//! Every dialog file, played against the server core however its bytes are cut.
+use crate::dialog::{self, Dialog, Step, Whose};
+use crate::host::{Heard, Host};
+use smtp::limits::Limits;
+use smtp::reply::Reply;
+use smtp::server::Identity;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NOW: Duration = Duration::from_secs(1);
+
+fn dialogs() -> Vec<Dialog> {
+    let dialogs = Dialog::all(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/dialogs"));
+    assert!(dialogs.len() >= 30, "the dialogs are there");
+    dialogs
+}
+
+fn host(dialog: &Dialog) -> Host {
+    let mut limits = Limits::default();
+    for (name, number) in &dialog.limits {
+        match name.as_str() {
+            "recipients" => limits.recipients = usize::try_from(*number).unwrap(),
+            "message_bytes" => limits.message_bytes = *number,
+            "errors" => limits.errors = u32::try_from(*number).unwrap(),
+            "idle_commands" => limits.idle_commands = u32::try_from(*number).unwrap(),
+            name => panic!("{}: no limit is called {name}", dialog.name),
+        }
+    }
+    Host::new(&Arc::new(Identity::new("test", limits)), refuse)
+}
+
+fn refuse(heard: &Heard) -> Option<Reply> {
+    match heard {
+        Heard::Recipient(address) | Heard::Verify(address) => {
+            dialog::refusal(address).map(|code| Reply::new(code, "refused by name"))
+        }
+        _ => None,
+    }
+}
+
+/// The next reply, which must be there and fit.
+fn expect(dialog: &Dialog, at: usize, said: &mut Vec<u8>) {
+    let Step::Expect(expected) = &dialog.steps[at] else { return };
+    let reply = dialog::take_reply(said).unwrap_or_else(|| panic!("{} step {at}: no reply, {expected:?}", dialog.name));
+    expected.check(&reply, Whose::Ours).unwrap_or_else(|what| panic!("{} step {at}: {what}", dialog.name));
+}
+
+fn finish(dialog: &Dialog, host: Host) {
+    assert!(host.out.is_empty(), "{}: {:?} was said besides", dialog.name, String::from_utf8_lossy(&host.out));
+    assert_eq!(host.server.is_closed(), dialog.steps.last() == Some(&Step::Closed), "{}", dialog.name);
+    let taken = |heard: Heard| if let Heard::Message(content) = heard { Some(content) } else { None };
+    let messages: Vec<_> = host.heard.into_iter().filter_map(taken).collect();
+    if !dialog.messages.is_empty() {
+        assert_eq!(messages, dialog.messages, "{}: the messages that were taken", dialog.name);
+    }
+}
+
+/// The client sends a line, or a group, then waits for its replies; nothing may be said earlier or later.
+fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
+    let mut host = host(dialog);
+    for (at, step) in dialog.steps.iter().enumerate() {
+        match step {
+            Step::Send(bytes) => {
+                let name = &dialog.name;
+                assert!(host.out.is_empty(), "{name} step {at}: {:?} too many", String::from_utf8_lossy(&host.out));
+                bytes.chunks(block_bytes).for_each(|block| host.receive(block, NOW));
+            }
+            Step::Expect(_) => expect(dialog, at, &mut host.out),
+            Step::Closed => {}
+        }
+    }
+    finish(dialog, host);
+}
+
+/// The client sends everything it will ever say, in those blocks; the replies come in order.
+fn play_pipelined<'a>(dialog: &Dialog, blocks: impl IntoIterator<Item = &'a [u8]>) {
+    let mut host = host(dialog);
+    blocks.into_iter().for_each(|block| host.receive(block, NOW));
+    (0..dialog.steps.len()).for_each(|at| expect(dialog, at, &mut host.out));
+    finish(dialog, host);
+}
+
+#[test]
+fn dialogs_hold_step_by_step() {
+    dialogs().iter().for_each(|dialog| play_in_lock_step(dialog, usize::MAX));
+}
+
+#[test]
+fn dialogs_hold_byte_by_byte() {
+    dialogs().iter().for_each(|dialog| play_in_lock_step(dialog, 1));
+}
+
+#[test]
+fn dialogs_hold_in_blocks_of_every_small_size() {
+    for size in [2, 3, 5, 7, 64, 511] {
+        dialogs().iter().for_each(|dialog| play_in_lock_step(dialog, size));
+    }
+}
+
+#[test]
+fn dialogs_hold_pipelined_in_one_block() {
+    for dialog in dialogs() {
+        play_pipelined(&dialog, [dialog.said().as_slice()]);
+        play_pipelined(&dialog, dialog.said().chunks(1));
+    }
+}
+
+#[test]
+fn dialogs_hold_pipelined_and_cut_in_two_anywhere() {
+    for dialog in dialogs() {
+        let said = dialog.said();
+        // Long dialogs repeat themselves: a few hundred places are enough.
+        for at in (0..said.len()).step_by(1 + said.len() / 400) {
+            play_pipelined(&dialog, [&said[..at], &said[at..]]);
+        }
+    }
+}
+
+#[test]
+fn trailing_bytes_change_nothing_that_was_said_before() {
+    for dialog in dialogs() {
+        let said = [dialog.said().as_slice(), b"NOO"].concat();
+        play_pipelined(&dialog, [said.as_slice()]);
+    }
+}

@@ -1,0 +1,123 @@
+//! A server session and an application behind it that writes down all it hears. Fuzz targets include it by path.
+#![allow(dead_code)] // each place that includes it uses a part
+
+use smtp::command::{Hello, Mail};
+use smtp::limits::Limits;
+use smtp::reply::Reply;
+use smtp::server::{Event, Identity, Server};
+use smtp::verdict::Verdict;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the application heard: an [`Event`] that owns its text. Blocks are joined, for they are cut as the bytes
+/// came; those of a message that was refused are not kept, for the session may hand on less of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Hello(Hello, Vec<u8>),
+    Mail { sender: Vec<u8>, size: Option<u64>, text: String },
+    Recipient(Vec<u8>),
+    Data,
+    Message(Vec<u8>),
+    Discarded(Verdict),
+    Reset,
+    Verify(Vec<u8>),
+}
+
+/// A server session with its application.
+pub(crate) struct Host {
+    pub(crate) server: Server,
+    pub(crate) heard: Vec<Heard>,
+    pub(crate) out: Vec<u8>,
+    pub(crate) refuse: fn(&Heard) -> Option<Reply>,
+    message: Vec<u8>,
+}
+
+impl Host {
+    /// A session that has said its greeting.
+    pub(crate) fn new(identity: &Arc<Identity>, refuse: fn(&Heard) -> Option<Reply>) -> Self {
+        let mut server = Server::new(identity.clone(), Duration::ZERO);
+        let mut out = Vec::new();
+        server.answer(None, Duration::ZERO, &mut out);
+        Self { server, heard: Vec::new(), out, refuse, message: Vec::new() }
+    }
+
+    /// A session with those limits and an application that takes everything.
+    pub(crate) fn with_limits(limits: Limits) -> Self {
+        Self::new(&Arc::new(Identity::new("test", limits)), |_| None)
+    }
+
+    /// Takes a block to its end, or to the end of the session.
+    pub(crate) fn receive(&mut self, block: &[u8], now: Duration) {
+        let mut input = block;
+        while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
+            let asks = event.asks();
+            let heard = note(event, &mut self.message);
+            assert_eq!(asks, self.server.awaits_answer());
+            if asks {
+                let answer = heard.as_ref().and_then(self.refuse);
+                self.server.answer(answer.as_ref(), now, &mut self.out);
+            }
+            self.heard.extend(heard);
+        }
+        assert!(input.is_empty() || self.server.is_closed(), "a block is read to its end");
+    }
+}
+
+fn note(event: Event<'_>, message: &mut Vec<u8>) -> Option<Heard> {
+    Some(match event {
+        Event::Hello(kind, name) => Heard::Hello(kind, name.to_vec()),
+        Event::Mail(Mail { sender, size, body, smtp_utf8 }) => {
+            let text = format!("{body:?} {smtp_utf8}");
+            Heard::Mail { sender: sender.as_bytes().to_vec(), size, text }
+        }
+        Event::Recipient(path) => Heard::Recipient(path.as_bytes().to_vec()),
+        Event::Data => Heard::Data,
+        Event::Block(block) => {
+            assert!(!block.is_empty(), "a block has octets");
+            message.extend_from_slice(block);
+            return None;
+        }
+        Event::Message { bytes } => {
+            assert_eq!(bytes, message.len() as u64, "what was handed on is what was counted");
+            Heard::Message(std::mem::take(message))
+        }
+        Event::Discarded(verdict) => {
+            message.clear();
+            Heard::Discarded(verdict)
+        }
+        Event::Reset => Heard::Reset,
+        Event::Verify(who) => Heard::Verify(who.to_vec()),
+        Event::Answered => return None,
+    })
+}
+
+/// Pseudo-random numbers from a seed (SplitMix64, Steele, Lea and Flood 2014).
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+
+    /// True once in so many times.
+    pub(crate) fn once_in(&mut self, times: u64) -> bool {
+        self.roll(times) == 0
+    }
+
+    /// Cuts bytes into blocks, mostly short ones.
+    pub(crate) fn cut<'a>(&mut self, bytes: &'a [u8]) -> Vec<&'a [u8]> {
+        let mut blocks = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let most = if self.once_in(4) { 200 } else { 6 };
+            let (block, after) = rest.split_at(rest.len().min(1 + self.roll(most) as usize));
+            blocks.push(block);
+            rest = after;
+        }
+        blocks
+    }
+}

@@ -1,0 +1,176 @@
+//! What holds of any bytes: however they are cut, the session hears and says the same; it always comes to rest;
+//! nothing panics.
+use crate::host::{Dice, Heard, Host};
+use proptest::prelude::*;
+use smtp::client::{Client, Pipelining, Violation, Want};
+use smtp::envelope::Envelope;
+use smtp::limits::Limits;
+use smtp::reply::Reply;
+use smtp::server::Identity;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NOW: Duration = Duration::from_secs(1);
+
+const TO_DATA: &[u8] = b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n";
+
+/// Words of SMTP and scraps of them, strung together, with messages and raw bytes between.
+fn conversation() -> impl Strategy<Value = Vec<u8>> {
+    let words: Vec<&[u8]> = vec![
+        b"EHLO a\r\n",
+        b"HELO a\r\n",
+        b"MAIL FROM:<a@b>\r\n",
+        b"MAIL FROM:<> SIZE=99 BODY=8BITMIME\r\n",
+        b"MAIL FROM:<\xc3\xa9@b> SMTPUTF8\r\n",
+        b"RCPT TO:<c@d>\r\n",
+        b"RCPT TO:<no@d>\r\n",
+        b"RCPT TO:<\"q>\\\"\"@d>\r\n",
+        b"DATA\r\n",
+        b"RSET\r\n",
+        b"NOOP\r\n",
+        b"VRFY x\r\n",
+        b"QUIT\r\n",
+        b"MAIL ",
+        b"RCPT TO:",
+        b"<",
+        b">",
+        b" ",
+    ];
+    let word = proptest::sample::select(words).prop_map(<[u8]>::to_vec);
+    let scrap = proptest::collection::vec(any::<u8>(), 1..8);
+    let long = (1usize..700).prop_map(|length| vec![b'x'; length]);
+    let piece = prop_oneof![20 => word, 8 => message(), 4 => text(), 1 => scrap, 1 => long];
+    proptest::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
+}
+
+/// A message, mostly whole, with anything in it that is not its end.
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    (proptest::collection::vec(text(), 0..8), any::<bool>()).prop_map(|(text, ends)| {
+        let end: &[u8] = if ends { b"\r\n.\r\n" } else { b"" };
+        [TO_DATA, &text.concat(), end].concat()
+    })
+}
+
+fn text() -> impl Strategy<Value = Vec<u8>> {
+    let words: Vec<&[u8]> = vec![
+        b"text\r\n",
+        b"a line beyond some limits\r\n",
+        b".\r\n",
+        b"..\r\n",
+        b"\r\n.\r\n",
+        b"\n.\n",
+        b"\r.\r",
+        b".",
+        b"\r\n",
+        b"\r",
+        b"\n",
+        b"\0",
+        b"\xff",
+    ];
+    proptest::sample::select(words).prop_map(<[u8]>::to_vec)
+}
+
+fn small_limits() -> impl Strategy<Value = Limits> {
+    (1usize..4, 1u64..60, 0u32..12, 1u32..20, 8usize..30).prop_map(|(recipients, message_bytes, errors, idle, line)| {
+        let text_line_bytes = line;
+        Limits { text_line_bytes, recipients, message_bytes, errors, idle_commands: idle, ..Limits::default() }
+    })
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    prop_oneof![Just(Limits::default()), small_limits()]
+}
+
+fn refuse(heard: &Heard) -> Option<Reply> {
+    matches!(heard, Heard::Recipient(path) if path.starts_with(b"no")).then(|| Reply::new(550, "5.1.1 no"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn a_session_hears_and_says_the_same_however_the_bytes_are_cut(
+        bytes in conversation(), limits in limits(), seed in any::<u64>(),
+    ) {
+        let identity = Arc::new(Identity::new("test", limits));
+        let mut whole = Host::new(&identity, refuse);
+        whole.receive(&bytes, NOW);
+        let blocks = [bytes.chunks(1).collect(), Dice(seed).cut(&bytes)];
+        for blocks in blocks {
+            let mut cut = Host::new(&identity, refuse);
+            blocks.iter().for_each(|block| cut.receive(block, NOW));
+            prop_assert_eq!(&cut.heard, &whole.heard);
+            prop_assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
+            prop_assert_eq!(cut.server.is_closed(), whole.server.is_closed());
+        }
+    }
+
+    #[test]
+    fn every_command_line_has_one_reply(lines in proptest::collection::vec("[ -~]{0,40}", 0..30)) {
+        let mut host = Host::with_limits(Limits { errors: u32::MAX, ..Limits::default() });
+        let greeting = host.out.len();
+        // Without DATA and QUIT all that is sent are command lines.
+        let lines: Vec<_> = lines.iter().filter(|line| !line.to_ascii_uppercase().starts_with("QUIT")).collect();
+        lines.iter().for_each(|line| host.receive(format!("{line}\r\n").as_bytes(), NOW));
+        let replies = host.out[greeting..].split_inclusive(|byte| *byte == b'\n').filter(|line| line.get(3) == Some(&b' '));
+        prop_assert_eq!(replies.count(), lines.len());
+    }
+
+    #[test]
+    fn a_client_bears_any_bytes(bytes in replies(), seed in any::<u64>(), pipelining in pipelining()) {
+        let whole = client_run(&[&bytes], pipelining);
+        let cut = client_run(&Dice(seed).cut(&bytes), pipelining);
+        prop_assert_eq!(whole.0, cut.0, "the same replies are read however they are cut");
+        prop_assert_eq!(whole.1, cut.1);
+    }
+}
+
+fn pipelining() -> impl Strategy<Value = Pipelining> {
+    prop_oneof![Just(Pipelining::Off), Just(Pipelining::Group)]
+}
+
+/// What a bad server may say.
+fn replies() -> impl Strategy<Value = Vec<u8>> {
+    let words: Vec<&[u8]> = vec![
+        b"220 hi\r\n", b"250 ok\r\n", b"250-x\r\n250 PIPELINING\r\n", b"250-", b"354 go\r\n", b"354 go\r\n", b"450 no\r\n",
+        b"550 no\r\n", b"503 what\r\n", b"421 bye\r\n", b"221 bye\r\n", b"\r\n", b"\n", b"250", b"999 x\r\n", b"\0", b"25",
+    ];
+    let good = b"220 hi\r\n250-x\r\n250 PIPELINING\r\n250 ok\r\n250 ok\r\n354 go\r\n".to_vec();
+    let word = proptest::sample::select(words).prop_map(<[u8]>::to_vec);
+    let piece = prop_oneof![30 => word, 1 => proptest::collection::vec(any::<u8>(), 1..8)];
+    let rest = proptest::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat());
+    (prop_oneof![Just(Vec::new()), Just(good)], rest).prop_map(|(good, rest)| [good, rest].concat())
+}
+
+type Told = (Vec<String>, Option<Violation>);
+
+/// Plays a caller that always does what the session wants, after each reply: so what it says follows from the
+/// replies and not from their blocks.
+fn client_run(blocks: &[&[u8]], pipelining: Pipelining) -> Told {
+    let mut client = Client::new("me".into(), pipelining, NOW);
+    let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).unwrap());
+    let (mut told, mut out, mut begun) = (Vec::new(), Vec::new(), 0);
+    for block in blocks {
+        let mut input = *block;
+        loop {
+            match client.next_event(&mut input, NOW, &mut out) {
+                Ok(Some(event)) => told.push(format!("{:?} {} {:?}", event.to, event.reply.code(), event.ends)),
+                Ok(None) => break,
+                Err(violation) => return (told, Some(violation)),
+            }
+            match client.wants() {
+                Want::Transaction if begun < 5 => {
+                    begun += 1;
+                    client.begin(envelope.clone(), NOW, &mut out);
+                }
+                Want::Transaction => client.quit(NOW, &mut out),
+                Want::Message => client.message_sent(NOW),
+                Want::Replies | Want::Close => {}
+            }
+            assert!(client.wants() != Want::Replies || client.waits_for().is_some(), "it waits for something");
+        }
+        assert!(input.is_empty(), "a block is read to its end");
+    }
+    told.push(String::from_utf8(out).unwrap());
+    (told, None)
+}

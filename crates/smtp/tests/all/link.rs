@@ -1,0 +1,52 @@
+//! One direction of a connection in virtual time: blocks are cut anywhere and arrive late, in order.
+use crate::host::Dice;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Bytes under way.
+pub(crate) struct Link {
+    blocks: VecDeque<(Duration, Vec<u8>)>,
+    dice: Dice,
+    latest: Duration,
+    /// Bytes it still carries before it breaks.
+    left: u64,
+    pub(crate) carried: u64,
+}
+
+impl Link {
+    /// A link whose cuts and delays follow from `seed`, and that breaks after so many bytes.
+    pub(crate) fn new(seed: u64, breaks_after: u64) -> Self {
+        let blocks = VecDeque::new();
+        Self { blocks, dice: Dice(seed), latest: Duration::ZERO, left: breaks_after, carried: 0 }
+    }
+
+    /// Takes all of `bytes` and sends them off.
+    pub(crate) fn send(&mut self, bytes: &mut Vec<u8>, now: Duration) {
+        let carried = (bytes.len() as u64).min(self.left);
+        self.left -= carried;
+        self.carried += carried;
+        bytes.truncate(carried as usize);
+        let whole = self.dice.once_in(3);
+        let blocks = if whole && !bytes.is_empty() { vec![bytes.as_slice()] } else { self.dice.cut(bytes) };
+        for block in blocks {
+            let delay = Duration::from_micros(self.dice.roll(500));
+            self.latest = self.latest.max(now + delay);
+            self.blocks.push_back((self.latest, block.to_vec()));
+        }
+        bytes.clear();
+    }
+
+    /// When the next block arrives.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        self.blocks.front().map(|(at, _)| *at)
+    }
+
+    /// The block that arrives by then.
+    pub(crate) fn arrived(&mut self, now: Duration) -> Option<Vec<u8>> {
+        self.blocks.pop_front_if(|(at, _)| *at <= now).map(|(_, block)| block)
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.left == 0
+    }
+}

@@ -1,0 +1,10 @@
+//! The session cores from outside: dialogs, the two of them joined by a link, and what holds of any bytes.
+mod clocks;
+#[path = "../../../../tests/dialogs/dialog.rs"]
+mod dialog;
+mod dialogs;
+mod host;
+mod hostile;
+mod link;
+mod pair;
+mod rendered;

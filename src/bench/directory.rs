@@ -1,0 +1,178 @@
+//! The run directory: `mailrun-results/<UTC time>-<name>/`, or what `--out` says.
+//!
+//! ```text
+//! run.json  report.md                      the run
+//! source.json  source.hlog  source.stdout  source.stderr      each party's own
+//! ```
+use super::plan::{BenchOptions, PartyFiles};
+use crate::report;
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use journey::record::{Record, Role};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Where directories go that nobody named.
+const RESULTS: &str = "mailrun-results";
+
+/// Who named the directory, and so who may throw it away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Named {
+    ByUser,
+    ByTime,
+}
+
+/// A directory for one run.
+#[derive(Debug)]
+pub(super) struct RunDirectory {
+    path: PathBuf,
+    named: Named,
+}
+
+impl RunDirectory {
+    /// Makes the directory. An older run's result in a directory that the user named is removed first: if this run
+    /// fails, nobody must take the old one for it.
+    pub(super) fn create(options: &BenchOptions, started_at: Timestamp) -> Result<Self> {
+        match &options.out {
+            Some(path) => Self::of_user(path),
+            None => Self::of_time(Path::new(RESULTS), &options.name, started_at),
+        }
+    }
+
+    fn of_user(path: &Path) -> Result<Self> {
+        fs::create_dir_all(path).with_context(|| format!("cannot make the run directory {}", path.display()))?;
+        let directory = Self { path: absolute(path)?, named: Named::ByUser };
+        for name in ["run.json", "report.md"] {
+            remove(&directory.path.join(name))?;
+        }
+        Ok(directory)
+    }
+
+    fn of_time(results: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
+        fs::create_dir_all(results)
+            .with_context(|| format!("cannot make {}; --out names another place", results.display()))?;
+        let stem = format!("{}-{}", started_at.strftime("%Y%m%dT%H%M%SZ"), as_file_name(name));
+        for number in 1.. {
+            let path = results.join(if number == 1 { stem.clone() } else { format!("{stem}-{number}") });
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self { path: absolute(&path)?, named: Named::ByTime }),
+                // Two runs in one second.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error).with_context(|| format!("cannot make {}", path.display())),
+            }
+        }
+        unreachable!("numbers do not end")
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where a party writes.
+    pub(super) fn party(&self, role: Role) -> PartyFiles {
+        let file = |kind: &str| self.file(role, kind);
+        PartyFiles { record: file("json"), ledger: file("ledger"), intervals: file("hlog") }
+    }
+
+    /// `source.stderr` and the like.
+    pub(super) fn file(&self, role: Role, kind: &str) -> PathBuf {
+        self.path.join(format!("{}.{kind}", name(role)))
+    }
+
+    /// Writes the run's own files. A closed account has no more use for the parties' ledgers; an open one keeps
+    /// them, for they say which messages.
+    pub(super) fn keep(&mut self, record: &Record) -> Result<()> {
+        let json = serde_json::to_string_pretty(record).context("the record cannot be written as JSON")?;
+        self.write("run.json", &format!("{json}\n"))?;
+        self.write("report.md", &report::markdown(record))?;
+        if record.verdict.closed {
+            for role in [Role::Source, Role::Sink] {
+                remove(&self.file(role, "ledger"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what is left of a run that never was, where the user did not name the place.
+    pub(super) fn discard(&self) {
+        if self.named == Named::ByTime {
+            // The error that is on its way to the user matters more than a directory that stays.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.path.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// What reports and files call a party.
+pub(super) fn name(role: Role) -> &'static str {
+    match role {
+        Role::Source => "source",
+        Role::Relay => "relay",
+        Role::Sink => "sink",
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).with_context(|| format!("cannot tell where {} is", path.display()))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A run's name as a part of a path: whatever could lead elsewhere becomes a dash.
+fn as_file_name(name: &str) -> String {
+    let letter = |c: char| if c.is_alphanumeric() || "-_.".contains(c) { c } else { '-' };
+    let safe: String = name.chars().take(64).map(letter).collect();
+    safe.trim_start_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noon() -> Timestamp {
+        "2026-11-21T12:00:00Z".parse().expect("a time")
+    }
+
+    #[test]
+    fn a_directory_is_named_by_time_and_name() {
+        let results = tempfile::tempdir().expect("a directory");
+        let first = RunDirectory::of_time(results.path(), "quick", noon()).expect("made");
+        assert!(first.path().ends_with("20261121T120000Z-quick"), "{first:?}");
+        let second = RunDirectory::of_time(results.path(), "quick", noon()).expect("made");
+        assert!(second.path().ends_with("20261121T120000Z-quick-2"), "{second:?}");
+        second.discard();
+        assert!(!second.path().exists() && first.path().exists());
+    }
+
+    #[test]
+    fn a_name_cannot_lead_elsewhere() {
+        assert_eq!(as_file_name("../../etc/x y"), "-..-etc-x-y");
+        assert_eq!(as_file_name(".."), "");
+        assert_eq!(as_file_name(&"a".repeat(500)).len(), 64);
+    }
+
+    #[test]
+    fn a_named_directory_loses_only_an_older_result() {
+        let place = tempfile::tempdir().expect("a directory");
+        for name in ["run.json", "report.md", "mine.txt"] {
+            fs::write(place.path().join(name), "old").expect("written");
+        }
+        let directory = RunDirectory::of_user(place.path()).expect("made");
+        assert!(!place.path().join("run.json").exists() && !place.path().join("report.md").exists());
+        directory.discard();
+        assert!(place.path().join("mine.txt").exists());
+    }
+}

@@ -1,0 +1,131 @@
+//! What the parties wrote, made into the run's record: books closed, costs filled in, verdict spoken.
+use super::directory::RunDirectory;
+use super::parties::Watched;
+use super::plan::BenchOptions;
+use crate::host;
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use journey::account::{self, Arrivals, Between, Books};
+use journey::fold::fold;
+use journey::ledger::Ledger;
+use journey::record::{FORMAT, LedgerRow, Record, Role};
+use journey::stage::Stage;
+use journey::trace::RunId;
+use std::fs::File;
+use std::io::BufReader;
+
+/// What a source leaves.
+#[derive(Clone, Debug)]
+pub(super) struct PartyFinds {
+    /// Its own record.
+    pub(super) record: Record,
+    /// Units accepted, or delivered.
+    pub(super) units: Ledger,
+}
+
+/// What a sink leaves; no record where nothing of the run ever came to it.
+#[derive(Clone, Debug)]
+pub(super) struct SinkFinds {
+    pub(super) record: Option<Record>,
+    pub(super) units: Ledger,
+}
+
+impl From<PartyFinds> for SinkFinds {
+    fn from(finds: PartyFinds) -> Self {
+        Self { record: Some(finds.record), units: finds.units }
+    }
+}
+
+/// Why the run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It had done what was asked for.
+    OfItself,
+    /// SIGINT or SIGTERM.
+    Interrupted,
+}
+
+/// All that is left when the parties are gone.
+#[derive(Clone, Debug)]
+pub(super) struct Finds {
+    pub(super) run: RunId,
+    pub(super) source: PartyFinds,
+    /// `None` where nobody watched the far end.
+    pub(super) arrivals: Option<SinkFinds>,
+    pub(super) between: Between,
+    pub(super) ending: Ending,
+    pub(super) watched: Vec<Watched>,
+}
+
+/// Reads what a party wrote into the run directory.
+pub(super) fn party(directory: &RunDirectory, role: Role) -> Result<PartyFinds> {
+    let files = directory.party(role);
+    let unreadable = |path: &std::path::Path| format!("cannot read {}, which a party should have left", path.display());
+    let open = |path: &std::path::Path| File::open(path).map(BufReader::new).with_context(|| unreadable(path));
+    let record = serde_json::from_reader(open(&files.record)?).with_context(|| unreadable(&files.record))?;
+    let units = Ledger::read_from(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
+    Ok(PartyFinds { record, units })
+}
+
+/// Messages that the source heard 250 for.
+pub(super) fn accepted_messages(source: &Record) -> u64 {
+    source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum()
+}
+
+/// The run's record.
+pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds) -> Record {
+    let Finds { run, source, arrivals, between, ending, watched } = finds;
+    let ledger = settle(&source, arrivals.as_ref());
+    let folded = fold(source.record, arrivals.and_then(|sink| sink.record), ledger);
+    let mut record = Record {
+        format: FORMAT.to_owned(),
+        run_id: run.to_string(),
+        name: options.name.clone(),
+        started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        command: options.command.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: host::facts(),
+        ..folded
+    };
+    for seen in watched {
+        fill_costs(&mut record, &seen);
+    }
+    record.verdict = account::conclude(&record, between);
+    if ending == Ending::Interrupted {
+        record.verdict.reasons.push("The run was interrupted before its end: it is shorter than asked for.".to_owned());
+    }
+    record
+}
+
+fn settle(source: &PartyFinds, sink: Option<&SinkFinds>) -> LedgerRow {
+    let books = &source.record.ledger;
+    let accepted = books.accepted.unwrap_or_default();
+    account::settle(Books {
+        recipients_created: books.created.unwrap_or_default(),
+        accepted: &source.units,
+        arrivals: sink.map(arrivals),
+        // A source knows no deliveries: to it, what was accepted is in flight as well.
+        open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
+        overflow: books.overflow.unwrap_or_default(),
+    })
+}
+
+fn arrivals(sink: &SinkFinds) -> Arrivals<'_> {
+    let books = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
+    Arrivals {
+        units: &sink.units,
+        duplicates: books.duplicates.unwrap_or_default(),
+        corrupt: books.corrupt.unwrap_or_default(),
+        foreign: books.foreign.unwrap_or_default(),
+        untimed: books.untimed.unwrap_or_default(),
+        overflow: books.overflow.unwrap_or_default(),
+    }
+}
+
+/// What was seen from outside is complete to the party's end; its own figures stop when it wrote them.
+fn fill_costs(record: &mut Record, seen: &Watched) {
+    if let Some(party) = record.parties.iter_mut().find(|party| party.role == seen.role) {
+        seen.usage.fill(party);
+        party.command.clone_from(&seen.command);
+    }
+}

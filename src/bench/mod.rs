@@ -1,0 +1,101 @@
+//! The bench: starts the parties of a run as processes, watches them, and folds what they wrote into one record.
+//!
+//! ```text
+//! plan ─→ directory ─→ course ───────────────────────────────→ gather ─→ run.json, report.md
+//!          (files)      sink up → source runs → drain → stop    (records + ledgers → account → verdict)
+//! ```
+//!
+//! A run never disturbs itself: the parties are processes of their own, measured by `probe` from outside, and this
+//! process does nothing but wait, draw a bar four times a second and, at the end, the sums.
+mod course;
+mod directory;
+mod far_sink;
+mod gather;
+mod parties;
+mod plan;
+mod progress;
+#[cfg(test)]
+mod rehearsal;
+
+use crate::interrupt::Asked;
+use crate::party;
+use anyhow::{Context, Result};
+use course::Course;
+use directory::RunDirectory;
+use far_sink::FarSink;
+use journey::account::Between;
+use journey::record::{Record, Role};
+pub(crate) use plan::{BenchOptions, Target};
+use std::path::{Path, PathBuf};
+
+/// What a bench leaves.
+#[derive(Clone, Debug)]
+pub(crate) struct BenchOutcome {
+    /// All that the run learned.
+    pub(crate) record: Record,
+    /// Where it is written down.
+    pub(crate) directory: PathBuf,
+}
+
+/// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a report.
+///
+/// # Errors
+///
+/// If it could not run: a party did not start or died, nothing listens, the directory cannot be written.
+pub(crate) fn run(options: BenchOptions) -> Result<BenchOutcome> {
+    let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
+    run_with(&program, &options)
+}
+
+/// Runs the bench with `program` as source and sink.
+fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
+    let started_at = jiff::Timestamp::now();
+    let far_sink = options.target.far_sink().map(FarSink::reach).transpose()?;
+    let mut directory = RunDirectory::create(options, started_at)?;
+    let result = conduct(program, options, far_sink.as_ref(), &directory).and_then(|finds| {
+        let record = gather::record(options, started_at, finds);
+        directory.keep(&record)?;
+        Ok(record)
+    });
+    match result {
+        Ok(record) => Ok(BenchOutcome { record, directory: directory.path().to_owned() }),
+        Err(error) => {
+            directory.discard();
+            Err(error)
+        }
+    }
+}
+
+/// Sends the load from end to end and collects what each party wrote.
+fn conduct(
+    program: &Path,
+    options: &BenchOptions,
+    far_sink: Option<&FarSink>,
+    directory: &RunDirectory,
+) -> Result<gather::Finds> {
+    let run = party::fresh_run_id()?;
+    let mut course = Course::new(options)?;
+    let target = match &options.target {
+        Target::OwnSink => course.start_sink(parties::Order::sink(program, options, run, directory))?,
+        Target::Server { address, .. } => address.clone(),
+    };
+    course.follow_source(parties::Order::source(program, options, run, directory, &target))?;
+    let source = gather::party(directory, Role::Source)?;
+    let arrivals = match (&options.target, far_sink) {
+        (Target::OwnSink, _) => {
+            course.drain_sink(gather::accepted_messages(&source.record))?;
+            Some(gather::party(directory, Role::Sink)?.into())
+        }
+        (Target::Server { .. }, Some(sink)) => Some(sink.await_arrivals(run, &source.units, &mut course)?),
+        (Target::Server { .. }, None) => None,
+    };
+    let between = match options.target {
+        Target::OwnSink => Between::Nothing,
+        Target::Server { .. } => Between::Server,
+    };
+    let ending = match course.asked() {
+        Asked::Nothing => gather::Ending::OfItself,
+        _ => gather::Ending::Interrupted,
+    };
+    Ok(gather::Finds { run, source, arrivals, between, ending, watched: course.finish() })
+}

@@ -1,0 +1,309 @@
+//! Parties as child processes: started, listened to, measured, stopped.
+//!
+//! ```text
+//!            ┌ stdout ─→ a thread: each line to source.stdout, each event to the bench
+//! Process ───┤ stderr ─→ source.stderr; its last line says why it could not run
+//!            └ /proc/PID every 250 ms, and once more when it has ended and is not yet waited for
+//! ```
+//!
+//! Each child leads a process group of its own, so that a Ctrl-C at the terminal reaches the bench alone, and the
+//! bench stops the source before the sink. Whatever happens, a `Process` that goes out of scope is killed.
+use super::directory::{self, RunDirectory};
+use super::plan::{BenchOptions, PartyFiles};
+use crate::live::Event;
+use crate::usage::{self, Usage};
+use anyhow::{Context, Result, bail};
+use journey::record::Role;
+use journey::trace::RunId;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Between two looks at a party's usage.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// What is to be started.
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    pub(super) role: Role,
+    pub(super) program: PathBuf,
+    pub(super) arguments: Vec<String>,
+    pub(super) stdout: PathBuf,
+    pub(super) stderr: PathBuf,
+}
+
+impl Order {
+    /// The bench's own sink.
+    pub(super) fn sink(program: &Path, options: &BenchOptions, run: RunId, directory: &RunDirectory) -> Self {
+        Self::new(program, directory, Role::Sink, |files| options.sink_arguments(run, files))
+    }
+
+    /// The source, with `target` to send to.
+    pub(super) fn source(
+        program: &Path,
+        options: &BenchOptions,
+        run: RunId,
+        directory: &RunDirectory,
+        target: &str,
+    ) -> Self {
+        Self::new(program, directory, Role::Source, |files| options.source_arguments(run, files, target))
+    }
+
+    fn new(
+        program: &Path,
+        directory: &RunDirectory,
+        role: Role,
+        arguments: impl FnOnce(&PartyFiles) -> Vec<String>,
+    ) -> Self {
+        Self {
+            role,
+            program: program.to_owned(),
+            arguments: arguments(&directory.party(role)),
+            stdout: directory.file(role, "stdout"),
+            stderr: directory.file(role, "stderr"),
+        }
+    }
+}
+
+/// What was seen of a party that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    pub(super) role: Role,
+    pub(super) command: Vec<String>,
+    pub(super) usage: Usage,
+}
+
+/// A party that was started and is ours to stop.
+#[derive(Debug)]
+pub(super) struct Process {
+    role: Role,
+    command: Vec<String>,
+    child: Child,
+    listener: Option<JoinHandle<()>>,
+    stderr: PathBuf,
+    usage: Usage,
+    looked_at: Instant,
+    ended: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts it; its events go to `events`.
+    pub(super) fn start(order: Order, events: Sender<(Role, Event)>) -> Result<Self> {
+        let name = directory::name(order.role);
+        let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        let transcript = create(&order.stdout)?;
+        let mut child = Command::new(&order.program)
+            .args(&order.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(create(&order.stderr)?)
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start the {name}"))?;
+        let stdout = child.stdout.take().expect("it was piped");
+        let role = order.role;
+        let listener = std::thread::Builder::new()
+            .name(format!("{name} stdout"))
+            .spawn(move || listen(BufReader::new(stdout), transcript, role, &events))
+            .context("cannot start a thread")?;
+        let program = order.program.to_string_lossy().into_owned();
+        Ok(Self {
+            role,
+            command: std::iter::once(program).chain(order.arguments).collect(),
+            child,
+            listener: Some(listener),
+            stderr: order.stderr,
+            usage: Usage::default(),
+            looked_at: Instant::now(),
+            ended: None,
+        })
+    }
+
+    /// Measures it now and then, and says whether it has ended. Its last figures are taken before it is waited
+    /// for: until then `/proc` still has them, and no other process can have its number.
+    pub(super) fn poll(&mut self) -> Result<Option<ExitStatus>> {
+        if self.ended.is_some() {
+            return Ok(self.ended);
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let has_ended = waitid(WaitId::Pid(self.pid()), options).context("cannot wait for a party")?.is_some();
+        if has_ended || self.looked_at.elapsed() >= LOOK_EVERY {
+            self.looked_at = Instant::now();
+            if let Some(seen) = usage::of(self.child.id()) {
+                self.usage = self.usage.then(seen);
+            }
+        }
+        if has_ended {
+            self.ended = Some(self.reap().context("cannot wait for a party")?);
+        }
+        Ok(self.ended)
+    }
+
+    /// Asks it to stop and write its files.
+    pub(super) fn terminate(&self) {
+        if self.ended.is_none() {
+            // It may have ended by itself meanwhile; not being waited for, its number is still its own.
+            let _ = kill_process(self.pid(), Signal::TERM);
+        }
+    }
+
+    /// Whether it ran: 0 is yes, 1 is a yes whose ledger does not close by its own knowledge.
+    pub(super) fn judge(&self, status: ExitStatus) -> Result<()> {
+        let name = directory::name(self.role);
+        match status.code() {
+            Some(0 | 1) => Ok(()),
+            Some(code) => bail!("the {name} could not run: {}", self.last_words(&format!("it exited with {code}"))),
+            None => bail!("the {name} died ({status}): {}", self.last_words("it said nothing")),
+        }
+    }
+
+    /// The last line that it wrote on its standard error, or `otherwise`.
+    pub(super) fn last_words(&self, otherwise: &str) -> String {
+        let said = fs::read(&self.stderr).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let line = said.lines().rev().map(str::trim).find(|line| !line.is_empty());
+        line.map_or_else(|| otherwise.to_owned(), |line| line.strip_prefix("mailrun: ").unwrap_or(line).to_owned())
+    }
+
+    /// What was seen of it.
+    pub(super) fn watched(&self) -> Watched {
+        Watched { role: self.role, command: self.command.clone(), usage: self.usage }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Kills what is left of its process group, waits for it, and hears the last of what it said.
+    fn reap(&mut self) -> std::io::Result<ExitStatus> {
+        // Not being waited for, its number, and so its group's, is still its own. A child of its own that lived on
+        // would keep the pipe open and the listener waiting.
+        let _ = kill_process_group(self.pid(), Signal::KILL);
+        let status = self.child.wait()?;
+        if let Some(listener) = self.listener.take() {
+            // A panic in it has nothing to add.
+            let _ = listener.join();
+        }
+        Ok(status)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            let _ = self.reap();
+        }
+    }
+}
+
+/// Hands on each event and keeps each line, until the party closes its output.
+fn listen(stdout: impl BufRead, mut transcript: File, role: Role, events: &Sender<(Role, Event)>) {
+    for line in stdout.split(b'\n').map_while(Result::ok) {
+        // A full disk must not stop the run; the record at its end will say so.
+        let _ = transcript.write_all(&line).and_then(|()| transcript.write_all(b"\n"));
+        if let Some(event) = Event::from_line(&String::from_utf8_lossy(&line)) {
+            // The bench may have given up; the party is then being stopped.
+            let _ = events.send((role, event));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use tempfile::TempDir;
+
+    struct Shell {
+        process: Process,
+        events: Receiver<(Role, Event)>,
+        place: TempDir,
+    }
+
+    fn shell(script: &str) -> Shell {
+        let place = tempfile::tempdir().expect("a directory");
+        let order = Order {
+            role: Role::Sink,
+            program: "/bin/sh".into(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            stdout: place.path().join("sink.stdout"),
+            stderr: place.path().join("sink.stderr"),
+        };
+        let (sender, events) = channel();
+        Shell { process: Process::start(order, sender).expect("started"), events, place }
+    }
+
+    fn wait(process: &mut Process) -> ExitStatus {
+        let limit = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < limit {
+            if let Some(status) = process.poll().expect("polled") {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("it did not end in time");
+    }
+
+    #[test]
+    fn its_lines_become_events_and_are_kept() {
+        let mut shell = shell(r#"echo '{"event":"done"}'; echo chatter"#);
+        let status = wait(&mut shell.process);
+        assert!(shell.process.judge(status).is_ok());
+        assert_eq!(shell.events.try_iter().collect::<Vec<_>>(), [(Role::Sink, Event::Done)]);
+        let kept = fs::read_to_string(shell.place.path().join("sink.stdout")).expect("kept");
+        assert_eq!(kept, "{\"event\":\"done\"}\nchatter\n");
+    }
+
+    #[test]
+    fn its_last_words_explain_its_failure() {
+        let mut shell = shell("echo warning >&2; echo 'mailrun: cannot listen on 127.0.0.1:1' >&2; exit 2");
+        let status = wait(&mut shell.process);
+        let error = shell.process.judge(status).expect_err("it failed");
+        assert_eq!(error.to_string(), "the sink could not run: cannot listen on 127.0.0.1:1");
+    }
+
+    #[test]
+    fn a_party_killed_by_a_stranger_is_said_to_have_died() {
+        let mut shell = shell("kill -9 $$");
+        let status = wait(&mut shell.process);
+        let error = shell.process.judge(status).expect_err("it died").to_string();
+        assert!(error.starts_with("the sink died (signal: 9"), "{error}");
+    }
+
+    #[test]
+    fn its_processor_time_is_complete_though_it_has_ended() {
+        // Longer than one look, so that memory is seen; its processor time is read from the ended process.
+        let mut shell = shell("i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done");
+        wait(&mut shell.process);
+        let usage = shell.process.watched().usage;
+        assert!(usage.user_s + usage.sys_s > 0.0, "{usage:?}");
+    }
+
+    #[test]
+    fn a_process_out_of_scope_is_killed() {
+        let shell = shell("sleep 600 & wait");
+        let pid = shell.process.child.id();
+        drop(shell.process);
+        assert!(usage::of(pid).is_none());
+    }
+
+    #[test]
+    fn it_is_asked_before_it_is_killed() {
+        let script = r#"trap 'echo "{\"event\":\"done\"}"; exit 0' TERM
+            echo '{"event":"listening","smtp":[],"http":null}'
+            while :; do sleep 0.05; done"#;
+        let mut shell = shell(script);
+        let listening = shell.events.recv_timeout(Duration::from_secs(20)).expect("it listens");
+        assert!(matches!(listening, (Role::Sink, Event::Listening { .. })));
+        shell.process.terminate();
+        let status = wait(&mut shell.process);
+        assert_eq!(status.code(), Some(0));
+        assert_eq!(shell.events.try_iter().last(), Some((Role::Sink, Event::Done)));
+    }
+}

@@ -1,0 +1,195 @@
+//! What the bench is to do, and the command lines that follow from it.
+use journey::record::{Arrival, Pipelining, Workload};
+use journey::trace::RunId;
+use std::path::{Path, PathBuf};
+
+/// How long a bench runs that was given neither a number of messages nor a time.
+const DEFAULT_DURATION_S: f64 = 10.0;
+
+/// Everything a bench is told.
+#[derive(Clone, Debug)]
+pub(crate) struct BenchOptions {
+    /// What the user calls the run.
+    pub(crate) name: String,
+    /// The run directory; `None` for a new one under `mailrun-results/`.
+    pub(crate) out: Option<PathBuf>,
+    /// Where the load goes.
+    pub(crate) target: Target,
+    /// The load. Its `target`, `tls`, `protocol` and `chunking` are the source's to fill.
+    pub(crate) workload: Workload,
+    /// More options for the source, word by word.
+    pub(crate) source_options: Vec<String>,
+    /// More options for the sink, its faults among them, word by word.
+    pub(crate) sink_options: Vec<String>,
+    /// The command line that was typed.
+    pub(crate) command: Vec<String>,
+}
+
+/// Where the load goes and who watches the far end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// To a sink that the bench starts for itself.
+    OwnSink,
+    /// To a server that is running.
+    Server {
+        /// HOST:PORT.
+        address: String,
+        /// The status address of the mailrun sink at the end of the chain; `None` if there is none, and then
+        /// delivery is unknown.
+        sink: Option<String>,
+    },
+}
+
+impl Target {
+    /// The status address of a sink that is running.
+    pub(super) fn far_sink(&self) -> Option<&str> {
+        match self {
+            Self::OwnSink => None,
+            Self::Server { sink, .. } => sink.as_deref(),
+        }
+    }
+}
+
+/// Where a party writes its results.
+#[derive(Clone, Debug)]
+pub(super) struct PartyFiles {
+    pub(super) record: PathBuf,
+    pub(super) ledger: PathBuf,
+    pub(super) intervals: PathBuf,
+}
+
+impl BenchOptions {
+    /// How long it may run: what was asked for, or ten seconds where there is no other end.
+    pub(super) fn duration_limit_s(&self) -> Option<f64> {
+        let workload = &self.workload;
+        workload.duration_limit_s.or(workload.messages.is_none().then_some(DEFAULT_DURATION_S))
+    }
+
+    /// `mailrun sink …`
+    pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles) -> Vec<String> {
+        let mut words = vec!["sink".to_owned()];
+        push(&mut words, "--listen", "127.0.0.1:0");
+        push(&mut words, "--seed", self.workload.seed);
+        push_party(&mut words, run, files);
+        words.extend(self.sink_options.iter().cloned());
+        words
+    }
+
+    /// `mailrun source …`
+    pub(super) fn source_arguments(&self, run: RunId, files: &PartyFiles, target: &str) -> Vec<String> {
+        let workload = &self.workload;
+        let mut words = vec!["source".to_owned()];
+        push(&mut words, "--to", target);
+        if let Some(messages) = workload.messages {
+            push(&mut words, "--messages", messages);
+        }
+        if let Some(limit_s) = self.duration_limit_s() {
+            push(&mut words, "--duration", format!("{}ms", (limit_s * 1e3).round() as u64));
+        }
+        push(&mut words, "--sessions", workload.sessions);
+        push(&mut words, "--size", workload.message_bytes);
+        push(&mut words, "--recipients", workload.recipients);
+        push(&mut words, "--pipelining", pipelining(workload.pipelining));
+        push(&mut words, "--seed", workload.seed);
+        words.extend(reuse(workload.reuse));
+        push_pace(&mut words, workload);
+        push_party(&mut words, run, files);
+        words.extend(self.source_options.iter().cloned());
+        words
+    }
+}
+
+fn push(words: &mut Vec<String>, option: &str, value: impl ToString) {
+    words.extend([option.to_owned(), value.to_string()]);
+}
+
+fn push_party(words: &mut Vec<String>, run: RunId, files: &PartyFiles) {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    push(words, "--run-id", run);
+    push(words, "--json", path(&files.record));
+    push(words, "--ledger", path(&files.ledger));
+    push(words, "--hlog", path(&files.intervals));
+    push(words, "--live", "json");
+}
+
+fn push_pace(words: &mut Vec<String>, workload: &Workload) {
+    let arrival = match workload.arrival {
+        Arrival::Closed => return,
+        Arrival::Constant => "constant",
+        Arrival::Poisson => "poisson",
+    };
+    if let Some(rate) = workload.rate_per_s {
+        push(words, "--rate", rate);
+        push(words, "--arrival", arrival);
+    }
+}
+
+fn pipelining(pipelining: Pipelining) -> &'static str {
+    match pipelining {
+        Pipelining::Off => "off",
+        Pipelining::Group => "group",
+        Pipelining::Stream => "stream",
+    }
+}
+
+/// A connection for each message needs no word.
+fn reuse(messages: Option<u64>) -> Option<String> {
+    match messages {
+        Some(1) => None,
+        Some(number) => Some(format!("--reuse={number}")),
+        None => Some("--reuse".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(workload: Workload) -> BenchOptions {
+        BenchOptions {
+            name: "quick".to_owned(),
+            out: None,
+            target: Target::OwnSink,
+            workload,
+            source_options: vec!["--workers".to_owned(), "2".to_owned()],
+            sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
+            command: Vec::new(),
+        }
+    }
+
+    fn files() -> PartyFiles {
+        PartyFiles { record: "d/p.json".into(), ledger: "d/p.ledger".into(), intervals: "d/p.hlog".into() }
+    }
+
+    fn source_line(workload: Workload) -> String {
+        options(workload).source_arguments(RunId([1; 16]), &files(), "127.0.0.1:25").join(" ")
+    }
+
+    #[test]
+    fn a_bench_without_an_end_takes_ten_seconds() {
+        assert!(source_line(Workload::default()).contains("--duration 10000ms"));
+        let counted = source_line(Workload { messages: Some(5), ..Workload::default() });
+        assert!(counted.contains("--messages 5") && !counted.contains("--duration"), "{counted}");
+    }
+
+    #[test]
+    fn reuse_is_said_in_the_sources_words() {
+        assert_eq!(reuse(Some(1)), None);
+        assert_eq!(reuse(Some(20)).as_deref(), Some("--reuse=20"));
+        assert_eq!(reuse(None).as_deref(), Some("--reuse"));
+    }
+
+    #[test]
+    fn open_loop_is_handed_on_and_closed_loop_is_silent() {
+        let open = Workload { arrival: Arrival::Poisson, rate_per_s: Some(1_000.0), ..Workload::default() };
+        assert!(source_line(open).contains("--rate 1000 --arrival poisson"));
+        assert!(!source_line(Workload::default()).contains("--rate"));
+    }
+
+    #[test]
+    fn a_sink_is_told_its_faults() {
+        let words = options(Workload::default()).sink_arguments(RunId([1; 16]), &files()).join(" ");
+        assert!(words.starts_with("sink --listen 127.0.0.1:0 "), "{words}");
+        assert!(words.ends_with("--json d/p.json --ledger d/p.ledger --hlog d/p.hlog --live json --drop 0.001"));
+    }
+}

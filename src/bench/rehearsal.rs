@@ -1,0 +1,174 @@
+//! Runs of the bench with a shell script for a source and a sink: what the bench itself does, without any mail.
+use super::plan::{BenchOptions, Target};
+use super::{BenchOutcome, run_with};
+use crate::report::sample;
+use anyhow::Result;
+use journey::ledger::Ledger;
+use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Units that the script's source says were accepted.
+const UNITS: u64 = 1_000;
+
+/// Copies prepared results to where it is told to write, says what a party says, and ends as told.
+const SCRIPT: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+role=$1
+while [ $# -gt 1 ]; do
+  case $1 in --json) json=$2 ;; --ledger) ledger=$2 ;; esac
+  shift
+done
+finish() { cp "$here/$role.json" "$json"; cp "$here/$role.ledger" "$ledger"; echo '{"event":"done"}'; exit 0; }
+. "$here/$role.sh"
+"#;
+
+const GOOD_SINK: &str = r#"trap finish TERM
+echo '{"event":"listening","smtp":["127.0.0.1:40001"],"http":null}'
+echo '{"event":"progress","elapsed_s":1,"delivered":1000}'
+while :; do sleep 0.02; done
+"#;
+
+const GOOD_SOURCE: &str = r#"echo '{"event":"progress","elapsed_s":1,"accepted":1000}'
+finish
+"#;
+
+/// Options for a run that nobody sees.
+pub(super) fn options() -> BenchOptions {
+    BenchOptions {
+        name: "rehearsal".to_owned(),
+        out: None,
+        target: Target::OwnSink,
+        workload: Workload { messages: Some(UNITS), ..Workload::default() },
+        source_options: Vec::new(),
+        sink_options: Vec::new(),
+        command: vec!["mailrun".to_owned(), "bench".to_owned()],
+    }
+}
+
+/// A ledger with sequence numbers 0 to `units`.
+pub(super) fn ledger(units: u64) -> Ledger {
+    let mut ledger = Ledger::default();
+    for sequence in 0..units {
+        ledger.mark(sequence, 0);
+    }
+    ledger
+}
+
+/// The same as a file.
+pub(super) fn ledger_bytes(units: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    ledger(units).write_to(&mut bytes).expect("a vector takes all");
+    bytes
+}
+
+struct Rehearsal {
+    place: TempDir,
+}
+
+impl Rehearsal {
+    /// `source` and `sink` are the rest of the script; of the accepted units `delivered` arrive.
+    fn new(source: &str, sink: &str, delivered: u64) -> Self {
+        let place = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, bytes: &[u8]| fs::write(place.path().join(name), bytes).expect("written");
+        write("mailrun", SCRIPT.as_bytes());
+        write("source.sh", source.as_bytes());
+        write("sink.sh", sink.as_bytes());
+        write("source.ledger", &ledger_bytes(UNITS));
+        write("sink.ledger", &ledger_bytes(delivered));
+        write("source.json", &serde_json::to_vec(&source_record()).expect("JSON"));
+        write("sink.json", &serde_json::to_vec(&sink_record(delivered)).expect("JSON"));
+        let script = place.path().join("mailrun");
+        fs::set_permissions(script, fs::Permissions::from_mode(0o755)).expect("made executable");
+        Self { place }
+    }
+
+    fn results(&self) -> PathBuf {
+        self.place.path().join("results")
+    }
+
+    fn run(&self) -> Result<BenchOutcome> {
+        let options = BenchOptions { out: Some(self.results()), ..options() };
+        run_with(&self.place.path().join("mailrun"), &options)
+    }
+}
+
+fn source_record() -> Record {
+    let mut record = sample::held();
+    record.parties.retain(|party| party.role == Role::Source);
+    record.stages = record.stages.into_iter().take(2).map(|row| StageRow { count: UNITS, ..row }).collect();
+    record.ledger = LedgerRow {
+        created: Some(UNITS),
+        accepted: Some(UNITS),
+        rejected: Some(0),
+        in_flight: Some(UNITS),
+        ..LedgerRow::default()
+    };
+    record
+}
+
+fn sink_record(delivered: u64) -> Record {
+    let mut record = sample::sink_alone();
+    record.stages[0].count = delivered;
+    record.ledger.delivered = Some(delivered);
+    record
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn a_run_is_folded_written_and_reported() {
+    let rehearsal = Rehearsal::new(GOOD_SOURCE, GOOD_SINK, UNITS);
+    let outcome = rehearsal.run().expect("it runs");
+    let record = &outcome.record;
+    assert!(record.verdict.closed, "{:?}", record.verdict);
+    assert_eq!((record.ledger.delivered, record.ledger.lost), (Some(UNITS), Some(0)));
+    assert_eq!(record.parties.len(), 2);
+    assert!(record.parties.iter().all(|party| party.user_s.is_some() && party.command.len() > 5));
+    assert_eq!(outcome.directory, rehearsal.results());
+    let written: Record = serde_json::from_str(&read(&rehearsal.results().join("run.json"))).expect("a record");
+    assert_eq!(&written, record);
+    assert!(read(&rehearsal.results().join("report.md")).contains("**HELD"));
+    assert!(read(&rehearsal.results().join("source.stdout")).contains("done"));
+    assert!(!rehearsal.results().join("sink.ledger").exists(), "a closed account keeps no ledgers");
+}
+
+#[test]
+fn what_the_sink_lacks_is_lost() {
+    let sink = GOOD_SINK.replace("\"delivered\":1000", "\"delivered\":990");
+    let outcome = Rehearsal::new(GOOD_SOURCE, &sink, 990).run().expect("it runs");
+    assert!(!outcome.record.verdict.closed);
+    assert_eq!(outcome.record.ledger.lost, Some(10));
+    assert!(outcome.record.verdict.reasons.iter().any(|reason| reason.contains("lost 10")));
+}
+
+#[test]
+fn a_sink_that_cannot_start_says_why() {
+    let sink = "echo 'mailrun: cannot listen on 127.0.0.1:25: permission denied' >&2; exit 2";
+    let error = Rehearsal::new(GOOD_SOURCE, sink, 0).run().expect_err("it cannot");
+    assert_eq!(error.to_string(), "the sink could not run: cannot listen on 127.0.0.1:25: permission denied");
+}
+
+#[test]
+fn a_source_that_cannot_run_says_why() {
+    let source = "echo 'mailrun: nothing listens on 127.0.0.1:40001' >&2; exit 2";
+    let error = Rehearsal::new(source, GOOD_SINK, 0).run().expect_err("it cannot");
+    assert_eq!(error.to_string(), "the source could not run: nothing listens on 127.0.0.1:40001");
+}
+
+#[test]
+fn a_sink_that_dies_ends_the_run() {
+    let sink = "echo '{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}'; sleep 0.2; kill -9 $$";
+    let error = Rehearsal::new("sleep 600", sink, 0).run().expect_err("it cannot go on").to_string();
+    assert!(error.starts_with("the sink died (signal: 9"), "{error}");
+}
+
+#[test]
+fn a_party_without_results_is_an_error() {
+    let error = Rehearsal::new("exit 0", GOOD_SINK, 0).run().expect_err("nothing was written").to_string();
+    assert!(error.contains("source.json"), "{error}");
+}

@@ -1,0 +1,86 @@
+//! `mailrun bench`: what was typed, to what it means.
+use super::sink::FaultsTyped;
+use super::source::Load;
+use crate::bench::{self, BenchOptions, Target};
+use anyhow::Result;
+use clap::Args;
+use journey::account;
+use journey::record::Workload;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Runs a source against a sink, or a server of yours, and reports
+///
+/// Without options: a sink on a free port of this host, 100 sessions, 400-byte messages, a connection each, ten
+/// seconds. Writes mailrun-results/TIME-NAME/ with run.json, report.md and interval logs.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Typed {
+    #[command(flatten)]
+    load: Load,
+    /// A server that is running already, in place of the bench's own sink.
+    #[arg(long, value_name = "HOST:PORT")]
+    to: Option<String>,
+    /// The mailrun sink (its --http address) at the end of whatever that server feeds: it closes the ledger.
+    #[arg(long, value_name = "http://HOST:PORT", requires = "to")]
+    sink: Option<String>,
+    /// What reports call the run.
+    #[arg(long, value_name = "NAME", default_value = "bench")]
+    name: String,
+    /// The run directory, in place of a new one below mailrun-results.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Send to public addresses too: the server is yours.
+    #[arg(long)]
+    allow_public: bool,
+    #[command(flatten)]
+    faults: FaultsTyped,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun bench
+  mailrun bench --messages 200000 --sessions 100 --reuse --out D
+  mailrun bench --rate 2000 --arrival poisson --duration 30s
+  mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025   a relay that feeds a mailrun sink
+  mailrun bench --drop 0.001                                     shows that the ledger finds what is lost";
+
+impl Typed {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let faults = self.faults.words();
+        if self.to.is_some() && !faults.is_empty() {
+            anyhow::bail!("{} is for the bench's own sink: start yours with it", faults[0]);
+        }
+        let load = &self.load;
+        let workload = Workload {
+            messages: load.messages,
+            duration_limit_s: load.duration.map(|limit| limit.as_secs_f64()),
+            recipients: load.recipients,
+            sessions: load.sessions,
+            message_bytes: load.size,
+            reuse: load.reuse(),
+            pipelining: load.pipelining.into(),
+            arrival: load.arrival.with(load.rate),
+            rate_per_s: load.rate,
+            seed: load.seed,
+            ..Workload::default()
+        };
+        let target = match self.to {
+            Some(address) => Target::Server { address, sink: self.sink },
+            None => Target::OwnSink,
+        };
+        let source_options = self.allow_public.then(|| "--allow-public".to_owned()).into_iter().collect();
+        let outcome = bench::run(BenchOptions {
+            name: self.name,
+            out: self.out,
+            target,
+            workload,
+            source_options,
+            sink_options: faults,
+            command: std::env::args().collect(),
+        })?;
+        super::print(&outcome.record)?;
+        eprintln!("written to {}", outcome.directory.display());
+        Ok(if account::held(&outcome.record) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+}

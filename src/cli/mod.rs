@@ -1,0 +1,196 @@
+//! What was typed, to what it means; and errors to exit codes.
+//!
+//! 0 it held; 1 the ledger does not close or a threshold failed; 2 it could not run, with one line that says why.
+mod bench;
+mod sink;
+mod source;
+mod values;
+
+use crate::party::{Live, Outputs};
+use crate::report::{self, Ink};
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use journey::account;
+use journey::record::Record;
+use journey::{RunId, record};
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Columns of a report that goes to a file or a pipe.
+const PLAIN_WIDTH: usize = 100;
+
+/// Measures how fast mail really gets through: from the moment a message should have been sent to the moment the
+/// last hop has it, with every message accounted for.
+#[derive(Debug, Parser)]
+#[command(name = "mailrun", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Typed {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun bench                                       source and sink on this host, ten seconds, a report
+  mailrun bench --messages 200000 --sessions 100 --reuse --out D
+  mailrun sink --listen 127.0.0.1:2525                takes mail and counts it
+  mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and times it
+
+Exit status: 0 it held; 1 the ledger does not close or a goal was missed; 2 it could not run.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Bench(bench::Typed),
+    Source(source::Typed),
+    Sink(sink::Typed),
+}
+
+/// Where a source or a sink writes what it learned.
+#[derive(Debug, Args)]
+struct OutputsTyped {
+    /// Write the run record (mailrun-run/1) to FILE.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write which (message, recipient) were accepted, or arrived, to FILE.
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<PathBuf>,
+    /// Write an HdrHistogram interval log to FILE.
+    #[arg(long, value_name = "FILE")]
+    hlog: Option<PathBuf>,
+    /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
+    live: LiveTyped,
+    /// The run's id, 32 hexadecimal digits.
+    #[arg(long, value_name = "HEX", hide = true)]
+    run_id: Option<RunId>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LiveTyped {
+    Line,
+    Json,
+    Off,
+}
+
+impl OutputsTyped {
+    fn outputs(&self) -> Outputs {
+        let live = match self.live {
+            LiveTyped::Line => Live::Line,
+            LiveTyped::Json => Live::Json,
+            LiveTyped::Off => Live::Off,
+        };
+        Outputs { json: self.json.clone(), ledger: self.ledger.clone(), hlog: self.hlog.clone(), live }
+    }
+}
+
+/// How commands run ahead of replies, as typed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum PipeliningTyped {
+    /// One command at a time
+    Off,
+    /// MAIL, RCPT and DATA in one write
+    Group,
+    /// The message and the next MAIL, RCPT and DATA in one write
+    Stream,
+}
+
+impl From<PipeliningTyped> for record::Pipelining {
+    fn from(typed: PipeliningTyped) -> Self {
+        match typed {
+            PipeliningTyped::Off => Self::Off,
+            PipeliningTyped::Group => Self::Group,
+            PipeliningTyped::Stream => Self::Stream,
+        }
+    }
+}
+
+/// How messages are spread over time, as typed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ArrivalTyped {
+    /// At even distances
+    Constant,
+    /// At exponentially distributed distances
+    Poisson,
+}
+
+impl ArrivalTyped {
+    /// Open loop where a rate was given, closed loop where none was.
+    fn with(self, rate: Option<f64>) -> record::Arrival {
+        match (rate, self) {
+            (None, _) => record::Arrival::Closed,
+            (Some(_), Self::Constant) => record::Arrival::Constant,
+            (Some(_), Self::Poisson) => record::Arrival::Poisson,
+        }
+    }
+}
+
+/// Reads the command line, does what it says.
+pub(crate) fn main() -> ExitCode {
+    let typed = match Typed::try_parse() {
+        Ok(typed) => typed,
+        Err(error) => return misuse(&error),
+    };
+    let outcome = match typed.command {
+        Command::Bench(typed) => typed.run(),
+        Command::Source(typed) => typed.run(),
+        Command::Sink(typed) => typed.run(),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("mailrun: {}", one_line(&format!("{error:#}")));
+        ExitCode::from(2)
+    })
+}
+
+/// Help and version go out as they are; a mistake becomes one line.
+fn misuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Nobody reads it: nobody misses it.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return ExitCode::from(2);
+    }
+    let text = error.to_string();
+    let what = text.strip_prefix("error: ").unwrap_or(&text);
+    let what = what.split("\n\nUsage:").next().unwrap_or(what).split("\n\nFor more").next().unwrap_or(what);
+    eprintln!("mailrun: {} (--help says more)", one_line(what));
+    ExitCode::from(2)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Prints a party's own report, unless its output is for a program.
+fn finish(record: &Record, live: Live) -> Result<ExitCode> {
+    if live != Live::Json {
+        print(record)?;
+    }
+    Ok(if account::held(record) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Prints the report for a terminal, or for a file where standard output is none.
+fn print(record: &Record) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let text = if out.is_terminal() {
+        let width = rustix::termios::tcgetwinsize(&out).map_or(PLAIN_WIDTH, |size| usize::from(size.ws_col));
+        let ink = if std::env::var_os("NO_COLOR").is_some() { Ink::Plain } else { Ink::Colour };
+        report::terminal_in(record, width, ink)
+    } else {
+        report::terminal(record, PLAIN_WIDTH)
+    };
+    match writeln!(out, "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// A party whose bench is gone has nobody to report to: it is to end, as if told to.
+fn end_with_parent(live: Live) {
+    if live == Live::Json {
+        // Where the kernel lacks it, a party without a bench runs on until its own limits end it.
+        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+    }
+}

@@ -1,0 +1,63 @@
+//! SIGINT and SIGTERM as a number to look at: the first asks for an end with a report, the second for
+//! an end.
+use anyhow::{Context, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What the user has asked for so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Asked {
+    /// To go on.
+    Nothing,
+    /// To stop and report.
+    Stop,
+    /// To stop.
+    StopNow,
+}
+
+/// Counts the signals that arrive from its making on.
+#[derive(Clone, Debug)]
+pub(crate) struct Interrupt {
+    count: Arc<AtomicU32>,
+}
+
+impl Interrupt {
+    /// Starts watching, for the rest of the process's life.
+    pub(crate) fn watch() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.context("cannot watch for signals")?;
+        let count = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&count);
+        let (interrupts, terminations) = {
+            let _context = runtime.enter();
+            let listen = |kind| signal(kind).context("cannot watch for signals");
+            (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?)
+        };
+        // A thread that sleeps in epoll; it ends with the process.
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(move || runtime.block_on(count_signals(interrupts, terminations, &counter)))
+            .context("cannot start a thread")?;
+        Ok(Self { count })
+    }
+
+    /// What has been asked for.
+    pub(crate) fn asked(&self) -> Asked {
+        match self.count.load(Ordering::Relaxed) {
+            0 => Asked::Nothing,
+            1 => Asked::Stop,
+            _ => Asked::StopNow,
+        }
+    }
+}
+
+async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: &AtomicU32) {
+    loop {
+        tokio::select! {
+            _ = interrupts.recv() => {}
+            _ = terminations.recv() => {}
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}

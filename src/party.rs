@@ -1,0 +1,223 @@
+//! What a source and a sink have in common as parties of a run: where they write, what they say while they run, and
+//! the part of their record that does not depend on their role.
+use crate::live::{Event, Progress};
+use crate::{host, usage};
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use journey::record::{self, LedgerRow, Party, Record, Role, Verdict, Workload};
+use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// How a party tells what it is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Live {
+    /// A line on a terminal's standard error; nothing where that is none.
+    #[default]
+    Line,
+    /// JSON lines on standard output, for the bench.
+    Json,
+    /// Nothing.
+    Off,
+}
+
+/// Where a party writes what it learned.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outputs {
+    /// The run record.
+    pub(crate) json: Option<PathBuf>,
+    /// The ledger's bits.
+    pub(crate) ledger: Option<PathBuf>,
+    /// The HdrHistogram interval log.
+    pub(crate) hlog: Option<PathBuf>,
+    /// What it says meanwhile.
+    pub(crate) live: Live,
+}
+
+impl Outputs {
+    /// Writes record and ledger where they were asked for.
+    pub(crate) fn keep(&self, record: &Record, units: &Ledger) -> Result<()> {
+        if let Some(path) = &self.json {
+            let text = serde_json::to_string_pretty(record).context("a record is always JSON")?;
+            fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if let Some(path) = &self.ledger {
+            write_ledger(path, units).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn write_ledger(path: &Path, units: &Ledger) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    units.write_to(&mut file)?;
+    file.flush()
+}
+
+/// The line or the JSON that tells how far a party is.
+pub(crate) struct Telling {
+    live: Live,
+    line: Option<ProgressBar>,
+}
+
+impl Telling {
+    pub(crate) fn new(live: Live) -> Self {
+        let wanted = live == Live::Line && io::stderr().is_terminal();
+        let line = wanted.then(|| {
+            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
+            line.set_style(ProgressStyle::with_template("{spinner} {wide_msg}").expect("the template is a constant"));
+            line
+        });
+        Self { live, line }
+    }
+
+    /// Says something to whoever reads the JSON lines.
+    pub(crate) fn event(&self, event: &Event) {
+        if self.live == Live::Json {
+            let mut out = io::stdout().lock();
+            // A reader that went away is no reason to stop measuring.
+            let _ = writeln!(out, "{}", event.to_line()).and_then(|()| out.flush());
+        }
+    }
+
+    /// Says how far the party is.
+    pub(crate) fn progress(&self, progress: Progress, text: impl FnOnce() -> String) {
+        self.event(&Event::Progress(progress));
+        if let Some(line) = &self.line {
+            line.set_message(text());
+            line.tick();
+        }
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        if let Some(line) = &self.line {
+            line.finish_and_clear();
+        }
+    }
+}
+
+/// Latencies by second: the record's series and, where asked for, the interval log.
+pub(crate) struct Chronicle {
+    pub(crate) series: Series,
+    tag: &'static str,
+    log: Option<IntervalLog<BufWriter<File>>>,
+    /// Since the last line of the log.
+    interval: Latencies,
+    interval_began: Duration,
+    began: Duration,
+}
+
+impl Chronicle {
+    /// Begins; `tag` names the stage in the log.
+    pub(crate) fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
+        let log = hlog.map(|path| {
+            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            IntervalLog::begin(BufWriter::new(file), SystemTime::now()).context("cannot write the interval log")
+        });
+        Ok(Self {
+            series: Series::new(now),
+            tag,
+            log: log.transpose()?,
+            interval: Latencies::default(),
+            interval_began: now,
+            began: now,
+        })
+    }
+
+    /// Latencies since the last call, for the log. A line a second.
+    pub(crate) fn log(&mut self, now: Duration, latencies: &Latencies) -> Result<()> {
+        if self.log.is_some() {
+            self.interval.merge(latencies);
+            if now >= self.interval_began + Duration::from_secs(1) {
+                self.write_interval(now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the last line has not.
+    pub(crate) fn finish(&mut self, now: Duration) -> Result<()> {
+        self.write_interval(now)?;
+        match self.log.take() {
+            Some(log) => log.finish().map(drop).context("cannot write the interval log"),
+            None => Ok(()),
+        }
+    }
+
+    fn write_interval(&mut self, now: Duration) -> Result<()> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let (from, length) = (self.interval_began - self.began, now.saturating_sub(self.interval_began));
+        log.write(self.tag, from, length, &self.interval).context("cannot write the interval log")?;
+        self.interval.clear();
+        self.interval_began = now;
+        Ok(())
+    }
+}
+
+/// This process as a party of the run.
+pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) -> Party {
+    let mut party = Party {
+        role,
+        name: name.to_owned(),
+        command: std::env::args().collect(),
+        user_s: None,
+        sys_s: None,
+        max_rss_bytes: None,
+        write_bytes: None,
+        durability: "none".to_owned(),
+        faults,
+        workers: u32::try_from(workers).ok(),
+    };
+    usage::own().fill(&mut party);
+    party
+}
+
+/// A record of this process, with all that does not depend on its role.
+pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, workload: Workload) -> Record {
+    Record {
+        format: record::FORMAT.to_owned(),
+        run_id: run.map(|run| run.to_string()).unwrap_or_default(),
+        name: name.to_owned(),
+        started_at: started_at.to_string(),
+        origin_ns: 0,
+        duration_s: 0.0,
+        command: std::env::args().collect(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: option_env!("MAILRUN_COMMIT").map(str::to_owned),
+        host: host::facts(),
+        workload,
+        parties: Vec::new(),
+        stages: Vec::new(),
+        phases: Vec::new(),
+        series: Vec::new(),
+        ledger: LedgerRow::default(),
+        errors: Vec::new(),
+        thresholds: Vec::new(),
+        verdict: Verdict::default(),
+    }
+}
+
+/// The boot's own clock, as traces name it.
+pub(crate) fn monotonic_clock() -> ClockId {
+    ClockId::monotonic(&boot_id())
+}
+
+/// This host's wall clock, as traces name it.
+pub(crate) fn wall_clock() -> ClockId {
+    ClockId::realtime(&boot_id())
+}
+
+fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// A run id nobody else has.
+pub(crate) fn fresh_run_id() -> Result<RunId> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("the system gives no random numbers: {error}"))?;
+    Ok(RunId(id))
+}

@@ -1,0 +1,141 @@
+//! What became of every (message, recipient), what went wrong on the way, and the goals.
+use super::numbers::{count, figure, known, share};
+use super::section::{Body, Section};
+use super::table::{Align, Table};
+use journey::record::{LedgerRow, Record};
+
+/// The ledger: the fates, their sum, and what is counted beside them.
+pub(crate) fn ledger(record: &Record) -> Option<Section> {
+    let ledger = &record.ledger;
+    let mut table = Table::new([("fate", Align::Left), ("units", Align::Right), ("share", Align::Right)]);
+    for (name, number) in rows(ledger) {
+        let share = number.zip(ledger.created).map_or_else(String::new, |(part, whole)| share(part, whole));
+        table.row(vec![name.to_owned(), known(number), share]);
+    }
+    let beside = [("+ duplicates", ledger.duplicates), ("+ corrupt", ledger.corrupt), ("+ foreign", ledger.foreign)];
+    let seldom = [("+ untimed", ledger.untimed), ("+ not recorded", ledger.overflow)];
+    let seldom = seldom.into_iter().filter(|(_, number)| number.is_some_and(|number| number > 0));
+    for (name, number) in beside.into_iter().chain(seldom) {
+        table.row(vec![name.to_owned(), known(number), String::new()]);
+    }
+    Some(Section { title: "Ledger", note: Some(sum(ledger)), body: Body::Figures(table) })
+}
+
+fn rows(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 6] {
+    let mut rows = [("created", ledger.created); 6];
+    rows[1..].copy_from_slice(&fates(ledger));
+    rows
+}
+
+fn fates(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 5] {
+    [
+        ("├ delivered", ledger.delivered),
+        ("├ rejected", ledger.rejected),
+        ("├ expired", ledger.expired),
+        ("├ lost", ledger.lost),
+        ("└ in flight", ledger.in_flight),
+    ]
+}
+
+fn sum(ledger: &LedgerRow) -> String {
+    let Some(created) = ledger.created else {
+        return "a unit is a (message, recipient); how many were created is unknown here".to_owned();
+    };
+    let total = fates(ledger).iter().filter_map(|(_, number)| *number).sum::<u64>();
+    let verdict = if total == created { "all that were created" } else { "NOT what was created" };
+    format!("a unit is a (message, recipient); the known fates sum to {}: {verdict}", count(total))
+}
+
+/// Replies of 4xx and 5xx, cut connections, time-outs.
+pub(crate) fn errors(record: &Record) -> Option<Section> {
+    let body = if record.errors.is_empty() {
+        Body::Sentence("None: no refusals, no cut connections, no time-outs.".to_owned())
+    } else {
+        let mut table = Table::new([
+            ("phase", Align::Left),
+            ("code", Align::Right),
+            ("count", Align::Right),
+            ("what was said first", Align::Left),
+        ]);
+        for row in &record.errors {
+            let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
+            table.row(vec![row.phase.name().to_owned(), code, count(row.count), clipped(&row.text)]);
+        }
+        Body::Figures(table)
+    };
+    Some(Section { title: "Errors", note: None, body })
+}
+
+/// A server may answer with kilobytes; a report shows what fits a few lines and `run.json` has the rest.
+fn clipped(text: &str) -> String {
+    const LETTERS: usize = 200;
+    match text.char_indices().nth(LETTERS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The goals, where any were set.
+pub(crate) fn thresholds(record: &Record) -> Option<Section> {
+    let mut table = Table::new([("goal", Align::Left), ("measured", Align::Right), ("", Align::Left)]);
+    for row in &record.thresholds {
+        let word = if row.passed { "met" } else { "MISSED" };
+        table.row(vec![row.expression.clone(), figure(row.value), word.to_owned()]);
+    }
+    (!table.is_empty()).then_some(Section { title: "Goals", note: None, body: Body::Figures(table) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+    use journey::record::ErrorRow;
+    use journey::stage::Phase;
+
+    fn text(section: Option<Section>) -> String {
+        let section = section.expect("the sample has it");
+        let note = section.note.unwrap_or_default();
+        match section.body {
+            Body::Figures(table) => format!("{note}\n{}", table.terminal(100)),
+            Body::Sentence(text) => text,
+            body => panic!("not figures: {body:?}"),
+        }
+    }
+
+    #[test]
+    fn fates_sum_to_what_was_created() {
+        let text = text(ledger(&sample::lossy()));
+        assert!(text.contains("sum to 200,000: all that were created"), "{text}");
+        assert!(text.contains("lost") && text.contains("0.10 %"), "{text}");
+    }
+
+    #[test]
+    fn books_that_do_not_balance_are_said_so() {
+        let mut record = sample::held();
+        record.ledger.delivered = Some(199_999);
+        assert!(text(ledger(&record)).contains("NOT what was created"));
+    }
+
+    #[test]
+    fn unknown_is_said_and_not_nought() {
+        let text = text(ledger(&sample::unwatched()));
+        let delivered = text.lines().find(|line| line.contains("delivered")).expect("a row");
+        assert!(delivered.contains("unknown"), "{text}");
+    }
+
+    #[test]
+    fn errors_carry_what_was_said() {
+        let mut record = sample::held();
+        assert!(text(errors(&record)).starts_with("None"));
+        let said = "452 4.3.1 Insufficient system storage";
+        record.errors = vec![ErrorRow { phase: Phase::Reply, code: 452, text: said.to_owned(), count: 1_234 }];
+        let text = text(errors(&record));
+        assert!(text.contains(said) && text.contains("1,234") && text.contains("reply"), "{text}");
+    }
+
+    #[test]
+    fn an_endless_reply_is_clipped() {
+        assert_eq!(clipped(&"é".repeat(5_000)).chars().count(), 201);
+        assert_eq!(clipped("short"), "short");
+    }
+}

@@ -1,0 +1,86 @@
+//! The report as Markdown, `report.md`: the same words as on a terminal, to be kept and sent on.
+use super::headline::{self, Outcome};
+use super::section::{Body, Section, sections};
+use super::table::plain;
+use journey::record::Record;
+
+/// Bars in a line of the per-second table.
+const BARS: usize = 60;
+
+/// The whole report.
+pub(crate) fn markdown(record: &Record) -> String {
+    let outcome = Outcome::of(record);
+    let mut text = format!("# mailrun: {}\n\n", escaped(&record.name));
+    text.push_str(&format!("**{}**: {}\n\n", outcome.name(), headline::counts(record, outcome)));
+    text.push_str(&format!("**{}**\n", headline::figures(record)));
+    if !record.verdict.reasons.is_empty() {
+        text.push('\n');
+    }
+    for reason in &record.verdict.reasons {
+        text.push_str(&format!("- {}\n", escaped(reason)));
+    }
+    for section in sections(record, BARS) {
+        push_section(&mut text, &section);
+    }
+    text
+}
+
+fn push_section(text: &mut String, section: &Section) {
+    text.push_str(&format!("\n## {}\n\n", section.title));
+    match &section.body {
+        Body::Figures(table) => text.push_str(&format!("{}\n", table.markdown())),
+        Body::Facts(facts) => {
+            for (name, fact) in facts {
+                text.push_str(&format!("- **{name}**: {}\n", escaped(fact)));
+            }
+        }
+        Body::Sentence(sentence) => text.push_str(&format!("{sentence}\n")),
+    }
+    if let Some(note) = &section.note {
+        text.push_str(&format!("\n*{}*\n", escaped(note)));
+    }
+}
+
+/// Text that means itself in Markdown.
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in plain(text).chars() {
+        if "\\`*_[]<>#|".contains(letter) {
+            safe.push('\\');
+        }
+        safe.push(letter);
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn the_verdict_is_at_the_top() {
+        let text = markdown(&sample::lossy());
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("# mailrun: quick"));
+        assert!(text.lines().nth(2).is_some_and(|line| line.starts_with("**DID NOT HOLD**: 199,800 of 200,000")));
+    }
+
+    #[test]
+    fn every_section_is_there() {
+        let text = markdown(&sample::held());
+        let titles = ["Workload", "Stages", "Latency", "Each second", "Phases", "Ledger", "Errors", "Parties"];
+        for title in titles.into_iter().chain(["Surroundings"]) {
+            assert!(text.contains(&format!("\n## {title}\n")), "{title} in\n{text}");
+        }
+        assert!(text.contains("| fate"), "{text}");
+    }
+
+    #[test]
+    fn a_stranger_cannot_write_markup() {
+        let mut record = sample::lossy();
+        record.verdict.reasons = vec!["<script> [x](y)\n# title".to_owned()];
+        let text = markdown(&record);
+        assert!(text.contains(r"\<script\> \[x\](y) \# title"), "{text}");
+    }
+}

@@ -1,0 +1,27 @@
+//! Run records in, text out: what a person reads after a run.
+//!
+//! ```text
+//! Record ─→ headline   did it hold, how many, how fast        ┐
+//!        └→ sections   stages, phases, seconds, ledger, hosts ┴→ terminal | markdown
+//! ```
+//!
+//! What is said is decided once, in `headline` and the sections; `terminal` and `markdown` only lay it out.
+//! A record may be one party's own (a sink's or a source's), and then says less.
+mod fates;
+mod headline;
+mod markdown;
+pub(crate) mod numbers;
+mod parties;
+mod seconds;
+mod section;
+mod spark;
+mod stages;
+mod table;
+mod terminal;
+mod workload;
+
+#[cfg(test)]
+pub(crate) mod sample;
+
+pub(crate) use markdown::markdown;
+pub(crate) use terminal::{Ink, terminal, terminal_in};

@@ -1,0 +1,203 @@
+//! Numbers as people read them: units, rounding, thousands.
+//!
+//! Every figure keeps about four significant digits, so that a column of them can be compared by eye, and
+//! none is rounded into a claim: 199,999 of 200,000 is never 100 %.
+
+/// What stands where a figure is not known.
+pub(crate) const UNKNOWN: &str = "unknown";
+
+/// What stands where a figure makes no sense, such as a rate over no time.
+const NONE: &str = "–";
+
+/// `200000` → `200,000`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A count, or `unknown` where nobody watched.
+pub(crate) fn known(number: Option<u64>) -> String {
+    number.map_or_else(|| UNKNOWN.to_owned(), count)
+}
+
+/// About four significant digits: `0.012`, `1.423`, `54.32`, `543.2`, `54,321`.
+pub(crate) fn figure(value: f64) -> String {
+    if !value.is_finite() || value < 0.0 {
+        return NONE.to_owned();
+    }
+    // The limits are those of rounding: 9.9996 is 10.00, not 10.000.
+    match value {
+        v if v < 0.000_5 => "0".to_owned(),
+        v if v < 9.999_5 => format!("{v:.3}"),
+        v if v < 99.995 => format!("{v:.2}"),
+        v if v < 999.95 => format!("{v:.1}"),
+        // Nothing measured here comes near 2^64; `as` saturates if it does.
+        v => count(v.round() as u64),
+    }
+}
+
+/// A rate a second: `54,321`, `543.2`, `5.432`.
+pub(crate) fn rate(per_second: f64) -> String {
+    figure(per_second)
+}
+
+/// Bytes a second in units of 1,000,000: the unit of networks and of the published figures.
+pub(crate) fn megabytes(bytes_per_second: f64) -> String {
+    figure(bytes_per_second / 1e6)
+}
+
+/// A latency that carries its unit: `850 µs`, `1.42 ms`, `2.31 s`.
+pub(crate) fn latency(milliseconds: f64) -> String {
+    match milliseconds {
+        ms if !ms.is_finite() || ms < 0.0 => NONE.to_owned(),
+        ms if ms < 0.999_5 => format!("{:.0} µs", ms * 1e3),
+        ms if ms < 99.95 => format!("{ms:.2} ms"),
+        ms if ms < 999.5 => format!("{ms:.0} ms"),
+        ms => format!("{:.2} s", ms / 1e3),
+    }
+}
+
+/// A length of time: `3.68 s`, `2 min 03 s`, `17 h 46 min`.
+pub(crate) fn seconds(value: f64) -> String {
+    match value {
+        v if !v.is_finite() || v < 0.0 => NONE.to_owned(),
+        v if v < 99.995 => format!("{v:.2} s"),
+        v if v < 3_599.5 => {
+            let whole = v.round() as u64;
+            format!("{} min {:02} s", whole / 60, whole % 60)
+        }
+        v => {
+            let minutes = (v / 60.0).round() as u64;
+            format!("{} h {:02} min", count(minutes / 60), minutes % 60)
+        }
+    }
+}
+
+/// Memory, in the units of memory: `13.4 MiB`.
+pub(crate) fn memory(bytes: u64) -> String {
+    scaled(bytes, 1_024.0, ["B", "KiB", "MiB", "GiB", "TiB"])
+}
+
+/// Octets of a message or a transfer: `400 B`, `64 KiB` where it is exactly that, else `10.0 MB`.
+pub(crate) fn octets(bytes: u64) -> String {
+    let whole = |unit: u64| bytes >= unit && bytes.is_multiple_of(unit);
+    match bytes {
+        b if whole(1 << 20) => format!("{} MiB", count(b >> 20)),
+        b if whole(1 << 10) => format!("{} KiB", count(b >> 10)),
+        b if b < 10_000 => format!("{} B", count(b)),
+        b => scaled(b, 1_000.0, ["B", "kB", "MB", "GB", "TB"]),
+    }
+}
+
+fn scaled(bytes: u64, base: f64, units: [&str; 5]) -> String {
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= base * 0.9995 && unit + 1 < units.len() {
+        value /= base;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} {}", units[0]),
+        _ if value < 99.95 => format!("{value:.1} {}", units[unit]),
+        _ => format!("{value:.0} {}", units[unit]),
+    }
+}
+
+/// `part` of `whole` in per cent: `99.90 %`; all is `100 %` and only all, none is `0 %` and only none.
+pub(crate) fn share(part: u64, whole: u64) -> String {
+    match (part, whole) {
+        (_, 0) => NONE.to_owned(),
+        (0, _) => "0 %".to_owned(),
+        (part, whole) if part == whole => "100 %".to_owned(),
+        (part, whole) => {
+            let percent = part as f64 / whole as f64 * 100.0;
+            match percent {
+                p if p < 0.01 => "< 0.01 %".to_owned(),
+                p if p > 99.99 && p < 100.0 => "> 99.99 %".to_owned(),
+                p => format!("{p:.2} %"),
+            }
+        }
+    }
+}
+
+/// `1 recipient`, `2 recipients`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", count(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_separated() {
+        let rows = [(0, "0"), (999, "999"), (1_000, "1,000"), (200_000, "200,000"), (1_234_567, "1,234,567")];
+        for (number, text) in rows {
+            assert_eq!(count(number), text);
+        }
+        assert_eq!(known(None), "unknown");
+    }
+
+    #[test]
+    fn figures_keep_about_four_digits() {
+        let rows = [
+            (0.0, "0"),
+            (0.012_4, "0.012"),
+            (1.423, "1.423"),
+            (9.999_6, "10.00"),
+            (54.321, "54.32"),
+            (99.996, "100.0"),
+            (543.21, "543.2"),
+            (999.96, "1,000"),
+            (54_321.4, "54,321"),
+            (f64::NAN, "–"),
+            (f64::INFINITY, "–"),
+        ];
+        for (value, text) in rows {
+            assert_eq!(figure(value), text, "{value}");
+        }
+    }
+
+    #[test]
+    fn times_choose_their_unit() {
+        let rows = [(0.0, "0 µs"), (0.85, "850 µs"), (0.9997, "1.00 ms"), (1.42, "1.42 ms"), (250.0, "250 ms")];
+        for (ms, text) in rows {
+            assert_eq!(latency(ms), text);
+        }
+        assert_eq!(latency(2_310.0), "2.31 s");
+        let rows = [(3.684, "3.68 s"), (123.0, "2 min 03 s"), (63_960.0, "17 h 46 min"), (3_599.9, "1 h 00 min")];
+        for (value, text) in rows {
+            assert_eq!(seconds(value), text);
+        }
+    }
+
+    #[test]
+    fn bytes_choose_their_unit() {
+        assert_eq!(memory(0), "0 B");
+        assert_eq!(memory(14_050_918), "13.4 MiB");
+        assert_eq!(memory(25_769_803_776), "24.0 GiB");
+        assert_eq!(octets(400), "400 B");
+        assert_eq!(octets(65_536), "64 KiB");
+        assert_eq!(octets(10_485_760), "10 MiB");
+        assert_eq!(octets(10_000_000), "10.0 MB");
+        assert_eq!(octets(1_234_567_890), "1.2 GB");
+    }
+
+    #[test]
+    fn a_share_is_never_rounded_into_all_or_nothing() {
+        assert_eq!(share(200_000, 200_000), "100 %");
+        assert_eq!(share(199_999, 200_000), "> 99.99 %");
+        assert_eq!(share(1, 200_000), "< 0.01 %");
+        assert_eq!(share(0, 200_000), "0 %");
+        assert_eq!(share(199_800, 200_000), "99.90 %");
+        assert_eq!(share(1, 0), "–");
+    }
+}

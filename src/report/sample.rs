@@ -1,0 +1,165 @@
+//! Records for the tests of reports: one of each outcome.
+use journey::record::{
+    FORMAT, Host, LatencyMs, LedgerRow, Party, PhaseRow, Record, Role, SeriesRow, StageRow, Verdict, Workload,
+};
+use journey::stage::{Phase, Stage};
+
+const MESSAGES: u64 = 200_000;
+
+/// 200,000 messages, each delivered once.
+pub(crate) fn held() -> Record {
+    Record {
+        format: FORMAT.to_owned(),
+        run_id: "000102030405060708090a0b0c0d0e0f".to_owned(),
+        name: "quick".to_owned(),
+        started_at: "2026-11-21T03:00:12Z".to_owned(),
+        origin_ns: 7_000_000_000,
+        duration_s: 3.684,
+        command: ["mailrun", "bench", "--messages", "200000", "--reuse"].map(str::to_owned).to_vec(),
+        version: "0.1.0".to_owned(),
+        commit: Some("0123abc".to_owned()),
+        host: host(),
+        workload: workload(),
+        parties: vec![party(Role::Source, "source"), party(Role::Sink, "sink")],
+        stages: [(Stage::Sent, "source"), (Stage::Accepted, "source"), (Stage::Delivered, "sink")].map(stage).to_vec(),
+        phases: [Phase::Connect, Phase::Banner, Phase::Ehlo, Phase::Mail, Phase::Rcpt, Phase::Data, Phase::Reply]
+            .map(phase)
+            .to_vec(),
+        series: [20_000, 54_000, 55_000, 54_500, 16_500].into_iter().enumerate().map(second).collect(),
+        ledger: LedgerRow {
+            created: Some(MESSAGES),
+            accepted: Some(MESSAGES),
+            delivered: Some(MESSAGES),
+            rejected: Some(0),
+            expired: Some(0),
+            lost: Some(0),
+            in_flight: Some(0),
+            duplicates: Some(0),
+            corrupt: Some(0),
+            foreign: Some(0),
+            untimed: Some(0),
+            overflow: Some(0),
+        },
+        errors: Vec::new(),
+        thresholds: Vec::new(),
+        verdict: Verdict { closed: true, valid: true, reasons: Vec::new() },
+    }
+}
+
+/// The same, with 200 messages accepted and gone.
+pub(crate) fn lossy() -> Record {
+    let mut record = held();
+    record.ledger.delivered = Some(MESSAGES - 200);
+    record.ledger.lost = Some(200);
+    let reason = "200 of 200000 messages were accepted and never arrived: lost 200.";
+    record.verdict = Verdict { closed: false, valid: true, reasons: vec![reason.to_owned()] };
+    record
+}
+
+/// The same, with nobody at the far end.
+pub(crate) fn unwatched() -> Record {
+    let mut record = held();
+    record.parties.truncate(1);
+    record.stages.truncate(2);
+    record.ledger = LedgerRow {
+        created: Some(MESSAGES),
+        accepted: Some(MESSAGES),
+        rejected: Some(0),
+        in_flight: Some(MESSAGES),
+        ..LedgerRow::default()
+    };
+    record.verdict.closed = false;
+    record
+}
+
+/// What a sink knows by itself.
+pub(crate) fn sink_alone() -> Record {
+    let mut record = held();
+    record.parties.remove(0);
+    record.stages.drain(..2);
+    record.phases.clear();
+    record.workload = Workload::default();
+    record.ledger = LedgerRow {
+        delivered: Some(MESSAGES),
+        duplicates: Some(0),
+        corrupt: Some(0),
+        foreign: Some(0),
+        ..LedgerRow::default()
+    };
+    record
+}
+
+fn host() -> Host {
+    Host {
+        os: "Debian GNU/Linux 12 (bookworm)".to_owned(),
+        kernel: "6.18.44".to_owned(),
+        cpu_model: "AMD EPYC".to_owned(),
+        cores: 2,
+        memory_bytes: 25_769_803_776,
+    }
+}
+
+fn workload() -> Workload {
+    Workload {
+        messages: Some(MESSAGES),
+        recipients: 1,
+        sessions: 100,
+        message_bytes: 400,
+        tls: "none".to_owned(),
+        protocol: "smtp".to_owned(),
+        target: "127.0.0.1:40001".to_owned(),
+        seed: 1,
+        ..Workload::default()
+    }
+}
+
+fn party(role: Role, name: &str) -> Party {
+    Party {
+        role,
+        name: name.to_owned(),
+        command: vec!["mailrun".to_owned(), name.to_owned()],
+        user_s: Some(1.0),
+        sys_s: Some(2.0),
+        max_rss_bytes: Some(12 << 20),
+        write_bytes: Some(4_096),
+        durability: "none".to_owned(),
+        faults: Vec::new(),
+        workers: Some(1),
+    }
+}
+
+fn latency() -> LatencyMs {
+    LatencyMs { min: 0.012, mean: 1.5, p50: 1.42, p90: 2.2, p95: 2.5, p99: 3.1, p999: 5.25, max: 12.5 }
+}
+
+fn stage((name, party): (Stage, &str)) -> StageRow {
+    StageRow {
+        name,
+        party: party.to_owned(),
+        count: MESSAGES,
+        failed: 0,
+        bytes: MESSAGES * 400,
+        rate_per_s: 54_321.0,
+        bytes_per_s: 21_728_400.0,
+        duration_s: 3.684,
+        since: Some(Stage::Created),
+        latency_ms: Some(latency()),
+    }
+}
+
+fn phase(name: Phase) -> PhaseRow {
+    PhaseRow { name, count: MESSAGES, latency_ms: latency() }
+}
+
+fn second((index, messages): (usize, u64)) -> SeriesRow {
+    SeriesRow {
+        second: index as u64,
+        sent: messages,
+        accepted: messages,
+        delivered: messages,
+        queued: 0,
+        errors: 0,
+        p50_ms: 1.4,
+        p99_ms: 3.0 + index as f64 / 10.0,
+    }
+}

@@ -1,0 +1,130 @@
+//! Gathers what the workers counted: the totals, the seconds, the live line, the status over HTTP, and at the end
+//! the record.
+use super::inbox::{Parcel, Shared};
+use super::report::{self, View};
+use super::status::Status;
+use super::SinkOptions;
+use crate::interrupt::{Asked, Interrupt};
+use crate::live::{Event, Progress};
+use crate::party::{Chronicle, Telling};
+use anyhow::Result;
+use journey::record::Record;
+use journey::{Latencies, SinkTally};
+use net::clock;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(250);
+/// How soon after its last message, or a signal, a sink ends.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The sink's books as they are known so far.
+pub(super) struct Collector {
+    view: Arc<Mutex<View>>,
+    chronicle_log: Chronicle,
+    telling: Telling,
+    /// Latencies since the last progress was told.
+    recent: Latencies,
+    next_tick: Duration,
+    /// Serves the status for as long as it lives.
+    _status: Option<Status>,
+}
+
+impl Collector {
+    /// Begins, and says where it listens.
+    pub(super) fn begin(options: SinkOptions, address: SocketAddr, http: Option<SocketAddr>) -> Result<Self> {
+        let now = clock::now();
+        let chronicle_log = Chronicle::begin(now, "delivered", options.outputs.hlog.as_deref())?;
+        let telling = Telling::new(options.outputs.live);
+        let view = Arc::new(Mutex::new(View::new(options, address, now)));
+        let status = http.map(|http| Status::serve(http, Arc::clone(&view))).transpose()?;
+        let http = status.as_ref().map(|status| status.address().to_string());
+        telling.event(&Event::Listening { smtp: vec![address.to_string()], http: http.clone() });
+        match http {
+            Some(http) => eprintln!("mailrun sink: listening on {address}, status on http://{http}/"),
+            None => eprintln!("mailrun sink: listening on {address}"),
+        }
+        Ok(Self { view, chronicle_log, telling, recent: Latencies::default(), next_tick: now + TICK, _status: status })
+    }
+
+    /// Gathers until the sink has had enough.
+    pub(super) fn follow(
+        &mut self,
+        tallies: &Receiver<Parcel>,
+        shared: &Shared,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        while interrupt.asked() == Asked::Nothing && !shared.is_full() {
+            match tallies.recv_timeout(LOOK) {
+                Ok(parcel) => self.merge(parcel),
+                Err(RecvTimeoutError::Timeout) if clock::now() >= self.next_tick => self.tick()?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The last words: what the workers still had, and the record, in files where they were asked for.
+    pub(super) fn finish(mut self, tallies: &Receiver<Parcel>) -> Result<Record> {
+        while let Ok(parcel) = tallies.try_recv() {
+            self.merge(parcel);
+        }
+        self.tick()?;
+        self.chronicle_log.finish(clock::now())?;
+        let view = lock(&self.view);
+        let run = view.chosen_run();
+        let record = view.record(run);
+        let none = journey::Ledger::default();
+        let units = run.and_then(|run| view.total.runs.find(run)).map_or(&none, |tally| &tally.units);
+        view.options.outputs.keep(&record, units)?;
+        drop(view);
+        self.telling.event(&Event::Done);
+        Ok(record)
+    }
+
+    fn merge(&mut self, (mut tally, back): Parcel) {
+        for (_, run) in tally.runs.iter() {
+            self.recent.merge(&run.delivered);
+        }
+        lock(&self.view).total.merge(&tally);
+        tally.clear();
+        // A worker that has ended takes nothing back.
+        let _ = back.try_send(tally);
+    }
+
+    /// What falls due four times a second.
+    fn tick(&mut self) -> Result<()> {
+        let now = clock::now();
+        self.next_tick = now + TICK;
+        let mut view = lock(&self.view);
+        view.tick(now, &self.recent);
+        let progress = progress(&view.total, &self.recent, now - view.began);
+        drop(view);
+        self.chronicle_log.log(now, &self.recent)?;
+        self.telling.progress(progress, || report::live_line(&progress));
+        self.recent.clear();
+        Ok(())
+    }
+}
+
+fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> Progress {
+    Progress {
+        elapsed_s: elapsed.as_secs_f64(),
+        delivered: total.messages,
+        recipients: total.recipients,
+        bytes: total.bytes,
+        errors: total.errors.total(),
+        p50_ms: recent.quantile_ms(0.5),
+        p99_ms: recent.quantile_ms(0.99),
+        ..Progress::default()
+    }
+}
+
+/// The books, for a moment.
+pub(super) fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+    view.lock().expect("nobody panics holding it")
+}

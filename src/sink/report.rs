@@ -1,0 +1,138 @@
+//! What the sink knows, as a run record: of one run, or of all mail where none has traces.
+use super::SinkOptions;
+use crate::live::Progress;
+use crate::party;
+use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
+use journey::{Latencies, RunId, RunTally, Series, SinkTally, Stage};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// The sink's books, and what is needed to write them up.
+pub(super) struct View {
+    pub(super) options: SinkOptions,
+    pub(super) address: SocketAddr,
+    pub(super) began: Duration,
+    pub(super) total: SinkTally,
+    started_at: jiff::Timestamp,
+    series: Series,
+}
+
+impl View {
+    pub(super) fn new(options: SinkOptions, address: SocketAddr, now: Duration) -> Self {
+        Self {
+            options,
+            address,
+            began: now,
+            total: SinkTally::default(),
+            started_at: jiff::Timestamp::now(),
+            series: Series::new(now),
+        }
+    }
+
+    /// Takes the counters down for the seconds.
+    pub(super) fn tick(&mut self, now: Duration, recent: &Latencies) {
+        self.series.add(now, 0, 0, self.total.messages, self.total.errors.total(), recent);
+    }
+
+    /// The run that a record without further word is about: the expected one, or the one with the most messages.
+    pub(super) fn chosen_run(&self) -> Option<RunId> {
+        let largest = || self.total.runs.iter().max_by_key(|(_, tally)| tally.messages).map(|(run, _)| run);
+        self.options.run.or_else(largest)
+    }
+
+    /// Messages that are not of that run.
+    pub(super) fn foreign(&self, tally: &RunTally) -> u64 {
+        self.total.messages - tally.messages
+    }
+
+    /// The record of a run, or of all mail.
+    pub(super) fn record(&self, run: Option<RunId>) -> Record {
+        let workload = Workload {
+            protocol: "smtp".to_owned(),
+            tls: "none".to_owned(),
+            target: self.address.to_string(),
+            seed: self.options.faults.seed,
+            ..Workload::default()
+        };
+        let mut record = party::blank_record(run, &self.options.name, self.started_at, workload);
+        record.origin_ns = self.series.origin_ns();
+        record.series = self.series.rows();
+        record.errors = self.total.errors.rows();
+        let faults = self.options.faults.words();
+        record.parties = vec![party::own_party(Role::Sink, "sink", self.options.workers, faults)];
+        let nothing = RunTally::default();
+        match run {
+            Some(run) => {
+                let tally = self.total.runs.find(run).unwrap_or(&nothing);
+                record.stages = vec![tally.stage("sink", Stage::Created)];
+                record.ledger = self.ledger(tally);
+            }
+            None => record.stages = vec![self.untraced_stage()],
+        }
+        record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
+        record.verdict.reasons = self.remarks(run);
+        record
+    }
+
+    fn ledger(&self, tally: &RunTally) -> LedgerRow {
+        LedgerRow {
+            delivered: Some(tally.units.count()),
+            duplicates: Some(tally.duplicates),
+            corrupt: Some(tally.corrupt),
+            foreign: Some(self.foreign(tally)),
+            untimed: Some(tally.untimed),
+            overflow: Some(tally.overflow),
+            ..LedgerRow::default()
+        }
+    }
+
+    /// All mail, where none has a trace: counts and rate from the first arrival to the last.
+    fn untraced_stage(&self) -> StageRow {
+        let total = &self.total;
+        let took = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);
+        let per_s = |amount: u64| if took.is_zero() { 0.0 } else { amount as f64 / took.as_secs_f64() };
+        StageRow {
+            name: Stage::Delivered,
+            party: "sink".to_owned(),
+            count: total.messages,
+            failed: 0,
+            bytes: total.bytes,
+            rate_per_s: per_s(total.messages),
+            bytes_per_s: per_s(total.bytes),
+            duration_s: took.as_secs_f64(),
+            since: None,
+            latency_ms: None,
+        }
+    }
+
+    fn remarks(&self, run: Option<RunId>) -> Vec<String> {
+        let total = &self.total;
+        let mut remarks = vec![format!(
+            "In all {} messages for {} recipients, {} octets, over {} connections.",
+            total.messages, total.recipients, total.bytes, total.connections
+        )];
+        if run.is_none() && total.messages > 0 {
+            remarks.push("No message carried a trace: latency, loss and duplicates are unknown.".to_owned());
+        }
+        if run.and_then(|run| total.runs.find(run)).is_some_and(|tally| tally.realtime) {
+            remarks.push(
+                "Some times were taken across hosts by the wall clock: they are as exact as the two clocks agree."
+                    .to_owned(),
+            );
+        }
+        remarks
+    }
+}
+
+/// The line a terminal shows meanwhile.
+pub(super) fn live_line(progress: &Progress) -> String {
+    format!(
+        "{:.0} s  {} messages, {} recipients, {:.1} MB  p50 {:.2} ms  p99 {:.2} ms",
+        progress.elapsed_s,
+        progress.delivered,
+        progress.recipients,
+        progress.bytes as f64 / 1e6,
+        progress.p50_ms,
+        progress.p99_ms
+    )
+}

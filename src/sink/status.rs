@@ -1,0 +1,133 @@
+//! The sink's status and ledgers over HTTP, from a thread of its own that no session waits for.
+//!
+//! | path | what |
+//! |---|---|
+//! | `/`, `/status` | counts so far |
+//! | `/ledger` | every run's counts |
+//! | `/ledger/RUN` | one run's counts |
+//! | `/ledger/RUN/units` | which units arrived: the bits (`journey::Ledger::read_from`) |
+//! | `/record/RUN` | one run's record (`mailrun-run/1`) |
+use super::collector::lock;
+use super::report::View;
+use anyhow::{Context, Result};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use journey::record::Record;
+use journey::{RunId, RunTally};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+type Shared = State<Arc<Mutex<View>>>;
+
+/// The status as it is served.
+pub(super) struct Status {
+    address: SocketAddr,
+}
+
+impl Status {
+    /// Serves on `address` until the process ends.
+    pub(super) fn serve(address: SocketAddr, view: Arc<Mutex<View>>) -> Result<Self> {
+        let listener = net::listener::listen(address).with_context(|| format!("cannot listen on {address} (--http)"))?;
+        let address = listener.local_addr()?;
+        let routes = Router::new()
+            .route("/", get(status))
+            .route("/status", get(status))
+            .route("/ledger", get(ledgers))
+            .route("/ledger/{run}", get(ledger))
+            .route("/ledger/{run}/units", get(units))
+            .route("/record/{run}", get(record))
+            .with_state(view);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new().name("status".to_owned()).spawn(move || {
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                axum::serve(listener, routes).await
+            })
+        })?;
+        Ok(Self { address })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+async fn status(State(view): Shared) -> Json<Value> {
+    let view = lock(&view);
+    let total = &view.total;
+    Json(json!({
+        "mailrun": env!("CARGO_PKG_VERSION"),
+        "listening": view.address.to_string(),
+        "uptime_s": (net::clock::now() - view.began).as_secs_f64(),
+        "connections": total.connections,
+        "messages": total.messages,
+        "recipients": total.recipients,
+        "bytes": total.bytes,
+        "untraced": total.untraced,
+        "errors": total.errors.total(),
+        "faults": view.options.faults.words(),
+        "runs": total.runs.iter().map(|(run, _)| run.to_string()).collect::<Vec<_>>(),
+    }))
+}
+
+async fn ledgers(State(view): Shared) -> Json<Value> {
+    let view = lock(&view);
+    Json(view.total.runs.iter().map(|(run, tally)| counts(&view, run, tally)).collect())
+}
+
+async fn ledger(State(view): Shared, Path(run): Path<String>) -> Response {
+    let view = lock(&view);
+    match known(&view, &run) {
+        Ok((run, tally)) => Json(counts(&view, run, tally)).into_response(),
+        Err(refusal) => refusal,
+    }
+}
+
+async fn units(State(view): Shared, Path(run): Path<String>) -> Response {
+    let view = lock(&view);
+    let (_, tally) = match known(&view, &run) {
+        Ok(known) => known,
+        Err(refusal) => return refusal,
+    };
+    let mut bytes = Vec::new();
+    tally.units.write_to(&mut bytes).expect("a Vec takes everything");
+    bytes.into_response()
+}
+
+async fn record(State(view): Shared, Path(run): Path<String>) -> Response {
+    let view = lock(&view);
+    match known(&view, &run) {
+        Ok((run, _)) => Json::<Record>(view.record(Some(run))).into_response(),
+        Err(refusal) => refusal,
+    }
+}
+
+fn known<'v>(view: &'v View, run: &str) -> Result<(RunId, &'v RunTally), Response> {
+    let refuse = |status: StatusCode, why: &str| Err((status, Json(json!({ "error": why }))).into_response());
+    let Ok(run) = run.parse::<RunId>() else {
+        return refuse(StatusCode::BAD_REQUEST, "a run id is 32 hexadecimal digits");
+    };
+    match view.total.runs.find(run) {
+        Some(tally) => Ok((run, tally)),
+        None => refuse(StatusCode::NOT_FOUND, "nothing of that run has arrived"),
+    }
+}
+
+fn counts(view: &View, run: RunId, tally: &RunTally) -> Value {
+    json!({
+        "run_id": run.to_string(),
+        "messages": tally.messages,
+        "recipients": tally.recipients,
+        "bytes": tally.bytes,
+        "delivered": tally.units.count(),
+        "duplicates": tally.duplicates,
+        "corrupt": tally.corrupt,
+        "foreign": view.foreign(tally),
+        "untimed": tally.untimed,
+        "overflow": tally.overflow,
+    })
+}

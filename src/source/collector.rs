@@ -1,0 +1,141 @@
+//! Gathers what the workers counted: the totals, the seconds, the live line, and at the end the record.
+use super::worker::{TICK, Workers};
+use super::{Setting, report};
+use crate::interrupt::{Asked, Interrupt};
+use crate::live::{Event, Progress};
+use crate::party::{Chronicle, Telling};
+use anyhow::{Result, bail};
+use journey::record::{Record, Role};
+use journey::{Latencies, RunId, SourceTally};
+use net::clock;
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+/// After the end was asked for, how long replies are still waited for.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// The run as it is known so far.
+pub(super) struct Collector {
+    setting: Arc<Setting>,
+    run: RunId,
+    started_at: jiff::Timestamp,
+    began: Duration,
+    total: SourceTally,
+    chronicle: Chronicle,
+    telling: Telling,
+    /// Latencies since the last progress was told.
+    recent: Latencies,
+    next_tick: Duration,
+    grace_ends: Option<Duration>,
+}
+
+impl Collector {
+    pub(super) fn begin(
+        setting: &Arc<Setting>,
+        run: RunId,
+        started_at: jiff::Timestamp,
+        now: Duration,
+    ) -> Result<Self> {
+        let outputs = &setting.options.outputs;
+        Ok(Self {
+            setting: Arc::clone(setting),
+            run,
+            started_at,
+            began: now,
+            total: SourceTally::default(),
+            chronicle: Chronicle::begin(now, "accepted", outputs.hlog.as_deref())?,
+            telling: Telling::new(outputs.live),
+            recent: Latencies::default(),
+            next_tick: now + TICK,
+            grace_ends: None,
+        })
+    }
+
+    /// Gathers until the workers have ended, or have been given up after the end was asked for.
+    pub(super) fn follow(&mut self, workers: Workers, interrupt: &Interrupt) -> Result<()> {
+        loop {
+            let wait = self.next_tick.saturating_sub(clock::now());
+            match workers.tallies.recv_timeout(wait) {
+                Ok((worker, mut tally)) => {
+                    self.merge(&tally);
+                    tally.clear();
+                    // A worker that has ended takes nothing back.
+                    let _ = workers.emptied[worker].send(tally);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tick()?;
+                    if self.is_enough(interrupt) {
+                        break;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        match self.setting.plan.hopeless() {
+            Some(why) => bail!("cannot reach {}: {why}. Is a server listening there?", self.setting.options.to),
+            None => Ok(()),
+        }
+    }
+
+    /// The last words: the record, in files where they were asked for.
+    pub(super) fn finish(mut self) -> Result<Record> {
+        let now = clock::now();
+        self.tick()?;
+        self.chronicle.finish(now)?;
+        let record = report::record(&self.setting, self.run, self.started_at, &self.total, &self.chronicle.series);
+        self.setting.options.outputs.keep(&record, &self.total.accepted_units)?;
+        self.telling.event(&Event::Done);
+        Ok(record)
+    }
+
+    fn merge(&mut self, tally: &SourceTally) {
+        self.recent.merge(&tally.accepted_latency);
+        self.total.merge(tally);
+    }
+
+    /// What falls due four times a second.
+    fn tick(&mut self) -> Result<()> {
+        let now = clock::now();
+        self.next_tick = now + TICK;
+        let total = &self.total;
+        self.chronicle.series.add(now, total.sent, total.accepted, 0, total.errors.total(), &self.recent);
+        self.chronicle.log(now, &self.recent)?;
+        let progress = self.progress(now);
+        self.telling.progress(progress, || report::live_line(&progress));
+        self.recent.clear();
+        Ok(())
+    }
+
+    fn progress(&self, now: Duration) -> Progress {
+        Progress {
+            elapsed_s: (now - self.began).as_secs_f64(),
+            created: self.total.created,
+            sent: self.total.sent,
+            accepted: self.total.accepted,
+            delivered: 0,
+            recipients: self.total.recipients_accepted,
+            bytes: self.total.bytes_accepted,
+            errors: self.total.errors.total(),
+            sessions: u64::from(self.setting.options.sessions),
+            p50_ms: self.recent.quantile_ms(0.5),
+            p99_ms: self.recent.quantile_ms(0.99),
+        }
+    }
+
+    /// Whether the workers need not be waited for any longer.
+    fn is_enough(&mut self, interrupt: &Interrupt) -> bool {
+        let now = clock::now();
+        match interrupt.asked() {
+            Asked::Nothing => false,
+            Asked::Stop => {
+                self.setting.plan.stop();
+                now >= *self.grace_ends.get_or_insert(now + GRACE)
+            }
+            Asked::StopNow => true,
+        }
+    }
+}
+
+/// What this process is in the run.
+pub(super) const ROLE: Role = Role::Source;

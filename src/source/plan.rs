@@ -1,0 +1,109 @@
+//! How many messages, until when: the one thing all workers share, and the only atomic a message costs.
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What is left to do.
+#[derive(Debug)]
+pub(super) struct Plan {
+    messages: u64,
+    until: Option<Duration>,
+    next: AtomicU64,
+    stopped: AtomicBool,
+    /// A connection has stood once: from then on a failed one is an error to count and no reason to end.
+    reached: AtomicBool,
+    /// Why the run could not begin.
+    hopeless: Mutex<Option<String>>,
+}
+
+impl Plan {
+    /// `until` is on the monotonic clock.
+    pub(super) fn new(messages: Option<u64>, until: Option<Duration>) -> Self {
+        Self {
+            messages: messages.unwrap_or(u64::MAX),
+            until,
+            next: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+            reached: AtomicBool::new(false),
+            hopeless: Mutex::new(None),
+        }
+    }
+
+    /// The next message's sequence number; `None` when there is no more to do.
+    pub(super) fn claim(&self, now: Duration) -> Option<u64> {
+        if self.is_over(now) {
+            return None;
+        }
+        let sequence = self.next.fetch_add(1, Ordering::Relaxed);
+        (sequence < self.messages).then_some(sequence)
+    }
+
+    /// Whether no message will be given out any more.
+    pub(super) fn is_over(&self, now: Duration) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+            || self.until.is_some_and(|until| now >= until)
+            || self.next.load(Ordering::Relaxed) >= self.messages
+    }
+
+    /// No new messages from now on.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// A connection stands.
+    pub(super) fn reach(&self) {
+        if !self.reached.load(Ordering::Relaxed) {
+            self.reached.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection could not be made. If none ever was, the run is hopeless.
+    pub(super) fn miss(&self, why: &str) {
+        if !self.reached.load(Ordering::Relaxed) {
+            self.hopeless.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+            self.stop();
+        }
+    }
+
+    /// Why the run could not begin, if it could not.
+    pub(super) fn hopeless(&self) -> Option<String> {
+        self.hopeless.lock().expect("nobody panics holding it").clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn every_number_is_given_once_and_no_more_than_asked_for() {
+        let plan = Plan::new(Some(3), None);
+        let claimed: Vec<_> = (0..5).map(|_| plan.claim(NOW)).collect();
+        assert_eq!(claimed, [Some(0), Some(1), Some(2), None, None]);
+        assert!(plan.is_over(NOW));
+    }
+
+    #[test]
+    fn time_and_stop_end_it() {
+        let plan = Plan::new(None, Some(NOW * 2));
+        assert!(plan.claim(NOW).is_some());
+        assert_eq!(plan.claim(NOW * 2), None);
+        let plan = Plan::new(None, None);
+        plan.stop();
+        assert_eq!(plan.claim(NOW), None);
+    }
+
+    #[test]
+    fn only_a_first_connection_that_fails_is_hopeless() {
+        let plan = Plan::new(None, None);
+        plan.reach();
+        plan.miss("refused");
+        assert_eq!(plan.hopeless(), None);
+        let plan = Plan::new(None, None);
+        plan.miss("refused");
+        assert_eq!(plan.hopeless().as_deref(), Some("refused"));
+        assert!(plan.is_over(NOW));
+    }
+}

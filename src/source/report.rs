@@ -1,0 +1,51 @@
+//! What the source knows at the end, as a run record.
+use super::Setting;
+use super::collector::ROLE;
+use crate::live::Progress;
+use crate::party;
+use journey::account::{self, Between, Books};
+use journey::record::Record;
+use journey::{RunId, Series, SourceTally, Stage};
+
+/// The record of this party.
+pub(super) fn record(
+    setting: &Setting,
+    run: RunId,
+    started_at: jiff::Timestamp,
+    tally: &SourceTally,
+    series: &Series,
+) -> Record {
+    let options = &setting.options;
+    let workload = options.workload(setting.template.bytes);
+    let mut record = party::blank_record(Some(run), &options.name, started_at, workload);
+    record.origin_ns = series.origin_ns();
+    record.series = series.rows();
+    let since = if options.rate_per_s.is_some() { Stage::Scheduled } else { Stage::Created };
+    record.stages = tally.stages("source", since);
+    record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
+    record.phases = tally.phase_rows();
+    record.errors = tally.errors.rows();
+    record.parties = vec![party::own_party(ROLE, "source", options.workers, Vec::new())];
+    record.ledger = account::settle(Books {
+        recipients_created: tally.recipients_created,
+        accepted: &tally.accepted_units,
+        arrivals: None,
+        open: tally.recipients_created.saturating_sub(tally.recipients_accepted + tally.recipients_rejected),
+        overflow: tally.overflow,
+    });
+    record.verdict = account::conclude(&record, Between::Server);
+    record
+}
+
+/// The line a terminal shows meanwhile.
+pub(super) fn live_line(progress: &Progress) -> String {
+    format!(
+        "{:.0} s  {} accepted, {:.0} msg/s  p50 {:.2} ms  p99 {:.2} ms  {} errors",
+        progress.elapsed_s,
+        progress.accepted,
+        progress.accepted as f64 / progress.elapsed_s.max(0.001),
+        progress.p50_ms,
+        progress.p99_ms,
+        progress.errors
+    )
+}

@@ -1,0 +1,266 @@
+//! A session's own side of the conversation: which message is where, what each reply means for it, and the times.
+use super::Setting;
+use super::worker::{Claim, Recorder};
+use journey::Phase;
+use journey::record::Pipelining;
+use net::{Caller, Ended, Next, Outbox};
+use smtp::Envelope;
+use smtp::client::{Client, Event, Outcome, Verb};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+/// A message on its way.
+#[derive(Debug)]
+pub(super) struct Job {
+    sequence: u64,
+    /// When it was created, or at open loop when it was scheduled: latency counts from here.
+    since: Duration,
+    /// When its last byte was handed over.
+    sent: Option<Duration>,
+    /// Whether the peer has answered any of its commands.
+    touched: bool,
+    /// Which recipients the peer took, by their place: room for `MAX_RECIPIENTS`.
+    taken: [u64; 16],
+}
+
+impl Job {
+    pub(super) fn new(claim: &Claim) -> Self {
+        Self { sequence: claim.sequence, since: claim.since, sent: None, touched: false, taken: [0; 16] }
+    }
+
+    fn take(&mut self, place: usize) {
+        self.taken[place / 64] |= 1 << (place % 64);
+    }
+
+    fn has_taken(&self, place: usize) -> bool {
+        self.taken[place / 64] & (1 << (place % 64)) != 0
+    }
+}
+
+/// What a session knows while a connection lasts, and carries to the next one.
+pub(super) struct Sender {
+    setting: Arc<Setting>,
+    recorder: Rc<Recorder>,
+    /// The oldest first: the one whose replies come next. At most two, and two only where the next message's
+    /// commands travel with a message.
+    jobs: VecDeque<Job>,
+    /// Messages begun on this connection.
+    begun: u64,
+    /// When what was last written had been handed over.
+    asked: Duration,
+    /// When the 354 came.
+    go_ahead: Duration,
+    /// The message is in what is being written.
+    writing_message: bool,
+    /// When the connection stood.
+    connected: Duration,
+    /// The last 421, which explains a connection that closes.
+    farewell: Option<(Phase, u16, String)>,
+}
+
+impl Sender {
+    pub(super) fn new(setting: Arc<Setting>, recorder: Rc<Recorder>) -> Self {
+        Self {
+            setting,
+            recorder,
+            jobs: VecDeque::with_capacity(2),
+            begun: 0,
+            asked: Duration::ZERO,
+            go_ahead: Duration::ZERO,
+            writing_message: false,
+            connected: Duration::ZERO,
+            farewell: None,
+        }
+    }
+
+    /// Whether a message waits for a connection.
+    pub(super) fn has_job(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// Takes a message up before there is a connection for it.
+    pub(super) fn take_up(&mut self, claim: &Claim) {
+        self.jobs.push_back(Job::new(claim));
+    }
+
+    /// A connection stands.
+    pub(super) fn connected(&mut self, began: Duration, now: Duration) {
+        (self.connected, self.asked, self.begun, self.farewell) = (now, now, 0, None);
+        self.recorder.tally(|tally| {
+            tally.connections += 1;
+            tally.time(Phase::Connect, now - began);
+        });
+    }
+
+    /// No connection could be made: the message that waited for it is given up.
+    pub(super) fn not_connected(&mut self, why: &str) {
+        self.give_up(Phase::Connect, why);
+    }
+
+    /// The connection is over: what was under way on it is given up, but for a message of which the peer has not
+    /// heard more than the commands; that one goes to the next connection.
+    pub(super) fn ended(&mut self, ended: &Ended) {
+        let (verb, what) = match ended {
+            Ended::Closed => (None, "the peer closed the session".to_owned()),
+            Ended::Lost(verb, error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                (*verb, "connection closed".to_owned())
+            }
+            Ended::Lost(verb, error) => (*verb, format!("connection lost: {}", plain(error))),
+            Ended::Timeout(verb) => (*verb, format!("no reply within {:?}", self.setting.options.timeout)),
+            Ended::Violated(verb, violation) => (*verb, violation.to_string()),
+        };
+        self.writing_message = false;
+        let kept = self.jobs.pop_back_if(|job| !job.touched && job.sent.is_none() && self.begun > 1);
+        if !self.jobs.is_empty() {
+            match (&self.farewell, verb) {
+                (Some((phase, ..)), _) => self.give_up_uncounted(*phase),
+                (None, verb) => self.give_up(phase_of(verb.unwrap_or(Verb::Message)), &what),
+            }
+        } else if let (None, Some(Verb::Greeting | Verb::Hello)) = (&self.farewell, verb) {
+            self.recorder.tally(|tally| tally.errors.add(phase_of(verb.unwrap_or(Verb::Greeting)), 0, &what));
+        }
+        self.jobs.extend(kept);
+    }
+
+    fn give_up(&mut self, phase: Phase, what: &str) {
+        self.recorder.tally(|tally| tally.errors.add(phase, 0, what));
+        self.give_up_uncounted(phase);
+    }
+
+    fn give_up_uncounted(&mut self, _phase: Phase) {
+        let recipients = self.setting.envelopes.recipients() as u64;
+        let jobs = self.jobs.drain(..).count() as u64;
+        self.recorder.tally(|tally| {
+            tally.rejected += jobs;
+            tally.recipients_rejected += jobs * recipients;
+        });
+    }
+
+    /// The oldest message's transaction is over.
+    fn conclude(&mut self, outcome: Outcome, now: Duration) {
+        let Some(job) = self.jobs.pop_front() else { return };
+        let envelopes = &self.setting.envelopes;
+        let all = envelopes.recipients();
+        let bytes = self.setting.template.bytes;
+        self.recorder.tally(|tally| {
+            if outcome == Outcome::Refused {
+                tally.rejected += 1;
+                tally.recipients_rejected += all as u64;
+                return;
+            }
+            let mut taken = 0;
+            for place in (0..all).filter(|place| job.has_taken(*place)) {
+                taken += 1;
+                if tally.accepted_units.mark(job.sequence, envelopes.number(place)) == journey::Mark::Full {
+                    tally.overflow += 1;
+                }
+            }
+            tally.accepted += 1;
+            tally.recipients_accepted += taken;
+            tally.recipients_rejected += all as u64 - taken;
+            tally.bytes_accepted += bytes;
+            tally.accepted_latency.record(now - job.since);
+            tally.last_accepted = tally.last_accepted.max(Some(now));
+        });
+    }
+
+    /// Counts the time of a phase, and an error reply.
+    fn note(&mut self, event: &Event<'_>, now: Duration) {
+        let phase = phase_of(event.to);
+        let since = match event.to {
+            Verb::Greeting => self.connected,
+            Verb::Message => self.jobs.front().and_then(|job| job.sent).unwrap_or(self.asked),
+            _ => self.asked,
+        };
+        self.recorder.tally(|tally| {
+            tally.time(phase, now.saturating_sub(since));
+            if !event.reply.is_positive() {
+                tally.errors.add(phase, event.reply.code(), &event.reply.text());
+            }
+        });
+        if event.reply.code() == 421 || (event.to == Verb::Greeting && !event.reply.is_positive()) {
+            self.farewell = Some((phase, event.reply.code(), event.reply.text()));
+        }
+    }
+}
+
+impl Caller for Sender {
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next> {
+        let is_new = self.jobs.len() == usize::from(early);
+        let options = &self.setting.options;
+        let is_full = options.reuse.is_some_and(|most| self.begun >= most);
+        if is_full || (early && options.pipelining != Pipelining::Stream) {
+            return Poll::Ready(Next::Quit);
+        }
+        if is_new {
+            match ready!(self.recorder.poll_claim(cx, now)) {
+                Some(claim) => self.jobs.push_back(Job::new(&claim)),
+                None => return Poll::Ready(Next::Quit),
+            }
+        }
+        self.begun += 1;
+        let envelope: Arc<Envelope> = Arc::clone(self.setting.envelopes.choose(client.extensions()));
+        Poll::Ready(Next::Transaction(envelope))
+    }
+
+    fn render(&mut self, outbox: &mut Outbox) {
+        if let Some(job) = self.jobs.front() {
+            self.setting.template.render(job.sequence, job.since, outbox);
+            self.writing_message = true;
+        }
+    }
+
+    fn written(&mut self, now: Duration) {
+        self.asked = now;
+        if !std::mem::take(&mut self.writing_message) {
+            return;
+        }
+        let Some(job) = self.jobs.front_mut() else { return };
+        job.sent = Some(now);
+        let (since, go_ahead, bytes) = (job.since, self.go_ahead, self.setting.template.bytes);
+        self.recorder.tally(|tally| {
+            tally.sent += 1;
+            tally.bytes_sent += bytes;
+            tally.sent_latency.record(now - since);
+            tally.time(Phase::Body, now - go_ahead);
+            tally.last_sent = tally.last_sent.max(Some(now));
+        });
+    }
+
+    fn replied(&mut self, event: &Event<'_>, now: Duration) {
+        self.note(event, now);
+        if let Some(job) = self.jobs.front_mut() {
+            job.touched |= matches!(event.to, Verb::Mail | Verb::Recipient(_) | Verb::Data | Verb::Message);
+            match event.to {
+                Verb::Recipient(place) if event.reply.is_positive() => job.take(place as usize),
+                Verb::Data if event.reply.code() == 354 => self.go_ahead = now,
+                _ => {}
+            }
+        }
+        if let Some(outcome) = event.ends {
+            self.conclude(outcome, now);
+        }
+    }
+}
+
+/// The phase that a reply ends.
+fn phase_of(verb: Verb) -> Phase {
+    match verb {
+        Verb::Greeting => Phase::Banner,
+        Verb::Hello => Phase::Ehlo,
+        Verb::Mail => Phase::Mail,
+        Verb::Recipient(_) => Phase::Rcpt,
+        Verb::Data => Phase::Data,
+        Verb::Message | Verb::Reset => Phase::Reply,
+        Verb::Quit => Phase::Quit,
+    }
+}
+
+/// An error's own words, without the number behind them.
+pub(super) fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}

@@ -1,0 +1,67 @@
+//! A session: takes up messages, connects for them, and converses, until there is no more to do.
+use super::Setting;
+use super::sender::{Sender, plain};
+use super::worker::Recorder;
+use net::{Alarm, Conversation, Desk, clock};
+use smtp::client::{Client, Pipelining as Commands};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
+
+/// After a connection that could not be made, before the next try; doubled up to the longest.
+const FIRST_BREATH: Duration = Duration::from_millis(10);
+const LONGEST_BREATH: Duration = Duration::from_secs(1);
+
+/// Runs one of the parallel sessions.
+pub(super) async fn run(setting: Arc<Setting>, recorder: Rc<Recorder>, desk: Desk) {
+    let mut sender = Sender::new(Arc::clone(&setting), Rc::clone(&recorder));
+    let mut alarm = Alarm::default();
+    let mut breath = FIRST_BREATH;
+    loop {
+        if !sender.has_job() {
+            match poll_fn(|cx| recorder.poll_claim(cx, clock::now())).await {
+                Some(claim) => sender.take_up(&claim),
+                None => return,
+            }
+        }
+        let began = clock::now();
+        match connect(&setting, &mut alarm, began).await {
+            Ok(stream) => {
+                breath = FIRST_BREATH;
+                setting.plan.reach();
+                sender.connected(began, clock::now());
+                let client = Client::new(Arc::clone(recorder.name()), commands(&setting), clock::now());
+                let patience = setting.options.timeout;
+                let talk = Conversation::new(stream, client, &mut sender, &mut alarm, patience, desk.clone());
+                let ended = talk.run().await;
+                sender.ended(&ended);
+            }
+            Err(error) => {
+                setting.plan.miss(&plain(&error));
+                sender.not_connected(&plain(&error));
+                tokio::time::sleep(breath).await;
+                breath = (breath * 2).min(LONGEST_BREATH);
+            }
+        }
+    }
+}
+
+async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::Result<TcpStream> {
+    let socket = if setting.address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_nodelay(true)?;
+    let patience = setting.options.connect_timeout;
+    match alarm.limit(began + patience, socket.connect(setting.address)).await {
+        Some(outcome) => outcome,
+        None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {patience:?}"))),
+    }
+}
+
+fn commands(setting: &Setting) -> Commands {
+    match setting.options.pipelining {
+        journey::record::Pipelining::Off => Commands::Off,
+        journey::record::Pipelining::Group | journey::record::Pipelining::Stream => Commands::Group,
+    }
+}

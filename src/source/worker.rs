@@ -1,0 +1,229 @@
+//! A worker thread of the source: its share of the sessions, its own schedule and its own tally, handed to the
+//! collector four times a second.
+use super::Setting;
+use super::pacing::Schedule;
+use super::session;
+use super::timer::Timer;
+use anyhow::{Context as _, Result};
+use journey::SourceTally;
+use net::{Desk, clock};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// How often a worker hands over its tally.
+pub(super) const TICK: Duration = Duration::from_millis(250);
+
+/// A message that a session has taken up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) sequence: u64,
+    /// When it was due, or at closed loop when it was claimed.
+    pub(super) since: Duration,
+}
+
+/// The collector's ends of the workers' channels.
+pub(super) struct Workers {
+    /// Tallies come in; it closes when the last worker has ended.
+    pub(super) tallies: Receiver<(usize, Box<SourceTally>)>,
+    /// Emptied ones go back to their worker.
+    pub(super) emptied: Vec<Sender<Box<SourceTally>>>,
+}
+
+/// Starts the workers.
+pub(super) fn start(setting: &Arc<Setting>) -> Result<Workers> {
+    let workers = setting.options.workers.min(setting.options.sessions as usize).max(1);
+    let (full, tallies) = channel();
+    let began = clock::now();
+    let emptied = (0..workers)
+        .map(|number| {
+            let (give, emptied) = channel();
+            let post = Post { number, workers, began, setting: Arc::clone(setting), full: full.clone(), emptied };
+            net::worker::spawn(&format!("load-{number}"), move |desk| post.work(desk))
+                .context("cannot start a thread")?;
+            Ok(give)
+        })
+        .collect::<Result<_>>()?;
+    Ok(Workers { tallies, emptied })
+}
+
+/// A worker's place.
+struct Post {
+    number: usize,
+    workers: usize,
+    began: Duration,
+    setting: Arc<Setting>,
+    full: Sender<(usize, Box<SourceTally>)>,
+    emptied: Receiver<Box<SourceTally>>,
+}
+
+impl Post {
+    async fn work(self, desk: Desk) {
+        let recorder = Rc::new(Recorder::new(self));
+        let mut sessions = JoinSet::new();
+        for _ in 0..recorder.share() {
+            sessions.spawn_local(session::run(Arc::clone(&recorder.post.setting), Rc::clone(&recorder), desk.clone()));
+        }
+        tokio::select! {
+            () = async { while sessions.join_next().await.is_some() {} } => {}
+            () = recorder.tick() => {}
+            () = recorder.wake_in_time() => {}
+        }
+        drop(sessions);
+        recorder.hand_over();
+    }
+}
+
+/// A session that waits for its message to be due.
+struct Waiting {
+    waker: Waker,
+    is_listed: Rc<Cell<bool>>,
+}
+
+/// What the sessions of a worker share.
+pub(super) struct Recorder {
+    post: Post,
+    name: Arc<str>,
+    tally: RefCell<Box<SourceTally>>,
+    /// Open loop only.
+    schedule: Option<RefCell<Schedule>>,
+    waiting: RefCell<VecDeque<Waiting>>,
+}
+
+impl Recorder {
+    fn new(post: Post) -> Self {
+        let options = &post.setting.options;
+        let schedule = options.rate_per_s.map(|rate| {
+            RefCell::new(Schedule::new(options.arrival, rate, post.began, post.number, post.workers, options.seed))
+        });
+        Self {
+            name: options.hello.as_str().into(),
+            tally: RefCell::default(),
+            schedule,
+            waiting: RefCell::default(),
+            post,
+        }
+    }
+
+    /// The name that goes into EHLO.
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Counts something.
+    pub(super) fn tally(&self, count: impl FnOnce(&mut SourceTally)) {
+        count(&mut self.tally.borrow_mut());
+    }
+
+    /// How many of all sessions are this worker's.
+    fn share(&self) -> usize {
+        let (all, workers) = (self.post.setting.options.sessions as usize, self.post.workers);
+        all / workers + usize::from(self.post.number < all % workers)
+    }
+
+    /// The next message for a session: at once in closed loop, when it is due in open loop; `None` when there is
+    /// no more to do.
+    pub(super) fn poll_claim(&self, cx: &mut Context<'_>, now: Duration) -> Poll<Option<Claim>> {
+        let plan = &self.post.setting.plan;
+        let since = match &self.schedule {
+            None => now,
+            Some(_) if plan.is_over(now) => return Poll::Ready(None),
+            Some(schedule) => {
+                let due = schedule.borrow().due();
+                if due > now {
+                    self.wait(cx);
+                    return Poll::Pending;
+                }
+                due
+            }
+        };
+        let Some(sequence) = plan.claim(now) else { return Poll::Ready(None) };
+        self.created(since, now);
+        Poll::Ready(Some(Claim { sequence, since }))
+    }
+
+    fn created(&self, since: Duration, now: Duration) {
+        let recipients = self.post.setting.envelopes.recipients() as u64;
+        self.tally(|tally| {
+            tally.created += 1;
+            tally.recipients_created += recipients;
+            tally.first_created.get_or_insert(since);
+            tally.last_created = Some(now);
+            if self.schedule.is_some() {
+                tally.slip.record(now - since);
+            }
+        });
+        if let Some(schedule) = &self.schedule {
+            schedule.borrow_mut().advance();
+        }
+    }
+
+    /// Lists the session for waking, once.
+    fn wait(&self, cx: &mut Context<'_>) {
+        let mut waiting = self.waiting.borrow_mut();
+        let known = waiting.iter().any(|session| session.is_listed.get() && session.waker.will_wake(cx.waker()));
+        if !known {
+            waiting.push_back(Waiting { waker: cx.waker().clone(), is_listed: Rc::new(Cell::new(true)) });
+        }
+    }
+
+    /// Open loop: wakes a session for each message that falls due.
+    async fn wake_in_time(&self) {
+        let Some(schedule) = &self.schedule else { return std::future::pending().await };
+        let timer = match Timer::new() {
+            Ok(timer) => timer,
+            Err(_) => return,
+        };
+        loop {
+            let due = schedule.borrow().due();
+            if timer.sleep_until(due).await.is_err() {
+                return;
+            }
+            let session = self.waiting.borrow_mut().pop_front();
+            match session {
+                Some(session) => session.waker.wake(),
+                // All are busy: they look at the schedule themselves when they are done.
+                None => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+            poll_fn(yield_once()).await;
+        }
+    }
+
+    /// Hands the tally over now and then, and sees to it that sessions that wait learn of the end.
+    async fn tick(&self) {
+        let mut interval = tokio::time::interval(TICK);
+        loop {
+            interval.tick().await;
+            self.hand_over();
+            if self.post.setting.plan.is_over(clock::now()) {
+                self.waiting.borrow_mut().drain(..).for_each(|session| session.waker.wake());
+            }
+        }
+    }
+
+    /// Gives the tally to the collector and goes on with an empty one.
+    fn hand_over(&self) {
+        let empty = self.post.emptied.try_recv().unwrap_or_default();
+        let full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
+        // The collector outlives the workers; without one there is nobody to tell.
+        let _ = self.post.full.send((self.post.number, full));
+    }
+}
+
+/// Pending once: lets the session that was woken take its message before the schedule is looked at again.
+fn yield_once() -> impl FnMut(&mut Context<'_>) -> Poll<()> {
+    let mut yielded = false;
+    move |cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}

@@ -1,0 +1,128 @@
+//! What a process used: processor time, peak memory, bytes written to storage, as `/proc` tells.
+//!
+//! One ruler for every party, ours or anybody's. `of` also reads a child that has ended and was not yet waited
+//! for: its processor time is then complete to the last instant.
+use journey::record::Party;
+use rustix::time::{ClockId, clock_gettime};
+use std::fs;
+
+/// What a process has used since it began. Memory and storage are unknown for a process that has ended, and where
+/// the kernel hides them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Usage {
+    /// Processor time in user mode.
+    pub(crate) user_s: f64,
+    /// Processor time in the kernel.
+    pub(crate) sys_s: f64,
+    /// Peak resident memory.
+    pub(crate) max_rss_bytes: Option<u64>,
+    /// Bytes it caused to be written to storage.
+    pub(crate) write_bytes: Option<u64>,
+}
+
+impl Usage {
+    /// Writes these figures into a record's row. Peaks that the row knows better are kept.
+    pub(crate) fn fill(&self, party: &mut Party) {
+        party.user_s = Some(self.user_s);
+        party.sys_s = Some(self.sys_s);
+        party.max_rss_bytes = party.max_rss_bytes.max(self.max_rss_bytes);
+        party.write_bytes = party.write_bytes.max(self.write_bytes);
+    }
+
+    /// `later`, with what only an earlier look could still see.
+    pub(crate) fn then(self, later: Self) -> Self {
+        Self {
+            max_rss_bytes: later.max_rss_bytes.max(self.max_rss_bytes),
+            write_bytes: later.write_bytes.max(self.write_bytes),
+            ..later
+        }
+    }
+}
+
+/// What this process has used so far.
+pub(crate) fn own() -> Usage {
+    let used = read("self").unwrap_or_default();
+    let exact = clock_gettime(ClockId::ProcessCPUTime);
+    let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
+    // /proc splits user from system time but counts in hundredths of a second; the clock is exact and does not
+    // split. A run of 50 ms needs both.
+    let user_share = match used.user_s + used.sys_s {
+        total if total > 0.0 => used.user_s / total,
+        _ => 1.0,
+    };
+    Usage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
+}
+
+/// What another process has used so far; `None` if it is gone.
+pub(crate) fn of(pid: u32) -> Option<Usage> {
+    read(&pid.to_string())
+}
+
+fn read(process: &str) -> Option<Usage> {
+    let file = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}"));
+    let (user_ticks, sys_ticks) = cpu_ticks(&file("stat").ok()?)?;
+    let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+    Some(Usage {
+        user_s: user_ticks as f64 / ticks_per_s,
+        sys_s: sys_ticks as f64 / ticks_per_s,
+        max_rss_bytes: file("status").ok().and_then(|text| field(&text, "VmHWM:")).map(|kib| kib << 10),
+        write_bytes: file("io").ok().and_then(|text| field(&text, "write_bytes:")),
+    })
+}
+
+/// utime and stime of `/proc/PID/stat`, proc(5) fields 14 and 15. The command's name, field 2, may hold spaces and
+/// brackets, so counting starts after its last bracket.
+fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// The number in the line that starts with `name`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_and_spaces_does_not_shift_fields() {
+        let stat = "42 (a) b (c)) S 1 42 42 0 -1 4194304 100 0 0 0 77 33 5 6 20 0 1 0 1000 0 0";
+        assert_eq!(cpu_ticks(stat), Some((77, 33)));
+        assert_eq!(cpu_ticks("nonsense"), None);
+    }
+
+    #[test]
+    fn fields_are_found_by_name() {
+        let text = "VmPeak:\t 9 kB\nVmHWM:\t  1234 kB\n";
+        assert_eq!(field(text, "VmHWM:"), Some(1234));
+        assert_eq!(field(text, "VmSwap:"), None);
+    }
+
+    #[test]
+    fn work_shows_in_own_usage() {
+        let before = own();
+        let mut sum = 0_u64;
+        while own().user_s + own().sys_s <= before.user_s + before.sys_s {
+            sum = sum.wrapping_add(std::hint::black_box(1));
+        }
+        let after = own();
+        assert!(after.user_s + after.sys_s > before.user_s + before.sys_s, "{before:?} {after:?} {sum}");
+        assert!(after.max_rss_bytes.is_some_and(|bytes| bytes > 100_000), "{after:?}");
+    }
+
+    #[test]
+    fn nobody_uses_nothing() {
+        // Linux gives no process a number above 2^22 (PID_MAX_LIMIT).
+        assert_eq!(of(1 << 23), None);
+    }
+
+    #[test]
+    fn an_earlier_look_keeps_what_a_later_one_cannot_see() {
+        let early = Usage { user_s: 1.0, max_rss_bytes: Some(7), ..Usage::default() };
+        let late = Usage { user_s: 2.0, ..Usage::default() };
+        assert_eq!(early.then(late), Usage { user_s: 2.0, max_rss_bytes: Some(7), ..Usage::default() });
+    }
+}

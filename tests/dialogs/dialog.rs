@@ -1,0 +1,257 @@
+//! Dialog files: what a client says and what a server must answer; one file for every server under test.
+//!
+//! | line | meaning |
+//! |---|---|
+//! | `# text` | a comment; `# ours only: why` says that other servers differ, and that is no fault |
+//! | `@ recipients 3` | a limit to start the server with, by its name in `smtp::Limits` |
+//! | `> text` | the client sends this line and CRLF |
+//! | `>! text` | the same, with escapes: `\r`, `\n`, `\0`, `\xHH`, `\\`, `{text*count}` |
+//! | `>> text` | with escapes and without CRLF |
+//! | `< 250 2.1.0` | the next reply: its code, and how its last line goes on |
+//! | `<3 250 2.1.5` | three such replies |
+//! | `<- SIZE` | a line of the reply just read begins like this |
+//! | `< closed` | the server has closed the connection |
+//! | `= text` | with escapes: the content of a message that is taken, as the server hands it on; of all of them, or none |
+//!
+//! An address whose local part is `refuse-550` is refused with 550 by the application behind the server, see
+//! [`refusal`]. This file is included by path wherever dialogs are played.
+#![allow(dead_code)] // each place that includes it uses a part
+
+use std::path::Path;
+
+/// One file.
+#[derive(Clone, Debug)]
+pub(crate) struct Dialog {
+    pub(crate) name: String,
+    pub(crate) ours_only: bool,
+    pub(crate) limits: Vec<(String, u64)>,
+    pub(crate) steps: Vec<Step>,
+    /// Contents of the messages that are to be taken, in order.
+    pub(crate) messages: Vec<Vec<u8>>,
+}
+
+/// What happens next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Send(Vec<u8>),
+    Expect(Expected),
+    Closed,
+}
+
+/// A reply that must come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Expected {
+    /// Three digits, and how the last line goes on.
+    pub(crate) last_line: String,
+    /// How other lines must begin, code left out.
+    pub(crate) lines: Vec<String>,
+}
+
+impl Expected {
+    /// Whether a reply, all its lines as they came, is the one that must come. Enhanced codes and texts are
+    /// compared only for servers of our own.
+    pub(crate) fn check(&self, reply: &[u8], whose: Whose) -> Result<(), String> {
+        let text = String::from_utf8_lossy(reply);
+        let wanted = match whose {
+            Whose::Ours => self.last_line.as_str(),
+            Whose::Foreign => &self.last_line[..3],
+        };
+        if !text.lines().last().unwrap_or_default().starts_with(wanted) {
+            return Err(format!("wanted {:?}, got {text:?}", self.last_line));
+        }
+        let has = |start: &&String| text.lines().any(|line| line.get(4..).is_some_and(|line| line.starts_with(*start)));
+        match self.lines.iter().find(|start| !has(start)) {
+            Some(start) => Err(format!("no line {start:?} in {text:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whose server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Ours,
+    Foreign,
+}
+
+impl Dialog {
+    /// Every `.dialog` file of a directory, by name.
+    pub(crate) fn all(directory: &Path) -> Vec<Self> {
+        let entries = std::fs::read_dir(directory).expect("the directory of dialogs is there");
+        let mut paths: Vec<_> = entries.map(|entry| entry.expect("it can be listed").path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "dialog"));
+        paths.sort();
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    fn read(path: &Path) -> Self {
+        let name = path.file_stem().expect("it has a name").to_string_lossy();
+        let text = std::fs::read_to_string(path).expect("a dialog is text");
+        Self::parse(&name, &text).unwrap_or_else(|what| panic!("{name}.dialog: {what}"))
+    }
+
+    /// Reads a file's text.
+    pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
+        let (ours_only, limits) = (false, Vec::new());
+        let mut dialog = Self { name: name.to_owned(), ours_only, limits, steps: Vec::new(), messages: Vec::new() };
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+            if dialog.steps.last() == Some(&Step::Closed) && !line.starts_with('#') {
+                return Err(format!("line {}: nothing can follow `< closed`", number + 1));
+            }
+            dialog.line(line).map_err(|what| format!("line {}: {what}: {line}", number + 1))?;
+        }
+        Ok(dialog)
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let (mark, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match mark {
+            "#" => self.ours_only |= rest.starts_with("ours only"),
+            "@" => self.limits.push(limit(rest).ok_or("a limit is a name and a number")?),
+            ">" => self.steps.push(Step::Send([rest.as_bytes(), b"\r\n"].concat())),
+            ">!" => self.steps.push(Step::Send([unescaped(rest)?.as_slice(), b"\r\n"].concat())),
+            ">>" => self.steps.push(Step::Send(unescaped(rest)?)),
+            "=" => self.messages.push(unescaped(rest)?),
+            "<" if rest == "closed" => self.steps.push(Step::Closed),
+            "<-" => match self.steps.last_mut() {
+                Some(Step::Expect(expected)) => expected.lines.push(rest.to_owned()),
+                _ => return Err("there is no reply before it".to_owned()),
+            },
+            _ => {
+                let count = mark.strip_prefix('<').ok_or("no such line")?;
+                let count = if count.is_empty() { 1 } else { count.parse().map_err(|_| "no such line")? };
+                let code = rest.get(..3).filter(|code| code.bytes().all(|byte| byte.is_ascii_digit()));
+                code.ok_or("a reply begins with three digits")?;
+                let expected = Expected { last_line: rest.to_owned(), lines: Vec::new() };
+                self.steps.extend(std::iter::repeat_n(Step::Expect(expected), count));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything the client says, in one piece.
+    pub(crate) fn said(&self) -> Vec<u8> {
+        let sent = |step: &Step| if let Step::Send(bytes) = step { bytes.clone() } else { Vec::new() };
+        self.steps.iter().flat_map(sent).collect()
+    }
+}
+
+fn limit(text: &str) -> Option<(String, u64)> {
+    let (name, number) = text.split_once(' ')?;
+    Some((name.to_owned(), number.parse().ok()?))
+}
+
+/// Escapes and repetitions; repetitions do not nest.
+fn unescaped(text: &str) -> Result<Vec<u8>, String> {
+    let mut out = Vec::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        match first {
+            '{' => {
+                let (inner, after) = rest[1..].split_once('}').ok_or("a { without }")?;
+                let (repeated, count) = inner.rsplit_once('*').ok_or("a repetition is {text*count}")?;
+                let count = count.parse().map_err(|_| "a repetition is {text*count}")?;
+                out.extend(unescaped(repeated)?.repeat(count));
+                rest = after;
+            }
+            '\\' => rest = escape(&rest[1..], &mut out)?,
+            _ => {
+                let (head, after) = rest.split_at(first.len_utf8());
+                out.extend_from_slice(head.as_bytes());
+                rest = after;
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// What follows a backslash; gives what follows the escape.
+fn escape<'a>(text: &'a str, out: &mut Vec<u8>) -> Result<&'a str, String> {
+    let octet = match text.bytes().next() {
+        Some(b'r') => b'\r',
+        Some(b'n') => b'\n',
+        Some(b'0') => 0,
+        Some(b'\\') => b'\\',
+        Some(b'{') => b'{',
+        Some(b'x') => {
+            let digits = text.get(1..3).ok_or("\\x needs two digits")?;
+            out.push(u8::from_str_radix(digits, 16).map_err(|_| "\\x needs two digits")?);
+            return Ok(&text[3..]);
+        }
+        _ => return Err("no such escape".to_owned()),
+    };
+    out.push(octet);
+    Ok(&text[1..])
+}
+
+/// Takes a whole reply, all its lines, off the front of what a server said.
+pub(crate) fn take_reply(said: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let mut end = 0;
+    loop {
+        let line = &said[end..];
+        let length = line.iter().position(|byte| *byte == b'\n')? + 1;
+        end += length;
+        if line.get(3) != Some(&b'-') {
+            return Some(said.drain(..end).collect());
+        }
+    }
+}
+
+/// The code with which the application behind a server refuses an address: `refuse-550@anywhere`.
+pub(crate) fn refusal(address: &[u8]) -> Option<u16> {
+    let digits = address.strip_prefix(b"refuse-")?.get(..3)?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_line_is_read() {
+        let text = "# ours only: it is a test\n@ errors 3\n> EHLO a\n<2 250\n<- SIZE\n>! {ab*2}\\x41\n>> \\r\\n\\0\\\\\n= x\n< closed\n";
+        let dialog = Dialog::parse("test", text).unwrap();
+        let plain = Expected { last_line: "250".to_owned(), lines: Vec::new() };
+        let with_line = Expected { lines: vec!["SIZE".to_owned()], ..plain.clone() };
+        let steps = [
+            Step::Send(b"EHLO a\r\n".to_vec()),
+            Step::Expect(plain),
+            Step::Expect(with_line),
+            Step::Send(b"ababA\r\n".to_vec()),
+            Step::Send(b"\r\n\0\\".to_vec()),
+            Step::Closed,
+        ];
+        assert_eq!(dialog.steps, steps);
+        assert_eq!((dialog.ours_only, &dialog.messages), (true, &vec![b"x".to_vec()]));
+        assert_eq!(dialog.limits, [("errors".to_owned(), 3)]);
+        assert_eq!(dialog.said(), b"EHLO a\r\nababA\r\n\r\n\0\\");
+    }
+
+    #[test]
+    fn what_is_no_dialog_is_named_with_its_line() {
+        for text in ["hello", "< 25", "<x 250", "<- SIZE", ">! {a*", ">! {a}", ">> \\q", ">> \\x4", "@ errors", "< closed\n> NOOP"] {
+            assert!(Dialog::parse("test", text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn replies_are_taken_whole_and_checked() {
+        let mut said = b"250-a\r\n250 b\r\n221 x\r\n22".to_vec();
+        let reply = take_reply(&mut said).unwrap();
+        assert_eq!(reply, b"250-a\r\n250 b\r\n");
+        assert_eq!(take_reply(&mut said).unwrap(), b"221 x\r\n");
+        assert_eq!(take_reply(&mut said), None);
+        let expected = |last_line: &str, line: &str| Expected { last_line: last_line.into(), lines: vec![line.into()] };
+        assert!(expected("250 b", "a").check(&reply, Whose::Ours).is_ok());
+        assert!(expected("250 c", "a").check(&reply, Whose::Ours).is_err());
+        assert!(expected("250 c", "a").check(&reply, Whose::Foreign).is_ok());
+        assert!(expected("250 b", "c").check(&reply, Whose::Ours).is_err());
+        assert!(expected("251", "a").check(&reply, Whose::Foreign).is_err());
+    }
+
+    #[test]
+    fn the_application_refuses_by_name() {
+        assert_eq!(refusal(b"refuse-450@a"), Some(450));
+        assert_eq!(refusal(b"a@b"), None);
+    }
+}
