@@ -1,9 +1,9 @@
 //! A session's own side of the conversation: which message is where, what each reply means for it, and the times.
 use super::Setting;
-use super::worker::{Claim, Recorder};
+use super::worker::{Claim, Recorder, Ticket};
 use journey::Phase;
 use journey::record::Pipelining;
-use net::{Caller, Ended, Next, Outbox};
+use net::{Caller, Ended, Next, Outbox, clock};
 use smtp::Envelope;
 use smtp::client::{Client, Event, Outcome, Verb};
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(claim: &Claim) -> Self {
+    fn new(claim: &Claim) -> Self {
         Self { sequence: claim.sequence, since: claim.since, sent: None, touched: false, taken: [0; 16] }
     }
 
@@ -44,6 +44,7 @@ impl Job {
 pub(super) struct Sender {
     setting: Arc<Setting>,
     recorder: Rc<Recorder>,
+    ticket: Ticket,
     /// The oldest first: the one whose replies come next. At most two, and two only where the next message's
     /// commands travel with a message.
     jobs: VecDeque<Job>,
@@ -57,8 +58,8 @@ pub(super) struct Sender {
     writing_message: bool,
     /// When the connection stood.
     connected: Duration,
-    /// The last 421, which explains a connection that closes.
-    farewell: Option<(Phase, u16, String)>,
+    /// The peer has said why it closes: 421, or a greeting that refuses. It is counted already.
+    has_farewell: bool,
 }
 
 impl Sender {
@@ -66,13 +67,14 @@ impl Sender {
         Self {
             setting,
             recorder,
+            ticket: Ticket::default(),
             jobs: VecDeque::with_capacity(2),
             begun: 0,
             asked: Duration::ZERO,
             go_ahead: Duration::ZERO,
             writing_message: false,
             connected: Duration::ZERO,
-            farewell: None,
+            has_farewell: false,
         }
     }
 
@@ -81,14 +83,16 @@ impl Sender {
         !self.jobs.is_empty()
     }
 
-    /// Takes a message up before there is a connection for it.
-    pub(super) fn take_up(&mut self, claim: &Claim) {
-        self.jobs.push_back(Job::new(claim));
+    /// Takes a message up before there is a connection for it; false when there is no more to do.
+    pub(super) fn poll_take_up(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let claim = ready!(self.recorder.poll_claim(cx, &self.ticket, clock::now()));
+        self.jobs.extend(claim.as_ref().map(Job::new));
+        Poll::Ready(claim.is_some())
     }
 
     /// A connection stands.
     pub(super) fn connected(&mut self, began: Duration, now: Duration) {
-        (self.connected, self.asked, self.begun, self.farewell) = (now, now, 0, None);
+        (self.connected, self.asked, self.begun, self.has_farewell) = (now, now, 0, false);
         self.recorder.tally(|tally| {
             tally.connections += 1;
             tally.time(Phase::Connect, now - began);
@@ -97,7 +101,8 @@ impl Sender {
 
     /// No connection could be made: the message that waited for it is given up.
     pub(super) fn not_connected(&mut self, why: &str) {
-        self.give_up(Phase::Connect, why);
+        self.recorder.tally(|tally| tally.errors.add(Phase::Connect, 0, why));
+        self.give_up();
     }
 
     /// The connection is over: what was under way on it is given up, but for a message of which the peer has not
@@ -114,23 +119,16 @@ impl Sender {
         };
         self.writing_message = false;
         let kept = self.jobs.pop_back_if(|job| !job.touched && job.sent.is_none() && self.begun > 1);
-        if !self.jobs.is_empty() {
-            match (&self.farewell, verb) {
-                (Some((phase, ..)), _) => self.give_up_uncounted(*phase),
-                (None, verb) => self.give_up(phase_of(verb.unwrap_or(Verb::Message)), &what),
-            }
-        } else if let (None, Some(Verb::Greeting | Verb::Hello)) = (&self.farewell, verb) {
-            self.recorder.tally(|tally| tally.errors.add(phase_of(verb.unwrap_or(Verb::Greeting)), 0, &what));
+        if !self.has_farewell && (!self.jobs.is_empty() || matches!(verb, Some(Verb::Greeting | Verb::Hello))) {
+            let phase = phase_of(verb.unwrap_or(Verb::Message));
+            self.recorder.tally(|tally| tally.errors.add(phase, 0, &what));
         }
+        self.give_up();
         self.jobs.extend(kept);
     }
 
-    fn give_up(&mut self, phase: Phase, what: &str) {
-        self.recorder.tally(|tally| tally.errors.add(phase, 0, what));
-        self.give_up_uncounted(phase);
-    }
-
-    fn give_up_uncounted(&mut self, _phase: Phase) {
+    /// Every message under way is given up; why has been counted.
+    fn give_up(&mut self) {
         let recipients = self.setting.envelopes.recipients() as u64;
         let jobs = self.jobs.drain(..).count() as u64;
         self.recorder.tally(|tally| {
@@ -182,7 +180,7 @@ impl Sender {
             }
         });
         if event.reply.code() == 421 || (event.to == Verb::Greeting && !event.reply.is_positive()) {
-            self.farewell = Some((phase, event.reply.code(), event.reply.text()));
+            self.has_farewell = true;
         }
     }
 }
@@ -196,7 +194,7 @@ impl Caller for Sender {
             return Poll::Ready(Next::Quit);
         }
         if is_new {
-            match ready!(self.recorder.poll_claim(cx, now)) {
+            match ready!(self.recorder.poll_claim(cx, &self.ticket, now)) {
                 Some(claim) => self.jobs.push_back(Job::new(&claim)),
                 None => return Poll::Ready(Next::Quit),
             }

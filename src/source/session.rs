@@ -21,11 +21,8 @@ pub(super) async fn run(setting: Arc<Setting>, recorder: Rc<Recorder>, desk: Des
     let mut alarm = Alarm::default();
     let mut breath = FIRST_BREATH;
     loop {
-        if !sender.has_job() {
-            match poll_fn(|cx| recorder.poll_claim(cx, clock::now())).await {
-                Some(claim) => sender.take_up(&claim),
-                None => return,
-            }
+        if !sender.has_job() && !poll_fn(|cx| sender.poll_take_up(cx)).await {
+            return;
         }
         let began = clock::now();
         match connect(&setting, &mut alarm, began).await {

@@ -80,10 +80,21 @@ impl Post {
     }
 }
 
-/// A session that waits for its message to be due.
+/// A session's place among those that wait for a message to be due: it is listed once, however often it asks.
+#[derive(Debug, Default)]
+pub(super) struct Ticket(Rc<Cell<bool>>);
+
+/// A session that waits.
 struct Waiting {
     waker: Waker,
     is_listed: Rc<Cell<bool>>,
+}
+
+impl Waiting {
+    fn wake(self) {
+        self.is_listed.set(false);
+        self.waker.wake();
+    }
 }
 
 /// What the sessions of a worker share.
@@ -129,7 +140,7 @@ impl Recorder {
 
     /// The next message for a session: at once in closed loop, when it is due in open loop; `None` when there is
     /// no more to do.
-    pub(super) fn poll_claim(&self, cx: &mut Context<'_>, now: Duration) -> Poll<Option<Claim>> {
+    pub(super) fn poll_claim(&self, cx: &mut Context<'_>, ticket: &Ticket, now: Duration) -> Poll<Option<Claim>> {
         let plan = &self.post.setting.plan;
         let since = match &self.schedule {
             None => now,
@@ -137,7 +148,7 @@ impl Recorder {
             Some(schedule) => {
                 let due = schedule.borrow().due();
                 if due > now {
-                    self.wait(cx);
+                    self.wait(cx, ticket);
                     return Poll::Pending;
                 }
                 due
@@ -164,12 +175,10 @@ impl Recorder {
         }
     }
 
-    /// Lists the session for waking, once.
-    fn wait(&self, cx: &mut Context<'_>) {
-        let mut waiting = self.waiting.borrow_mut();
-        let known = waiting.iter().any(|session| session.is_listed.get() && session.waker.will_wake(cx.waker()));
-        if !known {
-            waiting.push_back(Waiting { waker: cx.waker().clone(), is_listed: Rc::new(Cell::new(true)) });
+    fn wait(&self, cx: &mut Context<'_>, ticket: &Ticket) {
+        if !ticket.0.replace(true) {
+            let is_listed = Rc::clone(&ticket.0);
+            self.waiting.borrow_mut().push_back(Waiting { waker: cx.waker().clone(), is_listed });
         }
     }
 
@@ -187,7 +196,7 @@ impl Recorder {
             }
             let session = self.waiting.borrow_mut().pop_front();
             match session {
-                Some(session) => session.waker.wake(),
+                Some(session) => session.wake(),
                 // All are busy: they look at the schedule themselves when they are done.
                 None => tokio::time::sleep(Duration::from_millis(1)).await,
             }
@@ -202,7 +211,7 @@ impl Recorder {
             interval.tick().await;
             self.hand_over();
             if self.post.setting.plan.is_over(clock::now()) {
-                self.waiting.borrow_mut().drain(..).for_each(|session| session.waker.wake());
+                self.waiting.borrow_mut().drain(..).for_each(Waiting::wake);
             }
         }
     }

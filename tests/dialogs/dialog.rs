@@ -229,7 +229,18 @@ mod tests {
 
     #[test]
     fn what_is_no_dialog_is_named_with_its_line() {
-        for text in ["hello", "< 25", "<x 250", "<- SIZE", ">! {a*", ">! {a}", ">> \\q", ">> \\x4", "@ errors", "< closed\n> NOOP"] {
+        for text in [
+            "hello",
+            "< 25",
+            "<x 250",
+            "<- SIZE",
+            ">! {a*",
+            ">! {a}",
+            ">> \\q",
+            ">> \\x4",
+            "@ errors",
+            "< closed\n> NOOP",
+        ] {
             assert!(Dialog::parse("test", text).is_err(), "{text}");
         }
     }

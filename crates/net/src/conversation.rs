@@ -57,6 +57,8 @@ pub struct Conversation<'a, C: Caller> {
     alarm: &'a mut Alarm,
     patience: Duration,
     desk: Desk,
+    /// The time of this turn: of the last read, or of waking an idle session.
+    now: Duration,
     /// What the socket has not taken yet.
     unsent: Option<Box<Outbox>>,
 }
@@ -71,7 +73,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         patience: Duration,
         desk: Desk,
     ) -> Self {
-        Self { stream, client, caller, alarm, patience, desk, unsent: None }
+        Self { stream, client, caller, alarm, patience, desk, now: clock::now(), unsent: None }
     }
 
     /// Runs it to its end.
@@ -84,6 +86,9 @@ impl<'a, C: Caller> Conversation<'a, C> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<Ended> {
+        if self.client.wants() == Want::Transaction {
+            self.now = clock::now();
+        }
         loop {
             if self.unsent.is_none() {
                 self.advance(cx, &mut buffers.outbox);
@@ -91,12 +96,12 @@ impl<'a, C: Caller> Conversation<'a, C> {
             match self.flush(cx, &mut buffers.outbox) {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(cx),
-                Err(error) => return Poll::Ready(self.cut_off(&mut buffers.input, error)),
+                Err(error) => return Poll::Ready(self.cut_off(buffers.input.bytes(), error)),
             }
             if self.client.wants() == Want::Close {
                 return Poll::Ready(Ended::Closed);
             }
-            let mut bytes = ReadBuf::new(&mut buffers.input);
+            let mut bytes = ReadBuf::new(buffers.input.bytes());
             let outcome = match Pin::new(&mut self.stream).poll_read(cx, &mut bytes) {
                 Poll::Pending => return self.poll_timeout(cx),
                 Poll::Ready(outcome) => outcome,
@@ -118,13 +123,13 @@ impl<'a, C: Caller> Conversation<'a, C> {
         let mut early = false;
         if self.client.wants() == Want::Message {
             self.caller.render(outbox);
-            self.client.message_sent(clock::now());
+            self.client.message_sent(self.now);
             early = self.client.may_begin_early();
         }
         if !early && self.client.wants() != Want::Transaction {
             return;
         }
-        let now = clock::now();
+        let now = self.now;
         match self.caller.poll_next(cx, &self.client, early, now) {
             Poll::Ready(Next::Transaction(envelope)) => self.client.begin(envelope, now, outbox.bytes()),
             Poll::Ready(Next::Quit) if !early => self.client.quit(now, outbox.bytes()),
@@ -159,6 +164,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
     /// Every reply in `input`.
     fn take(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Ended> {
         let now = clock::now();
+        self.now = now;
         loop {
             let waited_for = self.client.waits_for();
             match self.client.next_event(&mut input, now, out) {

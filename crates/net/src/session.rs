@@ -94,7 +94,7 @@ impl<H: Handler> Session<H> {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Later>>> {
         let desk = self.desk.clone();
         desk.lend(|buffers| {
-            let mut bytes = ReadBuf::new(&mut buffers.input);
+            let mut bytes = ReadBuf::new(buffers.input.bytes());
             match Pin::new(&mut self.stream).poll_read(cx, &mut bytes) {
                 Poll::Pending => return self.poll_timeout(cx, buffers),
                 Poll::Ready(outcome) => outcome?,

@@ -154,7 +154,8 @@ fn is_atext(byte: u8) -> bool {
 /// and quotes in a literal are not: no registered kind has them, and they would end the path for others.
 fn is_domain(domain: &[u8]) -> bool {
     if let [b'[', literal @ .., b']'] = domain {
-        return !literal.is_empty() && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\<>\"".contains(&byte));
+        return !literal.is_empty()
+            && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\<>\"".contains(&byte));
     }
     is_utf8(domain)
         && domain.split(|&byte| byte == b'.').all(|label| {
@@ -176,7 +177,8 @@ mod tests {
 
     #[test]
     fn a_table_of_paths() {
-        let good: &[(&[u8], &[u8], Option<&[u8]>, &[u8])] = &[
+        type Row<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>, &'a [u8]);
+        let good: &[Row<'_>] = &[
             (b"<a@b>", b"a", Some(b"b"), b""),
             (b"<>", b"", None, b""),
             (b"<a.b+3@example.com> SIZE=1", b"a.b+3", Some(b"example.com"), b" SIZE=1"),

@@ -132,7 +132,8 @@ impl Client {
             *input = &[];
             return Ok(None);
         }
-        let Some(reply) = self.reader.next(input)? else { return Ok(None) };
+        let read = self.reader.next(input).inspect_err(|_| self.dialogue.progress = Progress::Closed)?;
+        let Some(reply) = read else { return Ok(None) };
         self.dialogue.heard = now;
         let Some(to) = self.dialogue.expected.pop_front() else {
             let (to, ends) = self.dialogue.interrupted(&reply)?;
@@ -288,11 +289,10 @@ impl Dialogue {
     /// A reply that no command asked for. A refusal while the message is being written is the peer's last word on
     /// it (too big, time-out): the message can be neither finished nor recalled, so the session is over.
     fn interrupted(&mut self, reply: &Received<'_>) -> Result<(Verb, Outcome), Violation> {
-        if self.progress != Progress::GoAhead || reply.is_positive() {
-            return Err(Violation::Unasked(reply.code()));
+        match std::mem::replace(&mut self.progress, Progress::Closed) {
+            Progress::GoAhead if !reply.is_positive() => Ok((Verb::Message, Outcome::Refused)),
+            _ => Err(Violation::Unasked(reply.code())),
         }
-        self.progress = Progress::Closed;
-        Ok((Verb::Message, Outcome::Refused))
     }
 
     fn hello(&mut self, out: &mut Vec<u8>) {
@@ -476,12 +476,14 @@ mod tests {
         for endless in endless {
             let mut client = Client::new("me".into(), Pipelining::Off, NOW);
             let mut outcome = Ok(());
-            for _ in 0..100_000 {
-                let mut input = endless;
+            let block = endless.repeat(16);
+            for _ in 0..10_000 {
+                let mut input = block.as_slice();
                 outcome = outcome.and(client.next_event(&mut input, NOW, &mut Vec::new()).map(|_| ()));
                 assert!(client.reader.heap_bytes() <= 2 * crate::reply::MOST_BYTES);
             }
             assert_eq!(outcome, Err(Violation::Malformed(Malformed::TooLong)));
+            assert_eq!(client.wants(), Want::Close, "nothing is wanted of such a peer");
         }
     }
 

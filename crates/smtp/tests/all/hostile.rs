@@ -132,8 +132,23 @@ fn pipelining() -> impl Strategy<Value = Pipelining> {
 /// What a bad server may say.
 fn replies() -> impl Strategy<Value = Vec<u8>> {
     let words: Vec<&[u8]> = vec![
-        b"220 hi\r\n", b"250 ok\r\n", b"250-x\r\n250 PIPELINING\r\n", b"250-", b"354 go\r\n", b"354 go\r\n", b"450 no\r\n",
-        b"550 no\r\n", b"503 what\r\n", b"421 bye\r\n", b"221 bye\r\n", b"\r\n", b"\n", b"250", b"999 x\r\n", b"\0", b"25",
+        b"220 hi\r\n",
+        b"250 ok\r\n",
+        b"250-x\r\n250 PIPELINING\r\n",
+        b"250-",
+        b"354 go\r\n",
+        b"354 go\r\n",
+        b"450 no\r\n",
+        b"550 no\r\n",
+        b"503 what\r\n",
+        b"421 bye\r\n",
+        b"221 bye\r\n",
+        b"\r\n",
+        b"\n",
+        b"250",
+        b"999 x\r\n",
+        b"\0",
+        b"25",
     ];
     let good = b"220 hi\r\n250-x\r\n250 PIPELINING\r\n250 ok\r\n250 ok\r\n354 go\r\n".to_vec();
     let word = proptest::sample::select(words).prop_map(<[u8]>::to_vec);

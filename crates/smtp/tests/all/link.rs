@@ -43,7 +43,10 @@ impl Link {
 
     /// The block that arrives by then.
     pub(crate) fn arrived(&mut self, now: Duration) -> Option<Vec<u8>> {
-        self.blocks.pop_front_if(|(at, _)| *at <= now).map(|(_, block)| block)
+        if self.due()? > now {
+            return None;
+        }
+        self.blocks.pop_front().map(|(_, block)| block)
     }
 
     pub(crate) fn is_broken(&self) -> bool {

@@ -1,4 +1,6 @@
 //! The session cores from outside: dialogs, the two of them joined by a link, and what holds of any bytes.
+#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+
 mod clocks;
 #[path = "../../../../tests/dialogs/dialog.rs"]
 mod dialog;

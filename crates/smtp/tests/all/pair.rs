@@ -279,7 +279,11 @@ impl Pair {
             client: Client::new("client.example".into(), plan.mode.pipelining(), Duration::ZERO),
             mode: plan.mode,
             contents: (0..plan.messages.len()).map(|number| Plan::content(number, &mut dice)).collect(),
-            sent: plan.messages.iter().map(|many| Sent { recipients: vec![Vec::new(); *many], ..Sent::default() }).collect(),
+            sent: plan
+                .messages
+                .iter()
+                .map(|many| Sent { recipients: vec![Vec::new(); *many], ..Sent::default() })
+                .collect(),
             open: VecDeque::new(),
             begun: 0,
             out: Vec::new(),

@@ -22,7 +22,8 @@ fn mailbox() -> impl Strategy<Value = String> {
 }
 
 fn parameters() -> impl Strategy<Value = String> {
-    proptest::sample::subsequence(vec!["SIZE=400", "BODY=8BITMIME", "SMTPUTF8"], 0..=3).prop_map(|words| words.join(" "))
+    proptest::sample::subsequence(vec!["SIZE=400", "BODY=8BITMIME", "SMTPUTF8"], 0..=3)
+        .prop_map(|words| words.join(" "))
 }
 
 fn line(wire: &[u8]) -> &[u8] {

@@ -1,0 +1,23 @@
+//! Any bytes as a path: what is taken obeys the lengths, is made of its parts, and stands in brackets as it is.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use smtp::limits::{DOMAIN_BYTES, LOCAL_PART_BYTES, PATH_BYTES};
+use smtp::Path;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok((path, rest)) = Path::parse(data) {
+        assert!(data.ends_with(rest));
+        assert_eq!(Path::mailbox(path.as_bytes()), Ok(path), "a path holds a mailbox");
+    }
+    let Ok(path) = Path::mailbox(data) else { return };
+    assert_eq!(path.as_bytes(), data);
+    assert!(path.local_part().len() <= LOCAL_PART_BYTES);
+    assert!(!data.iter().any(u8::is_ascii_control) && std::str::from_utf8(data).is_ok());
+    if let Some(domain) = path.domain() {
+        assert!((1..=DOMAIN_BYTES).contains(&domain.len()));
+        assert_eq!([path.local_part(), b"@", domain].concat(), data);
+    }
+    let bracketed = [b"<".as_slice(), data, b"> SIZE=1"].concat();
+    assert!(data.len() + 2 <= PATH_BYTES);
+    assert_eq!(Path::parse(&bracketed), Ok((path, b" SIZE=1".as_slice())));
+});

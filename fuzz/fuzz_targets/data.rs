@@ -1,0 +1,92 @@
+//! Any bytes as a message: cut or whole it reads the same, only CRLF.CRLF ends it, nothing bare is missed, and what
+//! is stuffed is unstuffed. The last octet of the input chooses the cuts.
+#![no_main]
+#[path = "../../crates/smtp/tests/all/host.rs"]
+mod host;
+
+use host::Dice;
+use libfuzzer_sys::fuzz_target;
+use smtp::data::{self, DataReader, Flaw, Piece};
+
+const LINE_LIMIT: usize = 30;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Message {
+    content: Vec<u8>,
+    flaw: Option<Flaw>,
+    /// Bytes of the input up to and with its end; `None` where it has none.
+    length: Option<usize>,
+}
+
+fn read(blocks: &[&[u8]]) -> Message {
+    let mut reader = DataReader::new(LINE_LIMIT);
+    let (mut content, mut before) = (Vec::new(), 0);
+    for block in blocks {
+        let mut input = *block;
+        while let Some(piece) = reader.next(&mut input) {
+            match piece {
+                Piece::Content(bytes) => content.extend_from_slice(bytes),
+                Piece::End => {
+                    assert_eq!(reader.bytes(), content.len() as u64);
+                    return Message { content, flaw: reader.flaw(), length: Some(before + block.len() - input.len()) };
+                }
+            }
+        }
+        assert!(input.is_empty(), "a block is read to its end");
+        before += block.len();
+    }
+    Message { content, flaw: reader.flaw(), length: None }
+}
+
+/// What RFC 5321 §4.5.2 says, one line after another.
+fn by_the_book(bytes: &[u8]) -> Message {
+    let end = find(&[b"\r\n", bytes].concat(), b"\r\n.\r\n");
+    let text = &bytes[..end.unwrap_or(bytes.len())];
+    let bare = (0..text.len()).any(|at| match text[at] {
+        0 => true,
+        b'\n' => at == 0 || text[at - 1] != b'\r',
+        b'\r' => text.get(at + 1).is_some_and(|next| *next != b'\n'),
+        _ => false,
+    });
+    let content = [b"\r\n", text].concat();
+    let content = replaced(&content, b"\r\n.", b"\r\n")[2..].to_vec();
+    let long = content.split_inclusive(|octet| *octet == b'\n').any(|line| line.len() > LINE_LIMIT);
+    let flaw = if bare { Some(Flaw::BareLineEnding) } else { long.then_some(Flaw::LineTooLong) };
+    Message { content, flaw, length: end.map(|end| end + 3) }
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
+}
+
+fn replaced(text: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::new(), text);
+    while let Some(at) = find(rest, what) {
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(by);
+        rest = &rest[at + what.len()..];
+    }
+    [&out, rest].concat()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&choice, bytes)) = data.split_last() else { return };
+    let whole = read(&[bytes]);
+    let book = by_the_book(bytes);
+    assert_eq!(whole.length, book.length);
+    if whole.length.is_some() {
+        assert_eq!(whole, book);
+    }
+    let single = read(&bytes.chunks(1).collect::<Vec<_>>());
+    let cut = read(&Dice(u64::from(choice)).cut(bytes));
+    assert_eq!(single, cut);
+    assert_eq!(single, whole);
+    let message = data::with_crlf(bytes);
+    let mut wire = Vec::new();
+    data::stuff(&message, &mut wire);
+    let length = wire.len() + data::END.len();
+    wire.extend_from_slice(data::END);
+    wire.extend_from_slice(b"QUIT\r\n");
+    let back = read(&[&wire]);
+    assert_eq!((back.content, back.length), (message, Some(length)));
+});

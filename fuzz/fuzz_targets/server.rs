@@ -1,0 +1,46 @@
+//! Any bytes to a server session, whole and cut: it hears and says the same, and comes to rest. The last octet of
+//! the input chooses limits and cuts.
+#![no_main]
+#[path = "../../crates/smtp/tests/all/host.rs"]
+mod host;
+
+use host::{Dice, Heard, Host};
+use libfuzzer_sys::fuzz_target;
+use smtp::limits::Limits;
+use smtp::reply::Reply;
+use smtp::server::Identity;
+use std::sync::Arc;
+use std::time::Duration;
+
+const NOW: Duration = Duration::from_secs(1);
+
+fn limits(choice: u8) -> Limits {
+    let limits = Limits::default();
+    match choice % 3 {
+        0 => limits,
+        1 => Limits { errors: u32::MAX, idle_commands: u32::MAX, ..limits },
+        _ => Limits { text_line_bytes: 12, recipients: 2, message_bytes: 40, errors: 6, idle_commands: 20, ..limits },
+    }
+}
+
+fn refuse(heard: &Heard) -> Option<Reply> {
+    matches!(heard, Heard::Recipient(path) if path.starts_with(b"refuse")).then(|| Reply::new(550, "5.1.1 no"))
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&choice, bytes)) = data.split_last() else { return };
+    let identity = Arc::new(Identity::new("test", limits(choice)));
+    let mut whole = Host::new(&identity, refuse);
+    whole.receive(bytes, NOW);
+    for blocks in [bytes.chunks(1).collect(), Dice(u64::from(choice)).cut(bytes)] {
+        let mut cut = Host::new(&identity, refuse);
+        blocks.iter().for_each(|block| cut.receive(block, NOW));
+        assert_eq!(cut.heard, whole.heard);
+        assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
+        assert_eq!(cut.server.is_closed(), whole.server.is_closed());
+    }
+    if let Some(deadline) = whole.server.deadline() {
+        whole.server.tick(deadline, &mut whole.out);
+        assert!(whole.server.is_closed());
+    }
+});

@@ -1,0 +1,34 @@
+//! Any message, whole and cut: the same trace is found. The last octet of the input chooses the cuts.
+#![no_main]
+#[path = "../../crates/smtp/tests/all/host.rs"]
+mod host;
+
+use host::Dice;
+use journey::trace::{ClockId, Found, RunId, Trace, TraceReader, checksum};
+use libfuzzer_sys::fuzz_target;
+use std::time::Duration;
+
+fn found(reader: &mut TraceReader, blocks: &[&[u8]]) -> Found {
+    blocks.iter().for_each(|block| reader.receive(block));
+    reader.finish()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&choice, message)) = data.split_last() else { return };
+    let mut reader = TraceReader::default();
+    let whole = found(&mut reader, &[message]);
+    assert_eq!(found(&mut reader, &message.chunks(1).collect::<Vec<_>>()), whole);
+    assert_eq!(found(&mut reader, &Dice(u64::from(choice)).cut(message)), whole);
+    // The same bytes as the body of a message of our own are intact, and one changed bit is not.
+    let mut wire = vec![0; Trace::HEADER_BYTES];
+    let (run, created) = (RunId([choice; 16]), Duration::from_nanos(7));
+    let trace = Trace { run, sequence: 3, created, clock: ClockId(9), checksum: checksum(message) };
+    trace.write(&mut wire);
+    wire.extend_from_slice(b"\r\n");
+    wire.extend_from_slice(message);
+    assert_eq!(found(&mut reader, &Dice(u64::from(choice)).cut(&wire)), Found::Intact(trace));
+    if let Some(last) = wire.last_mut().filter(|_| !message.is_empty()) {
+        *last ^= 1;
+        assert_eq!(found(&mut reader, &[&wire]), Found::Corrupt(Some(trace)));
+    }
+});
