@@ -1,9 +1,9 @@
 //! Gathers what the workers counted: the totals, the seconds, the live line, the status over HTTP, and at the end
 //! the record.
+use super::SinkOptions;
 use super::inbox::{Parcel, Shared};
 use super::report::{self, View};
 use super::status::Status;
-use super::SinkOptions;
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};
@@ -51,12 +51,7 @@ impl Collector {
     }
 
     /// Gathers until the sink has had enough.
-    pub(super) fn follow(
-        &mut self,
-        tallies: &Receiver<Parcel>,
-        shared: &Shared,
-        interrupt: &Interrupt,
-    ) -> Result<()> {
+    pub(super) fn follow(&mut self, tallies: &Receiver<Parcel>, shared: &Shared, interrupt: &Interrupt) -> Result<()> {
         while interrupt.asked() == Asked::Nothing && !shared.is_full() {
             match tallies.recv_timeout(LOOK) {
                 Ok(parcel) => self.merge(parcel),

@@ -113,11 +113,8 @@ mod tests {
     #[test]
     fn a_stall_holds_what_falls_into_it_until_its_end() {
         let second = Duration::from_secs(1);
-        let faults = Faults {
-            delay: second / 10,
-            stall: Some(Stall { at: second * 2, length: second }),
-            ..Faults::default()
-        };
+        let faults =
+            Faults { delay: second / 10, stall: Some(Stall { at: second * 2, length: second }), ..Faults::default() };
         assert_eq!(faults.hold(second), second / 10);
         assert_eq!(faults.hold(second * 5 / 2), second / 2);
         assert_eq!(faults.hold(second * 3), second / 10);

@@ -31,7 +31,8 @@ pub(super) struct Status {
 impl Status {
     /// Serves on `address` until the process ends.
     pub(super) fn serve(address: SocketAddr, view: Arc<Mutex<View>>) -> Result<Self> {
-        let listener = net::listener::listen(address).with_context(|| format!("cannot listen on {address} (--http)"))?;
+        let listener =
+            net::listener::listen(address).with_context(|| format!("cannot listen on {address} (--http)"))?;
         let address = listener.local_addr()?;
         let routes = Router::new()
             .route("/", get(status))

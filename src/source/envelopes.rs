@@ -40,8 +40,7 @@ impl Envelopes {
     pub(super) fn choose(&self, extensions: &Extensions) -> &Arc<Envelope> {
         let eight_bit = extensions.eight_bit_mime && self.needs_eight_bit;
         let utf8 = extensions.smtp_utf8 && self.needs_utf8;
-        &self.variants
-            [usize::from(extensions.size.is_some()) | usize::from(eight_bit) << 1 | usize::from(utf8) << 2]
+        &self.variants[usize::from(extensions.size.is_some()) | usize::from(eight_bit) << 1 | usize::from(utf8) << 2]
     }
 
     /// The ledger's number of the recipient at that place of the envelope.

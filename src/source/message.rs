@@ -194,7 +194,10 @@ mod tests {
         let path = directory.path().join("message.eml");
         std::fs::write(&path, "Subject: a\n\n.b\rc").unwrap();
         let (headers, body) = read_message(&path).unwrap();
-        assert_eq!((headers.as_slice(), body.as_slice()), (b"Subject: a\r\n\r\n".as_slice(), b".b\r\nc\r\n".as_slice()));
+        assert_eq!(
+            (headers.as_slice(), body.as_slice()),
+            (b"Subject: a\r\n\r\n".as_slice(), b".b\r\nc\r\n".as_slice())
+        );
         std::fs::write(&path, "a\0b").unwrap();
         assert!(read_message(&path).is_err());
         std::fs::write(&path, "x".repeat(999)).unwrap();

@@ -8,13 +8,19 @@
 //! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers what follows the
 //! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it.
 use crc_fast::{CrcAlgorithm, Digest};
+use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Recipients of one message that a trace can tell apart; numbers from here on count as 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
+
+/// The end of a header line and the empty line after it.
+static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
+const EMPTY_LINE_BYTES: usize = 3;
 
 const NAME: &[u8] = b"X-Mailrun:";
 const VERSION: &[u8] = b" v1 ";
@@ -250,6 +256,15 @@ impl TraceReader {
     /// Reads header lines up to the empty one; gives what follows it.
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
+        if self.line.kept().is_empty() && matches!(self.seen, Seen::Nothing) && is_named(block) {
+            // Our own message, straight from its source: the trace comes first, and of the other header lines only
+            // the end matters.
+            if let Some(end) = EMPTY_LINE.find(block) {
+                self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
+                self.part = MessagePart::Body;
+                return &block[end + EMPTY_LINE_BYTES..];
+            }
+        }
         while let Some(end) = memchr(b'\n', rest) {
             let (line, after) = rest.split_at(end + 1);
             rest = after;
@@ -277,7 +292,7 @@ impl TraceReader {
         if matches!(self.seen, Seen::Nothing) && is_named(line) {
             self.seen = Trace::parse(line).map_or(Seen::Unreadable, Seen::Trace);
         }
-        strip_line_end(line).is_empty()
+        line == b"\r\n"
     }
 }
 

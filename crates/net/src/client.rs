@@ -58,8 +58,7 @@ impl Client {
     pub async fn connect(address: SocketAddr, name: &str, patience: Duration) -> Result<Self, Error> {
         let mut alarm = Alarm::default();
         let connecting = TcpStream::connect(address);
-        let stream =
-            alarm.limit(clock::now() + patience, connecting).await.ok_or(Error::Silent(patience))??;
+        let stream = alarm.limit(clock::now() + patience, connecting).await.ok_or(Error::Silent(patience))??;
         stream.set_nodelay(true)?;
         let session = Session::new(name.into(), Pipelining::Group, clock::now());
         let mut client = Self { stream, session, patience, alarm };

@@ -78,10 +78,7 @@ impl<H: Handler> Session<H> {
     }
 
     /// One turn with the shared buffers: `work` decides, then what it said is written.
-    fn turn(
-        &mut self,
-        work: impl FnOnce(&mut Self, &mut Buffers) -> Option<Later>,
-    ) -> io::Result<Option<Later>> {
+    fn turn(&mut self, work: impl FnOnce(&mut Self, &mut Buffers) -> Option<Later>) -> io::Result<Option<Later>> {
         let desk = self.desk.clone();
         desk.lend(|buffers| {
             let later = work(self, buffers);

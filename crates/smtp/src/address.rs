@@ -8,6 +8,9 @@
 //! ```
 use crate::limits::{DOMAIN_BYTES, LOCAL_PART_BYTES, PATH_BYTES};
 
+/// A label of a domain (RFC 1035 §2.3.4).
+const LABEL_BYTES: usize = 63;
+
 /// A path that obeys the syntax; borrowed from the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path<'a> {
@@ -121,14 +124,20 @@ fn local_part_length(mailbox: &[u8]) -> Option<usize> {
     if mailbox.first() == Some(&b'"') {
         return quoted_length(mailbox);
     }
-    let length = mailbox.iter().position(|&byte| byte == b'@').unwrap_or(mailbox.len());
-    let local = &mailbox[..length];
-    let dots_separate = !local.is_empty()
-        && local.first() != Some(&b'.')
-        && local.last() != Some(&b'.')
-        && !local.windows(2).any(|pair| pair == b"..");
-    let is_text = local.iter().all(|&byte| is_atext(byte) || byte == b'.');
-    (dots_separate && is_text && is_utf8(local)).then_some(length)
+    let mut before = b'.';
+    let mut seen = 0;
+    for (at, &byte) in mailbox.iter().enumerate() {
+        let class = CLASSES[usize::from(byte)];
+        if byte == b'@' {
+            return (before != b'.' && is_utf8(&mailbox[..at], seen)).then_some(at);
+        }
+        if class & ATEXT == 0 && (byte != b'.' || before == b'.') {
+            return None;
+        }
+        seen |= class;
+        before = byte;
+    }
+    (before != b'.' && is_utf8(mailbox, seen)).then_some(mailbox.len())
 }
 
 /// Length of a quoted string with its quotes; printable ASCII, or UTF-8 (RFC 6531 §3.3).
@@ -139,36 +148,67 @@ fn quoted_length(mailbox: &[u8]) -> Option<usize> {
             _ if byte < b' ' || byte == 0x7f => return None,
             _ if escaped => escaped = false,
             b'\\' => escaped = true,
-            b'"' => return is_utf8(&mailbox[..at]).then_some(at + 1),
+            b'"' => return is_utf8(&mailbox[..at], HIGH).then_some(at + 1),
             _ => {}
         }
     }
     None
 }
 
-fn is_atext(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-/=?^_`{|}~".contains(&byte) || byte >= 0x80
-}
+/// May stand in a dot-string (RFC 5322 §3.2.3; above ASCII, RFC 6531 §3.3).
+const ATEXT: u8 = 1;
+/// May stand in a label. Underscores are let through: hosts have them, whatever RFC 1123 says.
+const LABEL: u8 = 2;
+/// Above ASCII.
+const HIGH: u8 = 4;
 
-/// A domain or an address literal. Underscores are let through: hosts have them, whatever RFC 1123 says. Brackets
-/// and quotes in a literal are not: no registered kind has them, and they would end the path for others.
+/// What each octet may be: a look-up an octet, for every address of every message passes here.
+static CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let byte = octet as u8;
+        if byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' {
+            classes[octet] = ATEXT | LABEL;
+        } else if byte >= 0x80 {
+            classes[octet] = ATEXT | LABEL | HIGH;
+        }
+        octet += 1;
+    }
+    let special = b"!#$%&'*+/=?^`{|}~";
+    let mut at = 0;
+    while at < special.len() {
+        classes[special[at] as usize] = ATEXT;
+        at += 1;
+    }
+    classes
+};
+
+/// A domain or an address literal.
 fn is_domain(domain: &[u8]) -> bool {
     if let [b'[', literal @ .., b']'] = domain {
         return !literal.is_empty()
-            && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\<>\"".contains(&byte));
+            && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\<>".contains(&byte));
     }
-    is_utf8(domain)
-        && domain.split(|&byte| byte == b'.').all(|label| {
-            let inner = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-' || *byte == b'_' || *byte >= 0x80;
-            (1..=63).contains(&label.len())
-                && label.iter().all(inner)
-                && label.first() != Some(&b'-')
-                && label.last() != Some(&b'-')
-        })
+    let (mut label_bytes, mut before, mut seen) = (0, b'.', 0);
+    for &byte in domain {
+        let class = CLASSES[usize::from(byte)];
+        match byte {
+            b'.' if label_bytes == 0 || before == b'-' => return false,
+            b'.' => label_bytes = 0,
+            b'-' if label_bytes == 0 => return false,
+            _ if class & LABEL == 0 || label_bytes == LABEL_BYTES => return false,
+            _ => label_bytes += 1,
+        }
+        seen |= class;
+        before = byte;
+    }
+    label_bytes > 0 && before != b'-' && is_utf8(domain, seen)
 }
 
-fn is_utf8(text: &[u8]) -> bool {
-    text.is_ascii() || std::str::from_utf8(text).is_ok()
+/// Whether text whose octets had the classes `seen`, all together, is UTF-8.
+fn is_utf8(text: &[u8], seen: u8) -> bool {
+    seen & HIGH == 0 || std::str::from_utf8(text).is_ok()
 }
 
 #[cfg(test)]

@@ -153,28 +153,29 @@ fn parameter(word: &[u8], mail: &mut Mail<'_>, body: &mut Option<BodyType>) -> R
         Some(at) => (&word[..at], Some(&word[at + 1..])),
         None => (word, None),
     };
+    let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
     let once = |seen: bool| if seen { Err(Verdict::BadParameter) } else { Ok(()) };
-    match (keyword.to_ascii_uppercase().as_slice(), value) {
-        (b"SIZE", Some(digits)) => {
-            once(mail.size.is_some())?;
-            mail.size = Some(number(digits).ok_or(Verdict::BadParameter)?);
-        }
-        (b"BODY", Some(value)) => {
-            once(body.is_some())?;
-            *body = Some(match value.to_ascii_uppercase().as_slice() {
-                b"7BIT" => BodyType::SevenBit,
-                b"8BITMIME" => BodyType::EightBitMime,
-                _ => return Err(Verdict::BadParameter),
-            });
-        }
-        (b"SMTPUTF8", None) => {
-            once(mail.smtp_utf8)?;
-            mail.smtp_utf8 = true;
-        }
-        (b"SIZE" | b"BODY" | b"SMTPUTF8", _) => return Err(Verdict::BadParameter),
-        _ => return Err(Verdict::UnknownParameter),
+    if is(b"SIZE") {
+        once(mail.size.is_some())?;
+        mail.size = Some(value.and_then(number).ok_or(Verdict::BadParameter)?);
+    } else if is(b"BODY") {
+        once(body.is_some())?;
+        *body = Some(body_type(value).ok_or(Verdict::BadParameter)?);
+    } else if is(b"SMTPUTF8") {
+        once(mail.smtp_utf8 || value.is_some())?;
+        mail.smtp_utf8 = true;
+    } else {
+        return Err(Verdict::UnknownParameter);
     }
     Ok(())
+}
+
+fn body_type(value: Option<&[u8]>) -> Option<BodyType> {
+    match value {
+        Some(value) if value.eq_ignore_ascii_case(b"7BIT") => Some(BodyType::SevenBit),
+        Some(value) if value.eq_ignore_ascii_case(b"8BITMIME") => Some(BodyType::EightBitMime),
+        _ => None,
+    }
 }
 
 fn recipient(argument: &[u8]) -> Result<Command<'_>, Verdict> {

@@ -59,11 +59,15 @@ impl Extensions {
     }
 }
 
-/// A decimal number of at most 20 digits (RFC 1870 §3); what 64 bits do not hold is the largest they do.
+/// A decimal number of at most 20 digits (RFC 1870 §3); one beyond 64 bits is the largest there is.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
-    let plain = (1..=20).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
-    let value = |so_far: u64, digit: &u8| so_far.saturating_mul(10).saturating_add(u64::from(digit - b'0'));
-    plain.then(|| digits.iter().fold(0, value))
+    if !(1..=20).contains(&digits.len()) {
+        return None;
+    }
+    digits.iter().try_fold(0u64, |sum, digit| {
+        let digit = digit.is_ascii_digit().then(|| digit - b'0')?;
+        Some(sum.saturating_mul(10).saturating_add(u64::from(digit)))
+    })
 }
 
 #[cfg(test)]

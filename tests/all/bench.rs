@@ -1,0 +1,304 @@
+//! `mailrun bench` as a user runs it: the account closes, the files are there, and what cannot run says so in a line.
+use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, stage, wait_until};
+use journey::record::{Arrival, Pipelining, Role};
+use journey::{Phase, Stage};
+use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
+use serde_json::Value;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+#[test]
+fn a_small_run_closes_and_leaves_its_files() {
+    let run = bench(&["--messages", "500", "--sessions", "10", "--name", "small"]);
+    let record = run.record_of(0);
+    assert_eq!(fates(&record.ledger), [500, 500, 0, 0, 0]);
+    assert!(record.verdict.closed && record.verdict.valid, "{:?}", record.verdict);
+    assert_eq!((record.name.as_str(), record.workload.messages), ("small", Some(500)));
+    for name in [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered] {
+        let row = stage(&record, name);
+        assert_eq!((row.count, row.bytes > 0 || name == Stage::Created), (500, true), "{row:?}");
+    }
+    let timed = [Stage::Sent, Stage::Accepted, Stage::Delivered].map(|name| stage(&record, name).latency_ms.unwrap());
+    assert!(timed.iter().all(|ms| 0.0 < ms.min && ms.min <= ms.p50 && ms.p50 <= ms.p99 && ms.p99 <= ms.max));
+    for role in [Role::Source, Role::Sink] {
+        let party = record.parties.iter().find(|party| party.role == role).unwrap();
+        assert!(party.max_rss_bytes.is_some() && party.user_s.is_some(), "{party:?}");
+    }
+    assert!(record.errors.is_empty(), "{:?}", record.errors);
+    let report = run.file("report.md");
+    assert!(report.contains("**HELD**") && report.contains("small"), "{report}");
+    assert!(run.ended.out.contains("500 of 500 messages delivered"), "{}", run.ended.out);
+    for name in ["source.hlog", "sink.hlog"] {
+        assert!(run.file(name).starts_with('#'), "{name}");
+    }
+}
+
+#[test]
+fn run_json_is_valid_against_the_schema() {
+    let schema = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/run.schema.json")).unwrap();
+    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let closed = bench(&["--messages", "100", "--sessions", "3"]);
+    let lossy = bench(&["--rate", "200", "--duration", "500ms", "--drop", "0.5", "--recipients", "2"]);
+    for text in [closed.file("run.json"), lossy.file("run.json"), closed.file("source.json"), lossy.file("sink.json")] {
+        let record: Value = serde_json::from_str(&text).unwrap();
+        let faults: Vec<String> = validator.iter_errors(&record).map(|error| error.to_string()).collect();
+        assert!(faults.is_empty(), "{faults:#?}\n{text}");
+        assert_eq!(record["format"], "mailrun-run/1");
+    }
+    let mut broken: Value = serde_json::from_str(&closed.file("run.json")).unwrap();
+    broken["ledger"]["lost"] = "none".into();
+    assert!(!validator.is_valid(&broken), "the schema says no to what is wrong");
+}
+
+#[test]
+fn twenty_thousand_over_a_hundred_sessions_are_all_accounted_for() {
+    let record = bench(&["--messages", "20000", "--sessions", "100", "--reuse"]).record_of(0);
+    assert_eq!(fates(&record.ledger), [20_000, 20_000, 0, 0, 0]);
+    assert!(record.verdict.closed);
+    let connections = record.phases.iter().find(|row| row.name == Phase::Connect).unwrap().count;
+    assert_eq!(connections, 100, "connections are used again");
+}
+
+#[test]
+fn every_pipelining_mode_delivers_all() {
+    for (word, mode) in [("off", Pipelining::Off), ("group", Pipelining::Group), ("stream", Pipelining::Stream)] {
+        for reuse in [None, Some("--reuse"), Some("--reuse=7")] {
+            let words = ["--messages", "300", "--sessions", "5", "--pipelining", word];
+            let record = bench(&[&words, reuse.as_slice()].concat()).record_of(0);
+            assert_eq!(fates(&record.ledger), [300, 300, 0, 0, 0], "{word} {reuse:?}");
+            assert_eq!(record.workload.pipelining, mode);
+        }
+    }
+}
+
+#[test]
+fn messages_of_every_size_arrive_whole() {
+    for (size, octets, messages) in [("300", 300, "200"), ("64k", 65_536, "100"), ("10M", 10 << 20, "4")] {
+        let words = ["--messages", messages, "--sessions", "2", "--reuse", "--size", size, "--pipelining", "stream"];
+        let record = bench(&words).record_of(0);
+        let delivered = stage(&record, Stage::Delivered);
+        assert_eq!(delivered.bytes, octets * delivered.count, "{size}");
+        assert_eq!(record.ledger.corrupt, Some(0));
+    }
+}
+
+#[test]
+fn each_recipient_of_a_message_is_a_unit_of_its_own() {
+    let record = bench(&["--messages", "100", "--sessions", "4", "--recipients", "25"]).record_of(0);
+    assert_eq!(fates(&record.ledger), [2500, 2500, 0, 0, 0]);
+    assert_eq!(stage(&record, Stage::Delivered).count, 100);
+}
+
+#[test]
+fn a_sink_that_drops_makes_the_run_fail_and_names_the_count() {
+    let words = ["--messages", "20000", "--sessions", "100", "--reuse", "--drop", "0.001", "--seed", "1"];
+    let run = bench(&words);
+    let record = run.record_of(1);
+    let lost = record.ledger.lost.unwrap();
+    assert!((1..100).contains(&lost), "one in a thousand of 20,000: {lost}");
+    assert_eq!(fates(&record.ledger), [20_000, 20_000 - lost, lost, 0, 0]);
+    assert!(!record.verdict.closed);
+    let named = format!("lost {lost}");
+    assert!(record.verdict.reasons.iter().any(|reason| reason.contains(&named)), "{:?}", record.verdict);
+    assert!(run.ended.out.contains(&named), "{}", run.ended.out);
+    assert!(run.file("report.md").contains(&named));
+    for name in ["source.ledger", "sink.ledger"] {
+        assert!(!run.file_bytes(name).is_empty(), "{name} says which ones");
+    }
+}
+
+#[test]
+fn open_loop_is_recorded_as_such() {
+    let record = bench(&["--rate", "100", "--arrival", "poisson", "--duration", "1s", "--sessions", "20"]).record_of(0);
+    assert_eq!((record.workload.arrival, record.workload.rate_per_s), (Arrival::Poisson, Some(100.0)));
+    assert_eq!(stage(&record, Stage::Accepted).since, Some(Stage::Scheduled));
+}
+
+#[test]
+fn a_server_without_a_sink_behind_it_leaves_delivery_unknown() {
+    let sink = Sink::start(&[]);
+    let run = bench(&["--to", &sink.address(), "--messages", "200", "--sessions", "5"]);
+    let record = run.record_of(0);
+    assert_eq!((record.ledger.accepted, record.ledger.delivered, record.ledger.lost), (Some(200), None, None));
+    assert!(!record.verdict.closed, "nobody has seen them arrive");
+    for text in [&run.ended.out, &run.file("report.md"), &run.file("run.json")] {
+        assert!(text.contains("Delivery is unknown"), "{text}");
+    }
+    assert_eq!(sink.took().messages, 200);
+}
+
+#[test]
+fn a_sink_at_the_far_end_closes_the_ledger() {
+    let sink = Sink::start(&[]);
+    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5"];
+    let record = bench(&[words.as_slice(), &["--recipients", "3"]].concat()).record_of(0);
+    assert_eq!(fates(&record.ledger), [900, 900, 0, 0, 0]);
+    assert!(record.verdict.closed);
+    let second = bench(&words).record_of(0);
+    assert_eq!(fates(&second.ledger), [300, 300, 0, 0, 0], "a sink keeps runs apart");
+    assert_eq!(second.ledger.foreign, Some(300), "the first run's messages");
+    assert_eq!(sink.ask("/ledger").as_array().unwrap().len(), 2);
+    assert_eq!(sink.ask(&format!("/ledger/{}", second.run_id))["delivered"], 300);
+    assert_eq!(sink.ask(&format!("/record/{}", second.run_id))["format"], "mailrun-run/1");
+    assert_eq!(sink.took().messages, 600);
+}
+
+#[test]
+fn a_lossy_sink_at_the_far_end_is_found_out() {
+    let sink = Sink::start(&["--drop", "0.1", "--seed", "3"]);
+    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5"];
+    let record = bench(&words).record_of(1);
+    let took = sink.took().messages;
+    assert!((1..200).contains(&took));
+    assert_eq!(fates(&record.ledger), [200, took, 200 - took, 0, 0]);
+}
+
+#[test]
+fn ctrl_c_in_mid_run_still_reports() {
+    let bench = Bench::start(&["--duration", "60s", "--sessions", "5"]);
+    wait_until("messages to be accepted", || {
+        let said = bench.file("source.stdout");
+        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
+    });
+    bench.process.interrupt_group();
+    let run = bench.finish();
+    let record = run.record_of(0);
+    let [created, delivered, ..] = fates(&record.ledger);
+    assert!(created > 0 && delivered > 0, "{:?}", record.ledger);
+    assert!(record.verdict.closed, "{:?}", record.verdict);
+    assert!(record.verdict.reasons.iter().any(|reason| reason.contains("interrupted")), "{:?}", record.verdict);
+    assert!(run.file("report.md").contains("interrupted"));
+}
+
+#[test]
+fn runs_go_to_a_directory_of_their_own_where_none_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_mailrun"))
+        .args(["bench", "--messages", "20", "--sessions", "2", "--name", "my run"])
+        .current_dir(place.path())
+        .output()
+        .unwrap();
+    assert!(status.status.success());
+    let results: Vec<_> = fs::read_dir(place.path().join("mailrun-results")).unwrap().collect();
+    assert_eq!(results.len(), 1);
+    let directory = results[0].as_ref().unwrap().path();
+    assert!(directory.to_str().unwrap().ends_with("-my-run"), "{}", directory.display());
+    assert!(directory.join("run.json").is_file() && directory.join("report.md").is_file());
+}
+
+/// Nothing listens there, and nothing else can while the descriptor lives.
+fn closed_port() -> (rustix::fd::OwnedFd, SocketAddr) {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+    let address = getsockname(&socket).unwrap().try_into().unwrap();
+    (socket, address)
+}
+
+/// It could not run: exit 2, one line on standard error that says why, nothing on standard output.
+fn cannot_run(words: &[&str], why: &str) {
+    let ended = mailrun(words);
+    assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
+    assert_eq!(ended.err.lines().count(), 1, "{words:?}: {}", ended.err);
+    assert!(ended.err.starts_with("mailrun: ") && ended.err.contains(why), "{words:?}: {}", ended.err);
+    assert!(ended.out.is_empty(), "{words:?}: {}", ended.out);
+}
+
+#[test]
+fn a_refused_connection_is_one_line() {
+    let (_held, address) = closed_port();
+    let address = address.to_string();
+    cannot_run(&["source", "--to", &address], "refused");
+    cannot_run(&["bench", "--to", &address, "--messages", "10"], "refused");
+    let url = format!("http://{address}");
+    cannot_run(&["bench", "--to", &address, "--sink", &url], "no mailrun sink answers");
+}
+
+#[test]
+fn public_addresses_are_refused() {
+    for address in ["8.8.8.8:25", "[2606:4700::1111]:25", "172.32.0.1:25"] {
+        cannot_run(&["source", "--to", address], "public address");
+        cannot_run(&["bench", "--to", address], "public address");
+    }
+}
+
+#[test]
+fn what_cannot_be_opened_is_one_line() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    cannot_run(&["sink", "--listen", &taken], "cannot listen");
+    cannot_run(&["sink", "--listen", "127.0.0.1:0", "--http", &taken], "cannot listen");
+    cannot_run(&["sink", "--listen", "192.0.2.1:25"], "cannot listen");
+    cannot_run(&["source", "--to", &taken, "--file", "/nowhere/at/all.eml"], "/nowhere/at/all.eml");
+    cannot_run(&["bench", "--out", "/dev/null/x"], "/dev/null/x");
+}
+
+#[test]
+fn bad_arguments_are_one_line() {
+    let to = ["source", "--to", "127.0.0.1:1"];
+    let table: [(&[&str], &str); 32] = [
+        (&["frobnicate"], "frobnicate"),
+        (&["--frobnicate"], "frobnicate"),
+        (&["bench", "extra"], "extra"),
+        (&["bench", "--messages"], "--messages"),
+        (&["bench", "--messages", "0"], "0"),
+        (&["bench", "--messages", "-1"], "-1"),
+        (&["bench", "--messages", "many"], "many"),
+        (&["bench", "--messages", "99999999999999999999"], "99999999999999999999"),
+        (&["bench", "--messages", "1", "--messages", "2"], "--messages"),
+        (&["bench", "--sessions", "0"], "0"),
+        (&["bench", "--sessions", "2000000"], "2000000"),
+        (&["bench", "--size", "5x"], "5x"),
+        (&["bench", "--rate", "0"], "0"),
+        (&["bench", "--rate", "nan"], "nan"),
+        (&["bench", "--arrival", "weekly"], "weekly"),
+        (&["bench", "--pipelining", "fast"], "fast"),
+        (&["bench", "--recipients", "0"], "0"),
+        (&["bench", "--recipients", "1001"], "1001"),
+        (&["bench", "--reuse", "5"], "5"),
+        (&["bench", "--duration", "0s"], "0s"),
+        (&["bench", "--duration", "soon"], "soon"),
+        (&["bench", "--drop", "2"], "2"),
+        (&["bench", "--stall", "2s"], "2s"),
+        (&["bench", "--sink", "http://127.0.0.1:1"], "--to"),
+        (&["bench", "--to", "127.0.0.1:1", "--drop", "0.1"], "--drop"),
+        (&["source"], "--to"),
+        (&["source", "--to", "nonsense"], "nonsense"),
+        (&["source", "--to", "127.0.0.1:99999"], "99999"),
+        (&["sink", "--listen", "nonsense"], "nonsense"),
+        (&["sink", "--idle", "0"], "0"),
+        (&["sink", "--messages", "0"], "0"),
+        (&["sink", "--message-limit", "lots"], "lots"),
+    ];
+    for (words, why) in table {
+        cannot_run(words, why);
+    }
+    for (words, why) in [
+        (["--subject", "a\r\nBcc: all@example.com"], "--subject"),
+        (["--from", "a b c"], "a b c"),
+        (["--rcpt", "<x>"], "<x>"),
+        (["--size", "0"], "0"),
+    ] {
+        cannot_run(&[to.as_slice(), &words].concat(), why);
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for words in [["--help"].as_slice(), &["--version"], &["bench", "--help"], &["source", "-h"], &["sink", "--help"]] {
+        let ended = mailrun(words);
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{words:?}");
+        assert!(!ended.out.is_empty());
+    }
+    assert_eq!(mailrun(&[]).code, Some(2));
+}
+
+#[test]
+fn refusals_are_no_losses() {
+    let sink = Sink::start(&["--recipient-limit", "2"]);
+    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "50", "--recipients", "5", "--reuse"];
+    let record = bench(&words).record_of(0);
+    assert_eq!(fates(&record.ledger), [250, 100, 0, 0, 0]);
+    assert_eq!(record.ledger.rejected, Some(150));
+    assert_eq!(errors(&record, Phase::Rcpt, 452), 150);
+    assert_eq!(accepted(&record), 50);
+}

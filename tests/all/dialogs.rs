@@ -1,0 +1,162 @@
+//! The dialog files over TCP: against our server, our sink, and a real Postfix.
+use crate::dialog::{Dialog, Step, Whose, refusal};
+use crate::party::Sink;
+use crate::postfix::{Deliver, Postfix};
+use crate::wire::Wire;
+use net::{Answer, Handler, Server};
+use smtp::{Limits, Path};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn dialogs() -> Vec<Dialog> {
+    let dialogs = Dialog::all(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dialogs"));
+    assert!(dialogs.len() >= 30, "the dialogs are there");
+    dialogs
+}
+
+/// Plays a dialog; what is sent goes out in pieces of so many bytes.
+fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_bytes: usize) {
+    let name = &dialog.name;
+    let mut wire = Wire::connect(address);
+    for (at, step) in dialog.steps.iter().enumerate() {
+        match step {
+            Step::Send(bytes) => bytes.chunks(piece_bytes).for_each(|piece| wire.send(piece)),
+            Step::Expect(expected) => {
+                let reply = wire.reply().unwrap_or_else(|| panic!("{name} step {at}: closed, not {expected:?}"));
+                let outcome = match whose {
+                    Whose::Ours => expected.check(reply.as_bytes(), whose),
+                    // What kind of answer it is matters; which code of that kind is each server's own.
+                    Whose::Foreign if reply[..1] == expected.last_line[..1] => Ok(()),
+                    Whose::Foreign => Err(format!("wanted {}, got {reply}", expected.last_line)),
+                };
+                outcome.unwrap_or_else(|what| panic!("{name} step {at}: {what}"));
+            }
+            Step::Closed => assert_eq!(wire.reply(), None, "{name} step {at}"),
+        }
+    }
+}
+
+/// Refuses by name, and keeps what it takes.
+struct Inbox {
+    message: Vec<u8>,
+    taken: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Handler for Inbox {
+    fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+        refusal(recipient.as_bytes()).map_or(Answer::Yes, |code| Answer::reply(code, "refused by name"))
+    }
+
+    fn verify(&mut self, who: &[u8]) -> Answer {
+        refusal(who).map_or(Answer::Yes, |code| Answer::reply(code, "refused by name"))
+    }
+
+    fn data(&mut self) -> Answer {
+        self.message.clear();
+        Answer::Yes
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        self.message.extend_from_slice(block);
+    }
+
+    fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
+        assert_eq!(bytes, self.message.len() as u64);
+        self.taken.lock().unwrap().push(std::mem::take(&mut self.message));
+        Answer::Yes
+    }
+}
+
+fn limits(dialog: &Dialog) -> Limits {
+    let mut limits = Limits::default();
+    for (name, number) in &dialog.limits {
+        match name.as_str() {
+            "recipients" => limits.recipients = *number as usize,
+            "message_bytes" => limits.message_bytes = *number,
+            "errors" => limits.errors = *number as u32,
+            "idle_commands" => limits.idle_commands = *number as u32,
+            name => panic!("{}: no limit is called {name}", dialog.name),
+        }
+    }
+    limits
+}
+
+#[test]
+fn our_server_plays_every_dialog() {
+    for dialog in dialogs() {
+        let sizes: &[usize] = if dialog.said().len() < 5000 { &[usize::MAX, 1] } else { &[usize::MAX] };
+        for piece_bytes in sizes {
+            let taken = Arc::new(Mutex::new(Vec::new()));
+            let kept = Arc::clone(&taken);
+            let make = move || {
+                let kept = Arc::clone(&kept);
+                move |_peer| Inbox { message: Vec::new(), taken: Arc::clone(&kept) }
+            };
+            let server =
+                Server::new(make).limits(limits(&dialog)).workers(1).start(([127, 0, 0, 1], 0).into()).unwrap();
+            play(&dialog, server.address(), Whose::Ours, *piece_bytes);
+            server.stop();
+            let taken = taken.lock().unwrap();
+            assert!(dialog.messages.is_empty() || *taken == dialog.messages, "{}: {taken:?}", dialog.name);
+        }
+    }
+}
+
+/// The sink's options for a dialog's limits; `None` if it has none for them, or refuses nobody by name.
+fn sink_options(dialog: &Dialog) -> Option<Vec<String>> {
+    let option = |(name, number): &(String, u64)| match name.as_str() {
+        "recipients" => Some(["--recipient-limit".to_owned(), number.to_string()]),
+        "message_bytes" => Some(["--message-limit".to_owned(), number.to_string()]),
+        _ => None,
+    };
+    let options: Option<Vec<_>> = dialog.limits.iter().map(option).collect();
+    let refuses = dialog.said().windows(7).any(|part| part == b"refuse-");
+    options.filter(|_| !refuses).map(|options| options.concat())
+}
+
+#[test]
+fn our_sink_plays_them_and_counts_their_messages() {
+    let shared = Sink::start(&[]);
+    let (mut messages, mut played) = (0, 0);
+    for dialog in dialogs() {
+        let Some(options) = sink_options(&dialog) else { continue };
+        played += 1;
+        if options.is_empty() {
+            play(&dialog, shared.smtp, Whose::Ours, usize::MAX);
+            messages += dialog.messages.len() as u64;
+        } else {
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let sink = Sink::start(&options);
+            play(&dialog, sink.smtp, Whose::Ours, usize::MAX);
+            let count = sink.took().messages;
+            assert!(dialog.messages.is_empty() || count == dialog.messages.len() as u64, "{}: {count}", dialog.name);
+        }
+    }
+    assert!(played >= 20, "only {played}");
+    assert_eq!(shared.took().messages, messages, "every message these dialogs have taken is in their files");
+}
+
+/// The limits of a dialog in Postfix's words.
+fn postfix_options(dialog: &Dialog) -> Vec<String> {
+    let option = |(name, number): &(String, u64)| match name.as_str() {
+        "recipients" => Some(format!("smtpd_recipient_limit={number}")),
+        "message_bytes" => Some(format!("message_size_limit={number}")),
+        _ => None,
+    };
+    dialog.limits.iter().filter_map(option).collect()
+}
+
+#[test]
+fn postfix_answers_in_kind() {
+    let dialogs: Vec<Dialog> = dialogs().into_iter().filter(|dialog| !dialog.ours_only).collect();
+    assert!(dialogs.len() >= 15, "only {}", dialogs.len());
+    let mut services: Vec<Vec<String>> = dialogs.iter().map(postfix_options).collect();
+    services.sort();
+    services.dedup();
+    let Some(postfix) = Postfix::start(Deliver::Discard, &services) else { return };
+    for dialog in &dialogs {
+        let place = services.binary_search(&postfix_options(dialog)).unwrap();
+        play(dialog, postfix.listening[place], Whose::Foreign, usize::MAX);
+    }
+}

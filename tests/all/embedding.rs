@@ -1,0 +1,177 @@
+//! The crates in somebody else's program: a server with a handler of its own, a client, in one process.
+use net::{Answer, Client, Handler, Parting, Peer, Running, Server};
+use smtp::command::{Hello, Mail};
+use smtp::{Envelope, Limits, Path};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Tells everything it hears.
+struct Diary {
+    peer: Peer,
+    message: Vec<u8>,
+    lines: Sender<String>,
+}
+
+impl Diary {
+    fn write(&self, line: String) {
+        // The test may have heard enough.
+        let _ = self.lines.send(line);
+    }
+}
+
+impl Handler for Diary {
+    fn connect(&mut self, _now: Duration) -> Answer {
+        assert!(self.peer.address.ip().is_loopback());
+        self.write("connect".to_owned());
+        Answer::Yes
+    }
+
+    fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
+        self.write(format!("{hello:?} {}", String::from_utf8_lossy(name)));
+        Answer::Yes
+    }
+
+    fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        match mail.sender.as_bytes() {
+            b"spam@example.com" => Answer::reply(550, "5.7.1 Not from you"),
+            sender => {
+                self.write(format!("from {}", String::from_utf8_lossy(sender)));
+                Answer::Yes
+            }
+        }
+    }
+
+    fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+        let address = String::from_utf8_lossy(recipient.as_bytes()).into_owned();
+        match recipient.local_part() {
+            b"nobody" => Answer::reply(550, "5.1.1 Nobody lives here"),
+            b"slow" => Answer::later(async move {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                None
+            }),
+            _ => {
+                self.write(format!("to {address}"));
+                Answer::Yes
+            }
+        }
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        self.message.extend_from_slice(block);
+    }
+
+    fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
+        let message = std::mem::take(&mut self.message);
+        assert_eq!(bytes, message.len() as u64);
+        let text = String::from_utf8_lossy(&message).into_owned();
+        if text.contains("virus") {
+            return Answer::later(async { Some(smtp::Reply::new(554, "5.7.1 Ill")) });
+        }
+        self.write(format!("message {text}"));
+        Answer::Yes
+    }
+
+    fn disconnect(&mut self, parting: Parting) {
+        self.write(format!("{parting:?}"));
+    }
+}
+
+fn start(limits: Limits) -> (Running, Receiver<String>) {
+    let (lines, diary) = channel();
+    let make = move || {
+        let lines = lines.clone();
+        move |peer| Diary { peer, message: Vec::new(), lines: lines.clone() }
+    };
+    (Server::new(make).name("embedded.example").limits(limits).start(([127, 0, 0, 1], 0).into()).unwrap(), diary)
+}
+
+fn envelope(sender: &str, recipients: &[&str]) -> Arc<Envelope> {
+    Arc::new(Envelope::new(sender, "", recipients.iter().copied()).unwrap())
+}
+
+/// Runs what a client does, on a runtime of its own.
+fn as_client<T>(work: impl AsyncFnOnce() -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(work())
+}
+
+#[test]
+fn a_handler_hears_what_a_client_says() {
+    let (server, diary) = start(Limits::default());
+    let address = server.address();
+    let deliveries = as_client(async || {
+        let mut client = Client::connect(address, "client.example", PATIENCE).await.unwrap();
+        let two = envelope("me@example.com", &["you@example.com", "nobody@example.com", "slow@example.com"]);
+        let dotted = client.send(&two, b"Subject: a\r\n\r\n.\r\n..\r\n").await.unwrap();
+        let ill = client.send(&envelope("", &["you@example.com"]), b"\r\na virus\r\n").await.unwrap();
+        let spam = client.send(&envelope("spam@example.com", &["you@example.com"]), b"\r\n").await.unwrap();
+        let nobody = client.send(&envelope("me@example.com", &["nobody@example.com"]), b"\r\n").await.unwrap();
+        let last = client.send(&envelope("me@example.com", &["you@example.com"]), b"\r\nbye\r\n").await.unwrap();
+        client.quit().await.unwrap();
+        [dotted, ill, spam, nobody, last]
+    });
+    assert_eq!(deliveries.each_ref().map(|it| it.accepted), [true, false, false, false, true]);
+    assert_eq!(deliveries[0].refused.iter().map(|(place, code, _)| (*place, *code)).collect::<Vec<_>>(), [(1, 550)]);
+    assert_eq!((deliveries[1].code, deliveries[2].code), (554, 550));
+    assert!(deliveries[2].text.contains("Not from you"), "{:?}", deliveries[2]);
+    server.stop();
+    let heard: Vec<String> = diary.iter().collect();
+    let expected = [
+        "connect",
+        "Extended client.example",
+        "from me@example.com",
+        "to you@example.com",
+        "message Subject: a\r\n\r\n.\r\n..\r\n",
+        "from ",
+        "to you@example.com",
+        "from me@example.com",
+        "from me@example.com",
+        "to you@example.com",
+        "message \r\nbye\r\n",
+        "Quit",
+    ];
+    assert_eq!(heard, expected);
+}
+
+#[test]
+fn a_large_message_goes_through_as_it_is() {
+    let (server, diary) = start(Limits::default());
+    let address = server.address();
+    let text = format!("Subject: large\r\n\r\n{}", ".0123456789\r\n".repeat(200_000));
+    let delivery = as_client(async || {
+        let mut client = Client::connect(address, "client.example", PATIENCE).await.unwrap();
+        client.send(&envelope("a@example.com", &["b@example.com"]), text.as_bytes()).await.unwrap()
+    });
+    assert!(delivery.accepted, "{delivery:?}");
+    server.stop();
+    assert!(diary.iter().any(|line| line.strip_prefix("message ") == Some(&text)));
+}
+
+#[test]
+fn a_server_that_stops_says_so() {
+    let (server, diary) = start(Limits::default());
+    let mut wire = crate::wire::Wire::greeted(server.address());
+    server.stop();
+    assert_eq!(wire.replies(), ["421 4.3.2 Shutting down\r\n"]);
+    assert_eq!(diary.iter().collect::<Vec<_>>(), ["connect", "ShuttingDown"]);
+}
+
+#[test]
+fn a_client_learns_why_it_cannot_go_on() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let error = as_client(async || Client::connect(address, "client.example", Duration::from_millis(100)).await);
+    assert!(matches!(error, Err(net::Error::Silent(_))), "{error:?}");
+    let (server, _diary) = start(Limits { idle: Duration::from_millis(50), ..Limits::default() });
+    let address = server.address();
+    let error = as_client(async || {
+        let mut client = Client::connect(address, "client.example", PATIENCE).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        client.send(&envelope("a@example.com", &["b@example.com"]), b"\r\n").await
+    });
+    assert!(matches!(error, Err(net::Error::Closed(_) | net::Error::Network(_))), "{error:?}");
+}

@@ -1,0 +1,208 @@
+//! Servers that misbehave, against our source: it counts what happened by phase and code, and the run goes on.
+use crate::party::{SourceRun, accepted, errors, source};
+use crate::stand_in::{Act, At, Delivery, StandIn};
+use journey::{Phase, Stage};
+
+const POINTS: [(At, Phase); 8] = [
+    (At::Greeting, Phase::Banner),
+    (At::Hello, Phase::Ehlo),
+    (At::Mail, Phase::Mail),
+    (At::Recipient, Phase::Rcpt),
+    (At::Data, Phase::Data),
+    (At::Body, Phase::Reply),
+    (At::Message, Phase::Reply),
+    (At::Quit, Phase::Quit),
+];
+const MODES: [&str; 3] = ["off", "group", "stream"];
+
+fn send(server: &StandIn, words: &[&str]) -> SourceRun {
+    source(&server.address(), &[&["--sessions", "1"], words].concat())
+}
+
+/// How many messages were accepted and how many were not.
+fn outcome(run: &SourceRun) -> (u64, u64) {
+    let ledger = &run.record.ledger;
+    assert_eq!(ledger.accepted.unwrap() + ledger.rejected.unwrap(), ledger.created.unwrap(), "{ledger:?}");
+    assert_eq!(ledger.accepted, Some(accepted(&run.record)));
+    (accepted(&run.record), ledger.rejected.unwrap())
+}
+
+/// The first connection goes wrong at some point; the messages after it arrive.
+fn first_connection_fails(act: Act, words: &[&str]) {
+    for (point, phase) in POINTS {
+        let server = StandIn::start(move |now| (now.connection == 0 && now.at == point).then_some(act));
+        let run = send(&server, &[&["--messages", "5"], words].concat());
+        assert_eq!(run.ended.code, Some(0), "{act:?} at {point:?}: {:?}", run.ended);
+        let lost = u64::from(point != At::Quit);
+        assert_eq!(outcome(&run), (5 - lost, lost), "{act:?} at {point:?}: {:?}", run.record.errors);
+        assert_eq!(server.taken(), 5 - lost, "{act:?} at {point:?}");
+        assert_eq!(errors(&run.record, phase, 0), lost, "{act:?} at {point:?}: {:?}", run.record.errors);
+    }
+}
+
+#[test]
+fn a_server_that_closes_costs_a_message() {
+    first_connection_fails(Act::Close, &[]);
+}
+
+#[test]
+fn a_server_that_resets_costs_a_message() {
+    first_connection_fails(Act::Reset, &[]);
+}
+
+#[test]
+fn a_server_that_falls_silent_is_given_up() {
+    first_connection_fails(Act::Silence, &["--timeout", "300ms"]);
+}
+
+#[test]
+fn a_server_that_closes_in_mid_session_costs_no_more_than_what_was_under_way() {
+    for (mode, at_most) in [("off", 1), ("group", 1), ("stream", 2)] {
+        for point in [At::Mail, At::Data, At::Message] {
+            let server = StandIn::start(move |now| {
+                (now.connection == 0 && now.at == point && now.before == 3).then_some(Act::Close)
+            });
+            let run = send(&server, &["--messages", "20", "--reuse", "--pipelining", mode]);
+            let (accepted, rejected) = outcome(&run);
+            assert!((1..=at_most).contains(&rejected), "{mode} {point:?}: {rejected}");
+            assert_eq!((run.ended.code, accepted), (Some(0), server.taken()), "{mode} {point:?}");
+        }
+    }
+}
+
+#[test]
+fn refusals_are_counted_by_phase_and_code_and_the_run_goes_on() {
+    let table =
+        [(At::Mail, Phase::Mail), (At::Recipient, Phase::Rcpt), (At::Data, Phase::Data), (At::Message, Phase::Reply)];
+    for (point, phase) in table {
+        for (reply, code) in [("451 4.3.0 Later", 451), ("554-5.7.1 Never\r\n554 5.7.1 at all", 554)] {
+            for mode in MODES {
+                let server =
+                    StandIn::start(move |now| (now.at == point && now.before % 2 == 0).then_some(Act::Say(reply)));
+                let run = send(&server, &["--messages", "10", "--reuse", "--pipelining", mode]);
+                let case = format!("{reply} to {point:?}, {mode}: {:?}", run.record.errors);
+                // Refused recipients make the server's own 354 or 503 to DATA pointless: only RCPT is compared then.
+                assert_eq!(outcome(&run), (5, 5), "{case}");
+                assert_eq!(errors(&run.record, phase, code), 5, "{case}");
+                assert_eq!(run.ended.code, Some(0), "{case}");
+                assert!(run.record.errors.iter().any(|row| row.text.contains(&reply[4..9])), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_that_refuses_everything_makes_the_run_fail() {
+    for (point, phase) in [(At::Greeting, Phase::Banner), (At::Hello, Phase::Ehlo), (At::Mail, Phase::Mail)] {
+        for (reply, code) in [("421 4.3.2 Closed", 421), ("554 5.7.1 No", 554)] {
+            let server = StandIn::start(move |now| (now.at == point).then_some(Act::Say(reply)));
+            let run = send(&server, &["--messages", "4"]);
+            assert_eq!((run.ended.code, outcome(&run)), (Some(1), (0, 4)), "{reply} to {point:?}");
+            let counted = errors(&run.record, phase, code);
+            // A refused EHLO is tried again as HELO, which is refused as well.
+            assert!(counted == 4 || (point == At::Hello && counted == 8), "{reply} to {point:?}: {counted}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_says_go_ahead_to_nobody_takes_nothing() {
+    for mode in ["group", "stream"] {
+        let server = StandIn::start(|now| (now.at == At::Recipient).then_some(Act::Say("550 5.1.1 Nobody")));
+        let run = send(&server, &["--messages", "6", "--recipients", "2", "--reuse", "--pipelining", mode]);
+        assert_eq!((run.ended.code, accepted(&run.record)), (Some(1), 0), "{mode}");
+        assert_eq!(run.record.ledger.rejected, Some(12), "{mode}");
+        assert_eq!(errors(&run.record, Phase::Rcpt, 550), 12, "{mode}");
+    }
+}
+
+#[test]
+fn some_recipients_may_be_refused() {
+    for mode in MODES {
+        let server = StandIn::start(|now| {
+            (now.at == At::Recipient && now.before % 3 == 1).then_some(Act::Say("550 5.1.1 Nobody"))
+        });
+        let run = send(&server, &["--messages", "10", "--recipients", "3", "--reuse", "--pipelining", mode]);
+        assert_eq!((run.ended.code, accepted(&run.record), server.taken()), (Some(0), 10, 10), "{mode}");
+        assert_eq!((run.record.ledger.accepted, run.record.ledger.rejected), (Some(20), Some(10)), "{mode}");
+        assert_eq!(errors(&run.record, Phase::Rcpt, 550), 10, "{mode}");
+    }
+}
+
+#[test]
+fn a_421_in_mid_session_moves_the_run_to_a_new_connection() {
+    for point in [At::Mail, At::Recipient, At::Data, At::Message] {
+        let server = StandIn::start(move |now| {
+            (now.connection == 0 && now.at == point && now.before == 4).then_some(Act::Say("421 4.3.2 Restarting"))
+        });
+        let run = send(&server, &["--messages", "10", "--reuse"]);
+        assert_eq!((run.ended.code, outcome(&run)), (Some(0), (9, 1)), "{point:?}");
+        assert_eq!(
+            run.record.errors.iter().map(|row| (row.code, row.count)).collect::<Vec<_>>(),
+            [(421, 1)],
+            "{point:?}"
+        );
+        let connections = run.record.phases.iter().find(|row| row.name == Phase::Connect).unwrap().count;
+        assert_eq!(connections, 2, "{point:?}");
+    }
+}
+
+#[test]
+fn replies_may_come_byte_by_byte() {
+    for mode in MODES {
+        let server = StandIn::with(Delivery::ByteByByte, |_| None);
+        let run = send(&server, &["--messages", "20", "--reuse", "--pipelining", mode]);
+        assert_eq!((run.ended.code, outcome(&run), server.taken()), (Some(0), (20, 0), 20), "{mode}");
+    }
+}
+
+#[test]
+fn endless_replies_are_cut_off() {
+    let floods: [&[u8]; 4] = [b"250-and on\r\n", b"2", b"250 x", b"\r\n"];
+    for flood in floods {
+        for point in [At::Greeting, At::Hello, At::Mail] {
+            let server =
+                StandIn::start(move |now| (now.connection == 0 && now.at == point).then_some(Act::Flood(flood)));
+            let run = send(&server, &["--messages", "3"]);
+            let case = format!("{:?} at {point:?}: {:?}", String::from_utf8_lossy(flood), run.record.errors);
+            assert_eq!((run.ended.code, outcome(&run)), (Some(0), (2, 1)), "{case}");
+            assert_eq!(run.record.errors.len(), 1, "{case}");
+            let memory = run.record.parties[0].max_rss_bytes.unwrap();
+            assert!(memory < 48 << 20, "{case}: {memory} bytes");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_reply_ends_the_connection_and_not_the_run() {
+    for garbage in
+        ["HTTP/1.1 400 Bad Request", "\u{16}\u{3}\u{1}", "", "2x0 hm", "25", "999 what", "250 a\r\n250 b\r\n250 c"]
+    {
+        for point in [At::Greeting, At::Mail, At::Message] {
+            let server =
+                StandIn::start(move |now| (now.connection == 0 && now.at == point).then_some(Act::Say(garbage)));
+            let run = send(&server, &["--messages", "4", "--timeout", "5s"]);
+            let case = format!("{garbage:?} at {point:?}: {:?}", run.record.errors);
+            assert_eq!(run.ended.code, Some(0), "{case}");
+            let (accepted, rejected) = outcome(&run);
+            assert!(accepted >= 3 && accepted + rejected == 4, "{case}");
+        }
+    }
+}
+
+#[test]
+fn large_messages_to_a_server_that_cuts_them_off_are_counted_once() {
+    let server = StandIn::start(|now| (now.connection == 0 && now.at == At::Body).then_some(Act::Reset));
+    let run = send(&server, &["--messages", "3", "--size", "20M"]);
+    assert_eq!((run.ended.code, outcome(&run), server.taken()), (Some(0), (2, 1), 2), "{:?}", run.record.errors);
+    let row = run.record.stages.iter().find(|row| row.name == Stage::Accepted).unwrap();
+    assert_eq!(row.bytes, 2 * (20 << 20));
+}
+
+#[test]
+fn a_server_that_speaks_before_a_large_message_ends_is_heard() {
+    let server = StandIn::start(|now| (now.at == At::Body).then_some(Act::Say("552 5.3.4 Too big")));
+    let run = send(&server, &["--messages", "2", "--size", "5M", "--reuse"]);
+    assert_eq!((run.ended.code, accepted(&run.record)), (Some(1), 0), "{:?}", run.record.errors);
+    assert_eq!(errors(&run.record, Phase::Reply, 552), 2, "{:?}", run.record.errors);
+}

@@ -1,0 +1,27 @@
+//! The program from outside, as users have it: real processes, real sockets, real peers, hostile ones too.
+//!
+//! | file | what it plays |
+//! |---|---|
+//! | `party` | the program's own processes: sink, source, bench |
+//! | `wire` | a client that sends any bytes at all |
+//! | `stand_in` | a server that is honest but for one fault |
+//! | `postfix` | a private Postfix: own configuration, own queue, own port |
+//!
+//! Nothing sleeps to be in time: `party::wait_until` looks until it is so, or fails. Every test has its own ports and
+//! directories, so that they run beside each other.
+#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+
+mod architecture;
+mod bench;
+#[path = "../dialogs/dialog.rs"]
+mod dialog;
+mod dialogs;
+mod embedding;
+mod hostile_clients;
+mod hostile_servers;
+mod party;
+mod peers;
+mod postfix;
+mod ruler;
+mod stand_in;
+mod wire;

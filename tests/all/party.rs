@@ -1,0 +1,330 @@
+//! The program's own processes, started on ports that the kernel chooses, ended with the test at the latest.
+use journey::record::{LedgerRow, Record, StageRow};
+use journey::{Phase, Stage};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Nothing that a test waits for takes longer, on however slow a machine.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
+
+/// Looks until there is something to see.
+pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let limit = Instant::now() + LIMIT;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < limit, "waited {LIMIT:?} for {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A child with its output in files of its own; killed when dropped.
+pub(crate) struct Process {
+    child: Child,
+    place: TempDir,
+}
+
+/// What is left of a process.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// `None` after a signal.
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Process {
+    pub(crate) fn start(program: &str, words: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), program, words)
+    }
+
+    fn start_in(place: TempDir, program: &str, words: &[&str]) -> Self {
+        let file = |name: &str| File::create(place.path().join(name)).unwrap();
+        let child = Command::new(program)
+            .args(words)
+            .current_dir(place.path())
+            .env_remove("MAILRUN_ALLOW_PUBLIC")
+            .process_group(0)
+            .stdin(std::process::Stdio::null())
+            .stdout(file("stdout"))
+            .stderr(file("stderr"))
+            .spawn()
+            .unwrap_or_else(|error| panic!("{program}: {error}"));
+        Self { child, place }
+    }
+
+    /// What it has written to its standard output so far.
+    pub(crate) fn said(&self) -> String {
+        self.file("stdout")
+    }
+
+    fn file(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
+    }
+
+    pub(crate) fn terminate(&self) {
+        kill_process(self.pid(), Signal::TERM).unwrap();
+    }
+
+    /// Ctrl-C on a terminal: the whole process group hears it.
+    pub(crate) fn interrupt_group(&self) {
+        kill_process_group(self.pid(), Signal::INT).unwrap();
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// The most memory it has held, in bytes.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        numbers(line)[0] << 10
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Ended {
+        let status = wait_until("a process to end", || self.child.try_wait().unwrap());
+        Ended { code: status.code(), out: self.said(), err: self.file("stderr") }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a program to its end.
+pub(crate) fn run(program: &str, words: &[&str]) -> Ended {
+    Process::start(program, words).finish()
+}
+
+pub(crate) fn mailrun(words: &[&str]) -> Ended {
+    run(MAILRUN, words)
+}
+
+/// Our sink.
+pub(crate) struct Sink {
+    pub(crate) process: Process,
+    pub(crate) smtp: SocketAddr,
+    http: String,
+    json: PathBuf,
+}
+
+/// What a sink says it took in all, whosever mail it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Took {
+    pub(crate) messages: u64,
+    pub(crate) recipients: u64,
+    pub(crate) bytes: u64,
+    pub(crate) connections: u64,
+}
+
+impl Sink {
+    pub(crate) fn start(words: &[&str]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let json = place.path().join("sink.json");
+        let own = ["sink", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--live", "json", "--json"];
+        let words = [own.as_slice(), &[json.to_str().unwrap()], words].concat();
+        let process = Process::start_in(place, MAILRUN, &words);
+        let listening: Value = wait_until("the sink to listen", || {
+            let said = process.said();
+            said.lines().next().filter(|_| said.contains('\n')).map(|line| serde_json::from_str(line).unwrap())
+        });
+        let smtp = listening["smtp"][0].as_str().unwrap().parse().unwrap();
+        let http = format!("http://{}", listening["http"].as_str().unwrap());
+        Self { process, smtp, http, json }
+    }
+
+    /// HOST:PORT for mail.
+    pub(crate) fn address(&self) -> String {
+        self.smtp.to_string()
+    }
+
+    /// Where its status is.
+    pub(crate) fn url(&self) -> &str {
+        &self.http
+    }
+
+    /// What it answers over HTTP.
+    pub(crate) fn ask(&self, path: &str) -> Value {
+        let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+        let text = agent.get(format!("{}{path}", self.http)).call().unwrap().body_mut().read_to_string().unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Ends it as a user would; gives its record.
+    pub(crate) fn stop(self) -> Record {
+        self.process.terminate();
+        self.end()
+    }
+
+    /// Waits for it to end by itself; gives its record.
+    pub(crate) fn end(self) -> Record {
+        let Self { process, json, .. } = self;
+        // The directory goes with the process: the record is read first.
+        wait_until("the sink to say that it is done", || process.said().contains("\"done\"").then_some(()));
+        let record = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+        let ended = process.finish();
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        record
+    }
+
+    /// Ends it; gives its counts.
+    pub(crate) fn took(self) -> Took {
+        took(&self.stop())
+    }
+}
+
+/// The counts of all mail, from the sentence that every sink's record has.
+pub(crate) fn took(record: &Record) -> Took {
+    let sentence = record.verdict.reasons.iter().find(|reason| reason.starts_with("In all ")).unwrap();
+    let numbers = numbers(sentence);
+    Took { messages: numbers[0], recipients: numbers[1], bytes: numbers[2], connections: numbers[3] }
+}
+
+/// Every number in a text.
+pub(crate) fn numbers(text: &str) -> Vec<u64> {
+    text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()
+}
+
+/// A source's run to its end.
+pub(crate) struct SourceRun {
+    pub(crate) ended: Ended,
+    pub(crate) record: Record,
+}
+
+/// Runs our source against a server.
+pub(crate) fn source(to: &str, words: &[&str]) -> SourceRun {
+    let place = tempfile::tempdir().unwrap();
+    let json = place.path().join("source.json");
+    let ended = mailrun(&[&["source", "--to", to, "--json", json.to_str().unwrap()], words].concat());
+    let text = fs::read_to_string(json).unwrap_or_else(|_| panic!("no record: {ended:?}"));
+    SourceRun { ended, record: serde_json::from_str(&text).unwrap() }
+}
+
+/// A bench with its run directory.
+pub(crate) struct Bench {
+    pub(crate) process: Process,
+    out: TempDir,
+}
+
+/// A bench's run to its end.
+pub(crate) struct BenchRun {
+    pub(crate) ended: Ended,
+    out: TempDir,
+}
+
+impl Bench {
+    pub(crate) fn start(words: &[&str]) -> Self {
+        let out = tempfile::tempdir().unwrap();
+        let own = ["bench", "--out", out.path().to_str().unwrap()];
+        Self { process: Process::start(MAILRUN, &[&own, words].concat()), out }
+    }
+
+    /// A file of its run directory as it is now.
+    pub(crate) fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.out.path().join(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn finish(self) -> BenchRun {
+        BenchRun { ended: self.process.finish(), out: self.out }
+    }
+}
+
+/// Runs a bench to its end.
+pub(crate) fn bench(words: &[&str]) -> BenchRun {
+    Bench::start(words).finish()
+}
+
+impl BenchRun {
+    pub(crate) fn file(&self, name: &str) -> String {
+        let path = self.out.path().join(name);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}: {:?}", path.display(), self.ended))
+    }
+
+    pub(crate) fn file_bytes(&self, name: &str) -> Vec<u8> {
+        fs::read(self.out.path().join(name)).unwrap_or_default()
+    }
+
+    pub(crate) fn record(&self) -> Record {
+        serde_json::from_str(&self.file("run.json")).unwrap()
+    }
+
+    /// The record of a run that must have ended with that status.
+    pub(crate) fn record_of(&self, code: i32) -> Record {
+        assert_eq!(self.ended.code, Some(code), "{}{}", self.ended.out, self.ended.err);
+        self.record()
+    }
+}
+
+/// A ledger without its unknowns: created, delivered, lost, duplicates, corrupt.
+pub(crate) fn fates(ledger: &LedgerRow) -> [u64; 5] {
+    [ledger.created, ledger.delivered, ledger.lost, ledger.duplicates, ledger.corrupt].map(Option::unwrap)
+}
+
+pub(crate) fn stage(record: &Record, name: Stage) -> &StageRow {
+    record.stages.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("no stage {name:?}"))
+}
+
+pub(crate) fn accepted(record: &Record) -> u64 {
+    stage(record, Stage::Accepted).count
+}
+
+/// How often that went wrong.
+pub(crate) fn errors(record: &Record, phase: Phase, code: u16) -> u64 {
+    record.errors.iter().filter(|row| (row.phase, row.code) == (phase, code)).map(|row| row.count).sum()
+}
+
+/// A port below the kernel's own range (32768 and up), where no outgoing connection can take it in the meantime.
+pub(crate) fn low_port() -> u16 {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + (std::process::id().wrapping_mul(101).wrapping_add(tried * 7) % 12_000) as u16;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// The path of a program, `None` and a line for the Makefile to print if this machine lacks it.
+pub(crate) fn peer(program: &str) -> Option<String> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let found = path.split(':').chain(["/usr/sbin", "/sbin"]).map(|directory| Path::new(directory).join(program));
+    let found = found.into_iter().find(|path| path.is_file());
+    if found.is_none() {
+        skip(program, "it is not installed");
+    }
+    found.map(|path| path.to_str().unwrap().to_owned())
+}
+
+/// Notes that a peer could not play.
+pub(crate) fn skip(program: &str, why: &str) {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
+    fs::create_dir_all(&target).unwrap();
+    let mut file = OpenOptions::new().create(true).append(true).open(target.join("skipped-peers.txt")).unwrap();
+    writeln!(file, "{program}: {why}").unwrap();
+    eprintln!("SKIPPED {program}: {why}");
+}
+
+/// Whether the user may do what only root may.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}

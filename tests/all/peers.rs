@@ -1,0 +1,172 @@
+//! Software that others wrote, against ours, with the counts compared at both ends.
+use crate::party::{
+    Process, Sink, Took, accepted, bench, fates, is_root, low_port, numbers, peer, run, source, wait_until,
+};
+use crate::postfix::{Deliver, Postfix};
+use std::fs;
+
+const MODES: [&str; 3] = ["off", "group", "stream"];
+
+fn succeeds(program: &str, words: &[&str]) -> String {
+    let ended = run(program, words);
+    assert_eq!(ended.code, Some(0), "{program} {words:?}: {ended:?}");
+    ended.out
+}
+
+#[test]
+fn smtp_source_sends_to_our_sink() {
+    let Some(program) = peer("smtp-source") else { return };
+    let table: [(&[&str], u64, u64, u64); 5] = [
+        (&["-m", "200"], 200, 200, 200),
+        (&["-m", "200", "-s", "10", "-d"], 200, 200, 10),
+        (&["-m", "100", "-s", "5", "-r", "3"], 100, 300, 100),
+        (&["-m", "50", "-s", "5", "-d", "-l", "65536"], 50, 50, 5),
+        (&["-m", "50", "-N", "-o"], 50, 50, 50),
+    ];
+    for (words, messages, recipients, connections) in table {
+        let sink = Sink::start(&[]);
+        succeeds(&program, &[words, &["-f", "a@example.com", "-t", "b@example.com", &sink.address()]].concat());
+        let took = sink.took();
+        let Took { bytes, .. } = took;
+        assert_eq!(took, Took { messages, recipients, bytes, connections }, "{words:?}");
+        assert!(bytes > messages * 100 && (!words.contains(&"-l") || bytes > messages * 65_536), "{words:?}: {bytes}");
+    }
+}
+
+#[test]
+fn swaks_sends_to_our_sink() {
+    let Some(program) = peer("swaks") else { return };
+    let sink = Sink::start(&[]);
+    let (host, port) = (sink.smtp.ip().to_string(), sink.smtp.port().to_string());
+    let base = ["--server", &host, "--port", &port, "--from", "a@example.com", "--helo", "client.example"];
+    let rest: [&[&str]; 4] = [
+        &["--to", "b@example.com"],
+        &["--to", "b@example.com,c@example.com,d@example.com", "--pipeline"],
+        &["--to", "b@example.com", "--pipeline", "--body", ".\n..\n.leading\nlast"],
+        &["--to", "b@example.com", "--protocol", "SMTP"],
+    ];
+    for words in rest {
+        succeeds(&program, &[&base, words].concat());
+    }
+    let took = sink.took();
+    assert_eq!((took.messages, took.recipients, took.connections), (4, 6, 4));
+}
+
+#[test]
+fn curl_sends_to_our_sink() {
+    let Some(program) = peer("curl") else { return };
+    let sink = Sink::start(&[]);
+    let place = tempfile::tempdir().unwrap();
+    let message = "Subject: curl\r\n\r\n.dots\r\n..\r\n.\r\nlast\r\n";
+    let file = |name: &str, text: &str| {
+        let path = place.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let url = format!("smtp://{}/client.example", sink.address());
+    let to = ["--mail-from", "a@example.com", "--mail-rcpt", "b@example.com", "--mail-rcpt", "c@example.com"];
+    let base = [["-sS", "--noproxy", "*", "--url", &url].as_slice(), &to, &["--upload-file"]].concat();
+    succeeds(&program, &[base.as_slice(), &[&file("good.eml", message)]].concat());
+    let refused = run(&program, &[base.as_slice(), &[&file("bare.eml", &message.replace('\r', ""))]].concat());
+    assert_ne!(refused.code, Some(0), "bare line feeds are refused, and curl hears of it");
+    let took = sink.took();
+    assert_eq!((took.messages, took.recipients, took.bytes), (1, 2, message.len() as u64));
+}
+
+/// Says how many octets it sent, as the receiver counts them.
+const SMTPLIB: &str = r#"
+import smtplib, sys
+host, port = sys.argv[1:]
+messages = [
+    b"Subject: plain\r\n\r\nHello.\r\n",
+    b"Subject: dots\r\n\r\n.\r\n..\r\n...x\r\n.last\r\n",
+    b"Subject: eight\r\n\r\nGr\xc3\xbc\xc3\x9fe \xff\xfe\r\n",
+    b"Subject: large\r\n\r\n" + b"0123456789abcdef\r\n" * 300000,
+    b"Subject: none\r\n\r\n",
+]
+with smtplib.SMTP(host, int(port), timeout=50) as smtp:
+    for message in messages:
+        refused = smtp.sendmail("a@example.com", ["b@example.com", "c@example.com"], message, ["BODY=8BITMIME"])
+        assert refused == {}, refused
+    assert smtp.noop()[0] == 250 and smtp.verify("b@example.com")[0] == 252 and smtp.rset()[0] == 250
+    assert "size" in smtp.esmtp_features and smtp.has_extn("smtputf8")
+print(len(messages), sum(map(len, messages)))
+"#;
+
+#[test]
+fn smtplib_sends_to_our_sink() {
+    let Some(program) = peer("python3") else { return };
+    let sink = Sink::start(&[]);
+    let (host, port) = (sink.smtp.ip().to_string(), sink.smtp.port().to_string());
+    let said = numbers(&succeeds(&program, &["-c", SMTPLIB, &host, &port]));
+    let took = sink.took();
+    assert_eq!((vec![took.messages, took.bytes], took.recipients, took.connections), (said, 10, 1));
+}
+
+#[test]
+fn our_source_sends_to_smtp_sink() {
+    let Some(program) = peer("smtp-sink") else { return };
+    let user: &[&str] = if is_root() { &["-u", "nobody"] } else { &[] };
+    for mode in MODES {
+        for reuse in [None, Some("--reuse")] {
+            let address = format!("127.0.0.1:{}", low_port());
+            let sink = Process::start(&program, &[user, &["-c", &address, "100"]].concat());
+            wait_until("smtp-sink to listen", || std::net::TcpStream::connect(&address).ok());
+            let words = ["--messages", "200", "--sessions", "5", "--recipients", "2", "--pipelining", mode];
+            let ours = source(&address, &[&words, reuse.as_slice()].concat());
+            assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(0), 200), "{mode} {reuse:?}");
+            assert_eq!(ours.record.ledger.accepted, Some(400));
+            // "sess=6 quit=5 mesg=200\r", again and again.
+            wait_until("smtp-sink to have counted them", || {
+                let last = sink.said().trim_end_matches('\r').rsplit('\r').next().map(numbers)?;
+                (last.get(1..)? == [if reuse.is_some() { 5 } else { 200 }, 200]).then_some(())
+            });
+        }
+    }
+}
+
+#[test]
+fn our_source_sends_to_postfix() {
+    let Some(postfix) = Postfix::start(Deliver::Discard, &[Vec::new()]) else { return };
+    let mut sent = 0;
+    for mode in MODES {
+        for reuse in [None, Some("--reuse=10")] {
+            let words = ["--messages", "60", "--sessions", "4", "--recipients", "2", "--pipelining", mode];
+            let ours = source(&postfix.address(), &[&words, reuse.as_slice()].concat());
+            assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(0), 60), "{mode} {reuse:?}: {:?}", ours.ended);
+            assert!(ours.record.errors.is_empty(), "{:?}", ours.record.errors);
+            sent += 120;
+        }
+    }
+    wait_until("Postfix to have delivered them", || (postfix.sent() >= sent).then_some(()));
+    assert_eq!(postfix.sent(), sent);
+}
+
+#[test]
+fn a_ledger_closes_through_a_real_relay() {
+    let sink = Sink::start(&[]);
+    let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
+    let base = ["--to", &postfix.address(), "--sink", sink.url(), "--sessions", "8"];
+    let record =
+        bench(&[&base, ["--messages", "300", "--reuse", "--pipelining", "group"].as_slice()].concat()).record_of(0);
+    assert_eq!(fates(&record.ledger), [300, 300, 0, 0, 0]);
+    assert!(record.verdict.closed, "{:?}", record.verdict);
+    let split = bench(&[&base, ["--messages", "40", "--recipients", "60"].as_slice()].concat()).record_of(0);
+    assert_eq!(fates(&split.ledger), [2400, 2400, 0, 0, 0], "Postfix splits what has more than 50 recipients");
+    let large = bench(&[&base, ["--messages", "20", "--size", "300k"].as_slice()].concat()).record_of(0);
+    assert_eq!(fates(&large.ledger), [20, 20, 0, 0, 0]);
+    assert_eq!(postfix.sent(), 300 + 2400 + 20);
+    assert_eq!(sink.took().recipients, 300 + 2400 + 20);
+}
+
+#[test]
+fn a_loss_behind_a_real_relay_is_found() {
+    let sink = Sink::start(&["--drop", "0.05", "--duplicate", "0.05"]);
+    let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
+    let words = ["--to", &postfix.address(), "--sink", sink.url(), "--sessions", "8", "--messages", "200", "--reuse"];
+    let record = bench(&words).record_of(1);
+    let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
+    assert_eq!((created, delivered + lost, corrupt), (200, 200, 0));
+    assert!(lost > 0 && duplicates > 0, "{:?}", record.ledger);
+    assert_eq!(postfix.sent(), 200, "Postfix was told that all of it arrived");
+}

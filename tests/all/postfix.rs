@@ -1,0 +1,151 @@
+//! A private Postfix: its own configuration, queue and log in a directory of the test's, on ports of the test's.
+//! `/etc/postfix` is neither read nor written.
+use crate::party::{Ended, is_root, low_port, peer, run, skip, wait_until};
+use std::fs::{self, Permissions};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// Where its mail goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deliver {
+    /// Nowhere, logged as sent.
+    Discard,
+    /// To a server on that port.
+    To(u16),
+}
+
+/// A Postfix that runs; stopped when dropped.
+pub(crate) struct Postfix {
+    place: TempDir,
+    program: String,
+    /// One for each list of options it was started with.
+    pub(crate) listening: Vec<SocketAddr>,
+}
+
+const MAIN: &str = "
+compatibility_level = 3.6
+queue_directory = DIR/queue
+data_directory = DIR/data
+maillog_file = DIR/log
+maillog_file_prefixes = DIR
+myhostname = postfix.example
+inet_interfaces = 127.0.0.1
+inet_protocols = ipv4
+mydestination =
+alias_maps =
+alias_database =
+local_recipient_maps =
+mynetworks = 127.0.0.0/8
+smtpd_relay_restrictions = permit_mynetworks, reject
+smtpd_recipient_restrictions = check_recipient_access regexp:DIR/conf/refuse
+smtpd_peername_lookup = no
+smtpd_helo_required = yes
+smtpd_client_connection_rate_limit = 0
+smtpd_error_sleep_time = 0
+smtpd_soft_error_limit = 1000
+smtpd_hard_error_limit = 1000
+smtpd_recipient_limit = 1000
+smtp_tls_security_level = none
+disable_dns_lookups = yes
+smtp_dns_support_level = disabled
+smtp_host_lookup = native
+default_process_limit = 100
+initial_destination_concurrency = 20
+in_flow_delay = 0
+";
+
+const MASTER: &str = "
+pickup unix n - n 60 1 pickup
+cleanup unix n - n - 0 cleanup
+qmgr unix n - n 300 1 qmgr
+tlsmgr unix - - n 1000? 1 tlsmgr
+rewrite unix - - n - - trivial-rewrite
+bounce unix - - n - 0 bounce
+defer unix - - n - 0 bounce
+trace unix - - n - 0 bounce
+verify unix - - n - 1 verify
+flush unix n - n 1000? 0 flush
+proxymap unix - - n - - proxymap
+smtp unix - - n - - smtp
+relay unix - - n - - smtp
+showq unix n - n - - showq
+error unix - - n - - error
+retry unix - - n - - error
+discard unix - - n - - discard
+anvil unix - - n - 1 anvil
+scache unix - - n - 1 scache
+postlog unix-dgram n - n - 1 postlogd
+";
+
+impl Postfix {
+    /// Starts one with a port for each list of `smtpd` options; `None`, with a note, where that is impossible.
+    pub(crate) fn start(deliver: Deliver, services: &[Vec<String>]) -> Option<Self> {
+        let program = peer("postfix")?;
+        if !is_root() {
+            skip("postfix", "only root may start one");
+            return None;
+        }
+        let place = tempfile::tempdir().unwrap();
+        // Its daemons are other users.
+        fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+        let ports: Vec<u16> = services.iter().map(|_| low_port()).collect();
+        let mut postfix = Self { place, program, listening: Vec::new() };
+        postfix.configure(deliver, services, &ports);
+        let started = postfix.command("start");
+        assert_eq!(started.code, Some(0), "{started:?} {}", postfix.log());
+        postfix.listening = ports.iter().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, *port))).collect();
+        for address in &postfix.listening {
+            wait_until("Postfix to listen", || TcpStream::connect(address).ok());
+        }
+        Some(postfix)
+    }
+
+    fn configure(&self, deliver: Deliver, services: &[Vec<String>], ports: &[u16]) {
+        let conf = self.place.path().join("conf");
+        fs::create_dir(&conf).unwrap();
+        let transport = match deliver {
+            Deliver::Discard => "default_transport = discard\n".to_owned(),
+            Deliver::To(port) => format!("relayhost = [127.0.0.1]:{port}\n"),
+        };
+        let directory = self.place.path().to_str().unwrap();
+        let main = MAIN.replace("DIR", directory) + &transport;
+        let inet = |(port, options): (&u16, &Vec<String>)| {
+            let options: String = options.iter().map(|option| format!(" -o {option}")).collect();
+            format!("127.0.0.1:{port} inet n - n - - smtpd{options}\n")
+        };
+        let master: String = ports.iter().zip(services).map(inet).chain([MASTER.to_owned()]).collect();
+        fs::write(conf.join("main.cf"), main).unwrap();
+        fs::write(conf.join("master.cf"), master).unwrap();
+        fs::write(conf.join("refuse"), "/^refuse-([0-9]+)@/ $1 refused by name\n").unwrap();
+    }
+
+    fn command(&self, what: &str) -> Ended {
+        run(&self.program, &["-c", self.path("conf").to_str().unwrap(), what])
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// HOST:PORT of its first port.
+    pub(crate) fn address(&self) -> String {
+        self.listening[0].to_string()
+    }
+
+    /// Recipients it has delivered to.
+    pub(crate) fn sent(&self) -> u64 {
+        self.log().matches("status=sent").count() as u64
+    }
+}
+
+impl Drop for Postfix {
+    fn drop(&mut self) {
+        self.command("stop");
+    }
+}

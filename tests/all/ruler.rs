@@ -1,0 +1,144 @@
+//! The ruler itself is measured: what a sink is told to do wrong is what the report shows, that and nothing else.
+use crate::party::{BenchRun, accepted, bench, fates, stage, took};
+use journey::record::{LatencyMs, Record};
+use journey::{Phase, Stage};
+
+/// How much later than told a loaded machine may be.
+const ALLOWANCE_MS: f64 = 200.0;
+
+fn latency(record: &Record, name: Stage) -> LatencyMs {
+    stage(record, name).latency_ms.unwrap()
+}
+
+fn phase(record: &Record, name: Phase) -> LatencyMs {
+    record.phases.iter().find(|row| row.name == name).unwrap().latency_ms
+}
+
+/// The record of a run whose ledger does not close, after comparing it with the sink's own.
+fn found_out(run: &BenchRun) -> Record {
+    let record = run.record_of(1);
+    let own: Record = serde_json::from_str(&run.file("sink.json")).unwrap();
+    let (ours, its) = (&record.ledger, &own.ledger);
+    assert_eq!((ours.delivered, ours.duplicates, ours.corrupt), (its.delivered, its.duplicates, its.corrupt));
+    assert_eq!(ours.foreign, Some(0));
+    assert_eq!(took(&own).messages, its.delivered.unwrap() + its.duplicates.unwrap());
+    assert_eq!(accepted(&record), ours.created.unwrap(), "all of it was answered 250");
+    assert!(!record.verdict.closed);
+    record
+}
+
+#[test]
+fn a_known_delay_reads_as_that_delay() {
+    let record = bench(&["--messages", "200", "--sessions", "4", "--reuse", "--delay", "20ms"]).record_of(0);
+    for name in [Stage::Accepted, Stage::Delivered] {
+        let ms = latency(&record, name);
+        assert!(ms.min >= 19.9, "nothing is faster than the delay (the histogram has 3 digits): {ms:?}");
+        assert!((20.0..20.0 + ALLOWANCE_MS).contains(&ms.p50), "{ms:?}");
+    }
+    assert!(phase(&record, Phase::Reply).min >= 19.9, "the delay is before the answer to the dot");
+    assert!(phase(&record, Phase::Mail).min < 20.0, "and nowhere else");
+    assert!(latency(&record, Stage::Sent).min < 20.0);
+}
+
+#[test]
+fn a_longer_delay_reads_longer() {
+    let of = |delay| {
+        let record = bench(&["--messages", "60", "--sessions", "3", "--reuse", "--delay", delay]).record_of(0);
+        latency(&record, Stage::Accepted).p50
+    };
+    let (short, long) = (of("10ms"), of("310ms"));
+    assert!((300.0 - 50.0..300.0 + ALLOWANCE_MS).contains(&(long - short)), "{short} and {long}");
+}
+
+#[test]
+fn a_stall_shows_at_open_loop() {
+    let words = ["--rate", "200", "--duration", "4s", "--sessions", "30", "--reuse", "--stall", "1s,1500ms"];
+    let record = bench(&words).record_of(0);
+    let ms = latency(&record, Stage::Accepted);
+    // Messages due within the first half second of the stall, an eighth of all, wait a second and more.
+    assert!(ms.p90 >= 900.0 && ms.p99 >= 1200.0 && ms.max >= 1400.0, "{ms:?}");
+    assert!((stage(&record, Stage::Created).latency_ms.unwrap().max) >= 1000.0, "the slip is reported");
+    let doubt = record.verdict.reasons.iter().any(|reason| reason.contains("fell behind its schedule"));
+    assert!(doubt && !record.verdict.valid, "{:?}", record.verdict);
+}
+
+#[test]
+fn a_stall_hides_at_closed_loop_but_for_the_largest() {
+    let words = ["--messages", "3000", "--sessions", "2", "--reuse", "--stall", "200ms,1500ms"];
+    let record = bench(&words).record_of(0);
+    let ms = latency(&record, Stage::Accepted);
+    assert!(ms.max >= 1400.0, "a message a session sees it: {ms:?}");
+    assert!(ms.p99 < 700.0, "the load waited for the server: {ms:?}");
+}
+
+#[test]
+fn a_dropped_message_reads_lost() {
+    let words = ["--messages", "3000", "--sessions", "10", "--reuse", "--drop", "0.01", "--seed", "7"];
+    let record = found_out(&bench(&words));
+    let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
+    assert!((1..200).contains(&lost), "one in a hundred: {lost}");
+    assert_eq!((created, delivered + lost, duplicates, corrupt), (3000, 3000, 0, 0));
+    let again = found_out(&bench(&[words.as_slice(), &["--pipelining", "stream"]].concat()));
+    assert_eq!(again.ledger.lost, Some(lost), "the same seed drops the same messages, however they come");
+}
+
+#[test]
+fn a_doubled_message_reads_duplicate() {
+    let words = ["--messages", "3000", "--sessions", "10", "--reuse", "--duplicate", "0.01"];
+    let record = found_out(&bench(&words));
+    let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
+    assert!((1..200).contains(&duplicates), "one in a hundred: {duplicates}");
+    assert_eq!((created, delivered, lost, corrupt), (3000, 3000, 0, 0));
+}
+
+#[test]
+fn a_changed_byte_reads_corrupt() {
+    let record = found_out(&bench(&["--messages", "3000", "--sessions", "10", "--reuse", "--corrupt", "0.01"]));
+    let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
+    assert!((1..200).contains(&corrupt), "one in a hundred: {corrupt}");
+    assert_eq!((created, delivered, lost, duplicates), (3000, 3000, 0, 0));
+}
+
+#[test]
+fn what_happens_to_every_message_is_counted_for_every_message() {
+    for (option, expected) in
+        [("--drop", [40, 0, 40, 0, 0]), ("--duplicate", [40, 40, 0, 40, 0]), ("--corrupt", [40, 40, 0, 0, 40])]
+    {
+        for size in ["400", "200k"] {
+            let run = bench(&["--messages", "40", "--sessions", "4", "--size", size, option, "1"]);
+            assert_eq!(fates(&found_out(&run).ledger), expected, "{option} {size}");
+        }
+    }
+}
+
+#[test]
+fn faults_add_up() {
+    let faults = ["--drop", "0.1", "--duplicate", "0.1", "--corrupt", "0.1"];
+    let load = ["--messages", "1000", "--sessions", "10", "--recipients", "2"];
+    let record = found_out(&bench(&[load, faults].concat()));
+    let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
+    assert_eq!((created, delivered + lost), (2000, 2000));
+    assert!(lost > 0 && duplicates > 0 && corrupt > 0, "{:?}", record.ledger);
+    assert_eq!((lost % 2, duplicates % 2), (0, 0), "a message's two recipients share its fate");
+}
+
+#[test]
+fn open_loop_offers_the_rate_that_was_asked_for() {
+    for (arrival, spread) in [("constant", 20), ("poisson", 100)] {
+        let words = ["--rate", "200", "--duration", "2s", "--arrival", arrival, "--sessions", "50", "--reuse"];
+        let record = bench(&words).record_of(0);
+        let created = stage(&record, Stage::Created);
+        assert!((400 - spread..=400 + spread).contains(&created.count), "{arrival}: {}", created.count);
+        assert_eq!((created.since, created.latency_ms.is_some()), (Some(Stage::Scheduled), true), "the slip is told");
+    }
+}
+
+#[test]
+fn an_open_loop_beyond_the_servers_pace_says_so() {
+    // Two sessions at 100 ms a message carry 20 a second of the 100 asked for.
+    let words = ["--rate", "100", "--duration", "2s", "--sessions", "2", "--reuse", "--delay", "100ms"];
+    let record = bench(&words).record_of(0);
+    assert!(!record.verdict.valid, "{:?}", record.verdict);
+    assert!(record.verdict.reasons.iter().any(|reason| reason.contains("fell behind its schedule")));
+    assert!(latency(&record, Stage::Accepted).max > 1000.0, "latency counts from when a message was due");
+}

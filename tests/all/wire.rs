@@ -1,0 +1,96 @@
+//! A client that sends any bytes at all, and reads replies.
+use crate::dialog::take_reply;
+use crate::party::LIMIT;
+use rustix::net::sockopt::set_socket_linger;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// A connection.
+pub(crate) struct Wire {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl Wire {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream.set_write_timeout(Some(LIMIT)).unwrap();
+        Self { stream, unread: Vec::new() }
+    }
+
+    /// Connects and reads the greeting.
+    pub(crate) fn greeted(address: SocketAddr) -> Self {
+        let mut wire = Self::connect(address);
+        let greeting = wire.reply().expect("a greeting");
+        assert!(greeting.starts_with("220 "), "{greeting}");
+        wire
+    }
+
+    /// Sends; the peer is there and takes it.
+    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.try_send(bytes).unwrap();
+    }
+
+    /// Sends to a peer that may have closed.
+    pub(crate) fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
+    /// Sends a line and reads the reply.
+    pub(crate) fn say(&mut self, line: &str) -> String {
+        self.send([line, "\r\n"].concat());
+        self.reply().unwrap_or_else(|| panic!("{line}: the connection was closed"))
+    }
+
+    /// The next reply, all its lines; `None` once the peer has closed.
+    pub(crate) fn reply(&mut self) -> Option<String> {
+        loop {
+            if let Some(reply) = take_reply(&mut self.unread) {
+                return Some(String::from_utf8_lossy(&reply).into_owned());
+            }
+            if !self.read() {
+                return None;
+            }
+        }
+    }
+
+    /// Every reply until the peer closes.
+    pub(crate) fn replies(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.reply()).collect()
+    }
+
+    /// False at the end. A peer that resets has closed as well.
+    fn read(&mut self) -> bool {
+        let mut block = [0; 16 * 1024];
+        match self.stream.read(&mut block) {
+            Ok(count) => {
+                self.unread.extend_from_slice(&block[..count]);
+                count > 0
+            }
+            Err(error) if [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&error.kind()) => false,
+            Err(error) => panic!("no reply within {LIMIT:?}: {error}"),
+        }
+    }
+
+    /// Whether the peer says something, or closes, within that time.
+    pub(crate) fn hears_within(&mut self, time: Duration) -> bool {
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let heard = self.stream.peek(&mut [0]).is_ok();
+        self.stream.set_read_timeout(Some(LIMIT)).unwrap();
+        heard
+    }
+
+    /// Says no more, and goes on listening.
+    pub(crate) fn half_close(&self) {
+        // A peer that has closed first has nothing left to be told.
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Cuts the connection with RST.
+    pub(crate) fn reset(self) {
+        set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
+    }
+}
