@@ -188,7 +188,7 @@ static CLASSES: [u8; 256] = {
 fn is_domain(domain: &[u8]) -> bool {
     if let [b'[', literal @ .., b']'] = domain {
         return !literal.is_empty()
-            && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\<>".contains(&byte));
+            && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\<>\"".contains(&byte));
     }
     let (mut label_bytes, mut before, mut seen) = (0, b'.', 0);
     for &byte in domain {
