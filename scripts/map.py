@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Prints the captioned map of every source file, for docs/architecture.md, from the files' own first sentences.
+
+    scripts/map.py --write     puts it between the map's markers in docs/architecture.md
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOC = ROOT / "docs/architecture.md"
+BEGIN, END = "<!-- map: scripts/map.py --write -->", "<!-- end of map -->"
+GROUPS = [
+    ("crates/smtp", "SMTP as state. Sans-IO client and server sessions: bytes in, events and bytes out. No runtime, no sockets, no clock"),
+    ("crates/journey", "The words and the arithmetic. Stages, trace, ledger, histograms, run record. No runtime, no sockets"),
+    ("crates/net", "SMTP over sockets (tokio). The embeddable server with its Handler trait, and the client; listeners, the clock"),
+    ("src", "The program: errors to exit codes, what parties have in common"),
+    ("src/cli", "What was typed to what it means; one file a subcommand"),
+    ("src/source", "Offering load: pacing (pure), message bodies, the worker loop"),
+    ("src/sink", "Taking mail: faults, the ledger's end, the status"),
+    ("src/bench", "Starting, watching and stopping parties; folding what they wrote"),
+    ("src/report", "Run records in; terminal and Markdown out"),
+    ("tests", "The program from outside"),
+    ("benches", "Speed and memory, beside the raw limit and the older tools"),
+    ("fuzz", "What no bytes may do to a parser"),
+]
+
+
+def caption(path):
+    """The first sentence of a file's `//!` comment."""
+    words = []
+    for line in path.read_text().splitlines():
+        text = line[3:].strip() if line.startswith("//!") else ""
+        if not text:
+            break
+        words.append(text)
+    sentence = re.split(r"(?<=[\w`)\"'])\.(?: |$)", " ".join(words))[0]
+    return sentence.rstrip(":.").replace("|", "\\|")
+
+
+def members(group):
+    found = sorted(path.relative_to(ROOT) for path in (ROOT / group).rglob("*.rs") if "target" not in path.parts)
+    is_flat = group.startswith("src")
+    return [path for path in found if not is_flat or path.parent == pathlib.Path(group)]
+
+
+def drawn():
+    lines = []
+    for group, title in GROUPS:
+        lines += [f"#### `{group}/`: {title}", "", "| file | caption |", "|---|---|"]
+        for path in members(group):
+            lines.append(f"| `{path.relative_to(group)}` | {caption(ROOT / path)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        text = DOC.read_text()
+        before, rest = text.split(BEGIN)
+        after = rest.split(END)[1]
+        DOC.write_text(f"{before}{BEGIN}\n\n{drawn()}\n{END}{after}")
+    else:
+        print(drawn())
