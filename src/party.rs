@@ -193,6 +193,7 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
         parties: Vec::new(),
         stages: Vec::new(),
         phases: Vec::new(),
+        lag_ms: None,
         series: Vec::new(),
         ledger: LedgerRow::default(),
         errors: Vec::new(),

@@ -45,7 +45,7 @@ pub(super) fn probability(text: &str) -> Result<f64, String> {
 /// Messages a second.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     match text.trim_end_matches("/s").parse::<f64>() {
-        Ok(number) if number.is_finite() && number >= 0.001 && number <= 1e7 => Ok(number),
+        Ok(number) if (0.001..=1e7).contains(&number) => Ok(number),
         _ => Err(format!("{text:?} is no rate; say it like 500, messages a second")),
     }
 }

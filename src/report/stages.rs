@@ -2,6 +2,7 @@
 use super::numbers::{count, figure, megabytes, rate, seconds};
 use super::section::{Body, Section};
 use super::table::{Align, Table};
+use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Pipelining, Record};
 
 /// How many messages reached each stage and how fast.
@@ -38,6 +39,10 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
             let names = vec![row.name.name().to_owned(), since.name().to_owned()];
             table.row(names.into_iter().chain(cells(&times)).collect());
         }
+    }
+    if let Some(lag) = record.lag_ms {
+        let names = vec!["source's lag".to_owned(), Stage::Scheduled.name().to_owned()];
+        table.row(names.into_iter().chain(cells(&lag)).collect());
     }
     let note = match record.workload.arrival {
         Arrival::Closed => "in ms; closed loop: the load waits for the server, so a stall costs a message a session",

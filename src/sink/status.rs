@@ -84,7 +84,7 @@ async fn ledger(State(view): Shared, Path(run): Path<String>) -> Response {
     let view = lock(&view);
     match known(&view, &run) {
         Ok((run, tally)) => Json(counts(&view, run, tally)).into_response(),
-        Err(refusal) => refusal,
+        Err(refusal) => refusal.into_response(),
     }
 }
 
@@ -92,7 +92,7 @@ async fn units(State(view): Shared, Path(run): Path<String>) -> Response {
     let view = lock(&view);
     let (_, tally) = match known(&view, &run) {
         Ok(known) => known,
-        Err(refusal) => return refusal,
+        Err(refusal) => return refusal.into_response(),
     };
     let mut bytes = Vec::new();
     tally.units.write_to(&mut bytes).expect("a Vec takes everything");
@@ -103,12 +103,15 @@ async fn record(State(view): Shared, Path(run): Path<String>) -> Response {
     let view = lock(&view);
     match known(&view, &run) {
         Ok((run, _)) => Json::<Record>(view.record(Some(run))).into_response(),
-        Err(refusal) => refusal,
+        Err(refusal) => refusal.into_response(),
     }
 }
 
-fn known<'v>(view: &'v View, run: &str) -> Result<(RunId, &'v RunTally), Response> {
-    let refuse = |status: StatusCode, why: &str| Err((status, Json(json!({ "error": why }))).into_response());
+/// Why a run cannot be shown.
+type Refusal = (StatusCode, Json<Value>);
+
+fn known<'v>(view: &'v View, run: &str) -> Result<(RunId, &'v RunTally), Refusal> {
+    let refuse = |status: StatusCode, why: &str| Err((status, Json(json!({ "error": why }))));
     let Ok(run) = run.parse::<RunId>() else {
         return refuse(StatusCode::BAD_REQUEST, "a run id is 32 hexadecimal digits");
     };

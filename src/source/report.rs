@@ -24,6 +24,7 @@ pub(super) fn record(
     record.stages = tally.stages("source", since);
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.phases = tally.phase_rows();
+    record.lag_ms = tally.lag.summary();
     record.errors = tally.errors.rows();
     record.parties = vec![party::own_party(ROLE, "source", options.workers, Vec::new())];
     record.ledger = account::settle(Books {

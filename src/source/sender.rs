@@ -118,7 +118,8 @@ impl Sender {
             Ended::Violated(verb, violation) => (*verb, violation.to_string()),
         };
         self.writing_message = false;
-        let kept = self.jobs.pop_back_if(|job| !job.touched && job.sent.is_none() && self.begun > 1);
+        let is_unheard = self.jobs.back().is_some_and(|job| !job.touched && job.sent.is_none() && self.begun > 1);
+        let kept = if is_unheard { self.jobs.pop_back() } else { None };
         if !self.has_farewell && (!self.jobs.is_empty() || matches!(verb, Some(Verb::Greeting | Verb::Hello))) {
             let phase = phase_of(verb.unwrap_or(Verb::Message));
             self.recorder.tally(|tally| tally.errors.add(phase, 0, &what));

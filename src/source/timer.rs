@@ -19,14 +19,20 @@ impl Timer {
         Ok(Self(registered))
     }
 
-    /// Sleeps until that time of the monotonic clock.
-    pub(super) async fn sleep_until(&self, due: Duration) -> io::Result<()> {
-        while clock::now() < due {
-            let at = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: i64::from(due.subsec_nanos()) as _ };
-            let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
-            rustix::time::timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::ABSTIME, &once)?;
-            self.0.readable().await?.clear_ready();
+    /// Sleeps until that time of the monotonic clock; by the runtime's coarser timer where the kernel's fails.
+    pub(super) async fn sleep_until(&self, due: Duration) {
+        while let Some(left) = due.checked_sub(clock::now()).filter(|left| !left.is_zero()) {
+            if self.wait(due).await.is_err() {
+                tokio::time::sleep(left).await;
+            }
         }
+    }
+
+    async fn wait(&self, due: Duration) -> io::Result<()> {
+        let at = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: i64::from(due.subsec_nanos()) as _ };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: at };
+        rustix::time::timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::ABSTIME, &once)?;
+        self.0.readable().await?.clear_ready();
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //! collector four times a second.
 use super::Setting;
 use super::pacing::Schedule;
+use super::sender::plain;
 use super::session;
 use super::timer::Timer;
 use anyhow::{Context as _, Result};
@@ -65,6 +66,10 @@ struct Post {
 
 impl Post {
     async fn work(self, desk: Desk) {
+        let timer = match Timer::new() {
+            Ok(timer) => timer,
+            Err(error) => return self.setting.plan.miss(&format!("no timer can be had: {}", plain(&error))),
+        };
         let recorder = Rc::new(Recorder::new(self));
         let mut sessions = JoinSet::new();
         for _ in 0..recorder.share() {
@@ -73,7 +78,7 @@ impl Post {
         tokio::select! {
             () = async { while sessions.join_next().await.is_some() {} } => {}
             () = recorder.tick() => {}
-            () = recorder.wake_in_time() => {}
+            () = recorder.wake_in_time(&timer) => {}
         }
         drop(sessions);
         recorder.hand_over();
@@ -82,17 +87,28 @@ impl Post {
 
 /// A session's place among those that wait for a message to be due: it is listed once, however often it asks.
 #[derive(Debug, Default)]
-pub(super) struct Ticket(Rc<Cell<bool>>);
+pub(super) struct Ticket(Rc<Cell<Place>>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Busy with a message.
+    #[default]
+    Away,
+    /// Waiting for one.
+    Listed,
+    /// Woken for one.
+    Called,
+}
 
 /// A session that waits.
 struct Waiting {
     waker: Waker,
-    is_listed: Rc<Cell<bool>>,
+    place: Rc<Cell<Place>>,
 }
 
 impl Waiting {
     fn wake(self) {
-        self.is_listed.set(false);
+        self.place.set(Place::Called);
         self.waker.wake();
     }
 }
@@ -155,11 +171,11 @@ impl Recorder {
             }
         };
         let Some(sequence) = plan.claim(now) else { return Poll::Ready(None) };
-        self.created(since, now);
+        self.created(ticket, since, now);
         Poll::Ready(Some(Claim { sequence, since }))
     }
 
-    fn created(&self, since: Duration, now: Duration) {
+    fn created(&self, ticket: &Ticket, since: Duration, now: Duration) {
         let recipients = self.post.setting.envelopes.recipients() as u64;
         self.tally(|tally| {
             tally.created += 1;
@@ -169,6 +185,9 @@ impl Recorder {
             if self.schedule.is_some() {
                 tally.slip.record(now - since);
             }
+            if ticket.0.get() != Place::Away {
+                tally.lag.record(now - since);
+            }
         });
         if let Some(schedule) = &self.schedule {
             schedule.borrow_mut().advance();
@@ -176,24 +195,18 @@ impl Recorder {
     }
 
     fn wait(&self, cx: &mut Context<'_>, ticket: &Ticket) {
-        if !ticket.0.replace(true) {
-            let is_listed = Rc::clone(&ticket.0);
-            self.waiting.borrow_mut().push_back(Waiting { waker: cx.waker().clone(), is_listed });
+        if ticket.0.replace(Place::Listed) != Place::Listed {
+            let place = Rc::clone(&ticket.0);
+            self.waiting.borrow_mut().push_back(Waiting { waker: cx.waker().clone(), place });
         }
     }
 
     /// Open loop: wakes a session for each message that falls due.
-    async fn wake_in_time(&self) {
+    async fn wake_in_time(&self, timer: &Timer) {
         let Some(schedule) = &self.schedule else { return std::future::pending().await };
-        let timer = match Timer::new() {
-            Ok(timer) => timer,
-            Err(_) => return,
-        };
         loop {
             let due = schedule.borrow().due();
-            if timer.sleep_until(due).await.is_err() {
-                return;
-            }
+            timer.sleep_until(due).await;
             let session = self.waiting.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),

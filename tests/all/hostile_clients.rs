@@ -253,7 +253,7 @@ fn a_sink_ends_by_itself_and_the_last_client_has_its_answer() {
 fn a_sink_that_has_enough_counts_what_it_answers() {
     for words in [["--reuse", "--pipelining=off"], ["--reuse=3", "--pipelining=stream"]] {
         let sink = Sink::start(&["--messages", "500"]);
-        let ours = source(&sink.address(), &[words.as_slice(), &["--messages", "2000", "--sessions", "20"]].concat());
+        let ours = source(&sink.address(), &[words.as_slice(), &["--messages", "600", "--sessions", "20"]].concat());
         let took = took(&sink.end());
         assert!(took.messages >= 500, "{words:?}");
         assert_eq!(accepted(&ours.record), took.messages, "{words:?}: each that heard 250 is counted, and no other");

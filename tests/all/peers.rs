@@ -21,7 +21,7 @@ fn smtp_source_sends_to_our_sink() {
         (&["-m", "200", "-s", "10", "-d"], 200, 200, 10),
         (&["-m", "100", "-s", "5", "-r", "3"], 100, 300, 100),
         (&["-m", "50", "-s", "5", "-d", "-l", "65536"], 50, 50, 5),
-        (&["-m", "50", "-N", "-o"], 50, 50, 50),
+        (&["-m", "50", "-N", "-M", "client.example"], 50, 50, 50),
     ];
     for (words, messages, recipients, connections) in table {
         let sink = Sink::start(&[]);

@@ -90,6 +90,8 @@ impl Postfix {
         let place = tempfile::tempdir().unwrap();
         // Its daemons are other users.
         fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+        // The rest of the tree it makes itself, with the owners it wants.
+        fs::create_dir(place.path().join("queue")).unwrap();
         let ports: Vec<u16> = services.iter().map(|_| low_port()).collect();
         let mut postfix = Self { place, program, listening: Vec::new() };
         postfix.configure(deliver, services, &ports);

@@ -21,7 +21,7 @@ fn found_out(run: &BenchRun) -> Record {
     let (ours, its) = (&record.ledger, &own.ledger);
     assert_eq!((ours.delivered, ours.duplicates, ours.corrupt), (its.delivered, its.duplicates, its.corrupt));
     assert_eq!(ours.foreign, Some(0));
-    assert_eq!(took(&own).messages, its.delivered.unwrap() + its.duplicates.unwrap());
+    assert_eq!(took(&own).recipients, its.delivered.unwrap() + its.duplicates.unwrap());
     assert_eq!(accepted(&record), ours.created.unwrap(), "all of it was answered 250");
     assert!(!record.verdict.closed);
     record

@@ -1,6 +1,6 @@
 //! A server that stands in for a real one: honest, but for the faults that a test gives it.
 use rustix::net::sockopt::set_socket_linger;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,15 +19,16 @@ pub(crate) enum At {
     Body,
     /// The final dot.
     Message,
+    Reset,
     Quit,
-    /// RSET, NOOP and the like.
+    /// What has no place there.
     Other,
 }
 
 /// What it does there in place of the usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Says this, and goes on.
+    /// Says this, and goes on. In the middle of a message it is the answer to the message.
     Say(&'static str),
     /// Closes the connection.
     Close,
@@ -78,7 +79,7 @@ impl StandIn {
                 let (fault, taken) = (Arc::clone(&fault), Arc::clone(&counter));
                 let choose = move |at, before| fault(Moment { at, connection, before });
                 // A client that goes away early is the test's own doing.
-                thread::spawn(move || Talk::new(stream, delivery).and_then(|talk| talk.serve(choose, &taken)));
+                thread::spawn(move || Talk::new(stream, delivery, choose).and_then(|talk| talk.serve(&taken)));
             }
         });
         Self { address, taken }
@@ -95,93 +96,109 @@ impl StandIn {
     }
 }
 
-/// One connection.
-struct Talk {
+/// One connection, and the transaction on it.
+struct Talk<F> {
     stream: TcpStream,
     reader: BufReader<TcpStream>,
     delivery: Delivery,
-    /// How often each point was reached.
+    fault: F,
+    /// Every point that was reached, in order.
     reached: Vec<At>,
+    has_sender: bool,
+    recipients: u32,
 }
 
-/// Whether the connection goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
-    GoOn,
-    /// As usual, what was to happen has happened.
-    AsUsual,
-    End,
-}
+/// The class of reply where none was given.
+const NOTHING: u8 = b' ';
 
-impl Talk {
-    fn new(stream: TcpStream, delivery: Delivery) -> io::Result<Self> {
+impl<F: Fn(At, u64) -> Option<Act>> Talk<F> {
+    fn new(stream: TcpStream, delivery: Delivery, fault: F) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let reader = BufReader::new(stream.try_clone()?);
-        Ok(Self { stream, reader, delivery, reached: Vec::new() })
+        Ok(Self { stream, reader, delivery, fault, reached: Vec::new(), has_sender: false, recipients: 0 })
     }
 
-    fn serve(mut self, choose: impl Fn(At, u64) -> Option<Act>, taken: &AtomicU64) -> io::Result<()> {
-        let mut then = self.answer(At::Greeting, "220 stand-in ESMTP", &choose)?;
-        while then != Then::End {
-            let Some(line) = self.line()? else { return Ok(()) };
-            let (at, usual) = usual(&line);
-            then = self.answer(at, usual, &choose)?;
-            if at == At::Data && then == Then::AsUsual {
-                then = self.message(&choose)?;
-                taken.fetch_add(u64::from(then == Then::AsUsual), Ordering::SeqCst);
-            }
-            if at == At::Quit {
-                return Ok(());
+    fn serve(mut self, taken: &AtomicU64) -> io::Result<()> {
+        let mut class = self.answer(At::Greeting, "220 stand-in ESMTP")?;
+        while class.is_some() {
+            let line = self.line()?;
+            let Some((at, usual)) = self.usual(&line) else { break };
+            class = self.answer(at, usual)?;
+            match (at, class) {
+                (At::Mail, Some(b'2')) => self.has_sender = true,
+                (At::Recipient, Some(b'2')) => self.recipients += 1,
+                (At::Data, Some(b'3')) => {
+                    class = self.message()?;
+                    taken.fetch_add(u64::from(class == Some(b'2')), Ordering::SeqCst);
+                }
+                (At::Reset, _) => (self.has_sender, self.recipients) = (false, 0),
+                (At::Quit, _) => break,
+                _ => {}
             }
         }
         Ok(())
     }
 
+    /// The point that a line leads to, and an honest server's reply; `None` at the end.
+    fn usual(&self, line: &str) -> Option<(At, &'static str)> {
+        Some(match (line.get(..4)?, self.has_sender, self.recipients > 0) {
+            ("EHLO", ..) => (At::Hello, "250-stand-in\r\n250-PIPELINING\r\n250 8BITMIME"),
+            ("HELO", ..) => (At::Hello, "250 stand-in"),
+            ("MAIL", ..) => (At::Mail, "250 2.1.0 Ok"),
+            ("RCPT", true, _) => (At::Recipient, "250 2.1.5 Ok"),
+            ("DATA", _, true) => (At::Data, "354 Go on"),
+            ("DATA", true, false) => (At::Data, "554 5.5.1 No valid recipients"),
+            ("RSET", ..) => (At::Reset, "250 2.0.0 Ok"),
+            ("QUIT", ..) => (At::Quit, "221 2.0.0 Bye"),
+            _ => (At::Other, "503 5.5.1 Bad sequence of commands"),
+        })
+    }
+
     /// Reads a message and answers it.
-    fn message(&mut self, choose: &impl Fn(At, u64) -> Option<Act>) -> io::Result<Then> {
+    fn message(&mut self) -> io::Result<Option<u8>> {
+        let mut class = Some(NOTHING);
         for number in 0.. {
-            let Some(line) = self.line()? else { return Ok(Then::End) };
-            if line == ".\r\n" {
-                break;
+            match self.line()?.as_str() {
+                ".\r\n" => break,
+                "" => return Ok(None),
+                _ if number == 0 => class = self.answer(At::Body, "")?,
+                _ => {}
             }
-            if number == 0 && self.answer(At::Body, "", choose)? == Then::End {
-                return Ok(Then::End);
+            if class.is_none() {
+                return Ok(None);
             }
         }
-        self.answer(At::Message, "250 2.0.0 Ok", choose)
+        let usual = if self.recipients > 0 { "250 2.0.0 Ok" } else { "554 5.5.1 No valid recipients" };
+        (self.has_sender, self.recipients) = (false, 0);
+        if class == Some(NOTHING) { self.answer(At::Message, usual) } else { Ok(class) }
     }
 
-    fn line(&mut self) -> io::Result<Option<String>> {
+    /// The next line; empty at the end.
+    fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         self.reader.read_until(b'\n', &mut line)?;
-        Ok((!line.is_empty()).then(|| String::from_utf8_lossy(&line).into_owned()))
+        Ok(String::from_utf8_lossy(&line).into_owned())
     }
 
-    fn answer(&mut self, at: At, usual: &str, choose: &impl Fn(At, u64) -> Option<Act>) -> io::Result<Then> {
+    /// Does what the test wants here, or says the usual. Gives the first digit of what was said; `None` when the
+    /// connection is over.
+    fn answer(&mut self, at: At, usual: &'static str) -> io::Result<Option<u8>> {
         let before = self.reached.iter().filter(|reached| **reached == at).count() as u64;
         self.reached.push(at);
-        match choose(at, before) {
-            None if usual.is_empty() => {}
-            None => self.say(usual)?,
-            Some(Act::Say(reply)) => {
+        match (self.fault)(at, before).unwrap_or(Act::Say(usual)) {
+            Act::Say("") => return Ok(Some(NOTHING)),
+            Act::Say(reply) => {
                 self.say(reply)?;
-                // 354 where the usual would have been said too: the message follows.
-                return Ok(if at == At::Data && reply.starts_with('3') { Then::AsUsual } else { Then::GoOn });
+                return Ok(reply.bytes().next());
             }
-            Some(Act::Close) => return Ok(Then::End),
-            Some(Act::Reset) => {
-                set_socket_linger(&self.stream, Some(Duration::ZERO))?;
-                return Ok(Then::End);
-            }
-            Some(Act::Silence) => {
-                io::copy(&mut self.reader.by_ref(), &mut io::sink())?;
-                return Ok(Then::End);
-            }
-            Some(Act::Flood(block)) => loop {
+            Act::Close => {}
+            Act::Reset => set_socket_linger(&self.stream, Some(Duration::ZERO))?,
+            Act::Silence => drop(io::copy(&mut self.reader, &mut io::sink())?),
+            Act::Flood(block) => loop {
                 self.stream.write_all(&block.repeat(100))?;
             },
         }
-        Ok(Then::AsUsual)
+        Ok(None)
     }
 
     fn say(&mut self, reply: &str) -> io::Result<()> {
@@ -190,17 +207,5 @@ impl Talk {
             Delivery::Whole => self.stream.write_all(bytes.as_bytes()),
             Delivery::ByteByByte => bytes.as_bytes().chunks(1).try_for_each(|byte| self.stream.write_all(byte)),
         }
-    }
-}
-
-fn usual(line: &str) -> (At, &'static str) {
-    match line.get(..4).unwrap_or_default() {
-        "EHLO" => (At::Hello, "250-stand-in\r\n250-PIPELINING\r\n250 8BITMIME"),
-        "HELO" => (At::Hello, "250 stand-in"),
-        "MAIL" => (At::Mail, "250 2.1.0 Ok"),
-        "RCPT" => (At::Recipient, "250 2.1.5 Ok"),
-        "DATA" => (At::Data, "354 Go on"),
-        "QUIT" => (At::Quit, "221 2.0.0 Bye"),
-        _ => (At::Other, "250 2.0.0 Ok"),
     }
 }

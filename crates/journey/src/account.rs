@@ -10,7 +10,7 @@ use crate::record::{Arrival, LedgerRow, Party, Record, Role, StageRow, Verdict};
 use crate::stage::Stage;
 
 /// Open loop: the 99th percentile of how late messages may start. More, and the source was not offering the load.
-const SLIP_LIMIT_MS: f64 = 10.0;
+const LAG_LIMIT_MS: f64 = 10.0;
 /// Open loop: the share of the asked rate that must have been offered.
 const RATE_SHARE: f64 = 0.95;
 /// The share of its threads' time that a source or sink may use before it counts as the limit itself.
@@ -164,7 +164,7 @@ fn faults(record: &Record) -> Vec<String> {
 fn doubts(record: &Record, between: Between) -> Vec<String> {
     let mut doubts = Vec::new();
     if record.workload.arrival != Arrival::Closed {
-        doubts.extend(slip_doubt(record));
+        doubts.extend(lag_doubt(record));
         doubts.extend(rate_doubt(record));
     }
     if between == Between::Server {
@@ -173,12 +173,24 @@ fn doubts(record: &Record, between: Between) -> Vec<String> {
     doubts
 }
 
-fn slip_doubt(record: &Record) -> Option<String> {
-    let slip = stage(record, Stage::Created)?.latency_ms?.p99;
-    (slip > SLIP_LIMIT_MS).then(|| {
+fn lag_doubt(record: &Record) -> Option<String> {
+    let lag = record.lag_ms?.p99;
+    (lag > LAG_LIMIT_MS).then(|| {
         format!(
-            "The source fell behind its schedule: 1 % of messages started {slip:.1} ms late or later (limit \
-             {SLIP_LIMIT_MS} ms). Give it more --sessions or a lower --rate."
+            "The source fell behind its schedule: 1 % of messages started {lag:.1} ms late or later though a session \
+             was free (limit {LAG_LIMIT_MS} ms). Give it more --workers, a lower --rate, or an idle host."
+        )
+    })
+}
+
+/// Not the source's fault: the sessions were busy, which is the server's doing, or theirs for being so few.
+fn wait_remark(record: &Record) -> Option<String> {
+    let waited = stage(record, Stage::Created)?.latency_ms?.p99;
+    (waited > LAG_LIMIT_MS).then(|| {
+        format!(
+            "1 % of messages waited {waited:.1} ms or longer for a free session: all {} were busy. The latencies count \
+             from when messages were due, so the wait is in them; more --sessions would offer them to the server sooner.",
+            record.workload.sessions
         )
     })
 }
@@ -225,6 +237,9 @@ fn remarks(record: &Record, between: Between) -> Vec<String> {
     }
     if let Some(open) = ledger.in_flight.filter(|open| *open > 0 && ledger.delivered.is_some()) {
         remarks.push(format!("{open} {} were still in flight when the run ended.", unit_noun(record)));
+    }
+    if record.workload.arrival != Arrival::Closed {
+        remarks.extend(wait_remark(record));
     }
     if let Some(untimed) = ledger.untimed.filter(|untimed| *untimed > 0) {
         remarks.push(format!(

@@ -41,6 +41,10 @@ pub struct Record {
     pub stages: Vec<StageRow>,
     /// How long each phase of the dialogue took.
     pub phases: Vec<PhaseRow>,
+    /// Open loop: how late the source itself was with messages that a session was waiting for. What messages waited
+    /// for a free session is not in it; that is the latency of the created stage.
+    #[serde(default)]
+    pub lag_ms: Option<LatencyMs>,
     /// A row for each second.
     pub series: Vec<SeriesRow>,
     /// What became of every (message, recipient).

@@ -44,6 +44,8 @@ pub struct SourceTally {
     pub phases: [Latencies; Phase::ALL.len()],
     /// How late messages started after they were scheduled (open loop).
     pub slip: Latencies,
+    /// How late the source itself was: after the due time of messages that a session was waiting for (open loop).
+    pub lag: Latencies,
     /// What went wrong.
     pub errors: Errors,
     /// Units that the peer took responsibility for.
@@ -84,6 +86,7 @@ impl SourceTally {
             ours.merge(theirs);
         }
         self.slip.merge(&other.slip);
+        self.lag.merge(&other.lag);
         self.errors.merge(&other.errors);
         self.overflow += other.overflow + self.accepted_units.merge(&other.accepted_units).full;
         self.first_created = earlier(self.first_created, other.first_created);
@@ -96,13 +99,14 @@ impl SourceTally {
     pub fn clear(&mut self) {
         let mut kept = std::mem::take(self);
         kept.phases.iter_mut().for_each(Latencies::clear);
-        for latencies in [&mut kept.sent_latency, &mut kept.accepted_latency, &mut kept.slip] {
+        for latencies in [&mut kept.sent_latency, &mut kept.accepted_latency, &mut kept.slip, &mut kept.lag] {
             latencies.clear();
         }
         kept.accepted_units.clear();
         self.sent_latency = kept.sent_latency;
         self.accepted_latency = kept.accepted_latency;
         self.slip = kept.slip;
+        self.lag = kept.lag;
         self.phases = kept.phases;
         self.accepted_units = kept.accepted_units;
     }

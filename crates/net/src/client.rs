@@ -41,6 +41,39 @@ pub struct Delivery {
     pub refused: Vec<(u32, u16, String)>,
 }
 
+/// What the replies to a transaction said.
+#[derive(Debug, Default)]
+struct Notes {
+    outcome: Option<(Outcome, u16, String)>,
+    /// A refused MAIL decides, though the replies to the commands that travelled with it come after it.
+    mail_refused: Option<(u16, String)>,
+    refused: Vec<(u32, u16, String)>,
+    last: String,
+}
+
+impl Notes {
+    fn take(&mut self, to: Verb, code: u16, text: String, ends: Option<Outcome>) {
+        self.last = format!("{code} {text}");
+        if let Some(outcome) = ends {
+            self.outcome = Some((outcome, code, text));
+        } else if code >= 400 {
+            match to {
+                Verb::Mail => self.mail_refused = Some((code, text)),
+                Verb::Recipient(number) => self.refused.push((number, code, text)),
+                _ => {}
+            }
+        }
+    }
+
+    /// What became of the message, unless the peer closed before that was known.
+    fn delivery(self) -> Result<Delivery, Error> {
+        let (outcome, code, text) = self.outcome.ok_or(Error::Closed(self.last))?;
+        let accepted = outcome == Outcome::Accepted;
+        let (code, text) = self.mail_refused.filter(|_| !accepted).unwrap_or((code, text));
+        Ok(Delivery { accepted, code, text, refused: self.refused })
+    }
+}
+
 /// A connection to a server, after its greeting.
 #[derive(Debug)]
 pub struct Client {
@@ -71,27 +104,22 @@ impl Client {
     /// # Errors
     /// [`Error`]. A refusal is no error but a [`Delivery`].
     pub async fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<Delivery, Error> {
-        let mut delivery = Delivery { accepted: false, code: 0, text: String::new(), refused: Vec::new() };
+        let mut notes = Notes::default();
         let mut out = Vec::new();
         self.session.begin(Arc::clone(envelope), clock::now(), &mut out);
         self.stream.write_all(&out).await?;
-        let mut note = |to: Verb, code: u16, text: String, ends: Option<Outcome>| match (to, ends) {
-            (Verb::Recipient(number), None) if code >= 400 => delivery.refused.push((number, code, text)),
-            (_, Some(outcome)) => {
-                (delivery.accepted, delivery.code, delivery.text) = (outcome == Outcome::Accepted, code, text);
-            }
-            _ => {}
-        };
-        self.read_until(|want| want != Want::Replies, &mut note).await?;
+        self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| notes.take(to, code, text, ends))
+            .await?;
         if self.session.wants() == Want::Message {
             out.clear();
             data::stuff(message, &mut out);
             out.extend_from_slice(data::END);
             self.stream.write_all(&out).await?;
             self.session.message_sent(clock::now());
-            self.read_until(|want| want != Want::Replies, &mut note).await?;
+            self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| notes.take(to, code, text, ends))
+                .await?;
         }
-        Ok(delivery)
+        notes.delivery()
     }
 
     /// Says QUIT and waits for the reply.

@@ -13,6 +13,7 @@ use std::marker::PhantomData;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -115,10 +116,11 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         let address = listener.local_addr()?;
         let identity = Arc::new(Identity::new(&self.name, self.limits.clone()));
         let (stop, stopped) = watch::channel(false);
-        let most = self.sessions.div_ceil(self.workers);
+        let sessions = Arc::new(Sessions { open: AtomicUsize::new(0), most: self.sessions });
         let workers = (0..self.workers)
             .map(|number| {
-                let post = Post { listener: listener.try_clone()?, identity: identity.clone(), most };
+                let (identity, sessions) = (identity.clone(), sessions.clone());
+                let post = Post { listener: listener.try_clone()?, identity, sessions };
                 let (make, stopped) = (self.make.clone(), stopped.clone());
                 worker::spawn(&format!("serve-{number}"), move |desk| serve(post, make, stopped, desk))
             })
@@ -163,17 +165,39 @@ impl Drop for Running {
     }
 }
 
+/// The sessions of all workers: connections are spread as the kernel likes, so a share each would be no limit.
+#[derive(Debug)]
+struct Sessions {
+    open: AtomicUsize,
+    most: usize,
+}
+
+impl Sessions {
+    /// Whether there is room for one more, which then is taken.
+    fn enter(&self) -> bool {
+        let has_room = self.open.fetch_add(1, Ordering::Relaxed) < self.most;
+        if !has_room {
+            self.leave();
+        }
+        has_room
+    }
+
+    fn leave(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A worker's place.
 struct Post {
     listener: StdListener,
     identity: Arc<Identity>,
-    most: usize,
+    sessions: Arc<Sessions>,
 }
 
 /// What a worker keeps of its post once it listens.
 struct Place {
     identity: Arc<Identity>,
-    most: usize,
+    sessions: Arc<Sessions>,
 }
 
 async fn serve<S: Service>(
@@ -183,9 +207,9 @@ async fn serve<S: Service>(
     desk: Desk,
 ) -> io::Result<()> {
     let service = Rc::new(make());
-    let Post { listener, identity, most } = post;
+    let Post { listener, identity, sessions } = post;
     let listener = TcpListener::from_std(listener)?;
-    let place = Place { identity, most };
+    let place = Place { identity, sessions };
     let open = Rc::new(Cell::new(0));
     tokio::select! {
         () = accept(&listener, &place, &service, &desk, &open) => {}
@@ -221,17 +245,18 @@ async fn accept<S: Service>(
             tokio::time::sleep(BREATH).await;
             continue;
         };
-        if open.get() >= place.most {
+        if !place.sessions.enter() {
             // Best effort: the client learns it by the closed connection as well.
             let _ = stream.try_write(Verdict::TooManySessions.reply().wire());
             continue;
         }
         open.set(open.get() + 1);
         let session = Session::new(stream, service.session(Peer { address }), place.identity.clone(), desk.clone());
-        let open = open.clone();
+        let (open, sessions) = (open.clone(), place.sessions.clone());
         tokio::task::spawn_local(async move {
             session.run().await;
             open.set(open.get() - 1);
+            sessions.leave();
         });
     }
 }

@@ -8,7 +8,10 @@ const MESSAGE_BYTES: usize = 10 << 20;
 const ROUNDS: usize = 50;
 
 fn main() {
-    println!("{:<34} {:>10} {:>10} {:>10}   of {ROUNDS} rounds, GB/s", "message in blocks of 256 KB", "min", "median", "max");
+    println!(
+        "{:<34} {:>10} {:>10} {:>10}   of {ROUNDS} rounds, GB/s",
+        "message in blocks of 256 KB", "min", "median", "max"
+    );
     for (name, line) in [("lines of 80 octets", 80), ("lines of 1000 octets", 1000), ("empty lines", 2)] {
         report(name, &message(line, b'X'));
     }

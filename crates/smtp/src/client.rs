@@ -441,6 +441,21 @@ mod tests {
     }
 
     #[test]
+    fn ehlo_put_off_is_not_answered_with_helo() {
+        dialogue(Pipelining::Off, &["c@d"], 1, "< 220 hi\n> EHLO me\n< 450 not now\n> QUIT\n< 221 bye");
+        dialogue(Pipelining::Off, &["c@d"], 1, "< 220 hi\n> EHLO me\n< 500 no\n> HELO me\n< 500 no\n> QUIT\n< 221 bye");
+    }
+
+    #[test]
+    fn go_ahead_is_a_yes_to_data_only() {
+        let mail = "> MAIL FROM:<a@b>\n< 354 go\n> QUIT\n< 221 bye";
+        dialogue(Pipelining::Off, &["c@d"], 1, &[READY, mail].concat());
+        let message =
+            "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> DATA\n< 250 ok\n> RSET\n< 250 ok\n> QUIT\n";
+        dialogue(Pipelining::Off, &["c@d"], 1, &[READY, message].concat());
+    }
+
+    #[test]
     fn a_421_or_a_refused_greeting_ends_it() {
         for bytes in ["554 no\r\n", "220 hi\r\n421 bye\r\n"] {
             let mut client = Client::new("me".into(), Pipelining::Off, NOW);

@@ -166,14 +166,14 @@ fn a_sink_by_itself_holds_though_it_cannot_close_the_account() {
     assert!(!record.verdict.closed && record.verdict.valid && held(&record));
 }
 
-fn open_loop(arrival: Arrival, slip_p99_ms: f64, rate_per_s: f64) -> (Record, String) {
+fn open_loop(arrival: Arrival, lag_p99_ms: f64, rate_per_s: f64) -> (Record, String) {
     changed(
         |record| {
             record.workload.arrival = arrival;
             record.workload.rate_per_s = Some(10.0);
             let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
-            created.latency_ms = Some(LatencyMs { p99: slip_p99_ms, ..LatencyMs::default() });
             created.rate_per_s = rate_per_s;
+            record.lag_ms = Some(LatencyMs { p99: lag_p99_ms, ..LatencyMs::default() });
         },
         Between::Server,
     )
@@ -184,12 +184,23 @@ fn a_source_that_falls_behind_its_schedule_makes_the_run_invalid() {
     assert!(open_loop(Arrival::Constant, 9.9, 9.6).0.verdict.valid);
     let (record, reason) = open_loop(Arrival::Constant, 10.1, 10.0);
     assert!(record.verdict.closed && !record.verdict.valid);
-    assert!(reason.contains("started 10.1 ms late or later") && reason.contains("--sessions"), "{reason}");
+    assert!(reason.contains("started 10.1 ms late or later") && reason.contains("--workers"), "{reason}");
     let (record, reason) = open_loop(Arrival::Constant, 1.0, 9.4);
     assert!(!record.verdict.valid);
     assert!(reason.contains("offered 9 messages a second of the 10 asked for"), "{reason}");
     assert!(open_loop(Arrival::Poisson, 1.0, 9.4).0.verdict.valid, "100 Poisson arrivals scatter by a tenth");
     assert!(open_loop(Arrival::Closed, 99.0, 1.0).0.verdict.valid, "a closed loop has no schedule");
+}
+
+#[test]
+fn waiting_for_a_busy_session_is_said_and_is_not_the_sources_fault() {
+    let waiting = |record: &mut Record| {
+        record.workload.arrival = Arrival::Constant;
+        let created = record.stages.iter_mut().find(|row| row.name == Stage::Created).unwrap();
+        created.latency_ms = Some(LatencyMs { p99: 950.0, ..LatencyMs::default() });
+    };
+    let (record, reason) = changed(waiting, Between::Server);
+    assert!(record.verdict.valid && reason.contains("waited 950.0 ms or longer for a free session"), "{reason}");
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn record() -> Record {
         parties: Vec::new(),
         stages: Vec::new(),
         phases: Vec::new(),
+        lag_ms: None,
         series: Vec::new(),
         ledger: LedgerRow::default(),
         errors: Vec::new(),
