@@ -24,5 +24,20 @@ bench:
 	cargo bench --bench memory
 	cargo bench -p mailrun-journey --bench ledger
 
+# Each fuzz target for some seconds; needs a nightly compiler, or a stable one's consent.
+FUZZ_SECONDS ?= 10
+FUZZ_TARGETS := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
+# libFuzzer's hooks are unstable compiler flags: the nightly compiler has them, a stable one lends them on request.
+NIGHTLY := $(if $(shell rustup toolchain list 2>/dev/null | grep ^nightly),+nightly)
+
+fuzz-smoke:
+	command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked
+	$(if $(NIGHTLY),,RUSTC_BOOTSTRAP=1) cargo $(NIGHTLY) fuzz build
+	set -e; for target in $(FUZZ_TARGETS); do \
+		mkdir -p fuzz/corpus/$$target; \
+		$(if $(NIGHTLY),,RUSTC_BOOTSTRAP=1) cargo $(NIGHTLY) fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -dict=fuzz/smtp.dict -verbosity=0 -print_final_stats=1; \
+	done
+
 fmt:
 	cargo fmt --all

@@ -264,7 +264,7 @@ fn a_sink_that_has_enough_counts_what_it_answers() {
 fn a_sink_that_is_stopped_counts_what_it_answered() {
     let sink = Sink::start(&[]);
     let address = sink.address();
-    let sender = thread::spawn(move || source(&address, &["--duration", "20s", "--sessions", "20", "--reuse"]));
+    let sender = thread::spawn(move || source(&address, &["--duration", "3s", "--sessions", "20", "--reuse"]));
     wait_until("messages to arrive", || (sink.ask("/status")["messages"].as_u64()? > 0).then_some(()));
     let took = sink.took();
     let ours = sender.join().unwrap();

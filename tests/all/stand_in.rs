@@ -60,7 +60,13 @@ pub(crate) enum Delivery {
 /// The server. Its threads end with the connections, and the last with the test.
 pub(crate) struct StandIn {
     pub(crate) address: SocketAddr,
-    taken: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    taken: AtomicU64,
+    strays: AtomicU64,
 }
 
 impl StandIn {
@@ -71,18 +77,18 @@ impl StandIn {
     pub(crate) fn with(delivery: Delivery, fault: impl Fn(Moment) -> Option<Act> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let (fault, taken) = (Arc::new(fault), Arc::new(AtomicU64::new(0)));
-        let counter = Arc::clone(&taken);
+        let (fault, counts) = (Arc::new(fault), Arc::new(Counts::default()));
+        let shared = Arc::clone(&counts);
         thread::spawn(move || {
             for (stream, connection) in listener.incoming().zip(0..) {
                 let Ok(stream) = stream else { continue };
-                let (fault, taken) = (Arc::clone(&fault), Arc::clone(&counter));
+                let (fault, counts) = (Arc::clone(&fault), Arc::clone(&shared));
                 let choose = move |at, before| fault(Moment { at, connection, before });
                 // A client that goes away early is the test's own doing.
-                thread::spawn(move || Talk::new(stream, delivery, choose).and_then(|talk| talk.serve(&taken)));
+                thread::spawn(move || Talk::new(stream, delivery, choose).and_then(|talk| talk.serve(&counts)));
             }
         });
-        Self { address, taken }
+        Self { address, counts }
     }
 
     /// HOST:PORT.
@@ -92,7 +98,12 @@ impl StandIn {
 
     /// Messages it has said its usual 250 to.
     pub(crate) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::SeqCst)
+        self.counts.taken.load(Ordering::SeqCst)
+    }
+
+    /// Lines it was sent that had no place where they came.
+    pub(crate) fn strays(&self) -> u64 {
+        self.counts.strays.load(Ordering::SeqCst)
     }
 }
 
@@ -118,7 +129,7 @@ impl<F: Fn(At, u64) -> Option<Act>> Talk<F> {
         Ok(Self { stream, reader, delivery, fault, reached: Vec::new(), has_sender: false, recipients: 0 })
     }
 
-    fn serve(mut self, taken: &AtomicU64) -> io::Result<()> {
+    fn serve(mut self, counts: &Counts) -> io::Result<()> {
         let mut class = self.answer(At::Greeting, "220 stand-in ESMTP")?;
         while class.is_some() {
             let line = self.line()?;
@@ -129,9 +140,10 @@ impl<F: Fn(At, u64) -> Option<Act>> Talk<F> {
                 (At::Recipient, Some(b'2')) => self.recipients += 1,
                 (At::Data, Some(b'3')) => {
                     class = self.message()?;
-                    taken.fetch_add(u64::from(class == Some(b'2')), Ordering::SeqCst);
+                    counts.taken.fetch_add(u64::from(class == Some(b'2')), Ordering::SeqCst);
                 }
                 (At::Reset, _) => (self.has_sender, self.recipients) = (false, 0),
+                (At::Other, _) => drop(counts.strays.fetch_add(1, Ordering::SeqCst)),
                 (At::Quit, _) => break,
                 _ => {}
             }

@@ -25,7 +25,8 @@ pub struct Latencies {
 impl Latencies {
     /// Counts one time; more than an hour counts as an hour.
     pub fn record(&mut self, time: Duration) {
-        let nanoseconds = u64::try_from(time.as_nanos()).map_or(HIGHEST_NS, |time| time.min(HIGHEST_NS));
+        let nanoseconds = time.as_secs().saturating_mul(1_000_000_000).saturating_add(time.subsec_nanos().into());
+        let nanoseconds = nanoseconds.min(HIGHEST_NS);
         self.open().record(nanoseconds).expect("it resizes itself and an hour fits");
     }
 

@@ -1,4 +1,5 @@
 //! Sends one message. `cargo run -p mailrun-net --example client -- 127.0.0.1:2525`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use net::Client;
 use smtp::Envelope;
 use std::error::Error;

@@ -1,4 +1,5 @@
 //! An embedded SMTP server: prints what it is sent and refuses mail for nobody. `cargo run -p mailrun-net --example server`
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
 use net::{Answer, Handler, Server};
 use smtp::Path;
 use smtp::command::Mail;

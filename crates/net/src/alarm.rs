@@ -1,4 +1,5 @@
-//! One timer a session, re-armed only when it fires: a deadline that moves with every message costs nothing.
+//! One timer a session, re-armed only when it fires: a deadline that moves with every message costs nothing. An
+//! alarm belongs to one task: only its first poll after arming says whom to wake.
 use crate::clock;
 use std::future::Future;
 use std::pin::Pin;
@@ -15,11 +16,14 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Ready once `deadline` has passed; never without one. The task is woken then.
-    pub fn poll_due(&mut self, cx: &mut Context<'_>, deadline: Option<Duration>) -> Poll<()> {
+    /// Ready once `deadline` has passed; never without one. The task is woken then. `now` is a time read since the
+    /// task was last woken: before the timer is due it cannot have fired, so it need not be asked.
+    pub fn poll_due(&mut self, cx: &mut Context<'_>, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
         if self.sleep.is_none() || self.armed_for > deadline {
             self.arm(deadline);
+        } else if now < self.armed_for {
+            return Poll::Pending;
         }
         loop {
             let sleep = self.sleep.as_mut().expect("armed above");
@@ -46,7 +50,7 @@ impl Alarm {
         let mut work = std::pin::pin!(work);
         std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending => self.poll_due(cx, Some(deadline)).map(|()| None),
+            Poll::Pending => self.poll_due(cx, Some(deadline), clock::now()).map(|()| None),
         })
         .await
     }

@@ -2,16 +2,15 @@
 use crate::alarm::Alarm;
 use crate::clock;
 use crate::outbox::Outbox;
+use crate::socket;
 use crate::worker::{Buffers, Desk};
 use smtp::client::{Client, Event, Verb, Violation, Want};
 use smtp::envelope::Envelope;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
 /// What a caller wants of a session that is free.
@@ -30,7 +29,8 @@ pub trait Caller {
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next>;
     /// The peer waits for the message: its bytes, dot-stuffed, and the end of data.
     fn render(&mut self, outbox: &mut Outbox);
-    /// All that was to be written has been handed to the kernel.
+    /// All that was to be written has been handed to the kernel. `now` was read after that where a message was in
+    /// it, and before where only commands were: they take no time worth a look at the clock.
     fn written(&mut self, now: Duration);
     /// A reply came in.
     fn replied(&mut self, event: &Event<'_>, now: Duration);
@@ -57,8 +57,12 @@ pub struct Conversation<'a, C: Caller> {
     alarm: &'a mut Alarm,
     patience: Duration,
     desk: Desk,
-    /// The time of this turn: of the last read, or of waking an idle session.
+    /// The time of this turn: of the last read, or of waking.
     now: Duration,
+    /// Nothing has been read since the task was woken, so `now` may be long ago.
+    is_woken: bool,
+    /// What is being written holds a message, or takes more than one write: its end is worth a look at the clock.
+    has_message: bool,
     /// What the socket has not taken yet.
     unsent: Option<Box<Outbox>>,
 }
@@ -73,7 +77,18 @@ impl<'a, C: Caller> Conversation<'a, C> {
         patience: Duration,
         desk: Desk,
     ) -> Self {
-        Self { stream, client, caller, alarm, patience, desk, now: clock::now(), unsent: None }
+        Self {
+            stream,
+            client,
+            caller,
+            alarm,
+            patience,
+            desk,
+            now: clock::now(),
+            is_woken: false,
+            has_message: false,
+            unsent: None,
+        }
     }
 
     /// Runs it to its end.
@@ -89,6 +104,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
         }
+        self.is_woken = true;
         loop {
             if self.unsent.is_none() {
                 self.advance(cx, &mut buffers.outbox);
@@ -96,19 +112,23 @@ impl<'a, C: Caller> Conversation<'a, C> {
             match self.flush(cx, &mut buffers.outbox) {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(cx),
-                Err(error) => return Poll::Ready(self.cut_off(buffers.input.bytes(), error)),
+                Err(error) => {
+                    // The worker's next turn, another session's as like as not, must not send what was left of this.
+                    buffers.outbox.clear();
+                    return Poll::Ready(self.cut_off(buffers.input.bytes(), error));
+                }
             }
             if self.client.wants() == Want::Close {
                 return Poll::Ready(Ended::Closed);
             }
-            let mut bytes = ReadBuf::new(buffers.input.bytes());
-            let outcome = match Pin::new(&mut self.stream).poll_read(cx, &mut bytes) {
+            let room = buffers.input.bytes();
+            let outcome = match socket::poll_read(&self.stream, cx, room) {
                 Poll::Pending => return self.poll_timeout(cx),
                 Poll::Ready(outcome) => outcome,
             };
             let taken = match outcome {
-                Ok(()) if bytes.filled().is_empty() => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
-                Ok(()) => self.take(bytes.filled(), buffers.outbox.bytes()),
+                Ok(0) => Err(self.lost(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => self.take(&room[..count], buffers.outbox.bytes()),
                 Err(error) => Err(self.lost(error)),
             };
             if let Err(ended) = taken {
@@ -123,6 +143,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         let mut early = false;
         if self.client.wants() == Want::Message {
             self.caller.render(outbox);
+            self.has_message = true;
             self.client.message_sent(self.now);
             early = self.client.may_begin_early();
         }
@@ -144,16 +165,17 @@ impl<'a, C: Caller> Conversation<'a, C> {
                 return Ok(true);
             }
             if outbox.write_to(&self.stream)? {
-                self.caller.written(clock::now());
+                self.written();
                 return Ok(true);
             }
+            self.has_message = true;
             self.unsent = Some(Box::new(std::mem::take(outbox)));
         }
         let unsent = self.unsent.as_mut().expect("set above");
         while self.stream.poll_write_ready(cx)?.is_ready() {
             if unsent.write_to(&self.stream)? {
                 self.unsent = None;
-                self.caller.written(clock::now());
+                self.written();
                 return Ok(true);
             }
             self.client.progressed(clock::now());
@@ -161,10 +183,16 @@ impl<'a, C: Caller> Conversation<'a, C> {
         Ok(false)
     }
 
+    fn written(&mut self) {
+        let now = if std::mem::take(&mut self.has_message) { clock::now() } else { self.now };
+        self.caller.written(now);
+    }
+
     /// Every reply in `input`.
     fn take(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Ended> {
         let now = clock::now();
         self.now = now;
+        self.is_woken = false;
         loop {
             let waited_for = self.client.waits_for();
             match self.client.next_event(&mut input, now, out) {
@@ -191,7 +219,10 @@ impl<'a, C: Caller> Conversation<'a, C> {
     }
 
     fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
-        ready!(self.alarm.poll_due(cx, self.client.deadline(self.patience)));
+        if self.is_woken {
+            self.now = clock::now();
+        }
+        ready!(self.alarm.poll_due(cx, self.client.deadline(self.patience), self.now));
         Poll::Ready(Ended::Timeout(self.client.waits_for()))
     }
 }

@@ -15,6 +15,7 @@
 //! | `outbox` | what a turn has to write, message uncopied |
 //! | `server` | workers, accepting, stopping |
 //! | `session` | drives a server session for its handler |
+//! | `socket` | one read, one write, one system call each |
 //! | `worker` | a thread with its runtime and its buffers |
 mod alarm;
 mod client;
@@ -26,6 +27,7 @@ pub mod open_files;
 mod outbox;
 mod server;
 mod session;
+mod socket;
 pub mod worker;
 
 pub use alarm::Alarm;

@@ -1,4 +1,5 @@
 //! What a turn has to write: bytes, and at most one long message body among them, which is not copied.
+use crate::socket;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -60,7 +61,7 @@ impl Outbox {
 
     fn write_once(&self, stream: &TcpStream) -> io::Result<usize> {
         let Some((at, body)) = &self.body else {
-            return stream.try_write(&self.bytes[self.written..]);
+            return socket::try_write(stream, &self.bytes[self.written..]);
         };
         let mut skip = self.written;
         let slices = [&self.bytes[..*at], body, &self.bytes[*at..]].map(|part| {

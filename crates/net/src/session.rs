@@ -2,6 +2,7 @@
 use crate::alarm::Alarm;
 use crate::clock;
 use crate::handler::{Answer, Handler, Parting};
+use crate::socket;
 use crate::worker::{Buffers, Desk};
 use smtp::reply::Reply;
 use smtp::server::{Event, Identity, Server};
@@ -13,7 +14,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 
 /// An answer that takes time.
@@ -31,10 +31,17 @@ pub(crate) struct Session<H: Handler> {
     /// Written and not taken by the socket yet.
     unsent: Vec<u8>,
     parting: Option<Parting>,
+    /// How long a peer may be silent, or leave its replies unread.
+    patience: Duration,
+    /// When a peer that does not read its replies is given up.
+    flushed_by: Option<Duration>,
+    /// The time of the last turn, until the task sleeps: what is read from the clock once is not read again.
+    now: Option<Duration>,
 }
 
 impl<H: Handler> Session<H> {
     pub(crate) fn new(stream: TcpStream, handler: H, identity: Arc<Identity>, desk: Desk) -> Self {
+        let patience = identity.limits.idle;
         let server = Server::new(identity, clock::now());
         Self {
             stream,
@@ -45,6 +52,9 @@ impl<H: Handler> Session<H> {
             backlog: Vec::new(),
             unsent: Vec::new(),
             parting: None,
+            patience,
+            flushed_by: None,
+            now: None,
         }
     }
 
@@ -70,7 +80,7 @@ impl<H: Handler> Session<H> {
             } else if !self.unsent.is_empty() {
                 poll_fn(|cx| self.poll_flush(cx)).await?;
             } else if self.server.is_closed() {
-                return Ok(Parting::HungUp);
+                return Ok(if self.server.has_quit() { Parting::Quit } else { Parting::HungUp });
             } else {
                 later = poll_fn(|cx| self.poll_turn(cx)).await?;
             }
@@ -91,24 +101,26 @@ impl<H: Handler> Session<H> {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Later>>> {
         let desk = self.desk.clone();
         desk.lend(|buffers| {
-            let mut bytes = ReadBuf::new(buffers.input.bytes());
-            match Pin::new(&mut self.stream).poll_read(cx, &mut bytes) {
+            let room = buffers.input.bytes();
+            let count = match socket::poll_read(&self.stream, cx, room) {
                 Poll::Pending => return self.poll_timeout(cx, buffers),
                 Poll::Ready(outcome) => outcome?,
-            }
-            let input = bytes.filled();
-            if input.is_empty() {
+            };
+            if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
-            let out = buffers.outbox.bytes();
-            let later = self.digest(input, clock::now(), out);
+            let input = &room[..count];
+            let (now, out) = (clock::now(), buffers.outbox.bytes());
+            self.now = Some(now);
+            let later = self.digest(input, now, out);
             self.write(out)?;
             Poll::Ready(Ok(later))
         })
     }
 
     fn poll_timeout(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<io::Result<Option<Later>>> {
-        ready!(self.alarm.poll_due(cx, self.server.deadline()));
+        let now = self.now.take().unwrap_or_else(clock::now);
+        ready!(self.alarm.poll_due(cx, self.server.deadline(), now));
         let out = buffers.outbox.bytes();
         self.server.tick(clock::now(), out);
         self.write(out)?;
@@ -150,7 +162,7 @@ impl<H: Handler> Session<H> {
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         while self.unsent.is_empty() && written < out.len() {
-            match self.stream.try_write(&out[written..]) {
+            match socket::try_write(&self.stream, &out[written..]) {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -168,16 +180,19 @@ impl<H: Handler> Session<H> {
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
             if self.stream.poll_write_ready(cx)?.is_pending() {
-                ready!(self.alarm.poll_due(cx, self.server.deadline()));
+                let now = clock::now();
+                let deadline = *self.flushed_by.get_or_insert(now + self.patience);
+                ready!(self.alarm.poll_due(cx, Some(deadline), now));
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            match self.stream.try_write(&self.unsent) {
+            match socket::try_write(&self.stream, &self.unsent) {
                 Ok(count) => drop(self.unsent.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
         self.unsent = Vec::new();
+        self.flushed_by = None;
         Poll::Ready(Ok(()))
     }
 }

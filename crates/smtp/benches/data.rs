@@ -1,5 +1,6 @@
 //! How fast a message is read off the wire: end of data, dots, line endings and line length, in GB/s.
 //! `cargo bench -p mailrun-smtp --bench data`
+#![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 use smtp::data::{DataReader, END, Piece, stuff};
 use std::hint::black_box;
 use std::time::Instant;

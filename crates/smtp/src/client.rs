@@ -137,7 +137,7 @@ impl Client {
         self.dialogue.heard = now;
         let Some(to) = self.dialogue.expected.pop_front() else {
             let (to, ends) = self.dialogue.interrupted(&reply)?;
-            return Ok(Some(Event { to, reply, ends: Some(ends) }));
+            return Ok(Some(Event { to, reply, ends }));
         };
         let ends = self.dialogue.step(to, &reply, out);
         if reply.code() == 421 {
@@ -287,10 +287,12 @@ impl Dialogue {
     }
 
     /// A reply that no command asked for. A refusal while the message is being written is the peer's last word on
-    /// it (too big, time-out): the message can be neither finished nor recalled, so the session is over.
-    fn interrupted(&mut self, reply: &Received<'_>) -> Result<(Verb, Outcome), Violation> {
+    /// it (too big, time-out): the message can be neither finished nor recalled, so the session is over. A 421
+    /// between messages is the peer taking its leave (RFC 5321 §3.8), as if it had been asked to.
+    fn interrupted(&mut self, reply: &Received<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
         match std::mem::replace(&mut self.progress, Progress::Closed) {
-            Progress::GoAhead if !reply.is_positive() => Ok((Verb::Message, Outcome::Refused)),
+            Progress::GoAhead if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
+            Progress::Idle if reply.code() == 421 => Ok((Verb::Quit, None)),
             _ => Err(Violation::Unasked(reply.code())),
         }
     }

@@ -128,6 +128,7 @@ impl Server {
             errors: 0,
             idle_commands: 0,
             heard: now,
+            has_quit: false,
         };
         Self { lines: LineReader::default(), dialogue }
     }
@@ -189,6 +190,11 @@ impl Server {
         matches!(self.dialogue.state, State::Closed)
     }
 
+    /// Whether it was the client that ended the session, with QUIT.
+    pub fn has_quit(&self) -> bool {
+        self.dialogue.has_quit
+    }
+
     /// Whether the session waits for [`Server::answer`].
     pub fn awaits_answer(&self) -> bool {
         self.dialogue.asked != Asked::Nothing
@@ -204,6 +210,8 @@ struct Dialogue {
     errors: u32,
     idle_commands: u32,
     heard: Duration,
+    /// The client said QUIT.
+    has_quit: bool,
 }
 
 impl Dialogue {
@@ -272,6 +280,7 @@ impl Dialogue {
             Command::Help => return self.answered(Verdict::Help, out),
             Command::Reset => return self.reset(out),
             Command::Quit => {
+                self.has_quit = true;
                 self.state = State::Closed;
                 return self.answered(Verdict::Bye, out);
             }
@@ -294,9 +303,11 @@ impl Dialogue {
     }
 
     /// Recipients beyond the limit are no error: the sender is to send the others later (RFC 5321 §4.5.3.1.10), so
-    /// hanging up on it would lose the message for those that were taken.
+    /// hanging up on it would lose the message for those that were taken. RCPT after a refused MAIL is what a
+    /// pipelining client sends in good faith (RFC 2920 §3.1).
     fn refuse<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
-        self.errors += u32::from(verdict != Verdict::TooManyRecipients);
+        let is_error = !matches!(verdict, Verdict::TooManyRecipients | Verdict::MailFirst);
+        self.errors += u32::from(is_error);
         if self.errors > self.identity.limits.errors {
             return self.give_up(out);
         }
