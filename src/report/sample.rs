@@ -22,6 +22,7 @@ pub(crate) fn held() -> Record {
         workload: workload(),
         parties: vec![party(Role::Source, "source"), party(Role::Sink, "sink")],
         stages: [(Stage::Sent, "source"), (Stage::Accepted, "source"), (Stage::Delivered, "sink")].map(stage).to_vec(),
+        lag_ms: None,
         phases: [Phase::Connect, Phase::Banner, Phase::Ehlo, Phase::Mail, Phase::Rcpt, Phase::Data, Phase::Reply]
             .map(phase)
             .to_vec(),

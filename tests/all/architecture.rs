@@ -140,7 +140,7 @@ fn functions(source: &Source) -> Vec<(String, usize)> {
             rest.starts_with('}') || (rest.ends_with(';') && !rest.starts_with(' '))
         };
         let one_line = line.ends_with('}') || line.ends_with(';');
-        let length = if one_line { 1 } else { lines[at + 1..].iter().position(|line| is_end(line)).unwrap_or(0) + 2 };
+        let length = if one_line { 1 } else { lines[at + 1..].iter().position(is_end).unwrap_or(0) + 2 };
         functions.push((format!("{}:{}: {}", source.path, at + 1, line.trim()), length));
     }
     functions

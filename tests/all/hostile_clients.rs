@@ -112,7 +112,7 @@ fn an_endless_message_is_ended() {
     let sent = (0..1000).take_while(|_| wire.try_send(&block).is_ok()).count();
     assert!(sent < 1000, "the connection was closed on it");
     let mut wire = begin(&sink);
-    wire.send(&block.repeat(10));
+    wire.send(block.repeat(10));
     wire.send(".\r\n");
     assert!(wire.reply().unwrap().starts_with("552 5.3.4"));
     wire.send([ENVELOPE, MESSAGE].concat());

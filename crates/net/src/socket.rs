@@ -29,14 +29,17 @@ pub(crate) fn poll_read(stream: &TcpStream, cx: &mut Context<'_>, room: &mut [u8
     }
 }
 
-/// Writes what the socket takes.
+/// Writes what the socket takes. It is asked at once and not the runtime, which knows nothing of a new socket until
+/// its first event and would have the greeting wait for that.
 ///
 /// # Errors
-/// Those of `send`; `WouldBlock` where it takes nothing.
+/// Those of `send`; `WouldBlock` where it takes nothing, and then the runtime knows that too.
 pub(crate) fn try_write(stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
-    stream.try_io(Interest::WRITABLE, || {
-        rustix::io::retry_on_intr(|| send(stream, bytes, SendFlags::NOSIGNAL)).map_err(Errno::into)
-    })
+    let write = || rustix::io::retry_on_intr(|| send(stream, bytes, SendFlags::NOSIGNAL));
+    match write() {
+        Err(Errno::AGAIN) => stream.try_io(Interest::WRITABLE, || write().map_err(Errno::into)),
+        outcome => outcome.map_err(Errno::into),
+    }
 }
 
 fn is_passing(error: &io::Error) -> bool {
