@@ -31,7 +31,7 @@ impl SourceTally {
         let row = |(name, times): (Phase, &Latencies)| {
             Some(PhaseRow { name, count: times.count(), latency_ms: times.summary()? })
         };
-        Phase::ALL.into_iter().zip(&self.phases).filter_map(row).collect()
+        Phase::ALL.into_iter().zip(&self.phases.0).filter_map(row).collect()
     }
 }
 

@@ -13,6 +13,16 @@ use std::time::Duration;
 /// Runs that a sink keeps books for at a time.
 pub const MAX_RUNS: usize = 8;
 
+/// How long each phase took, by `Phase as usize`, to two digits.
+#[derive(Clone, Debug)]
+pub struct PhaseTimes(pub [Latencies; Phase::ALL.len()]);
+
+impl Default for PhaseTimes {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Latencies::coarse()))
+    }
+}
+
 /// What a source did.
 #[derive(Clone, Debug, Default)]
 pub struct SourceTally {
@@ -40,8 +50,8 @@ pub struct SourceTally {
     pub sent_latency: Latencies,
     /// Since created (closed loop) or scheduled (open loop), until accepted.
     pub accepted_latency: Latencies,
-    /// How long each phase took, by `Phase as usize`.
-    pub phases: [Latencies; Phase::ALL.len()],
+    /// How long each phase took.
+    pub phases: PhaseTimes,
     /// How late messages started after they were scheduled (open loop).
     pub slip: Latencies,
     /// How late the source itself was: after the due time of messages that a session was waiting for (open loop).
@@ -65,7 +75,7 @@ pub struct SourceTally {
 impl SourceTally {
     /// Counts how long a phase took.
     pub fn time(&mut self, phase: Phase, took: Duration) {
-        self.phases[phase as usize].record(took);
+        self.phases.0[phase as usize].record(took);
     }
 
     /// Adds what another worker, or this one since its last tick, did.
@@ -82,7 +92,7 @@ impl SourceTally {
         self.bytes_accepted += other.bytes_accepted;
         self.sent_latency.merge(&other.sent_latency);
         self.accepted_latency.merge(&other.accepted_latency);
-        for (ours, theirs) in self.phases.iter_mut().zip(&other.phases) {
+        for (ours, theirs) in self.phases.0.iter_mut().zip(&other.phases.0) {
             ours.merge(theirs);
         }
         self.slip.merge(&other.slip);
@@ -98,7 +108,7 @@ impl SourceTally {
     /// Begins anew and keeps the memory.
     pub fn clear(&mut self) {
         let mut kept = std::mem::take(self);
-        kept.phases.iter_mut().for_each(Latencies::clear);
+        kept.phases.0.iter_mut().for_each(Latencies::clear);
         for latencies in [&mut kept.sent_latency, &mut kept.accepted_latency, &mut kept.slip, &mut kept.lag] {
             latencies.clear();
         }
@@ -428,7 +438,7 @@ mod tests {
         }
         assert_eq!((all.created, all.accepted_units.count(), all.overflow), (6, 3, 0));
         assert_eq!((all.first_created, all.last_accepted), (at(1), at(3)));
-        assert_eq!(all.phases[Phase::Reply as usize].count(), 3);
+        assert_eq!(all.phases.0[Phase::Reply as usize].count(), 3);
         assert_eq!(all.errors.total(), 3);
     }
 

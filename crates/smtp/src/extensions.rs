@@ -45,15 +45,16 @@ impl Extensions {
     pub fn parse<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut offered = Self::default();
         for line in lines.skip(1) {
-            let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
-            match words.next().map(<[u8]>::to_ascii_uppercase).as_deref() {
-                Some(b"PIPELINING") => offered.pipelining = true,
-                Some(b"8BITMIME") => offered.eight_bit_mime = true,
-                Some(b"SMTPUTF8") => offered.smtp_utf8 = true,
-                Some(b"ENHANCEDSTATUSCODES") => offered.enhanced_status_codes = true,
-                Some(b"SIZE") => offered.size = Some(words.next().and_then(number).unwrap_or(0)),
-                _ => {}
+            let line = line.trim_ascii();
+            let (keyword, argument) = line.split_at(line.iter().position(|&byte| byte == b' ').unwrap_or(line.len()));
+            let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
+            if is(b"SIZE") {
+                offered.size = Some(number(argument.trim_ascii()).unwrap_or(0));
             }
+            offered.pipelining |= is(b"PIPELINING");
+            offered.eight_bit_mime |= is(b"8BITMIME");
+            offered.smtp_utf8 |= is(b"SMTPUTF8");
+            offered.enhanced_status_codes |= is(b"ENHANCEDSTATUSCODES");
         }
         offered
     }
