@@ -189,11 +189,16 @@ impl Recorder {
                 tally.lag.record(now - since);
             }
         });
+        // One that is listed still keeps its place: it was woken by something else than the schedule.
+        if ticket.0.get() == Place::Called {
+            ticket.0.set(Place::Away);
+        }
         if let Some(schedule) = &self.schedule {
             schedule.borrow_mut().advance();
         }
     }
 
+    /// Lists the session for waking, once.
     fn wait(&self, cx: &mut Context<'_>, ticket: &Ticket) {
         if ticket.0.replace(Place::Listed) != Place::Listed {
             let place = Rc::clone(&ticket.0);
