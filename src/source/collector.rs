@@ -5,7 +5,7 @@ use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};
 use anyhow::{Result, bail};
-use journey::record::{Record, Role};
+use journey::record::Record;
 use journey::{Latencies, RunId, SourceTally};
 use net::clock;
 use std::sync::Arc;
@@ -136,6 +136,3 @@ impl Collector {
         }
     }
 }
-
-/// What this process is in the run.
-pub(super) const ROLE: Role = Role::Source;

@@ -1,10 +1,9 @@
 //! What the source knows at the end, as a run record.
 use super::Setting;
-use super::collector::ROLE;
 use crate::live::Progress;
 use crate::party;
 use journey::account::{self, Between, Books};
-use journey::record::Record;
+use journey::record::{Record, Role};
 use journey::{RunId, Series, SourceTally, Stage};
 
 /// The record of this party.
@@ -26,7 +25,7 @@ pub(super) fn record(
     record.phases = tally.phase_rows();
     record.lag_ms = tally.lag.summary();
     record.errors = tally.errors.rows();
-    record.parties = vec![party::own_party(ROLE, "source", options.workers, Vec::new())];
+    record.parties = vec![party::own_party(Role::Source, "source", options.workers, Vec::new())];
     record.ledger = account::settle(Books {
         recipients_created: tally.recipients_created,
         accepted: &tally.accepted_units,

@@ -59,8 +59,10 @@ fn a_stall_shows_at_open_loop() {
     // Messages due within the first half second of the stall, an eighth of all, wait a second and more.
     assert!(ms.p90 >= 900.0 && ms.p99 >= 1200.0 && ms.max >= 1400.0, "{ms:?}");
     assert!((stage(&record, Stage::Created).latency_ms.unwrap().max) >= 1000.0, "the slip is reported");
-    let doubt = record.verdict.reasons.iter().any(|reason| reason.contains("fell behind its schedule"));
-    assert!(doubt && !record.verdict.valid, "{:?}", record.verdict);
+    // The sessions were busy, which is the sink's doing: it is said, and the source's own lag has none of it.
+    let is_said = record.verdict.reasons.iter().any(|reason| reason.contains("for a free session"));
+    assert!(is_said, "{:?}", record.verdict);
+    assert!(record.lag_ms.unwrap().max < 1000.0, "{:?}", record.lag_ms);
 }
 
 #[test]
@@ -140,6 +142,6 @@ fn an_open_loop_beyond_the_servers_pace_says_so() {
     let words = ["--rate", "100", "--duration", "2s", "--sessions", "2", "--reuse", "--delay", "100ms"];
     let record = bench(&words).record_of(0);
     assert!(!record.verdict.valid, "{:?}", record.verdict);
-    assert!(record.verdict.reasons.iter().any(|reason| reason.contains("fell behind its schedule")));
+    assert!(record.verdict.reasons.iter().any(|reason| reason.contains("of the 100 asked for")));
     assert!(latency(&record, Stage::Accepted).max > 1000.0, "latency counts from when a message was due");
 }
