@@ -158,7 +158,7 @@ impl Handler for Inbox {
 
 /// Holds the answer back; only a message whose 250 is about to be written counts as delivered.
 async fn arrive_after(hold: Duration, books: &Books, arrival: &Arrival) -> Option<Reply> {
-    tokio::time::sleep(hold).await;
+    net::sleep(hold).await;
     books.arrive(&arrival.found, &arrival.numbers, arrival.bytes, clock::now());
     None
 }

@@ -14,7 +14,6 @@ mod plan;
 mod report;
 mod sender;
 mod session;
-mod timer;
 mod worker;
 
 use crate::interrupt::Interrupt;

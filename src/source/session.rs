@@ -2,14 +2,13 @@
 use super::Setting;
 use super::sender::{Sender, plain};
 use super::worker::Recorder;
-use net::{Alarm, Conversation, Desk, clock};
+use net::{Alarm, Conversation, Desk, Socket, clock};
 use smtp::client::{Client, Pipelining as Commands};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpSocket, TcpStream};
 
 /// After a connection that could not be made, before the next try; doubled up to the longest.
 const FIRST_BREATH: Duration = Duration::from_millis(10);
@@ -26,31 +25,29 @@ pub(super) async fn run(setting: Arc<Setting>, recorder: Rc<Recorder>, desk: Des
         }
         let began = clock::now();
         match connect(&setting, &mut alarm, began).await {
-            Ok(stream) => {
+            Ok(socket) => {
                 breath = FIRST_BREATH;
                 setting.plan.reach();
                 sender.connected(began, clock::now());
                 let client = Client::new(Arc::clone(recorder.name()), commands(&setting), clock::now());
                 let patience = setting.options.timeout;
-                let talk = Conversation::new(stream, client, &mut sender, &mut alarm, patience, desk.clone());
+                let talk = Conversation::new(socket, client, &mut sender, &mut alarm, patience, desk.clone());
                 let ended = talk.run().await;
                 sender.ended(&ended);
             }
             Err(error) => {
                 setting.plan.miss(&plain(&error));
                 sender.not_connected(&plain(&error));
-                tokio::time::sleep(breath).await;
+                net::sleep(breath).await;
                 breath = (breath * 2).min(LONGEST_BREATH);
             }
         }
     }
 }
 
-async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::Result<TcpStream> {
-    let socket = if setting.address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_nodelay(true)?;
+async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::Result<Socket> {
     let patience = setting.options.connect_timeout;
-    match alarm.limit(began + patience, socket.connect(setting.address)).await {
+    match alarm.limit(began + patience, Socket::connect(setting.address)).await {
         Some(outcome) => outcome,
         None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {patience:?}"))),
     }

@@ -2,9 +2,7 @@
 //! collector four times a second.
 use super::Setting;
 use super::pacing::Schedule;
-use super::sender::plain;
 use super::session;
-use super::timer::Timer;
 use anyhow::{Context as _, Result};
 use journey::SourceTally;
 use net::{Desk, clock};
@@ -16,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 
 /// How often a worker hands over its tally.
 pub(super) const TICK: Duration = Duration::from_millis(250);
@@ -66,21 +64,23 @@ struct Post {
 
 impl Post {
     async fn work(self, desk: Desk) {
-        let timer = match Timer::new() {
-            Ok(timer) => timer,
-            Err(error) => return self.setting.plan.miss(&format!("no timer can be had: {}", plain(&error))),
-        };
         let recorder = Rc::new(Recorder::new(self));
-        let mut sessions = JoinSet::new();
+        // Each session holds a sender; when the last is dropped, all sessions are over.
+        let (presence, mut everybody) = mpsc::channel::<()>(1);
         for _ in 0..recorder.share() {
-            sessions.spawn_local(session::run(Arc::clone(&recorder.post.setting), Rc::clone(&recorder), desk.clone()));
+            let (setting, recorder) = (Arc::clone(&recorder.post.setting), Rc::clone(&recorder));
+            let (desk, presence) = (desk.clone(), presence.clone());
+            net::worker::spawn_local(async move {
+                session::run(setting, recorder, desk).await;
+                drop(presence);
+            });
         }
+        drop(presence);
         tokio::select! {
-            () = async { while sessions.join_next().await.is_some() {} } => {}
+            _ = everybody.recv() => {}
             () = recorder.tick() => {}
-            () = recorder.wake_in_time(&timer) => {}
+            () = recorder.wake_in_time() => {}
         }
-        drop(sessions);
         recorder.hand_over();
     }
 }
@@ -207,16 +207,16 @@ impl Recorder {
     }
 
     /// Open loop: wakes a session for each message that falls due.
-    async fn wake_in_time(&self, timer: &Timer) {
+    async fn wake_in_time(&self) {
         let Some(schedule) = &self.schedule else { return std::future::pending().await };
         loop {
             let due = schedule.borrow().due();
-            timer.sleep_until(due).await;
+            net::sleep_until(due).await;
             let session = self.waiting.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),
                 // All are busy: they look at the schedule themselves when they are done.
-                None => tokio::time::sleep(Duration::from_millis(1)).await,
+                None => net::sleep(Duration::from_millis(1)).await,
             }
             poll_fn(yield_once()).await;
         }
@@ -224,9 +224,8 @@ impl Recorder {
 
     /// Hands the tally over now and then, and sees to it that sessions that wait learn of the end.
     async fn tick(&self) {
-        let mut interval = tokio::time::interval(TICK);
         loop {
-            interval.tick().await;
+            net::sleep(TICK).await;
             self.hand_over();
             if self.post.setting.plan.is_over(clock::now()) {
                 self.waiting.borrow_mut().drain(..).for_each(Waiting::wake);

@@ -50,7 +50,7 @@ impl Handler for Diary {
         match recipient.local_part() {
             b"nobody" => Answer::reply(550, "5.1.1 Nobody lives here"),
             b"slow" => Answer::later(async move {
-                tokio::time::sleep(Duration::from_millis(30)).await;
+                net::sleep(Duration::from_millis(30)).await;
                 None
             }),
             _ => {
@@ -93,27 +93,21 @@ fn envelope(sender: &str, recipients: &[&str]) -> Arc<Envelope> {
     Arc::new(Envelope::new(sender, "", recipients.iter().copied()).unwrap())
 }
 
-/// Runs what a client does, on a runtime of its own.
-fn as_client<T>(work: impl AsyncFnOnce() -> T) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(work())
-}
-
 #[test]
 fn a_handler_hears_what_a_client_says() {
     let (server, diary) = start(Limits::default());
     let address = server.address();
-    let deliveries = as_client(async || {
-        let mut client = Client::connect(address, "client.example", PATIENCE).await.unwrap();
+    let deliveries = {
+        let mut client = Client::connect(address, "client.example", PATIENCE).unwrap();
         let two = envelope("me@example.com", &["you@example.com", "nobody@example.com", "slow@example.com"]);
-        let dotted = client.send(&two, b"Subject: a\r\n\r\n.\r\n..\r\n").await.unwrap();
-        let ill = client.send(&envelope("", &["you@example.com"]), b"\r\na virus\r\n").await.unwrap();
-        let spam = client.send(&envelope("spam@example.com", &["you@example.com"]), b"\r\n").await.unwrap();
-        let nobody = client.send(&envelope("me@example.com", &["nobody@example.com"]), b"\r\n").await.unwrap();
-        let last = client.send(&envelope("me@example.com", &["you@example.com"]), b"\r\nbye\r\n").await.unwrap();
-        client.quit().await.unwrap();
+        let dotted = client.send(&two, b"Subject: a\r\n\r\n.\r\n..\r\n").unwrap();
+        let ill = client.send(&envelope("", &["you@example.com"]), b"\r\na virus\r\n").unwrap();
+        let spam = client.send(&envelope("spam@example.com", &["you@example.com"]), b"\r\n").unwrap();
+        let nobody = client.send(&envelope("me@example.com", &["nobody@example.com"]), b"\r\n").unwrap();
+        let last = client.send(&envelope("me@example.com", &["you@example.com"]), b"\r\nbye\r\n").unwrap();
+        client.quit().unwrap();
         [dotted, ill, spam, nobody, last]
-    });
+    };
     assert_eq!(deliveries.each_ref().map(|it| it.accepted), [true, false, false, false, true]);
     assert_eq!(deliveries[0].refused.iter().map(|(place, code, _)| (*place, *code)).collect::<Vec<_>>(), [(1, 550)]);
     assert_eq!((deliveries[1].code, deliveries[2].code), (554, 550));
@@ -142,10 +136,10 @@ fn a_large_message_goes_through_as_it_is() {
     let (server, diary) = start(Limits::default());
     let address = server.address();
     let text = format!("Subject: large\r\n\r\n{}", ".0123456789\r\n".repeat(200_000));
-    let delivery = as_client(async || {
-        let mut client = Client::connect(address, "client.example", PATIENCE).await.unwrap();
-        client.send(&envelope("a@example.com", &["b@example.com"]), text.as_bytes()).await.unwrap()
-    });
+    let delivery = {
+        let mut client = Client::connect(address, "client.example", PATIENCE).unwrap();
+        client.send(&envelope("a@example.com", &["b@example.com"]), text.as_bytes()).unwrap()
+    };
     assert!(delivery.accepted, "{delivery:?}");
     server.stop();
     assert!(diary.iter().any(|line| line.strip_prefix("message ") == Some(&text)));
@@ -164,14 +158,14 @@ fn a_server_that_stops_says_so() {
 fn a_client_learns_why_it_cannot_go_on() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    let error = as_client(async || Client::connect(address, "client.example", Duration::from_millis(100)).await);
+    let error = Client::connect(address, "client.example", Duration::from_millis(100));
     assert!(matches!(error, Err(net::Error::Silent(_))), "{error:?}");
     let (server, _diary) = start(Limits { idle: Duration::from_millis(50), ..Limits::default() });
     let address = server.address();
-    let error = as_client(async || {
-        let mut client = Client::connect(address, "client.example", PATIENCE).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        client.send(&envelope("a@example.com", &["b@example.com"]), b"\r\n").await
-    });
+    let error = {
+        let mut client = Client::connect(address, "client.example", PATIENCE).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        client.send(&envelope("a@example.com", &["b@example.com"]), b"\r\n")
+    };
     assert!(matches!(error, Err(net::Error::Closed(_) | net::Error::Network(_))), "{error:?}");
 }

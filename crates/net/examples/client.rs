@@ -9,14 +9,12 @@ use std::time::Duration;
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:2525".to_owned()).parse()?;
     let envelope = Arc::new(Envelope::new("me@example.com", "", ["you@example.com", "nobody@example.com"])?);
-    net::worker::run(async move |_desk| {
-        let mut client = Client::connect(address, "client.example.com", Duration::from_secs(10)).await?;
-        let delivery = client.send(&envelope, b"Subject: hello\r\n\r\n.dots are stuffed on the way\r\n").await?;
-        println!("accepted: {}, {} {}", delivery.accepted, delivery.code, delivery.text);
-        for (number, code, text) in delivery.refused {
-            println!("recipient {number} refused: {code} {text}");
-        }
-        client.quit().await
-    })??;
+    let mut client = Client::connect(address, "client.example.com", Duration::from_secs(10))?;
+    let delivery = client.send(&envelope, b"Subject: hello\r\n\r\n.dots are stuffed on the way\r\n")?;
+    println!("accepted: {}, {} {}", delivery.accepted, delivery.code, delivery.text);
+    for (number, code, text) in delivery.refused {
+        println!("recipient {number} refused: {code} {text}");
+    }
+    client.quit()?;
     Ok(())
 }

@@ -1,15 +1,13 @@
-//! A client for programs that send a message now and then: connect, send, quit.
-use crate::alarm::Alarm;
+//! A client for programs that send a message now and then: connect, send, quit. It blocks, so it goes with any
+//! program; one that has many connections at a time drives [`crate::Conversation`]s.
 use crate::clock;
 use smtp::client::{Client as Session, Outcome, Pipelining, Verb, Violation, Want};
 use smtp::data;
 use smtp::envelope::Envelope;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// Why a conversation could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +78,6 @@ pub struct Client {
     stream: TcpStream,
     session: Session,
     patience: Duration,
-    alarm: Alarm,
 }
 
 impl Client {
@@ -88,14 +85,14 @@ impl Client {
     ///
     /// # Errors
     /// [`Error`]; a server that refuses to greet is [`Error::Closed`].
-    pub async fn connect(address: SocketAddr, name: &str, patience: Duration) -> Result<Self, Error> {
-        let mut alarm = Alarm::default();
-        let connecting = TcpStream::connect(address);
-        let stream = alarm.limit(clock::now() + patience, connecting).await.ok_or(Error::Silent(patience))??;
+    pub fn connect(address: SocketAddr, name: &str, patience: Duration) -> Result<Self, Error> {
+        let stream = TcpStream::connect_timeout(&address, patience).map_err(|error| in_time(error, patience))?;
         stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
         let session = Session::new(name.into(), Pipelining::Group, clock::now());
-        let mut client = Self { stream, session, patience, alarm };
-        client.read_until(|want| want == Want::Transaction, &mut |_, _, _, _| {}).await?;
+        let mut client = Self { stream, session, patience };
+        client.read_until(|want| want == Want::Transaction, &mut |_, _, _, _| {})?;
         Ok(client)
     }
 
@@ -103,21 +100,21 @@ impl Client {
     ///
     /// # Errors
     /// [`Error`]. A refusal is no error but a [`Delivery`].
-    pub async fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<Delivery, Error> {
+    pub fn send(&mut self, envelope: &Arc<Envelope>, message: &[u8]) -> Result<Delivery, Error> {
         let mut notes = Notes::default();
         let mut out = Vec::new();
         self.session.begin(Arc::clone(envelope), clock::now(), &mut out);
-        self.stream.write_all(&out).await?;
-        self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| notes.take(to, code, text, ends))
-            .await?;
+        self.say(&out)?;
+        self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| notes.take(to, code, text, ends))?;
         if self.session.wants() == Want::Message {
             out.clear();
             data::stuff(message, &mut out);
             out.extend_from_slice(data::END);
-            self.stream.write_all(&out).await?;
+            self.say(&out)?;
             self.session.message_sent(clock::now());
-            self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| notes.take(to, code, text, ends))
-                .await?;
+            self.read_until(|want| want != Want::Replies, &mut |to, code, text, ends| {
+                notes.take(to, code, text, ends)
+            })?;
         }
         notes.delivery()
     }
@@ -126,18 +123,22 @@ impl Client {
     ///
     /// # Errors
     /// [`Error`]; every message answered before is delivered all the same.
-    pub async fn quit(mut self) -> Result<(), Error> {
+    pub fn quit(mut self) -> Result<(), Error> {
         let mut out = Vec::new();
         self.session.quit(clock::now(), &mut out);
-        self.stream.write_all(&out).await?;
-        match self.read_until(|want| want == Want::Close, &mut |_, _, _, _| {}).await {
+        self.say(&out)?;
+        match self.read_until(|want| want == Want::Close, &mut |_, _, _, _| {}) {
             Ok(()) | Err(Error::Closed(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
+    fn say(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.stream.write_all(bytes).map_err(|error| in_time(error, self.patience))
+    }
+
     /// Reads replies, and writes the commands they bring about, until the session wants what it should.
-    async fn read_until(
+    fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,
         note: &mut impl FnMut(Verb, u16, String, Option<Outcome>),
@@ -148,9 +149,7 @@ impl Client {
             if self.session.wants() == Want::Close {
                 return Err(Error::Closed(last));
             }
-            let deadline = clock::now() + self.patience;
-            let read = self.alarm.limit(deadline, self.stream.read(&mut buffer)).await;
-            let count = read.ok_or(Error::Silent(self.patience))??;
+            let count = self.stream.read(&mut buffer).map_err(|error| in_time(error, self.patience))?;
             if count == 0 {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
             }
@@ -159,8 +158,16 @@ impl Client {
                 last = format!("{} {}", event.reply.code(), event.reply.text());
                 note(event.to, event.reply.code(), event.reply.text(), event.ends);
             }
-            self.stream.write_all(&out).await?;
+            self.say(&out)?;
         }
         Ok(())
+    }
+}
+
+/// A socket's time-out in our words.
+fn in_time(error: io::Error, patience: Duration) -> Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Silent(patience),
+        _ => Error::Network(error),
     }
 }

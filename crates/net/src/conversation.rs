@@ -1,8 +1,8 @@
 //! Drives a client session for a caller that has many of them: write, read, tell. It decides nothing.
-use crate::alarm::Alarm;
 use crate::clock;
 use crate::outbox::Outbox;
-use crate::socket;
+use crate::socket::Socket;
+use crate::timers::Alarm;
 use crate::worker::{Buffers, Desk};
 use smtp::client::{Client, Event, Verb, Violation, Want};
 use smtp::envelope::Envelope;
@@ -11,7 +11,6 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::net::TcpStream;
 
 /// What a caller wants of a session that is free.
 #[derive(Debug)]
@@ -51,7 +50,7 @@ pub enum Ended {
 
 /// A connection and its protocol state.
 pub struct Conversation<'a, C: Caller> {
-    stream: TcpStream,
+    socket: Socket,
     client: Client,
     caller: &'a mut C,
     alarm: &'a mut Alarm,
@@ -70,7 +69,7 @@ pub struct Conversation<'a, C: Caller> {
 impl<'a, C: Caller> Conversation<'a, C> {
     /// A conversation on a connection that has just been made.
     pub fn new(
-        stream: TcpStream,
+        socket: Socket,
         client: Client,
         caller: &'a mut C,
         alarm: &'a mut Alarm,
@@ -78,7 +77,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         desk: Desk,
     ) -> Self {
         Self {
-            stream,
+            socket,
             client,
             caller,
             alarm,
@@ -109,9 +108,9 @@ impl<'a, C: Caller> Conversation<'a, C> {
             if self.unsent.is_none() {
                 self.advance(cx, &mut buffers.outbox);
             }
-            match self.flush(cx, &mut buffers.outbox) {
+            match self.flush(&mut buffers.outbox) {
                 Ok(true) => {}
-                Ok(false) => return self.poll_timeout(cx),
+                Ok(false) => return self.poll_timeout(),
                 Err(error) => {
                     // The worker's next turn, another session's as like as not, must not send what was left of this.
                     buffers.outbox.clear();
@@ -122,8 +121,8 @@ impl<'a, C: Caller> Conversation<'a, C> {
                 return Poll::Ready(Ended::Closed);
             }
             let room = buffers.input.bytes();
-            let outcome = match socket::poll_read(&self.stream, cx, room) {
-                Poll::Pending => return self.poll_timeout(cx),
+            let outcome = match self.socket.poll_read(room) {
+                Poll::Pending => return self.poll_timeout(),
                 Poll::Ready(outcome) => outcome,
             };
             let taken = match outcome {
@@ -159,12 +158,12 @@ impl<'a, C: Caller> Conversation<'a, C> {
     }
 
     /// True once nothing is left to write.
-    fn flush(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> io::Result<bool> {
+    fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
         if self.unsent.is_none() {
             if outbox.is_empty() {
                 return Ok(true);
             }
-            if outbox.write_to(&self.stream)? {
+            if outbox.write_to(&self.socket)? {
                 self.written();
                 return Ok(true);
             }
@@ -172,8 +171,8 @@ impl<'a, C: Caller> Conversation<'a, C> {
             self.unsent = Some(Box::new(std::mem::take(outbox)));
         }
         let unsent = self.unsent.as_mut().expect("set above");
-        while self.stream.poll_write_ready(cx)?.is_ready() {
-            if unsent.write_to(&self.stream)? {
+        while self.socket.poll_writable().is_ready() {
+            if unsent.write_to(&self.socket)? {
                 self.unsent = None;
                 self.written();
                 return Ok(true);
@@ -209,7 +208,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
 
     /// Writing failed. The peer may have said why before it closed: `552`, `421`.
     fn cut_off(&mut self, input: &mut [u8], error: io::Error) -> Ended {
-        if let Ok(count) = self.stream.try_read(input)
+        if let Ok(count) = self.socket.try_read(input)
             && count > 0
             && let Err(ended) = self.take(&input[..count], &mut Vec::new())
         {
@@ -218,11 +217,11 @@ impl<'a, C: Caller> Conversation<'a, C> {
         self.lost(error)
     }
 
-    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+    fn poll_timeout(&mut self) -> Poll<Ended> {
         if self.is_woken {
             self.now = clock::now();
         }
-        ready!(self.alarm.poll_due(cx, self.client.deadline(self.patience), self.now));
+        ready!(self.alarm.poll_due(self.client.deadline(self.patience), self.now));
         Poll::Ready(Ended::Timeout(self.client.waits_for()))
     }
 }

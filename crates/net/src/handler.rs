@@ -28,7 +28,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// An answer that takes time: after a disk, a directory, a policy has been asked.
+    /// An answer that takes time: after a disk, a directory, a policy has been asked. The worker polls it, which is no
+    /// tokio runtime: what needs one is spawned there, and its handle awaited here.
     pub fn later(answer: impl Future<Output = Option<Reply>> + 'static) -> Self {
         Self::Later(Box::pin(answer))
     }

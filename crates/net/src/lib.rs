@@ -1,11 +1,11 @@
 //! SMTP over sockets: an embeddable server, a client, and the clock.
 //!
-//! The protocol is `smtp`'s; here is only what moves bytes. One single-threaded tokio runtime a core, sessions
-//! pinned to it; one read buffer a core, so that an idle session holds none.
+//! The protocol is `smtp`'s; here is only what moves bytes. One event loop a core, sessions pinned to it; one read
+//! buffer a core, so that an idle session holds none.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `alarm` | one timer a session, re-armed only when it fires |
+//! | `bell` | wakes tasks from outside their own events |
 //! | `client` | a client for programs that send a message now and then |
 //! | `clock` | CLOCK_MONOTONIC, the time of everything measured |
 //! | `conversation` | drives a client session for a caller that has many of them |
@@ -13,11 +13,13 @@
 //! | `listener` | listening sockets |
 //! | `open_files` | raises this process's own `ulimit -n` |
 //! | `outbox` | what a turn has to write, message uncopied |
+//! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
 //! | `server` | workers, accepting, stopping |
 //! | `session` | drives a server session for its handler |
 //! | `socket` | one read, one write, one system call each |
-//! | `worker` | a thread with its runtime and its buffers |
-mod alarm;
+//! | `timers` | all timers of a worker on one timerfd |
+//! | `worker` | a thread with its event loop and its buffers |
+mod bell;
 mod client;
 pub mod clock;
 mod conversation;
@@ -25,15 +27,18 @@ mod handler;
 pub mod listener;
 pub mod open_files;
 mod outbox;
+mod reactor;
 mod server;
 mod session;
 mod socket;
+mod timers;
 pub mod worker;
 
-pub use alarm::Alarm;
 pub use client::{Client, Delivery, Error};
 pub use conversation::{Caller, Conversation, Ended, Next};
 pub use handler::{Answer, Handler, Parting, Peer};
 pub use outbox::Outbox;
 pub use server::{Running, Server, Service};
+pub use socket::Socket;
+pub use timers::{Alarm, sleep, sleep_until};
 pub use worker::Desk;

@@ -1,8 +1,7 @@
 //! What a turn has to write: bytes, and at most one long message body among them, which is not copied.
-use crate::socket;
+use crate::socket::Socket;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
-use tokio::net::TcpStream;
 
 /// Bytes on their way to a peer.
 #[derive(Debug, Default)]
@@ -44,14 +43,13 @@ impl Outbox {
     ///
     /// # Errors
     /// Those of `writev`, but for `WouldBlock`.
-    pub fn write_to(&mut self, stream: &TcpStream) -> io::Result<bool> {
+    pub fn write_to(&mut self, socket: &Socket) -> io::Result<bool> {
         let total = self.bytes.len() + self.body.as_ref().map_or(0, |(_, body)| body.len());
         while self.written < total {
-            match self.write_once(stream) {
+            match self.write_once(socket) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
@@ -59,9 +57,9 @@ impl Outbox {
         Ok(true)
     }
 
-    fn write_once(&self, stream: &TcpStream) -> io::Result<usize> {
+    fn write_once(&self, socket: &Socket) -> io::Result<usize> {
         let Some((at, body)) = &self.body else {
-            return socket::try_write(stream, &self.bytes[self.written..]);
+            return socket.try_write(&self.bytes[self.written..]);
         };
         let mut skip = self.written;
         let slices = [&self.bytes[..*at], body, &self.bytes[*at..]].map(|part| {
@@ -69,6 +67,6 @@ impl Outbox {
             skip -= part_skip;
             IoSlice::new(&part[part_skip..])
         });
-        stream.try_write_vectored(&slices)
+        socket.try_write_vectored(&slices)
     }
 }

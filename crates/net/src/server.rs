@@ -3,20 +3,22 @@ use crate::clock;
 use crate::handler::{Handler, Peer};
 use crate::listener;
 use crate::session::Session;
+use crate::socket::{Door, Socket};
+use crate::timers::sleep;
 use crate::worker::{self, Desk};
+use rustix::net::{SendFlags, send};
 use smtp::limits::Limits;
 use smtp::server::Identity;
 use smtp::verdict::Verdict;
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 /// How often a worker's service is told the time.
@@ -189,7 +191,7 @@ impl Sessions {
 
 /// A worker's place.
 struct Post {
-    listener: StdListener,
+    listener: TcpListener,
     identity: Arc<Identity>,
     sessions: Arc<Sessions>,
 }
@@ -208,53 +210,49 @@ async fn serve<S: Service>(
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let Post { listener, identity, sessions } = post;
-    let listener = TcpListener::from_std(listener)?;
+    let door = Door::open(listener)?;
     let place = Place { identity, sessions };
     let open = Rc::new(Cell::new(0));
     tokio::select! {
-        () = accept(&listener, &place, &service, &desk, &open) => {}
+        () = accept(&door, &place, &service, &desk, &open) => {}
         () = ticking(&service) => {}
         _ = stopped.wait_for(|stop| *stop) => {}
     }
-    drop(listener);
+    drop(door);
     let latest = clock::now() + GRACE;
     while open.get() > 0 && clock::now() < latest {
-        tokio::time::sleep(LOOK).await;
+        sleep(LOOK).await;
     }
     service.tick(clock::now());
     Ok(())
 }
 
 async fn ticking<S: Service>(service: &Rc<S>) {
-    let mut interval = tokio::time::interval(TICK);
     loop {
-        interval.tick().await;
+        sleep(TICK).await;
         service.tick(clock::now());
     }
 }
 
-async fn accept<S: Service>(
-    listener: &TcpListener,
-    place: &Place,
-    service: &Rc<S>,
-    desk: &Desk,
-    open: &Rc<Cell<usize>>,
-) {
+async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &Desk, open: &Rc<Cell<usize>>) {
     loop {
-        let Ok((stream, address)) = listener.accept().await else {
-            tokio::time::sleep(BREATH).await;
+        let Ok((descriptor, address)) = door.accept().await else {
+            sleep(BREATH).await;
             continue;
         };
         if !place.sessions.enter() {
             // Best effort: the client learns it by the closed connection as well.
-            let _ = stream.try_write(Verdict::TooManySessions.reply().wire());
+            let _ = send(&descriptor, Verdict::TooManySessions.reply().wire(), SendFlags::NOSIGNAL);
             continue;
         }
         open.set(open.get() + 1);
-        let session = Session::new(stream, service.session(Peer { address }), place.identity.clone(), desk.clone());
+        let (handler, identity, desk) = (service.session(Peer { address }), place.identity.clone(), desk.clone());
         let (open, sessions) = (open.clone(), place.sessions.clone());
-        tokio::task::spawn_local(async move {
-            session.run().await;
+        worker::spawn_local(async move {
+            // Without a descriptor to watch it by, the connection is closed at once.
+            if let Ok(socket) = Socket::adopt(descriptor) {
+                Session::new(socket, handler, identity, desk).run().await;
+            }
             open.set(open.get() - 1);
             sessions.leave();
         });

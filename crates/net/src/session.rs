@@ -1,8 +1,8 @@
 //! Drives a server session for its handler: read, ask, answer, write. It decides nothing.
-use crate::alarm::Alarm;
 use crate::clock;
 use crate::handler::{Answer, Handler, Parting};
-use crate::socket;
+use crate::socket::Socket;
+use crate::timers::Alarm;
 use crate::worker::{Buffers, Desk};
 use smtp::reply::Reply;
 use smtp::server::{Event, Identity, Server};
@@ -12,16 +12,15 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Poll, ready};
 use std::time::Duration;
-use tokio::net::TcpStream;
 
 /// An answer that takes time.
 type Later = Pin<Box<dyn Future<Output = Option<Reply>>>>;
 
 /// A connection, its protocol state, and who answers for it.
 pub(crate) struct Session<H: Handler> {
-    stream: TcpStream,
+    socket: Socket,
     server: Server,
     handler: H,
     desk: Desk,
@@ -40,11 +39,11 @@ pub(crate) struct Session<H: Handler> {
 }
 
 impl<H: Handler> Session<H> {
-    pub(crate) fn new(stream: TcpStream, handler: H, identity: Arc<Identity>, desk: Desk) -> Self {
+    pub(crate) fn new(socket: Socket, handler: H, identity: Arc<Identity>, desk: Desk) -> Self {
         let patience = identity.limits.idle;
         let server = Server::new(identity, clock::now());
         Self {
-            stream,
+            socket,
             server,
             handler,
             desk,
@@ -78,11 +77,11 @@ impl<H: Handler> Session<H> {
                 let reply = answer.await;
                 later = self.turn(|session, buffers| session.resume(reply.as_ref(), buffers))?;
             } else if !self.unsent.is_empty() {
-                poll_fn(|cx| self.poll_flush(cx)).await?;
+                poll_fn(|_| self.poll_flush()).await?;
             } else if self.server.is_closed() {
                 return Ok(if self.server.has_quit() { Parting::Quit } else { Parting::HungUp });
             } else {
-                later = poll_fn(|cx| self.poll_turn(cx)).await?;
+                later = poll_fn(|_| self.poll_turn()).await?;
             }
         }
     }
@@ -98,12 +97,12 @@ impl<H: Handler> Session<H> {
     }
 
     /// Waits for bytes, then takes its turn with them.
-    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Later>>> {
+    fn poll_turn(&mut self) -> Poll<io::Result<Option<Later>>> {
         let desk = self.desk.clone();
         desk.lend(|buffers| {
             let room = buffers.input.bytes();
-            let count = match socket::poll_read(&self.stream, cx, room) {
-                Poll::Pending => return self.poll_timeout(cx, buffers),
+            let count = match self.socket.poll_read(room) {
+                Poll::Pending => return self.poll_timeout(buffers),
                 Poll::Ready(outcome) => outcome?,
             };
             if count == 0 {
@@ -118,9 +117,9 @@ impl<H: Handler> Session<H> {
         })
     }
 
-    fn poll_timeout(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<io::Result<Option<Later>>> {
+    fn poll_timeout(&mut self, buffers: &mut Buffers) -> Poll<io::Result<Option<Later>>> {
         let now = self.now.take().unwrap_or_else(clock::now);
-        ready!(self.alarm.poll_due(cx, self.server.deadline(), now));
+        ready!(self.alarm.poll_due(self.server.deadline(), now));
         let out = buffers.outbox.bytes();
         self.server.tick(clock::now(), out);
         self.write(out)?;
@@ -162,7 +161,7 @@ impl<H: Handler> Session<H> {
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         while self.unsent.is_empty() && written < out.len() {
-            match socket::try_write(&self.stream, &out[written..]) {
+            match self.socket.try_write(&out[written..]) {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -177,15 +176,15 @@ impl<H: Handler> Session<H> {
     }
 
     /// Writes what was left over. A peer that does not read its replies is timed out like a silent one.
-    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
-            if self.stream.poll_write_ready(cx)?.is_pending() {
+            if self.socket.poll_writable().is_pending() {
                 let now = clock::now();
                 let deadline = *self.flushed_by.get_or_insert(now + self.patience);
-                ready!(self.alarm.poll_due(cx, Some(deadline), now));
+                ready!(self.alarm.poll_due(Some(deadline), now));
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            match socket::try_write(&self.stream, &self.unsent) {
+            match self.socket.try_write(&self.unsent) {
                 Ok(count) => drop(self.unsent.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -230,7 +229,7 @@ impl<H: Handler> Drop for Session<H> {
     fn drop(&mut self) {
         if self.parting.is_none() && self.unsent.is_empty() {
             // The peer may be gone already; there is nobody left to tell.
-            let _ = self.stream.try_write(Verdict::ShuttingDown.reply().wire());
+            let _ = self.socket.try_write(Verdict::ShuttingDown.reply().wire());
         }
         self.handler.disconnect(self.parting.unwrap_or(Parting::ShuttingDown));
     }

@@ -1,12 +1,11 @@
-//! A worker: a thread with a single-threaded runtime, and the buffers all its sessions share.
+//! A worker: a thread with an event loop, and the buffers all its sessions share.
 use crate::outbox::Outbox;
+use crate::reactor::Reactor;
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
 use std::thread::JoinHandle;
-use tokio::runtime::Builder;
-use tokio::task::LocalSet;
 
 /// Bytes one read may bring. Large enough that a 10 MB message is few system calls, small enough for the
 /// second-level cache that end of data, line endings and checksum are then looked for in.
@@ -62,15 +61,15 @@ impl Desk {
     }
 }
 
-/// Starts a worker thread that runs `work` and everything it spawns with `tokio::task::spawn_local`. Tasks that
-/// still run when `work` ends are dropped.
+/// Starts a worker thread that runs `work` and everything it spawns with [`spawn_local`]. Tasks that still run when
+/// `work` ends are dropped.
 ///
 /// # Errors
 /// Those of starting a thread.
 pub fn spawn<T, W>(name: &str, work: impl FnOnce(Desk) -> W + Send + 'static) -> io::Result<JoinHandle<io::Result<T>>>
 where
     T: Send + 'static,
-    W: Future<Output = T>,
+    W: Future<Output = T> + 'static,
 {
     std::thread::Builder::new().name(name.to_owned()).spawn(move || run(work))
 }
@@ -78,14 +77,17 @@ where
 /// Runs `work` as a worker on this thread.
 ///
 /// # Errors
-/// Those of making a runtime: descriptors have run out.
-pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Desk) -> W) -> io::Result<T> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let local = LocalSet::new();
-    let done = local.block_on(&runtime, work(Desk::default()));
-    let _context = runtime.enter();
-    drop(local);
-    Ok(done)
+/// Those of making an event loop: descriptors have run out.
+pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(Desk) -> W) -> io::Result<T> {
+    Reactor::run(work(Desk::default()))
+}
+
+/// Adds a task to the worker that runs on this thread.
+///
+/// # Panics
+/// On a thread that is no worker.
+pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
+    Reactor::current().spawn(task);
 }
 
 /// Half of the processors, at least one: the other half belongs to the peer, which is on this host more often

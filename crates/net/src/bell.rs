@@ -1,0 +1,77 @@
+//! Wakes tasks from outside their own events: other tasks, other threads.
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+use std::thread::{self, ThreadId};
+
+/// Who was woken since it was last answered.
+pub(crate) struct Bell {
+    woken: Mutex<Vec<usize>>,
+    has_rung: AtomicBool,
+    /// Ends the loop's sleep.
+    eventfd: OwnedFd,
+    owner: ThreadId,
+}
+
+/// A task's waker.
+struct Cord {
+    bell: Arc<Bell>,
+    task: usize,
+}
+
+impl Bell {
+    /// The bell of the loop on this thread.
+    pub(crate) fn new() -> io::Result<Self> {
+        let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let owner = thread::current().id();
+        Ok(Self { woken: Mutex::default(), has_rung: AtomicBool::new(false), eventfd, owner })
+    }
+
+    /// A waker for that task.
+    pub(crate) fn waker(bell: &Arc<Self>, task: usize) -> Waker {
+        Arc::new(Cord { bell: Arc::clone(bell), task }).into()
+    }
+
+    /// What to watch: it becomes readable, edge by edge, when another thread rings.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+
+    /// Whether anybody was woken.
+    pub(crate) fn has_rung(&self) -> bool {
+        self.has_rung.load(Ordering::Acquire)
+    }
+
+    /// Adds everybody that was woken to `woken`.
+    pub(crate) fn answer(&self, woken: &mut Vec<usize>) {
+        if self.has_rung() {
+            let mut rang = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+            self.has_rung.store(false, Ordering::Release);
+            woken.append(&mut rang);
+        }
+    }
+
+    fn ring(&self, task: usize) {
+        let mut woken = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
+        woken.push(task);
+        let is_first = !self.has_rung.swap(true, Ordering::AcqRel);
+        drop(woken);
+        if is_first && thread::current().id() != self.owner {
+            // It fails only when the count is full, and then the loop is awake already.
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Wake for Cord {
+    fn wake(self: Arc<Self>) {
+        self.bell.ring(self.task);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.bell.ring(self.task);
+    }
+}
