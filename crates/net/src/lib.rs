@@ -39,6 +39,6 @@ pub use conversation::{Caller, Conversation, Ended, Next};
 pub use handler::{Answer, Handler, Parting, Peer};
 pub use outbox::Outbox;
 pub use server::{Running, Server, Service};
-pub use socket::Socket;
+pub use socket::{Door, Socket};
 pub use timers::{Alarm, sleep, sleep_until};
 pub use worker::Desk;

@@ -24,7 +24,7 @@ impl Socket {
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
-    pub(crate) fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
+    pub fn adopt(descriptor: OwnedFd) -> io::Result<Self> {
         Self::watch(descriptor, Watch::Connection)
     }
 
@@ -57,6 +57,29 @@ impl Socket {
         let reactor = Reactor::current();
         let key = reactor.watch(&descriptor, watch)?;
         Ok(Self { descriptor, key, reactor })
+    }
+
+    /// Reads what has come, waiting for it; 0 is the peer's end.
+    ///
+    /// # Errors
+    /// Those of `recv`.
+    pub async fn read(&self, room: &mut [u8]) -> io::Result<usize> {
+        poll_fn(|_| self.poll_read(room)).await
+    }
+
+    /// Writes all of it, waiting until the socket takes it.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.try_write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => poll_fn(|_| self.poll_writable()).await,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Reads what has come; 0 is the peer's end. Without any, the task is polled again when some comes.
@@ -136,23 +159,29 @@ impl AsFd for Socket {
     }
 }
 
-/// Where connections come from. It belongs to the task that made it.
-pub(crate) struct Door {
+/// A listener: where connections come from. It belongs to the task that made it.
+pub struct Door {
     listener: TcpListener,
     key: usize,
     reactor: Rc<Reactor>,
 }
 
 impl Door {
-    /// Opens it.
-    pub(crate) fn open(listener: TcpListener) -> io::Result<Self> {
+    /// Opens it. The listener does not block ([`crate::listener::listen`]).
+    ///
+    /// # Errors
+    /// Those of `epoll_ctl`.
+    pub fn open(listener: TcpListener) -> io::Result<Self> {
         let reactor = Reactor::current();
         let key = reactor.watch(&listener, Watch::Listener)?;
         Ok(Self { listener, key, reactor })
     }
 
     /// The next connection, which is nobody's yet: [`Socket::adopt`] it in its own task.
-    pub(crate) async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
+    ///
+    /// # Errors
+    /// Those of `accept`; where descriptors have run out it is worth another try a little later.
+    pub async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
         poll_fn(|_| self.poll_accept()).await
     }
 
@@ -172,6 +201,12 @@ impl Door {
             }
             Err(error) => Poll::Ready(Err(error.into())),
         }
+    }
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Door").field(&self.listener).finish()
     }
 }
 
