@@ -1,7 +1,7 @@
 //! mailrun: measures how fast mail really gets through, with every message accounted for.
 //!
 //! ```text
-//! main → cli → { bench, source, sink, report } → net → { smtp, journey }
+//! main → { cli, personality } → { bench, source, sink, report } → net → { smtp, journey }
 //! ```
 //! `bench` starts source and sink as processes of their own; these know nothing of each other.
 mod bench;
@@ -10,6 +10,7 @@ mod host;
 mod interrupt;
 mod live;
 mod party;
+mod personality;
 mod report;
 mod sink;
 mod source;
@@ -18,5 +19,6 @@ mod usage;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::main()
+    let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    personality::run_if_named(words).unwrap_or_else(cli::main)
 }

@@ -1,0 +1,85 @@
+//! Command lines as getopt(3) reads them with a leading `+`: letters may be joined, an argument may follow its letter
+//! at once, and the first word that is no option ends them.
+
+/// What was typed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Arguments {
+    /// Each option in its order, with its argument where it takes one.
+    pub(super) options: Vec<(char, Option<String>)>,
+    /// What follows the options.
+    pub(super) rest: Vec<String>,
+}
+
+/// What getopt itself complains of, in glibc's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BadOption {
+    #[error("invalid option -- '{0}'")]
+    Unknown(char),
+    #[error("option requires an argument -- '{0}'")]
+    NeedsArgument(char),
+}
+
+/// Reads `words` by `letters`, where a letter that takes an argument is followed by a colon.
+pub(super) fn parse(letters: &str, words: &[String]) -> Result<Arguments, BadOption> {
+    let mut arguments = Arguments::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.strip_prefix('-') {
+            Some("-") => break,
+            Some(cluster) if !cluster.is_empty() => read_cluster(letters, cluster, &mut words, &mut arguments)?,
+            _ => {
+                arguments.rest.push(word.clone());
+                break;
+            }
+        }
+    }
+    arguments.rest.extend(words.cloned());
+    Ok(arguments)
+}
+
+fn read_cluster<'w>(
+    letters: &str,
+    cluster: &str,
+    words: &mut impl Iterator<Item = &'w String>,
+    arguments: &mut Arguments,
+) -> Result<(), BadOption> {
+    for (at, letter) in cluster.char_indices() {
+        let known = letters.find(letter).filter(|_| letter != ':').ok_or(BadOption::Unknown(letter))?;
+        if !letters[known + letter.len_utf8()..].starts_with(':') {
+            arguments.options.push((letter, None));
+            continue;
+        }
+        let joined = &cluster[at + letter.len_utf8()..];
+        let argument = if joined.is_empty() { words.next().cloned() } else { Some(joined.to_owned()) };
+        arguments.options.push((letter, Some(argument.ok_or(BadOption::NeedsArgument(letter))?)));
+        break;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(words: &[&str]) -> Result<Arguments, BadOption> {
+        parse("ab:c", &words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn clusters_joined_arguments_and_the_end_of_options() {
+        let expected = Arguments {
+            options: vec![('a', None), ('c', None), ('b', Some("x".to_owned())), ('b', Some("-y".to_owned()))],
+            rest: vec!["host".to_owned(), "-a".to_owned()],
+        };
+        assert_eq!(read(&["-ac", "-bx", "-b", "-y", "host", "-a"]), Ok(expected));
+        assert_eq!(read(&["--", "-a"]).unwrap().rest, ["-a"]);
+        assert_eq!(read(&["-", "-a"]).unwrap().rest, ["-", "-a"]);
+    }
+
+    #[test]
+    fn complaints_are_getopts() {
+        assert_eq!(read(&["-x"]).unwrap_err().to_string(), "invalid option -- 'x'");
+        assert_eq!(read(&["-ab"]).unwrap_err().to_string(), "option requires an argument -- 'b'");
+        assert_eq!(read(&["-:"]), Err(BadOption::Unknown(':')));
+    }
+}

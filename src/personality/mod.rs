@@ -1,0 +1,47 @@
+//! Personalities: older tools' command lines, wire bytes, words and exit status, on our engine.
+//!
+//! Chosen by the first argument (`mailrun smtp-source …`) or by the name the program was called by, so that a symbolic
+//! link makes the old command (`mailrun install-links DIR`).
+mod getopt;
+mod go_smtp_source;
+mod smtp_sink;
+mod smtp_source;
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The names there are.
+pub(crate) const NAMES: [&str; 3] = ["smtp-source", "smtp-sink", "go-smtp-source"];
+
+/// How a personality was called: `called` is the word before its arguments, as its messages repeat it.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) called: String,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// Runs the personality that the command line names, if it names one.
+pub(crate) fn run_if_named(words: Vec<String>) -> Option<ExitCode> {
+    let mut words = words.into_iter();
+    let called = words.next()?;
+    if let Some(name) = named(&called) {
+        return Some(run(name, Call { called, arguments: words.collect() }));
+    }
+    let called = words.next()?;
+    let name = NAMES.into_iter().find(|name| *name == called)?;
+    Some(run(name, Call { called, arguments: words.collect() }))
+}
+
+fn named(called: &str) -> Option<&'static str> {
+    let file = Path::new(called).file_name().and_then(OsStr::to_str)?;
+    NAMES.into_iter().find(|name| *name == file)
+}
+
+fn run(name: &str, call: Call) -> ExitCode {
+    match name {
+        "smtp-source" => smtp_source::run(&call),
+        "smtp-sink" => smtp_sink::run(&call),
+        _ => go_smtp_source::run(&call),
+    }
+}
