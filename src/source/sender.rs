@@ -1,8 +1,8 @@
 //! A session's own side of the conversation: which message is where, what each reply means for it, and the times.
 use super::Setting;
 use super::worker::{Claim, Recorder, Ticket};
-use journey::Phase;
 use journey::record::Pipelining;
+use journey::{Phase, Timed};
 use net::{Caller, Ended, Next, Outbox, clock};
 use smtp::Envelope;
 use smtp::client::{Client, Event, Outcome, Verb};
@@ -22,21 +22,42 @@ pub(super) struct Job {
     sent: Option<Duration>,
     /// Whether the peer has answered any of its commands.
     touched: bool,
-    /// Which recipients the peer took, by their place: room for `MAX_RECIPIENTS`.
-    taken: [u64; 16],
+    /// Which of the first 64 recipients the peer took, by their place.
+    taken: u64,
+    /// Which of the others.
+    taken_beyond: Vec<u64>,
 }
 
 impl Job {
     fn new(claim: &Claim) -> Self {
-        Self { sequence: claim.sequence, since: claim.since, sent: None, touched: false, taken: [0; 16] }
+        Self {
+            sequence: claim.sequence,
+            since: claim.since,
+            sent: None,
+            touched: false,
+            taken: 0,
+            taken_beyond: Vec::new(),
+        }
     }
 
     fn take(&mut self, place: usize) {
-        self.taken[place / 64] |= 1 << (place % 64);
+        let bit = 1 << (place % 64);
+        let Some(beyond) = (place / 64).checked_sub(1) else {
+            self.taken |= bit;
+            return;
+        };
+        if self.taken_beyond.len() <= beyond {
+            self.taken_beyond.resize(beyond + 1, 0);
+        }
+        self.taken_beyond[beyond] |= bit;
     }
 
     fn has_taken(&self, place: usize) -> bool {
-        self.taken[place / 64] & (1 << (place % 64)) != 0
+        let word = match (place / 64).checked_sub(1) {
+            None => self.taken,
+            Some(beyond) => self.taken_beyond.get(beyond).copied().unwrap_or(0),
+        };
+        word & (1 << (place % 64)) != 0
     }
 }
 
@@ -95,7 +116,7 @@ impl Sender {
         (self.connected, self.asked, self.begun, self.has_farewell) = (now, now, 0, false);
         self.recorder.tally(|tally| {
             tally.connections += 1;
-            tally.time(Phase::Connect, now - began);
+            tally.time(Timed::Phase(Phase::Connect), now - began);
         });
     }
 
@@ -161,7 +182,7 @@ impl Sender {
             tally.recipients_accepted += taken;
             tally.recipients_rejected += all as u64 - taken;
             tally.bytes_accepted += bytes;
-            tally.accepted_latency.record(now - job.since);
+            tally.time(Timed::Accepted, now - job.since);
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
     }
@@ -175,7 +196,7 @@ impl Sender {
             _ => self.asked,
         };
         self.recorder.tally(|tally| {
-            tally.time(phase, now.saturating_sub(since));
+            tally.time(Timed::Phase(phase), now.saturating_sub(since));
             if !event.reply.is_positive() {
                 tally.errors.add(phase, event.reply.code(), &event.reply.text());
             }
@@ -223,8 +244,8 @@ impl Caller for Sender {
         self.recorder.tally(|tally| {
             tally.sent += 1;
             tally.bytes_sent += bytes;
-            tally.sent_latency.record(now - since);
-            tally.time(Phase::Body, now - go_ahead);
+            tally.time(Timed::Sent, now - since);
+            tally.time(Timed::Phase(Phase::Body), now - go_ahead);
             tally.last_sent = tally.last_sent.max(Some(now));
         });
     }

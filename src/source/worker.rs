@@ -4,7 +4,7 @@ use super::Setting;
 use super::pacing::Schedule;
 use super::session;
 use anyhow::{Context as _, Result};
-use journey::SourceTally;
+use journey::{SourceTally, Timed};
 use net::{Desk, clock};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -183,10 +183,10 @@ impl Recorder {
             tally.first_created.get_or_insert(since);
             tally.last_created = Some(now);
             if self.schedule.is_some() {
-                tally.slip.record(now - since);
+                tally.time(Timed::Slip, now - since);
             }
             if ticket.0.get() != Place::Away {
-                tally.lag.record(now - since);
+                tally.time(Timed::Lag, now - since);
             }
         });
         // One that is listed still keeps its place: it was woken by something else than the schedule.
@@ -236,7 +236,8 @@ impl Recorder {
     /// Gives the tally to the collector and goes on with an empty one.
     fn hand_over(&self) {
         let empty = self.post.emptied.try_recv().unwrap_or_default();
-        let full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
+        let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
+        full.settle();
         // The collector outlives the workers; without one there is nobody to tell.
         let _ = self.post.full.send((self.post.number, full));
     }

@@ -86,6 +86,7 @@ fn per_second(count: u64, took: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tally::Timed;
 
     fn seconds(number: u64) -> Option<Duration> {
         Some(Duration::from_secs(number))
@@ -114,8 +115,9 @@ mod tests {
     #[test]
     fn phases_that_did_not_occur_have_no_row() {
         let mut tally = SourceTally::default();
-        tally.time(Phase::Quit, Duration::from_millis(1));
-        tally.time(Phase::Connect, Duration::from_millis(1));
+        tally.time(Timed::Phase(Phase::Quit), Duration::from_millis(1));
+        tally.time(Timed::Phase(Phase::Connect), Duration::from_millis(1));
+        tally.settle();
         let names: Vec<_> = tally.phase_rows().iter().map(|row| row.name).collect();
         assert_eq!(names, [Phase::Connect, Phase::Quit]);
     }

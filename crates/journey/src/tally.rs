@@ -23,6 +23,25 @@ impl Default for PhaseTimes {
     }
 }
 
+/// What a time of a source was of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timed {
+    /// A phase of the dialogue.
+    Phase(Phase),
+    /// Since created (closed loop) or scheduled (open loop), until sent.
+    Sent,
+    /// Since created (closed loop) or scheduled (open loop), until accepted.
+    Accepted,
+    /// How late a message started after it was scheduled (open loop).
+    Slip,
+    /// How late the source itself was: after the due time of a message that a session was waiting for (open loop).
+    Lag,
+}
+
+/// Times that are gathered before they go into their histograms: a dozen histograms touched with every message
+/// would push a server's own data out of the processor's caches.
+const GATHERED: usize = 512;
+
 /// What a source did.
 #[derive(Clone, Debug, Default)]
 pub struct SourceTally {
@@ -46,16 +65,18 @@ pub struct SourceTally {
     pub bytes_sent: u64,
     /// Message octets accepted.
     pub bytes_accepted: u64,
-    /// Since created (closed loop) or scheduled (open loop), until sent.
+    /// [`Timed::Sent`].
     pub sent_latency: Latencies,
-    /// Since created (closed loop) or scheduled (open loop), until accepted.
+    /// [`Timed::Accepted`].
     pub accepted_latency: Latencies,
-    /// How long each phase took.
+    /// [`Timed::Phase`].
     pub phases: PhaseTimes,
-    /// How late messages started after they were scheduled (open loop).
+    /// [`Timed::Slip`].
     pub slip: Latencies,
-    /// How late the source itself was: after the due time of messages that a session was waiting for (open loop).
+    /// [`Timed::Lag`].
     pub lag: Latencies,
+    /// Not in their histograms yet.
+    pub(crate) gathered: Vec<(Timed, Duration)>,
     /// What went wrong.
     pub errors: Errors,
     /// Units that the peer took responsibility for.
@@ -73,13 +94,39 @@ pub struct SourceTally {
 }
 
 impl SourceTally {
-    /// Counts how long a phase took.
-    pub fn time(&mut self, phase: Phase, took: Duration) {
-        self.phases.0[phase as usize].record(took);
+    /// Counts a time. It is in its histogram after [`SourceTally::settle`] at the latest.
+    pub fn time(&mut self, what: Timed, took: Duration) {
+        self.gathered.push((what, took));
+        if self.gathered.len() >= GATHERED {
+            self.settle();
+        }
     }
 
-    /// Adds what another worker, or this one since its last tick, did.
+    /// Puts all times into their histograms.
+    pub fn settle(&mut self) {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        for (what, took) in gathered.drain(..) {
+            self.latencies(what).record(took);
+        }
+        self.gathered = gathered;
+    }
+
+    fn latencies(&mut self, what: Timed) -> &mut Latencies {
+        match what {
+            Timed::Phase(phase) => &mut self.phases.0[phase as usize],
+            Timed::Sent => &mut self.sent_latency,
+            Timed::Accepted => &mut self.accepted_latency,
+            Timed::Slip => &mut self.slip,
+            Timed::Lag => &mut self.lag,
+        }
+    }
+
+    /// Adds what another worker, or this one since its last tick, did. Times that the other has not settled are
+    /// settled here.
     pub fn merge(&mut self, other: &Self) {
+        for (what, took) in &other.gathered {
+            self.latencies(*what).record(*took);
+        }
         self.connections += other.connections;
         self.created += other.created;
         self.sent += other.sent;
@@ -113,6 +160,8 @@ impl SourceTally {
             latencies.clear();
         }
         kept.accepted_units.clear();
+        kept.gathered.clear();
+        self.gathered = kept.gathered;
         self.sent_latency = kept.sent_latency;
         self.accepted_latency = kept.accepted_latency;
         self.slip = kept.slip;
@@ -429,7 +478,7 @@ mod tests {
         for second in 1..=3 {
             worker.created += 2;
             worker.accepted_units.mark(second, 0);
-            worker.time(Phase::Reply, Duration::from_millis(second));
+            worker.time(Timed::Phase(Phase::Reply), Duration::from_millis(second));
             worker.first_created = at(second);
             worker.last_accepted = at(second);
             worker.errors.add(Phase::Rcpt, 550, "no");
