@@ -11,6 +11,8 @@ mod interrupt;
 mod live;
 mod party;
 mod personality;
+mod quantities;
+mod reach;
 mod report;
 mod sink;
 mod source;

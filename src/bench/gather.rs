@@ -67,9 +67,10 @@ pub(super) fn party(directory: &RunDirectory, role: Role) -> Result<PartyFinds> 
     Ok(PartyFinds { record, units })
 }
 
-/// Messages that the source heard 250 for.
+/// Messages that the source heard 250 for, those of the warm-up among them.
 pub(super) fn accepted_messages(source: &Record) -> u64 {
-    source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum()
+    let counted: u64 = source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum();
+    counted + source.warm_up.map_or(0, |warm_up| warm_up.accepted)
 }
 
 /// The run's record.

@@ -15,9 +15,9 @@ pub(crate) struct BenchOptions {
     pub(crate) out: Option<PathBuf>,
     /// Where the load goes.
     pub(crate) target: Target,
-    /// The load. Its `target`, `tls`, `protocol` and `chunking` are the source's to fill.
+    /// The load, as far as the bench has to know it; the source's own account of it goes into the record.
     pub(crate) workload: Workload,
-    /// More options for the source, word by word.
+    /// More options for the source, word by word: what is sent, to whom, in stages or not.
     pub(crate) source_options: Vec<String>,
     /// More options for the sink, its faults among them, word by word.
     pub(crate) sink_options: Vec<String>,
@@ -83,15 +83,12 @@ impl BenchOptions {
         if let Some(messages) = workload.messages {
             push(&mut words, "--messages", messages);
         }
-        if let Some(limit_s) = self.duration_limit_s() {
+        if let Some(limit_s) = self.duration_limit_s().filter(|_| workload.stages.is_empty()) {
             push(&mut words, "--duration", format!("{}ms", (limit_s * 1e3).round() as u64));
         }
         push(&mut words, "--sessions", workload.sessions);
-        push(&mut words, "--size", workload.message_bytes);
-        push(&mut words, "--recipients", workload.recipients);
         push(&mut words, "--pipelining", pipelining(workload.pipelining));
         push(&mut words, "--seed", workload.seed);
-        words.extend(reuse(workload.reuse));
         push_pace(&mut words, workload);
         push_party(&mut words, run, files);
         words.extend(self.source_options.iter().cloned());
@@ -120,8 +117,8 @@ fn push_pace(words: &mut Vec<String>, workload: &Workload) {
     };
     if let Some(rate) = workload.rate_per_s {
         push(words, "--rate", rate);
-        push(words, "--arrival", arrival);
     }
+    push(words, "--arrival", arrival);
 }
 
 fn pipelining(pipelining: Pipelining) -> &'static str {
@@ -132,18 +129,10 @@ fn pipelining(pipelining: Pipelining) -> &'static str {
     }
 }
 
-/// A connection for each message needs no word.
-fn reuse(messages: Option<u64>) -> Option<String> {
-    match messages {
-        Some(1) => None,
-        Some(number) => Some(format!("--reuse={number}")),
-        None => Some("--reuse".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use journey::record::OfferedStage;
 
     fn options(workload: Workload) -> BenchOptions {
         BenchOptions {
@@ -173,10 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn reuse_is_said_in_the_sources_words() {
-        assert_eq!(reuse(Some(1)), None);
-        assert_eq!(reuse(Some(20)).as_deref(), Some("--reuse=20"));
-        assert_eq!(reuse(None).as_deref(), Some("--reuse"));
+    fn stages_have_an_end_of_their_own() {
+        let stage = OfferedStage { length_s: 30.0, from_per_s: 1.0, to_per_s: 2.0 };
+        let arrival = Arrival::Poisson;
+        let staged = Workload { duration_limit_s: Some(30.0), stages: vec![stage], arrival, ..Workload::default() };
+        let words = source_line(staged);
+        assert!(!words.contains("--duration") && !words.contains("--rate"), "{words}");
+        assert!(words.contains("--arrival poisson") && words.ends_with("--workers 2"), "{words}");
     }
 
     #[test]

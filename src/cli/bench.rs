@@ -2,6 +2,7 @@
 use super::sink::FaultsTyped;
 use super::source::Load;
 use crate::bench::{self, BenchOptions, Target};
+use crate::source::Offer;
 use anyhow::Result;
 use clap::Args;
 use journey::account;
@@ -52,16 +53,16 @@ impl Typed {
             anyhow::bail!("{} is for the bench's own sink: start yours with it", faults[0]);
         }
         let load = &self.load;
+        let offer = load.offer()?;
+        let staged = offer.as_ref().and_then(Offer::length);
         let workload = Workload {
             messages: load.messages,
-            duration_limit_s: load.duration.map(|limit| limit.as_secs_f64()),
-            recipients: load.recipients,
+            duration_limit_s: load.duration.or(staged).map(|limit| limit.as_secs_f64()),
             sessions: load.sessions,
-            message_bytes: load.size,
-            reuse: load.reuse(),
             pipelining: load.pipelining.into(),
-            arrival: load.arrival.with(load.rate),
+            arrival: load.arrival.with(offer.as_ref()),
             rate_per_s: load.rate,
+            stages: offer.as_ref().map(Offer::stages).unwrap_or_default(),
             seed: load.seed,
             ..Workload::default()
         };
@@ -69,7 +70,8 @@ impl Typed {
             Some(address) => Target::Server { address, sink: self.sink },
             None => Target::OwnSink,
         };
-        let source_options = self.allow_public.then(|| "--allow-public".to_owned()).into_iter().collect();
+        let mut source_options = load.words();
+        source_options.extend(self.allow_public.then(|| "--allow-public".to_owned()));
         let outcome = bench::run(BenchOptions {
             name: self.name,
             out: self.out,

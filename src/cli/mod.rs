@@ -2,12 +2,14 @@
 //!
 //! 0 it held; 1 the ledger does not close or a threshold failed; 2 it could not run, with one line that says why.
 mod bench;
+mod links;
 mod sink;
 mod source;
 mod values;
 
 use crate::party::{Live, Outputs};
 use crate::report::{self, Ink};
+use crate::source::Offer;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use journey::account;
@@ -43,6 +45,7 @@ enum Command {
     Bench(bench::Typed),
     Source(source::Typed),
     Sink(sink::Typed),
+    InstallLinks(links::Typed),
 }
 
 /// Where a source or a sink writes what it learned.
@@ -114,9 +117,9 @@ enum ArrivalTyped {
 }
 
 impl ArrivalTyped {
-    /// Open loop where a rate was given, closed loop where none was.
-    fn with(self, rate: Option<f64>) -> record::Arrival {
-        match (rate, self) {
+    /// Open loop where a rate or stages were given, closed loop where none were.
+    fn with(self, offer: Option<&Offer>) -> record::Arrival {
+        match (offer, self) {
             (None, _) => record::Arrival::Closed,
             (Some(_), Self::Constant) => record::Arrival::Constant,
             (Some(_), Self::Poisson) => record::Arrival::Poisson,
@@ -134,6 +137,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Bench(typed) => typed.run(),
         Command::Source(typed) => typed.run(),
         Command::Sink(typed) => typed.run(),
+        Command::InstallLinks(typed) => typed.run(),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("mailrun: {}", one_line(&format!("{error:#}")));

@@ -1,9 +1,12 @@
 //! `mailrun sink`: what was typed, to what it means.
 use super::{OutputsTyped, end_with_parent, finish, values};
-use crate::sink::{self, Faults, SinkOptions, Stall};
-use anyhow::Result;
+use crate::sink::{self, Rule, Rulebook, Shelf, SinkOptions};
+use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use smtp::Limits;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,12 +14,12 @@ use std::time::Duration;
 ///
 /// Ends after --messages, on Ctrl-C or on SIGTERM, and reports.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, after_long_help = RULES)]
 pub(super) struct Typed {
     /// Where to listen; port 0 lets the kernel choose.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525")]
     listen: String,
-    /// Serve status and ledger as JSON here: /status, /ledger, /ledger/RUN, /record/RUN.
+    /// Serve status and ledger as JSON here: /status, /ledger, /ledger/RUN, /record/RUN; PUT rules to /rules.
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// End after that many messages, all answered.
@@ -45,7 +48,9 @@ pub(super) struct Typed {
     hello: String,
     #[command(flatten)]
     faults: FaultsTyped,
-    /// The seed of the faults.
+    #[command(flatten)]
+    dump: DumpTyped,
+    /// The seed of the faults, where the rules file has none.
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
     /// What reports call it.
@@ -55,17 +60,49 @@ pub(super) struct Typed {
     outputs: OutputsTyped,
 }
 
+/// Where a sink keeps messages: their octets as they came, dots unstuffed.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+#[command(next_help_heading = "Keeping messages: byte for byte, refused with 452 where that fails")]
+struct DumpTyped {
+    /// Write each message to a file of its own in DIR.
+    #[arg(long, value_name = "DIR")]
+    dump: Option<PathBuf>,
+    /// Append all messages to FILE, each behind a line of JSON: {"bytes":N,"client":…,"sender":…,"recipients":[…]}.
+    #[arg(long, value_name = "FILE")]
+    dump_file: Option<PathBuf>,
+    /// Deliver messages into the Maildir DIR.
+    #[arg(long, value_name = "DIR")]
+    maildir: Option<PathBuf>,
+}
+
+impl DumpTyped {
+    fn shelf(self) -> Option<Shelf> {
+        let file = self.dump_file.map(Shelf::File).or(self.maildir.map(Shelf::Maildir));
+        self.dump.map(Shelf::Directory).or(file)
+    }
+}
+
 /// What a sink is to do wrong, in the words that sink and bench share.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Faults, answered 250 all the same, to test the ruler with")]
+#[command(next_help_heading = "Faults, to test senders with, and the ruler")]
 pub(super) struct FaultsTyped {
-    /// Forget messages with this probability.
+    /// What to do wrong, on which command: 'rcpt: soft reject 0.01'; again for more; `mailrun sink --help` has them all.
+    #[arg(long, value_name = "RULE", value_parser = rule)]
+    fault: Vec<Rule>,
+    /// Such rules from a file: TOML or JSON.
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Let recipients say their reply: 450-user@…, 550@…; the rule 'rcpt: directed'.
+    #[arg(long)]
+    directed: bool,
+    /// Forget messages with this probability, answered 250 all the same.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     drop: f64,
     /// Count messages twice with this probability.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     duplicate: f64,
-    /// Change a byte of messages with this probability.
+    /// Change a byte of messages with this probability, answered 250 all the same.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     corrupt: f64,
     /// Wait before each answer to the final dot.
@@ -73,33 +110,113 @@ pub(super) struct FaultsTyped {
     delay: Duration,
     /// From AT after the first connection, answer no final dot FOR that long.
     #[arg(long, value_name = "AT,FOR", value_parser = values::stall)]
-    stall: Option<Stall>,
+    stall: Option<String>,
+}
+
+fn rule(text: &str) -> Result<Rule, String> {
+    Rule::parse(text).map_err(|mistake| mistake.to_string())
 }
 
 impl FaultsTyped {
-    fn faults(&self, seed: u64) -> Faults {
-        Faults {
-            drop: self.drop,
-            duplicate: self.duplicate,
-            corrupt: self.corrupt,
-            delay: self.delay,
-            stall: self.stall,
-            seed,
+    /// All of it as rules: delays first, for they are held whatever else is decided; then the file's, in its order.
+    fn rulebook(&self) -> Result<Rulebook> {
+        let file = self.rules.as_deref().map(read_rules).transpose()?.unwrap_or_default();
+        let parse = |text: String| Rule::parse(&text).expect("an option's own rule is one");
+        let (delays, others) = self.short_words();
+        let rule = |(_, _, rule): (&str, String, String)| parse(rule);
+        let directed = self.directed.then(|| parse("rcpt: directed".to_owned()));
+        let rules = delays.into_iter().map(rule).chain(file.rules).chain(self.fault.iter().cloned()).chain(directed);
+        Ok(Rulebook { seed: file.seed, rules: rules.chain(others.into_iter().map(rule)).collect() })
+    }
+
+    /// The short options that were given: name, value, and the rule that each stands for.
+    fn short_words(&self) -> (Vec<ShortWord>, Vec<ShortWord>) {
+        let mut delays = Vec::new();
+        if !self.delay.is_zero() {
+            delays.push(("--delay", format!("{:?}", self.delay), format!(".: delay {:?}", self.delay)));
         }
+        delays.extend(self.stall.iter().map(|stall| ("--stall", stall.clone(), format!(".: stall {stall}"))));
+        let chances = [("--drop", self.drop), ("--duplicate", self.duplicate), ("--corrupt", self.corrupt)];
+        let chances = chances.into_iter().filter(|(_, chance)| *chance > 0.0);
+        let others = chances.map(|(name, chance)| (name, chance.to_string(), format!(".: {} {chance}", &name[2..])));
+        (delays, others.collect())
     }
 
     /// As options again, for a sink that the bench starts.
     pub(super) fn words(&self) -> Vec<String> {
-        let faults = self.faults(0);
-        faults.words().iter().flat_map(|word| word.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect()
+        let (delays, others) = self.short_words();
+        let short = delays.into_iter().chain(others).flat_map(|(name, value, _)| [name.to_owned(), value]);
+        let rules = self.rules.iter().flat_map(|path| ["--rules".to_owned(), path.to_string_lossy().into_owned()]);
+        let faults = self.fault.iter().flat_map(|rule| ["--fault".to_owned(), rule.text().to_owned()]);
+        let directed = self.directed.then(|| "--directed".to_owned());
+        short.chain(rules).chain(faults).chain(directed).collect()
     }
+}
+
+/// A short option, its value, and its rule.
+type ShortWord = (&'static str, String, String);
+
+/// The longest rules file that is looked at.
+const RULES_BYTES: u64 = 2 << 20;
+
+fn read_rules(path: &Path) -> Result<Rulebook> {
+    let name = path.display();
+    let mut text = String::new();
+    let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
+    file.take(RULES_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
+    Rulebook::read(&text).map_err(|why| anyhow!("{name}: {why}"))
 }
 
 const EXAMPLES: &str = "\
 Examples:
   mailrun sink --listen 127.0.0.1:2525
   mailrun sink --listen 127.0.0.1:0 --http 127.0.0.1:8025 --messages 10000 --json sink.json
-  mailrun sink --drop 0.001 --seed 1                  loses one message in a thousand, on purpose";
+  mailrun sink --drop 0.001 --seed 1                  loses one message in a thousand, on purpose
+  mailrun sink --fault 'rcpt: soft reject 0.01' --fault 'mail: limit 100/s \"421 4.7.0 Too fast\"'
+  mailrun sink --rules FILE --maildir DIR             --help explains the rules";
+
+const RULES: &str = "\
+Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
+  COMMAND  connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit, or * for all; the dot ends a message
+  ADDRESS  user@domain, @domain or user@; rcpt has `to`, mail has `from`
+  REPLY    in quotes, a code of 4xx or 5xx and a text, in place of the one shown here
+  CHANCE   0.01 or 1%; always without. The same seed does the same to the same sessions and messages
+  On any command:
+    hang up                     close the connection without a word, or after REPLY
+    soft reject, hard reject    450 4.3.0 Error: command failed; 500 5.3.0 Error: command failed
+    delay TIME[..TIME]          hold the answer back
+    stall AT,FOR                answer nothing from AT after the first connection, FOR that long
+    tarpit TIME [up to TIME]    hold each answer of a session back TIME longer than the last [up to 10s]
+    limit RATE [burst N]        451 4.7.1 beyond RATE a second; a REPLY of 421 ends the session [burst: 0.1 s worth]
+    reset                       cut the connection with RST
+  On rcpt:
+    greylist TIME [remember N]  450 4.7.1 until client, sender and recipient come again after TIME
+    domain cap N                451 4.7.1 beyond N transactions that are open for the recipient's domain
+    directed                    450-user@..., 550@...: the recipient says the reply
+  On data:
+    abort [after TIME]          354, read no more, 550 This violates SMTP, close
+    read SIZE/s                 read the message no faster: back-pressure
+    reset at SIZE               cut the connection with RST at that octet of the message
+  On . (the end of the message):
+    lose reply                  take the message and close the connection in place of the 250
+    drop, duplicate, corrupt    answer 250 and forget the message, count it twice, change a byte of it
+  Rules are asked in their order; delays add up; the first that refuses or cuts decides, later ones are not asked.
+
+Rules file, and what PUT http://ADDR/rules takes, in TOML or as the same in JSON (`GET /rules` shows those in force):
+  seed = 7
+  rules = [
+    'rcpt to @slow.example: delay 200ms..2s 10%',
+    'rcpt: greylist 30s',
+    'mail: limit 100/s burst 20 \"421 4.7.0 Too fast\"',
+    '.: lose reply 0.001',
+  ]
+
+Examples:
+  mailrun sink --fault 'rcpt: soft reject 0.01' --fault '.: hard reject \"554 5.7.1 Spam\" 1%'
+  mailrun sink --rules FILE --seed 7 --http 127.0.0.1:8025
+  curl -X PUT --data-binary @FILE http://127.0.0.1:8025/rules
+  curl -X PUT --data '{\"rules\": [\"rcpt: domain cap 5\"]}' http://127.0.0.1:8025/rules
+  mailrun bench --fault '.: lose reply 0.01'";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
@@ -121,7 +238,9 @@ impl Typed {
                 ..Limits::default()
             },
             hello: self.hello,
-            faults: self.faults.faults(self.seed),
+            rules: self.faults.rulebook()?,
+            seed: self.seed,
+            dump: self.dump.shelf(),
             run: self.outputs.run_id,
             outputs,
         })?;

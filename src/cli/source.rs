@@ -1,7 +1,7 @@
 //! `mailrun source`: what was typed, to what it means.
 use super::{ArrivalTyped, OutputsTyped, PipeliningTyped, end_with_parent, finish, values};
-use crate::source::{self, Reach, SourceOptions, Trace};
-use anyhow::Result;
+use crate::source::{self, CorpusOptions, Offer, Pattern, RateStage, Reach, SourceOptions, Spread, Trace, Unfit};
+use anyhow::{Result, bail};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,17 +25,11 @@ pub(super) struct Typed {
     /// Threads that carry load [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
-    /// The sender.
-    #[arg(long, value_name = "ADDRESS", default_value = "from@example.com")]
-    from: String,
-    /// The recipient; several recipients get a number at the end of the local part.
-    #[arg(long, value_name = "ADDRESS", default_value = "to@example.com")]
-    rcpt: String,
     /// The Subject; none by default.
     #[arg(long, value_name = "TEXT")]
     subject: Option<String>,
     /// Send this message (a header, an empty line, a body) in place of a generated one.
-    #[arg(long, value_name = "MESSAGE.EML", conflicts_with_all = ["size", "subject"])]
+    #[arg(long, value_name = "MESSAGE.EML", conflicts_with_all = ["size", "subject", "corpus", "mime"])]
     file: Option<PathBuf>,
     /// How long a connection may take to stand.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
@@ -71,22 +65,54 @@ pub(super) struct Load {
     /// Parallel sessions.
     #[arg(long, value_name = "N", default_value = "100", value_parser = values::sessions)]
     pub(super) sessions: u32,
-    /// Octets of a message, header included; k and M are understood.
-    #[arg(long, value_name = "BYTES", default_value = "400", value_parser = values::bytes)]
-    pub(super) size: u64,
-    /// Recipients of each message.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(super) recipients: u32,
-    /// Send N messages over a connection, or without N as many as there are [default: a connection a message].
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
-    reuse: Option<u64>,
+    /// Octets of a message, header included: 400, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
+    /// lognormal:MEDIAN,SIGMA[,MOST] [default: 400; with --mime lognormal:24k,1.5].
+    #[arg(long, value_name = "BYTES", value_parser = values::sizes)]
+    pub(super) size: Option<Spread>,
+    /// Send real messages, picked by the seed: an mbox, a Maildir, a directory of .eml files, or one of them.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["size", "mime"])]
+    corpus: Option<PathBuf>,
+    /// Memory that the corpus may take; a larger one is refused.
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::bytes, requires = "corpus")]
+    corpus_limit: u64,
+    /// Leave messages of the corpus out that no mail server may take: NUL, lines above 998 octets.
+    #[arg(long, requires = "corpus")]
+    corpus_skip_bad: bool,
+    /// Send generated MIME messages: text, HTML, and an attachment that makes up the size.
+    #[arg(long)]
+    mime: bool,
+    /// The sender, or a pattern: user{0..9999}@{a.example:70,b.example:30} draws a number, and a word by its weight.
+    #[arg(long, value_name = "ADDRESS", default_value = "from@example.com", value_parser = values::pattern)]
+    pub(super) from: Pattern,
+    /// The recipient, or a pattern. Where the ledger needs it, the recipient's place in the message goes to the end of
+    /// the local part: to0, to1, user17+0; see docs/workloads.md.
+    #[arg(long, value_name = "ADDRESS", default_value = "to@example.com", value_parser = values::pattern)]
+    pub(super) rcpt: Pattern,
+    /// Recipients of each message: a number, a range 1..5, or by weight 1:90,50:10.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
+    pub(super) recipients: Spread,
+    /// Send N messages over a connection, or a number drawn from 1..20 for each, or without N as many as there are
+    /// [default: a connection a message].
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0",
+          value_parser = values::reuse)]
+    reuse: Option<values::Reuse>,
+    /// How long a session rests after each message: 100ms, 50ms..2s, lognormal:100ms,1.
+    #[arg(long, value_name = "TIME", value_parser = values::times)]
+    pub(super) think: Option<Spread>,
     /// How far commands run ahead of replies.
     #[arg(long, value_enum, default_value = "off")]
     pub(super) pipelining: PipeliningTyped,
     /// Open loop: that many messages a second, whatever the server does.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
-    /// How they are spread, with --rate.
+    /// Open loop in stages, as often as needed: 10s:100/s, or 60s:100/s..1000/s for a ramp. The last ends the run.
+    #[arg(long = "stage", visible_alias = "ramp", value_name = "TIME:RATE", value_parser = values::stage,
+          conflicts_with_all = ["rate", "duration"])]
+    stages: Vec<RateStage>,
+    /// Messages of the first TIME are sent and accounted for, and left out of rates, latencies and durations.
+    #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
+    pub(super) warm_up: Option<Duration>,
+    /// How they are spread, with --rate or --stage.
     #[arg(long, value_enum, default_value = "constant")]
     pub(super) arrival: ArrivalTyped,
     /// The seed of everything random.
@@ -96,12 +122,54 @@ pub(super) struct Load {
 
 impl Load {
     /// Messages a connection carries; `None` for as many as there are.
-    pub(super) fn reuse(&self) -> Option<u64> {
-        match self.reuse {
-            None => Some(1),
-            Some(0) => None,
-            Some(number) => Some(number),
+    pub(super) fn reuse(&self) -> Option<Spread> {
+        self.reuse.as_ref().map_or_else(|| Some(Spread::always(1)), |reuse| reuse.0.clone())
+    }
+
+    /// What is offered at open loop.
+    ///
+    /// # Errors
+    /// If that is nothing.
+    pub(super) fn offer(&self) -> Result<Option<Offer>> {
+        if self.stages.is_empty() {
+            return Ok(self.rate.map(Offer::Steady));
         }
+        if self.stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
+            bail!("--stage: these stages offer no message at all");
+        }
+        Ok(Some(Offer::Stages(self.stages.clone())))
+    }
+
+    fn corpus(&self) -> Option<CorpusOptions> {
+        let unfit = if self.corpus_skip_bad { Unfit::Skipped } else { Unfit::Refused };
+        self.corpus.clone().map(|path| CorpusOptions { path, limit_bytes: self.corpus_limit, unfit })
+    }
+
+    /// What is offered, in the words of a source, but for what a bench decides itself: how much, how long, how many
+    /// sessions, how they go about it.
+    pub(super) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut push = |option: &str, value: &str| words.push(format!("{option}={value}"));
+        if let Some(sizes) = &self.size {
+            push("--size", sizes.expression());
+        }
+        if let Some(corpus) = &self.corpus {
+            push("--corpus", &corpus.to_string_lossy());
+            push("--corpus-limit", &self.corpus_limit.to_string());
+        }
+        push("--from", self.from.typed());
+        push("--rcpt", self.rcpt.typed());
+        push("--recipients", self.recipients.expression());
+        match self.reuse() {
+            None => words.push("--reuse".to_owned()),
+            Some(reuse) => words.push(format!("--reuse={}", reuse.expression())),
+        }
+        words.extend(self.think.iter().map(|think| format!("--think={}", think.expression())));
+        words.extend(self.stages.iter().map(|stage| format!("--stage={}", stage.typed())));
+        words.extend(self.warm_up.map(|length| format!("--warm-up={}us", length.as_micros())));
+        let flags = [(self.mime, "--mime"), (self.corpus_skip_bad, "--corpus-skip-bad")];
+        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
+        words
     }
 }
 
@@ -109,14 +177,19 @@ const EXAMPLES: &str = "\
 Examples:
   mailrun source --to 127.0.0.1:2525 --messages 1000 --sessions 10
   mailrun source --to 127.0.0.1:2525 --duration 30s --rate 500 --arrival poisson
-  mailrun source --to 127.0.0.1:2525 --reuse --pipelining stream --size 64k --json run.json";
+  mailrun source --to 127.0.0.1:2525 --reuse --pipelining stream --size 64k --json run.json
+  mailrun source --to 127.0.0.1:2525 --size lognormal:4k,1.2 --recipients 1..5 --reuse=1..20 --think 50ms..2s
+  mailrun source --to 127.0.0.1:2525 --corpus ~/mail.mbox --rcpt 'user{0..9999}@{a.example:70,b.example:30}'
+  mailrun source --to 127.0.0.1:2525 --warm-up 5s --stage 10s:100/s --stage 60s:100/s..1000/s";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
         let outputs = self.outputs.outputs();
         let live = outputs.live;
         end_with_parent(live);
-        let is_limited = self.load.messages.is_some() || self.load.duration.is_some();
+        let offer = self.load.offer()?;
+        let is_staged = matches!(offer, Some(Offer::Stages(_)));
+        let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
         let record = source::run(SourceOptions {
             name: self.name,
             to: self.to,
@@ -124,16 +197,20 @@ impl Typed {
             duration: self.load.duration,
             sessions: self.load.sessions,
             workers: self.workers.unwrap_or_else(net::worker::default_count),
-            size: self.load.size,
-            recipients: self.load.recipients,
+            sizes: self.load.size.clone(),
+            corpus: self.load.corpus(),
+            mime: self.load.mime,
+            recipients: self.load.recipients.clone(),
             reuse: self.load.reuse(),
+            think: self.load.think.clone(),
+            warm_up: self.load.warm_up,
             pipelining: self.load.pipelining.into(),
-            from: self.from,
-            recipient: self.rcpt,
+            from: self.load.from,
+            recipient: self.load.rcpt,
             subject: self.subject,
             file: self.file,
-            rate_per_s: self.load.rate,
-            arrival: self.load.arrival.with(self.load.rate),
+            arrival: self.load.arrival.with(offer.as_ref()),
+            offer,
             connect_timeout: self.connect_timeout,
             timeout: self.timeout,
             seed: self.load.seed,

@@ -1,16 +1,7 @@
 //! Values as people type them: `10s`, `64k`, `0.001`, `2s,500ms`.
-use crate::sink::Stall;
+pub(super) use crate::quantities::{bytes, duration, probability};
+use crate::source::{Pattern, RateStage, Spread};
 use std::time::Duration;
-
-/// A time: `250ms`, `10s`, `1m`, `1h30m`; a bare number is seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time; say it like 250ms, 10s or 1m");
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).map_err(|_| wrong());
-    }
-    let span: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-    Duration::try_from(span).map_err(|_| wrong())
-}
 
 /// A time that is not nought.
 pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
@@ -20,26 +11,56 @@ pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Octets: `400`, `64k`, `10M`, `1G`; k is 1024.
-pub(super) fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; say it like 400, 64k or 10M (k is 1024)");
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kb" | "kib" => 1 << 10,
-        "m" | "mb" | "mib" => 1 << 20,
-        "g" | "gb" | "gib" => 1 << 30,
-        _ => return Err(wrong()),
-    };
-    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)
+/// The largest message that can be asked for: lengths of 4 GB and more fit into no buffer of a system call.
+const LARGEST: u64 = 2 << 30;
+
+/// Octets of a message: a number, a range, a list by weight or a log-normal distribution.
+pub(super) fn sizes(text: &str) -> Result<Spread, String> {
+    let spread = Spread::parse(text, bytes)?;
+    if spread.most() > LARGEST { Err(format!("{text:?}: a message has at most 2G")) } else { Ok(spread) }
 }
 
-/// A probability, from 0 to 1.
-pub(super) fn probability(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is no probability; say it like 0.001")),
+/// Recipients of a message, likewise.
+pub(super) fn recipients(text: &str) -> Result<Spread, String> {
+    counts(text, 1000)
+}
+
+/// Messages of a connection, likewise; 0, or nothing, is as many as there are.
+pub(super) fn reuse(text: &str) -> Result<Reuse, String> {
+    if text == "0" { Ok(Reuse(None)) } else { counts(text, u64::MAX).map(|most| Reuse(Some(most))) }
+}
+
+/// How many messages a connection carries.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Reuse(pub(super) Option<Spread>);
+
+fn counts(text: &str, limit: u64) -> Result<Spread, String> {
+    let spread = Spread::parse(text, |word| word.parse().map_err(|_| format!("{word:?} is no number of one or more")))?;
+    match (spread.least(), spread.most()) {
+        (0, _) => Err(format!("{text:?} begins at nought; the least is 1")),
+        (_, most) if most > limit => Err(format!("{text:?}: {limit} are the most")),
+        _ => Ok(spread),
     }
+}
+
+/// Times, likewise, in nanoseconds.
+pub(super) fn times(text: &str) -> Result<Spread, String> {
+    let day = Duration::from_secs(86_400);
+    let nanoseconds = |word: &str| match duration(word)? {
+        time if time > day => Err(format!("{word:?}: a day is the most")),
+        time => Ok(time.as_nanos() as u64),
+    };
+    Spread::parse(text, nanoseconds)
+}
+
+/// A stage of the run: `10s:100/s`, `60s:100/s..1000/s`.
+pub(super) fn stage(text: &str) -> Result<RateStage, String> {
+    RateStage::parse(text, duration)
+}
+
+/// An address, or a pattern of addresses.
+pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
+    Pattern::parse(text)
 }
 
 /// Messages a second.
@@ -50,10 +71,11 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A stall: `AT,FOR`.
-pub(super) fn stall(text: &str) -> Result<Stall, String> {
+/// A stall: `AT,FOR`, as a rule says it.
+pub(super) fn stall(text: &str) -> Result<String, String> {
     let (at, length) = text.split_once(',').ok_or_else(|| format!("{text:?} is no stall; say it like 2s,1s"))?;
-    Ok(Stall { at: duration(at.trim())?, length: some_duration(length.trim())? })
+    let (at, length) = (duration(at.trim())?, some_duration(length.trim())?);
+    Ok(format!("{at:?},{length:?}"))
 }
 
 /// A number of at least one.
@@ -86,29 +108,40 @@ mod tests {
 
     #[test]
     fn values_are_read_as_people_type_them() {
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("10000ms"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
-        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
-        assert_eq!(bytes("64k"), Ok(65_536));
-        assert_eq!(bytes("10M"), Ok(10 << 20));
-        assert_eq!(probability("0.001"), Ok(0.001));
+        assert_eq!(some_duration("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(rate("500/s"), Ok(500.0));
-        let stall_read = Stall { at: Duration::from_secs(2), length: Duration::from_millis(500) };
-        assert_eq!(stall("2s,500ms"), Ok(stall_read));
+        assert_eq!(stall("2, 500ms").as_deref(), Ok("2s,500ms"));
+    }
+
+    #[test]
+    fn distributions_are_read_in_their_units() {
+        assert_eq!(sizes("400..64k").map(|sizes| sizes.most()), Ok(65_536));
+        assert_eq!(sizes("64k").map(|sizes| sizes.only()), Ok(Some(65_536)));
+        assert_eq!(times("100ms..2s").map(|times| (times.least(), times.most())), Ok((100_000_000, 2_000_000_000)));
+        assert_eq!(recipients("1..5").map(|counts| counts.mean()), Ok(3.0));
+        assert_eq!(reuse("0"), Ok(Reuse(None)));
+        assert_eq!(reuse("1..20").map(|reuse| reuse.0.map(|reuse| reuse.most())), Ok(Some(20)));
+        for (why, named) in [
+            (sizes("3G").map(drop), "2G"),
+            (sizes("5x").map(drop), "5x"),
+            (sizes("400..").map(drop), "no size"),
+            (recipients("0").map(drop), "nought"),
+            (recipients("0..5").map(drop), "nought"),
+            (recipients("1001").map(drop), "1000"),
+            (recipients("1..many").map(drop), "many"),
+            (reuse("x").map(drop), "\"x\""),
+            (times("2d").map(drop), "2d"),
+            (times("1h..48h").map(drop), "a day"),
+            (stage("10s").map(drop), "no stage"),
+            (pattern("u{1..").map(drop), "without its other"),
+        ] {
+            let why = why.expect_err(named);
+            assert!(why.contains(named), "{why}");
+        }
     }
 
     #[test]
     fn nonsense_is_told_apart_from_values() {
-        for text in ["", "x", "-1s", "-1", "1e300", "nan"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-        for text in ["", "k", "1.5k", "99999999999999999999", "20000000000G", "5x"] {
-            assert!(bytes(text).is_err(), "{text}");
-        }
-        for text in ["2", "-0.1", "nan", ""] {
-            assert!(probability(text).is_err(), "{text}");
-        }
         for text in ["0", "-1", "inf", "nan", "x"] {
             assert!(rate(text).is_err(), "{text}");
         }

@@ -21,12 +21,23 @@ pub(super) enum BadOption {
 
 /// Reads `words` by `letters`, where a letter that takes an argument is followed by a colon.
 pub(super) fn parse(letters: &str, words: &[String]) -> Result<Arguments, BadOption> {
+    let (arguments, bad) = parse_up_to_bad(letters, words);
+    bad.map_or(Ok(arguments), Err)
+}
+
+/// Likewise, with what stands before the first bad option: a program that acts on each option as it comes may have
+/// something to say of those before it looks at that one.
+pub(super) fn parse_up_to_bad(letters: &str, words: &[String]) -> (Arguments, Option<BadOption>) {
     let mut arguments = Arguments::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.strip_prefix('-') {
             Some("-") => break,
-            Some(cluster) if !cluster.is_empty() => read_cluster(letters, cluster, &mut words, &mut arguments)?,
+            Some(cluster) if !cluster.is_empty() => {
+                if let Err(bad) = read_cluster(letters, cluster, &mut words, &mut arguments) {
+                    return (arguments, Some(bad));
+                }
+            }
             _ => {
                 arguments.rest.push(word.clone());
                 break;
@@ -34,7 +45,7 @@ pub(super) fn parse(letters: &str, words: &[String]) -> Result<Arguments, BadOpt
         }
     }
     arguments.rest.extend(words.cloned());
-    Ok(arguments)
+    (arguments, None)
 }
 
 fn read_cluster<'w>(
@@ -81,5 +92,8 @@ mod tests {
         assert_eq!(read(&["-x"]).unwrap_err().to_string(), "invalid option -- 'x'");
         assert_eq!(read(&["-ab"]).unwrap_err().to_string(), "option requires an argument -- 'b'");
         assert_eq!(read(&["-:"]), Err(BadOption::Unknown(':')));
+        let words = ["-a", "-cx", "-b", "-y"].map(str::to_owned);
+        let (before, bad) = parse_up_to_bad("ab:c", &words);
+        assert_eq!((before.options, bad), (vec![('a', None), ('c', None)], Some(BadOption::Unknown('x'))));
     }
 }

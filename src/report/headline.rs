@@ -1,5 +1,6 @@
 //! What a person must see at once: did it hold, how much arrived, how fast.
 use super::numbers::{counted, known, latency, megabytes, rate, seconds};
+use super::table::plain;
 use journey::record::{LedgerRow, Record, Role, StageRow};
 use journey::stage::Stage;
 
@@ -61,7 +62,8 @@ pub(crate) fn counts(record: &Record, outcome: Outcome) -> String {
     }
     parts.extend(blemishes(ledger));
     if several {
-        parts.push(format!("{} recipients each", record.workload.recipients));
+        let each = record.workload.recipients_varied.as_ref().map(|varied| plain(&varied.expression));
+        parts.push(format!("{} recipients each", each.unwrap_or_else(|| record.workload.recipients.to_string())));
     }
     parts.join(" · ")
 }

@@ -1,19 +1,24 @@
 //! What was offered, in words, and where it ran.
-use super::numbers::{count, counted, memory, octets, rate, seconds};
+use super::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use super::section::{Body, Section};
 use super::table::plain;
-use journey::record::{Arrival, Pipelining, Record, Role, Workload};
+use journey::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
+
+/// What addresses are where nothing was said: no news in a report.
+const USUAL_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
+/// Stages that a report lists one by one.
+const LISTED_STAGES: usize = 8;
 
 /// The load. A sink's own record has none: it does not know what was meant.
 pub(crate) fn offered(record: &Record) -> Option<Section> {
     record.parties.iter().find(|party| party.role == Role::Source)?;
     let workload = &record.workload;
-    let facts = vec![
-        ("load", load(workload)),
-        ("sessions", sessions(workload)),
-        ("arrival", arrival(workload)),
-        ("target", target(workload)),
-    ];
+    let mut facts = vec![("load", load(workload))];
+    facts.extend(mail(workload).map(|mail| ("mail", mail)));
+    facts.extend(addresses(workload).map(|addresses| ("addresses", addresses)));
+    facts.extend([("sessions", sessions(workload)), ("arrival", arrival(workload))]);
+    facts.extend(warm_up(record).map(|warm_up| ("warm-up", warm_up)));
+    facts.push(("target", target(workload)));
     Some(Section { title: "Workload", note: None, body: Body::Facts(facts) })
 }
 
@@ -41,7 +46,7 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
 }
 
 fn load(workload: &Workload) -> String {
-    let each = format!("{} to {} each", octets(workload.message_bytes), recipients(workload));
+    let each = format!("{} to {} each", sizes(workload), recipients(workload));
     match (workload.messages, workload.duration_limit_s) {
         (Some(number), Some(limit)) => {
             format!("{} of {each}, for at most {}", counted(number, "message"), seconds(limit))
@@ -52,31 +57,108 @@ fn load(workload: &Workload) -> String {
     }
 }
 
+/// `400 B`, or where they vary `12.4 kB in the mean (400..64k)`.
+fn sizes(workload: &Workload) -> String {
+    let mean = octets(workload.message_bytes);
+    match (&workload.sizes_varied, &workload.corpus) {
+        (Some(sizes), _) => format!("{mean} in the mean ({})", plain(&sizes.expression)),
+        (None, Some(_)) => format!("{mean} in the mean"),
+        (None, None) => mean,
+    }
+}
+
 fn recipients(workload: &Workload) -> String {
-    counted(u64::from(workload.recipients), "recipient")
+    match &workload.recipients_varied {
+        Some(varied) => format!("{} recipients", expected(varied)),
+        None => counted(u64::from(workload.recipients), "recipient"),
+    }
+}
+
+/// `1..5 (3.000 in the mean)`
+fn expected(varied: &Varied) -> String {
+    format!("{} ({} in the mean)", plain(&varied.expression), figure(varied.mean))
+}
+
+/// Where the messages came from, if not from the source's own hand.
+fn mail(workload: &Workload) -> Option<String> {
+    if let Some(made) = workload.mime_messages {
+        return Some(format!("MIME with attachments, {} picked from by seed", counted(made, "message")));
+    }
+    let corpus = workload.corpus.as_ref()?;
+    let skipped = match corpus.skipped {
+        0 => String::new(),
+        number => format!(", {} left out as not fit to be sent", count(number)),
+    };
+    let (held, bytes) = (counted(corpus.messages, "message"), octets(corpus.bytes));
+    Some(format!(
+        "{} ({}): {held} of {bytes} together{skipped}, picked from by seed",
+        plain(&corpus.path),
+        plain(&corpus.kind)
+    ))
+}
+
+fn addresses(workload: &Workload) -> Option<String> {
+    let are_usual = [&workload.from, &workload.rcpt].iter().all(|typed| USUAL_ADDRESSES.contains(&typed.as_str()));
+    (!are_usual).then(|| format!("from {} to {}", plain(&workload.from), plain(&workload.rcpt)))
+}
+
+/// What the figures leave out.
+fn warm_up(record: &Record) -> Option<String> {
+    let warm_up = record.warm_up?;
+    let (length, created) = (seconds(warm_up.length_s), counted(warm_up.created, "message"));
+    Some(format!("the first {length}: its {created} are in the ledger, and in no rate, latency or duration"))
 }
 
 fn sessions(workload: &Workload) -> String {
-    let reuse = match workload.reuse {
-        None => "connections reused without limit".to_owned(),
-        Some(1) => "a connection for each message".to_owned(),
-        Some(number) => format!("{} a connection", counted(number, "message")),
+    let reuse = match (&workload.reuse_varied, workload.reuse) {
+        (Some(varied), _) => format!("{} messages a connection", expected(varied)),
+        (None, reuse) => connections(reuse),
     };
     let commands = match workload.pipelining {
         Pipelining::Off => "one command at a time",
         Pipelining::Group => "MAIL, RCPT and DATA in one write",
         Pipelining::Stream => "a message and the next MAIL, RCPT and DATA in one write",
     };
-    format!("{} · {reuse} · {commands}", count(u64::from(workload.sessions)))
+    let think = workload.think_ms.as_ref().map_or_else(String::new, |think| {
+        format!(" · {} of rest after a message, {} in the mean", plain(&think.expression), latency(think.mean))
+    });
+    format!("{} · {reuse} · {commands}{think}", count(u64::from(workload.sessions)))
+}
+
+fn connections(reuse: Option<u64>) -> String {
+    match reuse {
+        None => "connections reused without limit".to_owned(),
+        Some(1) => "a connection for each message".to_owned(),
+        Some(number) => format!("{} a connection", counted(number, "message")),
+    }
 }
 
 fn arrival(workload: &Workload) -> String {
-    let paced = workload.rate_per_s.map_or_else(String::new, |pace| format!(" at {} msg/s", rate(pace)));
+    let paced = match workload.stages.as_slice() {
+        [] => workload.rate_per_s.map_or_else(String::new, |pace| format!(" at {} msg/s", rate(pace))),
+        stages => staged(stages),
+    };
     match workload.arrival {
         Arrival::Closed => "closed loop: the next message starts when the last is done".to_owned(),
         Arrival::Constant => format!("open loop{paced}, at even distances"),
         Arrival::Poisson => format!("open loop{paced}, at random distances (Poisson)"),
     }
+}
+
+/// ` in stages: 10.00 s at 100.0 msg/s, 60.00 s from 100.0 to 1,000 msg/s`
+fn staged(stages: &[OfferedStage]) -> String {
+    let said = |stage: &OfferedStage| {
+        let length = seconds(stage.length_s);
+        if stage.from_per_s == stage.to_per_s {
+            return format!("{length} at {} msg/s", rate(stage.from_per_s));
+        }
+        format!("{length} from {} to {} msg/s", rate(stage.from_per_s), rate(stage.to_per_s))
+    };
+    let mut listed: Vec<String> = stages.iter().take(LISTED_STAGES).map(said).collect();
+    if stages.len() > LISTED_STAGES {
+        listed.push(format!("{} more", stages.len() - LISTED_STAGES));
+    }
+    format!(" in stages: {}", listed.join(", "))
 }
 
 fn target(workload: &Workload) -> String {
@@ -99,6 +181,7 @@ fn quoted(command: &[String]) -> String {
 mod tests {
     use super::super::sample;
     use super::*;
+    use journey::record::{CorpusRow, WarmUp};
 
     #[test]
     fn the_load_is_said_in_words() {
@@ -108,6 +191,60 @@ mod tests {
         assert_eq!(target(&workload), "127.0.0.1:40001, SMTP, no TLS");
         let timed = Workload { messages: None, duration_limit_s: Some(10.0), ..workload };
         assert_eq!(load(&timed), "messages of 400 B to 1 recipient each, for 10.00 s");
+    }
+
+    fn varied(expression: &str, mean: f64) -> Option<Varied> {
+        Some(Varied { expression: expression.to_owned(), least: 1.0, mean, most: 5.0 * mean })
+    }
+
+    #[test]
+    fn what_varies_is_said_as_typed_and_with_its_mean() {
+        let workload = Workload {
+            message_bytes: 32_968,
+            sizes_varied: varied("400..64k", 32_968.0),
+            recipients_varied: varied("1..5", 3.0),
+            reuse_varied: varied("1..20", 10.5),
+            think_ms: varied("50ms..2s", 1_025.0),
+            from: "from@example.com".to_owned(),
+            rcpt: "user{0..9}@b".to_owned(),
+            ..sample::held().workload
+        };
+        let expected = "200,000 messages of 33.0 kB in the mean (400..64k) to 1..5 (3.000 in the mean) recipients each";
+        assert_eq!(load(&workload), expected);
+        let expected = "100 · 1..20 (10.50 in the mean) messages a connection · one command at a time · \
+                        50ms..2s of rest after a message, 1.02 s in the mean";
+        assert_eq!(sessions(&workload), expected);
+        assert_eq!(addresses(&workload).as_deref(), Some("from from@example.com to user{0..9}@b"));
+        assert_eq!(addresses(&sample::held().workload), None);
+    }
+
+    #[test]
+    fn a_corpus_and_mime_are_named() {
+        let corpus =
+            CorpusRow { path: "a.mbox".to_owned(), kind: "mbox".to_owned(), messages: 3, bytes: 900, skipped: 1 };
+        let workload = Workload { corpus: Some(corpus), ..sample::held().workload };
+        let expected =
+            "a.mbox (mbox): 3 messages of 900 B together, 1 left out as not fit to be sent, picked from by seed";
+        assert_eq!(mail(&workload).as_deref(), Some(expected));
+        assert_eq!(load(&workload), "200,000 messages of 400 B in the mean to 1 recipient each");
+        let workload = Workload { mime_messages: Some(64), ..sample::held().workload };
+        assert_eq!(mail(&workload).as_deref(), Some("MIME with attachments, 64 messages picked from by seed"));
+        assert_eq!(mail(&sample::held().workload), None);
+    }
+
+    #[test]
+    fn stages_and_warm_up_are_said() {
+        let stage = |from_per_s, to_per_s| OfferedStage { length_s: 10.0, from_per_s, to_per_s };
+        let stages = vec![stage(100.0, 100.0), stage(100.0, 1_000.0)];
+        let workload = Workload { arrival: Arrival::Constant, stages, ..sample::held().workload };
+        let expected =
+            "open loop in stages: 10.00 s at 100.0 msg/s, 10.00 s from 100.0 to 1,000 msg/s, at even distances";
+        assert_eq!(arrival(&workload), expected);
+        assert!(staged(&[stage(1.0, 2.0); 20]).ends_with(", 12 more"));
+        let warm = WarmUp { length_s: 5.0, created: 1_234, accepted: 1_200 };
+        let record = Record { warm_up: Some(warm), ..sample::held() };
+        let expected = "the first 5.00 s: its 1,234 messages are in the ledger, and in no rate, latency or duration";
+        assert_eq!(warm_up(&record).as_deref(), Some(expected));
     }
 
     #[test]

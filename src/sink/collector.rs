@@ -35,11 +35,16 @@ pub(super) struct Collector {
 
 impl Collector {
     /// Begins, and says where it listens.
-    pub(super) fn begin(options: SinkOptions, address: SocketAddr, http: Option<SocketAddr>) -> Result<Self> {
+    pub(super) fn begin(
+        options: SinkOptions,
+        address: SocketAddr,
+        http: Option<SocketAddr>,
+        shared: &Shared,
+    ) -> Result<Self> {
         let now = clock::now();
         let chronicle_log = Chronicle::begin(now, "delivered", options.outputs.hlog.as_deref())?;
         let telling = Telling::new(options.outputs.live);
-        let view = Arc::new(Mutex::new(View::new(options, address, now)));
+        let view = Arc::new(Mutex::new(View::new(options, address, Arc::clone(&shared.control), now)));
         let status = http.map(|http| Status::serve(http, Arc::clone(&view))).transpose()?;
         let http = status.as_ref().map(|status| status.address().to_string());
         telling.event(&Event::Listening { smtp: vec![address.to_string()], http: http.clone() });

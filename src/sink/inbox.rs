@@ -1,17 +1,24 @@
-//! What a session of the sink does with mail: read its trace, count it, answer 250.
-use super::faults::{Faults, Treatment};
+//! What a session of the sink does with mail: read its trace, count it, answer 250, or what the rules say.
+use super::conduct::{Bite, Conduct, Deed, Judgement, Moment, Seats};
+use super::control::{Armed, Control, Ruleset};
+use super::dump::{Draft, Dump, Envelope};
+use super::rules::Command;
 use journey::trace::recipient_number;
 use journey::{ClockId, Found, Mark, Phase, RunTally, SinkTally, Trace, TraceReader};
-use net::{Answer, Handler, Parting, Peer, Service, clock};
-use smtp::command::Mail;
+use net::{Answer, Appetite, Handler, Parting, Peer, Service, clock};
+use smtp::command::{Hello, Mail};
 use smtp::verdict::Verdict;
 use smtp::{Path, Reply};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// Where a message cannot be kept (RFC 5321 §4.2.3).
+static NO_ROOM: Reply = Reply::fixed("452 4.3.1 Insufficient system storage\r\n");
 
 /// A tally on its way to the collector, and the way back for it.
 pub(super) type Parcel = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
@@ -19,7 +26,9 @@ pub(super) type Parcel = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 /// What all workers share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    faults: Faults,
+    pub(super) control: Arc<Control>,
+    /// Where messages are kept.
+    dump: Option<Dump>,
     /// When the first client connected.
     first_connection: OnceLock<Duration>,
     /// Messages to end after.
@@ -29,9 +38,10 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(faults: Faults, most: Option<u64>) -> Self {
+    pub(super) fn new(control: Control, dump: Option<Dump>, most: Option<u64>) -> Self {
         Self {
-            faults,
+            control: Arc::new(control),
+            dump,
             first_connection: OnceLock::new(),
             most,
             answered: AtomicU64::new(0),
@@ -53,25 +63,27 @@ struct Books {
     tally: RefCell<Box<SinkTally>>,
     full: Sender<Parcel>,
     emptied: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
-    /// Messages begun by this worker: what chance is asked about before the trace is known.
-    begun: std::cell::Cell<u64>,
+    /// The rules in force when they were looked at last, and the version they then had.
+    rules: RefCell<Option<Arc<Ruleset>>>,
+    version: Cell<u64>,
 }
 
 impl Till {
     pub(super) fn new(shared: Arc<Shared>, full: Sender<Parcel>) -> Self {
-        let books =
-            Books { shared, tally: RefCell::default(), full, emptied: sync_channel(1), begun: std::cell::Cell::new(0) };
-        Self(Rc::new(books))
+        let (tally, rules, version) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Self(Rc::new(Books { shared, tally, full, emptied: sync_channel(1), rules, version }))
     }
 }
 
 impl Service for Till {
     type Handler = Inbox;
 
-    fn session(&self, _peer: Peer) -> Inbox {
+    fn session(&self, peer: Peer) -> Inbox {
         self.0.tally.borrow_mut().connections += 1;
         self.0.shared.first_connection.get_or_init(clock::now);
-        Inbox { books: Rc::clone(&self.0), reader: TraceReader::default(), numbers: Vec::new(), corrupt: false }
+        let side = self.0.shared.dump.is_some().then(Box::default);
+        let (reader, numbers) = (TraceReader::default(), Vec::new());
+        Inbox { books: Rc::clone(&self.0), client: peer.address, reader, numbers, side }
     }
 
     fn tick(&self, _now: Duration) {
@@ -85,11 +97,23 @@ impl Service for Till {
 /// One session's mail.
 pub(super) struct Inbox {
     books: Rc<Books>,
+    client: SocketAddr,
     reader: TraceReader,
     /// The recipients' numbers.
     numbers: Vec<u32>,
+    /// What only sessions under rules, and those whose mail is kept, have.
+    side: Option<Box<Side>>,
+}
+
+/// What a session has besides.
+#[derive(Default)]
+struct Side {
+    conduct: Option<Conduct>,
     /// The message being read is to be changed.
     corrupt: bool,
+    /// The name the client gave itself, and the message being kept.
+    hello: String,
+    draft: Option<Draft>,
 }
 
 /// A message that is whole.
@@ -97,50 +121,118 @@ struct Arrival {
     found: Found,
     numbers: Vec<u32>,
     bytes: u64,
+    deed: Deed,
+    draft: Option<Draft>,
+    /// Held until the message is answered.
+    _seats: Seats,
 }
 
 impl Handler for Inbox {
-    fn mail(&mut self, _mail: &Mail<'_>) -> Answer {
+    fn connect(&mut self, _now: Duration) -> Answer {
+        self.ruled(Command::Connect, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
+        if let Some(side) = &mut self.side {
+            side.hello = String::from_utf8_lossy(name).into_owned();
+        }
+        let command = match hello {
+            Hello::Extended => Command::Ehlo,
+            Hello::Plain => Command::Helo,
+            Hello::Lmtp => Command::Lhlo,
+        };
+        self.ruled(command, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         self.numbers.clear();
-        if self.books.shared.is_full() { Answer::Reply(Verdict::ShuttingDown.reply().clone()) } else { Answer::Yes }
+        if self.books.shared.is_full() {
+            return Answer::Reply(Verdict::ShuttingDown.reply().clone());
+        }
+        match self.ruled(Command::Mail, Some(mail.sender)) {
+            Ok(answer) => {
+                self.begin_draft(&mail.sender);
+                answer
+            }
+            Err(refusal) => refusal,
+        }
     }
 
     fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+        let answer = match self.ruled(Command::Recipient, Some(*recipient)) {
+            Ok(answer) => answer,
+            Err(refusal) => return refusal,
+        };
         self.numbers.push(recipient_number(recipient.as_bytes()));
-        Answer::Yes
+        if let Some(draft) = self.side.as_mut().and_then(|side| side.draft.as_mut()) {
+            draft.envelope().recipients.push(String::from_utf8_lossy(recipient.as_bytes()).into_owned());
+        }
+        answer
     }
 
     fn data(&mut self) -> Answer {
-        let begun = self.books.begun.get();
-        self.books.begun.set(begun + 1);
-        self.corrupt = self.books.shared.faults.corrupts(begun);
-        Answer::Yes
+        let answer = self.ruled(Command::Data, None).unwrap_or_else(|refusal| refusal);
+        if let Some(side) = &mut self.side
+            && let Some(rules) = self.books.rules()
+        {
+            side.corrupt = side.conduct.as_ref().is_some_and(|conduct| conduct.corrupts(&rules));
+        }
+        answer
     }
 
     fn block(&mut self, block: &[u8]) {
-        if std::mem::take(&mut self.corrupt) {
-            self.reader.receive(&changed(block));
-        } else {
-            self.reader.receive(block);
+        match &mut self.side {
+            None => self.reader.receive(block),
+            Some(side) => side.receive(block, &mut self.reader, self.books.shared.dump.as_ref()),
         }
     }
 
     fn message(&mut self, bytes: u64, now: Duration) -> Answer {
         let found = self.reader.finish();
-        let since = now.saturating_sub(*self.books.shared.first_connection.get().unwrap_or(&now));
-        let hold = self.books.shared.faults.hold(since);
-        if hold.is_zero() {
-            self.books.arrive(&found, &self.numbers, bytes, now);
+        if self.is_plain() {
+            self.books.arrive(&found, &self.numbers, bytes, now, 1);
             return Answer::Yes;
         }
-        let arrival = Arrival { found, numbers: std::mem::take(&mut self.numbers), bytes };
-        let books = Rc::clone(&self.books);
-        Answer::later(async move { arrive_after(hold, &books, &arrival).await })
+        self.message_beside(found, bytes, now)
+    }
+
+    fn verify(&mut self, _who: &[u8]) -> Answer {
+        self.ruled(Command::Verify, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn rset(&mut self) -> Answer {
+        self.ruled(Command::Reset, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn noop(&mut self) -> Answer {
+        self.ruled(Command::Noop, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn quit(&mut self) -> Answer {
+        self.ruled(Command::Quit, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn appetite(&mut self) -> Appetite {
+        let Some(conduct) = self.side.as_mut().and_then(|side| side.conduct.as_mut()) else { return Appetite::All };
+        match conduct.bite(clock::now) {
+            Bite::All => Appetite::All,
+            Bite::AtMost(most) => Appetite::AtMost(most),
+            Bite::NotBefore(then) => Appetite::NotBefore(then),
+            Bite::Over(deed, by) => {
+                by.act();
+                self.books.note(Command::Data, &deed, &by);
+                Appetite::Nothing(answer(deed))
+            }
+        }
     }
 
     fn reset(&mut self, why: Option<Verdict>) {
         self.numbers.clear();
         self.reader = TraceReader::default();
+        if let Some(side) = &mut self.side {
+            side.draft = None;
+            side.conduct.as_mut().map(Conduct::close);
+        }
         if let Some(verdict) = why {
             let reply = verdict.reply();
             let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
@@ -156,11 +248,138 @@ impl Handler for Inbox {
     }
 }
 
-/// Holds the answer back; only a message whose 250 is about to be written counts as delivered.
-async fn arrive_after(hold: Duration, books: &Books, arrival: &Arrival) -> Option<Reply> {
-    net::sleep(hold).await;
-    books.arrive(&arrival.found, &arrival.numbers, arrival.bytes, clock::now());
-    None
+impl Inbox {
+    /// Whether there is nothing but to count: no rules, and no mail to keep.
+    fn is_plain(&self) -> bool {
+        self.side.is_none() && self.books.shared.control.version() == 0
+    }
+
+    /// What the rules say to a command: an answer that grants it, or one that does not.
+    fn ruled(&mut self, command: Command, address: Option<Path<'_>>) -> Result<Answer, Answer> {
+        let Some(rules) = self.books.rules() else { return Ok(Answer::Yes) };
+        let Judgement { delay, deed, by } = self.judge(&rules, command, address, None, clock::now());
+        if let Some(by) = by {
+            self.books.note(command, &deed, &by);
+        }
+        let is_granted = deed == Deed::Grant;
+        let answer = held_back(delay, answer(deed));
+        if is_granted { Ok(answer) } else { Err(answer) }
+    }
+
+    fn judge(
+        &mut self,
+        rules: &Ruleset,
+        command: Command,
+        address: Option<Path<'_>>,
+        sequence: Option<u64>,
+        now: Duration,
+    ) -> Judgement {
+        let shared = &self.books.shared;
+        let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
+        let moment = Moment { command, client: self.client.ip(), address, sequence, now, since };
+        let conduct = &mut self.side.get_or_insert_default().conduct;
+        conduct.get_or_insert_with(|| Conduct::new(shared.control.number_session())).judge(rules, &moment)
+    }
+
+    /// A message of a session that has more to do than to count.
+    fn message_beside(&mut self, found: Found, bytes: u64, now: Duration) -> Answer {
+        let cut = self.side.as_mut().and_then(|side| side.conduct.as_mut()?.whole());
+        let Judgement { delay, deed, by } = match (cut, self.books.rules()) {
+            (Some((deed, by)), _) => {
+                by.act();
+                Judgement { delay: Duration::ZERO, deed, by: Some(by) }
+            }
+            (None, Some(rules)) => self.judge(&rules, Command::Dot, None, sequence(&found), now),
+            (None, None) => Judgement { delay: Duration::ZERO, deed: Deed::Grant, by: None },
+        };
+        if let Some(by) = by {
+            self.books.note(Command::Dot, &deed, &by);
+        }
+        let side = self.side.as_mut();
+        let (draft, seats) = side.map_or_else(Default::default, |side| side.close());
+        let numbers = std::mem::take(&mut self.numbers);
+        let arrival = Arrival { found, numbers, bytes, deed, draft, _seats: seats };
+        let books = Rc::clone(&self.books);
+        if delay.is_zero() {
+            return books.take_in(arrival, now);
+        }
+        // Only a message whose answer is about to be written counts.
+        Answer::eventually(async move {
+            net::sleep(delay).await;
+            books.take_in(arrival, clock::now())
+        })
+    }
+
+    /// Begins to keep a message.
+    fn begin_draft(&mut self, sender: &Path<'_>) {
+        let Some(side) = self.side.as_mut().filter(|_| self.books.shared.dump.is_some()) else { return };
+        let mut envelope = Envelope::default();
+        envelope.client = self.client.to_string();
+        envelope.hello.clone_from(&side.hello);
+        envelope.sender = String::from_utf8_lossy(sender.as_bytes()).into_owned();
+        side.draft = Some(Draft::new(envelope));
+    }
+}
+
+impl Side {
+    fn receive(&mut self, block: &[u8], reader: &mut TraceReader, dump: Option<&Dump>) {
+        if let Some(conduct) = &mut self.conduct {
+            conduct.read(block.len(), clock::now);
+        }
+        let corrupted = std::mem::take(&mut self.corrupt).then(|| changed(block));
+        let block = corrupted.as_deref().unwrap_or(block);
+        if let Some((draft, dump)) = self.draft.as_mut().zip(dump) {
+            draft.write(dump, block);
+        }
+        reader.receive(block);
+    }
+
+    /// The transaction ends: what it kept, and what it holds.
+    fn close(&mut self) -> (Option<Draft>, Seats) {
+        let seats = self.conduct.as_mut().map(Conduct::close).unwrap_or_default();
+        (self.draft.take(), seats)
+    }
+}
+
+fn held_back(delay: Duration, answer: Answer) -> Answer {
+    if delay.is_zero() {
+        return answer;
+    }
+    Answer::eventually(async move {
+        net::sleep(delay).await;
+        answer
+    })
+}
+
+/// What goes over the wire.
+fn answer(deed: Deed) -> Answer {
+    match deed {
+        Deed::Grant | Deed::Drop | Deed::Duplicate => Answer::Yes,
+        Deed::Refuse(reply) => Answer::Reply(reply),
+        Deed::HangUp(last_word) => Answer::HangUp(last_word),
+        Deed::LoseReply => Answer::HangUp(None),
+        Deed::Reset => Answer::Reset,
+    }
+}
+
+fn sequence(found: &Found) -> Option<u64> {
+    match found {
+        Found::Intact(trace) | Found::Corrupt(Some(trace)) => Some(trace.sequence),
+        Found::Absent | Found::Corrupt(None) => None,
+    }
+}
+
+/// Where an error of that command is counted. Phases are the source's: commands that it has none for go with the replies.
+fn phase(command: Command) -> Phase {
+    match command {
+        Command::Connect => Phase::Banner,
+        Command::Helo | Command::Ehlo | Command::Lhlo => Phase::Ehlo,
+        Command::Mail => Phase::Mail,
+        Command::Recipient => Phase::Rcpt,
+        Command::Data => Phase::Data,
+        Command::Dot | Command::Reset | Command::Noop | Command::Verify => Phase::Reply,
+        Command::Quit => Phase::Quit,
+    }
 }
 
 /// The block with the last octet before its line end changed: in a message of one block, one of the body.
@@ -174,18 +393,53 @@ fn changed(block: &[u8]) -> Vec<u8> {
 }
 
 impl Books {
-    /// Counts a message, as often as it was told to.
-    fn arrive(&self, found: &Found, numbers: &[u32], bytes: u64, now: Duration) {
-        let answered = self.shared.answered.fetch_add(1, Ordering::Relaxed);
-        let number = match found {
-            Found::Intact(trace) | Found::Corrupt(Some(trace)) => trace.sequence,
-            Found::Absent | Found::Corrupt(None) => answered,
+    /// The rules in force, if there are any.
+    fn rules(&self) -> Option<Arc<Ruleset>> {
+        let version = self.shared.control.version();
+        if version == 0 { None } else { self.rules_of(version) }
+    }
+
+    fn rules_of(&self, version: u64) -> Option<Arc<Ruleset>> {
+        if self.version.replace(version) != version {
+            self.rules.replace(self.shared.control.in_force());
+        }
+        self.rules.borrow().clone()
+    }
+
+    /// Counts what a rule has refused or cut, among the errors.
+    fn note(&self, command: Command, deed: &Deed, by: &Armed) {
+        let code = match deed {
+            Deed::Grant | Deed::Drop | Deed::Duplicate => return,
+            Deed::Refuse(reply) | Deed::HangUp(Some(reply)) => reply.code(),
+            Deed::HangUp(None) | Deed::LoseReply | Deed::Reset => 0,
         };
-        let times = match self.shared.faults.treatment(number) {
-            Treatment::Drop => 0,
-            Treatment::Keep => 1,
-            Treatment::Duplicate => 2,
+        let text = format!("on purpose: {}", by.rule.text());
+        self.tally.borrow_mut().errors.add(phase(command), code, &text);
+    }
+
+    /// Keeps a message and counts it, as far as it was told to, and answers.
+    fn take_in(&self, arrival: Arrival, now: Duration) -> Answer {
+        let Arrival { found, numbers, bytes, deed, draft, _seats } = arrival;
+        let times = match deed {
+            Deed::Refuse(_) | Deed::HangUp(_) | Deed::Reset => return answer(deed),
+            Deed::Drop => 0,
+            Deed::Grant | Deed::LoseReply => 1,
+            Deed::Duplicate => 2,
         };
+        if let Some((draft, dump)) = draft.filter(|_| times > 0).zip(self.shared.dump.as_ref())
+            && let Err(error) = draft.keep(dump)
+        {
+            let text = format!("the message could not be kept: {error}");
+            self.tally.borrow_mut().errors.add(Phase::Reply, NO_ROOM.code(), &text);
+            return Answer::Reply(NO_ROOM.clone());
+        }
+        self.arrive(&found, &numbers, bytes, now, times);
+        answer(deed)
+    }
+
+    /// Counts a message, so many times.
+    fn arrive(&self, found: &Found, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
+        self.shared.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
             self.count(found, numbers, bytes, now);
         }
@@ -214,6 +468,12 @@ impl Books {
         run.recipients += numbers.len() as u64;
         run.bytes += bytes;
         run.last_delivered = Some(now);
+        if trace.is_warm_up() {
+            run.warm_up_messages += 1;
+            run.warm_up_bytes += bytes;
+        } else {
+            run.last_counted = Some(now);
+        }
         for number in numbers {
             match run.units.mark(trace.sequence, *number) {
                 Mark::First => {}
@@ -222,6 +482,7 @@ impl Books {
             }
         }
         match self.created(trace, now) {
+            Some(_) if trace.is_warm_up() => {}
             Some(created) => {
                 run.delivered.record(now - created);
                 run.first_created = Some(run.first_created.map_or(created, |first| first.min(created)));

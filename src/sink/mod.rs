@@ -2,23 +2,35 @@
 //!
 //! ```text
 //! net::Server ─ session ─ Inbox (a handler) ─ Till (a worker's tally) ─→ collector ─→ live line, HTTP, record
-//!                            └ faults: what it was told to do wrong
+//!                            ├ conduct: what rules make of a command, asked of
+//!                            │   control: the rules in force ← rulebook (TOML, JSON) ← rules (the language)
+//!                            │   policies: what rules remember
+//!                            └ dump: messages kept as they came
 //! ```
 mod collector;
-mod faults;
+mod conduct;
+mod control;
+mod dump;
 mod inbox;
+mod policies;
 mod report;
+mod rulebook;
+mod rules;
 mod status;
 
 use crate::interrupt::Interrupt;
 use crate::party::Outputs;
 use anyhow::{Context, Result};
 use collector::Collector;
-pub(crate) use faults::{Faults, Stall};
+use control::Control;
+use dump::Dump;
+pub(crate) use dump::Shelf;
 use inbox::{Shared, Till};
 use journey::RunId;
 use journey::record::Record;
 use net::Server;
+pub(crate) use rulebook::Rulebook;
+pub(crate) use rules::Rule;
 use smtp::Limits;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -43,7 +55,12 @@ pub(crate) struct SinkOptions {
     pub(crate) limits: Limits,
     /// The name it gives itself.
     pub(crate) hello: String,
-    pub(crate) faults: Faults,
+    /// What it does wrong.
+    pub(crate) rules: Rulebook,
+    /// The seed of chance, where the rules say none.
+    pub(crate) seed: u64,
+    /// Where messages are kept.
+    pub(crate) dump: Option<Shelf>,
     /// The run whose messages are expected; all else is foreign.
     pub(crate) run: Option<RunId>,
     pub(crate) outputs: Outputs,
@@ -59,7 +76,9 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
     net::open_files::raise(options.sessions as u64 + SPARE_FILES);
     let interrupt = Interrupt::watch()?;
     let (full, tallies) = channel();
-    let shared = Arc::new(Shared::new(options.faults.clone(), options.messages));
+    let control = Control::new(options.rules.clone(), options.seed);
+    let dump = options.dump.clone().map(Dump::open).transpose()?;
+    let shared = Arc::new(Shared::new(control, dump, options.messages));
     let make = {
         let shared = Arc::clone(&shared);
         move || Till::new(Arc::clone(&shared), full.clone())
@@ -71,7 +90,7 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
         .sessions(options.sessions)
         .start(address)
         .with_context(|| format!("cannot listen on {address}"))?;
-    let mut collector = Collector::begin(options, server.address(), http)?;
+    let mut collector = Collector::begin(options, server.address(), http, &shared)?;
     collector.follow(&tallies, &shared, &interrupt)?;
     server.stop();
     collector.finish(&tallies)

@@ -1,16 +1,19 @@
 //! What the sink knows, as a run record: of one run, or of all mail where none has traces.
 use super::SinkOptions;
+use super::control::{self, Control};
 use crate::live::Progress;
 use crate::party;
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
 use journey::{Latencies, RunId, RunTally, Series, SinkTally, Stage};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The sink's books, and what is needed to write them up.
 pub(super) struct View {
     pub(super) options: SinkOptions,
     pub(super) address: SocketAddr,
+    pub(super) control: Arc<Control>,
     pub(super) began: Duration,
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
@@ -18,10 +21,11 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(options: SinkOptions, address: SocketAddr, now: Duration) -> Self {
+    pub(super) fn new(options: SinkOptions, address: SocketAddr, control: Arc<Control>, now: Duration) -> Self {
         Self {
             options,
             address,
+            control,
             began: now,
             total: SinkTally::default(),
             started_at: jiff::Timestamp::now(),
@@ -51,14 +55,14 @@ impl View {
             protocol: "smtp".to_owned(),
             tls: "none".to_owned(),
             target: self.address.to_string(),
-            seed: self.options.faults.seed,
+            seed: self.options.seed,
             ..Workload::default()
         };
         let mut record = party::blank_record(run, &self.options.name, self.started_at, workload);
         record.origin_ns = self.series.origin_ns();
         record.series = self.series.rows();
         record.errors = self.total.errors.rows();
-        let faults = self.options.faults.words();
+        let faults = control::words(&self.control.deeds());
         record.parties = vec![party::own_party(Role::Sink, "sink", self.options.workers, faults)];
         let nothing = RunTally::default();
         match run {

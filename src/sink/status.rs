@@ -7,10 +7,13 @@
 //! | `/ledger/RUN` | one run's counts |
 //! | `/ledger/RUN/units` | which units arrived: the bits (`journey::Ledger::read_from`) |
 //! | `/record/RUN` | one run's record (`mailrun-run/1`) |
+//! | `/rules` | the rules in force, as JSON; PUT other ones as TOML or JSON (`rulebook`) |
 use super::collector::lock;
+use super::control::{self, Deeds};
 use super::report::View;
+use super::rulebook::{LONGEST, Rulebook};
 use anyhow::{Context, Result};
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -41,6 +44,9 @@ impl Status {
             .route("/ledger/{run}", get(ledger))
             .route("/ledger/{run}/units", get(units))
             .route("/record/{run}", get(record))
+            .route("/rules", get(rules).put(put_rules))
+            // A body of the longest rules and no more.
+            .layer(DefaultBodyLimit::max(LONGEST))
             .with_state(view);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("status".to_owned()).spawn(move || {
@@ -60,6 +66,7 @@ impl Status {
 async fn status(State(view): Shared) -> Json<Value> {
     let view = lock(&view);
     let total = &view.total;
+    let deeds = view.control.deeds();
     Json(json!({
         "mailrun": env!("CARGO_PKG_VERSION"),
         "listening": view.address.to_string(),
@@ -70,7 +77,9 @@ async fn status(State(view): Shared) -> Json<Value> {
         "bytes": total.bytes,
         "untraced": total.untraced,
         "errors": total.errors.total(),
-        "faults": view.options.faults.words(),
+        "faults": control::words(&deeds),
+        "rules": deeds.iter().map(rule).collect::<Vec<_>>(),
+        "rules_version": view.control.version(),
         "runs": total.runs.iter().map(|(run, _)| run.to_string()).collect::<Vec<_>>(),
     }))
 }
@@ -105,6 +114,25 @@ async fn record(State(view): Shared, Path(run): Path<String>) -> Response {
         Ok((run, _)) => Json::<Record>(view.record(Some(run))).into_response(),
         Err(refusal) => refusal.into_response(),
     }
+}
+
+fn rule(deeds: &Deeds) -> Value {
+    json!({ "rule": deeds.rule, "acted": deeds.count, "in_force": deeds.in_force })
+}
+
+async fn rules(State(view): Shared) -> Json<Value> {
+    Json(lock(&view).control.rulebook().to_json())
+}
+
+/// Puts the rules in force, or says what is wrong with them and leaves those that are.
+async fn put_rules(State(view): Shared, text: String) -> Response {
+    let rulebook = match Rulebook::read(&text) {
+        Ok(rulebook) => rulebook,
+        Err(why) => return (StatusCode::BAD_REQUEST, Json(json!({ "error": why }))).into_response(),
+    };
+    let control = Arc::clone(&lock(&view).control);
+    control.put(rulebook);
+    Json(control.rulebook().to_json()).into_response()
 }
 
 /// Why a run cannot be shown.

@@ -1,14 +1,27 @@
-//! Envelopes, rendered once for each set of parameters that a server's EHLO calls for.
+//! Envelopes: rendered once where all messages have the same addresses and size, and else message by message into
+//! memory that a session keeps.
 use super::SourceOptions;
-use super::message::Template;
-use anyhow::{Context, Result, bail};
+use super::addresses::{Numbering, Pattern};
+use super::chance::{Chance, Purpose};
+use super::mail::{Mail, Pick};
+use anyhow::{Result, anyhow, bail};
 use journey::trace::{MAX_RECIPIENTS, recipient_number};
-use smtp::{Envelope, Extensions, Path};
+use smtp::{Envelope, Extensions};
+use std::io::Write;
 use std::sync::Arc;
 
 /// The envelopes of a run.
 #[derive(Debug)]
-pub(super) struct Envelopes {
+pub(super) enum Envelopes {
+    /// The same for every message.
+    Same(Same),
+    /// Each message has its own.
+    Drawn(Drawn),
+}
+
+/// One set of addresses, one size.
+#[derive(Debug)]
+pub(super) struct Same {
     /// By which parameters they have: bit 0 SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8.
     variants: [Arc<Envelope>; 8],
     needs_eight_bit: bool,
@@ -17,80 +30,301 @@ pub(super) struct Envelopes {
     numbers: Vec<u32>,
 }
 
+/// Addresses by pattern, or sizes or numbers of recipients that vary.
+#[derive(Debug)]
+pub(super) struct Drawn {
+    sender: Pattern,
+    recipient: Pattern,
+    numbering: Numbering,
+    seed: u64,
+}
+
+/// What a message's envelope depends on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Occasion<'a> {
+    /// The message's number.
+    pub(super) number: u64,
+    pub(super) recipients: u32,
+    pub(super) pick: Pick,
+    /// What the server offers.
+    pub(super) extensions: &'a Extensions,
+}
+
+/// An envelope, and what the ledger calls its only recipient.
+#[derive(Clone, Debug)]
+pub(super) struct Addressed {
+    pub(super) envelope: Arc<Envelope>,
+    pub(super) only_number: u32,
+}
+
+/// A session's own memory for envelopes: one is with the protocol while the other is written.
+#[derive(Debug, Default)]
+pub(super) struct Drafts {
+    envelopes: [Option<Arc<Envelope>>; 2],
+    turn: usize,
+    /// The sender, each recipient, the parameters of MAIL.
+    text: Vec<u8>,
+    /// Where each of these ends.
+    ends: Vec<usize>,
+}
+
+/// Which parameters of MAIL the server understands and the message has something to say in.
+#[derive(Clone, Copy, Debug)]
+struct Parameters {
+    size: Option<u64>,
+    eight_bit: bool,
+    /// SMTPUTF8, if any address needs it.
+    utf8: bool,
+}
+
 impl Envelopes {
-    pub(super) fn new(options: &SourceOptions, template: &Template) -> Result<Self> {
-        let recipients = recipients(&options.recipient, options.recipients)?;
-        Path::mailbox(options.from.as_bytes()).with_context(|| format!("--from {}", options.from))?;
-        let render = |bits: usize| {
-            let size = format!("SIZE={}", template.bytes);
-            let words = [(1, size.as_str()), (2, "BODY=8BITMIME"), (4, "SMTPUTF8")];
-            let chosen: Vec<&str> = words.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| *word).collect();
-            Envelope::new(&options.from, &chosen.join(" "), recipients.iter().map(String::as_str)).map(Arc::new)
-        };
-        let variants: Vec<_> = (0..8).map(render).collect::<Result<_, _>>()?;
-        Ok(Self {
-            variants: variants.try_into().expect("eight were made"),
-            needs_eight_bit: template.is_eight_bit,
-            needs_utf8: !options.from.is_ascii() || !options.recipient.is_ascii(),
-            numbers: recipients.iter().map(|recipient| recipient_number(recipient.as_bytes())).collect(),
-        })
+    pub(super) fn new(options: &SourceOptions, mail: &Mail) -> Result<Self> {
+        let most = options.recipients.most();
+        if !(1..=u64::from(MAX_RECIPIENTS)).contains(&most) || options.recipients.least() == 0 {
+            bail!(
+                "--recipients {}: a message has at least one, and the ledger tells {MAX_RECIPIENTS} apart",
+                options.recipients.expression()
+            );
+        }
+        let numbering = options.recipient.numbering(most);
+        options.recipient.check(numbering).map_err(|why| anyhow!("--rcpt {why}"))?;
+        if options.recipient.literal() == Some("") {
+            bail!("--rcpt: a message has a recipient");
+        }
+        let (sender, recipient) = (options.from.clone(), options.recipient.clone());
+        let drawn = Drawn { sender, recipient, numbering, seed: options.seed };
+        match (mail.same(), options.recipients.only()) {
+            (Some(template), Some(count)) if drawn.is_literal() => {
+                let is_eight_bit = template.is_eight_bit;
+                Ok(Self::Same(drawn.rendered_once(count as u32, template.bytes, is_eight_bit)))
+            }
+            _ => Ok(Self::Drawn(drawn)),
+        }
     }
 
+    /// The one for that message.
+    pub(super) fn address(&self, occasion: Occasion<'_>, drafts: &mut Drafts) -> Addressed {
+        match self {
+            Self::Same(same) => Addressed { envelope: Arc::clone(same.choose(occasion.extensions)), only_number: 0 },
+            Self::Drawn(drawn) => drawn.address(occasion, drafts),
+        }
+    }
+
+    /// The ledger's number of the recipient at that place of an envelope.
+    pub(super) fn number(&self, place: usize, only_number: u32) -> u32 {
+        match self {
+            Self::Same(same) => same.numbers[place],
+            Self::Drawn(Drawn { numbering: Numbering::Bare, .. }) => only_number,
+            Self::Drawn(_) => place as u32,
+        }
+    }
+}
+
+impl Same {
     /// The one for a server that offers `extensions`.
-    pub(super) fn choose(&self, extensions: &Extensions) -> &Arc<Envelope> {
+    fn choose(&self, extensions: &Extensions) -> &Arc<Envelope> {
         let eight_bit = extensions.eight_bit_mime && self.needs_eight_bit;
         let utf8 = extensions.smtp_utf8 && self.needs_utf8;
         &self.variants[usize::from(extensions.size.is_some()) | usize::from(eight_bit) << 1 | usize::from(utf8) << 2]
     }
+}
 
-    /// The ledger's number of the recipient at that place of the envelope.
-    pub(super) fn number(&self, place: usize) -> u32 {
-        self.numbers[place]
+impl Drawn {
+    fn is_literal(&self) -> bool {
+        self.sender.literal().is_some() && self.recipient.literal().is_some()
     }
 
-    /// How many recipients a message has.
-    pub(super) fn recipients(&self) -> usize {
-        self.numbers.len()
+    /// All that can be asked for, where no message differs.
+    fn rendered_once(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> Same {
+        let mut drafts = Drafts::default();
+        let variants = std::array::from_fn(|bits| {
+            let size = (bits & 1 != 0).then_some(bytes);
+            self.draft(0, recipients, Parameters { size, eight_bit: bits & 2 != 0, utf8: bits & 4 != 0 }, &mut drafts);
+            Arc::new(drafts.envelope())
+        });
+        Same {
+            variants,
+            needs_eight_bit: is_eight_bit,
+            needs_utf8: !drafts.text.is_ascii(),
+            numbers: drafts.recipients().map(recipient_number).collect(),
+        }
+    }
+
+    fn address(&self, occasion: Occasion<'_>, drafts: &mut Drafts) -> Addressed {
+        let Occasion { number, recipients, pick, extensions } = occasion;
+        let parameters = Parameters {
+            size: extensions.size.is_some().then_some(pick.bytes),
+            eight_bit: extensions.eight_bit_mime && pick.is_eight_bit,
+            utf8: extensions.smtp_utf8,
+        };
+        self.draft(number, recipients, parameters, drafts);
+        let only_number = drafts.recipients().next().map_or(0, recipient_number);
+        Addressed { envelope: drafts.keep(), only_number }
+    }
+
+    /// Writes the message's addresses and parameters down.
+    fn draft(&self, number: u64, recipients: u32, parameters: Parameters, drafts: &mut Drafts) {
+        let Drafts { text, ends, .. } = drafts;
+        text.clear();
+        ends.clear();
+        self.sender.write(&mut Chance::new(self.seed, Purpose::Sender, number), Numbering::Bare, 0, text);
+        ends.push(text.len());
+        let mut chance = Chance::new(self.seed, Purpose::Recipient, number);
+        for place in 0..recipients {
+            self.recipient.write(&mut chance, self.numbering, place, text);
+            ends.push(text.len());
+        }
+        let utf8 = parameters.utf8 && !text.is_ascii();
+        Parameters { utf8, ..parameters }.write(text);
+        ends.push(text.len());
     }
 }
 
-/// The addresses of a message: the one given, or that many numbered ones. The number ends the local part, behind a
-/// `+` where the local part ends in a digit already.
-fn recipients(pattern: &str, count: u32) -> Result<Vec<String>> {
-    Path::mailbox(pattern.as_bytes()).with_context(|| format!("--rcpt {pattern}"))?;
-    match count {
-        0 => bail!("--recipients 0: a message has at least one recipient"),
-        1 => Ok(vec![pattern.to_owned()]),
-        2..=MAX_RECIPIENTS => {
-            let (local, domain) = pattern.rsplit_once('@').unwrap_or((pattern, ""));
-            let at = if domain.is_empty() { "" } else { "@" };
-            let plus = if local.ends_with(|c: char| c.is_ascii_digit()) { "+" } else { "" };
-            Ok((0..count).map(|number| format!("{local}{plus}{number}{at}{domain}")).collect())
+impl Parameters {
+    fn write(self, text: &mut Vec<u8>) {
+        let start = text.len();
+        if let Some(bytes) = self.size {
+            write!(text, "SIZE={bytes}").expect("a vector takes all");
         }
-        _ => bail!("--recipients {count}: the ledger tells {MAX_RECIPIENTS} apart"),
+        for (is_wanted, word) in [(self.eight_bit, "BODY=8BITMIME"), (self.utf8, "SMTPUTF8")] {
+            if is_wanted {
+                text.extend_from_slice(if text.len() > start { b" " } else { b"" });
+                text.extend_from_slice(word.as_bytes());
+            }
+        }
+    }
+}
+
+impl Drafts {
+    fn sender(&self) -> &[u8] {
+        &self.text[..self.ends[0]]
+    }
+
+    fn recipients(&self) -> impl Iterator<Item = &[u8]> {
+        let last = self.ends.len() - 1;
+        self.ends[..last].windows(2).map(|pair| &self.text[pair[0]..pair[1]])
+    }
+
+    fn parameters(&self) -> &[u8] {
+        &self.text[self.ends[self.ends.len() - 2]..]
+    }
+
+    /// What was drafted, in memory that a session has used before: the one envelope that the protocol does not hold.
+    fn keep(&mut self) -> Arc<Envelope> {
+        self.turn ^= 1;
+        let mut kept = self.envelopes[self.turn].take();
+        match kept.as_mut().and_then(Arc::get_mut) {
+            Some(envelope) => self.write(envelope),
+            None => kept = Some(Arc::new(self.envelope())),
+        }
+        let envelope = kept.expect("it was there or has been made");
+        self.envelopes[self.turn] = Some(Arc::clone(&envelope));
+        envelope
+    }
+
+    /// What was drafted, in new memory.
+    fn envelope(&self) -> Envelope {
+        let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
+        self.write(&mut envelope);
+        envelope
+    }
+
+    fn write(&self, envelope: &mut Envelope) {
+        let written = envelope.rewrite(self.sender(), self.parameters(), self.recipients());
+        written.expect("every address that a pattern gives was checked before the run");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
-    #[test]
-    fn each_recipient_has_a_number_that_the_sink_reads_back() {
-        for pattern in ["to@example.com", "bob7@example.com", "to+@example.com"] {
-            let all = recipients(pattern, 120).unwrap();
-            let numbers: Vec<u32> = all.iter().map(|address| recipient_number(address.as_bytes())).collect();
-            assert_eq!(numbers, (0..120).collect::<Vec<_>>(), "{pattern}");
-        }
-        assert_eq!(recipients("bob7@example.com", 1).unwrap(), ["bob7@example.com"]);
-        assert_eq!(recipients("a@b", 2).unwrap(), ["a0@b", "a1@b"]);
+    fn drawn(from: &str, rcpt: &str, most: u64) -> Drawn {
+        let recipient = Pattern::parse(rcpt).unwrap();
+        let numbering = recipient.numbering(most);
+        Drawn { sender: Pattern::parse(from).unwrap(), numbering, recipient, seed: 1 }
+    }
+
+    fn extensions(lines: &str) -> Extensions {
+        Extensions::parse(std::iter::once("me").chain(lines.lines()).map(str::as_bytes))
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
-        assert!(recipients("nobody", 1).is_err());
-        assert!(recipients("a@b", 0).is_err());
-        assert!(recipients("a@b", 2000).is_err());
-        assert!(recipients("a@b>\r\nDATA", 1).is_err());
+    fn each_recipient_has_a_number_that_the_sink_reads_back() {
+        for rcpt in ["to@example.com", "bob7@example.com", "to+@example.com", "user{0..9999}@{a,b}.example"] {
+            let same = drawn("", rcpt, 120).rendered_once(120, 400, false);
+            assert_eq!(same.numbers, (0..120).collect::<Vec<_>>(), "{rcpt}");
+        }
+        let one = drawn("from@example.com", "bob7@example.com", 1).rendered_once(1, 400, false);
+        assert_eq!(one.variants[0].recipient(0), b"RCPT TO:<bob7@example.com>\r\n");
+        assert_eq!(one.numbers, [7]);
+        let two = drawn("a@b", "a@b", 2).rendered_once(2, 400, false);
+        assert_eq!(
+            [two.variants[1].recipient(0), two.variants[1].recipient(1)],
+            [b"RCPT TO:<a0@b>\r\n", b"RCPT TO:<a1@b>\r\n"]
+        );
+    }
+
+    #[test]
+    fn parameters_are_said_where_the_server_offers_them() {
+        let same = drawn("jürgen@example.com", "to@example.com", 1).rendered_once(1, 400, true);
+        for (offered, expected) in [
+            ("", "MAIL FROM:<jürgen@example.com>\r\n"),
+            ("SIZE 1000", "MAIL FROM:<jürgen@example.com> SIZE=400\r\n"),
+            ("SIZE\n8BITMIME\nSMTPUTF8", "MAIL FROM:<jürgen@example.com> SIZE=400 BODY=8BITMIME SMTPUTF8\r\n"),
+            ("SMTPUTF8", "MAIL FROM:<jürgen@example.com> SMTPUTF8\r\n"),
+        ] {
+            assert_eq!(same.choose(&extensions(offered)).mail(), expected.as_bytes(), "{offered}");
+        }
+    }
+
+    #[test]
+    fn a_drawn_envelope_is_written_where_another_was() {
+        let drawn = drawn("bounce-{0..9}@example.com", "user{0..9999}@{a,b}.example", 3);
+        let mut drafts = Drafts::default();
+        let mut held: Option<Arc<Envelope>> = None;
+        let mut memory = BTreeSet::new();
+        let offered = extensions("SIZE\n8BITMIME");
+        for number in 0..100 {
+            let pick = Mail::Same(template()).pick(number);
+            let occasion = Occasion { number, recipients: 1 + number as u32 % 3, pick, extensions: &offered };
+            let addressed = drawn.address(occasion, &mut drafts);
+            memory.insert(Arc::as_ptr(&addressed.envelope));
+            let fresh = drawn.address(occasion, &mut Drafts::default());
+            assert_eq!(addressed.envelope, fresh.envelope, "message {number} is the same wherever it is written");
+            assert_eq!(addressed.envelope.recipients(), 1 + number as usize % 3);
+            assert!(addressed.envelope.mail().ends_with(b"@example.com> SIZE=109\r\n"), "{addressed:?}");
+            // The protocol keeps the last one until it is given the next.
+            held = Some(addressed.envelope);
+        }
+        assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());
+    }
+
+    fn template() -> crate::source::message::Template {
+        use crate::source::message::{Clock, Identity, Stamp, Template};
+        let stamp = Stamp::new(journey::RunId([1; 16]), crate::source::Trace::On, Clock::Monotonic);
+        Template::new(stamp, b"a: b\r\n\r\n", b".", Identity::AsItIs)
+    }
+
+    #[test]
+    fn an_only_recipient_is_what_the_sink_takes_it_for() {
+        let offered = extensions("");
+        for (rcpt, bare) in [("u{1..9}@b", true), ("u{0..9999}@b", false), ("u{00000..00009}@b", true)] {
+            let envelopes = Envelopes::Drawn(drawn("", rcpt, 1));
+            for number in 0..50 {
+                let pick = Mail::Same(template()).pick(number);
+                let occasion = Occasion { number, recipients: 1, pick, extensions: &offered };
+                let addressed = envelopes.address(occasion, &mut Drafts::default());
+                let line = String::from_utf8(addressed.envelope.recipient(0).to_vec()).unwrap();
+                let address = line.trim_start_matches("RCPT TO:<").trim_end_matches(">\r\n");
+                assert_eq!(
+                    envelopes.number(0, addressed.only_number),
+                    recipient_number(address.as_bytes()),
+                    "{address}"
+                );
+                assert_eq!(!address.contains('+'), bare, "{address}");
+            }
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! The message: rendered, dot-stuffed and checksummed once; sequence number, time and Message-ID patched in place.
-use super::{SourceOptions, Trace as Tracing};
+use super::Trace as Tracing;
+use super::corpus::Letter;
 use crate::party;
 use anyhow::{Context, Result, bail};
-use journey::{RunId, Trace, trace};
+use journey::{ClockId, RunId, Trace, trace};
 use net::{Outbox, clock};
 use smtp::data;
-use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +16,8 @@ const LINE_BYTES: usize = 80;
 const COPIED_BYTES: usize = 16 * 1024;
 /// Digits of the sequence number in a Message-ID.
 const ID_DIGITS: usize = 16;
+/// What stands before them.
+const MESSAGE_ID: &[u8] = b"Message-ID: <";
 
 /// Which clock a trace's time is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,73 +28,191 @@ pub(super) enum Clock {
     Wall,
 }
 
+/// What the messages of a run are marked with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp {
+    run: RunId,
+    traced: Tracing,
+    clock: ClockId,
+    /// What to add to the monotonic clock to get the trace's time.
+    clock_offset: Duration,
+}
+
+impl Stamp {
+    pub(super) fn new(run: RunId, traced: Tracing, clock: Clock) -> Self {
+        let (clock, clock_offset) = match clock {
+            Clock::Monotonic => (party::monotonic_clock(), Duration::ZERO),
+            Clock::Wall => (party::wall_clock(), clock::wall().saturating_sub(clock::now())),
+        };
+        Self { run, traced, clock, clock_offset }
+    }
+
+    /// Octets that it adds to a message.
+    pub(super) fn bytes(&self) -> usize {
+        if self.traced == Tracing::On { Trace::HEADER_BYTES } else { 0 }
+    }
+}
+
+/// The beginning of a message: the trace and header fields, with what changes from message to message patched in place.
+#[derive(Debug)]
+struct Head {
+    octets: Vec<u8>,
+    stamp: Stamp,
+    /// Where the Message-ID's digits are.
+    id_at: Option<usize>,
+}
+
+impl Head {
+    /// `headers` are dot-stuffed already; `checksum` is the body's.
+    fn new(stamp: Stamp, checksum: u32, headers: &[u8], identity: Identity) -> Self {
+        let mut octets = vec![0; stamp.bytes()];
+        if stamp.traced == Tracing::On {
+            let Stamp { run, clock, .. } = stamp;
+            Trace { run, sequence: 0, created: Duration::ZERO, clock, checksum }.write(&mut octets);
+        }
+        let id_at = memchr::memmem::find(headers, MESSAGE_ID)
+            .filter(|_| identity == Identity::Patched)
+            .map(|at| at + MESSAGE_ID.len() + octets.len());
+        octets.extend_from_slice(headers);
+        Self { octets, stamp, id_at }
+    }
+
+    /// Appends it with that number and time; gives what was appended.
+    fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
+        let start = bytes.len();
+        bytes.extend_from_slice(&self.octets);
+        let head = &mut bytes[start..];
+        if self.stamp.traced == Tracing::On {
+            Trace::patch(&mut head[..Trace::HEADER_BYTES], sequence, since + self.stamp.clock_offset);
+        }
+        if let Some(at) = self.id_at {
+            write_hex(&mut head[at..at + ID_DIGITS], sequence);
+        }
+        head
+    }
+}
+
+/// Whether each message gets a Message-ID of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Identity {
+    /// It does: the digits of the first Message-ID are the sequence number.
+    Patched,
+    /// The one that it brought, if any.
+    AsItIs,
+}
+
 /// A message to be sent many times.
 #[derive(Debug)]
 pub(super) struct Template {
-    /// The header block with its empty line.
-    head: Vec<u8>,
+    head: Head,
     /// The body, dot-stuffed, and the end of data.
     rest: Arc<[u8]>,
     /// Octets of the message as the receiver sees it: unstuffed, without the end of data.
     pub(super) bytes: u64,
     /// Whether it holds octets above 127.
     pub(super) is_eight_bit: bool,
-    traced: Tracing,
-    /// Where in `head` the Message-ID's digits are.
-    id_at: Option<usize>,
-    /// What to add to the monotonic clock to get the trace's time.
-    clock_offset: Duration,
 }
 
 impl Template {
-    pub(super) fn new(options: &SourceOptions, run: RunId, now: jiff::Timestamp, clock: Clock) -> Result<Self> {
-        let (headers, body) = match &options.file {
-            Some(path) => read_message(path)?,
-            None => generate(options, run, now)?,
-        };
-        let mut head = vec![0; if options.trace == Tracing::On { Trace::HEADER_BYTES } else { 0 }];
-        let id_at = memchr::memmem::find(&headers, b"Message-ID: <")
-            .filter(|_| options.file.is_none())
-            .map(|at| at + "Message-ID: <".len() + head.len());
-        let (clock, clock_offset) = match clock {
-            Clock::Monotonic => (party::monotonic_clock(), Duration::ZERO),
-            Clock::Wall => (party::wall_clock(), clock::wall().saturating_sub(clock::now())),
-        };
-        if options.trace == Tracing::On {
-            let checksum = trace::checksum(&body);
-            Trace { run, sequence: 0, created: Duration::ZERO, clock, checksum }.write(&mut head);
-        }
-        head.extend_from_slice(&headers);
-        let mut rest = Vec::with_capacity(body.len() + 3);
-        data::stuff(&body, &mut rest);
+    /// Of a header block with its empty line, and a body.
+    pub(super) fn new(stamp: Stamp, headers: &[u8], body: &[u8], identity: Identity) -> Self {
+        let (mut stuffed, mut rest) = (Vec::with_capacity(headers.len()), Vec::with_capacity(body.len() + 3));
+        data::stuff(headers, &mut stuffed);
+        data::stuff(body, &mut rest);
         rest.extend_from_slice(data::END);
-        Ok(Self {
-            bytes: (head.len() + body.len()) as u64,
-            is_eight_bit: !(head.is_ascii() && body.is_ascii()),
-            head,
+        Self {
+            head: Head::new(stamp, trace::checksum(body), &stuffed, identity),
             rest: rest.into(),
-            traced: options.trace,
-            id_at,
-            clock_offset,
-        })
+            bytes: (stamp.bytes() + headers.len() + body.len()) as u64,
+            is_eight_bit: !(headers.is_ascii() && body.is_ascii()),
+        }
+    }
+
+    /// Of a message that is dot-stuffed already.
+    pub(super) fn of_letter(stamp: Stamp, letter: Letter) -> Self {
+        Self {
+            head: Head::new(stamp, letter.checksum, &letter.headers, Identity::AsItIs),
+            rest: letter.rest,
+            bytes: letter.bytes + stamp.bytes() as u64,
+            is_eight_bit: letter.is_eight_bit,
+        }
     }
 
     /// The message with that number and time, and the end of data.
     pub(super) fn render(&self, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let bytes = outbox.bytes();
-        let start = bytes.len();
-        bytes.extend_from_slice(&self.head);
-        let head = &mut bytes[start..];
-        if self.traced == Tracing::On {
-            Trace::patch(&mut head[..Trace::HEADER_BYTES], sequence, since + self.clock_offset);
-        }
-        if let Some(at) = self.id_at {
-            write_hex(&mut head[at..at + ID_DIGITS], sequence);
-        }
+        self.head.render(sequence, since, bytes);
         if self.rest.len() <= COPIED_BYTES {
             bytes.extend_from_slice(&self.rest);
         } else {
             outbox.append_shared(&self.rest);
+        }
+    }
+}
+
+/// Messages of many sizes that are the beginnings of one long body: cut at a line end, whose checksum is known, with a
+/// header line to make up the rest. Nothing of it is rendered or summed up message by message.
+#[derive(Debug)]
+pub(super) struct CutToSize {
+    head: Head,
+    /// Lines of [`LINE_BYTES`].
+    body: Arc<[u8]>,
+    /// The checksum of the first n lines.
+    checksums: Vec<u32>,
+}
+
+/// Makes up the octets that whole lines leave: from 11, which is the shortest that has something in it.
+const FILLER: &[u8; 91] =
+    b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
+const SHORTEST_FILLER: usize = 11;
+
+impl CutToSize {
+    /// `fields` are the header block without its empty line; `most` is the longest message that will be asked for.
+    pub(super) fn new(stamp: Stamp, fields: &[u8], most: usize) -> Self {
+        let lines = most.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
+        let body = filling(lines * LINE_BYTES);
+        let mut checksum = trace::Checksum::default();
+        let sums = body.chunks_exact(LINE_BYTES).map(|line| {
+            checksum.update(line);
+            checksum.value()
+        });
+        let checksums = std::iter::once(trace::Checksum::default().value()).chain(sums).collect();
+        Self { head: Head::new(stamp, 0, fields, Identity::Patched), body: body.into(), checksums }
+    }
+
+    /// The shortest message that it can make.
+    pub(super) fn least(stamp: Stamp, fields: &[u8]) -> usize {
+        stamp.bytes() + fields.len() + 2 + LINE_BYTES
+    }
+
+    /// The message of that size, with that number and time, and the end of data.
+    pub(super) fn render(&self, size: u64, sequence: u64, since: Duration, outbox: &mut Outbox) {
+        let (lines, filler) = self.cut(size);
+        let bytes = outbox.bytes();
+        let head = self.head.render(sequence, since, bytes);
+        if self.head.stamp.traced == Tracing::On {
+            Trace::patch_checksum(&mut head[..Trace::HEADER_BYTES], self.checksums[lines]);
+        }
+        if filler > 0 {
+            bytes.extend_from_slice(&FILLER[..filler - 2]);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"\r\n");
+        let length = lines * LINE_BYTES;
+        if length <= COPIED_BYTES {
+            bytes.extend_from_slice(&self.body[..length]);
+        } else {
+            outbox.append_beginning(&self.body, length);
+        }
+        outbox.bytes().extend_from_slice(data::END);
+    }
+
+    /// How many lines of the body, and how many octets of filler, make a message of that size.
+    fn cut(&self, size: u64) -> (usize, usize) {
+        let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.head.octets.len() + 2);
+        match (room / LINE_BYTES, room % LINE_BYTES) {
+            (lines, filler) if filler == 0 || filler >= SHORTEST_FILLER || lines == 0 => (lines, filler),
+            (lines, filler) => (lines - 1, filler + LINE_BYTES),
         }
     }
 }
@@ -104,25 +224,34 @@ fn write_hex(digits: &mut [u8], mut number: u64) {
     }
 }
 
-/// Header block and body of a generated message of the size asked for.
-fn generate(options: &SourceOptions, run: RunId, now: jiff::Timestamp) -> Result<(Vec<u8>, Vec<u8>)> {
-    let mut headers = format!("From: <{}>\r\nTo: <{}>\r\n", options.from, options.recipient);
+/// A Message-ID whose digits are to be patched.
+pub(super) fn blank_id(run: RunId) -> String {
+    format!("<{}.{}@mailrun>", "0".repeat(ID_DIGITS), &run.to_string()[..8])
+}
+
+/// The date as a header field has it.
+pub(super) fn date(now: jiff::Timestamp) -> Result<String> {
     let date = now.to_zoned(jiff::tz::TimeZone::system());
-    let date = jiff::fmt::rfc2822::to_string(&date).context("the year is not of four digits")?;
-    write!(headers, "Date: {date}\r\nMessage-ID: <{}.{}@mailrun>\r\n", "0".repeat(ID_DIGITS), &run.to_string()[..8])?;
-    if let Some(subject) = &options.subject {
-        if subject.contains(['\r', '\n', '\0']) {
-            bail!("--subject holds a line end");
-        }
-        write!(headers, "Subject: {subject}\r\n")?;
-    }
-    headers.push_str("\r\n");
-    let traced = if options.trace == Tracing::On { Trace::HEADER_BYTES } else { 0 };
-    let overhead = traced + headers.len();
-    let size = usize::try_from(options.size).context("--size is beyond this machine's memory")?;
+    jiff::fmt::rfc2822::to_string(&date).context("the year is not of four digits")
+}
+
+/// The header fields of a generated message, without the empty line.
+pub(super) fn fields(from: &str, to: &str, subject: Option<&str>, date: &str, id: &str) -> String {
+    let subject = subject.map_or_else(String::new, |subject| format!("Subject: {subject}\r\n"));
+    format!("From: <{from}>\r\nTo: <{to}>\r\nDate: {date}\r\nMessage-ID: {id}\r\n{subject}")
+}
+
+/// A generated message of that size; `fields` are as [`fields`] gives them.
+///
+/// # Errors
+/// If it would have no room for its header.
+pub(super) fn generate(stamp: Stamp, fields: &str, size: u64) -> Result<Template> {
+    let headers = format!("{fields}\r\n");
+    let overhead = stamp.bytes() + headers.len();
+    let size = usize::try_from(size).context("--size is beyond this machine's memory")?;
     match size.checked_sub(overhead) {
         None | Some(1) => bail!("--size {size} is too small: header, trace and a line need {} octets", overhead + 2),
-        Some(room) => Ok((headers.into_bytes(), filling(room))),
+        Some(room) => Ok(Template::new(stamp, headers.as_bytes(), &filling(room), Identity::Patched)),
     }
 }
 
@@ -144,7 +273,7 @@ fn filling(bytes: usize) -> Vec<u8> {
 }
 
 /// Header block and body of a message file. Line ends become `<CRLF>`.
-fn read_message(path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
+pub(super) fn read_message(path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     if text.contains(&0) {
         bail!("{} holds NUL, which no message may (RFC 5322 §4)", path.display());
@@ -179,6 +308,55 @@ mod tests {
             assert_eq!(data::with_crlf(&body), body, "{bytes}");
             assert!(long_line(&body).is_none());
         }
+    }
+
+    fn stamp() -> Stamp {
+        Stamp::new(RunId([7; 16]), Tracing::On, Clock::Monotonic)
+    }
+
+    /// What a receiver makes of an outbox with one message in it.
+    fn received(outbox: &mut Outbox) -> Vec<u8> {
+        let wire = outbox.to_vec();
+        let (mut reader, mut input, mut content) = (data::DataReader::new(1_000), wire.as_slice(), Vec::new());
+        while let Some(piece) = reader.next(&mut input) {
+            match piece {
+                data::Piece::Content(bytes) => content.extend_from_slice(bytes),
+                data::Piece::End => break,
+            }
+        }
+        assert!(input.is_empty() && reader.flaw().is_none());
+        content
+    }
+
+    #[test]
+    fn a_message_cut_to_size_has_that_size_and_its_checksum() {
+        let fields = fields("a@b", "c@d", None, "Sat, 21 Nov 2026 09:30:00 +0000", &blank_id(RunId([7; 16])));
+        let least = CutToSize::least(stamp(), fields.as_bytes());
+        let cut = CutToSize::new(stamp(), fields.as_bytes(), 70_000);
+        let mut reader = journey::TraceReader::default();
+        for size in (least..least + 400).chain([16_000, 17_000, 65_536, 70_000]) {
+            let mut outbox = Outbox::default();
+            cut.render(size as u64, 9, Duration::from_secs(1), &mut outbox);
+            let content = received(&mut outbox);
+            assert_eq!(content.len(), size);
+            reader.receive(&content);
+            match reader.finish() {
+                journey::Found::Intact(found) => assert_eq!((found.sequence, found.created.as_secs()), (9, 1)),
+                other => panic!("{size}: {other:?}"),
+            }
+            let text = String::from_utf8(content).unwrap();
+            assert!(text.contains("Message-ID: <0000000000000009.07070707@mailrun>"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_header_line_of_a_dot_is_stuffed_too() {
+        let template = Template::new(stamp(), b".\r\n.x: y\r\n\r\n", b".\r\n", Identity::AsItIs);
+        let mut outbox = Outbox::default();
+        template.render(0, Duration::ZERO, &mut outbox);
+        let content = received(&mut outbox);
+        assert!(content.ends_with(b"\r\n.\r\n.x: y\r\n\r\n.\r\n"), "{}", content.escape_ascii());
+        assert_eq!(content.len() as u64, template.bytes);
     }
 
     #[test]

@@ -6,27 +6,43 @@
 //!   message, envelopes (what)        ▼
 //!                                collector ─→ live line, series, interval log, record
 //! ```
+mod addresses;
+mod chance;
 mod collector;
+mod corpus;
 mod envelopes;
+mod lines;
+mod mail;
 mod message;
+mod mime;
 mod pacing;
 mod plan;
 mod report;
 mod sender;
 mod session;
+mod spread;
+mod stages;
 mod worker;
+
+pub(crate) use addresses::Pattern;
+pub(crate) use corpus::{CorpusOptions, Unfit};
+pub(crate) use spread::Spread;
+pub(crate) use stages::{Offer, RateStage};
 
 use crate::interrupt::Interrupt;
 use crate::party::Outputs;
+use crate::reach::is_local;
 use anyhow::{Context, Result, bail};
+use chance::Purpose;
 use collector::Collector;
 use envelopes::Envelopes;
 use journey::RunId;
 use journey::record::{Arrival, Pipelining, Record, Workload};
-use message::Template;
+use mail::{About, Mail, Prepared};
+use message::Stamp;
 use net::clock;
 use plan::Plan;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,17 +60,26 @@ pub(crate) struct SourceOptions {
     pub(crate) duration: Option<Duration>,
     pub(crate) sessions: u32,
     pub(crate) workers: usize,
-    /// Octets of a message; ignored with `file`.
-    pub(crate) size: u64,
-    pub(crate) recipients: u32,
+    /// Octets of a message; `None` for what is usual. Ignored with `file` and `corpus`.
+    pub(crate) sizes: Option<Spread>,
+    /// Recipients of a message.
+    pub(crate) recipients: Spread,
     /// Messages a connection carries; `None` for as many as there are.
-    pub(crate) reuse: Option<u64>,
+    pub(crate) reuse: Option<Spread>,
+    /// How long a session rests after a message, in nanoseconds.
+    pub(crate) think: Option<Spread>,
     pub(crate) pipelining: Pipelining,
-    pub(crate) from: String,
-    pub(crate) recipient: String,
+    pub(crate) from: Pattern,
+    pub(crate) recipient: Pattern,
     pub(crate) subject: Option<String>,
     pub(crate) file: Option<PathBuf>,
-    pub(crate) rate_per_s: Option<f64>,
+    pub(crate) corpus: Option<CorpusOptions>,
+    /// Generated messages are MIME with attachments.
+    pub(crate) mime: bool,
+    /// Open loop: what is offered whatever the server does.
+    pub(crate) offer: Option<Offer>,
+    /// How long at the beginning messages are not timed.
+    pub(crate) warm_up: Option<Duration>,
     pub(crate) arrival: Arrival,
     pub(crate) connect_timeout: Duration,
     pub(crate) timeout: Duration,
@@ -89,9 +114,12 @@ pub(crate) enum Reach {
 struct Setting {
     options: SourceOptions,
     address: SocketAddr,
-    template: Template,
+    mail: Mail,
+    about: About,
     envelopes: Envelopes,
     plan: Plan,
+    /// Messages created before are accounted for and not timed.
+    warm_until: Duration,
 }
 
 /// Offers the load to its end, or until SIGINT or SIGTERM; either way there is a record.
@@ -103,12 +131,14 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let address = resolve(&options.to, options.reach)?;
     net::open_files::raise(u64::from(options.sessions) + SPARE_FILES);
     let started_at = jiff::Timestamp::now();
-    let template = Template::new(&options, run, started_at, clock_for(address))?;
-    let envelopes = Envelopes::new(&options, &template)?;
+    let stamp = Stamp::new(run, options.trace, clock_for(address));
+    let Prepared { mail, about } = Prepared::new(&options, stamp, run, started_at)?;
+    let envelopes = Envelopes::new(&options, &mail)?;
     let interrupt = Interrupt::watch()?;
     let now = clock::now();
-    let plan = Plan::new(options.messages, options.duration.map(|limit| now + limit));
-    let setting = Arc::new(Setting { options, address, template, envelopes, plan });
+    let plan = Plan::new(options.messages, options.limit().map(|limit| now + limit));
+    let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
+    let setting = Arc::new(Setting { options, address, mail, about, envelopes, plan, warm_until });
     let mut collector = Collector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;
     collector.follow(workers, &interrupt)?;
@@ -133,50 +163,52 @@ fn resolve(to: &str, reach: Reach) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Loopback, private, link-local, shared (RFC 6598), documentation and benchmarking addresses.
-fn is_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => {
-            let [a, b, ..] = address.octets();
-            address.is_loopback()
-                || address.is_private()
-                || address.is_link_local()
-                || address.is_documentation()
-                || address.is_unspecified()
-                || (a == 100 && (64..128).contains(&b))
-                || (a == 198 && (18..20).contains(&b))
-        }
-        IpAddr::V6(address) => match address.to_ipv4_mapped() {
-            Some(mapped) => is_local(mapped.into()),
-            None => {
-                address.is_loopback()
-                    || address.is_unique_local()
-                    || address.is_unicast_link_local()
-                    || address.is_unspecified()
-                    || address.segments()[..2] == [0x2001, 0xdb8]
-            }
-        },
-    }
-}
-
 impl SourceOptions {
+    /// How many recipients the message with that number has.
+    fn recipients(&self, number: u64) -> u32 {
+        self.recipients.of(self.seed, Purpose::Recipients, number) as u32
+    }
+
+    /// How long the run may last.
+    fn limit(&self) -> Option<Duration> {
+        let stages = self.offer.as_ref().and_then(Offer::length);
+        self.duration.into_iter().chain(stages).min()
+    }
+
+    /// The rate that was asked for, where the run can be held to one: stages that a number of messages cuts short have
+    /// none.
+    fn rate_per_s(&self) -> Option<f64> {
+        let offer = self.offer.as_ref()?;
+        let is_whole = offer.length().is_none() || (self.messages.is_none() && self.limit() == offer.length());
+        is_whole.then(|| offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64()))
+    }
+
     /// The load as the record has it.
-    fn workload(&self, message_bytes: u64) -> Workload {
+    fn workload(&self, about: &About) -> Workload {
         Workload {
             messages: self.messages,
-            duration_limit_s: self.duration.map(|limit| limit.as_secs_f64()),
-            recipients: self.recipients,
+            duration_limit_s: self.limit().map(|limit| limit.as_secs_f64()),
+            recipients: self.recipients.most() as u32,
             sessions: self.sessions,
-            message_bytes,
-            reuse: self.reuse,
+            message_bytes: about.mean_bytes.round() as u64,
+            reuse: self.reuse.as_ref().map(Spread::most),
             pipelining: self.pipelining,
             chunking: false,
             tls: "none".to_owned(),
             arrival: self.arrival,
-            rate_per_s: self.rate_per_s,
+            rate_per_s: self.rate_per_s(),
             protocol: "smtp".to_owned(),
             target: self.to.clone(),
             seed: self.seed,
+            sizes_varied: about.sizes.clone(),
+            recipients_varied: self.recipients.varied(),
+            reuse_varied: self.reuse.as_ref().and_then(Spread::varied),
+            think_ms: self.think.as_ref().map(|think| think.described_in(1e6)),
+            from: self.from.typed().to_owned(),
+            rcpt: self.recipient.typed().to_owned(),
+            corpus: about.corpus.clone(),
+            mime_messages: about.mime_messages,
+            stages: self.offer.as_ref().map(Offer::stages).unwrap_or_default(),
         }
     }
 }
@@ -187,14 +219,6 @@ mod tests {
 
     #[test]
     fn load_stays_at_home_unless_told() {
-        for local in
-            ["127.0.0.1", "::1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "100.64.0.1", "fd00::1", "198.18.0.1"]
-        {
-            assert!(is_local(local.parse().unwrap()), "{local}");
-        }
-        for public in ["8.8.8.8", "172.32.0.1", "2600::1", "::ffff:8.8.8.8", "100.128.0.1", "198.20.0.1"] {
-            assert!(!is_local(public.parse().unwrap()), "{public}");
-        }
         assert!(resolve("8.8.8.8:25", Reach::Local).is_err());
         assert!(resolve("8.8.8.8:25", Reach::Public).is_ok());
         assert!(resolve("nonsense", Reach::Local).is_err());

@@ -1,8 +1,11 @@
 //! When the next message is due at open loop: a schedule that the server's pace cannot bend, which is what keeps
 //! coordinated omission out (G. Tene, "How NOT to Measure Latency", 2013).
 //!
-//! Pure: a schedule is a function of its rate and its seed. A worker has one of its own with its share of the
-//! rate: interleaved constant schedules make the whole, and independent Poisson processes add up to one.
+//! Pure: a schedule is a function of the offered rate and its seed. Every message has a position in the whole run, and
+//! `stages` says when that is due. A worker takes every n-th position, and so the workers' schedules interleave to the
+//! whole; at Poisson arrival its positions lie at random distances, of n in the mean, and independent Poisson processes
+//! add up to one.
+use super::stages::Offer;
 use journey::record::Arrival;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -12,22 +15,23 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Schedule {
     began: Duration,
-    /// Between two messages of this worker, in the mean.
-    gap_s: f64,
+    offer: Offer,
     /// Messages given out.
     given: u64,
-    /// When the next is due, in seconds since `began`.
+    /// Where in the whole run the next one stands.
+    position: f64,
+    /// When it is due, in seconds since `began`.
     next_s: f64,
-    /// Where in the whole schedule this worker's first message stands, in gaps.
-    phase: f64,
+    number: usize,
+    workers: usize,
     random: Option<StdRng>,
 }
 
 impl Schedule {
-    /// The schedule of worker `number` of `workers`, for `rate_per_s` of all together, beginning at `began`.
+    /// The schedule of worker `number` of `workers`, for the `offer` of all together, beginning at `began`.
     pub(super) fn new(
         arrival: Arrival,
-        rate_per_s: f64,
+        offer: Offer,
         began: Duration,
         number: usize,
         workers: usize,
@@ -35,16 +39,15 @@ impl Schedule {
     ) -> Self {
         let mut schedule = Self {
             began,
-            gap_s: workers as f64 / rate_per_s,
+            offer,
             given: 0,
+            position: 0.0,
             next_s: 0.0,
-            phase: number as f64 / workers as f64,
+            number,
+            workers,
             random: (arrival == Arrival::Poisson).then(|| StdRng::seed_from_u64(seed.wrapping_add(number as u64))),
         };
-        schedule.next_s = match schedule.exponential() {
-            Some(gap_s) => gap_s,
-            None => schedule.phase * schedule.gap_s,
-        };
+        schedule.take_place();
         schedule
     }
 
@@ -56,26 +59,37 @@ impl Schedule {
     /// The next message has been given out.
     pub(super) fn advance(&mut self) {
         self.given += 1;
-        self.next_s = match self.exponential() {
-            Some(gap_s) => self.next_s + gap_s,
-            // From the count and not by adding: a sum of a million rounded gaps would drift.
-            None => (self.given as f64 + self.phase) * self.gap_s,
-        };
+        self.take_place();
     }
 
-    /// An exponentially distributed gap, for a Poisson process.
+    /// Finds out where the next message stands, and when it is due.
+    fn take_place(&mut self) {
+        self.position = match self.exponential() {
+            Some(gap) => self.position + gap,
+            // From the count and not by adding: a sum of a million rounded gaps would drift.
+            None => (self.given * self.workers as u64 + self.number as u64) as f64,
+        };
+        self.next_s = self.offer.due_s(self.position);
+    }
+
+    /// An exponentially distributed gap in positions, for a Poisson process.
     fn exponential(&mut self) -> Option<f64> {
         let uniform: f64 = self.random.as_mut()?.random();
-        Some(-(1.0 - uniform).ln() * self.gap_s)
+        Some(-(1.0 - uniform).ln() * self.workers as f64)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::stages::RateStage;
     use super::*;
 
     fn times(arrival: Arrival, rate: f64, number: usize, workers: usize, count: usize) -> Vec<f64> {
-        let mut schedule = Schedule::new(arrival, rate, Duration::ZERO, number, workers, 7);
+        due_times(arrival, Offer::Steady(rate), number, workers, count)
+    }
+
+    fn due_times(arrival: Arrival, offer: Offer, number: usize, workers: usize, count: usize) -> Vec<f64> {
+        let mut schedule = Schedule::new(arrival, offer, Duration::ZERO, number, workers, 7);
         (0..count)
             .map(|_| {
                 let due = schedule.due().as_secs_f64();
@@ -91,6 +105,21 @@ mod tests {
         all.sort_by(f64::total_cmp);
         for (at, due) in all.iter().enumerate() {
             assert!((due - at as f64 / 1000.0).abs() < 1e-9, "{at} at {due}");
+        }
+    }
+
+    #[test]
+    fn a_ramp_is_offered_by_all_workers_together() {
+        let ramp = RateStage { length: Duration::from_secs(10), from_per_s: 0.0, to_per_s: 200.0 };
+        for arrival in [Arrival::Constant, Arrival::Poisson] {
+            let offer = Offer::Stages(vec![ramp]);
+            let mut all: Vec<f64> =
+                (0..4).flat_map(|number| due_times(arrival, offer.clone(), number, 4, 400)).collect();
+            all.retain(|due| *due < 10.0);
+            all.sort_by(f64::total_cmp);
+            // 1,000 in all, a quarter of them in the first half; a Poisson count scatters by its root.
+            let early = all.iter().filter(|due| **due < 5.0).count();
+            assert!(all.len().abs_diff(1_000) < 100 && early.abs_diff(250) < 50, "{} {early}", all.len());
         }
     }
 

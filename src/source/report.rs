@@ -3,7 +3,7 @@ use super::Setting;
 use crate::live::Progress;
 use crate::party;
 use journey::account::{self, Between, Books};
-use journey::record::{Record, Role};
+use journey::record::{Record, Role, WarmUp};
 use journey::{RunId, Series, SourceTally, Stage};
 
 /// The record of this party.
@@ -15,15 +15,20 @@ pub(super) fn record(
     series: &Series,
 ) -> Record {
     let options = &setting.options;
-    let workload = options.workload(setting.template.bytes);
+    let workload = options.workload(&setting.about);
     let mut record = party::blank_record(Some(run), &options.name, started_at, workload);
     record.origin_ns = series.origin_ns();
     record.series = series.rows();
-    let since = if options.rate_per_s.is_some() { Stage::Scheduled } else { Stage::Created };
+    let since = if options.offer.is_some() { Stage::Scheduled } else { Stage::Created };
     record.stages = tally.stages("source", since);
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.phases = tally.phase_rows();
     record.lag_ms = tally.lag.summary();
+    record.warm_up = options.warm_up.map(|length| WarmUp {
+        length_s: length.as_secs_f64(),
+        created: tally.warm_up.created,
+        accepted: tally.warm_up.accepted,
+    });
     record.errors = tally.errors.rows();
     record.parties = vec![party::own_party(Role::Source, "source", options.workers, Vec::new())];
     record.ledger = account::settle(Books {

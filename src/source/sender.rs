@@ -1,10 +1,14 @@
 //! A session's own side of the conversation: which message is where, what each reply means for it, and the times.
 use super::Setting;
+use super::chance::Purpose;
+use super::envelopes::{Drafts, Occasion};
+use super::mail::Pick;
 use super::worker::{Claim, Recorder, Ticket};
 use journey::record::Pipelining;
+use journey::trace::WARM_UP;
 use journey::{Phase, Timed};
-use net::{Caller, Ended, Next, Outbox, clock};
-use smtp::Envelope;
+use net::{Alarm, Caller, Ended, Next, Outbox, clock};
+use smtp::Extensions;
 use smtp::client::{Client, Event, Outcome, Verb};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -15,7 +19,12 @@ use std::time::Duration;
 /// A message on its way.
 #[derive(Debug)]
 pub(super) struct Job {
-    sequence: u64,
+    /// What was claimed: its number, its recipients, whether it counts.
+    claim: Claim,
+    /// Which message of all there are it is.
+    pick: Pick,
+    /// What the ledger calls its recipient, where it has one by a pattern.
+    only_number: u32,
     /// When it was created, or at open loop when it was scheduled: latency counts from here.
     since: Duration,
     /// When its last byte was handed over.
@@ -29,15 +38,22 @@ pub(super) struct Job {
 }
 
 impl Job {
-    fn new(claim: &Claim) -> Self {
+    fn new(claim: Claim, setting: &Setting) -> Self {
         Self {
-            sequence: claim.sequence,
+            claim,
+            pick: setting.mail.pick(claim.number),
+            only_number: 0,
             since: claim.since,
             sent: None,
             touched: false,
             taken: 0,
             taken_beyond: Vec::new(),
         }
+    }
+
+    /// Its number in trace and ledger.
+    fn sequence(&self) -> u64 {
+        if self.claim.is_warm_up { self.claim.number | WARM_UP } else { self.claim.number }
     }
 
     fn take(&mut self, place: usize) {
@@ -81,6 +97,18 @@ pub(super) struct Sender {
     connected: Duration,
     /// The peer has said why it closes: 421, or a greeting that refuses. It is counted already.
     has_farewell: bool,
+    /// Messages that this connection is to carry; `None` for as many as there are.
+    most_here: Option<u64>,
+    drafts: Drafts,
+    rest: Rest,
+}
+
+/// The pause that a session makes between messages.
+#[derive(Debug, Default)]
+struct Rest {
+    until: Option<Duration>,
+    alarm: Alarm,
+    is_announced: bool,
 }
 
 impl Sender {
@@ -96,6 +124,9 @@ impl Sender {
             writing_message: false,
             connected: Duration::ZERO,
             has_farewell: false,
+            most_here: None,
+            drafts: Drafts::default(),
+            rest: Rest::default(),
         }
     }
 
@@ -106,17 +137,45 @@ impl Sender {
 
     /// Takes a message up before there is a connection for it; false when there is no more to do.
     pub(super) fn poll_take_up(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
-        let claim = ready!(self.recorder.poll_claim(cx, &self.ticket, clock::now()));
-        self.jobs.extend(claim.as_ref().map(Job::new));
+        let now = clock::now();
+        ready!(self.poll_rested(cx, now));
+        let claim = ready!(self.recorder.poll_claim(cx, &self.ticket, now));
+        self.jobs.extend(claim.map(|claim| Job::new(claim, &self.setting)));
         Poll::Ready(claim.is_some())
+    }
+
+    /// Ready when the pause after the last message is over, or the run is.
+    fn poll_rested(&mut self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
+        let Some(until) = self.rest.until else { return Poll::Ready(()) };
+        if !self.setting.plan.is_over(now) {
+            if !std::mem::replace(&mut self.rest.is_announced, true) {
+                self.recorder.will_rest(cx);
+            }
+            ready!(self.rest.alarm.poll_due(Some(until), now));
+        }
+        self.rest.until = None;
+        Poll::Ready(())
+    }
+
+    /// A message is done with: what pause there is begins.
+    fn begin_rest(&mut self, number: u64, now: Duration) {
+        let options = &self.setting.options;
+        if let Some(think) = &options.think {
+            self.rest.until = Some(now + Duration::from_nanos(think.of(options.seed, Purpose::Think, number)));
+        }
     }
 
     /// A connection stands.
     pub(super) fn connected(&mut self, began: Duration, now: Duration) {
         (self.connected, self.asked, self.begun, self.has_farewell) = (now, now, 0, false);
+        let options = &self.setting.options;
+        let first = self.jobs.front().map_or(0, |job| job.claim.number);
+        self.most_here = options.reuse.as_ref().map(|reuse| reuse.of(options.seed, Purpose::Reuse, first));
         self.recorder.tally(|tally| {
             tally.connections += 1;
-            tally.time(Timed::Phase(Phase::Connect), now - began);
+            if now >= self.setting.warm_until {
+                tally.time(Timed::Phase(Phase::Connect), now - began);
+            }
         });
     }
 
@@ -137,6 +196,7 @@ impl Sender {
             Ended::Lost(verb, error) => (*verb, format!("connection lost: {}", plain(error))),
             Ended::Timeout(verb) => (*verb, format!("no reply within {:?}", self.setting.options.timeout)),
             Ended::Violated(verb, violation) => (*verb, violation.to_string()),
+            Ended::NotEncrypted(error) => (Some(Verb::StartTls), plain(error)),
         };
         self.writing_message = false;
         let is_unheard = self.jobs.back().is_some_and(|job| !job.touched && job.sent.is_none() && self.begun > 1);
@@ -151,30 +211,38 @@ impl Sender {
 
     /// Every message under way is given up; why has been counted.
     fn give_up(&mut self) {
-        let recipients = self.setting.envelopes.recipients() as u64;
-        let jobs = self.jobs.drain(..).count() as u64;
+        let Some(last) = self.jobs.back().map(|job| job.claim.number) else { return };
         self.recorder.tally(|tally| {
-            tally.rejected += jobs;
-            tally.recipients_rejected += jobs * recipients;
+            for job in self.jobs.drain(..) {
+                tally.rejected += 1;
+                tally.warm_up.rejected += u64::from(job.claim.is_warm_up);
+                tally.recipients_rejected += u64::from(job.claim.recipients);
+            }
         });
+        if self.setting.options.think.is_some() {
+            self.begin_rest(last, clock::now());
+        }
     }
 
     /// The oldest message's transaction is over.
     fn conclude(&mut self, outcome: Outcome, now: Duration) {
         let Some(job) = self.jobs.pop_front() else { return };
+        self.begin_rest(job.claim.number, now);
         let envelopes = &self.setting.envelopes;
-        let all = envelopes.recipients();
-        let bytes = self.setting.template.bytes;
+        let (all, bytes) = (job.claim.recipients as usize, job.pick.bytes);
         self.recorder.tally(|tally| {
             if outcome == Outcome::Refused {
                 tally.rejected += 1;
+                tally.warm_up.rejected += u64::from(job.claim.is_warm_up);
                 tally.recipients_rejected += all as u64;
                 return;
             }
+            let sequence = job.sequence();
             let mut taken = 0;
             for place in (0..all).filter(|place| job.has_taken(*place)) {
                 taken += 1;
-                if tally.accepted_units.mark(job.sequence, envelopes.number(place)) == journey::Mark::Full {
+                if tally.accepted_units.mark(sequence, envelopes.number(place, job.only_number)) == journey::Mark::Full
+                {
                     tally.overflow += 1;
                 }
             }
@@ -182,6 +250,11 @@ impl Sender {
             tally.recipients_accepted += taken;
             tally.recipients_rejected += all as u64 - taken;
             tally.bytes_accepted += bytes;
+            if job.claim.is_warm_up {
+                tally.warm_up.accepted += 1;
+                tally.warm_up.bytes_accepted += bytes;
+                return;
+            }
             tally.time(Timed::Accepted, now - job.since);
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
@@ -196,7 +269,9 @@ impl Sender {
             _ => self.asked,
         };
         self.recorder.tally(|tally| {
-            tally.time(Timed::Phase(phase), now.saturating_sub(since));
+            if now >= self.setting.warm_until {
+                tally.time(Timed::Phase(phase), now.saturating_sub(since));
+            }
             if !event.reply.is_positive() {
                 tally.errors.add(phase, event.reply.code(), &event.reply.text());
             }
@@ -207,28 +282,40 @@ impl Sender {
     }
 }
 
+impl Sender {
+    /// The envelope of the youngest message.
+    fn transaction(&mut self, extensions: &Extensions) -> Next {
+        let Some(job) = self.jobs.back_mut() else { return Next::Quit };
+        let Claim { number, recipients, .. } = job.claim;
+        let occasion = Occasion { number, recipients, pick: job.pick, extensions };
+        let addressed = self.setting.envelopes.address(occasion, &mut self.drafts);
+        job.only_number = addressed.only_number;
+        Next::Transaction(addressed.envelope)
+    }
+}
+
 impl Caller for Sender {
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next> {
         let is_new = self.jobs.len() == usize::from(early);
         let options = &self.setting.options;
-        let is_full = options.reuse.is_some_and(|most| self.begun >= most);
-        if is_full || (early && options.pipelining != Pipelining::Stream) {
+        let is_full = self.most_here.is_some_and(|most| self.begun >= most);
+        if is_full || (early && (options.pipelining != Pipelining::Stream || options.think.is_some())) {
             return Poll::Ready(Next::Quit);
         }
         if is_new {
+            ready!(self.poll_rested(cx, now));
             match ready!(self.recorder.poll_claim(cx, &self.ticket, now)) {
-                Some(claim) => self.jobs.push_back(Job::new(&claim)),
+                Some(claim) => self.jobs.push_back(Job::new(claim, &self.setting)),
                 None => return Poll::Ready(Next::Quit),
             }
         }
         self.begun += 1;
-        let envelope: Arc<Envelope> = Arc::clone(self.setting.envelopes.choose(client.extensions()));
-        Poll::Ready(Next::Transaction(envelope))
+        Poll::Ready(self.transaction(client.extensions()))
     }
 
     fn render(&mut self, outbox: &mut Outbox) {
         if let Some(job) = self.jobs.front() {
-            self.setting.template.render(job.sequence, job.since, outbox);
+            self.setting.mail.render(job.pick, job.sequence(), job.since, outbox);
             self.writing_message = true;
         }
     }
@@ -240,10 +327,15 @@ impl Caller for Sender {
         }
         let Some(job) = self.jobs.front_mut() else { return };
         job.sent = Some(now);
-        let (since, go_ahead, bytes) = (job.since, self.go_ahead, self.setting.template.bytes);
+        let (since, go_ahead, bytes, is_warm_up) = (job.since, self.go_ahead, job.pick.bytes, job.claim.is_warm_up);
         self.recorder.tally(|tally| {
             tally.sent += 1;
             tally.bytes_sent += bytes;
+            if is_warm_up {
+                tally.warm_up.sent += 1;
+                tally.warm_up.bytes_sent += bytes;
+                return;
+            }
             tally.time(Timed::Sent, now - since);
             tally.time(Timed::Phase(Phase::Body), now - go_ahead);
             tally.last_sent = tally.last_sent.max(Some(now));
@@ -270,11 +362,13 @@ impl Caller for Sender {
 fn phase_of(verb: Verb) -> Phase {
     match verb {
         Verb::Greeting => Phase::Banner,
-        Verb::Hello => Phase::Ehlo,
+        Verb::Hello | Verb::Xclient => Phase::Ehlo,
+        Verb::StartTls => Phase::Tls,
+        Verb::Auth => Phase::Auth,
         Verb::Mail => Phase::Mail,
         Verb::Recipient(_) => Phase::Rcpt,
         Verb::Data => Phase::Data,
-        Verb::Message | Verb::Reset => Phase::Reply,
+        Verb::Chunk | Verb::Message | Verb::Delivery(_) | Verb::Reset => Phase::Reply,
         Verb::Quit => Phase::Quit,
     }
 }

@@ -22,9 +22,13 @@ pub(super) const TICK: Duration = Duration::from_millis(250);
 /// A message that a session has taken up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
-    pub(super) sequence: u64,
+    /// Its number in the run, from 0: what chance goes by.
+    pub(super) number: u64,
     /// When it was due, or at closed loop when it was claimed.
     pub(super) since: Duration,
+    pub(super) recipients: u32,
+    /// It was created while the run warmed up: it is accounted for, and not timed.
+    pub(super) is_warm_up: bool,
 }
 
 /// The collector's ends of the workers' channels.
@@ -121,19 +125,22 @@ pub(super) struct Recorder {
     /// Open loop only.
     schedule: Option<RefCell<Schedule>>,
     waiting: RefCell<VecDeque<Waiting>>,
+    /// Sessions that rest now and then; each is in it once.
+    resting: RefCell<Vec<Waker>>,
 }
 
 impl Recorder {
     fn new(post: Post) -> Self {
         let options = &post.setting.options;
-        let schedule = options.rate_per_s.map(|rate| {
-            RefCell::new(Schedule::new(options.arrival, rate, post.began, post.number, post.workers, options.seed))
+        let schedule = options.offer.clone().map(|offer| {
+            RefCell::new(Schedule::new(options.arrival, offer, post.began, post.number, post.workers, options.seed))
         });
         Self {
             name: options.hello.as_str().into(),
             tally: RefCell::default(),
             schedule,
             waiting: RefCell::default(),
+            resting: RefCell::default(),
             post,
         }
     }
@@ -170,16 +177,23 @@ impl Recorder {
                 due
             }
         };
-        let Some(sequence) = plan.claim(now) else { return Poll::Ready(None) };
-        self.created(ticket, since, now);
-        Poll::Ready(Some(Claim { sequence, since }))
+        let Some(number) = plan.claim(now) else { return Poll::Ready(None) };
+        let setting = &self.post.setting;
+        let is_warm_up = since < setting.warm_until;
+        let claim = Claim { number, since, recipients: setting.options.recipients(number), is_warm_up };
+        self.created(ticket, &claim, now);
+        Poll::Ready(Some(claim))
     }
 
-    fn created(&self, ticket: &Ticket, since: Duration, now: Duration) {
-        let recipients = self.post.setting.envelopes.recipients() as u64;
+    fn created(&self, ticket: &Ticket, claim: &Claim, now: Duration) {
+        let since = claim.since;
         self.tally(|tally| {
             tally.created += 1;
-            tally.recipients_created += recipients;
+            tally.recipients_created += u64::from(claim.recipients);
+            if claim.is_warm_up {
+                tally.warm_up.created += 1;
+                return;
+            }
             tally.first_created.get_or_insert(since);
             tally.last_created = Some(now);
             if self.schedule.is_some() {
@@ -196,6 +210,11 @@ impl Recorder {
         if let Some(schedule) = &self.schedule {
             schedule.borrow_mut().advance();
         }
+    }
+
+    /// The session will rest: it learns of the end of the run even then. To be called once for a session.
+    pub(super) fn will_rest(&self, cx: &mut Context<'_>) {
+        self.resting.borrow_mut().push(cx.waker().clone());
     }
 
     /// Lists the session for waking, once.
@@ -229,6 +248,7 @@ impl Recorder {
             self.hand_over();
             if self.post.setting.plan.is_over(clock::now()) {
                 self.waiting.borrow_mut().drain(..).for_each(Waiting::wake);
+                self.resting.borrow().iter().for_each(Waker::wake_by_ref);
             }
         }
     }

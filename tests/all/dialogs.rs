@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn dialogs() -> Vec<Dialog> {
-    let dialogs = Dialog::all(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dialogs"));
+    let mut dialogs = Dialog::all(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dialogs"));
+    // What is offered besides is played in memory only: crates/smtp/tests.
+    dialogs.retain(|dialog| dialog.offers.is_empty());
     assert!(dialogs.len() >= 30, "the dialogs are there");
     dialogs
 }
@@ -32,6 +34,7 @@ fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_bytes: usize) 
                 };
                 outcome.unwrap_or_else(|what| panic!("{name} step {at}: {what}"));
             }
+            Step::Tls => panic!("{name} step {at}: TLS is for servers that offer it"),
             Step::Closed => assert_eq!(wire.reply(), None, "{name} step {at}"),
         }
     }

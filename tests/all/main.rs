@@ -5,6 +5,8 @@
 //! | `party` | the program's own processes: sink, source, bench |
 //! | `wire` | a client that sends any bytes at all |
 //! | `stand_in` | a server that is honest but for one fault |
+//! | `recorder` | a server that records every octet and answers by a script |
+//! | `smtp_pair` | Postfix's smtp-sink and ours side by side |
 //! | `postfix` | a private Postfix: own configuration, own queue, own port |
 //!
 //! Nothing sleeps to be in time: `party::wait_until` looks until it is so, or fails. Every test has its own ports and
@@ -22,6 +24,13 @@ mod hostile_servers;
 mod party;
 mod peers;
 mod postfix;
+mod recorder;
 mod ruler;
+mod sink_rules;
+mod smtp_pair;
+mod smtp_sink;
+mod smtp_sink_own;
+mod smtp_source;
 mod stand_in;
 mod wire;
+mod workloads;

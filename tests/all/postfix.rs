@@ -140,6 +140,11 @@ impl Postfix {
         self.listening[0].to_string()
     }
 
+    /// Has it try at once what it has put off.
+    pub(crate) fn flush(&self) {
+        self.command("flush");
+    }
+
     /// Recipients it has delivered to.
     pub(crate) fn sent(&self) -> u64 {
         self.log().matches("status=sent").count() as u64

@@ -83,6 +83,23 @@ impl Wire {
         heard
     }
 
+    /// Whether the peer takes all of it within that time.
+    pub(crate) fn takes_within(&mut self, bytes: impl AsRef<[u8]>, time: Duration) -> bool {
+        self.stream.set_write_timeout(Some(time)).unwrap();
+        let taken = self.stream.write_all(bytes.as_ref()).is_ok();
+        self.stream.set_write_timeout(Some(LIMIT)).unwrap();
+        taken
+    }
+
+    /// Waits for the end of the connection: whether it was cut with RST. Nothing may come before it.
+    pub(crate) fn is_cut(&mut self) -> bool {
+        match self.stream.read(&mut [0; 1024]) {
+            Ok(0) => false,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => true,
+            other => panic!("no end within {LIMIT:?}: {other:?}"),
+        }
+    }
+
     /// Says no more, and goes on listening.
     pub(crate) fn half_close(&self) {
         // A peer that has closed first has nothing left to be told.

@@ -4,17 +4,20 @@
 //! |---|---|
 //! | `# text` | a comment; `# ours only: why` says that other servers differ, and that is no fault |
 //! | `@ recipients 3` | a limit to start the server with, by its name in `smtp::Limits` |
+//! | `+ word` | what the server offers or wants besides: `lmtp`, `starttls`, `auth`, `xclient`, `needs-tls`, `needs-auth`, `auth-needs-tls` |
 //! | `> text` | the client sends this line and CRLF |
 //! | `>! text` | the same, with escapes: `\r`, `\n`, `\0`, `\xHH`, `\\`, `{text*count}` |
 //! | `>> text` | with escapes and without CRLF |
 //! | `< 250 2.1.0` | the next reply: its code, and how its last line goes on |
 //! | `<3 250 2.1.5` | three such replies |
 //! | `<- SIZE` | a line of the reply just read begins like this |
+//! | `~ tls` | both sides begin TLS here |
 //! | `< closed` | the server has closed the connection |
 //! | `= text` | with escapes: the content of a message that is taken, as the server hands it on; of all of them, or none |
 //!
 //! An address whose local part is `refuse-550` is refused with 550 by the application behind the server, see
-//! [`refusal`]. This file is included by path wherever dialogs are played.
+//! [`refusal`]; `deliver-550` is taken, and its message refused (LMTP). Users are `tim` with the password
+//! `tanstaaftanstaaf`, and `user` with `pencil`; nonces are `eighteen octets ok`. This file is included by path wherever dialogs are played.
 #![allow(dead_code)] // each place that includes it uses a part
 
 use std::path::Path;
@@ -25,6 +28,7 @@ pub(crate) struct Dialog {
     pub(crate) name: String,
     pub(crate) ours_only: bool,
     pub(crate) limits: Vec<(String, u64)>,
+    pub(crate) offers: Vec<String>,
     pub(crate) steps: Vec<Step>,
     /// Contents of the messages that are to be taken, in order.
     pub(crate) messages: Vec<Vec<u8>>,
@@ -35,6 +39,7 @@ pub(crate) struct Dialog {
 pub(crate) enum Step {
     Send(Vec<u8>),
     Expect(Expected),
+    Tls,
     Closed,
 }
 
@@ -92,8 +97,9 @@ impl Dialog {
 
     /// Reads a file's text.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, String> {
-        let (ours_only, limits) = (false, Vec::new());
-        let mut dialog = Self { name: name.to_owned(), ours_only, limits, steps: Vec::new(), messages: Vec::new() };
+        let (ours_only, limits, offers) = (false, Vec::new(), Vec::new());
+        let (steps, messages) = (Vec::new(), Vec::new());
+        let mut dialog = Self { name: name.to_owned(), ours_only, limits, offers, steps, messages };
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
             if dialog.steps.last() == Some(&Step::Closed) && !line.starts_with('#') {
                 return Err(format!("line {}: nothing can follow `< closed`", number + 1));
@@ -108,6 +114,8 @@ impl Dialog {
         match mark {
             "#" => self.ours_only |= rest.starts_with("ours only"),
             "@" => self.limits.push(limit(rest).ok_or("a limit is a name and a number")?),
+            "+" if !rest.is_empty() => self.offers.push(rest.to_owned()),
+            "~" if rest == "tls" => self.steps.push(Step::Tls),
             ">" => self.steps.push(Step::Send([rest.as_bytes(), b"\r\n"].concat())),
             ">!" => self.steps.push(Step::Send([unescaped(rest)?.as_slice(), b"\r\n"].concat())),
             ">>" => self.steps.push(Step::Send(unescaped(rest)?)),
@@ -199,7 +207,16 @@ pub(crate) fn take_reply(said: &mut Vec<u8>) -> Option<Vec<u8>> {
 
 /// The code with which the application behind a server refuses an address: `refuse-550@anywhere`.
 pub(crate) fn refusal(address: &[u8]) -> Option<u16> {
-    let digits = address.strip_prefix(b"refuse-")?.get(..3)?;
+    code_after(b"refuse-", address)
+}
+
+/// The code with which it refuses the message for an address that it took: `deliver-550@anywhere`.
+pub(crate) fn late_refusal(address: &[u8]) -> Option<u16> {
+    code_after(b"deliver-", address)
+}
+
+fn code_after(prefix: &[u8], address: &[u8]) -> Option<u16> {
+    let digits = address.strip_prefix(prefix)?.get(..3)?;
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
@@ -209,11 +226,12 @@ mod tests {
 
     #[test]
     fn every_kind_of_line_is_read() {
-        let text = "# ours only: it is a test\n@ errors 3\n> EHLO a\n<2 250\n<- SIZE\n>! {ab*2}\\x41\n>> \\r\\n\\0\\\\\n= x\n< closed\n";
+        let text = "# ours only: it is a test\n@ errors 3\n+ lmtp\n~ tls\n> EHLO a\n<2 250\n<- SIZE\n>! {ab*2}\\x41\n>> \\r\\n\\0\\\\\n= x\n< closed\n";
         let dialog = Dialog::parse("test", text).unwrap();
         let plain = Expected { last_line: "250".to_owned(), lines: Vec::new() };
         let with_line = Expected { lines: vec!["SIZE".to_owned()], ..plain.clone() };
         let steps = [
+            Step::Tls,
             Step::Send(b"EHLO a\r\n".to_vec()),
             Step::Expect(plain),
             Step::Expect(with_line),
@@ -224,6 +242,7 @@ mod tests {
         assert_eq!(dialog.steps, steps);
         assert_eq!((dialog.ours_only, &dialog.messages), (true, &vec![b"x".to_vec()]));
         assert_eq!(dialog.limits, [("errors".to_owned(), 3)]);
+        assert_eq!(dialog.offers, ["lmtp"]);
         assert_eq!(dialog.said(), b"EHLO a\r\nababA\r\n\r\n\0\\");
     }
 
@@ -239,6 +258,8 @@ mod tests {
             ">> \\q",
             ">> \\x4",
             "@ errors",
+            "+",
+            "~ ssl",
             "< closed\n> NOOP",
         ] {
             assert!(Dialog::parse("test", text).is_err(), "{text}");
@@ -264,5 +285,6 @@ mod tests {
     fn the_application_refuses_by_name() {
         assert_eq!(refusal(b"refuse-450@a"), Some(450));
         assert_eq!(refusal(b"a@b"), None);
+        assert_eq!((late_refusal(b"deliver-452@a"), late_refusal(b"refuse-450@a")), (Some(452), None));
     }
 }

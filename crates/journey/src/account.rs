@@ -162,7 +162,7 @@ fn faults(record: &Record) -> Vec<String> {
 
 /// What makes the figures say something else than they seem to.
 fn doubts(record: &Record, between: Between) -> Vec<String> {
-    let mut doubts = Vec::new();
+    let mut doubts: Vec<String> = warm_up_doubt(record).into_iter().collect();
     if record.workload.arrival != Arrival::Closed {
         doubts.extend(lag_doubt(record));
         doubts.extend(rate_doubt(record));
@@ -171,6 +171,19 @@ fn doubts(record: &Record, between: Between) -> Vec<String> {
         doubts.extend(record.parties.iter().filter_map(|party| busy_doubt(party, record.duration_s)));
     }
     doubts
+}
+
+/// Figures of no message are no figures.
+fn warm_up_doubt(record: &Record) -> Option<String> {
+    let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
+    let counted = stage(record, Stage::Created)?.count;
+    (counted == 0).then(|| {
+        format!(
+            "All {} messages were created within the warm-up of {} s, so there are no figures: let the run last longer \
+             than that.",
+            warm_up.created, warm_up.length_s
+        )
+    })
 }
 
 fn lag_doubt(record: &Record) -> Option<String> {
@@ -247,10 +260,23 @@ fn remarks(record: &Record, between: Between) -> Vec<String> {
              them out."
         ));
     }
+    remarks.extend(unheard_remark(record));
     if between == Between::Nothing && is_watched(ledger) {
         remarks.push("No server stood between: this is the ceiling of source and sink on this host.".to_owned());
     }
     remarks
+}
+
+/// What arrived is delivered, whatever the source heard; a reply that got lost is still worth a word.
+fn unheard_remark(record: &Record) -> Option<String> {
+    let LedgerRow { delivered, lost, accepted, .. } = record.ledger;
+    let unheard = (delivered? + lost?).saturating_sub(accepted?);
+    (unheard > 0).then(|| {
+        format!(
+            "{unheard} {} arrived though the source heard no 250 for them: a sender that tries again doubles them.",
+            unit_noun(record)
+        )
+    })
 }
 
 fn stage(record: &Record, name: Stage) -> Option<&StageRow> {

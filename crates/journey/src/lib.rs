@@ -30,5 +30,5 @@ pub use ledger::{Ledger, Mark};
 pub use record::Record;
 pub use series::Series;
 pub use stage::{Phase, Stage};
-pub use tally::{Errors, RunTally, SinkTally, SourceTally, Timed};
+pub use tally::{Errors, RunTally, SinkTally, SourceTally, Timed, WarmUpCounts};
 pub use trace::{ClockId, Found, RunId, Trace, TraceReader};

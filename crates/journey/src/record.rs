@@ -45,6 +45,9 @@ pub struct Record {
     /// for a free session is not in it; that is the latency of the created stage.
     #[serde(default)]
     pub lag_ms: Option<LatencyMs>,
+    /// What was left out of the figures at the beginning; `null` where nothing was.
+    #[serde(default)]
+    pub warm_up: Option<WarmUp>,
     /// A row for each second.
     pub series: Vec<SeriesRow>,
     /// What became of every (message, recipient).
@@ -98,6 +101,56 @@ pub enum Arrival {
     Poisson,
 }
 
+/// A number that varied from message to message.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Varied {
+    /// The distribution as it was typed: `400..64k`, `lognormal:4k,1.2`, `400:80,64k:20`.
+    pub expression: String,
+    /// The smallest that could be drawn.
+    pub least: f64,
+    /// The mean of what is drawn.
+    pub mean: f64,
+    /// The largest that could be drawn.
+    pub most: f64,
+}
+
+/// Messages that were ready before the run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CorpusRow {
+    /// Where they came from.
+    pub path: String,
+    /// mbox, maildir, directory or message.
+    pub kind: String,
+    /// How many.
+    pub messages: u64,
+    /// Their octets together, as SIZE counts them.
+    pub bytes: u64,
+    /// How many more were not fit to be sent and were left out.
+    pub skipped: u64,
+}
+
+/// A part of the run with a rate of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct OfferedStage {
+    /// How long it lasts.
+    pub length_s: f64,
+    /// Messages a second at its beginning.
+    pub from_per_s: f64,
+    /// Messages a second at its end; in between the rate changes evenly.
+    pub to_per_s: f64,
+}
+
+/// The beginning of a run: its messages are in the ledger, and in no rate, latency or duration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WarmUp {
+    /// How long it lasted.
+    pub length_s: f64,
+    /// Messages created in it.
+    pub created: u64,
+    /// How many of these were accepted, then or later.
+    pub accepted: u64,
+}
+
 /// What was offered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
@@ -105,13 +158,14 @@ pub struct Workload {
     pub messages: Option<u64>,
     /// Time asked for, where it was limited by time.
     pub duration_limit_s: Option<f64>,
-    /// Recipients of each message.
+    /// Recipients of each message; the most, where they vary (`recipients_varied`).
     pub recipients: u32,
     /// Parallel sessions.
     pub sessions: u32,
-    /// Octets of each message, headers included, before dot-stuffing (as SIZE counts them, RFC 1870).
+    /// Octets of each message, headers included, before dot-stuffing (as SIZE counts them, RFC 1870); the mean, where
+    /// they vary (`sizes_varied`, `corpus`).
     pub message_bytes: u64,
-    /// Messages a connection carries; `null` for as many as there are.
+    /// Messages a connection carries; `null` for as many as there are. The most, where they vary (`reuse_varied`).
     pub reuse: Option<u64>,
     /// Whether commands wait for each other.
     pub pipelining: Pipelining,
@@ -121,7 +175,7 @@ pub struct Workload {
     pub tls: String,
     /// How messages come to be sent.
     pub arrival: Arrival,
-    /// Messages a second, at open loop.
+    /// Messages a second, at open loop; with `stages` their mean over the time that counts.
     pub rate_per_s: Option<f64>,
     /// smtp, lmtp or mades.
     pub protocol: String,
@@ -129,6 +183,33 @@ pub struct Workload {
     pub target: String,
     /// Seed of everything random.
     pub seed: u64,
+    /// Octets of a message, where they vary; `null` where all are equal.
+    #[serde(default)]
+    pub sizes_varied: Option<Varied>,
+    /// Recipients of a message, where they vary.
+    #[serde(default)]
+    pub recipients_varied: Option<Varied>,
+    /// Messages a connection carries, where they vary.
+    #[serde(default)]
+    pub reuse_varied: Option<Varied>,
+    /// How long a session rests after a message, in milliseconds; `null` where it does not.
+    #[serde(default)]
+    pub think_ms: Option<Varied>,
+    /// The sender, or the pattern of senders.
+    #[serde(default)]
+    pub from: String,
+    /// The recipient, or the pattern of recipients.
+    #[serde(default)]
+    pub rcpt: String,
+    /// The messages that were sent, where they were not generated.
+    #[serde(default)]
+    pub corpus: Option<CorpusRow>,
+    /// How many different MIME messages were generated; `null` where plain text was.
+    #[serde(default)]
+    pub mime_messages: Option<u64>,
+    /// The rates that followed each other, at open loop; empty where there was one.
+    #[serde(default)]
+    pub stages: Vec<OfferedStage>,
 }
 
 /// What a party is in the run.

@@ -7,16 +7,19 @@ use std::time::Duration;
 
 impl SourceTally {
     /// The stages that a source sees. `since` is where its latencies count from: `Scheduled` at open loop, else
-    /// `Created`. At open loop the created stage's latency is the slip.
+    /// `Created`. At open loop the created stage's latency is the slip. The warm-up is in none of them.
     pub fn stages(&self, party: &str, since: Stage) -> Vec<StageRow> {
         let span = |last: Option<Duration>| span(self.first_created, last);
-        let created = Passed { count: self.created, failed: 0, bytes: 0, took: span(self.last_created) };
-        let unsent = self.created.saturating_sub(self.sent);
-        let sent = Passed { count: self.sent, failed: unsent, bytes: self.bytes_sent, took: span(self.last_sent) };
+        let warm = &self.warm_up;
+        let (created, sent) = (self.created - warm.created, self.sent - warm.sent);
+        let unsent = created.saturating_sub(sent);
+        let created = Passed { count: created, failed: 0, bytes: 0, took: span(self.last_created) };
+        let bytes_sent = self.bytes_sent - warm.bytes_sent;
+        let sent = Passed { count: sent, failed: unsent, bytes: bytes_sent, took: span(self.last_sent) };
         let accepted = Passed {
-            count: self.accepted,
-            failed: self.rejected,
-            bytes: self.bytes_accepted,
+            count: self.accepted - warm.accepted,
+            failed: self.rejected - warm.rejected,
+            bytes: self.bytes_accepted - warm.bytes_accepted,
             took: span(self.last_accepted),
         };
         vec![
@@ -36,15 +39,11 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// The stage that a sink sees.
+    /// The stage that a sink sees, without the warm-up.
     pub fn stage(&self, party: &str, since: Stage) -> StageRow {
-        let took = span(self.first_created, self.last_delivered);
-        Passed { count: self.messages, failed: 0, bytes: self.bytes, took }.row(
-            Stage::Delivered,
-            party,
-            since,
-            &self.delivered,
-        )
+        let took = span(self.first_created, self.last_counted);
+        let (count, bytes) = (self.messages - self.warm_up_messages, self.bytes - self.warm_up_bytes);
+        Passed { count, failed: 0, bytes, took }.row(Stage::Delivered, party, since, &self.delivered)
     }
 }
 
@@ -86,7 +85,7 @@ fn per_second(count: u64, took: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Timed;
+    use crate::tally::{Timed, WarmUpCounts};
 
     fn seconds(number: u64) -> Option<Duration> {
         Some(Duration::from_secs(number))
@@ -113,6 +112,35 @@ mod tests {
     }
 
     #[test]
+    fn the_warm_up_is_in_no_stage() {
+        let warm_up =
+            WarmUpCounts { created: 5, sent: 5, accepted: 4, rejected: 1, bytes_sent: 500, bytes_accepted: 400 };
+        let tally = SourceTally {
+            created: 15,
+            sent: 15,
+            accepted: 14,
+            rejected: 1,
+            bytes_sent: 1_500,
+            bytes_accepted: 1_400,
+            warm_up,
+            first_created: seconds(5),
+            last_accepted: seconds(10),
+            ..SourceTally::default()
+        };
+        let rows = tally.stages("source", Stage::Created);
+        let counts: Vec<_> = rows.iter().map(|row| (row.count, row.failed, row.bytes)).collect();
+        assert_eq!(counts, [(10, 0, 0), (10, 0, 1_000), (10, 0, 1_000)]);
+        assert_eq!(rows[2].rate_per_s, 2.0);
+        let mut total = SourceTally::default();
+        total.merge(&tally);
+        total.merge(&tally);
+        assert_eq!((total.warm_up.created, total.warm_up.bytes_accepted), (10, 800));
+        let run = RunTally { messages: 9, bytes: 900, warm_up_messages: 2, warm_up_bytes: 200, ..RunTally::default() };
+        let row = run.stage("sink", Stage::Created);
+        assert_eq!((row.count, row.bytes), (7, 700));
+    }
+
+    #[test]
     fn phases_that_did_not_occur_have_no_row() {
         let mut tally = SourceTally::default();
         tally.time(Timed::Phase(Phase::Quit), Duration::from_millis(1));
@@ -124,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_run_without_creation_times_has_a_count_and_no_rate() {
-        let tally = RunTally { messages: 3, last_delivered: seconds(9), ..RunTally::default() };
+        let tally = RunTally { messages: 3, last_counted: seconds(9), ..RunTally::default() };
         let row = tally.stage("sink", Stage::Created);
         assert_eq!((row.name, row.count, row.rate_per_s, row.since), (Stage::Delivered, 3, 0.0, None));
     }

@@ -42,6 +42,34 @@ pub enum Timed {
 /// would push a server's own data out of the processor's caches.
 const GATHERED: usize = 512;
 
+/// Messages that were created while the run warmed up. They are in the other counts too, and in no time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WarmUpCounts {
+    /// Messages that a session took up.
+    pub created: u64,
+    /// Messages whose last byte was handed over.
+    pub sent: u64,
+    /// Messages that the peer took responsibility for.
+    pub accepted: u64,
+    /// Messages that were refused or given up.
+    pub rejected: u64,
+    /// Message octets handed over.
+    pub bytes_sent: u64,
+    /// Message octets accepted.
+    pub bytes_accepted: u64,
+}
+
+impl WarmUpCounts {
+    fn merge(&mut self, other: &Self) {
+        self.created += other.created;
+        self.sent += other.sent;
+        self.accepted += other.accepted;
+        self.rejected += other.rejected;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_accepted += other.bytes_accepted;
+    }
+}
+
 /// What a source did.
 #[derive(Clone, Debug, Default)]
 pub struct SourceTally {
@@ -65,6 +93,8 @@ pub struct SourceTally {
     pub bytes_sent: u64,
     /// Message octets accepted.
     pub bytes_accepted: u64,
+    /// What of all this was done while the run warmed up.
+    pub warm_up: WarmUpCounts,
     /// [`Timed::Sent`].
     pub sent_latency: Latencies,
     /// [`Timed::Accepted`].
@@ -83,7 +113,7 @@ pub struct SourceTally {
     pub accepted_units: Ledger,
     /// Accepted units that did not fit into the ledger.
     pub overflow: u64,
-    /// When the first message was created.
+    /// When the first message was created. This time and the next three leave the warm-up out.
     pub first_created: Option<Duration>,
     /// When the last message was created.
     pub last_created: Option<Duration>,
@@ -137,6 +167,7 @@ impl SourceTally {
         self.recipients_rejected += other.recipients_rejected;
         self.bytes_sent += other.bytes_sent;
         self.bytes_accepted += other.bytes_accepted;
+        self.warm_up.merge(&other.warm_up);
         self.sent_latency.merge(&other.sent_latency);
         self.accepted_latency.merge(&other.accepted_latency);
         for (ours, theirs) in self.phases.0.iter_mut().zip(&other.phases.0) {
@@ -289,6 +320,10 @@ pub struct RunTally {
     pub recipients: u64,
     /// Their octets.
     pub bytes: u64,
+    /// How many of these messages were created while the run warmed up, and are in no time.
+    pub warm_up_messages: u64,
+    /// Their octets.
+    pub warm_up_bytes: u64,
     /// Units that arrived again.
     pub duplicates: u64,
     /// Messages whose checksum did not fit.
@@ -305,6 +340,8 @@ pub struct RunTally {
     pub first_created: Option<Duration>,
     /// When the last message arrived.
     pub last_delivered: Option<Duration>,
+    /// When the last message arrived that was created after the warm-up.
+    pub last_counted: Option<Duration>,
     /// Whether any time was taken across hosts, by Unix time.
     pub realtime: bool,
 }
@@ -316,6 +353,8 @@ impl RunTally {
         self.messages += other.messages;
         self.recipients += other.recipients;
         self.bytes += other.bytes;
+        self.warm_up_messages += other.warm_up_messages;
+        self.warm_up_bytes += other.warm_up_bytes;
         self.duplicates += other.duplicates + merged.again;
         self.corrupt += other.corrupt;
         self.untimed += other.untimed;
@@ -323,6 +362,7 @@ impl RunTally {
         self.delivered.merge(&other.delivered);
         self.first_created = earlier(self.first_created, other.first_created);
         self.last_delivered = self.last_delivered.max(other.last_delivered);
+        self.last_counted = self.last_counted.max(other.last_counted);
         self.realtime |= other.realtime;
     }
 

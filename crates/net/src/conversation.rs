@@ -1,10 +1,12 @@
 //! Drives a client session for a caller that has many of them: write, read, tell. It decides nothing.
 use crate::clock;
 use crate::outbox::Outbox;
-use crate::socket::Socket;
+use crate::stream::Stream;
 use crate::timers::Alarm;
+use crate::tls::Handshake;
+use crate::tls_setup::ClientTls;
 use crate::worker::{Buffers, Desk};
-use smtp::client::{Client, Event, Verb, Violation, Want};
+use smtp::client::{Client, Event, Part, Verb, Violation, Want};
 use smtp::envelope::Envelope;
 use std::future::poll_fn;
 use std::io;
@@ -33,6 +35,27 @@ pub trait Caller {
     fn written(&mut self, now: Duration);
     /// A reply came in.
     fn replied(&mut self, event: &Event<'_>, now: Duration);
+    /// How many octets the message has, for a peer that takes it in a chunk (RFC 3030).
+    fn message_bytes(&self) -> u64 {
+        0
+    }
+    /// The message as it is, not dot-stuffed and without end of data: as many octets as [`Caller::message_bytes`] said.
+    fn render_chunk(&mut self, outbox: &mut Outbox) {
+        let _ = outbox;
+    }
+    /// TLS is on.
+    fn encrypted(&mut self, handshake: &Handshake) {
+        let _ = handshake;
+    }
+}
+
+/// When TLS begins.
+#[derive(Clone, Debug)]
+pub enum ClientSecurity {
+    /// Before the greeting (RFC 8314).
+    Implicit(ClientTls),
+    /// When the session wants it: STARTTLS (RFC 3207).
+    OnDemand(ClientTls),
 }
 
 /// How a conversation ended.
@@ -46,11 +69,20 @@ pub enum Ended {
     Timeout(Option<Verb>),
     /// The peer does not speak SMTP.
     Violated(Option<Verb>, Violation),
+    /// TLS could not be begun.
+    NotEncrypted(io::Error),
+}
+
+/// Why a conversation pauses.
+enum Pause {
+    Over(Ended),
+    /// All is written, and TLS is to begin.
+    ForTls,
 }
 
 /// A connection and its protocol state.
 pub struct Conversation<'a, C: Caller> {
-    socket: Socket,
+    stream: Stream,
     client: Client,
     caller: &'a mut C,
     alarm: &'a mut Alarm,
@@ -62,14 +94,15 @@ pub struct Conversation<'a, C: Caller> {
     is_woken: bool,
     /// What is being written holds a message, or takes more than one write: its end is worth a look at the clock.
     has_message: bool,
-    /// What the socket has not taken yet.
+    /// What the connection has not taken yet.
     unsent: Option<Box<Outbox>>,
+    security: Option<ClientSecurity>,
 }
 
 impl<'a, C: Caller> Conversation<'a, C> {
     /// A conversation on a connection that has just been made.
     pub fn new(
-        socket: Socket,
+        stream: impl Into<Stream>,
         client: Client,
         caller: &'a mut C,
         alarm: &'a mut Alarm,
@@ -77,7 +110,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         desk: Desk,
     ) -> Self {
         Self {
-            socket,
+            stream: stream.into(),
             client,
             caller,
             alarm,
@@ -87,19 +120,59 @@ impl<'a, C: Caller> Conversation<'a, C> {
             is_woken: false,
             has_message: false,
             unsent: None,
+            security: None,
         }
+    }
+
+    /// The same under TLS.
+    #[must_use]
+    pub fn secured(self, security: Option<ClientSecurity>) -> Self {
+        Self { security, ..self }
     }
 
     /// Runs it to its end.
     pub async fn run(mut self) -> Ended {
-        poll_fn(|cx| {
-            let desk = self.desk.clone();
-            desk.lend(|buffers| self.poll(cx, buffers))
-        })
-        .await
+        if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
+            && let Err(ended) = self.begin_tls(&setup).await
+        {
+            return ended;
+        }
+        loop {
+            let pause = poll_fn(|cx| {
+                let desk = self.desk.clone();
+                desk.lend(|buffers| self.poll(cx, buffers))
+            });
+            match (pause.await, self.security.clone()) {
+                (Pause::Over(ended), _) => return ended,
+                (Pause::ForTls, Some(ClientSecurity::OnDemand(setup))) => {
+                    if let Err(ended) = self.begin_tls(&setup).await {
+                        return ended;
+                    }
+                }
+                (Pause::ForTls, _) => return Ended::NotEncrypted(io::ErrorKind::Unsupported.into()),
+            }
+        }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<Ended> {
+    async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), Ended> {
+        let latest = clock::now() + self.patience;
+        let handshake = match self.alarm.limit(latest, self.stream.connect_tls(setup)).await {
+            Some(Ok(handshake)) => handshake,
+            Some(Err(error)) => return Err(Ended::NotEncrypted(error)),
+            None => return Err(Ended::NotEncrypted(io::ErrorKind::TimedOut.into())),
+        };
+        self.caller.encrypted(&handshake);
+        let desk = self.desk.clone();
+        desk.lend(|buffers| self.client.tls_started(clock::now(), buffers.outbox.bytes()));
+        self.write_now(&desk).map_err(|error| self.lost(error))
+    }
+
+    /// Hands what is in the shared outbox to the connection before another session has its turn.
+    fn write_now(&mut self, desk: &Desk) -> io::Result<()> {
+        desk.lend(|buffers| self.flush(&mut buffers.outbox)).map(|_| ())
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<Pause> {
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
         }
@@ -114,14 +187,16 @@ impl<'a, C: Caller> Conversation<'a, C> {
                 Err(error) => {
                     // The worker's next turn, another session's as like as not, must not send what was left of this.
                     buffers.outbox.clear();
-                    return Poll::Ready(self.cut_off(buffers.input.bytes(), error));
+                    return Poll::Ready(Pause::Over(self.cut_off(buffers.input.bytes(), error)));
                 }
             }
-            if self.client.wants() == Want::Close {
-                return Poll::Ready(Ended::Closed);
+            match self.client.wants() {
+                Want::Close => return Poll::Ready(Pause::Over(Ended::Closed)),
+                Want::Tls => return Poll::Ready(Pause::ForTls),
+                _ => {}
             }
             let room = buffers.input.bytes();
-            let outcome = match self.socket.poll_read(room) {
+            let outcome = match self.stream.poll_read(room) {
                 Poll::Pending => return self.poll_timeout(),
                 Poll::Ready(outcome) => outcome,
             };
@@ -132,7 +207,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
             };
             if let Err(ended) = taken {
                 buffers.outbox.clear();
-                return Poll::Ready(ended);
+                return Poll::Ready(Pause::Over(ended));
             }
         }
     }
@@ -144,6 +219,11 @@ impl<'a, C: Caller> Conversation<'a, C> {
             self.caller.render(outbox);
             self.has_message = true;
             self.client.message_sent(self.now);
+            early = self.client.may_begin_early();
+        } else if self.client.wants() == Want::Chunk {
+            self.client.chunk(self.caller.message_bytes(), Part::Last, self.now, outbox.bytes());
+            self.caller.render_chunk(outbox);
+            self.has_message = true;
             early = self.client.may_begin_early();
         }
         if !early && self.client.wants() != Want::Transaction {
@@ -163,7 +243,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
             if outbox.is_empty() {
                 return Ok(true);
             }
-            if outbox.write_to(&self.socket)? {
+            if outbox.write_to(&mut self.stream)? {
                 self.written();
                 return Ok(true);
             }
@@ -171,8 +251,8 @@ impl<'a, C: Caller> Conversation<'a, C> {
             self.unsent = Some(Box::new(std::mem::take(outbox)));
         }
         let unsent = self.unsent.as_mut().expect("set above");
-        while self.socket.poll_writable().is_ready() {
-            if unsent.write_to(&self.socket)? {
+        while self.stream.poll_writable().is_ready() {
+            if unsent.write_to(&mut self.stream)? {
                 self.unsent = None;
                 self.written();
                 return Ok(true);
@@ -208,7 +288,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
 
     /// Writing failed. The peer may have said why before it closed: `552`, `421`.
     fn cut_off(&mut self, input: &mut [u8], error: io::Error) -> Ended {
-        if let Ok(count) = self.socket.try_read(input)
+        if let Ok(count) = self.stream.try_read(input)
             && count > 0
             && let Err(ended) = self.take(&input[..count], &mut Vec::new())
         {
@@ -217,11 +297,11 @@ impl<'a, C: Caller> Conversation<'a, C> {
         self.lost(error)
     }
 
-    fn poll_timeout(&mut self) -> Poll<Ended> {
+    fn poll_timeout(&mut self) -> Poll<Pause> {
         if self.is_woken {
             self.now = clock::now();
         }
         ready!(self.alarm.poll_due(self.client.deadline(self.patience), self.now));
-        Poll::Ready(Ended::Timeout(self.client.waits_for()))
+        Poll::Ready(Pause::Over(Ended::Timeout(self.client.waits_for())))
     }
 }

@@ -1,11 +1,16 @@
 //! What a program that embeds the server answers: one handler a session, every method with a default that says
 //! yes.
+use crate::tls::Handshake;
 use smtp::Path;
-use smtp::command::{Hello, Mail};
+use smtp::command::{Hello, Mail, Recipient};
+use smtp::login::Auth;
 use smtp::reply::Reply;
+use smtp::sasl::Secret;
 use smtp::verdict::Verdict;
+use smtp::xclient::Xclient;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
@@ -23,14 +28,37 @@ pub enum Answer {
     Yes,
     /// This reply. 4xx and 5xx refuse; 421 ends the session.
     Reply(Reply),
-    /// A reply, or the usual one for `None`, when the future is done. The session reads nothing meanwhile.
-    Later(Pin<Box<dyn Future<Output = Option<Reply>>>>),
+    /// The answer that the future ends with. The session reads nothing meanwhile.
+    Later(Pin<Box<dyn Future<Output = Answer>>>),
+    /// The connection is closed, after this last word where there is one: a server that falters on purpose.
+    HangUp(Option<Reply>),
+    /// The connection is reset (RST), without a word.
+    Reset,
+}
+
+/// How much of what has come a session reads next.
+#[derive(Debug)]
+pub enum Appetite {
+    /// All there is room for.
+    All,
+    /// That many octets at most, at least one.
+    AtMost(usize),
+    /// Nothing until then: the peer finds the connection full in the end.
+    NotBefore(Duration),
+    /// Nothing any more: a [`Answer::HangUp`] or [`Answer::Reset`] that no command asked for. Other answers are
+    /// taken for [`Answer::HangUp`] without a word.
+    Nothing(Answer),
 }
 
 impl Answer {
     /// An answer that takes time: after a disk, a directory, a policy has been asked. The worker polls it, which is no
-    /// tokio runtime: what needs one is spawned there, and its handle awaited here.
+    /// tokio runtime: what needs one is spawned there, and its handle awaited here. `None` is the usual reply.
     pub fn later(answer: impl Future<Output = Option<Reply>> + 'static) -> Self {
+        Self::eventually(async { answer.await.map_or(Self::Yes, Self::Reply) })
+    }
+
+    /// Likewise, an answer of any kind.
+    pub fn eventually(answer: impl Future<Output = Self> + 'static) -> Self {
         Self::Later(Box::pin(answer))
     }
 
@@ -46,6 +74,8 @@ impl fmt::Debug for Answer {
             Self::Yes => f.write_str("Yes"),
             Self::Reply(reply) => write!(f, "Reply({})", reply.code()),
             Self::Later(_) => f.write_str("Later"),
+            Self::HangUp(_) => f.write_str("HangUp"),
+            Self::Reset => f.write_str("Reset"),
         }
     }
 }
@@ -63,6 +93,15 @@ pub enum Parting {
     HungUp,
     /// The server stops.
     ShuttingDown,
+}
+
+/// How AUTH ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoginOutcome {
+    /// The client is who it said it was.
+    Proved,
+    /// It is not, or gave up.
+    NotProved,
 }
 
 /// One session's decisions. `now` is [`crate::clock::now`] at the read that brought the command.
@@ -91,7 +130,13 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// DATA.
+    /// RCPT with what the sender wants to be told (RFC 3461), for a handler that needs more than
+    /// [`Handler::recipient`].
+    fn recipient_with(&mut self, recipient: &Recipient<'_>) -> Answer {
+        self.recipient(&recipient.path)
+    }
+
+    /// DATA, or the first BDAT.
     fn data(&mut self) -> Answer {
         Answer::Yes
     }
@@ -107,10 +152,80 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
+    /// LMTP: what becomes of the message for the recipient of that number, of those that were taken. Asked after
+    /// [`Handler::message`] said yes; any other answer of that is said for each recipient.
+    fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
+        let _ = (recipient, now);
+        Answer::Yes
+    }
+
+    /// STARTTLS, where it is offered.
+    fn start_tls(&mut self) -> Answer {
+        Answer::Yes
+    }
+
+    /// A TLS handshake is about to begin: [`Answer::HangUp`] and [`Answer::Reset`] refuse it.
+    fn handshake(&mut self) -> Answer {
+        Answer::Yes
+    }
+
+    /// TLS is on.
+    fn encrypted(&mut self, handshake: &Handshake) {
+        let _ = handshake;
+    }
+
+    /// The TLS handshake failed; the session is over.
+    fn not_encrypted(&mut self, why: &io::Error) {
+        let _ = why;
+    }
+
+    /// AUTH, where it is offered, by a mechanism that shows the secret: whether name and secret go together.
+    fn login(&mut self, auth: &Auth<'_>) -> Answer {
+        let _ = auth;
+        Answer::Yes
+    }
+
+    /// AUTH by one that does not: the secret, or `None` if there is nobody of that name.
+    fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
+        let _ = auth;
+        Some(Secret::Any)
+    }
+
+    /// AUTH came to its end.
+    fn login_ended(&mut self, outcome: LoginOutcome) {
+        let _ = outcome;
+    }
+
+    /// XCLIENT, where it is offered: who the client really is.
+    fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
+        let _ = xclient;
+        Answer::Yes
+    }
+
     /// VRFY.
     fn verify(&mut self, who: &[u8]) -> Answer {
         let _ = who;
         Answer::Yes
+    }
+
+    /// RSET; where it is granted, [`Handler::reset`] follows.
+    fn rset(&mut self) -> Answer {
+        Answer::Yes
+    }
+
+    /// NOOP.
+    fn noop(&mut self) -> Answer {
+        Answer::Yes
+    }
+
+    /// QUIT.
+    fn quit(&mut self) -> Answer {
+        Answer::Yes
+    }
+
+    /// Asked before each read: how much of it. A server whose disk or next hop is slow passes that on here.
+    fn appetite(&mut self) -> Appetite {
+        Appetite::All
     }
 
     /// The transaction is over without a message: RSET, EHLO, or the message broke a rule and was refused.

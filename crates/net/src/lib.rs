@@ -17,7 +17,10 @@
 //! | `server` | workers, accepting, stopping |
 //! | `session` | drives a server session for its handler |
 //! | `socket` | one read, one write, one system call each |
+//! | `stream` | a connection, plain or under TLS |
 //! | `timers` | all timers of a worker on one timerfd |
+//! | `tls` | TLS as a state machine over a connection |
+//! | `tls_setup` | certificates, keys, whom to trust |
 //! | `worker` | a thread with its event loop and its buffers |
 mod bell;
 mod client;
@@ -31,14 +34,20 @@ mod reactor;
 mod server;
 mod session;
 mod socket;
+mod stream;
 mod timers;
+mod tls;
+mod tls_setup;
 pub mod worker;
 
 pub use client::{Client, Delivery, Error};
-pub use conversation::{Caller, Conversation, Ended, Next};
-pub use handler::{Answer, Handler, Parting, Peer};
+pub use conversation::{Caller, ClientSecurity, Conversation, Ended, Next};
+pub use handler::{Answer, Appetite, Handler, LoginOutcome, Parting, Peer};
 pub use outbox::Outbox;
 pub use server::{Running, Server, Service};
 pub use socket::{Door, Socket};
+pub use stream::Stream;
 pub use timers::{Alarm, sleep, sleep_until};
+pub use tls::Handshake;
+pub use tls_setup::{Certificate, ClientTls, Security, ServerTls, SessionResumption, TlsSetupError, Trust};
 pub use worker::Desk;

@@ -1,5 +1,5 @@
 //! What a turn has to write: bytes, and at most one long message body among them, which is not copied.
-use crate::socket::Socket;
+use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -7,9 +7,22 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    /// A shared body, and where among `bytes` it belongs.
-    body: Option<(usize, Arc<[u8]>)>,
+    /// A shared body: where among `bytes` it belongs, and how much of it.
+    body: Option<Body>,
     written: usize,
+}
+
+#[derive(Debug)]
+struct Body {
+    at: usize,
+    shared: Arc<[u8]>,
+    length: usize,
+}
+
+impl Body {
+    fn bytes(&self) -> &[u8] {
+        &self.shared[..self.length]
+    }
 }
 
 impl Outbox {
@@ -20,10 +33,23 @@ impl Outbox {
 
     /// Puts a long body behind what is there, without copying it; a second one in the same turn is copied.
     pub fn append_shared(&mut self, body: &Arc<[u8]>) {
-        if self.body.is_none() {
-            self.body = Some((self.bytes.len(), Arc::clone(body)));
+        self.append_beginning(body, body.len());
+    }
+
+    /// The same with no more than the first `length` octets of it. Panics where it has fewer.
+    pub fn append_beginning(&mut self, body: &Arc<[u8]>, length: usize) {
+        if self.body.is_none() && length <= body.len() {
+            self.body = Some(Body { at: self.bytes.len(), shared: Arc::clone(body), length });
         } else {
-            self.bytes.extend_from_slice(body);
+            self.bytes.extend_from_slice(&body[..length]);
+        }
+    }
+
+    /// All of it in one piece, as it will be written.
+    pub fn to_vec(&self) -> Vec<u8> {
+        match &self.body {
+            Some(body) => [&self.bytes[..body.at], body.bytes(), &self.bytes[body.at..]].concat(),
+            None => self.bytes.clone(),
         }
     }
 
@@ -39,34 +65,37 @@ impl Outbox {
         self.written = 0;
     }
 
-    /// Writes what the socket takes; true once all is written. Then it is empty again.
+    /// Writes what the connection takes; true once all is written. Then it is empty again.
     ///
     /// # Errors
     /// Those of `writev`, but for `WouldBlock`.
-    pub fn write_to(&mut self, socket: &Socket) -> io::Result<bool> {
-        let total = self.bytes.len() + self.body.as_ref().map_or(0, |(_, body)| body.len());
+    pub fn write_to(&mut self, stream: &mut Stream) -> io::Result<bool> {
+        let total = self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length);
         while self.written < total {
-            match self.write_once(socket) {
+            match self.write_once(stream) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => self.written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) => return Err(error),
             }
         }
+        if !stream.flush()? {
+            return Ok(false);
+        }
         self.clear();
         Ok(true)
     }
 
-    fn write_once(&self, socket: &Socket) -> io::Result<usize> {
-        let Some((at, body)) = &self.body else {
-            return socket.try_write(&self.bytes[self.written..]);
+    fn write_once(&self, stream: &mut Stream) -> io::Result<usize> {
+        let Some(body) = &self.body else {
+            return stream.try_write(&self.bytes[self.written..]);
         };
         let mut skip = self.written;
-        let slices = [&self.bytes[..*at], body, &self.bytes[*at..]].map(|part| {
+        let slices = [&self.bytes[..body.at], body.bytes(), &self.bytes[body.at..]].map(|part| {
             let part_skip = skip.min(part.len());
             skip -= part_skip;
             IoSlice::new(&part[part_skip..])
         });
-        socket.try_write_vectored(&slices)
+        stream.try_write_vectored(&slices)
     }
 }

@@ -35,6 +35,19 @@ const BELL: u64 = u64::MAX - 1;
 thread_local! {
     /// The loop that runs on this thread.
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
+    /// Where records are read and decrypted; made when the first TLS connection reads.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Octets of TLS records that one read may bring, and a record that was begun before it.
+const SCRATCH_BYTES: usize = 128 * 1024;
+
+/// Lends the worker's buffer for TLS records.
+pub(crate) fn with_scratch<T>(work: impl FnOnce(&mut [u8]) -> T) -> T {
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(SCRATCH_BYTES, 0);
+        work(scratch)
+    })
 }
 
 /// An event loop.
@@ -49,6 +62,9 @@ pub(crate) struct Reactor {
     /// The task that is being polled.
     turn: Cell<usize>,
     budget: Cell<u32>,
+    /// What the loop runs for has ended. No other task is polled then, not even for an event of the same batch: what it
+    /// did, nobody would count any more.
+    finished: Cell<bool>,
     /// How many sources there have been: an event that names an older one is stale.
     stamps: Cell<u32>,
 }
@@ -91,7 +107,10 @@ impl Reactor {
         let before = CURRENT.replace(Some(Rc::clone(&reactor)));
         let done = Rc::new(Cell::new(None));
         let result = Rc::clone(&done);
-        reactor.spawn(async move { result.set(Some(work.await)) });
+        reactor.spawn(async move {
+            result.set(Some(work.await));
+            Self::current().finished.set(true);
+        });
         let outcome = reactor.turn_until(&done);
         reactor.drop_tasks();
         CURRENT.set(before);
@@ -113,6 +132,7 @@ impl Reactor {
             eager: RefCell::default(),
             turn: Cell::default(),
             budget: Cell::default(),
+            finished: Cell::default(),
             stamps: Cell::default(),
         })
     }
@@ -190,6 +210,9 @@ impl Reactor {
     }
 
     fn poll(&self, key: usize) {
+        if self.finished.get() {
+            return;
+        }
         // Polled by a stale wake: the task is gone.
         let Some(mut task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
         self.turn.set(key);

@@ -5,10 +5,11 @@ use crate::listener;
 use crate::session::Session;
 use crate::socket::{Door, Socket};
 use crate::timers::sleep;
+use crate::tls_setup::Security;
 use crate::worker::{self, Desk};
 use rustix::net::{SendFlags, send};
 use smtp::limits::Limits;
-use smtp::server::Identity;
+use smtp::server::{Identity, Offer};
 use smtp::verdict::Verdict;
 use std::cell::Cell;
 use std::io;
@@ -49,6 +50,9 @@ impl<H: Handler, F: Fn(Peer) -> H + 'static> Service for F {
     }
 }
 
+/// What a program changes of what a server offers.
+type Change = Box<dyn FnOnce(&mut Offer)>;
+
 /// A server to be started.
 ///
 /// ```no_run
@@ -58,13 +62,14 @@ impl<H: Handler, F: Fn(Peer) -> H + 'static> Service for F {
 /// println!("listening on {}", server.address());
 /// server.wait();
 /// ```
-#[derive(Debug)]
 pub struct Server<S, M> {
     make: M,
     name: String,
     limits: Limits,
     workers: usize,
     sessions: usize,
+    security: Security,
+    change: Option<Change>,
     service: PhantomData<fn() -> S>,
 }
 
@@ -77,6 +82,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
             limits: Limits::default(),
             workers: worker::default_count(),
             sessions: 100_000,
+            security: Security::None,
+            change: None,
             service: PhantomData,
         }
     }
@@ -109,25 +116,49 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
+    /// Begins TLS as that says; [`Security::Offered`] puts STARTTLS into the reply to EHLO.
+    #[must_use]
+    pub fn security(mut self, security: Security) -> Self {
+        self.security = security;
+        self
+    }
+
+    /// Changes what is offered and insisted on: AUTH, XCLIENT, LMTP, or less than all.
+    #[must_use]
+    pub fn offering(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
+        self.change = Some(Box::new(change));
+        self
+    }
+
     /// Listens and serves.
     ///
     /// # Errors
     /// Those of listening on `address` and of starting threads.
-    pub fn start(self, address: SocketAddr) -> io::Result<Running> {
+    pub fn start(mut self, address: SocketAddr) -> io::Result<Running> {
         let listener = listener::listen(address)?;
         let address = listener.local_addr()?;
-        let identity = Arc::new(Identity::new(&self.name, self.limits.clone()));
+        let identity = Arc::new(self.identity());
         let (stop, stopped) = watch::channel(false);
         let sessions = Arc::new(Sessions { open: AtomicUsize::new(0), most: self.sessions });
         let workers = (0..self.workers)
             .map(|number| {
                 let (identity, sessions) = (identity.clone(), sessions.clone());
-                let post = Post { listener: listener.try_clone()?, identity, sessions };
+                let security = self.security.clone();
+                let post = Post { listener: listener.try_clone()?, identity, security, sessions };
                 let (make, stopped) = (self.make.clone(), stopped.clone());
                 worker::spawn(&format!("serve-{number}"), move |desk| serve(post, make, stopped, desk))
             })
             .collect::<io::Result<Vec<_>>>()?;
         Ok(Running { address, stop, workers })
+    }
+
+    fn identity(&mut self) -> Identity {
+        let mut offer = Offer::new(&self.limits);
+        offer.extensions.starttls = matches!(self.security, Security::Offered(_));
+        if let Some(change) = self.change.take() {
+            change(&mut offer);
+        }
+        Identity::offering(&self.name, self.limits.clone(), offer)
     }
 }
 
@@ -193,12 +224,14 @@ impl Sessions {
 struct Post {
     listener: TcpListener,
     identity: Arc<Identity>,
+    security: Security,
     sessions: Arc<Sessions>,
 }
 
 /// What a worker keeps of its post once it listens.
 struct Place {
     identity: Arc<Identity>,
+    security: Security,
     sessions: Arc<Sessions>,
 }
 
@@ -209,9 +242,9 @@ async fn serve<S: Service>(
     desk: Desk,
 ) -> io::Result<()> {
     let service = Rc::new(make());
-    let Post { listener, identity, sessions } = post;
+    let Post { listener, identity, security, sessions } = post;
     let door = Door::open(listener)?;
-    let place = Place { identity, sessions };
+    let place = Place { identity, security, sessions };
     let open = Rc::new(Cell::new(0));
     tokio::select! {
         () = accept(&door, &place, &service, &desk, &open) => {}
@@ -247,11 +280,11 @@ async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &
         }
         open.set(open.get() + 1);
         let (handler, identity, desk) = (service.session(Peer { address }), place.identity.clone(), desk.clone());
-        let (open, sessions) = (open.clone(), place.sessions.clone());
+        let (open, sessions, security) = (open.clone(), place.sessions.clone(), place.security.clone());
         worker::spawn_local(async move {
             // Without a descriptor to watch it by, the connection is closed at once.
             if let Ok(socket) = Socket::adopt(descriptor) {
-                Session::new(socket, handler, identity, desk).run().await;
+                Session::new(socket.into(), handler, identity, security, desk).run().await;
             }
             open.set(open.get() - 1);
             sessions.leave();

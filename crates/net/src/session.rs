@@ -1,10 +1,12 @@
 //! Drives a server session for its handler: read, ask, answer, write. It decides nothing.
 use crate::clock;
-use crate::handler::{Answer, Handler, Parting};
-use crate::socket::Socket;
+use crate::handler::{Answer, Appetite, Handler, LoginOutcome, Parting};
+use crate::stream::Stream;
 use crate::timers::Alarm;
-use crate::worker::{Buffers, Desk};
+use crate::tls_setup::{Security, ServerTls};
+use crate::worker::{Buffers, Desk, READ_BYTES};
 use smtp::reply::Reply;
+use smtp::sasl::{NONCE_BYTES, Nonce};
 use smtp::server::{Event, Identity, Server};
 use smtp::verdict::Verdict;
 use std::future::Future;
@@ -16,15 +18,18 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 /// An answer that takes time.
-type Later = Pin<Box<dyn Future<Output = Option<Reply>>>>;
+type Later = Pin<Box<dyn Future<Output = Answer>>>;
 
 /// A connection, its protocol state, and who answers for it.
 pub(crate) struct Session<H: Handler> {
-    socket: Socket,
+    stream: Stream,
     server: Server,
+    security: Security,
     handler: H,
     desk: Desk,
     alarm: Alarm,
+    /// The question that is open ends the transaction if it is granted: RSET, EHLO.
+    resets: bool,
     /// Read while an answer was not known yet.
     backlog: Vec<u8>,
     /// Written and not taken by the socket yet.
@@ -39,15 +44,17 @@ pub(crate) struct Session<H: Handler> {
 }
 
 impl<H: Handler> Session<H> {
-    pub(crate) fn new(socket: Socket, handler: H, identity: Arc<Identity>, desk: Desk) -> Self {
+    pub(crate) fn new(stream: Stream, handler: H, identity: Arc<Identity>, security: Security, desk: Desk) -> Self {
         let patience = identity.limits.idle;
         let server = Server::new(identity, clock::now());
         Self {
-            socket,
+            stream,
             server,
+            security,
             handler,
             desk,
             alarm: Alarm::default(),
+            resets: false,
             backlog: Vec::new(),
             unsent: Vec::new(),
             parting: None,
@@ -69,21 +76,57 @@ impl<H: Handler> Session<H> {
     }
 
     async fn dialogue(&mut self) -> io::Result<Parting> {
+        if let Security::Implicit(setup) = self.security.clone() {
+            self.begin_tls(&setup).await?;
+        }
         let now = clock::now();
         let greeting = self.handler.connect(now);
         let mut later = self.turn(|session, buffers| session.settle(greeting, now, buffers.outbox.bytes()))?;
         loop {
             if let Some(answer) = later.take() {
-                let reply = answer.await;
-                later = self.turn(|session, buffers| session.resume(reply.as_ref(), buffers))?;
-            } else if !self.unsent.is_empty() {
+                let answer = answer.await;
+                later = self.turn(|session, buffers| session.resume(answer, buffers))?;
+            } else if self.has_unsent() {
                 poll_fn(|_| self.poll_flush()).await?;
+            } else if self.server.wants_tls() {
+                match self.security.clone() {
+                    Security::Implicit(setup) | Security::Offered(setup) => self.begin_tls(&setup).await?,
+                    Security::None => return Err(io::ErrorKind::Unsupported.into()),
+                }
             } else if self.server.is_closed() {
                 return Ok(if self.server.has_quit() { Parting::Quit } else { Parting::HungUp });
             } else {
                 later = poll_fn(|_| self.poll_turn()).await?;
             }
         }
+    }
+
+    async fn begin_tls(&mut self, setup: &ServerTls) -> io::Result<()> {
+        match self.handler.handshake() {
+            Answer::HangUp(_) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            Answer::Reset => {
+                self.stream.reset_on_close();
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            Answer::Yes | Answer::Reply(_) | Answer::Later(_) => {}
+        }
+        let latest = clock::now() + self.patience;
+        let outcome = self.alarm.limit(latest, self.stream.accept_tls(setup)).await;
+        match outcome.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(handshake) => {
+                self.server.tls_started(clock::now());
+                self.handler.encrypted(&handshake);
+                Ok(())
+            }
+            Err(error) => {
+                self.handler.not_encrypted(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty() || !self.stream.is_flushed()
     }
 
     /// One turn with the shared buffers: `work` decides, then what it said is written.
@@ -101,7 +144,11 @@ impl<H: Handler> Session<H> {
         let desk = self.desk.clone();
         desk.lend(|buffers| {
             let room = buffers.input.bytes();
-            let count = match self.socket.poll_read(room) {
+            let Some(most) = ready!(self.poll_appetite(buffers.outbox.bytes())) else {
+                return Poll::Ready(self.write(buffers.outbox.bytes()).map(|()| None));
+            };
+            let room = &mut room[..most.clamp(1, READ_BYTES)];
+            let count = match self.stream.poll_read(room) {
                 Poll::Pending => return self.poll_timeout(buffers),
                 Poll::Ready(outcome) => outcome?,
             };
@@ -117,6 +164,21 @@ impl<H: Handler> Session<H> {
         })
     }
 
+    /// How many octets the handler will have next; `None` where it has had enough for good.
+    fn poll_appetite(&mut self, out: &mut Vec<u8>) -> Poll<Option<usize>> {
+        loop {
+            match self.handler.appetite() {
+                Appetite::All => return Poll::Ready(Some(usize::MAX)),
+                Appetite::AtMost(most) => return Poll::Ready(Some(most)),
+                Appetite::NotBefore(then) => ready!(self.alarm.poll_due(Some(then), clock::now())),
+                Appetite::Nothing(answer) => {
+                    self.end(answer, out);
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+
     fn poll_timeout(&mut self, buffers: &mut Buffers) -> Poll<io::Result<Option<Later>>> {
         let now = self.now.take().unwrap_or_else(clock::now);
         ready!(self.alarm.poll_due(self.server.deadline(), now));
@@ -130,7 +192,19 @@ impl<H: Handler> Session<H> {
     fn digest(&mut self, mut input: &[u8], now: Duration, out: &mut Vec<u8>) -> Option<Later> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();
-            let answer = ask(&mut self.handler, event, now);
+            self.resets = matches!(event, Event::Hello(..) | Event::Reset);
+            let answer = match event {
+                Event::Nonce => {
+                    self.server.answer_nonce(&nonce(), now, out);
+                    continue;
+                }
+                Event::Auth(auth) if auth.is_lookup() => {
+                    let secret = self.handler.secret(&auth);
+                    self.server.answer_secret(secret.as_ref(), now, out);
+                    continue;
+                }
+                event => ask(&mut self.handler, event, now),
+            };
             if asks && let Some(later) = self.settle(answer, now, out) {
                 self.backlog = input.to_vec();
                 return Some(later);
@@ -142,17 +216,40 @@ impl<H: Handler> Session<H> {
     /// Gives an answer to the session, or hands back the one that takes time.
     fn settle(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<Later> {
         match answer {
-            Answer::Yes => self.server.answer(None, now, out),
-            Answer::Reply(reply) => self.server.answer(Some(&reply), now, out),
+            Answer::Yes => self.reply(None, now, out),
+            Answer::Reply(reply) => self.reply(Some(&reply), now, out),
             Answer::Later(later) => return Some(later),
+            answer @ (Answer::HangUp(_) | Answer::Reset) => self.end(answer, out),
         }
         None
     }
 
-    /// Goes on after an answer that took time.
-    fn resume(&mut self, reply: Option<&Reply>, buffers: &mut Buffers) -> Option<Later> {
-        let (now, out) = (clock::now(), buffers.outbox.bytes());
+    fn reply(&mut self, reply: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         self.server.answer(reply, now, out);
+        if std::mem::take(&mut self.resets) && reply.is_none_or(Reply::is_positive) {
+            self.handler.reset(None);
+        }
+    }
+
+    /// Ends the session as the handler wishes.
+    fn end(&mut self, answer: Answer, out: &mut Vec<u8>) {
+        let last_word = match answer {
+            Answer::HangUp(last_word) => last_word,
+            Answer::Reset => {
+                self.stream.reset_on_close();
+                None
+            }
+            Answer::Yes | Answer::Reply(_) | Answer::Later(_) => None,
+        };
+        self.server.hang_up(last_word.as_ref(), out);
+    }
+
+    /// Goes on after an answer that took time.
+    fn resume(&mut self, answer: Answer, buffers: &mut Buffers) -> Option<Later> {
+        let (now, out) = (clock::now(), buffers.outbox.bytes());
+        if let Some(later) = self.settle(answer, now, out) {
+            return Some(later);
+        }
         let backlog = std::mem::take(&mut self.backlog);
         self.digest(&backlog, now, out)
     }
@@ -161,7 +258,7 @@ impl<H: Handler> Session<H> {
     fn write(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let mut written = 0;
         while self.unsent.is_empty() && written < out.len() {
-            match self.socket.try_write(&out[written..]) {
+            match self.stream.try_write(&out[written..]) {
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => {
@@ -177,14 +274,18 @@ impl<H: Handler> Session<H> {
 
     /// Writes what was left over. A peer that does not read its replies is timed out like a silent one.
     fn poll_flush(&mut self) -> Poll<io::Result<()>> {
-        while !self.unsent.is_empty() {
-            if self.socket.poll_writable().is_pending() {
+        while self.has_unsent() {
+            if self.stream.poll_writable().is_pending() {
                 let now = clock::now();
                 let deadline = *self.flushed_by.get_or_insert(now + self.patience);
                 ready!(self.alarm.poll_due(Some(deadline), now));
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            match self.socket.try_write(&self.unsent) {
+            let written = match self.unsent.is_empty() {
+                true => self.stream.flush().map(|_| 0),
+                false => self.stream.try_write(&self.unsent),
+            };
+            match written {
                 Ok(count) => drop(self.unsent.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
@@ -199,12 +300,9 @@ impl<H: Handler> Session<H> {
 /// Asks the handler; the answer to an event that does not ask is not used.
 fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
     match event {
-        Event::Hello(kind, name) => {
-            handler.reset(None);
-            handler.hello(kind, name)
-        }
+        Event::Hello(kind, name) => handler.hello(kind, name),
         Event::Mail(mail) => handler.mail(&mail),
-        Event::Recipient(path) => handler.recipient(&path),
+        Event::Recipient(recipient) => handler.recipient_with(&recipient),
         Event::Data => handler.data(),
         Event::Message { bytes } => handler.message(bytes, now),
         Event::Verify(who) => handler.verify(who),
@@ -216,20 +314,38 @@ fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
             handler.reset(Some(verdict));
             Answer::Yes
         }
-        Event::Reset => {
-            handler.reset(None);
+        Event::Reset => handler.rset(),
+        Event::Noop => handler.noop(),
+        Event::Quit => handler.quit(),
+        Event::Delivery { recipient } => handler.delivery(recipient, now),
+        Event::StartTls => handler.start_tls(),
+        Event::Auth(auth) => handler.login(&auth),
+        Event::Xclient(xclient) => handler.xclient(&xclient),
+        Event::Authenticated => {
+            handler.login_ended(LoginOutcome::Proved);
             Answer::Yes
         }
-        Event::Answered => Answer::Yes,
+        Event::NotAuthenticated => {
+            handler.login_ended(LoginOutcome::NotProved);
+            Answer::Yes
+        }
+        Event::Nonce | Event::Answered => Answer::Yes,
     }
+}
+
+/// Octets that nobody can guess, for CRAM-MD5 and SCRAM-SHA-256.
+fn nonce() -> Nonce {
+    let mut nonce = [0; NONCE_BYTES];
+    getrandom::fill(&mut nonce).expect("the kernel has random octets once it has booted");
+    nonce
 }
 
 impl<H: Handler> Drop for Session<H> {
     /// A session that is dropped before its end belongs to a server that stops: it says so (RFC 5321 §3.8).
     fn drop(&mut self) {
-        if self.parting.is_none() && self.unsent.is_empty() {
+        if self.parting.is_none() && !self.has_unsent() {
             // The peer may be gone already; there is nobody left to tell.
-            let _ = self.socket.try_write(Verdict::ShuttingDown.reply().wire());
+            let _ = self.stream.try_write(Verdict::ShuttingDown.reply().wire());
         }
         self.handler.disconnect(self.parting.unwrap_or(Parting::ShuttingDown));
     }

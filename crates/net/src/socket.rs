@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -39,9 +39,17 @@ impl Socket {
         let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&descriptor, true)?;
         match rustix::net::connect(&descriptor, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(error.into()),
+            Ok(()) | Err(Errno::INPROGRESS) => Self::from_connecting(descriptor).await,
+            Err(error) => Err(error.into()),
         }
+    }
+
+    /// A connection that is being made: `connect` was called on the descriptor, which does not block. For callers
+    /// that set options of their own before it, and for unix-domain sockets.
+    ///
+    /// # Errors
+    /// As [`Socket::connect`].
+    pub async fn from_connecting(descriptor: OwnedFd) -> io::Result<Self> {
         let socket = Self::watch(descriptor, Watch::Connecting)?;
         poll_fn(|_| socket.poll_writable()).await;
         if socket.reactor.has_ended(socket.key)
@@ -82,8 +90,17 @@ impl Socket {
         Ok(())
     }
 
+    /// Closing it will cut the connection with RST: what the peer has not been told yet is lost.
+    pub(crate) fn reset_on_close(&self) {
+        // Where it fails the connection is closed the usual way.
+        let _ = sockopt::set_socket_linger(&self.descriptor, Some(std::time::Duration::ZERO));
+    }
+
     /// Reads what has come; 0 is the peer's end. Without any, the task is polled again when some comes.
-    pub(crate) fn poll_read(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
+    ///
+    /// # Errors
+    /// Those of `recv`.
+    pub fn poll_read(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;
         }
@@ -136,7 +153,7 @@ impl Socket {
     }
 
     /// Ready when the socket may take more than it did.
-    pub(crate) fn poll_writable(&self) -> Poll<()> {
+    pub fn poll_writable(&self) -> Poll<()> {
         if self.reactor.may_write(self.key) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
@@ -161,17 +178,18 @@ impl AsFd for Socket {
 
 /// A listener: where connections come from. It belongs to the task that made it.
 pub struct Door {
-    listener: TcpListener,
+    listener: OwnedFd,
     key: usize,
     reactor: Rc<Reactor>,
 }
 
 impl Door {
-    /// Opens it. The listener does not block ([`crate::listener::listen`]).
+    /// Opens it. The listener does not block ([`crate::listener::listen`]); it may be a unix-domain socket.
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
-    pub fn open(listener: TcpListener) -> io::Result<Self> {
+    pub fn open(listener: impl Into<OwnedFd>) -> io::Result<Self> {
+        let listener = listener.into();
         let reactor = Reactor::current();
         let key = reactor.watch(&listener, Watch::Listener)?;
         Ok(Self { listener, key, reactor })
@@ -182,18 +200,23 @@ impl Door {
     /// # Errors
     /// Those of `accept`; where descriptors have run out it is worth another try a little later.
     pub async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
-        poll_fn(|_| self.poll_accept()).await
+        let (descriptor, address) = poll_fn(|_| self.poll_accept()).await?;
+        address.map(|address| (descriptor, address)).ok_or_else(|| Errno::AFNOSUPPORT.into())
     }
 
-    fn poll_accept(&self) -> Poll<io::Result<(OwnedFd, SocketAddr)>> {
+    /// Likewise, with its address where that is one of the Internet's: the client of a unix-domain socket has none.
+    /// Without a connection, the task is polled again when one comes.
+    ///
+    /// # Errors
+    /// As [`Door::accept`].
+    pub fn poll_accept(&self) -> Poll<io::Result<(OwnedFd, Option<SocketAddr>)>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;
         }
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match retry_on_intr(|| rustix::net::acceptfrom_with(&self.listener, flags)) {
             Ok((descriptor, address)) => {
-                let address = address.and_then(|address| address.try_into().ok());
-                Poll::Ready(address.map(|address| (descriptor, address)).ok_or_else(|| Errno::AFNOSUPPORT.into()))
+                Poll::Ready(Ok((descriptor, address.and_then(|address| address.try_into().ok()))))
             }
             Err(Errno::AGAIN) => {
                 self.reactor.ran_dry(self.key);

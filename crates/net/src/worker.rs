@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 /// Bytes one read may bring. Large enough that a 10 MB message is few system calls, small enough for the
 /// second-level cache that end of data, line endings and checksum are then looked for in.
-const READ_BYTES: usize = 256 * 1024;
+pub(crate) const READ_BYTES: usize = 256 * 1024;
 
 /// What the sessions of a worker share: a session borrows it for one turn, and never while it waits.
 #[derive(Clone, Debug)]

@@ -1,10 +1,18 @@
 //! The client's side of a session: replies in, commands out.
 //!
 //! ```text
-//! Greeting ─▶ Hello ─▶ Ready ──begin──▶ MAIL ─▶ RCPT … ─▶ DATA ─354─▶ the caller writes the message
-//!                        ▲                │        │        │             │ message_sent
-//!                        └──── RSET ◀─────┴────────┴────────┘             ▼
-//!                        └───────────────── reply to the final dot ◀── Message
+//! Greeting ─▶ Hello ─▶ STARTTLS ─220─▶ Tls: the caller begins TLS ─▶ Hello again       what of it is wanted
+//!               ├────▶ XCLIENT ──220─▶ Hello again                                     and offered
+//!               ├────▶ AUTH ─334─▶ response … ─235─┐
+//!               ▼                                  ▼
+//!             Ready ◀──────────────────────────────┘
+//!   ▲           │ begin
+//!   │           ├──▶ MAIL ─▶ RCPT … ─▶ DATA ─354─▶ the caller writes the message ─ message_sent ─┐
+//!   │           └──▶ MAIL ─▶ RCPT … ─▶ BDAT … LAST: the caller writes each chunk ────────────────┤
+//!   ├── RSET ◀── refused ───┴────────────┘                                                       ▼
+//!   └────────────────────────── the reply to it, in LMTP one for each recipient ◀──────────── Message
+//!
+//! what is required and not offered, or refused ─▶ QUIT, and gave_up tells
 //! ```
 //! The session keeps the queue of replies it expects, so pipelined and lock-step dialogues are one machine: they
 //! differ only in how many commands [`Client::begin`] writes at once. The caller asks [`Client::wants`] what the
@@ -12,26 +20,42 @@
 use crate::data::END;
 use crate::envelope::Envelope;
 use crate::extensions::Extensions;
+use crate::limits::COMMAND_LINE_BYTES;
 use crate::reply::{Malformed, Received, ReplyReader};
+use crate::sasl::client::{Exchange, Failure};
+use crate::sasl::{self, Credentials, Mechanism, Nonce};
+use crate::xclient::Introduction;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use crate::identity::Protocol;
 
 /// What a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// The connection.
     Greeting,
-    /// EHLO, or HELO after it.
+    /// EHLO, or HELO after it; LHLO.
     Hello,
+    /// STARTTLS.
+    StartTls,
+    /// XCLIENT.
+    Xclient,
+    /// AUTH, or a response to one of its challenges.
+    Auth,
     /// MAIL.
     Mail,
     /// RCPT of that number.
     Recipient(u32),
     /// DATA.
     Data,
-    /// The final dot.
+    /// BDAT, but for the last.
+    Chunk,
+    /// The final dot, or the last BDAT.
     Message,
+    /// The same in LMTP, for the recipient of that number.
+    Delivery(u32),
     /// RSET.
     Reset,
     /// QUIT.
@@ -52,7 +76,8 @@ pub struct Event<'a> {
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer took responsibility for the recipients it accepted.
+    /// The peer took responsibility for the recipients it accepted; in LMTP for some of them at least: those whose
+    /// [`Verb::Delivery`] had a positive reply.
     Accepted,
     /// It did not.
     Refused,
@@ -63,10 +88,14 @@ pub enum Outcome {
 pub enum Want {
     /// Replies: read.
     Replies,
+    /// TLS, once all is written; then [`Client::tls_started`].
+    Tls,
     /// A transaction to [begin](Client::begin), or [quit](Client::quit).
     Transaction,
     /// The message and its end of data, then [`Client::message_sent`].
     Message,
+    /// The next [chunk](Client::chunk) of the message, and its octets as they are.
+    Chunk,
     /// Nothing more: close the connection.
     Close,
 }
@@ -77,8 +106,82 @@ pub enum Pipelining {
     /// One command at a time.
     #[default]
     Off,
-    /// MAIL, RCPT and DATA together, where the peer offers PIPELINING (RFC 2920).
+    /// MAIL, RCPT and DATA together, where the peer offers PIPELINING (RFC 2920); or MAIL, RCPT and every BDAT.
     Group,
+}
+
+/// Whether to begin TLS with STARTTLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartTls {
+    /// Not: in the clear, or over TLS from the first octet on.
+    #[default]
+    Never,
+    /// Where it is offered, and granted.
+    IfOffered,
+    /// In any case: without it nothing is sent.
+    Required,
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Chunking {
+    /// By DATA.
+    #[default]
+    Never,
+    /// By BDAT where it is offered (RFC 3030).
+    IfOffered,
+}
+
+/// What is last in a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// More chunks follow.
+    Middle,
+    /// It ends the message.
+    Last,
+}
+
+/// How a session is to go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// What is spoken.
+    pub protocol: Protocol,
+    /// How far commands run ahead of replies.
+    pub pipelining: Pipelining,
+    /// Whether to begin TLS with STARTTLS.
+    pub tls: StartTls,
+    /// Who to log in as.
+    pub credentials: Option<Credentials>,
+    /// How a message is sent.
+    pub chunking: Chunking,
+    /// Who to introduce with XCLIENT.
+    pub introduction: Option<Introduction>,
+}
+
+/// Why a session said QUIT before it sent anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GaveUp {
+    /// TLS is required and not offered.
+    #[error("the server does not offer STARTTLS")]
+    NoTls,
+    /// It is required and was refused.
+    #[error("the server refused STARTTLS")]
+    TlsRefused,
+    /// No mechanism of AUTH is both allowed and offered.
+    #[error("the server offers no AUTH mechanism that may be used")]
+    NoMechanism,
+    /// The peer does not believe the credentials.
+    #[error("the server refused AUTH")]
+    NotAuthenticated,
+    /// The exchange could not go on.
+    #[error("AUTH: {0}")]
+    Exchange(Failure),
+    /// XCLIENT is not offered, or with none of the attributes to be told.
+    #[error("the server does not offer XCLIENT")]
+    NoXclient,
+    /// It was refused.
+    #[error("the server refused XCLIENT")]
+    XclientRefused,
 }
 
 /// What a peer did that ends the conversation.
@@ -90,6 +193,9 @@ pub enum Violation {
     /// A reply to nothing.
     #[error("the peer sent reply {0} to nothing")]
     Unasked(u16),
+    /// Octets in the clear behind the 220 to STARTTLS: somebody on the way put them there (CVE-2011-0411).
+    #[error("{0} octets came in the clear behind the reply to STARTTLS")]
+    Injected(usize),
 }
 
 /// A session as the client sees it.
@@ -102,18 +208,15 @@ pub struct Client {
 impl Client {
     /// A session on a connection that stands; the peer speaks first. `name` goes into EHLO.
     pub fn new(name: Arc<str>, pipelining: Pipelining, now: Duration) -> Self {
-        let dialogue = Dialogue {
-            name,
-            pipelining,
-            expected: VecDeque::from([Verb::Greeting]),
-            extensions: Extensions::default(),
-            greeting: Greeting::Ehlo,
-            progress: Progress::Idle,
-            envelope: None,
-            accepted: 0,
-            mail_stands: false,
-            heard: now,
-        };
+        Self { reader: ReplyReader::default(), dialogue: Dialogue::new(name, pipelining, now) }
+    }
+
+    /// The same with more than that; SCRAM-SHA-256 is not chosen without a nonce.
+    pub fn with_options(name: Arc<str>, options: Arc<Options>, nonce: Option<Nonce>, now: Duration) -> Self {
+        let mut dialogue = Dialogue::new(name, options.pipelining, now);
+        dialogue.protocol = options.protocol;
+        dialogue.chunking = options.chunking;
+        dialogue.setup = Some(Box::new(Setup { options, nonce, ..Setup::default() }));
         Self { reader: ReplyReader::default(), dialogue }
     }
 
@@ -128,9 +231,16 @@ impl Client {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event<'s>>, Violation> {
-        if self.dialogue.progress == Progress::Closed {
-            *input = &[];
-            return Ok(None);
+        match self.dialogue.progress {
+            Progress::Closed => {
+                *input = &[];
+                return Ok(None);
+            }
+            Progress::Tls if !input.is_empty() => {
+                self.dialogue.progress = Progress::Closed;
+                return Err(Violation::Injected(std::mem::take(input).len()));
+            }
+            _ => {}
         }
         let read = self.reader.next(input).inspect_err(|_| self.dialogue.progress = Progress::Closed)?;
         let Some(reply) = read else { return Ok(None) };
@@ -139,6 +249,7 @@ impl Client {
             let (to, ends) = self.dialogue.interrupted(&reply)?;
             return Ok(Some(Event { to, reply, ends }));
         };
+        let to = self.dialogue.of_recipient(to);
         let ends = self.dialogue.step(to, &reply, out);
         if reply.code() == 421 {
             self.dialogue.progress = Progress::Closed;
@@ -152,9 +263,9 @@ impl Client {
         self.dialogue.begin(envelope, out);
     }
 
-    /// The message and its end of data have been written.
+    /// The message and its end of data are on their way: a reply is due. A session that is over does not wait for it.
     pub fn message_sent(&mut self, now: Duration) {
-        if self.dialogue.progress == Progress::Closed {
+        if self.dialogue.progress != Progress::GoAhead {
             return;
         }
         self.dialogue.heard = now;
@@ -163,42 +274,92 @@ impl Client {
         self.dialogue.mail_stands = false;
     }
 
+    /// Announces a chunk: so many octets of the message, which the caller puts behind what is in `out` as they are.
+    /// Writes nothing, and is told so by `false`, where no [chunk is wanted](Want::Chunk).
+    pub fn chunk(&mut self, bytes: u64, part: Part, now: Duration, out: &mut Vec<u8>) -> bool {
+        if self.wants() != Want::Chunk {
+            return false;
+        }
+        self.dialogue.heard = now;
+        self.dialogue.chunk(bytes, part, out);
+        true
+    }
+
     /// Part of a message went out: the peer is not silent, it is being talked to.
     pub fn progressed(&mut self, now: Duration) {
         self.dialogue.heard = now;
     }
 
+    /// TLS is on: where [it was wanted](Want::Tls) EHLO is said again, for nothing that was said in the clear counts
+    /// (RFC 3207 §4.2). Where it was on before the greeting this is called before the first reply.
+    pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
+        let dialogue = &mut self.dialogue;
+        dialogue.heard = now;
+        dialogue.is_over_tls = true;
+        if dialogue.progress == Progress::Tls {
+            dialogue.progress = Progress::Idle;
+            dialogue.extensions = Extensions::default();
+            dialogue.greeting = Greeting::Ehlo;
+            dialogue.hello(out);
+        }
+    }
+
     /// Says QUIT.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.dialogue.heard = now;
-        self.dialogue.send(b"QUIT\r\n", Verb::Quit, out);
-        self.dialogue.progress = Progress::Closing;
+        self.dialogue.quit(out);
     }
 
     /// What the session wants next.
     pub fn wants(&self) -> Want {
-        match self.dialogue.progress {
+        let dialogue = &self.dialogue;
+        match dialogue.progress {
             Progress::Closed => Want::Close,
             Progress::GoAhead => Want::Message,
-            Progress::Idle if self.dialogue.expected.is_empty() => Want::Transaction,
+            Progress::Tls => Want::Tls,
+            Progress::Chunks if dialogue.expected.is_empty() || (dialogue.groups() && !dialogue.is_doomed) => {
+                Want::Chunk
+            }
+            Progress::Idle if dialogue.expected.is_empty() => Want::Transaction,
             _ => Want::Replies,
         }
     }
 
     /// Whether the next transaction may [begin](Client::begin) in the same write as the message just
-    /// [sent](Client::message_sent): RFC 2920 §3.1 lets MAIL follow the end of data.
+    /// [sent](Client::message_sent): RFC 2920 §3.1 lets MAIL follow the end of data. Behind a BDAT it may only where
+    /// it is known that the peer took the recipients: else it could want RSET first (RFC 3030 §2).
     pub fn may_begin_early(&self) -> bool {
-        self.dialogue.groups() && matches!(self.dialogue.progress, Progress::Idle)
+        let dialogue = &self.dialogue;
+        let is_behind = match dialogue.expected.front() {
+            Some(Verb::Message) => !dialogue.is_doomed,
+            Some(Verb::Reset) | None => true,
+            Some(_) => false,
+        };
+        is_behind && dialogue.groups() && dialogue.progress == Progress::Idle
     }
 
-    /// What the peer's EHLO offered.
+    /// What the peer's EHLO offered, the last one that was answered.
     pub fn extensions(&self) -> &Extensions {
         &self.dialogue.extensions
     }
 
+    /// Why the session ended itself before it sent anything.
+    pub fn gave_up(&self) -> Option<GaveUp> {
+        self.dialogue.setup.as_ref().and_then(|setup| setup.gave_up)
+    }
+
+    /// The mechanism by which the session logged in, or tries to.
+    pub fn mechanism(&self) -> Option<Mechanism> {
+        self.dialogue.setup.as_ref().and_then(|setup| setup.exchange.as_ref()).map(Exchange::mechanism)
+    }
+
     /// The reply that is waited for, if any.
     pub fn waits_for(&self) -> Option<Verb> {
-        self.dialogue.expected.front().copied()
+        let front = self.dialogue.expected.front().copied();
+        match (front, self.dialogue.taken.front()) {
+            (Some(Verb::Message), Some(number)) => Some(Verb::Delivery(*number)),
+            _ => front,
+        }
     }
 
     /// When `patience` with the peer ends, if anything is waited for.
@@ -212,10 +373,14 @@ impl Client {
 enum Progress {
     /// None is open.
     Idle,
+    /// STARTTLS was granted.
+    Tls,
     /// Commands are out.
     Asking,
     /// 354 was read.
     GoAhead,
+    /// The message goes out in chunks.
+    Chunks,
     /// QUIT is out.
     Closing,
     /// It is over.
@@ -228,10 +393,26 @@ enum Greeting {
     Helo,
 }
 
+/// What is to happen between EHLO and the first transaction, and how far it has.
+#[derive(Debug, Default)]
+struct Setup {
+    options: Arc<Options>,
+    nonce: Option<Nonce>,
+    has_asked_for_tls: bool,
+    /// Lines of XCLIENT that are still to be sent, once they are known.
+    introduction: Option<VecDeque<String>>,
+    exchange: Option<Exchange>,
+    /// The exchange was cancelled for this.
+    failure: Option<Failure>,
+    gave_up: Option<GaveUp>,
+}
+
 #[derive(Debug)]
 struct Dialogue {
     name: Arc<str>,
+    protocol: Protocol,
     pipelining: Pipelining,
+    chunking: Chunking,
     expected: VecDeque<Verb>,
     extensions: Extensions,
     greeting: Greeting,
@@ -239,14 +420,48 @@ struct Dialogue {
     envelope: Option<Arc<Envelope>>,
     /// Recipients of the current transaction that the peer took.
     accepted: u32,
+    /// LMTP: their numbers, as long as nothing is known of their message.
+    taken: VecDeque<u32>,
+    /// LMTP: the message was taken for one of them.
+    is_delivered: bool,
     /// MAIL was accepted, so a failed transaction needs RSET before the next.
     mail_stands: bool,
+    /// The message that is sent in chunks will come to nothing: MAIL, every RCPT or a chunk was refused.
+    is_doomed: bool,
+    is_over_tls: bool,
+    setup: Option<Box<Setup>>,
     heard: Duration,
 }
 
 impl Dialogue {
+    fn new(name: Arc<str>, pipelining: Pipelining, now: Duration) -> Self {
+        Self {
+            name,
+            protocol: Protocol::Smtp,
+            pipelining,
+            chunking: Chunking::Never,
+            expected: VecDeque::from([Verb::Greeting]),
+            extensions: Extensions::default(),
+            greeting: Greeting::Ehlo,
+            progress: Progress::Idle,
+            envelope: None,
+            accepted: 0,
+            taken: VecDeque::new(),
+            is_delivered: false,
+            mail_stands: false,
+            is_doomed: false,
+            is_over_tls: false,
+            setup: None,
+            heard: now,
+        }
+    }
+
     fn groups(&self) -> bool {
         self.pipelining == Pipelining::Group && self.extensions.pipelining
+    }
+
+    fn chunks(&self) -> bool {
+        self.chunking == Chunking::IfOffered && self.extensions.chunking
     }
 
     fn send(&mut self, command: &[u8], verb: Verb, out: &mut Vec<u8>) {
@@ -254,36 +469,87 @@ impl Dialogue {
         self.expected.push_back(verb);
     }
 
+    fn quit(&mut self, out: &mut Vec<u8>) {
+        self.send(b"QUIT\r\n", Verb::Quit, out);
+        self.progress = Progress::Closing;
+    }
+
     fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) {
-        self.accepted = 0;
-        self.mail_stands = false;
         self.progress = Progress::Asking;
         if self.groups() {
-            out.extend_from_slice(envelope.group());
             self.expected.push_back(Verb::Mail);
             self.expected.extend((0..envelope.recipients()).map(|number| Verb::Recipient(number as u32)));
-            self.expected.push_back(Verb::Data);
+            if self.chunks() {
+                out.extend_from_slice(envelope.addresses());
+                self.progress = Progress::Chunks;
+            } else {
+                out.extend_from_slice(envelope.group());
+                self.expected.push_back(Verb::Data);
+            }
         } else {
             self.send(envelope.mail(), Verb::Mail, out);
         }
         self.envelope = Some(envelope);
     }
 
+    fn chunk(&mut self, bytes: u64, part: Part, out: &mut Vec<u8>) {
+        use std::io::Write;
+        let (last, verb) = match part {
+            Part::Middle => ("", Verb::Chunk),
+            Part::Last => (" LAST", Verb::Message),
+        };
+        write!(out, "BDAT {bytes}{last}\r\n").expect("a Vec takes any bytes");
+        self.expected.push_back(verb);
+        if part == Part::Last {
+            self.progress = Progress::Idle;
+        }
+    }
+
+    /// In LMTP each reply to the message is one recipient's.
+    fn of_recipient(&mut self, to: Verb) -> Verb {
+        match to {
+            Verb::Message => self.taken.pop_front().map_or(Verb::Message, Verb::Delivery),
+            _ => to,
+        }
+    }
+
     fn step(&mut self, to: Verb, reply: &Received<'_>, out: &mut Vec<u8>) -> Option<Outcome> {
         let yes = reply.code() / 100 == 2;
+        let ends = match to {
+            Verb::Mail => self.mail_answered(yes, out),
+            Verb::Recipient(number) => self.recipient_answered(number, yes, out),
+            Verb::Data => self.data_answered(reply.code() == 354, out),
+            Verb::Chunk => {
+                self.is_doomed |= !yes;
+                None
+            }
+            Verb::Message => self.message_answered(yes, out),
+            Verb::Delivery(_) => self.delivery_answered(yes, reply.code() == 421, out),
+            _ => {
+                self.step_between(to, yes, reply, out);
+                None
+            }
+        };
+        if self.progress == Progress::Chunks && self.is_doomed && self.expected.is_empty() {
+            return self.refused(out);
+        }
+        ends
+    }
+
+    /// A reply that belongs to no transaction.
+    fn step_between(&mut self, to: Verb, yes: bool, reply: &Received<'_>, out: &mut Vec<u8>) {
         match to {
             Verb::Greeting if yes => self.hello(out),
-            Verb::Greeting => self.progress = Progress::Closed,
+            Verb::Greeting | Verb::Quit => self.progress = Progress::Closed,
             Verb::Hello => self.greeted(reply, out),
-            Verb::Mail => return self.mail_answered(yes, out),
-            Verb::Recipient(number) => return self.recipient_answered(number, yes, out),
-            Verb::Data => return self.data_answered(reply.code() == 354, out),
-            Verb::Message => return Some(if yes { Outcome::Accepted } else { Outcome::Refused }),
             Verb::Reset if self.expected.is_empty() => self.progress = Progress::Idle,
-            Verb::Reset => {}
-            Verb::Quit => self.progress = Progress::Closed,
+            Verb::StartTls if yes => self.progress = Progress::Tls,
+            Verb::StartTls => self.set_up(out),
+            Verb::Xclient if yes => self.introduced(out),
+            Verb::Xclient => self.give_up(GaveUp::XclientRefused, out),
+            Verb::Auth => self.auth_answered(reply, out),
+            _ => {}
         }
-        None
     }
 
     /// A reply that no command asked for. A refusal while the message is being written is the peer's last word on
@@ -291,36 +557,43 @@ impl Dialogue {
     /// between messages is the peer taking its leave (RFC 5321 §3.8), as if it had been asked to.
     fn interrupted(&mut self, reply: &Received<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
         match std::mem::replace(&mut self.progress, Progress::Closed) {
-            Progress::GoAhead if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
+            Progress::GoAhead | Progress::Chunks if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
             Progress::Idle if reply.code() == 421 => Ok((Verb::Quit, None)),
             _ => Err(Violation::Unasked(reply.code())),
         }
     }
 
     fn hello(&mut self, out: &mut Vec<u8>) {
-        let verb: &[u8] = if self.greeting == Greeting::Ehlo { b"EHLO " } else { b"HELO " };
+        let verb: &[u8] = match (self.protocol, self.greeting) {
+            (Protocol::Lmtp, _) => b"LHLO ",
+            (Protocol::Smtp, Greeting::Ehlo) => b"EHLO ",
+            (Protocol::Smtp, Greeting::Helo) => b"HELO ",
+        };
         let line = [verb, self.name.as_bytes(), b"\r\n"].concat();
         self.send(&line, Verb::Hello, out);
     }
 
-    /// EHLO refused for good falls back to HELO (RFC 5321 §3.2).
+    /// EHLO refused for good falls back to HELO (RFC 5321 §3.2); LHLO to nothing.
     fn greeted(&mut self, reply: &Received<'_>, out: &mut Vec<u8>) {
         match (reply.code() / 100, self.greeting) {
-            (2, Greeting::Ehlo) => self.extensions = Extensions::parse(reply.lines()),
-            (2, Greeting::Helo) => {}
-            (5, Greeting::Ehlo) => {
+            (2, Greeting::Ehlo) => {
+                self.extensions = Extensions::parse(reply.lines());
+                self.set_up(out);
+            }
+            (2, Greeting::Helo) => self.set_up(out),
+            (5, Greeting::Ehlo) if self.protocol == Protocol::Smtp => {
                 self.greeting = Greeting::Helo;
                 self.hello(out);
             }
-            _ => {
-                self.send(b"QUIT\r\n", Verb::Quit, out);
-                self.progress = Progress::Closing;
-            }
+            _ => self.quit(out),
         }
     }
 
     fn mail_answered(&mut self, yes: bool, out: &mut Vec<u8>) -> Option<Outcome> {
+        self.accepted = 0;
+        self.is_delivered = false;
         self.mail_stands = yes;
+        self.is_doomed = !yes;
         match (self.groups(), yes) {
             (true, _) => None,
             (false, true) => self.ask(0, out),
@@ -330,27 +603,42 @@ impl Dialogue {
 
     fn recipient_answered(&mut self, number: u32, yes: bool, out: &mut Vec<u8>) -> Option<Outcome> {
         self.accepted += u32::from(yes);
-        if self.groups() { None } else { self.ask(number as usize + 1, out) }
+        if yes && self.protocol == Protocol::Lmtp {
+            self.taken.push_back(number);
+        }
+        if !self.groups() {
+            return self.ask(number as usize + 1, out);
+        }
+        let is_last = self.envelope.as_ref().is_none_or(|envelope| number as usize + 1 >= envelope.recipients());
+        self.is_doomed |= is_last && self.accepted == 0;
+        None
     }
 
-    /// Lock step: RCPT of that number, or DATA after the last.
+    /// Lock step: RCPT of that number, or after the last DATA or a chunk.
     fn ask(&mut self, number: usize, out: &mut Vec<u8>) -> Option<Outcome> {
         let envelope = self.envelope.clone()?;
         if number < envelope.recipients() {
             self.send(envelope.recipient(number), Verb::Recipient(number as u32), out);
-        } else if self.accepted > 0 {
-            self.send(envelope.data(), Verb::Data, out);
-        } else {
+        } else if self.accepted == 0 {
             return self.refused(out);
+        } else if self.chunks() {
+            self.progress = Progress::Chunks;
+        } else {
+            self.send(envelope.data(), Verb::Data, out);
         }
         None
     }
 
-    /// A peer that says 354 though it took no recipient gets an empty message (RFC 2920 §3.1).
+    /// A peer that says 354 though it took no recipient gets an empty message (RFC 2920 §3.1). In LMTP nobody is
+    /// there for whom it could be answered.
     fn data_answered(&mut self, go_ahead: bool, out: &mut Vec<u8>) -> Option<Outcome> {
         if go_ahead && self.accepted > 0 {
             self.progress = Progress::GoAhead;
             return None;
+        }
+        if go_ahead && self.protocol == Protocol::Lmtp {
+            out.extend_from_slice(END);
+            return self.refused(out);
         }
         if go_ahead {
             self.send(END, Verb::Reset, out);
@@ -360,12 +648,141 @@ impl Dialogue {
         self.refused(out)
     }
 
+    /// A yes to a message that lacks a chunk is none.
+    fn message_answered(&mut self, yes: bool, out: &mut Vec<u8>) -> Option<Outcome> {
+        if yes && !self.is_doomed {
+            self.mail_stands = false;
+            return Some(Outcome::Accepted);
+        }
+        self.message_refused(out)
+    }
+
+    /// RFC 3030 §2: RSET follows a BDAT that was refused, unless the next transaction is under way.
+    fn message_refused(&mut self, out: &mut Vec<u8>) -> Option<Outcome> {
+        if self.progress == Progress::Idle && self.expected.is_empty() {
+            self.refused(out)
+        } else {
+            Some(Outcome::Refused)
+        }
+    }
+
+    fn delivery_answered(&mut self, yes: bool, is_end: bool, out: &mut Vec<u8>) -> Option<Outcome> {
+        self.is_delivered |= yes && !self.is_doomed;
+        if !self.taken.is_empty() && !is_end {
+            self.expected.push_front(Verb::Message);
+            return None;
+        }
+        self.taken.clear();
+        if self.is_delivered {
+            self.mail_stands = false;
+            return Some(Outcome::Accepted);
+        }
+        self.message_refused(out)
+    }
+
     fn refused(&mut self, out: &mut Vec<u8>) -> Option<Outcome> {
         self.progress = Progress::Idle;
+        self.taken.clear();
         if std::mem::take(&mut self.mail_stands) {
             self.send(b"RSET\r\n", Verb::Reset, out);
         }
         Some(Outcome::Refused)
+    }
+}
+
+/// Between EHLO and the first transaction: TLS, then XCLIENT, then AUTH.
+impl Dialogue {
+    fn set_up(&mut self, out: &mut Vec<u8>) {
+        let Some(setup) = &mut self.setup else { return };
+        let options = Arc::clone(&setup.options);
+        if options.tls != StartTls::Never && !self.is_over_tls {
+            let has_asked = std::mem::replace(&mut setup.has_asked_for_tls, self.extensions.starttls);
+            match (has_asked, self.extensions.starttls, options.tls) {
+                (false, true, _) => return self.send(b"STARTTLS\r\n", Verb::StartTls, out),
+                (false, false, StartTls::Required) => return self.give_up(GaveUp::NoTls, out),
+                (true, _, StartTls::Required) => return self.give_up(GaveUp::TlsRefused, out),
+                _ => {}
+            }
+        }
+        if let (Some(introduction), None) = (&options.introduction, &setup.introduction) {
+            let lines: VecDeque<String> = introduction.lines(self.extensions.xclient).into();
+            if lines.is_empty() {
+                return self.give_up(GaveUp::NoXclient, out);
+            }
+            setup.introduction = Some(lines);
+            return self.introduced(out);
+        }
+        if let (Some(credentials), None) = (&options.credentials, &setup.exchange) {
+            self.log_in(credentials, out);
+        }
+    }
+
+    fn give_up(&mut self, why: GaveUp, out: &mut Vec<u8>) {
+        if let Some(setup) = &mut self.setup {
+            setup.gave_up = Some(why);
+        }
+        self.quit(out);
+    }
+
+    /// The next line of XCLIENT, or EHLO again after the last.
+    fn introduced(&mut self, out: &mut Vec<u8>) {
+        let lines = self.setup.as_mut().and_then(|setup| setup.introduction.as_mut());
+        match lines.and_then(VecDeque::pop_front) {
+            Some(line) => self.send(line.as_bytes(), Verb::Xclient, out),
+            None => {
+                self.greeting = Greeting::Ehlo;
+                self.hello(out);
+            }
+        }
+    }
+
+    /// AUTH by the strongest mechanism that is allowed, offered and can carry the credentials. The first response
+    /// goes with it where the line is no longer than a command may be (RFC 4954 §4).
+    fn log_in(&mut self, credentials: &Credentials, out: &mut Vec<u8>) {
+        let Some(setup) = &mut self.setup else { return };
+        let mut left = credentials.mechanisms.and(self.extensions.auth);
+        while let Some(mechanism) = left.strongest() {
+            left = left.without(mechanism);
+            let Ok(mut exchange) = Exchange::new(mechanism, credentials, setup.nonce.as_ref()) else { continue };
+            let mut line = format!("AUTH {}", mechanism.name());
+            let initial = exchange.initial().map(|response| format!(" {}\r\n", sasl::encode(response)));
+            match initial.filter(|initial| line.len() + initial.len() <= COMMAND_LINE_BYTES) {
+                Some(initial) => {
+                    line += &initial;
+                    exchange.initial_sent();
+                }
+                None => line += "\r\n",
+            }
+            setup.exchange = Some(exchange);
+            return self.send(line.as_bytes(), Verb::Auth, out);
+        }
+        self.give_up(GaveUp::NoMechanism, out);
+    }
+
+    fn auth_answered(&mut self, reply: &Received<'_>, out: &mut Vec<u8>) {
+        let Some(setup) = &mut self.setup else { return };
+        let Some(exchange) = &mut setup.exchange else { return };
+        match (reply.code(), setup.failure) {
+            (_, Some(failure)) => self.give_up(GaveUp::Exchange(failure), out),
+            (334, None) => {
+                let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
+                let response = challenge.ok_or(Failure::Challenge).and_then(|challenge| exchange.respond(&challenge));
+                let line = match response {
+                    Ok(response) => sasl::encode(&response),
+                    Err(failure) => {
+                        setup.failure = Some(failure);
+                        "*".to_owned()
+                    }
+                };
+                self.send((line + "\r\n").as_bytes(), Verb::Auth, out);
+            }
+            (200..300, None) => {
+                if let Err(failure) = exchange.accept() {
+                    self.give_up(GaveUp::Exchange(failure), out);
+                }
+            }
+            _ => self.give_up(GaveUp::NotAuthenticated, out),
+        }
     }
 }
 
@@ -376,15 +793,24 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     /// Runs a dialogue: `< reply` lines go in, what the client says is compared with the `> ` lines after it. A
-    /// message is one `> (message)`.
+    /// message is one `> (message)`, one in chunks `hello` and nothing, and the beginning of TLS `> (tls)`.
     fn dialogue(pipelining: Pipelining, recipients: &[&str], messages: u32, script: &str) {
-        let mut client = Client::new("me".into(), pipelining, NOW);
-        let mut left = messages;
+        play(Client::new("me".into(), pipelining, NOW), recipients, messages, script);
+    }
+
+    /// The same with options; gives the client as it is afterwards.
+    fn dialogue_with(options: Options, recipients: &[&str], messages: u32, script: &str) -> Client {
+        let client = Client::with_options("me".into(), Arc::new(options), Some([7; 18]), NOW);
+        play(client, recipients, messages, script)
+    }
+
+    fn play(mut client: Client, recipients: &[&str], messages: u32, script: &str) -> Client {
         let envelope = Arc::new(Envelope::new("a@b", "", recipients.iter().copied()).unwrap());
+        let mut caller = Caller { left: messages, envelope, is_half_way: false };
         let (mut said, mut expected) = (String::new(), String::new());
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            if let Some(text) = line.strip_prefix("> ") {
-                expected += &format!("{text}\n");
+            if let Some(text) = line.strip_prefix(">") {
+                expected += &format!("{}\n", text.strip_prefix(' ').unwrap_or(text));
                 continue;
             }
             assert_eq!(said, expected, "before {line}");
@@ -394,21 +820,51 @@ mod tests {
                 let mut input = byte;
                 client.next_event(&mut input, NOW, &mut out).expect("the script is well-formed");
             }
+            while caller.act(&mut client, &mut out) {}
+            said += &String::from_utf8(out).unwrap().replace("\r\n", "\n");
+        }
+        assert_eq!(said, expected);
+        client
+    }
+
+    /// Somebody with messages.
+    struct Caller {
+        left: u32,
+        envelope: Arc<Envelope>,
+        /// The first chunk of a message is out.
+        is_half_way: bool,
+    }
+
+    impl Caller {
+        /// Does what the session wants; whether there may be more of it.
+        fn act(&mut self, client: &mut Client, out: &mut Vec<u8>) -> bool {
             match client.wants() {
-                Want::Transaction if left > 0 => {
-                    left -= 1;
-                    client.begin(envelope.clone(), NOW, &mut out);
+                Want::Transaction if self.left > 0 => {
+                    self.left -= 1;
+                    self.is_half_way = false;
+                    client.begin(self.envelope.clone(), NOW, out);
+                    return true;
                 }
-                Want::Transaction => client.quit(NOW, &mut out),
+                Want::Transaction => client.quit(NOW, out),
                 Want::Message => {
                     out.extend_from_slice(b"(message)\r\n");
                     client.message_sent(NOW);
                 }
+                Want::Chunk => {
+                    let (text, part) = if self.is_half_way { ("", Part::Last) } else { ("hello\r\n", Part::Middle) };
+                    self.is_half_way = !self.is_half_way;
+                    assert!(client.chunk(text.len() as u64, part, NOW, out));
+                    out.extend_from_slice(text.as_bytes());
+                    return true;
+                }
+                Want::Tls => {
+                    out.extend_from_slice(b"(tls)\r\n");
+                    client.tls_started(NOW, out);
+                }
                 Want::Replies | Want::Close => {}
             }
-            said += &String::from_utf8(out).unwrap().replace("\r\n", "\n");
+            false
         }
-        assert_eq!(said, expected);
     }
 
     const READY: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 PIPELINING\n";
@@ -512,5 +968,249 @@ mod tests {
         assert!(client.next_event(&mut input, NOW, &mut out).unwrap().is_some());
         assert!(client.next_event(&mut input, NOW, &mut out).unwrap().is_some());
         assert_eq!(client.next_event(&mut input, NOW, &mut out), Err(Violation::Unasked(250)));
+    }
+
+    const CHUNKS: Options = Options {
+        protocol: Protocol::Smtp,
+        pipelining: Pipelining::Group,
+        tls: StartTls::Never,
+        credentials: None,
+        chunking: Chunking::IfOffered,
+        introduction: None,
+    };
+    const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";
+    const ALONE: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 CHUNKING\n";
+    const IN_ONE: &str = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> RCPT TO:<e@f>\n> BDAT 7\n> hello\n> BDAT 0 LAST\n";
+
+    #[test]
+    fn chunks_go_out_with_their_commands_in_one_piece() {
+        let yes = "< 250 ok\n< 250 ok\n< 550 no\n< 250 7\n< 250 ok\n> QUIT\n< 221 bye";
+        dialogue_with(CHUNKS, &["c@d", "e@f"], 1, &[OFFERED, IN_ONE, yes].concat());
+        let plain = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n";
+        dialogue_with(CHUNKS, &["c@d"], 1, &[READY, plain].concat());
+    }
+
+    #[test]
+    fn without_pipelining_each_chunk_waits_for_its_reply() {
+        let rest = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> BDAT 7\n> hello\n< 250 ok\n> BDAT 0 LAST\n< 250 ok\n> QUIT\n";
+        dialogue_with(CHUNKS, &["c@d"], 1, &[ALONE, rest].concat());
+        let refused = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> BDAT 7\n> hello\n< 452 full\n> RSET\n< 250 ok\n> QUIT\n";
+        dialogue_with(CHUNKS, &["c@d"], 1, &[ALONE, refused].concat());
+        let nobody = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 550 no\n> RSET\n< 250 ok\n> QUIT\n";
+        dialogue_with(CHUNKS, &["c@d"], 1, &[ALONE, nobody].concat());
+    }
+
+    #[test]
+    fn a_chunked_message_that_failed_is_reset() {
+        let rows = [
+            // The mail was refused, every recipient, a chunk, the last one; and a yes that makes no sense.
+            "< 550 no\n< 503 no\n< 503 no\n< 503 no\n< 503 no\n> QUIT\n",
+            "< 250 ok\n< 550 no\n< 550 no\n< 554 no\n< 554 no\n> RSET\n< 250 ok\n> QUIT\n",
+            "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 503 no\n> RSET\n< 250 ok\n> QUIT\n",
+            "< 250 ok\n< 250 ok\n< 250 ok\n< 250 ok\n< 552 no\n> RSET\n< 250 ok\n> QUIT\n",
+            "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 250 ok\n> RSET\n< 250 ok\n> QUIT\n",
+        ];
+        for rest in rows {
+            dialogue_with(CHUNKS, &["c@d", "e@f"], 1, &[OFFERED, IN_ONE, rest].concat());
+        }
+    }
+
+    #[test]
+    fn a_transaction_that_fails_before_its_last_chunk_ends_there() {
+        let options = Arc::new(CHUNKS);
+        let mut client = Client::with_options("me".into(), options, None, NOW);
+        let mut out = Vec::new();
+        let mut hear = |client: &mut Client, bytes: &str| {
+            let (mut input, mut ends) = (bytes.as_bytes(), Vec::new());
+            while let Some(event) = client.next_event(&mut input, NOW, &mut out).unwrap() {
+                ends.extend(event.ends);
+            }
+            ends
+        };
+        hear(&mut client, "220 hi\r\n250-x\r\n250-PIPELINING\r\n250 CHUNKING\r\n");
+        client.begin(Arc::new(Envelope::new("a@b", "", ["c@d"]).unwrap()), NOW, &mut Vec::new());
+        assert!(client.chunk(5, Part::Middle, NOW, &mut Vec::new()));
+        assert_eq!((hear(&mut client, "250 ok\r\n550 no\r\n"), client.wants()), (vec![], Want::Replies));
+        assert!(!client.chunk(5, Part::Middle, NOW, &mut Vec::new()), "no chunk is wanted any more");
+        assert_eq!(hear(&mut client, "554 no\r\n"), [Outcome::Refused]);
+        assert_eq!((client.wants(), client.waits_for()), (Want::Replies, Some(Verb::Reset)));
+        assert!(hear(&mut client, "250 ok\r\n").is_empty());
+        assert_eq!(client.wants(), Want::Transaction);
+        assert!(out.ends_with(b"RSET\r\n"));
+    }
+
+    fn lmtp() -> Options {
+        Options { protocol: Protocol::Lmtp, ..Options::default() }
+    }
+
+    #[test]
+    fn lmtp_has_a_reply_for_each_recipient_that_was_taken() {
+        let to_dot = "< 220 hi\n> LHLO me\n< 250 x\n> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> RCPT TO:<e@f>\n< 550 no\n> RCPT TO:<g@h>\n< 250 ok\n> DATA\n< 354 go\n> (message)\n";
+        let recipients = ["c@d", "e@f", "g@h"];
+        dialogue_with(lmtp(), &recipients, 1, &[to_dot, "< 250 ok\n< 452 full\n> QUIT\n"].concat());
+        dialogue_with(lmtp(), &recipients, 1, &[to_dot, "< 452 full\n< 452 full\n> QUIT\n"].concat());
+        dialogue_with(lmtp(), &["c@d"], 1, "< 220 hi\n> LHLO me\n< 500 what\n> QUIT\n");
+    }
+
+    #[test]
+    fn lmtp_tells_which_recipient_a_reply_is_for() {
+        let mut client = Client::with_options("me".into(), Arc::new(lmtp()), None, NOW);
+        let (mut input, mut out) = (b"220 hi\r\n250-x\r\n250 PIPELINING\r\n".as_slice(), Vec::new());
+        while client.next_event(&mut input, NOW, &mut out).unwrap().is_some() {}
+        client.begin(Arc::new(Envelope::new("a@b", "", ["c@d", "e@f", "g@h"]).unwrap()), NOW, &mut out);
+        let mut input = b"250 ok\r\n250 ok\r\n550 no\r\n250 ok\r\n354 go\r\n".as_slice();
+        while client.wants() != Want::Message {
+            client.next_event(&mut input, NOW, &mut out).unwrap().expect("it is all there");
+        }
+        client.message_sent(NOW);
+        assert_eq!(client.waits_for(), Some(Verb::Delivery(0)));
+        let mut input = b"250 ok\r\n452 full\r\n".as_slice();
+        let event = client.next_event(&mut input, NOW, &mut out).unwrap().unwrap();
+        assert_eq!((event.to, event.ends), (Verb::Delivery(0), None));
+        let event = client.next_event(&mut input, NOW, &mut out).unwrap().unwrap();
+        assert_eq!((event.to, event.reply.code(), event.ends), (Verb::Delivery(2), 452, Some(Outcome::Accepted)));
+    }
+
+    fn with_tls(tls: StartTls) -> Options {
+        Options { tls, ..Options::default() }
+    }
+
+    #[test]
+    fn tls_is_begun_where_it_is_wanted_and_offered() {
+        let offered = "< 220 hi\n> EHLO me\n< 250-x\n< 250 STARTTLS\n";
+        let granted = [offered, "> STARTTLS\n< 220 go\n> (tls)\n> EHLO me\n< 250 x\n> QUIT\n"].concat();
+        let refused = [offered, "> STARTTLS\n< 454 no\n> QUIT\n"].concat();
+        let missing = "< 220 hi\n> EHLO me\n< 250 x\n> QUIT\n";
+        let rows = [
+            (StartTls::Required, granted.as_str(), None),
+            (StartTls::IfOffered, &granted, None),
+            (StartTls::Required, &refused, Some(GaveUp::TlsRefused)),
+            (StartTls::IfOffered, &refused, None),
+            (StartTls::Required, missing, Some(GaveUp::NoTls)),
+            (StartTls::IfOffered, missing, None),
+            (StartTls::Never, &[offered, "> QUIT\n"].concat(), None),
+            (StartTls::Required, "< 220 hi\n> EHLO me\n< 500 what\n> HELO me\n< 250 x\n> QUIT\n", Some(GaveUp::NoTls)),
+        ];
+        for (tls, script, gave_up) in rows {
+            assert_eq!(dialogue_with(with_tls(tls), &["c@d"], 0, script).gave_up(), gave_up, "{tls:?}: {script}");
+        }
+    }
+
+    #[test]
+    fn what_was_offered_in_the_clear_does_not_count_over_tls() {
+        let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 STARTTLS\n> STARTTLS\n< 220 go\n> (tls)\n> EHLO me\n< 250 x\n> MAIL FROM:<a@b>\n";
+        let options = Options { pipelining: Pipelining::Group, ..with_tls(StartTls::Required) };
+        let client = dialogue_with(options, &["c@d"], 1, script);
+        assert!(!client.extensions().pipelining && !client.extensions().starttls);
+    }
+
+    #[test]
+    fn octets_behind_the_reply_to_starttls_are_a_violation() {
+        let injected = b"250 x\r\n";
+        for is_cut in [false, true] {
+            let mut client = Client::with_options("me".into(), Arc::new(with_tls(StartTls::Required)), None, NOW);
+            let whole = [b"220 hi\r\n250-x\r\n250 STARTTLS\r\n220 go\r\n".as_slice(), injected].concat();
+            let (head, tail) = whole.split_at(if is_cut { whole.len() - injected.len() } else { whole.len() });
+            let (mut outcome, mut events) = (Ok(None), 0);
+            for block in [head, tail] {
+                let mut input = block;
+                loop {
+                    outcome =
+                        client.next_event(&mut input, NOW, &mut Vec::new()).map(|event| event.map(|event| event.to));
+                    match outcome {
+                        Ok(Some(_)) => events += 1,
+                        _ => break,
+                    }
+                }
+                if outcome.is_err() {
+                    break;
+                }
+            }
+            assert_eq!((outcome, events), (Err(Violation::Injected(7)), 3), "cut: {is_cut}");
+            assert_eq!(client.wants(), Want::Close);
+        }
+    }
+
+    #[test]
+    fn tls_from_the_first_octet_on_needs_no_starttls() {
+        let mut client = Client::with_options("me".into(), Arc::new(with_tls(StartTls::Required)), None, NOW);
+        client.tls_started(NOW, &mut Vec::new());
+        let client = play(client, &["c@d"], 0, "< 220 hi\n> EHLO me\n< 250-x\n< 250 STARTTLS\n> QUIT\n");
+        assert_eq!(client.gave_up(), None);
+    }
+
+    fn logging_in(credentials: Credentials) -> Options {
+        Options { credentials: Some(credentials), ..Options::default() }
+    }
+
+    fn tim() -> Credentials {
+        Credentials::new("tim", "tanstaaftanstaaf")
+    }
+
+    const AUTH: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 AUTH ";
+
+    #[test]
+    fn the_strongest_mechanism_is_chosen_and_the_first_response_goes_with_it() {
+        let plain = [AUTH, "LOGIN PLAIN\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 235 ok\n> QUIT\n"].concat();
+        assert_eq!(dialogue_with(logging_in(tim()), &["c@d"], 0, &plain).mechanism(), Some(Mechanism::Plain));
+        let cram = [AUTH, "LOGIN CRAM-MD5\n> AUTH CRAM-MD5\n< 334 PDE4OTYuNjk3MTcwOTUyQHBvc3RvZmZpY2UucmVzdG9uLm1jaS5uZXQ+\n> dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\n< 235 ok\n> QUIT\n"].concat();
+        dialogue_with(logging_in(tim()), &["c@d"], 0, &cram);
+        let login = [AUTH, "LOGIN\n> AUTH LOGIN\n< 334 VXNlcm5hbWU6\n> dGlt\n< 334 UGFzc3dvcmQ6\n> dGFuc3RhYWZ0YW5zdGFhZg==\n< 235 ok\n> MAIL FROM:<a@b>\n"].concat();
+        dialogue_with(logging_in(tim()), &["c@d"], 1, &login);
+        let first = sasl::encode(format!("n,,n=tim,r={}", sasl::encode(&[7; 18])).as_bytes());
+        let scram = [AUTH, "PLAIN SCRAM-SHA-256\n> AUTH SCRAM-SHA-256 ", &first, "\n"].concat();
+        let client = dialogue_with(logging_in(tim()), &["c@d"], 0, &scram);
+        assert_eq!(client.mechanism(), Some(Mechanism::ScramSha256));
+        let without = [AUTH, "PLAIN SCRAM-SHA-256\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n"].concat();
+        play(Client::with_options("me".into(), Arc::new(logging_in(tim())), None, NOW), &["c@d"], 0, &without);
+    }
+
+    #[test]
+    fn a_response_too_long_for_a_command_waits_for_a_challenge() {
+        let token = "t".repeat(2000);
+        let credentials = Credentials::new("tim", &token).by(sasl::Mechanisms::ALL);
+        let response = sasl::encode(format!("user=tim\u{1}auth=Bearer {token}\u{1}\u{1}").as_bytes());
+        let script = [AUTH, "XOAUTH2\n> AUTH XOAUTH2\n< 334 \n> ", &response, "\n< 235 ok\n> QUIT\n"].concat();
+        dialogue_with(logging_in(credentials), &["c@d"], 0, &script);
+    }
+
+    #[test]
+    fn a_login_that_fails_ends_the_session_and_says_why() {
+        let rows = [
+            ("GSSAPI\n> QUIT\n", GaveUp::NoMechanism),
+            ("PLAIN\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 535 no\n> QUIT\n", GaveUp::NotAuthenticated),
+            ("LOGIN\n> AUTH LOGIN\n< 334 what?\n> *\n< 501 ok\n> QUIT\n", GaveUp::Exchange(Failure::Challenge)),
+            ("LOGIN\n> AUTH LOGIN\n< 334 what?\n> *\n< 334 more\n> QUIT\n", GaveUp::Exchange(Failure::Challenge)),
+            (
+                "PLAIN\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 334 \n> *\n< 235 ok\n> QUIT\n",
+                GaveUp::Exchange(Failure::Challenge),
+            ),
+        ];
+        for (rest, why) in rows {
+            let client = dialogue_with(logging_in(tim()), &["c@d"], 1, &[AUTH, rest].concat());
+            assert_eq!(client.gave_up(), Some(why), "{rest}");
+        }
+        let scram = Client::with_options("me".into(), Arc::new(logging_in(tim())), Some([7; 18]), NOW);
+        let first = sasl::encode(format!("n,,n=tim,r={}", sasl::encode(&[7; 18])).as_bytes());
+        let script = [AUTH, "SCRAM-SHA-256\n> AUTH SCRAM-SHA-256 ", &first, "\n< 235 ok\n> QUIT\n"].concat();
+        let scram = play(scram, &["c@d"], 1, &script);
+        assert_eq!(scram.gave_up(), Some(GaveUp::Exchange(Failure::Impostor)), "a yes without proof");
+    }
+
+    #[test]
+    fn who_the_client_is_is_told_before_it_logs_in() {
+        use crate::xclient::Attribute;
+        let introduction = Introduction::default()
+            .telling(Attribute::Name, "client.example")
+            .and_then(|it| it.telling(Attribute::Address, "192.0.2.1"))
+            .unwrap();
+        let options = Options { introduction: Some(introduction), ..logging_in(tim()) };
+        let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250-AUTH PLAIN\n< 250 XCLIENT ADDR PORT\n> XCLIENT ADDR=192.0.2.1\n< 220 hi\n> EHLO me\n< 250-x\n< 250 AUTH PLAIN\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 235 ok\n> QUIT\n";
+        dialogue_with(options.clone(), &["c@d"], 0, script);
+        let refused = "< 220 hi\n> EHLO me\n< 250-x\n< 250 XCLIENT NAME ADDR\n> XCLIENT NAME=client.example ADDR=192.0.2.1\n< 550 no\n> QUIT\n";
+        let client = dialogue_with(options.clone(), &["c@d"], 1, refused);
+        assert_eq!(client.gave_up(), Some(GaveUp::XclientRefused));
+        let client = dialogue_with(options, &["c@d"], 1, "< 220 hi\n> EHLO me\n< 250 x\n> QUIT\n");
+        assert_eq!(client.gave_up(), Some(GaveUp::NoXclient));
     }
 }

@@ -1,10 +1,15 @@
 //! Command lines, read strictly (RFC 5321 §4.1.1); a wrong one names its verdict.
 use crate::address::{BadPath, Path};
+use crate::dsn::{Notify, OriginalRecipient, Return, envelope_id};
 use crate::extensions::number;
-use crate::limits::{COMMAND_LINE_BYTES, MAIL_PARAMETER_BYTES};
+use crate::limits::{COMMAND_LINE_BYTES, MAIL_PARAMETER_BYTES, RCPT_PARAMETER_BYTES};
+use crate::sasl::{EXCHANGE_LINE_BYTES, Mechanism};
 use crate::verdict::Verdict;
+use crate::xclient::Xclient;
+use crate::xtext::Xtext;
+use std::ops::Deref;
 
-/// The longest command line that any verb may have.
+/// The longest command line that any verb but AUTH may have.
 pub(crate) const LONGEST_LINE_BYTES: usize = COMMAND_LINE_BYTES + MAIL_PARAMETER_BYTES;
 
 /// Which greeting a client used.
@@ -14,6 +19,8 @@ pub enum Hello {
     Extended,
     /// HELO: they are not.
     Plain,
+    /// LHLO: they are, and the protocol is LMTP (RFC 2033).
+    Lmtp,
 }
 
 /// What the message's octets may be (RFC 6152).
@@ -24,6 +31,8 @@ pub enum BodyType {
     SevenBit,
     /// Any octet, in lines.
     EightBitMime,
+    /// Any octet at all (RFC 3030 §3).
+    Binary,
 }
 
 /// MAIL: the sender and what it says of the message.
@@ -37,6 +46,40 @@ pub struct Mail<'a> {
     pub body: BodyType,
     /// SMTPUTF8.
     pub smtp_utf8: bool,
+    /// RET (RFC 3461).
+    pub returns: Option<Return>,
+    /// ENVID (RFC 3461).
+    pub envelope_id: Option<Xtext<'a>>,
+    /// AUTH: who sent it first, as the client believes (RFC 4954 §5); `<>` is nobody it can name.
+    pub auth: Option<Xtext<'a>>,
+}
+
+/// RCPT: the recipient and when the sender wants to hear of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recipient<'a> {
+    /// The forward-path.
+    pub path: Path<'a>,
+    /// NOTIFY (RFC 3461).
+    pub notify: Option<Notify>,
+    /// ORCPT (RFC 3461).
+    pub original: Option<OriginalRecipient<'a>>,
+}
+
+impl<'a> Deref for Recipient<'a> {
+    type Target = Path<'a>;
+
+    fn deref(&self) -> &Path<'a> {
+        &self.path
+    }
+}
+
+/// BDAT: how many octets follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// So many.
+    pub bytes: u64,
+    /// LAST: the message ends with them.
+    pub last: bool,
 }
 
 /// A command.
@@ -46,8 +89,8 @@ pub enum Command<'a> {
     Hello(Hello, &'a [u8]),
     /// MAIL FROM.
     Mail(Mail<'a>),
-    /// RCPT TO and the forward-path.
-    Recipient(Path<'a>),
+    /// RCPT TO.
+    Recipient(Recipient<'a>),
     /// DATA.
     Data,
     /// RSET.
@@ -60,6 +103,14 @@ pub enum Command<'a> {
     Help,
     /// QUIT.
     Quit,
+    /// BDAT.
+    Chunk(Chunk),
+    /// STARTTLS.
+    StartTls,
+    /// AUTH: a mechanism, if it is known here, and the first response as it came.
+    Auth(Option<Mechanism>, Option<&'a [u8]>),
+    /// XCLIENT.
+    Xclient(Xclient<'a>),
 }
 
 impl<'a> Command<'a> {
@@ -72,41 +123,87 @@ impl<'a> Command<'a> {
             return Err(Verdict::BareLineFeed);
         }
         let (verb, argument) = split_verb(line);
-        let limit = if verb == *b"MAIL" { LONGEST_LINE_BYTES } else { COMMAND_LINE_BYTES };
-        if line.len() + 2 > limit {
+        if line.len() + 2 > longest(verb) {
             return Err(Verdict::LineTooLong);
         }
         match &verb {
             b"EHLO" => hello(Hello::Extended, argument),
             b"HELO" => hello(Hello::Plain, argument),
+            b"LHLO" => hello(Hello::Lmtp, argument),
             b"MAIL" => mail(argument),
             b"RCPT" => recipient(argument),
             b"DATA" => bare(argument, Self::Data),
+            b"BDAT" => chunk(argument),
             b"RSET" => bare(argument, Self::Reset),
             b"QUIT" => bare(argument, Self::Quit),
             b"NOOP" => Ok(Self::Noop),
             b"HELP" => Ok(Self::Help),
+            b"AUTH" => auth(argument),
             b"VRFY" if argument.is_empty() => Err(Verdict::Syntax),
             b"VRFY" => Ok(Self::Verify(argument)),
-            b"EXPN" | b"TURN" | b"ETRN" | b"SEND" | b"SOML" | b"SAML" | b"STAR" | b"AUTH" | b"BDAT" => {
-                Err(Verdict::NotImplemented)
-            }
+            b"EXPN" | b"TURN" | b"ETRN" | b"SEND" | b"SOML" | b"SAML" => Err(Verdict::NotImplemented),
+            LONG_VERB => long_verb(line, argument),
             _ => Err(Verdict::UnknownCommand),
         }
     }
 }
 
-/// The verb in capitals and its trimmed argument. All verbs spoken here have four letters; STARTTLS is known by
-/// its first four.
+/// Stands for a verb of more than four letters.
+const LONG_VERB: &[u8; 4] = b"\0\0\0\0";
+
+/// The longest line that the verb may have, `<CRLF>` included.
+fn longest(verb: [u8; 4]) -> usize {
+    match &verb {
+        b"MAIL" => LONGEST_LINE_BYTES,
+        b"RCPT" => COMMAND_LINE_BYTES + RCPT_PARAMETER_BYTES,
+        // Tokens are long: RFC 4954 §4 has the limit for responses, and peers send them here.
+        b"AUTH" => EXCHANGE_LINE_BYTES,
+        _ => COMMAND_LINE_BYTES,
+    }
+}
+
+/// The verb in capitals and its trimmed argument. Most verbs have four letters.
 fn split_verb(line: &[u8]) -> ([u8; 4], &[u8]) {
     let end = memchr::memchr(b' ', line).unwrap_or(line.len());
     let (word, argument) = line.split_at(end);
-    let mut verb = [0; 4];
-    if word.len() == 4 || word.eq_ignore_ascii_case(b"STARTTLS") {
-        verb.copy_from_slice(&word[..4]);
+    let mut verb = *LONG_VERB;
+    if word.len() == 4 {
+        verb.copy_from_slice(word);
         verb.make_ascii_uppercase();
     }
     (verb, argument.trim_ascii())
+}
+
+fn long_verb<'a>(line: &'a [u8], argument: &'a [u8]) -> Result<Command<'a>, Verdict> {
+    let word = line.split(|octet| *octet == b' ').next().unwrap_or_default();
+    if word.eq_ignore_ascii_case(b"STARTTLS") {
+        return bare(argument, Command::StartTls);
+    }
+    if word.eq_ignore_ascii_case(b"XCLIENT") {
+        return Xclient::parse(argument).map(Command::Xclient).ok_or(Verdict::Syntax);
+    }
+    Err(Verdict::UnknownCommand)
+}
+
+/// BDAT without a size that can be read ends the session: what follows may be the message or may be commands.
+fn chunk(argument: &[u8]) -> Result<Command<'_>, Verdict> {
+    let mut words = argument.split(|octet| *octet == b' ').filter(|word| !word.is_empty());
+    let bytes = words.next().and_then(number).ok_or(Verdict::BadChunk)?;
+    let last = match words.next() {
+        None => false,
+        Some(word) if word.eq_ignore_ascii_case(b"LAST") => true,
+        Some(_) => return Err(Verdict::BadChunk),
+    };
+    if words.next().is_some() {
+        return Err(Verdict::BadChunk);
+    }
+    Ok(Command::Chunk(Chunk { bytes, last }))
+}
+
+fn auth(argument: &[u8]) -> Result<Command<'_>, Verdict> {
+    let mut words = argument.splitn(2, |octet| *octet == b' ');
+    let mechanism = words.next().filter(|name| !name.is_empty()).ok_or(Verdict::Syntax)?;
+    Ok(Command::Auth(Mechanism::parse(mechanism), words.next().map(<[u8]>::trim_ascii)))
 }
 
 fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, Verdict> {
@@ -136,54 +233,94 @@ fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: Verdict) -> Result<(P
 
 fn mail(argument: &[u8]) -> Result<Command<'_>, Verdict> {
     let (sender, rest) = path_after(b"FROM:", argument, Verdict::BadSender)?;
-    let mut mail = Mail { sender, size: None, body: BodyType::SevenBit, smtp_utf8: false };
+    let (size, body, smtp_utf8, returns, envelope_id, auth) = (None, BodyType::SevenBit, false, None, None, None);
+    let mut mail = Mail { sender, size, body, smtp_utf8, returns, envelope_id, auth };
     if !rest.is_empty() {
         let mut body = None;
-        for word in rest.split(|&byte| byte == b' ').filter(|word| !word.is_empty()) {
-            parameter(word, &mut mail, &mut body)?;
+        for word in words(rest) {
+            mail_parameter(word, &mut mail, &mut body)?;
         }
         mail.body = body.unwrap_or_default();
     }
     Ok(Command::Mail(mail))
 }
 
-/// One parameter of MAIL; each may stand once (RFC 5321 §4.1.2: esmtp-param).
-fn parameter(word: &[u8], mail: &mut Mail<'_>, body: &mut Option<BodyType>) -> Result<(), Verdict> {
-    let (keyword, value) = match memchr::memchr(b'=', word) {
+fn words(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
+    parameters.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
+}
+
+/// Keyword and value.
+fn split_parameter(word: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match memchr::memchr(b'=', word) {
         Some(at) => (&word[..at], Some(&word[at + 1..])),
         None => (word, None),
-    };
-    let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
-    let once = |seen: bool| if seen { Err(Verdict::BadParameter) } else { Ok(()) };
-    if is(b"SIZE") {
-        once(mail.size.is_some())?;
-        mail.size = Some(value.and_then(number).ok_or(Verdict::BadParameter)?);
-    } else if is(b"BODY") {
-        once(body.is_some())?;
-        *body = Some(body_type(value).ok_or(Verdict::BadParameter)?);
-    } else if is(b"SMTPUTF8") {
-        once(mail.smtp_utf8 || value.is_some())?;
-        mail.smtp_utf8 = true;
-    } else {
-        return Err(Verdict::UnknownParameter);
     }
+}
+
+/// Sets what a parameter says; each may stand once (RFC 5321 §4.1.2: esmtp-param), and must be one that may be.
+fn set<T>(place: &mut Option<T>, value: Option<T>) -> Result<(), Verdict> {
+    if place.is_some() || value.is_none() {
+        return Err(Verdict::BadParameter);
+    }
+    *place = value;
     Ok(())
+}
+
+/// One parameter of MAIL.
+fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<BodyType>) -> Result<(), Verdict> {
+    let (keyword, value) = split_parameter(word);
+    let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
+    if is(b"SIZE") {
+        set(&mut mail.size, value.and_then(number))
+    } else if is(b"BODY") {
+        set(body, body_type(value))
+    } else if is(b"SMTPUTF8") {
+        let is_new = !mail.smtp_utf8 && value.is_none();
+        mail.smtp_utf8 = true;
+        if is_new { Ok(()) } else { Err(Verdict::BadParameter) }
+    } else if is(b"RET") {
+        set(&mut mail.returns, value.and_then(Return::parse))
+    } else if is(b"ENVID") {
+        set(&mut mail.envelope_id, value.and_then(envelope_id))
+    } else if is(b"AUTH") {
+        set(&mut mail.auth, value.filter(|value| !value.is_empty()).and_then(Xtext::parse))
+    } else {
+        Err(Verdict::UnknownParameter)
+    }
 }
 
 fn body_type(value: Option<&[u8]>) -> Option<BodyType> {
     match value {
         Some(value) if value.eq_ignore_ascii_case(b"7BIT") => Some(BodyType::SevenBit),
         Some(value) if value.eq_ignore_ascii_case(b"8BITMIME") => Some(BodyType::EightBitMime),
+        Some(value) if value.eq_ignore_ascii_case(b"BINARYMIME") => Some(BodyType::Binary),
         _ => None,
     }
 }
 
 fn recipient(argument: &[u8]) -> Result<Command<'_>, Verdict> {
     let (path, rest) = path_after(b"TO:", argument, Verdict::BadRecipient)?;
-    match rest.trim_ascii() {
-        _ if path.is_null() => Err(Verdict::BadRecipient),
-        [] => Ok(Command::Recipient(path)),
-        _ => Err(Verdict::UnknownParameter),
+    if path.is_null() {
+        return Err(Verdict::BadRecipient);
+    }
+    let mut recipient = Recipient { path, notify: None, original: None };
+    if !rest.is_empty() {
+        for word in words(rest) {
+            recipient_parameter(word, &mut recipient)?;
+        }
+    }
+    Ok(Command::Recipient(recipient))
+}
+
+/// One parameter of RCPT.
+fn recipient_parameter<'a>(word: &'a [u8], recipient: &mut Recipient<'a>) -> Result<(), Verdict> {
+    let (keyword, value) = split_parameter(word);
+    if keyword.eq_ignore_ascii_case(b"NOTIFY") {
+        set(&mut recipient.notify, value.and_then(Notify::parse))
+    } else if keyword.eq_ignore_ascii_case(b"ORCPT") {
+        set(&mut recipient.original, value.and_then(OriginalRecipient::parse))
+    } else {
+        Err(Verdict::UnknownParameter)
     }
 }
 
@@ -194,13 +331,31 @@ mod tests {
     fn said(line: &str) -> String {
         match Command::parse(line.as_bytes()) {
             Ok(Command::Mail(mail)) => format!(
-                "mail {} {:?} {:?} {}",
+                "mail {} {:?} {:?} {}{}",
                 String::from_utf8_lossy(mail.sender.as_bytes()),
                 mail.size,
                 mail.body,
-                mail.smtp_utf8
+                mail.smtp_utf8,
+                [
+                    mail.returns.map(|it| format!(" {it:?}")),
+                    mail.envelope_id.map(|it| format!(" id {it:?}")),
+                    mail.auth.map(|it| format!(" auth {it:?}")),
+                ]
+                .into_iter()
+                .flatten()
+                .collect::<String>()
             ),
-            Ok(Command::Recipient(path)) => format!("rcpt {}", String::from_utf8_lossy(path.as_bytes())),
+            Ok(Command::Recipient(Recipient { path, notify, original })) => format!(
+                "rcpt {}{}{}",
+                String::from_utf8_lossy(path.as_bytes()),
+                notify.map_or(String::new(), |it| format!(" {it:?}")),
+                original.map_or(String::new(), |it| format!(" {:?}", it.address)),
+            ),
+            Ok(Command::Chunk(chunk)) => format!("bdat {} {}", chunk.bytes, chunk.last),
+            Ok(Command::Auth(mechanism, initial)) => {
+                format!("auth {mechanism:?} {:?}", initial.map(String::from_utf8_lossy))
+            }
+            Ok(Command::Xclient(xclient)) => format!("xclient {}", xclient.attributes().count()),
             Ok(Command::Hello(kind, name)) => format!("{kind:?} {}", String::from_utf8_lossy(name)),
             Ok(Command::Verify(who)) => format!("vrfy {}", String::from_utf8_lossy(who)),
             Ok(other) => format!("{other:?}"),
@@ -222,7 +377,21 @@ mod tests {
             ("MAIL FROM:<a@b> SIZE=1 SIZE=2", "501 BadParameter"),
             ("MAIL FROM:<a@b> BODY=7BIT BODY=8BITMIME", "501 BadParameter"),
             ("MAIL FROM:<a@b> SMTPUTF8=1", "501 BadParameter"),
-            ("MAIL FROM:<a@b> BODY=BINARYMIME", "501 BadParameter"),
+            ("MAIL FROM:<a@b> BODY=BINARYMIME", "mail a@b None Binary false"),
+            ("MAIL FROM:<a@b> BODY=UUENCODED", "501 BadParameter"),
+            ("MAIL FROM:<a@b> SMTPUTF8 SMTPUTF8", "501 BadParameter"),
+            ("MAIL FROM:<a@b> RET=HDRS ENVID=QQ314159", "mail a@b None SevenBit false Header id \"QQ314159\""),
+            ("MAIL FROM:<a@b> ret=full", "mail a@b None SevenBit false Full"),
+            ("MAIL FROM:<a@b> RET=FULL RET=FULL", "501 BadParameter"),
+            ("MAIL FROM:<a@b> RET", "501 BadParameter"),
+            ("MAIL FROM:<a@b> RET=HEADERS", "501 BadParameter"),
+            ("MAIL FROM:<a@b> ENVID=", "501 BadParameter"),
+            ("MAIL FROM:<a@b> ENVID=a+b", "501 BadParameter"),
+            ("MAIL FROM:<a@b> AUTH=<>", "mail a@b None SevenBit false auth \"<>\""),
+            ("MAIL FROM:<a@b> AUTH=e+3Dmc2@example.com", "mail a@b None SevenBit false auth \"e+3Dmc2@example.com\""),
+            ("MAIL FROM:<a@b> AUTH=", "501 BadParameter"),
+            ("MAIL FROM:<a@b> AUTH=a=b", "501 BadParameter"),
+            ("MAIL FROM:<a@b> NOTIFY=NEVER", "555 UnknownParameter"),
             ("MAIL FROM:<a@b> FOO=BAR", "555 UnknownParameter"),
             ("MAIL FROM:<a@b>SIZE=1", "501 BadSender"),
             ("MAIL FROM:a@b", "501 BadSender"),
@@ -231,7 +400,33 @@ mod tests {
             ("RCPT TO:<a@b>", "rcpt a@b"),
             ("RCPT TO:<Postmaster>", "rcpt Postmaster"),
             ("RCPT TO:<>", "501 BadRecipient"),
-            ("RCPT TO:<a@b> NOTIFY=NEVER", "555 UnknownParameter"),
+            ("RCPT TO:<a@b> NOTIFY=NEVER", "rcpt a@b Notify(0)"),
+            ("RCPT TO:<a@b> orcpt=rfc822;a+2Bc@b notify=success,DELAY", "rcpt a@b Notify(5) \"a+2Bc@b\""),
+            ("RCPT TO:<a@b> NOTIFY=NEVER,DELAY", "501 BadParameter"),
+            ("RCPT TO:<a@b> NOTIFY=NEVER NOTIFY=DELAY", "501 BadParameter"),
+            ("RCPT TO:<a@b> NOTIFY", "501 BadParameter"),
+            ("RCPT TO:<a@b> ORCPT=a@b", "501 BadParameter"),
+            ("RCPT TO:<a@b> RET=FULL", "555 UnknownParameter"),
+            ("RCPT TO:<a@b>NOTIFY=NEVER", "501 BadRecipient"),
+            ("LHLO a", "Lmtp a"),
+            ("BDAT 3", "bdat 3 false"),
+            ("bdat 0 last", "bdat 0 true"),
+            ("BDAT 99999999999999999999 LAST", "bdat 18446744073709551615 true"),
+            ("BDAT", "421 BadChunk"),
+            ("BDAT LAST", "421 BadChunk"),
+            ("BDAT -1", "421 BadChunk"),
+            ("BDAT 0x10", "421 BadChunk"),
+            ("BDAT 100000000000000000000", "421 BadChunk"),
+            ("BDAT 3 FIRST", "421 BadChunk"),
+            ("BDAT 3 LAST 3", "421 BadChunk"),
+            ("AUTH PLAIN AGEAYg==", "auth Some(Plain) Some(\"AGEAYg==\")"),
+            ("auth login", "auth Some(Login) None"),
+            ("AUTH SCRAM-SHA-256 =", "auth Some(ScramSha256) Some(\"=\")"),
+            ("AUTH KERBEROS_V4", "auth None None"),
+            ("AUTH", "501 Syntax"),
+            ("XCLIENT NAME=a ADDR=127.0.0.1", "xclient 2"),
+            ("XCLIENT", "501 Syntax"),
+            ("XCLIENT SHOE=42", "501 Syntax"),
             ("DATA", "Data"),
             ("DATA x", "501 Syntax"),
             ("RSET ", "Reset"),
@@ -241,9 +436,11 @@ mod tests {
             ("HELP me", "Help"),
             ("quit", "Quit"),
             ("EXPN a", "502 NotImplemented"),
-            ("STARTTLS", "502 NotImplemented"),
-            ("BDAT 3", "502 NotImplemented"),
+            ("StartTLS", "StartTls"),
+            ("STARTTLS now", "501 Syntax"),
             ("STARTED", "500 UnknownCommand"),
+            ("STAR", "500 UnknownCommand"),
+            ("\u{1}\u{1}\u{1}\u{1}", "500 UnknownCommand"),
             ("", "500 UnknownCommand"),
             (" NOOP", "500 UnknownCommand"),
             ("NOOP \0", "500 BareLineFeed"),
@@ -255,11 +452,17 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_is_512_octets_and_mail_has_room_for_its_parameters() {
+    fn a_command_line_is_512_octets_and_some_have_room_for_their_parameters() {
         assert_eq!(said(&format!("NOOP {}", "x".repeat(505))), "Noop");
         assert_eq!(said(&format!("NOOP {}", "x".repeat(506))), "500 LineTooLong");
         let mail = format!("MAIL FROM:<a@b>{}SIZE=1", " ".repeat(LONGEST_LINE_BYTES - 2 - 15 - 6));
         assert_eq!(said(&mail), "mail a@b Some(1) SevenBit false");
         assert_eq!(said(&format!("{mail}1")), "500 LineTooLong");
+        let rcpt = format!("RCPT TO:<a@b>{}", " ".repeat(COMMAND_LINE_BYTES + RCPT_PARAMETER_BYTES - 2 - 13));
+        assert_eq!(said(&rcpt), "rcpt a@b");
+        assert_eq!(said(&format!("{rcpt} ")), "500 LineTooLong");
+        let auth = format!("AUTH PLAIN {}", "A".repeat(EXCHANGE_LINE_BYTES - 2 - 11));
+        assert!(said(&auth).starts_with("auth Some(Plain)"));
+        assert_eq!(said(&format!("{auth}A")), "500 LineTooLong");
     }
 }

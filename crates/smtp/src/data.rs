@@ -54,29 +54,24 @@ enum At {
 #[derive(Clone, Debug)]
 pub struct DataReader {
     at: At,
-    /// The last octet of content; a message begins as if after a line.
-    previous: u8,
-    line_bytes: usize,
-    line_limit: usize,
-    bytes: u64,
-    flaw: Option<Flaw>,
+    text: Text,
 }
 
 impl DataReader {
     /// A reader at the start of a message whose lines, `<CRLF>` included, may have `line_limit` octets.
     pub fn new(line_limit: usize) -> Self {
-        Self { at: At::LineStart, previous: b'\n', line_bytes: 0, line_limit, bytes: 0, flaw: None }
+        Self { at: At::LineStart, text: Text::new(line_limit) }
     }
 
     /// Octets of content so far.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.text.bytes
     }
 
     /// The worst thing that was wrong so far: a bare line ending before a long line, whichever came first, so that
     /// the reply does not depend on how the message was cut into blocks.
     pub fn flaw(&self) -> Option<Flaw> {
-        self.flaw
+        self.text.flaw
     }
 
     /// Takes the next piece off the front of `input`; `None` needs more bytes.
@@ -95,7 +90,7 @@ impl DataReader {
                     return Some(self.content(b"\r"));
                 }
                 (At::LineStart | At::Dot, _) => self.at = At::Text,
-                (At::Text, b'\n') if self.previous == b'\r' => {
+                (At::Text, b'\n') if self.text.previous == b'\r' => {
                     self.pass(input, At::LineStart);
                     return Some(self.content(b"\n"));
                 }
@@ -121,6 +116,29 @@ impl DataReader {
     }
 
     fn content<'a>(&mut self, content: &'a [u8]) -> Piece<'a> {
+        self.text.look(content);
+        Piece::Content(content)
+    }
+}
+
+/// What has been seen of the lines of a message, however it comes.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    /// The last octet of content; a message begins as if after a line.
+    pub(crate) previous: u8,
+    line_bytes: usize,
+    line_limit: usize,
+    pub(crate) bytes: u64,
+    pub(crate) flaw: Option<Flaw>,
+}
+
+impl Text {
+    pub(crate) fn new(line_limit: usize) -> Self {
+        Self { previous: b'\n', line_bytes: 0, line_limit, bytes: 0, flaw: None }
+    }
+
+    /// Looks at the octets that come next.
+    pub(crate) fn look(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
         if has_bare_line_ending(self.previous, content) {
             self.flaw = Some(Flaw::BareLineEnding);
@@ -129,7 +147,6 @@ impl DataReader {
             self.flaw.get_or_insert(Flaw::LineTooLong);
         }
         self.previous = content.last().copied().unwrap_or(self.previous);
-        Piece::Content(content)
     }
 
     /// Whether every line stays within the limit. Looks for the last line end within each limit's length, from

@@ -1,6 +1,5 @@
 //! MAIL, RCPT and DATA rendered once, to be sent many times: whole, or one command at a time.
 use crate::address::{BadPath, Path};
-use std::fmt::Write;
 
 /// A transaction's commands as they go on the wire.
 ///
@@ -28,23 +27,73 @@ impl Envelope {
         parameters: &str,
         recipients: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, BadPath> {
-        Path::mailbox(sender.as_bytes())?;
-        if parameters.bytes().any(|byte| byte.is_ascii_control()) {
-            return Err(BadPath::Syntax);
-        }
-        let blank = if parameters.is_empty() { "" } else { " " };
-        let mut wire = format!("MAIL FROM:<{sender}>{blank}{parameters}\r\n");
-        let mut ends = vec![end_of(&wire)];
-        for recipient in recipients {
-            if Path::mailbox(recipient.as_bytes())?.is_null() {
+        let mut envelope = Self { wire: Vec::new(), ends: Vec::new() };
+        let recipients = recipients.into_iter().map(str::as_bytes);
+        envelope.rewrite(sender.as_bytes(), parameters.as_bytes(), recipients)?;
+        Ok(envelope)
+    }
+
+    /// The same with parameters behind each recipient (`NOTIFY=NEVER`; [`crate::dsn`]).
+    ///
+    /// # Errors
+    /// As [`Envelope::new`].
+    pub fn with_parameters<'a>(
+        sender: &str,
+        parameters: &str,
+        recipients: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, BadPath> {
+        let mut envelope = Self { wire: Vec::new(), ends: Vec::new() };
+        let recipients = recipients.into_iter().map(|(path, parameters)| (path.as_bytes(), parameters.as_bytes()));
+        envelope.fill(sender.as_bytes(), parameters.as_bytes(), recipients)?;
+        Ok(envelope)
+    }
+
+    /// Renders other commands in the place of these: in memory that has held as many octets before, without
+    /// allocating any.
+    ///
+    /// # Errors
+    /// As [`Envelope::new`]; the envelope then is of no use until it is rewritten.
+    pub fn rewrite<'a>(
+        &mut self,
+        sender: &[u8],
+        parameters: &[u8],
+        recipients: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), BadPath> {
+        self.fill(sender, parameters, recipients.map(|recipient| (recipient, b"".as_slice())))
+    }
+
+    fn fill<'a>(
+        &mut self,
+        sender: &[u8],
+        parameters: &[u8],
+        recipients: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<(), BadPath> {
+        self.wire.clear();
+        self.ends.clear();
+        Path::mailbox(sender)?;
+        self.push_line([b"MAIL FROM:<", sender, b">"], parameters)?;
+        for (recipient, parameters) in recipients {
+            if Path::mailbox(recipient)?.is_null() {
                 return Err(BadPath::Syntax);
             }
-            write!(wire, "RCPT TO:<{recipient}>\r\n").expect("a String takes any text");
-            ends.push(end_of(&wire));
+            self.push_line([b"RCPT TO:<", recipient, b">"], parameters)?;
         }
-        let mut wire = wire.into_bytes();
-        wire.extend_from_slice(DATA);
-        if ends.len() < 2 { Err(BadPath::Syntax) } else { Ok(Self { wire, ends }) }
+        self.wire.extend_from_slice(DATA);
+        if self.ends.len() < 2 { Err(BadPath::Syntax) } else { Ok(()) }
+    }
+
+    fn push_line(&mut self, command: [&[u8]; 3], parameters: &[u8]) -> Result<(), BadPath> {
+        command.into_iter().for_each(|part| self.wire.extend_from_slice(part));
+        if !parameters.is_empty() {
+            if parameters.iter().any(u8::is_ascii_control) {
+                return Err(BadPath::Syntax);
+            }
+            self.wire.push(b' ');
+            self.wire.extend_from_slice(parameters);
+        }
+        self.wire.extend_from_slice(b"\r\n");
+        self.ends.push(u32::try_from(self.wire.len()).expect("the paths of one envelope stay far below 4 GB"));
+        Ok(())
     }
 
     /// How many recipients it has; at least one.
@@ -67,14 +116,15 @@ impl Envelope {
         DATA
     }
 
+    /// MAIL and each RCPT in one piece, to be followed by BDAT (RFC 3030 §4.2).
+    pub fn addresses(&self) -> &[u8] {
+        &self.wire[..self.wire.len() - DATA.len()]
+    }
+
     /// All of them in one piece (RFC 2920 §3.1).
     pub fn group(&self) -> &[u8] {
         &self.wire
     }
-}
-
-fn end_of(wire: &str) -> u32 {
-    u32::try_from(wire.len()).expect("the paths of one envelope stay far below 4 GB")
 }
 
 #[cfg(test)]
@@ -88,6 +138,22 @@ mod tests {
         assert_eq!(parts, envelope.group());
         assert_eq!(envelope.mail(), b"MAIL FROM:<a@b> SIZE=1\r\n");
         assert_eq!(Envelope::new("", "", ["c@d"]).unwrap().mail(), b"MAIL FROM:<>\r\n");
+        assert_eq!([envelope.addresses(), DATA].concat(), envelope.group());
+        let told = [("c@d", "NOTIFY=NEVER"), ("e@f", "")];
+        let envelope = Envelope::with_parameters("a@b", "RET=HDRS", told).unwrap();
+        assert_eq!(envelope.mail(), b"MAIL FROM:<a@b> RET=HDRS\r\n");
+        assert_eq!(envelope.recipient(0), b"RCPT TO:<c@d> NOTIFY=NEVER\r\n");
+        assert_eq!(envelope.recipient(1), b"RCPT TO:<e@f>\r\n");
+    }
+
+    #[test]
+    fn rewritten_it_is_as_if_new_in_the_same_memory() {
+        let mut envelope = Envelope::new("long@example.com", "SIZE=100000", ["c@d", "e@f", "g@h"]).unwrap();
+        let memory = envelope.wire.as_ptr();
+        assert!(envelope.rewrite(b"a b", b"", [b"c@d".as_slice()].into_iter()).is_err());
+        envelope.rewrite(b"a@b", b"SIZE=1", [b"c@d".as_slice(), b"e@f"].into_iter()).unwrap();
+        assert_eq!(envelope, Envelope::new("a@b", "SIZE=1", ["c@d", "e@f"]).unwrap());
+        assert_eq!(envelope.wire.as_ptr(), memory);
     }
 
     #[test]
@@ -96,6 +162,7 @@ mod tests {
         assert!(Envelope::new("a@b", "SIZE=1\r\nQUIT", ["c@d"]).is_err());
         assert!(Envelope::new("a@b", "", ["c@d>\r\nQUIT\r\n<"]).is_err());
         assert!(Envelope::new("a@b", "", [""]).is_err());
+        assert!(Envelope::with_parameters("a@b", "", [("c@d", "NOTIFY=NEVER\r\nQUIT")]).is_err());
         assert!(Envelope::new("a@b", "", []).is_err());
     }
 }

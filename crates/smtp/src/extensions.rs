@@ -1,4 +1,6 @@
 //! What a server offers in its reply to EHLO (RFC 5321 §4.1.1.1), written and read by the same table.
+use crate::sasl::Mechanisms;
+use crate::xclient::Attributes;
 
 /// The extensions this crate speaks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,10 +15,23 @@ pub struct Extensions {
     pub enhanced_status_codes: bool,
     /// SIZE (RFC 1870) and the largest message taken; 0 is announced for no fixed limit.
     pub size: Option<u64>,
+    /// DSN (RFC 3461): what the sender wants to be told.
+    pub dsn: bool,
+    /// CHUNKING (RFC 3030): messages by BDAT.
+    pub chunking: bool,
+    /// BINARYMIME (RFC 3030): any octets, by BDAT.
+    pub binary_mime: bool,
+    /// STARTTLS (RFC 3207).
+    pub starttls: bool,
+    /// AUTH (RFC 4954) by these mechanisms.
+    pub auth: Mechanisms,
+    /// XCLIENT (Postfix) with these attributes.
+    pub xclient: Attributes,
 }
 
 impl Extensions {
-    /// All of them, as a server of this crate offers them.
+    /// All that a server of this crate offers without being told: not those that need a certificate, a list of users
+    /// or trust.
     pub fn all(message_bytes: u64) -> Self {
         Self {
             pipelining: true,
@@ -24,6 +39,12 @@ impl Extensions {
             smtp_utf8: true,
             enhanced_status_codes: true,
             size: Some(message_bytes),
+            dsn: true,
+            chunking: true,
+            binary_mime: true,
+            starttls: false,
+            auth: Mechanisms::NONE,
+            xclient: Attributes::NONE,
         }
     }
 
@@ -35,9 +56,15 @@ impl Extensions {
             (self.eight_bit_mime, "8BITMIME"),
             (self.smtp_utf8, "SMTPUTF8"),
             (self.enhanced_status_codes, "ENHANCEDSTATUSCODES"),
+            (self.dsn, "DSN"),
+            (self.chunking, "CHUNKING"),
+            (self.binary_mime, "BINARYMIME"),
+            (self.starttls, "STARTTLS"),
         ];
         lines.extend(keywords.iter().filter(|(offered, _)| *offered).map(|(_, keyword)| (*keyword).to_owned()));
         lines.extend(self.size.map(|bytes| if bytes == 0 { "SIZE".to_owned() } else { format!("SIZE {bytes}") }));
+        lines.extend((!self.auth.is_empty()).then(|| self.auth.render()));
+        lines.extend((!self.xclient.is_empty()).then(|| self.xclient.render()));
         lines.join("\n")
     }
 
@@ -47,16 +74,29 @@ impl Extensions {
         for line in lines.skip(1) {
             let line = line.trim_ascii();
             let (keyword, argument) = line.split_at(line.iter().position(|&byte| byte == b' ').unwrap_or(line.len()));
-            let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
-            if is(b"SIZE") {
-                offered.size = Some(number(argument.trim_ascii()).unwrap_or(0));
-            }
-            offered.pipelining |= is(b"PIPELINING");
-            offered.eight_bit_mime |= is(b"8BITMIME");
-            offered.smtp_utf8 |= is(b"SMTPUTF8");
-            offered.enhanced_status_codes |= is(b"ENHANCEDSTATUSCODES");
+            offered.take(keyword, argument.trim_ascii());
         }
         offered
+    }
+
+    /// One line of an EHLO reply.
+    fn take(&mut self, keyword: &[u8], argument: &[u8]) {
+        let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
+        self.pipelining |= is(b"PIPELINING");
+        self.eight_bit_mime |= is(b"8BITMIME");
+        self.smtp_utf8 |= is(b"SMTPUTF8");
+        self.enhanced_status_codes |= is(b"ENHANCEDSTATUSCODES");
+        self.dsn |= is(b"DSN");
+        self.chunking |= is(b"CHUNKING");
+        self.binary_mime |= is(b"BINARYMIME");
+        self.starttls |= is(b"STARTTLS");
+        if is(b"SIZE") {
+            self.size = Some(number(argument).unwrap_or(0));
+        } else if is(b"AUTH") {
+            self.auth = Mechanisms::parse(argument);
+        } else if is(b"XCLIENT") {
+            self.xclient = Attributes::parse(argument);
+        }
     }
 }
 
@@ -77,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_rendered_is_read_back() {
-        for bits in 0u8..32 {
+        for bits in 0u32..1 << 11 {
             let bit = |n: u8| bits & (1 << n) != 0;
             let offered = Extensions {
                 pipelining: bit(0),
@@ -85,6 +125,12 @@ mod tests {
                 smtp_utf8: bit(2),
                 enhanced_status_codes: bit(3),
                 size: bit(4).then_some(u64::from(bits)),
+                dsn: bit(5),
+                chunking: bit(6),
+                binary_mime: bit(7),
+                starttls: bit(8),
+                auth: if bit(9) { Mechanisms::PASSWORD } else { Mechanisms::NONE },
+                xclient: if bit(10) { Attributes::ALL } else { Attributes::NONE },
             };
             let text = offered.render("name");
             assert_eq!(Extensions::parse(text.lines().map(str::as_bytes)), offered);
@@ -99,6 +145,8 @@ mod tests {
         assert_eq!(read(&["host", "SIZE"]).size, Some(0));
         assert_eq!(read(&["host", "SIZE 99999999999999999999999"]).size, Some(0));
         assert!(!read(&["host", "PIPELININGX", ""]).pipelining);
+        assert_eq!(read(&["host", "auth GSSAPI plain"]).auth, Mechanisms::NONE.with(crate::sasl::Mechanism::Plain));
+        assert!(read(&["host", "AUTH", "XCLIENT"]).xclient.is_empty());
     }
 
     #[test]

@@ -18,27 +18,43 @@
 //! | file | what it knows |
 //! |---|---|
 //! | `address` | paths, mailboxes, their syntax and lengths (RFC 5321 §4.1.2, §4.5.3.1) |
+//! | `chunk` | messages in chunks (RFC 3030) |
 //! | `client` | the side that sends mail |
 //! | `command` | command lines in (RFC 5321 §4.1.1) |
 //! | `data` | dot-stuffing, end of data, line endings (RFC 5321 §4.5.2) |
+//! | `dsn` | what a sender wants to be told (RFC 3461) |
 //! | `envelope` | MAIL, RCPT and DATA rendered once |
 //! | `extensions` | what EHLO offers (RFC 5321 §4.1.1.1) |
+//! | `identity` | what all sessions of a server share |
 //! | `limits` | how much of anything (RFC 5321 §4.5.3) |
 //! | `line` | lines gathered over blocks, bounded |
+//! | `login` | AUTH in a server session (RFC 4954) |
+//! | `proxy` | the header that a proxy puts before the session |
 //! | `reply` | replies out and in (RFC 5321 §4.2, RFC 2034) |
+//! | `sasl` | the mechanisms of AUTH, both sides |
 //! | `server` | the side that takes mail |
 //! | `verdict` | every refusal the server can make by itself, and its words |
+//! | `xclient` | a proxy tells who its client is (Postfix) |
+//! | `xtext` | text in a parameter's value (RFC 3461 §4) |
 pub mod address;
+pub mod chunk;
 pub mod client;
 pub mod command;
 pub mod data;
+pub mod dsn;
 pub mod envelope;
 pub mod extensions;
+mod identity;
 pub mod limits;
 mod line;
+pub mod login;
+pub mod proxy;
 pub mod reply;
+pub mod sasl;
 pub mod server;
 pub mod verdict;
+pub mod xclient;
+pub mod xtext;
 
 pub use address::Path;
 pub use client::Client;

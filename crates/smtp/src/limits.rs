@@ -3,8 +3,11 @@ use std::time::Duration;
 
 /// A command line, `<CRLF>` included (RFC 5321 §4.5.3.1.4).
 pub const COMMAND_LINE_BYTES: usize = 512;
-/// What extensions add to MAIL: SIZE 26 (RFC 1870 §3), BODY 17 (RFC 6152 §2), SMTPUTF8 10 (RFC 6531 §3.1).
-pub const MAIL_PARAMETER_BYTES: usize = 26 + 17 + 10;
+/// What extensions add to MAIL: SIZE 26 (RFC 1870 §3), BODY 17 (RFC 6152 §2), SMTPUTF8 10 (RFC 6531 §3.1), RET 9 and
+/// ENVID 107 (RFC 3461 §4.3, §4.4), AUTH 500 (RFC 4954 §3).
+pub const MAIL_PARAMETER_BYTES: usize = 26 + 17 + 10 + 9 + 107 + 500;
+/// What extensions add to RCPT: NOTIFY 29 and ORCPT 507 (RFC 3461 §4.1, §4.2).
+pub const RCPT_PARAMETER_BYTES: usize = 29 + 507;
 /// A path with its brackets and any source route (RFC 5321 §4.5.3.1.3).
 pub const PATH_BYTES: usize = 256;
 /// A local part (RFC 5321 §4.5.3.1.1).

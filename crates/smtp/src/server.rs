@@ -1,83 +1,95 @@
 //! The server's side of a session: commands in, events out, answers back in.
 //!
 //! ```text
-//! ExpectHello ──EHLO──▶ ExpectMail ──MAIL──▶ ExpectRecipient ──DATA──▶ ExpectMessage
-//!                          ▲  ▲                 │ RCPT … RCPT             │
-//!                          │  └────── RSET ─────┘                        │
-//!                          └──────────────── <CRLF>.<CRLF> ──────────────┘
+//! ExpectHello ──EHLO──▶ ExpectMail ──MAIL──▶ ExpectRecipient ──DATA──▶ ExpectMessage ──<CRLF>.<CRLF>──┐
+//!    ▲                     ▲  ▲                 │ RCPT … RCPT │                                        │
+//!    │                     │  └────── RSET ─────┘             └──BDAT──▶ ExpectChunk ──BDAT … LAST─────┤
+//!    │                     │                                              │ RSET                        │
+//!    │                     ├──────────────────────────────────────────────┘                             │
+//!    │                     └───────────────────────────────── ExpectDelivery (LMTP) ◀──or at once───────┘
+//!    │                     │
+//!    │                     ├──AUTH──▶ Authenticate ──235, 5yz──▶ ExpectMail
+//!    ├──── tls_started ────┴──STARTTLS──▶ ExpectTls
+//!    └──── XCLIENT, from there and from ExpectHello
+//!
+//! any state ──a BDAT that is refused──▶ Skip: its octets ──▶ that state, or ExpectMail
 //! any state ── QUIT, 421, too many errors, time-out ──▶ Closed
 //! ```
 //! An event that [asks](Event::asks) waits for [`Server::answer`]; until then no further event comes, so that
 //! replies leave in the order of their commands (RFC 2920 §3.2). All else the session answers by itself.
-use crate::address::Path;
-use crate::command::{Command, Hello, LONGEST_LINE_BYTES, Mail};
+use crate::chunk::{self, ChunkReader, Octets};
+use crate::command::{BodyType, Chunk, Command, Hello, Mail, Recipient};
 use crate::data::{DataReader, Flaw, Piece};
 use crate::extensions::Extensions;
-use crate::limits::Limits;
 use crate::line::{Line, LineReader};
+use crate::login::{Auth, Login};
 use crate::reply::{Kind, Reply, say};
+use crate::sasl::{Mechanism, Nonce, Secret};
 use crate::verdict::Verdict;
+use crate::xclient::Xclient;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What all sessions of a server share: its limits, and the replies that bear its name.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// How much of anything.
-    pub limits: Limits,
-    /// What EHLO offers.
-    pub extensions: Extensions,
-    greeting: Reply,
-    helo: Reply,
-    ehlo: Reply,
-}
-
-impl Identity {
-    /// A server of that name with those limits, offering everything this crate speaks.
-    pub fn new(name: &str, limits: Limits) -> Self {
-        let extensions = Extensions::all(limits.message_bytes);
-        Self {
-            greeting: Reply::new(220, &format!("{name} ESMTP mailrun")),
-            helo: Reply::new(250, name),
-            ehlo: Reply::new(250, &extensions.render(name)),
-            limits,
-            extensions,
-        }
-    }
-}
+pub use crate::identity::{Identity, Offer, Protocol, Requires};
 
 /// What happened in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// Asks: EHLO or HELO, and the name the client gives itself.
+    /// Asks: EHLO, HELO or LHLO, and the name the client gives itself.
     Hello(Hello, &'a [u8]),
     /// Asks: MAIL.
     Mail(Mail<'a>),
     /// Asks: RCPT.
-    Recipient(Path<'a>),
-    /// Asks: DATA; the default answer is 354.
+    Recipient(Recipient<'a>),
+    /// Asks: DATA, or the first BDAT: a message begins. The default answer to DATA is 354; of a BDAT a positive one
+    /// is not said, and any other when its octets have been read.
     Data,
     /// Octets of the message, unstuffed.
     Block(&'a [u8]),
-    /// Asks: the message is whole; a positive answer takes responsibility for it (RFC 5321 §6.1).
+    /// Asks: the message is whole; a positive answer takes responsibility for it (RFC 5321 §6.1). In LMTP any
+    /// answer but the default one is repeated for each recipient; after the default one [`Event::Delivery`] follows.
     Message {
         /// Octets of the message, unstuffed.
         bytes: u64,
     },
+    /// Asks, in LMTP: what becomes of the message for the recipient of that number, from 0, of those that were taken.
+    Delivery {
+        /// The recipient's number.
+        recipient: u32,
+    },
     /// The message ended and was refused; the transaction is over.
     Discarded(Verdict),
-    /// RSET: the transaction, if there was one, is over. (A granted [`Event::Hello`] ends it too.)
+    /// Asks: RSET; granted, the transaction, if there was one, is over. (A granted [`Event::Hello`] ends it too.)
     Reset,
+    /// Asks: NOOP.
+    Noop,
+    /// Asks: QUIT; granted, it is the end.
+    Quit,
     /// Asks: VRFY; the default answer is 252.
     Verify(&'a [u8]),
-    /// The session answered a command by itself.
+    /// Asks: STARTTLS. Granted, the session [wants TLS](Server::wants_tls).
+    StartTls,
+    /// Asks: AUTH by a mechanism that needs a nonce: [`Server::answer_nonce`]. Any other answer refuses.
+    Nonce,
+    /// Asks: whether name and secret go together, or what the secret is; see [`Auth::proof`].
+    Auth(Auth<'a>),
+    /// AUTH went well: the client is who it said it was.
+    Authenticated,
+    /// AUTH went otherwise.
+    NotAuthenticated,
+    /// Asks: XCLIENT, who the client really is. Granted, the session begins anew with a greeting.
+    Xclient(Xclient<'a>),
+    /// The session took a step by itself, and answered if that was a command.
     Answered,
 }
 
 impl Event<'_> {
     /// Whether it waits for [`Server::answer`].
     pub fn asks(&self) -> bool {
-        !matches!(self, Self::Block(_) | Self::Discarded(_) | Self::Reset | Self::Answered)
+        !matches!(
+            self,
+            Self::Block(_) | Self::Discarded(_) | Self::Answered | Self::Authenticated | Self::NotAuthenticated
+        )
     }
 }
 
@@ -86,9 +98,31 @@ impl Event<'_> {
 enum State {
     ExpectHello,
     ExpectMail,
-    ExpectRecipient { accepted: usize, refused: usize, addresses: Addresses },
-    ExpectMessage { reader: DataReader, since: Duration },
+    ExpectRecipient(Transaction),
+    ExpectMessage { reader: DataReader, since: Duration, recipients: u32 },
+    ExpectChunk { reader: ChunkReader, since: Duration, recipients: u32 },
+    ExpectDelivery { next: u32, recipients: u32 },
+    ExpectTls,
+    Authenticate(Box<Login>),
+    Skip(Box<Skip>),
     Closed,
+}
+
+/// A transaction before its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Transaction {
+    accepted: u32,
+    refused: u32,
+    addresses: Addresses,
+    octets: Octets,
+}
+
+impl Transaction {
+    fn new(mail: &Mail<'_>) -> Self {
+        let addresses = if mail.smtp_utf8 { Addresses::Utf8 } else { Addresses::Ascii };
+        let octets = if mail.body == BodyType::Binary { Octets::Any } else { Octets::Lines };
+        Self { accepted: 0, refused: 0, addresses, octets }
+    }
 }
 
 /// What MAIL said of the addresses of its transaction (RFC 6531 §3.4).
@@ -98,17 +132,49 @@ enum Addresses {
     Utf8,
 }
 
+/// Octets of a chunk that is refused: they are read all the same (RFC 3030 §2).
+#[derive(Debug)]
+struct Skip {
+    left: u64,
+    since: Duration,
+    then: State,
+    say: Refusal,
+    /// How often: LMTP has an answer for each recipient.
+    times: u32,
+}
+
+/// What is said after a chunk that was skipped.
+#[derive(Debug)]
+enum Refusal {
+    /// The command was out of order.
+    Command(Verdict),
+    /// The message was refused.
+    Message(Verdict),
+    /// The application said so.
+    Said(Reply),
+}
+
 /// The question that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,
     Greeting,
     Hello(Hello),
-    Mail(Addresses),
+    Mail(Transaction),
     Recipient,
     Data,
+    Chunk(Chunk),
     Message,
+    Delivery,
     Verify,
+    Reset,
+    Noop,
+    Quit,
+    StartTls,
+    Nonce,
+    Check,
+    Secret,
+    Xclient { is_logged_in: bool },
 }
 
 /// A session as the server sees it.
@@ -128,27 +194,50 @@ impl Server {
             errors: 0,
             idle_commands: 0,
             heard: now,
+            injected: 0,
             has_quit: false,
+            is_over_tls: false,
+            is_authenticated: false,
         };
         Self { lines: LineReader::default(), dialogue }
     }
 
     /// Takes one event off the front of `input`. Replies the session gives by itself go to `out`. `None` needs
-    /// more bytes, or an answer, or is the end: see [`Server::is_closed`].
+    /// more bytes, or an answer, or [TLS](Server::wants_tls), or is the end: see [`Server::is_closed`].
     pub fn next_event<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
-        if self.dialogue.asked != Asked::Nothing || self.is_closed() {
+        if self.dialogue.asked != Asked::Nothing {
             return None;
         }
-        if let State::ExpectMessage { reader, .. } = &mut self.dialogue.state {
-            let piece = reader.next(input)?;
-            return Some(self.dialogue.piece(piece, now, out));
+        match &mut self.dialogue.state {
+            State::ExpectHello | State::ExpectMail | State::ExpectRecipient(_) => {}
+            State::ExpectMessage { reader, .. } => {
+                let piece = reader.next(input)?;
+                return Some(self.dialogue.piece(piece, now, out));
+            }
+            State::ExpectChunk { reader, .. } if reader.is_open() => {
+                let piece = reader.next(input)?;
+                return Some(self.dialogue.chunk_piece(piece, now, out));
+            }
+            State::ExpectChunk { .. } => {}
+            State::ExpectDelivery { next, .. } => {
+                self.dialogue.asked = Asked::Delivery;
+                return Some(Event::Delivery { recipient: *next });
+            }
+            State::Authenticate(_) => return self.next_of_login(input, now, out),
+            State::ExpectTls => {
+                self.dialogue.injected += input.len() as u64;
+                *input = &[];
+                return None;
+            }
+            State::Skip(_) => return self.dialogue.skip_on(input, now, out),
+            State::Closed => return None,
         }
-        let line = self.lines.next(input, LONGEST_LINE_BYTES);
+        let line = self.lines.next(input, self.dialogue.identity.line_bytes());
         let command = match line {
             Line::Partial => return None,
             Line::Whole(line) => Command::parse(line),
@@ -158,9 +247,81 @@ impl Server {
         Some(self.dialogue.command(command, now, out))
     }
 
+    /// An exchange of AUTH: a question, its end, or the next response.
+    fn next_of_login<'s, 'i: 's>(
+        &'s mut self,
+        input: &mut &'i [u8],
+        now: Duration,
+        out: &mut Vec<u8>,
+    ) -> Option<Event<'s>> {
+        if self.dialogue.login_has_news() {
+            return Some(self.dialogue.login_news());
+        }
+        let line = match self.lines.next(input, crate::sasl::EXCHANGE_LINE_BYTES) {
+            Line::Partial => return None,
+            Line::Whole(line) => Ok(line),
+            Line::BareLf => Err(Verdict::BareLineFeed),
+            Line::TooLong => Err(Verdict::ResponseTooLong),
+        };
+        self.dialogue.heard = now;
+        self.dialogue.response(line, out);
+        Some(Event::Answered)
+    }
+
     /// Answers the open question; `None` gives the answer that lets the session go on. A 421 ends it.
     pub fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         self.dialogue.answer(answer, now, out);
+    }
+
+    /// Answers [`Event::Nonce`].
+    pub fn answer_nonce(&mut self, nonce: &Nonce, now: Duration, out: &mut Vec<u8>) {
+        if self.dialogue.asked == Asked::Nonce {
+            self.dialogue.asked = Asked::Nothing;
+            self.dialogue.heard = now;
+            self.dialogue.begin_login(nonce, out);
+        }
+    }
+
+    /// Answers an [`Event::Auth`] that wants to know the secret; `None` if there is nobody of that name.
+    pub fn answer_secret(&mut self, secret: Option<&Secret>, now: Duration, out: &mut Vec<u8>) {
+        if self.dialogue.asked == Asked::Secret {
+            self.dialogue.asked = Asked::Nothing;
+            self.dialogue.heard = now;
+            self.dialogue.know(secret, out);
+        }
+    }
+
+    /// Whether STARTTLS was granted: `out` is to be sent, then TLS begun, then [`Server::tls_started`] called. What
+    /// came in the clear behind STARTTLS is dropped ([`Server::injected_bytes`]).
+    pub fn wants_tls(&self) -> bool {
+        matches!(self.dialogue.state, State::ExpectTls)
+    }
+
+    /// TLS is on: the session begins anew, without a greeting (RFC 3207 §4.2). Where it was on before the greeting
+    /// this is called before the greeting is answered.
+    pub fn tls_started(&mut self, now: Duration) {
+        if self.wants_tls() || self.dialogue.asked == Asked::Greeting {
+            self.lines = LineReader::default();
+            self.dialogue.state = State::ExpectHello;
+            self.dialogue.is_over_tls = true;
+            self.dialogue.is_authenticated = false;
+            self.dialogue.heard = now;
+        }
+    }
+
+    /// Octets that came in the clear behind STARTTLS and were dropped: nobody honest sends any (CVE-2011-0411).
+    pub fn injected_bytes(&self) -> u64 {
+        self.dialogue.injected
+    }
+
+    /// Whether TLS is on.
+    pub fn is_over_tls(&self) -> bool {
+        self.dialogue.is_over_tls
+    }
+
+    /// Whether AUTH went well.
+    pub fn is_authenticated(&self) -> bool {
+        self.dialogue.is_authenticated
     }
 
     /// When [`Server::tick`] has something to do: never while an answer is awaited, for then it is not the peer that
@@ -178,8 +339,13 @@ impl Server {
 
     /// Ends the session with a last word. A question that is open stays without answer.
     pub fn close(&mut self, verdict: Verdict, out: &mut Vec<u8>) {
+        self.hang_up(Some(verdict.reply()), out);
+    }
+
+    /// Ends the session without a last word, or with one that is no 421. A question that is open stays without answer.
+    pub fn hang_up(&mut self, last_word: Option<&Reply>, out: &mut Vec<u8>) {
         if !self.is_closed() {
-            self.dialogue.say(verdict, out);
+            out.extend_from_slice(last_word.map_or(&[], Reply::wire));
             self.dialogue.state = State::Closed;
             self.dialogue.asked = Asked::Nothing;
         }
@@ -210,19 +376,30 @@ struct Dialogue {
     errors: u32,
     idle_commands: u32,
     heard: Duration,
+    /// Octets dropped behind STARTTLS.
+    injected: u64,
     /// The client said QUIT.
     has_quit: bool,
+    is_over_tls: bool,
+    is_authenticated: bool,
 }
 
 impl Dialogue {
     fn deadline(&self) -> Option<Duration> {
         let limits = &self.identity.limits;
-        match self.state {
-            State::Closed => None,
-            _ if self.asked != Asked::Nothing => None,
-            State::ExpectMessage { since, .. } => Some((self.heard + limits.idle).min(since + limits.message_time)),
-            _ => Some(self.heard + limits.idle),
-        }
+        let since = match &self.state {
+            State::Closed => return None,
+            _ if self.asked != Asked::Nothing => return None,
+            State::ExpectMessage { since, .. } | State::ExpectChunk { since, .. } => Some(*since),
+            State::Skip(skip) => Some(skip.since),
+            _ => None,
+        };
+        let idle = self.heard + limits.idle;
+        Some(since.map_or(idle, |since| idle.min(since + limits.message_time)))
+    }
+
+    fn offers(&self) -> &Extensions {
+        self.identity.offers(self.is_over_tls)
     }
 
     fn say(&self, verdict: Verdict, out: &mut Vec<u8>) {
@@ -236,54 +413,32 @@ impl Dialogue {
         if self.idle_commands > self.identity.limits.idle_commands {
             return self.give_up(out);
         }
-        match command.and_then(|command| self.in_order(command)) {
-            Ok(command) => self.take(command, out),
+        match command {
+            Ok(Command::Chunk(chunk)) => self.chunk(chunk, now, out),
+            Ok(command) => match self.in_order(&command) {
+                Ok(()) => self.take(command, out),
+                Err(verdict) => self.refuse(verdict, out),
+            },
             Err(verdict) => self.refuse(verdict, out),
-        }
-    }
-
-    /// Whether the command may come now (RFC 5321 §4.1.4).
-    fn in_order<'a>(&self, command: Command<'a>) -> Result<Command<'a>, Verdict> {
-        let limits = &self.identity.limits;
-        match (&self.state, &command) {
-            (State::ExpectHello, Command::Mail(_) | Command::Recipient(_) | Command::Data) => Err(Verdict::HelloFirst),
-            (State::ExpectRecipient { .. }, Command::Mail(_)) => Err(Verdict::NestedMail),
-            (State::ExpectMail, Command::Recipient(_) | Command::Data) => Err(Verdict::MailFirst),
-            (_, Command::Mail(mail)) if mail.size.is_some_and(|size| size > limits.message_bytes) => {
-                Err(Verdict::MessageTooBig)
-            }
-            (_, Command::Mail(mail)) if mail.sender.is_internationalized() && !mail.smtp_utf8 => {
-                Err(Verdict::NeedsSmtpUtf8)
-            }
-            (State::ExpectRecipient { addresses: Addresses::Ascii, .. }, Command::Recipient(path))
-                if path.is_internationalized() =>
-            {
-                Err(Verdict::NeedsSmtpUtf8)
-            }
-            (State::ExpectRecipient { accepted, .. }, Command::Recipient(_)) if *accepted >= limits.recipients => {
-                Err(Verdict::TooManyRecipients)
-            }
-            (State::ExpectRecipient { accepted: 0, refused: 0, .. }, Command::Data) => Err(Verdict::RecipientFirst),
-            (State::ExpectRecipient { accepted: 0, .. }, Command::Data) => Err(Verdict::NoValidRecipients),
-            _ => Ok(command),
         }
     }
 
     fn take<'a>(&mut self, command: Command<'a>, out: &mut Vec<u8>) -> Event<'a> {
         let (asked, event) = match command {
             Command::Hello(kind, name) => (Asked::Hello(kind), Event::Hello(kind, name)),
-            Command::Mail(mail) => (Asked::Mail(addresses_of(&mail)), Event::Mail(mail)),
-            Command::Recipient(path) => (Asked::Recipient, Event::Recipient(path)),
+            Command::Mail(mail) => (Asked::Mail(Transaction::new(&mail)), Event::Mail(mail)),
+            Command::Recipient(recipient) => (Asked::Recipient, Event::Recipient(recipient)),
             Command::Data => (Asked::Data, Event::Data),
             Command::Verify(who) => (Asked::Verify, Event::Verify(who)),
-            Command::Noop => return self.answered(Verdict::Idle, out),
-            Command::Help => return self.answered(Verdict::Help, out),
-            Command::Reset => return self.reset(out),
-            Command::Quit => {
-                self.has_quit = true;
-                self.state = State::Closed;
-                return self.answered(Verdict::Bye, out);
+            Command::Noop => (Asked::Noop, Event::Noop),
+            Command::Reset => (Asked::Reset, Event::Reset),
+            Command::Quit => (Asked::Quit, Event::Quit),
+            Command::StartTls => (Asked::StartTls, Event::StartTls),
+            Command::Xclient(xclient) => {
+                (Asked::Xclient { is_logged_in: xclient.is_logged_in() }, Event::Xclient(xclient))
             }
+            Command::Auth(mechanism, initial) => return self.auth(mechanism, initial, out),
+            Command::Help | Command::Chunk(_) => return self.answered(Verdict::Help, out),
         };
         self.asked = asked;
         event
@@ -294,29 +449,34 @@ impl Dialogue {
         Event::Answered
     }
 
-    fn reset<'a>(&mut self, out: &mut Vec<u8>) -> Event<'a> {
-        if !matches!(self.state, State::ExpectHello) {
-            self.state = State::ExpectMail;
-        }
-        self.say(Verdict::Reset, out);
-        Event::Reset
-    }
-
     /// Recipients beyond the limit are no error: the sender is to send the others later (RFC 5321 §4.5.3.1.10), so
-    /// hanging up on it would lose the message for those that were taken. RCPT after a refused MAIL is what a
-    /// pipelining client sends in good faith (RFC 2920 §3.1).
+    /// hanging up on it would lose the message for those that were taken. RCPT or BDAT after a refused MAIL or BDAT
+    /// is what a pipelining client sends in good faith (RFC 2920 §3.1, RFC 3030 §4.2).
     fn refuse<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
-        let is_error = !matches!(verdict, Verdict::TooManyRecipients | Verdict::MailFirst);
-        self.errors += u32::from(is_error);
-        if self.errors > self.identity.limits.errors {
+        let verdict = match verdict {
+            Verdict::BadChunk if !self.offers().chunking => Verdict::NotImplemented,
+            Verdict::BadChunk => {
+                self.state = State::Closed;
+                return self.answered(verdict, out);
+            }
+            verdict => verdict,
+        };
+        if !self.bears(verdict) {
             return self.give_up(out);
         }
-        if let State::ExpectRecipient { refused, .. } = &mut self.state
+        if let State::ExpectRecipient(Transaction { refused, .. }) = &mut self.state
             && matches!(verdict, Verdict::BadRecipient | Verdict::PathTooLong | Verdict::NeedsSmtpUtf8)
         {
             *refused += 1;
         }
         self.answered(verdict, out)
+    }
+
+    /// Counts an error; whether there have not been too many.
+    fn bears(&mut self, verdict: Verdict) -> bool {
+        let is_error = !matches!(verdict, Verdict::TooManyRecipients | Verdict::MailFirst);
+        self.errors += u32::from(is_error);
+        self.errors <= self.identity.limits.errors
     }
 
     fn give_up<'a>(&mut self, out: &mut Vec<u8>) -> Event<'a> {
@@ -328,46 +488,63 @@ impl Dialogue {
     /// the session ends, for such a sender need not be read to an end that may never come.
     fn piece<'a>(&mut self, piece: Piece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
         self.heard = now;
-        let State::ExpectMessage { reader, .. } = &self.state else { return Event::Answered };
+        let State::ExpectMessage { reader, recipients, .. } = &self.state else { return Event::Answered };
         let (bytes, flaw, limit) = (reader.bytes(), reader.flaw(), self.identity.limits.message_bytes);
         match piece {
-            Piece::Content(_) if bytes > limit.saturating_mul(2) => {
-                self.state = State::Closed;
-                self.say(Verdict::MessageTooBig, out);
-                Event::Discarded(Verdict::MessageTooBig)
-            }
+            Piece::Content(_) if bytes > limit.saturating_mul(2) => self.overwhelmed(out),
             Piece::Content(_) if bytes > limit => Event::Answered,
             Piece::Content(content) => Event::Block(content),
-            Piece::End if bytes > limit => self.discard(Verdict::MessageTooBig, out),
-            Piece::End => match flaw {
-                Some(Flaw::BareLineEnding) => self.discard(Verdict::BareLineEnding, out),
-                Some(Flaw::LineTooLong) => self.discard(Verdict::LineTooLong, out),
-                None => {
-                    self.asked = Asked::Message;
-                    Event::Message { bytes }
-                }
-            },
+            Piece::End if bytes > limit => self.discard(Verdict::MessageTooBig, self.answers(*recipients), out),
+            Piece::End => self.whole(bytes, flaw, *recipients, out),
         }
     }
 
-    fn discard<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
+    /// The message ends here.
+    fn whole<'a>(&mut self, bytes: u64, flaw: Option<Flaw>, recipients: u32, out: &mut Vec<u8>) -> Event<'a> {
+        let times = self.answers(recipients);
+        match flaw {
+            Some(Flaw::BareLineEnding) => self.discard(Verdict::BareLineEnding, times, out),
+            Some(Flaw::LineTooLong) => self.discard(Verdict::LineTooLong, times, out),
+            None => {
+                self.asked = Asked::Message;
+                Event::Message { bytes }
+            }
+        }
+    }
+
+    /// How many answers the end of a message has (RFC 2033 §4.2).
+    fn answers(&self, recipients: u32) -> u32 {
+        if self.identity.protocol == Protocol::Lmtp { recipients.max(1) } else { 1 }
+    }
+
+    fn discard<'a>(&mut self, verdict: Verdict, times: u32, out: &mut Vec<u8>) -> Event<'a> {
         self.state = State::ExpectMail;
         self.idle_commands = 0;
-        self.say(verdict, out);
+        (0..times).for_each(|_| self.say(verdict, out));
         Event::Discarded(verdict)
+    }
+
+    fn overwhelmed<'a>(&mut self, out: &mut Vec<u8>) -> Event<'a> {
+        self.state = State::Closed;
+        self.say(Verdict::MessageTooBig, out);
+        Event::Discarded(Verdict::MessageTooBig)
     }
 
     fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let asked = std::mem::replace(&mut self.asked, Asked::Nothing);
-        if asked == Asked::Nothing {
-            return;
+        match asked {
+            Asked::Nothing => return,
+            Asked::Message if self.identity.protocol == Protocol::Lmtp => self.deliver(answer, out),
+            Asked::Chunk(chunk) => self.begin_chunks(chunk, answer, now),
+            Asked::Nonce | Asked::Check | Asked::Secret => self.login_answered(asked, answer, out),
+            _ => {
+                let reply = answer.unwrap_or_else(|| self.default_reply(asked));
+                out.extend_from_slice(reply.wire());
+                self.step(asked, reply.kind(), now);
+            }
         }
         self.heard = now;
-        let reply = answer.unwrap_or_else(|| default_reply(asked, &self.identity));
-        out.extend_from_slice(reply.wire());
-        let (kind, is_last) = (reply.kind(), reply.code() == 421);
-        self.step(asked, kind, now);
-        if is_last {
+        if answer.is_some_and(|reply| reply.code() == 421) {
             self.state = State::Closed;
         }
     }
@@ -378,51 +555,390 @@ impl Dialogue {
         match asked {
             Asked::Greeting if !positive => self.state = State::Closed,
             Asked::Hello(_) if positive => self.state = State::ExpectMail,
-            Asked::Mail(addresses) if positive => {
-                self.state = State::ExpectRecipient { accepted: 0, refused: 0, addresses };
+            Asked::Reset if positive && !matches!(self.state, State::ExpectHello) => self.state = State::ExpectMail,
+            Asked::Quit if positive => {
+                self.has_quit = true;
+                self.state = State::Closed;
             }
+            Asked::Mail(transaction) if positive => self.state = State::ExpectRecipient(transaction),
             Asked::Recipient => {
                 // A recipient that is taken is progress: a message may have as many as the limit says.
                 self.idle_commands -= u32::from(positive);
-                if let State::ExpectRecipient { accepted, refused, .. } = &mut self.state {
+                if let State::ExpectRecipient(Transaction { accepted, refused, .. }) = &mut self.state {
                     *(if positive { accepted } else { refused }) += 1;
                 }
             }
             Asked::Data if kind == Kind::Intermediate => {
                 let reader = DataReader::new(self.identity.limits.text_line_bytes);
-                self.state = State::ExpectMessage { reader, since: now };
+                let State::ExpectRecipient(Transaction { accepted, .. }) = self.state else { return };
+                self.state = State::ExpectMessage { reader, since: now, recipients: accepted };
             }
-            Asked::Message => {
-                self.state = State::ExpectMail;
-                self.idle_commands = 0;
-                self.errors = 0;
+            Asked::Message => self.settled(),
+            Asked::Delivery => match &mut self.state {
+                State::ExpectDelivery { next, recipients } if *next + 1 < *recipients => *next += 1,
+                _ => self.settled(),
+            },
+            Asked::StartTls if positive => self.state = State::ExpectTls,
+            Asked::Xclient { is_logged_in } if positive => {
+                self.is_authenticated = is_logged_in;
+                self.state = State::ExpectHello;
             }
             _ => {}
         }
     }
+
+    /// A message has had its last answer.
+    fn settled(&mut self) {
+        self.state = State::ExpectMail;
+        self.idle_commands = 0;
+        self.errors = 0;
+    }
+
+    /// LMTP: an answer for each recipient, which the application gives for all at once or for each.
+    fn deliver(&mut self, answer: Option<&Reply>, out: &mut Vec<u8>) {
+        let (State::ExpectMessage { recipients, .. } | State::ExpectChunk { recipients, .. }) = self.state else {
+            return;
+        };
+        match answer {
+            None => self.state = State::ExpectDelivery { next: 0, recipients },
+            Some(reply) => {
+                let times = if reply.code() == 421 { 1 } else { recipients };
+                (0..times).for_each(|_| out.extend_from_slice(reply.wire()));
+                self.settled();
+            }
+        }
+    }
+
+    /// The answers that let a session go on.
+    fn default_reply(&self, asked: Asked) -> &Reply {
+        match asked {
+            Asked::Greeting | Asked::Xclient { .. } => &self.identity.greeting,
+            Asked::Hello(Hello::Extended | Hello::Lmtp) => self.identity.ehlo(self.is_over_tls),
+            Asked::Hello(Hello::Plain) => &self.identity.helo,
+            Asked::Mail(_) => say!("250 2.1.0 Ok"),
+            Asked::Recipient => say!("250 2.1.5 Ok"),
+            Asked::Data => say!("354 End data with <CR><LF>.<CR><LF>"),
+            Asked::Reset => Verdict::Reset.reply(),
+            Asked::Noop => Verdict::Idle.reply(),
+            Asked::Quit => Verdict::Bye.reply(),
+            Asked::Verify => say!("252 2.5.2 Cannot VRFY user, but will take mail and try"),
+            Asked::StartTls => say!("220 2.0.0 Ready to start TLS"),
+            Asked::Message | Asked::Delivery | Asked::Chunk(_) | Asked::Nothing => say!("250 2.0.0 Ok"),
+            Asked::Nonce | Asked::Check | Asked::Secret => Verdict::Authenticated.reply(),
+        }
+    }
 }
 
-fn addresses_of(mail: &Mail<'_>) -> Addresses {
-    if mail.smtp_utf8 { Addresses::Utf8 } else { Addresses::Ascii }
+/// Whether a command may come now (RFC 5321 §4.1.4), and is offered.
+impl Dialogue {
+    fn in_order(&self, command: &Command<'_>) -> Result<(), Verdict> {
+        self.admitted(command)?;
+        match command {
+            Command::Mail(mail) => self.mail_in_order(mail),
+            Command::Recipient(recipient) => self.recipient_in_order(recipient),
+            Command::Data => self.data_in_order(),
+            Command::Hello(kind, _) => self.hello_in_order(*kind),
+            Command::StartTls | Command::Auth(..) | Command::Xclient(_) => self.extension_in_order(command),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the server insists on (RFC 3207 §4, RFC 4954 §6).
+    fn admitted(&self, command: &Command<'_>) -> Result<(), Verdict> {
+        let requires = &self.identity.requires;
+        let is_free = matches!(command, Command::Hello(..) | Command::Noop | Command::Quit | Command::StartTls);
+        if requires.tls && !self.is_over_tls && !is_free {
+            return Err(Verdict::NeedsTls);
+        }
+        let is_free = is_free || matches!(command, Command::Reset | Command::Auth(..) | Command::Xclient(_));
+        if requires.auth && !self.is_authenticated && !is_free && !matches!(self.state, State::ExpectHello) {
+            return Err(Verdict::NeedsAuth);
+        }
+        Ok(())
+    }
+
+    fn hello_in_order(&self, kind: Hello) -> Result<(), Verdict> {
+        match (self.identity.protocol, kind) {
+            (Protocol::Lmtp, Hello::Extended | Hello::Plain) => Err(Verdict::LmtpSpoken),
+            (Protocol::Smtp, Hello::Lmtp) => Err(Verdict::SmtpSpoken),
+            _ => Ok(()),
+        }
+    }
+
+    fn mail_in_order(&self, mail: &Mail<'_>) -> Result<(), Verdict> {
+        let offers = self.offers();
+        match &self.state {
+            State::ExpectHello => Err(Verdict::HelloFirst),
+            State::ExpectRecipient(_) | State::ExpectChunk { .. } => Err(Verdict::NestedMail),
+            _ if mail.size.is_some_and(|size| size > self.identity.limits.message_bytes) => Err(Verdict::MessageTooBig),
+            _ if mail.sender.is_internationalized() && !mail.smtp_utf8 => Err(Verdict::NeedsSmtpUtf8),
+            _ if mail.body == BodyType::Binary && !offers.binary_mime => Err(Verdict::BadParameter),
+            _ if (mail.returns.is_some() || mail.envelope_id.is_some()) && !offers.dsn => {
+                Err(Verdict::UnknownParameter)
+            }
+            _ if mail.auth.is_some() && self.identity.extensions_over_tls.auth.is_empty() => {
+                Err(Verdict::UnknownParameter)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn recipient_in_order(&self, recipient: &Recipient<'_>) -> Result<(), Verdict> {
+        let transaction = match &self.state {
+            State::ExpectHello => return Err(Verdict::HelloFirst),
+            State::ExpectRecipient(transaction) => transaction,
+            State::ExpectChunk { .. } => return Err(Verdict::MessageBegun),
+            _ => return Err(Verdict::MailFirst),
+        };
+        if transaction.addresses == Addresses::Ascii && recipient.path.is_internationalized() {
+            return Err(Verdict::NeedsSmtpUtf8);
+        }
+        if (recipient.notify.is_some() || recipient.original.is_some()) && !self.offers().dsn {
+            return Err(Verdict::UnknownParameter);
+        }
+        if transaction.accepted as usize >= self.identity.limits.recipients {
+            return Err(Verdict::TooManyRecipients);
+        }
+        Ok(())
+    }
+
+    fn data_in_order(&self) -> Result<(), Verdict> {
+        match &self.state {
+            State::ExpectHello => Err(Verdict::HelloFirst),
+            State::ExpectChunk { .. } => Err(Verdict::MessageBegun),
+            State::ExpectRecipient(transaction) => match self.has_recipients(transaction) {
+                Ok(()) if transaction.octets == Octets::Any => Err(Verdict::BinaryNeedsChunks),
+                outcome => outcome,
+            },
+            _ => Err(Verdict::MailFirst),
+        }
+    }
+
+    /// LMTP has 503 where no recipient was taken (RFC 2033 §4.2), whatever the reason.
+    fn has_recipients(&self, transaction: &Transaction) -> Result<(), Verdict> {
+        match transaction {
+            Transaction { accepted: 1.., .. } => Ok(()),
+            Transaction { refused: 1.., .. } if self.identity.protocol == Protocol::Smtp => {
+                Err(Verdict::NoValidRecipients)
+            }
+            _ => Err(Verdict::RecipientFirst),
+        }
+    }
+
+    fn chunk_in_order(&self, chunk: Chunk) -> Result<(), Verdict> {
+        self.admitted(&Command::Chunk(chunk))?;
+        match &self.state {
+            State::ExpectHello => Err(Verdict::HelloFirst),
+            State::ExpectChunk { .. } => Ok(()),
+            State::ExpectRecipient(transaction) => self.has_recipients(transaction),
+            _ => Err(Verdict::MailFirst),
+        }
+    }
+
+    /// STARTTLS, AUTH, XCLIENT: none of them within a transaction.
+    fn extension_in_order(&self, command: &Command<'_>) -> Result<(), Verdict> {
+        let offers = self.offers();
+        let is_offered = match command {
+            Command::StartTls => offers.starttls || self.is_over_tls && self.identity.extensions.starttls,
+            Command::Auth(..) => !self.identity.extensions_over_tls.auth.is_empty(),
+            _ => !offers.xclient.is_empty(),
+        };
+        match (&self.state, command) {
+            _ if !is_offered => Err(Verdict::NotImplemented),
+            (State::ExpectRecipient(_) | State::ExpectChunk { .. }, _) => Err(Verdict::NestedMail),
+            (_, Command::StartTls) if self.is_over_tls => Err(Verdict::TlsIsOn),
+            (State::ExpectHello, Command::StartTls | Command::Auth(..)) => Err(Verdict::HelloFirst),
+            (_, Command::Auth(..)) if self.is_authenticated => Err(Verdict::AlreadyAuthenticated),
+            (_, Command::Auth(mechanism, _)) => self.mechanism_in_order(*mechanism),
+            _ => Ok(()),
+        }
+    }
+
+    fn mechanism_in_order(&self, mechanism: Option<Mechanism>) -> Result<(), Verdict> {
+        let (here, over_tls) = (self.offers().auth, self.identity.extensions_over_tls.auth);
+        match mechanism {
+            Some(mechanism) if here.has(mechanism) => Ok(()),
+            Some(mechanism) if over_tls.has(mechanism) => Err(Verdict::AuthNeedsTls),
+            _ => Err(Verdict::UnknownMechanism),
+        }
+    }
 }
 
-/// The answers that let a session go on.
-fn default_reply(asked: Asked, identity: &Identity) -> &Reply {
-    match asked {
-        Asked::Greeting => &identity.greeting,
-        Asked::Hello(Hello::Extended) => &identity.ehlo,
-        Asked::Hello(Hello::Plain) => &identity.helo,
-        Asked::Mail(_) => say!("250 2.1.0 Ok"),
-        Asked::Recipient => say!("250 2.1.5 Ok"),
-        Asked::Data => say!("354 End data with <CR><LF>.<CR><LF>"),
-        Asked::Message | Asked::Nothing => say!("250 2.0.0 Ok"),
-        Asked::Verify => say!("252 2.5.2 Cannot VRFY user, but will take mail and try"),
+/// Messages by BDAT (RFC 3030).
+impl Dialogue {
+    fn chunk<'a>(&mut self, chunk: Chunk, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
+        if !self.offers().chunking {
+            return self.refuse(Verdict::NotImplemented, out);
+        }
+        let so_far = if let State::ExpectChunk { reader, .. } = &self.state { reader.bytes() } else { 0 };
+        let (total, limit) = (so_far.saturating_add(chunk.bytes), self.identity.limits.message_bytes);
+        if total > limit.saturating_mul(2) {
+            return self.overwhelmed(out);
+        }
+        if let Err(verdict) = self.chunk_in_order(chunk) {
+            return self.skip(chunk, Refusal::Command(verdict), 1, now);
+        }
+        match &mut self.state {
+            State::ExpectRecipient(Transaction { accepted, .. }) if total > limit => {
+                let times = *accepted;
+                self.skip(chunk, Refusal::Message(Verdict::MessageTooBig), times, now)
+            }
+            State::ExpectChunk { recipients, .. } if total > limit => {
+                let times = *recipients;
+                self.skip(chunk, Refusal::Message(Verdict::MessageTooBig), times, now)
+            }
+            State::ExpectChunk { reader, .. } => {
+                reader.begin(chunk);
+                Event::Answered
+            }
+            _ => {
+                self.asked = Asked::Chunk(chunk);
+                Event::Data
+            }
+        }
+    }
+
+    /// The application has answered the first BDAT of a message.
+    fn begin_chunks(&mut self, chunk: Chunk, answer: Option<&Reply>, now: Duration) {
+        let State::ExpectRecipient(Transaction { accepted, octets, .. }) = self.state else { return };
+        match answer {
+            Some(reply) if !reply.is_positive() => {
+                // The chunks that follow in the pipeline must not be taken for the message (RFC 3030 §2).
+                self.state = State::ExpectMail;
+                self.skip(chunk, Refusal::Said(reply.clone()), accepted, now);
+            }
+            _ => {
+                let mut reader = ChunkReader::new(octets, self.identity.limits.text_line_bytes);
+                reader.begin(chunk);
+                self.state = State::ExpectChunk { reader, since: now, recipients: accepted };
+            }
+        }
+    }
+
+    /// Refuses a chunk once its octets have been read; LMTP says so for each recipient if it was the last.
+    fn skip<'a>(&mut self, chunk: Chunk, say: Refusal, recipients: u32, now: Duration) -> Event<'a> {
+        let then = std::mem::replace(&mut self.state, State::ExpectMail);
+        let times = if chunk.last { self.answers(recipients) } else { 1 };
+        self.state = State::Skip(Box::new(Skip { left: chunk.bytes, since: now, then, say, times }));
+        Event::Answered
+    }
+
+    fn skip_on<'a>(&mut self, input: &mut &[u8], now: Duration, out: &mut Vec<u8>) -> Option<Event<'a>> {
+        let State::Skip(skip) = &mut self.state else { return None };
+        let length = usize::try_from(skip.left).map_or(input.len(), |left| left.min(input.len()));
+        *input = &input[length..];
+        skip.left -= length as u64;
+        if length > 0 {
+            self.heard = now;
+        }
+        if skip.left > 0 {
+            return None;
+        }
+        let State::Skip(skip) = std::mem::replace(&mut self.state, State::ExpectMail) else { return None };
+        Some(match skip.say {
+            Refusal::Command(verdict) => {
+                self.state = skip.then;
+                self.refuse(verdict, out)
+            }
+            Refusal::Message(verdict) => self.discard(verdict, skip.times, out),
+            Refusal::Said(reply) => {
+                (0..skip.times).for_each(|_| out.extend_from_slice(reply.wire()));
+                Event::Answered
+            }
+        })
+    }
+
+    fn chunk_piece<'a>(&mut self, piece: chunk::Piece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
+        self.heard = now;
+        let State::ExpectChunk { reader, recipients, .. } = &self.state else { return Event::Answered };
+        match piece {
+            chunk::Piece::Content(content) => Event::Block(content),
+            chunk::Piece::End(Chunk { last: true, .. }) => self.whole(reader.bytes(), reader.flaw(), *recipients, out),
+            chunk::Piece::End(chunk) => {
+                // A chunk that brings something is progress, as a recipient is.
+                self.idle_commands -= u32::from(chunk.bytes > 0);
+                self.answered(Verdict::ChunkTaken, out)
+            }
+        }
+    }
+}
+
+/// AUTH (RFC 4954): what is said of an exchange; [`Login`] knows how it goes.
+impl Dialogue {
+    fn auth<'a>(&mut self, mechanism: Option<Mechanism>, initial: Option<&[u8]>, out: &mut Vec<u8>) -> Event<'a> {
+        let Some(mechanism) = mechanism else { return self.refuse(Verdict::UnknownMechanism, out) };
+        let Ok(login) = Login::new(mechanism, initial) else { return self.refuse(Verdict::BadResponse, out) };
+        self.state = State::Authenticate(Box::new(login));
+        if mechanism.needs_server_nonce() {
+            self.asked = Asked::Nonce;
+            return Event::Nonce;
+        }
+        self.begin_login(&[0; 18], out);
+        Event::Answered
+    }
+
+    /// Changes the exchange, and says what follows from that.
+    fn with_login(&mut self, out: &mut Vec<u8>, change: impl FnOnce(&mut Login, &mut Vec<u8>)) {
+        let State::Authenticate(login) = &mut self.state else { return };
+        change(login, out);
+        match login.outcome() {
+            Some(Ok(())) => self.is_authenticated = true,
+            Some(Err(Some(verdict))) => {
+                if self.bears(verdict) {
+                    self.say(verdict, out);
+                } else {
+                    self.give_up(out);
+                }
+            }
+            Some(Err(None)) | None => {}
+        }
+    }
+
+    fn begin_login(&mut self, nonce: &Nonce, out: &mut Vec<u8>) {
+        let identity = Arc::clone(&self.identity);
+        self.with_login(out, |login, out| login.begin(nonce, &identity.name, out));
+    }
+
+    fn response(&mut self, line: Result<&[u8], Verdict>, out: &mut Vec<u8>) {
+        self.with_login(out, |login, out| login.response(line, out));
+    }
+
+    fn know(&mut self, secret: Option<&Secret>, out: &mut Vec<u8>) {
+        self.with_login(out, |login, out| login.know(secret, out));
+    }
+
+    fn login_answered(&mut self, asked: Asked, answer: Option<&Reply>, out: &mut Vec<u8>) {
+        self.with_login(out, |login, out| match (asked, answer) {
+            (Asked::Secret, None) => login.know(Some(&Secret::Any), out),
+            (Asked::Check, answer) => login.checked(answer, out),
+            (_, Some(reply)) if !reply.is_positive() => login.refused(reply, out),
+            _ => login.unavailable(),
+        });
+    }
+
+    fn login_has_news(&self) -> bool {
+        matches!(&self.state, State::Authenticate(login) if login.has_news())
+    }
+
+    /// What the exchange wants to know, or how it ended.
+    fn login_news(&mut self) -> Event<'_> {
+        let is_over = matches!(&self.state, State::Authenticate(login) if login.outcome().is_some());
+        if is_over {
+            self.state = State::ExpectMail;
+            return if self.is_authenticated { Event::Authenticated } else { Event::NotAuthenticated };
+        }
+        let State::Authenticate(login) = &self.state else { return Event::Answered };
+        let Some(auth) = login.question() else { return Event::Answered };
+        self.asked = if auth.is_lookup() { Asked::Secret } else { Asked::Check };
+        Event::Auth(auth)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::LONGEST_LINE_BYTES;
+    use crate::limits::Limits;
     use proptest::prelude::*;
 
     const NOW: Duration = Duration::ZERO;

@@ -60,6 +60,42 @@ pub enum Verdict {
     ShuttingDown,
     /// More sessions than allowed.
     TooManySessions,
+    /// EHLO or HELO to an LMTP server.
+    LmtpSpoken,
+    /// LHLO to an SMTP server.
+    SmtpSpoken,
+    /// A command that is not for the middle of a message sent by BDAT.
+    MessageBegun,
+    /// DATA for a message that is said to be binary.
+    BinaryNeedsChunks,
+    /// BDAT without a size: where it ends cannot be known, so nothing after it can be.
+    BadChunk,
+    /// A chunk was taken.
+    ChunkTaken,
+    /// STARTTLS where TLS is on.
+    TlsIsOn,
+    /// A command that needs TLS first.
+    NeedsTls,
+    /// AUTH that needs TLS first.
+    AuthNeedsTls,
+    /// AUTH by a mechanism that is not offered.
+    UnknownMechanism,
+    /// A second AUTH.
+    AlreadyAuthenticated,
+    /// A command that needs AUTH first.
+    NeedsAuth,
+    /// AUTH went well.
+    Authenticated,
+    /// It did not.
+    NotAuthenticated,
+    /// It could not be decided.
+    AuthUnavailable,
+    /// The client gave up with `*`.
+    AuthCancelled,
+    /// A response that is not base64, or none of its mechanism.
+    BadResponse,
+    /// A response above the limit.
+    ResponseTooLong,
 }
 
 impl Verdict {
@@ -94,6 +130,24 @@ impl Verdict {
             Self::Timeout => say!("421 4.4.2 Timeout"),
             Self::ShuttingDown => say!("421 4.3.2 Shutting down"),
             Self::TooManySessions => say!("421 4.3.2 Too many sessions, try again later"),
+            Self::LmtpSpoken => say!("500 5.5.1 This is LMTP: say LHLO"),
+            Self::SmtpSpoken => say!("500 5.5.1 This is SMTP: say EHLO"),
+            Self::MessageBegun => say!("503 5.5.1 The message has begun: send BDAT or RSET"),
+            Self::BinaryNeedsChunks => say!("503 5.5.1 A binary message is sent by BDAT"),
+            Self::BadChunk => say!("421 4.5.2 BDAT needs a size: what follows cannot be told from commands"),
+            Self::ChunkTaken => say!("250 2.0.0 Ok"),
+            Self::TlsIsOn => say!("503 5.5.1 TLS is on"),
+            Self::NeedsTls => say!("530 5.7.0 Must issue a STARTTLS command first"),
+            Self::AuthNeedsTls => say!("538 5.7.11 Encryption required for requested authentication mechanism"),
+            Self::UnknownMechanism => say!("504 5.5.4 Unrecognized authentication mechanism"),
+            Self::AlreadyAuthenticated => say!("503 5.5.1 Authenticated already"),
+            Self::NeedsAuth => say!("530 5.7.0 Authentication required"),
+            Self::Authenticated => say!("235 2.7.0 Authentication successful"),
+            Self::NotAuthenticated => say!("535 5.7.8 Authentication credentials invalid"),
+            Self::AuthUnavailable => say!("454 4.7.0 Temporary authentication failure"),
+            Self::AuthCancelled => say!("501 5.7.0 Authentication cancelled"),
+            Self::BadResponse => say!("501 5.5.2 Cannot decode the response"),
+            Self::ResponseTooLong => say!("500 5.5.6 Authentication exchange line is too long"),
         }
     }
 }

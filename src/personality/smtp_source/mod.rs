@@ -1,9 +1,70 @@
-//! smtp-source: being written.
-use super::Call;
-use std::process::ExitCode;
+//! smtp-source: Postfix's test program, byte for byte, on our event loop. What differs and why: `docs/drop-in.md`.
+//!
+//! ```text
+//! options ─▶ course (message, recipient, address, counts) ─▶ session × n ─ connection ─▶ the server
+//!                                                              dialogue: reply in, command out
+//! ```
+mod address;
+mod complaints;
+mod connection;
+mod course;
+mod dialogue;
+mod hostname;
+mod message;
+mod options;
+mod recipient;
+mod reply;
+mod session;
 
-/// Runs it.
+use super::Call;
+use address::Public;
+use complaints::{Fatal, Voice, reason};
+use course::Course;
+use options::Options;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+/// Descriptors that are not sessions.
+const SPARE_FILES: u64 = 64;
+
+/// Runs it: 0 when all is done, 1 after anything that ended it before.
 pub(super) fn run(call: &Call) -> ExitCode {
-    eprintln!("{}: not there yet", call.called);
-    ExitCode::FAILURE
+    let voice = Voice::new(&call.called);
+    let options = match Options::parse(&call.arguments) {
+        Ok(options) => options,
+        Err(misuse) => {
+            voice.misuse(&misuse);
+            return ExitCode::FAILURE;
+        }
+    };
+    match send(options, voice) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fatal) => {
+            Voice::new(&call.called).fatal(&fatal.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn send(options: Options, voice: Voice) -> Result<(), Fatal> {
+    net::open_files::raise(u64::from(options.sessions.min(options.messages)) + SPARE_FILES);
+    let course = Rc::new(Course::new(options, voice, public())?);
+    let sessions = course.begin();
+    let shared = Rc::clone(&course);
+    let work = |_| async move {
+        for _ in 0..sessions {
+            net::worker::spawn_local(session::run(Rc::clone(&shared)));
+        }
+        shared.ended().await
+    };
+    net::worker::run(work).map_err(|error| Fatal(format!("event loop: {}", reason(&error))))??;
+    course.conclude();
+    Ok(())
+}
+
+/// The same variable as for `mailrun source`.
+fn public() -> Public {
+    let said = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
+    let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&said.to_ascii_lowercase().as_str());
+    if is_no { Public::Refused } else { Public::Allowed }
 }

@@ -53,6 +53,7 @@ fn record() -> Record {
         stages: Vec::new(),
         phases: Vec::new(),
         lag_ms: None,
+        warm_up: None,
         series: Vec::new(),
         ledger: LedgerRow::default(),
         errors: Vec::new(),

@@ -142,9 +142,41 @@ fn commands_wait_behind_an_open_question() {
     assert_eq!(input, b"NOOP\r\nWHAT\r\n", "what follows is left for later");
     assert!(out.is_empty());
     server.answer(Some(&Reply::new(250, "slow")), at(2), &mut out);
-    assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Answered));
+    assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Noop));
+    server.answer(None, at(2), &mut out);
     assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Answered));
     assert_eq!(text(&out), "250 slow\r\n250 2.0.0 Ok\r\n500 5.5.1 Unknown command\r\n");
+}
+
+#[test]
+fn a_refused_side_command_changes_nothing() {
+    let (mut server, mut out) = server();
+    let no = Reply::new(450, "4.3.0 no");
+    let mut input = b"EHLO a\r\nMAIL FROM:<a@b>\r\nRSET\r\nNOOP\r\nQUIT\r\nRCPT TO:<c@d>\r\nQUIT\r\n".as_slice();
+    let mut answers = [None, None, Some(&no), Some(&no), Some(&no), None, None].into_iter();
+    out.clear();
+    while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
+        assert!(event.asks() && !server.has_quit());
+        server.answer(answers.next().flatten(), at(1), &mut out);
+    }
+    let codes: Vec<String> = text(&out).split("\r\n").map(|line| line.chars().take(3).collect()).collect();
+    assert!(codes.join(" ").ends_with("250 450 450 450 250 221 "), "{codes:?}");
+    assert!(server.is_closed() && server.has_quit());
+}
+
+#[test]
+fn a_session_may_be_hung_up_on_at_any_question() {
+    for last_word in [None, Some(&Reply::new(250, "Ok"))] {
+        let (mut server, mut out) = server();
+        out.clear();
+        let mut input = b"EHLO a\r\nNOOP\r\n".as_slice();
+        assert!(server.next_event(&mut input, at(1), &mut out).is_some());
+        server.hang_up(last_word, &mut out);
+        assert!(server.is_closed() && !server.has_quit() && !server.awaits_answer());
+        assert_eq!(server.next_event(&mut input, at(1), &mut out), None);
+        server.answer(None, at(1), &mut out);
+        assert_eq!(text(&out), last_word.map_or("", |_| "250 Ok\r\n"));
+    }
 }
 
 #[test]

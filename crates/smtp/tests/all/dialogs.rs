@@ -3,7 +3,9 @@ use crate::dialog::{self, Dialog, Step, Whose};
 use crate::host::{Heard, Host};
 use smtp::limits::Limits;
 use smtp::reply::Reply;
-use smtp::server::Identity;
+use smtp::sasl::Mechanisms;
+use smtp::server::{Identity, Offer, Protocol};
+use smtp::xclient::Attributes;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +29,33 @@ fn host(dialog: &Dialog) -> Host {
             name => panic!("{}: no limit is called {name}", dialog.name),
         }
     }
-    Host::new(&Arc::new(Identity::new("test", limits)), refuse)
+    let mut offer = Offer::new(&limits);
+    for word in &dialog.offers {
+        match word.as_str() {
+            "lmtp" => offer.protocol = Protocol::Lmtp,
+            "starttls" => offer.extensions.starttls = true,
+            "auth" => offer.extensions.auth = Mechanisms::ALL,
+            "xclient" => offer.extensions.xclient = Attributes::ALL,
+            "needs-tls" => offer.requires.tls = true,
+            "needs-auth" => offer.requires.auth = true,
+            "auth-needs-tls" => offer.requires.tls_for_auth = true,
+            word => panic!("{}: nothing is called {word}", dialog.name),
+        }
+    }
+    Host::new(&Arc::new(Identity::offering("test", limits, offer)), refuse)
+}
+
+/// Dialogs that can be said in one breath: TLS is begun between two.
+fn dialogs_in_one() -> Vec<Dialog> {
+    dialogs().into_iter().filter(|dialog| !dialog.steps.contains(&Step::Tls)).collect()
 }
 
 fn refuse(heard: &Heard) -> Option<Reply> {
     match heard {
-        Heard::Recipient(address) | Heard::Verify(address) => {
+        Heard::Recipient { address, .. } | Heard::Verify(address) => {
             dialog::refusal(address).map(|code| Reply::new(code, "refused by name"))
         }
+        Heard::Delivery(address) => dialog::late_refusal(address).map(|code| Reply::new(code, "refused by name")),
         _ => None,
     }
 }
@@ -67,6 +88,10 @@ fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
                 bytes.chunks(block_bytes).for_each(|block| host.receive(block, NOW));
             }
             Step::Expect(_) => expect(dialog, at, &mut host.out),
+            Step::Tls => {
+                assert!(host.server.wants_tls(), "{} step {at}: TLS is wanted", dialog.name);
+                host.server.tls_started(NOW);
+            }
             Step::Closed => {}
         }
     }
@@ -100,7 +125,7 @@ fn dialogs_hold_in_blocks_of_every_small_size() {
 
 #[test]
 fn dialogs_hold_pipelined_in_one_block() {
-    for dialog in dialogs() {
+    for dialog in dialogs_in_one() {
         play_pipelined(&dialog, [dialog.said().as_slice()]);
         play_pipelined(&dialog, dialog.said().chunks(1));
     }
@@ -108,7 +133,7 @@ fn dialogs_hold_pipelined_in_one_block() {
 
 #[test]
 fn dialogs_hold_pipelined_and_cut_in_two_anywhere() {
-    for dialog in dialogs() {
+    for dialog in dialogs_in_one() {
         let said = dialog.said();
         // Long dialogs repeat themselves: a few hundred places are enough.
         for at in (0..said.len()).step_by(1 + said.len() / 400) {
@@ -119,7 +144,7 @@ fn dialogs_hold_pipelined_and_cut_in_two_anywhere() {
 
 #[test]
 fn trailing_bytes_change_nothing_that_was_said_before() {
-    for dialog in dialogs() {
+    for dialog in dialogs_in_one() {
         let said = [dialog.said().as_slice(), b"NOO"].concat();
         play_pipelined(&dialog, [said.as_slice()]);
     }

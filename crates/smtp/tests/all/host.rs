@@ -1,9 +1,11 @@
 //! A server session and an application behind it that writes down all it hears. Fuzz targets include it by path.
 #![allow(dead_code)] // each place that includes it uses a part
 
-use smtp::command::{Hello, Mail};
+use smtp::command::{Hello, Mail, Recipient};
 use smtp::limits::Limits;
+use smtp::login::Proof;
 use smtp::reply::Reply;
+use smtp::sasl::{Mechanism, Secret};
 use smtp::server::{Event, Identity, Server};
 use smtp::verdict::Verdict;
 use std::sync::Arc;
@@ -14,13 +16,37 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Hello(Hello, Vec<u8>),
-    Mail { sender: Vec<u8>, size: Option<u64>, text: String },
-    Recipient(Vec<u8>),
+    Mail {
+        sender: Vec<u8>,
+        size: Option<u64>,
+        text: String,
+    },
+    Recipient {
+        address: Vec<u8>,
+        text: String,
+    },
     Data,
     Message(Vec<u8>),
+    /// LMTP: the message for this recipient.
+    Delivery(Vec<u8>),
     Discarded(Verdict),
     Reset,
     Verify(Vec<u8>),
+    StartTls,
+    /// Mechanism, name, and the secret where it is shown.
+    Auth(Mechanism, String, Option<Vec<u8>>),
+    Authenticated,
+    NotAuthenticated,
+    Xclient(String),
+}
+
+/// What the application knows of its users: those of RFC 2195 and RFC 7677.
+fn password(name: &str) -> Option<&'static str> {
+    match name {
+        "tim" => Some("tanstaaftanstaaf"),
+        "user" => Some("pencil"),
+        _ => None,
+    }
 }
 
 /// A server session with its application.
@@ -30,6 +56,8 @@ pub(crate) struct Host {
     pub(crate) out: Vec<u8>,
     pub(crate) refuse: fn(&Heard) -> Option<Reply>,
     message: Vec<u8>,
+    /// Recipients of the transaction that were taken.
+    taken: Vec<Vec<u8>>,
 }
 
 impl Host {
@@ -38,7 +66,7 @@ impl Host {
         let mut server = Server::new(identity.clone(), Duration::ZERO);
         let mut out = Vec::new();
         server.answer(None, Duration::ZERO, &mut out);
-        Self { server, heard: Vec::new(), out, refuse, message: Vec::new() }
+        Self { server, heard: Vec::new(), out, refuse, message: Vec::new(), taken: Vec::new() }
     }
 
     /// A session with those limits and an application that takes everything.
@@ -51,27 +79,61 @@ impl Host {
         let mut input = block;
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
             let asks = event.asks();
-            let heard = note(event, &mut self.message);
+            let is_nonce = event == Event::Nonce;
+            let is_lookup = matches!(event, Event::Auth(auth) if auth.is_lookup());
+            let heard = note(event, &mut self.message, &self.taken);
             assert_eq!(asks, self.server.awaits_answer());
-            if asks {
-                let answer = heard.as_ref().and_then(self.refuse);
+            if is_nonce {
+                self.server.answer_nonce(b"eighteen octets ok", now, &mut self.out);
+            } else if is_lookup {
+                let secret = heard.as_ref().and_then(secret_of);
+                self.server.answer_secret(secret.as_ref(), now, &mut self.out);
+            } else if asks {
+                let answer = heard.as_ref().and_then(|heard| wrong_password(heard).or_else(|| (self.refuse)(heard)));
                 self.server.answer(answer.as_ref(), now, &mut self.out);
+                self.keep(heard.as_ref(), answer.is_none());
             }
             self.heard.extend(heard);
         }
-        assert!(input.is_empty() || self.server.is_closed(), "a block is read to its end");
+        let is_over = self.server.is_closed();
+        assert!(input.is_empty() || is_over, "a block is read to its end");
+    }
+
+    /// Keeps the recipients that were taken.
+    fn keep(&mut self, heard: Option<&Heard>, yes: bool) {
+        match heard {
+            Some(Heard::Mail { .. }) => self.taken.clear(),
+            Some(Heard::Recipient { address, .. }) if yes => self.taken.push(address.clone()),
+            _ => {}
+        }
     }
 }
 
-fn note(event: Event<'_>, message: &mut Vec<u8>) -> Option<Heard> {
+fn secret_of(heard: &Heard) -> Option<Secret> {
+    let Heard::Auth(_, name, None) = heard else { return None };
+    password(name).map(|password| Secret::Password(password.to_owned()))
+}
+
+fn wrong_password(heard: &Heard) -> Option<Reply> {
+    let Heard::Auth(_, name, Some(shown)) = heard else { return None };
+    let is_right = password(name).is_some_and(|password| Secret::Password(password.to_owned()).is(shown));
+    (!is_right).then(|| Reply::new(535, "5.7.8 wrong"))
+}
+
+fn note(event: Event<'_>, message: &mut Vec<u8>, taken: &[Vec<u8>]) -> Option<Heard> {
     Some(match event {
         Event::Hello(kind, name) => Heard::Hello(kind, name.to_vec()),
-        Event::Mail(Mail { sender, size, body, smtp_utf8 }) => {
-            let text = format!("{body:?} {smtp_utf8}");
+        Event::Mail(Mail { sender, size, body, smtp_utf8, returns, envelope_id, auth }) => {
+            let text = format!("{body:?} {smtp_utf8} {returns:?} {envelope_id:?} {auth:?}");
             Heard::Mail { sender: sender.as_bytes().to_vec(), size, text }
         }
-        Event::Recipient(path) => Heard::Recipient(path.as_bytes().to_vec()),
-        Event::Data => Heard::Data,
+        Event::Recipient(Recipient { path, notify, original }) => {
+            Heard::Recipient { address: path.as_bytes().to_vec(), text: format!("{notify:?} {original:?}") }
+        }
+        Event::Data => {
+            message.clear();
+            Heard::Data
+        }
         Event::Block(block) => {
             assert!(!block.is_empty(), "a block has octets");
             message.extend_from_slice(block);
@@ -81,13 +143,22 @@ fn note(event: Event<'_>, message: &mut Vec<u8>) -> Option<Heard> {
             assert_eq!(bytes, message.len() as u64, "what was handed on is what was counted");
             Heard::Message(std::mem::take(message))
         }
+        Event::Delivery { recipient } => Heard::Delivery(taken[recipient as usize].clone()),
         Event::Discarded(verdict) => {
             message.clear();
             Heard::Discarded(verdict)
         }
         Event::Reset => Heard::Reset,
         Event::Verify(who) => Heard::Verify(who.to_vec()),
-        Event::Answered => return None,
+        Event::StartTls => Heard::StartTls,
+        Event::Auth(auth) => {
+            let shown = if let Proof::Shown(secret) = auth.proof { Some(secret.to_vec()) } else { None };
+            Heard::Auth(auth.mechanism, auth.name.to_owned(), shown)
+        }
+        Event::Authenticated => Heard::Authenticated,
+        Event::NotAuthenticated => Heard::NotAuthenticated,
+        Event::Xclient(xclient) => Heard::Xclient(format!("{:?}", xclient.attributes().collect::<Vec<_>>())),
+        Event::Noop | Event::Quit | Event::Nonce | Event::Answered => return None,
     })
 }
 

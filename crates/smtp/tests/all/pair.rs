@@ -81,7 +81,7 @@ impl Sender {
                 Want::Transaction => self.client.quit(now, &mut self.out),
                 Want::Message => self.message(now),
                 Want::Replies if self.mode == Mode::Eager && self.may_begin_early() => self.begin(now),
-                Want::Replies | Want::Close => return,
+                Want::Replies | Want::Close | Want::Tls | Want::Chunk => return,
             }
         }
     }
@@ -120,7 +120,7 @@ fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [Sent]
         Verb::Mail => sent[of(oldest)].mail.push(code),
         Verb::Recipient(number) => sent[of(oldest)].recipients[number as usize].push(code),
         Verb::Data => sent[of(oldest)].data.push(code),
-        Verb::Greeting | Verb::Hello | Verb::Message | Verb::Reset | Verb::Quit => {}
+        _ => {}
     }
     if let Some(outcome) = event.ends {
         sent[of(oldest)].outcomes.push(outcome);
@@ -166,9 +166,14 @@ impl Receiver {
         let backlog = std::mem::take(&mut self.backlog);
         let mut input = backlog.as_slice();
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
-            let asks = event.asks();
+            // RSET, NOOP and QUIT are granted: what a refused one does is told in `clocks`.
+            let asks = event.asks() && !matches!(event, Event::Reset | Event::Noop | Event::Quit);
+            let is_granted = event.asks() && !asks;
             let is_message = matches!(event, Event::Message { .. });
             self.asked = take(&mut self.current, &event);
+            if is_granted {
+                self.server.answer(None, now, &mut self.out);
+            }
             if asks && !self.decide(is_message, now) {
                 break;
             }
@@ -222,10 +227,10 @@ impl Receiver {
 fn take(current: &mut Taken, event: &Event<'_>) -> Option<Vec<u8>> {
     match event {
         Event::Mail(mail) => *current = Taken { sender: mail.sender.as_bytes().to_vec(), ..Taken::default() },
-        Event::Recipient(path) => return Some(path.as_bytes().to_vec()),
+        Event::Recipient(recipient) => return Some(recipient.as_bytes().to_vec()),
         Event::Block(block) => current.content.extend_from_slice(block),
         Event::Reset | Event::Hello(..) | Event::Discarded(_) => *current = Taken::default(),
-        Event::Data | Event::Message { .. } | Event::Verify(_) | Event::Answered => {}
+        _ => {}
     }
     None
 }

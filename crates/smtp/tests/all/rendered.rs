@@ -52,7 +52,7 @@ proptest! {
         prop_assert_eq!(smtp_utf8, parameters.contains("SMTPUTF8"));
         for (number, recipient) in recipients.iter().enumerate() {
             let command = Command::parse(line(envelope.recipient(number)));
-            prop_assert!(matches!(command, Ok(Command::Recipient(path)) if path.as_bytes() == recipient.as_bytes()));
+            prop_assert!(matches!(command, Ok(Command::Recipient(read)) if read.path.as_bytes() == recipient.as_bytes()));
         }
         prop_assert_eq!(Command::parse(line(envelope.data())), Ok(Command::Data));
     }

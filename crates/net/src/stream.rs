@@ -1,0 +1,142 @@
+//! A connection, plain or under TLS, with one face: what a session reads and writes is the same.
+use crate::reactor::with_scratch;
+use crate::socket::Socket;
+use crate::tls::{Handshake, Tls};
+use crate::tls_setup::{ClientTls, ServerTls};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::task::Poll;
+
+/// A connection. It belongs to the task that made it.
+pub struct Stream {
+    socket: Socket,
+    tls: Option<Box<Tls>>,
+}
+
+impl From<Socket> for Stream {
+    fn from(socket: Socket) -> Self {
+        Self { socket, tls: None }
+    }
+}
+
+impl Stream {
+    /// Begins TLS as the client.
+    ///
+    /// # Errors
+    /// Those of the connection, and `InvalidData` where the peer is not trusted or does not speak TLS; the connection
+    /// is of no more use then.
+    pub async fn connect_tls(&mut self, setup: &ClientTls) -> io::Result<Handshake> {
+        self.begin(Tls::client(setup)?).await
+    }
+
+    /// Begins TLS as the server.
+    ///
+    /// # Errors
+    /// As [`Stream::connect_tls`].
+    pub async fn accept_tls(&mut self, setup: &ServerTls) -> io::Result<Handshake> {
+        self.begin(Tls::server(setup)?).await
+    }
+
+    async fn begin(&mut self, tls: Tls) -> io::Result<Handshake> {
+        self.tls.insert(Box::new(tls)).shake_hands(&self.socket).await
+    }
+
+    /// Reads what has come; 0 is the peer's end. Without any, the task is polled again when some comes.
+    ///
+    /// # Errors
+    /// Those of `recv`, and of TLS.
+    pub fn poll_read(&mut self, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        match &mut self.tls {
+            None => self.socket.poll_read(room),
+            Some(tls) => with_scratch(|scratch| tls.poll_read(&self.socket, room, scratch)),
+        }
+    }
+
+    /// Reads what may have come, whether or not anything is known to have.
+    pub(crate) fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        if self.tls.is_none() {
+            return self.socket.try_read(room);
+        }
+        match self.poll_read(room) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// Writes what the connection takes. Under TLS what was taken may still wait to be sent: [`Stream::flush`].
+    ///
+    /// # Errors
+    /// Those of `send`; `WouldBlock` where it takes nothing: [`Stream::poll_writable`] then waits until it does.
+    pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.tls {
+            None => self.socket.try_write(bytes),
+            Some(tls) => tls.try_write(&self.socket, bytes),
+        }
+    }
+
+    /// Writes what the connection takes of several pieces.
+    ///
+    /// # Errors
+    /// As [`Stream::try_write`].
+    pub(crate) fn try_write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match &mut self.tls {
+            None => self.socket.try_write_vectored(pieces),
+            Some(tls) => match pieces.iter().find(|piece| !piece.is_empty()) {
+                Some(piece) => tls.try_write(&self.socket, piece),
+                None => Ok(0),
+            },
+        }
+    }
+
+    /// True once all that was written has been handed to the kernel.
+    ///
+    /// # Errors
+    /// Those of `send`.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        match &mut self.tls {
+            None => Ok(true),
+            Some(tls) => tls.flush(&self.socket),
+        }
+    }
+
+    /// Whether all that was written has been handed to the kernel.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.tls.as_ref().is_none_or(|tls| tls.is_flushed())
+    }
+
+    /// Ready when the connection may take more than it did.
+    pub fn poll_writable(&self) -> Poll<()> {
+        self.socket.poll_writable()
+    }
+
+    /// Closing it will cut the connection with RST.
+    pub(crate) fn reset_on_close(&self) {
+        self.socket.reset_on_close();
+    }
+
+    /// Whether TLS is on.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.say_goodbye(&self.socket);
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple(if self.is_encrypted() { "Tls" } else { "Plain" }).field(&self.socket).finish()
+    }
+}

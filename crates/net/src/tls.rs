@@ -1,0 +1,398 @@
+//! TLS as a state machine over a connection: records in and out, by rustls' unbuffered interface, so that a session's
+//! bytes are read into the worker's buffers and an idle session holds next to none.
+use crate::clock;
+use crate::socket::Socket;
+use crate::tls_setup::{ClientTls, ServerTls};
+use rustls::HandshakeKind;
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
+use std::future::poll_fn;
+use std::io;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+/// Plaintext that is made into records at a time; what one system call then takes.
+const CHUNK_BYTES: usize = 64 * 1024;
+/// What each record of up to 16 KB adds, generously.
+const RECORD_OVERHEAD_BYTES: usize = 64;
+const RECORD_BYTES: usize = 16 * 1024;
+/// What a session keeps of an emptied buffer.
+const KEPT_BYTES: usize = 1024;
+
+/// What a handshake agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    /// How long it took.
+    pub took: Duration,
+    /// `TLSv1.3`.
+    pub version: String,
+    /// `TLS13_AES_256_GCM_SHA384`.
+    pub cipher: String,
+    /// Whether it went on from an earlier session.
+    pub resumed: bool,
+}
+
+/// One end's state.
+enum Side {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// The TLS on a connection.
+pub(crate) struct Tls {
+    side: Side,
+    buffers: Buffers,
+}
+
+/// What is under way.
+#[derive(Default)]
+struct Buffers {
+    /// The beginning of a record whose end has not come; after the handshake, whatever came behind its end.
+    incoming: Vec<u8>,
+    /// `incoming` is as the handshake left it: there may be whole records in it.
+    is_fresh: bool,
+    /// Decrypted, and there was no room for it yet.
+    plain: Vec<u8>,
+    /// Encrypted, not all of it sent.
+    outgoing: Vec<u8>,
+    sent: usize,
+    /// The peer has said that nothing more comes.
+    is_closed: bool,
+}
+
+/// What one step of the state machine came to.
+enum Step {
+    /// There may be another.
+    Again,
+    /// More has to come first.
+    Starved,
+}
+
+impl Tls {
+    /// The client's side, before the handshake.
+    pub(crate) fn client(setup: &ClientTls) -> io::Result<Self> {
+        let side = UnbufferedClientConnection::new(setup.config(), setup.name()).map_err(refused)?;
+        Ok(Self { side: Side::Client(side), buffers: Buffers::default() })
+    }
+
+    /// The server's side, before the handshake.
+    pub(crate) fn server(setup: &ServerTls) -> io::Result<Self> {
+        let side = UnbufferedServerConnection::new(setup.config()).map_err(refused)?;
+        Ok(Self { side: Side::Server(side), buffers: Buffers::default() })
+    }
+
+    /// Shakes hands.
+    pub(crate) async fn shake_hands(&mut self, socket: &Socket) -> io::Result<Handshake> {
+        let began = clock::now();
+        loop {
+            let mut incoming = std::mem::take(&mut self.buffers.incoming);
+            let outcome = self.digest(socket, &mut incoming, &mut []);
+            poll_fn(|_| self.poll_flush(socket)).await?;
+            let (used, _) = outcome?;
+            incoming.drain(..used);
+            if !self.is_handshaking() {
+                self.buffers.is_fresh = !incoming.is_empty();
+                self.buffers.incoming = incoming;
+                return Ok(self.handshake(clock::now() - began));
+            }
+            let held = incoming.len();
+            incoming.resize(held + RECORD_BYTES, 0);
+            let count = socket.read(&mut incoming[held..]).await?;
+            if count == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed during the TLS handshake"));
+            }
+            incoming.truncate(held + count);
+            self.buffers.incoming = incoming;
+        }
+    }
+
+    fn is_handshaking(&self) -> bool {
+        match &self.side {
+            Side::Client(side) => side.is_handshaking(),
+            Side::Server(side) => side.is_handshaking(),
+        }
+    }
+
+    fn handshake(&self, took: Duration) -> Handshake {
+        let (version, cipher, kind) = match &self.side {
+            Side::Client(side) => (side.protocol_version(), side.negotiated_cipher_suite(), side.handshake_kind()),
+            Side::Server(side) => (side.protocol_version(), side.negotiated_cipher_suite(), side.handshake_kind()),
+        };
+        Handshake {
+            took,
+            version: version.and_then(|version| version.as_str()).unwrap_or("TLS").replace('_', "."),
+            cipher: cipher.and_then(|cipher| cipher.suite().as_str()).unwrap_or("unknown").to_owned(),
+            resumed: kind == Some(HandshakeKind::Resumed),
+        }
+    }
+
+    /// Decrypts `incoming` into `room`, and what does not fit there is kept: how much of `incoming` is done with, and how
+    /// much of `room` is filled.
+    fn digest(&mut self, socket: &Socket, incoming: &mut [u8], room: &mut [u8]) -> io::Result<(usize, usize)> {
+        let (mut used, mut filled) = (0, 0);
+        loop {
+            let rest = &mut incoming[used..];
+            let (discard, step) = match &mut self.side {
+                Side::Client(side) => self.buffers.take(side.process_tls_records(rest), room, &mut filled),
+                Side::Server(side) => self.buffers.take(side.process_tls_records(rest), room, &mut filled),
+            };
+            used += discard;
+            match step.map_err(refused) {
+                Ok(Step::Again) => {}
+                Ok(Step::Starved) => return Ok((used, filled)),
+                Err(error) => {
+                    self.sound_alert(socket);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// After an error: the alert that tells the peer why, as far as it can be sent at once.
+    fn sound_alert(&mut self, socket: &Socket) {
+        let (mut none, mut filled) = ([], 0);
+        for _ in 0..2 {
+            let _ = match &mut self.side {
+                Side::Client(side) => self.buffers.take(side.process_tls_records(&mut none), &mut [], &mut filled),
+                Side::Server(side) => self.buffers.take(side.process_tls_records(&mut none), &mut [], &mut filled),
+            };
+        }
+        // Best effort: the connection is of no more use anyway.
+        let _ = self.flush(socket);
+    }
+
+    /// Reads what has come, decrypted; 0 is the peer's end. `scratch` takes the records.
+    pub(crate) fn poll_read(
+        &mut self,
+        socket: &Socket,
+        room: &mut [u8],
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let kept = take_front(&mut self.buffers.plain, room);
+            if kept > 0 {
+                return Poll::Ready(Ok(kept));
+            }
+            if self.buffers.is_closed {
+                return Poll::Ready(Ok(0));
+            }
+            // The handshake's last segment may have brought whole records already.
+            let held = self.buffers.incoming.len();
+            let brought = match socket.poll_read(&mut scratch[held..]) {
+                Poll::Pending if held == 0 || !std::mem::take(&mut self.buffers.is_fresh) => return Poll::Pending,
+                Poll::Pending => 0,
+                Poll::Ready(outcome) => match outcome? {
+                    0 => return Poll::Ready(Ok(0)),
+                    count => count,
+                },
+            };
+            self.buffers.is_fresh = false;
+            scratch[..held].copy_from_slice(&self.buffers.incoming);
+            let filled = self.decrypt(socket, &mut scratch[..held + brought], room)?;
+            self.flush(socket)?;
+            if filled > 0 {
+                return Poll::Ready(Ok(filled));
+            }
+        }
+    }
+
+    /// Decrypts whole records and keeps the beginning of the next.
+    fn decrypt(&mut self, socket: &Socket, records: &mut [u8], room: &mut [u8]) -> io::Result<usize> {
+        let (used, filled) = self.digest(socket, records, room)?;
+        let rest = &records[used..];
+        self.buffers.incoming = if rest.is_empty() { Vec::new() } else { rest.to_vec() };
+        Ok(filled)
+    }
+
+    /// Encrypts and sends what the socket takes of it. What is encrypted counts as written: [`Tls::flush`] tells when
+    /// it has all been sent.
+    pub(crate) fn try_write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
+        if !self.flush(socket)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let chunk = &bytes[..bytes.len().min(CHUNK_BYTES)];
+        match &mut self.side {
+            Side::Client(side) => loop {
+                match self.buffers.encrypt(side.process_tls_records(&mut []), chunk) {
+                    Ok(Step::Again) => {}
+                    Ok(Step::Starved) => break,
+                    Err(error) => return Err(error),
+                }
+            },
+            Side::Server(side) => loop {
+                match self.buffers.encrypt(side.process_tls_records(&mut []), chunk) {
+                    Ok(Step::Again) => {}
+                    Ok(Step::Starved) => break,
+                    Err(error) => return Err(error),
+                }
+            },
+        }
+        self.flush(socket)?;
+        Ok(chunk.len())
+    }
+
+    /// Whether nothing that is encrypted waits to be sent.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.buffers.outgoing.is_empty()
+    }
+
+    /// Sends what is encrypted; true once all is.
+    pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
+        let buffers = &mut self.buffers;
+        while buffers.sent < buffers.outgoing.len() {
+            match socket.try_write(&buffers.outgoing[buffers.sent..]) {
+                Ok(count) => buffers.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        buffers.sent = 0;
+        buffers.outgoing.clear();
+        buffers.outgoing.shrink_to(KEPT_BYTES);
+        Ok(true)
+    }
+
+    fn poll_flush(&mut self, socket: &Socket) -> Poll<io::Result<()>> {
+        while !self.flush(socket)? {
+            ready!(socket.poll_writable());
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Says that nothing more comes, as far as the socket takes it.
+    pub(crate) fn say_goodbye(&mut self, socket: &Socket) {
+        let said = match &mut self.side {
+            Side::Client(side) => self.buffers.goodbye(side.process_tls_records(&mut [])),
+            Side::Server(side) => self.buffers.goodbye(side.process_tls_records(&mut [])),
+        };
+        if said {
+            // Best effort: a peer that is gone needs no goodbye.
+            let _ = self.flush(socket);
+        }
+    }
+}
+
+impl Buffers {
+    /// One step of reading.
+    fn take<Data>(
+        &mut self,
+        status: UnbufferedStatus<'_, '_, Data>,
+        room: &mut [u8],
+        filled: &mut usize,
+    ) -> (usize, Result<Step, rustls::Error>) {
+        let UnbufferedStatus { mut discard, state } = status;
+        let step = match state {
+            Err(error) => Err(error),
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+                match traffic.next_record() {
+                    None => break Ok(Step::Again),
+                    Some(Err(error)) => break Err(error),
+                    Some(Ok(record)) => {
+                        discard += record.discard;
+                        *filled += self.place(record.payload, &mut room[*filled..]);
+                    }
+                }
+            },
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                self.grow(|outgoing| match data.encode(outgoing) {
+                    Ok(count) => Ok(Ok(count)),
+                    Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
+                    Err(EncodeError::AlreadyEncoded) => Ok(Ok(0)),
+                })
+                .expect("encoding fails for want of room only");
+                Ok(Step::Again)
+            }
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                // It is in `outgoing`, which is sent before anything else.
+                data.done();
+                Ok(Step::Again)
+            }
+            Ok(ConnectionState::PeerClosed) => {
+                self.is_closed = true;
+                Ok(Step::Again)
+            }
+            Ok(ConnectionState::Closed) => {
+                self.is_closed = true;
+                Ok(Step::Starved)
+            }
+            Ok(_) => Ok(Step::Starved),
+        };
+        (discard, step)
+    }
+
+    /// As much of `payload` as there is room for; what is behind other plaintext waits behind it.
+    fn place(&mut self, payload: &[u8], room: &mut [u8]) -> usize {
+        let count = if self.plain.is_empty() { payload.len().min(room.len()) } else { 0 };
+        room[..count].copy_from_slice(&payload[..count]);
+        self.plain.extend_from_slice(&payload[count..]);
+        count
+    }
+
+    /// One step of writing: what the state machine has to say itself goes first.
+    fn encrypt<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>, chunk: &[u8]) -> io::Result<Step> {
+        match status.state.map_err(refused)? {
+            ConnectionState::WriteTraffic(mut traffic) => {
+                self.outgoing.reserve(chunk.len() + (chunk.len() / RECORD_BYTES + 1) * RECORD_OVERHEAD_BYTES);
+                self.grow(|outgoing| match traffic.encrypt(chunk, outgoing) {
+                    Ok(count) => Ok(Ok(count)),
+                    Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
+                    Err(error) => Ok(Err(io::Error::other(error))),
+                })?;
+                Ok(Step::Starved)
+            }
+            ConnectionState::EncodeTlsData(mut data) => {
+                self.grow(|outgoing| match data.encode(outgoing) {
+                    Ok(count) => Ok(Ok(count)),
+                    Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
+                    Err(EncodeError::AlreadyEncoded) => Ok(Ok(0)),
+                })?;
+                Ok(Step::Again)
+            }
+            ConnectionState::TransmitTlsData(data) => {
+                data.done();
+                Ok(Step::Again)
+            }
+            _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn goodbye<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> bool {
+        let Ok(ConnectionState::WriteTraffic(mut traffic)) = status.state else { return false };
+        self.grow(|outgoing| match traffic.queue_close_notify(outgoing) {
+            Ok(count) => Ok(Ok(count)),
+            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
+            Err(_) => Ok(Ok(0)),
+        })
+        .is_ok()
+    }
+
+    /// Appends to `outgoing` what `write` makes, which says how much room it wants where there is too little.
+    fn grow(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
+        let start = self.outgoing.len();
+        self.outgoing.resize(self.outgoing.capacity().max(start), 0);
+        loop {
+            match write(&mut self.outgoing[start..]) {
+                Err(wanted) => self.outgoing.resize(start + wanted, 0),
+                Ok(outcome) => {
+                    let count = *outcome.as_ref().unwrap_or(&0);
+                    self.outgoing.truncate(start + count);
+                    return outcome.map(|_| ());
+                }
+            }
+        }
+    }
+}
+
+/// Moves what fits from the front of `from` into `room`.
+fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
+    let count = from.len().min(room.len());
+    room[..count].copy_from_slice(&from[..count]);
+    from.drain(..count);
+    from.shrink_to(KEPT_BYTES);
+    count
+}
+
+fn refused(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}"))
+}

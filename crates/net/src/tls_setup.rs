@@ -1,0 +1,255 @@
+//! What each end brings to a TLS handshake: certificates, keys, whom to trust.
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientSessionMemoryCache, Resumption};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use std::sync::Arc;
+
+/// Sessions a client remembers for resumption.
+const REMEMBERED: usize = 1024;
+
+/// What cannot be used for TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsSetupError {
+    /// A PEM file that holds nothing of what it should.
+    #[error("no {0} in PEM form")]
+    NoPem(&'static str),
+    /// Neither a host name nor an address.
+    #[error("{0} is no server name")]
+    BadName(String),
+    /// The system has no certificates to trust.
+    #[error("this system has no trusted certificates")]
+    NoSystemRoots,
+    /// rustls refuses it.
+    #[error(transparent)]
+    Refused(#[from] rustls::Error),
+    /// A certificate of our own could not be made.
+    #[error("cannot make a certificate: {0}")]
+    Unmade(#[from] rcgen::Error),
+    /// Client certificates cannot be verified by what was given.
+    #[error("cannot verify clients: {0}")]
+    NoVerifier(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// Whether a session may go on from an earlier one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SessionResumption {
+    /// It may.
+    #[default]
+    On,
+    /// Every handshake is a full one.
+    Off,
+}
+
+/// A certificate chain and its key.
+#[derive(Debug)]
+pub struct Certificate {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Certificate {
+    /// From the text of PEM files.
+    ///
+    /// # Errors
+    /// If there is no certificate, or no key.
+    pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsSetupError> {
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(chain).flatten().collect();
+        if chain.is_empty() {
+            return Err(TlsSetupError::NoPem("certificate"));
+        }
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsSetupError::NoPem("private key"))?;
+        Ok(Self { chain, key })
+    }
+
+    /// One that vouches for itself, for those names and addresses.
+    ///
+    /// # Errors
+    /// If a name is none.
+    pub fn self_signed(names: &[&str]) -> Result<Self, TlsSetupError> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names)?;
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        Ok(Self { chain: vec![made.cert.der().clone()], key: key.into() })
+    }
+
+    /// The first certificate as PEM, for those who are to trust it.
+    pub fn to_pem(&self) -> String {
+        let base64 = self.chain.first().map(|first| base64_lines(first)).unwrap_or_default();
+        format!("-----BEGIN CERTIFICATE-----\n{base64}-----END CERTIFICATE-----\n")
+    }
+}
+
+/// A server's side of TLS.
+#[derive(Clone, Debug)]
+pub struct ServerTls(Arc<ServerConfig>);
+
+impl ServerTls {
+    /// With that certificate. Where `client_roots` (PEM) are given, clients must show a certificate that they signed.
+    ///
+    /// # Errors
+    /// [`TlsSetupError`].
+    pub fn new(
+        certificate: Certificate,
+        client_roots: Option<&[u8]>,
+        resumption: SessionResumption,
+    ) -> Result<Self, TlsSetupError> {
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let builder = match client_roots {
+            None => builder.with_no_client_auth(),
+            Some(roots) => {
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots_from(roots)?), provider()).build()?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_single_cert(certificate.chain, certificate.key)?;
+        match resumption {
+            SessionResumption::On => config.ticketer = rustls::crypto::ring::Ticketer::new()?,
+            SessionResumption::Off => {
+                config.session_storage = Arc::new(NoServerSessionStorage {});
+                config.send_tls13_tickets = 0;
+            }
+        }
+        Ok(Self(Arc::new(config)))
+    }
+
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0)
+    }
+}
+
+/// When a server begins TLS.
+#[derive(Clone, Debug, Default)]
+pub enum Security {
+    /// Never.
+    #[default]
+    None,
+    /// When a client says STARTTLS (RFC 3207).
+    Offered(ServerTls),
+    /// Before the greeting (RFC 8314).
+    Implicit(ServerTls),
+}
+
+/// Whom a client trusts.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// The system's certificates.
+    System,
+    /// Those of a PEM file.
+    Roots(Vec<u8>),
+    /// Anybody: nothing is verified.
+    Anybody,
+}
+
+/// A client's side of TLS.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl ClientTls {
+    /// For a server of that name (a host name or an address), which also goes into SNI.
+    ///
+    /// # Errors
+    /// [`TlsSetupError`].
+    pub fn new(
+        name: &str,
+        trust: &Trust,
+        certificate: Option<Certificate>,
+        resumption: SessionResumption,
+    ) -> Result<Self, TlsSetupError> {
+        let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsSetupError::BadName(name.to_owned()))?;
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let builder = match trust {
+            Trust::System => builder.with_root_certificates(system_roots()?),
+            Trust::Roots(pem) => builder.with_root_certificates(roots_from(pem)?),
+            Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider()))),
+        };
+        let mut config = match certificate {
+            None => builder.with_no_client_auth(),
+            Some(Certificate { chain, key }) => builder.with_client_auth_cert(chain, key)?,
+        };
+        config.resumption = match resumption {
+            SessionResumption::On => Resumption::store(Arc::new(ClientSessionMemoryCache::new(REMEMBERED))),
+            SessionResumption::Off => Resumption::disabled(),
+        };
+        Ok(Self { config: Arc::new(config), name })
+    }
+
+    pub(crate) fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.config)
+    }
+
+    pub(crate) fn name(&self) -> ServerName<'static> {
+        self.name.clone()
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem).flatten() {
+        roots.add(certificate)?;
+    }
+    if roots.is_empty() { Err(TlsSetupError::NoPem("certificate")) } else { Ok(roots) }
+}
+
+fn system_roots() -> Result<RootCertStore, TlsSetupError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() { Err(TlsSetupError::NoSystemRoots) } else { Ok(roots) }
+}
+
+fn base64_lines(octets: &[u8]) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(octets);
+    let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned() + "\n");
+    lines.collect()
+}
+
+/// Verifies nobody's name and no chain; that the peer holds the key it shows is checked all the same.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,184 @@
+//! The message in chunks: so many octets after each BDAT, whatever they are (RFC 3030).
+//!
+//! A message that is not said to be binary is one of lines all the same, and its line endings and lengths are held to
+//! what DATA would hold them to: what comes in by BDAT may have to go out by DATA.
+use crate::command::Chunk;
+use crate::data::{Flaw, Text};
+
+/// What the octets of a message may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Octets {
+    /// Lines of text.
+    Lines,
+    /// Anything: BODY=BINARYMIME.
+    Any,
+}
+
+/// A part of the message as it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Octets of the message.
+    Content(&'a [u8]),
+    /// The chunk has been read.
+    End(Chunk),
+}
+
+/// Reads one message, chunk by chunk.
+#[derive(Clone, Debug)]
+pub struct ChunkReader {
+    text: Text,
+    octets: Octets,
+    chunk: Chunk,
+    left: u64,
+    is_open: bool,
+}
+
+impl ChunkReader {
+    /// A reader at the start of a message whose lines, if it has lines, may have `line_limit` octets.
+    pub fn new(octets: Octets, line_limit: usize) -> Self {
+        let chunk = Chunk { bytes: 0, last: false };
+        Self { text: Text::new(line_limit), octets, chunk, left: 0, is_open: false }
+    }
+
+    /// A chunk follows.
+    pub fn begin(&mut self, chunk: Chunk) {
+        (self.chunk, self.left, self.is_open) = (chunk, chunk.bytes, true);
+    }
+
+    /// Whether what comes next belongs to a chunk, or is the end of one.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Octets of content so far.
+    pub fn bytes(&self) -> u64 {
+        self.text.bytes
+    }
+
+    /// The worst thing that was wrong so far.
+    pub fn flaw(&self) -> Option<Flaw> {
+        match self.octets {
+            Octets::Any => None,
+            // The message has ended, or may have: nothing comes that could make a line end of it.
+            Octets::Lines if !self.is_open && self.chunk.last && self.text.previous == b'\r' => {
+                Some(Flaw::BareLineEnding)
+            }
+            Octets::Lines => self.text.flaw,
+        }
+    }
+
+    /// Takes the next piece off the front of `input`; `None` needs more bytes, or a chunk.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<Piece<'a>> {
+        if !self.is_open {
+            return None;
+        }
+        if self.left == 0 {
+            self.is_open = false;
+            return Some(Piece::End(self.chunk));
+        }
+        if input.is_empty() {
+            return None;
+        }
+        let length = usize::try_from(self.left).map_or(input.len(), |left| left.min(input.len()));
+        let (content, rest) = input.split_at(length);
+        *input = rest;
+        self.left -= length as u64;
+        match self.octets {
+            Octets::Lines => self.text.look(content),
+            Octets::Any => self.text.bytes += length as u64,
+        }
+        Some(Piece::Content(content))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BARE: Option<Flaw> = Some(Flaw::BareLineEnding);
+
+    /// Content and flaw of a message whose chunks are `sizes` octets long, from blocks.
+    fn read(octets: Octets, sizes: &[u64], blocks: &[&[u8]]) -> Option<(Vec<u8>, Option<Flaw>, Vec<u8>)> {
+        let mut reader = ChunkReader::new(octets, 10);
+        let mut sizes = sizes.iter().enumerate().map(|(at, &bytes)| Chunk { bytes, last: at + 1 == sizes.len() });
+        let mut content = Vec::new();
+        reader.begin(sizes.next()?);
+        for (number, block) in blocks.iter().enumerate() {
+            let mut input = *block;
+            while let Some(piece) = reader.next(&mut input) {
+                match piece {
+                    Piece::Content(bytes) => content.extend_from_slice(bytes),
+                    Piece::End(chunk) if chunk.last => {
+                        assert_eq!(reader.bytes(), content.len() as u64);
+                        let left = [input.to_vec(), blocks[number + 1..].concat()].concat();
+                        return Some((content, reader.flaw(), left));
+                    }
+                    Piece::End(_) => reader.begin(sizes.next()?),
+                }
+            }
+            assert!(input.is_empty(), "a block is read to its end");
+        }
+        None
+    }
+
+    #[test]
+    fn a_table_of_messages_reads_the_same_however_it_is_cut() {
+        let rows: &[(&[u64], &[u8], Option<Flaw>)] = &[
+            (&[3], b"abc", None),
+            (&[5], b"abc\r\n", None),
+            (&[2, 3], b"abc\r\n", None),
+            (&[4, 1], b"abc\r\n", None),
+            (&[5, 0], b"abc\r\n", None),
+            (&[0, 5, 0], b"abc\r\n", None),
+            (&[5], b"\r\n.\r\n", None),
+            (&[1, 1, 1, 1, 1], b"\r\n.\r\n", None),
+            (&[10], b"12345678\r\n", None),
+            (&[6, 5], b"123456789\r\n", Some(Flaw::LineTooLong)),
+            (&[3], b"a\nb", BARE),
+            (&[3], b"a\rb", BARE),
+            (&[2, 1], b"a\rb", BARE),
+            (&[2], b"a\r", BARE),
+            (&[1, 1, 0], b"a\r", BARE),
+            (&[3], b"a\0b", BARE),
+            (&[13], b"123456789\r\na\n", BARE),
+        ];
+        for (sizes, wire, flaw) in rows {
+            for (octets, flaw) in [(Octets::Lines, *flaw), (Octets::Any, None)] {
+                let name = format!("{sizes:?} {:?}", String::from_utf8_lossy(wire));
+                let expected = Some((wire.to_vec(), flaw, Vec::new()));
+                assert_eq!(read(octets, sizes, &[wire]), expected, "{name}");
+                assert_eq!(read(octets, sizes, &wire.chunks(1).collect::<Vec<_>>()), expected, "{name} byte by byte");
+                let trailing = [wire, b"MAIL".as_slice()].concat();
+                let expected = Some((wire.to_vec(), flaw, b"MAIL".to_vec()));
+                assert_eq!(read(octets, sizes, &[&trailing]), expected, "{name} with trailing bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_may_be_larger_than_memory_and_a_reader_waits_for_its_chunk() {
+        let mut reader = ChunkReader::new(Octets::Any, 10);
+        assert_eq!(reader.next(&mut b"x".as_slice()), None);
+        assert!(!reader.is_open());
+        reader.begin(Chunk { bytes: u64::MAX, last: true });
+        let mut input = b"abc".as_slice();
+        assert_eq!(reader.next(&mut input), Some(Piece::Content(b"abc")));
+        assert_eq!((reader.next(&mut input), reader.is_open(), reader.bytes()), (None, true, 3));
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_have_the_flaws_that_their_message_has_in_one(
+            wire in proptest::collection::vec(proptest::sample::select(b"\r\n.ab\0".to_vec()), 1..40),
+            cuts in proptest::collection::vec(0usize..40, 0..5),
+        ) {
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(wire.len())).collect();
+            cuts.extend([0, wire.len()]);
+            cuts.sort_unstable();
+            let sizes: Vec<u64> = cuts.windows(2).map(|pair| (pair[1] - pair[0]) as u64).collect();
+            let whole = read(Octets::Lines, &[wire.len() as u64], &[&wire]);
+            prop_assert_eq!(read(Octets::Lines, &sizes, &[&wire]), whole);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! AUTH as a server session has it (RFC 4954): an exchange, its lines on the wire, and what the application is asked.
+use crate::reply::Reply;
+use crate::sasl::server::{Exchange, Turn};
+use crate::sasl::{self, Mechanism, Nonce, Secret};
+use crate::verdict::Verdict;
+use std::fmt;
+
+/// What the application is asked of a client that says who it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Auth<'a> {
+    /// By which mechanism.
+    pub mechanism: Mechanism,
+    /// Who it says it is.
+    pub name: &'a str,
+    /// What it has for proof.
+    pub proof: Proof<'a>,
+}
+
+/// What a client has for proof.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Proof<'a> {
+    /// The secret itself, password or token: a positive answer, 235 by default, lets it in.
+    Shown(&'a [u8]),
+    /// A digest, which the session compares: it is to be told the secret, with
+    /// [`Server::answer_secret`](crate::Server::answer_secret).
+    Digest,
+}
+
+impl Auth<'_> {
+    /// Whether the session wants the secret, rather than a verdict.
+    pub fn is_lookup(&self) -> bool {
+        self.proof == Proof::Digest
+    }
+}
+
+impl fmt::Debug for Auth<'_> {
+    /// Leaves the secret out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Auth({}, {:?})", self.mechanism.name(), self.name)
+    }
+}
+
+/// What an exchange waits for.
+#[derive(Debug)]
+pub(crate) enum Login {
+    /// A nonce, to begin with; and the response that came with AUTH.
+    Nonce(Mechanism, Option<Vec<u8>>),
+    /// The next response.
+    Response(Exchange),
+    /// The application's verdict.
+    Check(Exchange),
+    /// The application's knowledge.
+    Lookup(Exchange),
+    /// XOAUTH2 was refused, and the client has been told why: its empty response, then this reply.
+    Acknowledgement(Reply),
+    /// Nothing: it is over. A verdict is still to be said.
+    Over(Result<(), Option<Verdict>>),
+}
+
+/// What XOAUTH2 tells a client that it refuses.
+const XOAUTH2_REFUSAL: &[u8] = br#"{"status":"401","schemes":"bearer"}"#;
+
+impl Login {
+    /// An exchange, and the response that came with AUTH: `=` is an empty one.
+    pub(crate) fn new(mechanism: Mechanism, initial: Option<&[u8]>) -> Result<Self, ()> {
+        let initial = match initial {
+            None => None,
+            Some(b"=") => Some(Vec::new()),
+            Some(text) => Some(sasl::decode(text).filter(|decoded| !decoded.is_empty()).ok_or(())?),
+        };
+        Ok(Self::Nonce(mechanism, initial))
+    }
+
+    /// Whether it is to be asked, or has ended, before another line is read.
+    pub(crate) fn has_news(&self) -> bool {
+        matches!(self, Self::Check(_) | Self::Lookup(_) | Self::Over(_))
+    }
+
+    /// How it ended.
+    pub(crate) fn outcome(&self) -> Option<Result<(), Option<Verdict>>> {
+        if let Self::Over(outcome) = self { Some(*outcome) } else { None }
+    }
+
+    /// What the application is to say.
+    pub(crate) fn question(&self) -> Option<Auth<'_>> {
+        let (exchange, proof) = match self {
+            Self::Check(exchange) => (exchange, Proof::Shown(exchange.shown())),
+            Self::Lookup(exchange) => (exchange, Proof::Digest),
+            _ => return None,
+        };
+        Some(Auth { mechanism: exchange.mechanism(), name: exchange.name(), proof })
+    }
+
+    pub(crate) fn begin(&mut self, nonce: &Nonce, host: &str, out: &mut Vec<u8>) {
+        let Self::Nonce(mechanism, initial) = self else { return };
+        let mut exchange = Exchange::new(*mechanism, nonce, host);
+        let turn = exchange.begin(initial.as_deref());
+        self.turn(exchange, turn, out);
+    }
+
+    /// A line of the client's.
+    pub(crate) fn response(&mut self, line: Result<&[u8], Verdict>, out: &mut Vec<u8>) {
+        let decoded = match line {
+            Err(verdict) => Err(verdict),
+            Ok(b"*") => Err(Verdict::AuthCancelled),
+            Ok(text) => sasl::decode(text).ok_or(Verdict::BadResponse),
+        };
+        match (std::mem::replace(self, Self::Over(Err(Some(Verdict::BadResponse)))), decoded) {
+            (Self::Acknowledgement(reply), _) => self.refused(&reply, out),
+            (_, Err(verdict)) => *self = Self::Over(Err(Some(verdict))),
+            (Self::Response(mut exchange), Ok(response)) => {
+                let turn = exchange.receive(&response);
+                self.turn(exchange, turn, out);
+            }
+            _ => {}
+        }
+    }
+
+    /// The application knows the secret, or nobody of that name.
+    pub(crate) fn know(&mut self, secret: Option<&Secret>, out: &mut Vec<u8>) {
+        if let Self::Lookup(exchange) = std::mem::replace(self, Self::Over(Err(Some(Verdict::AuthUnavailable)))) {
+            let mut exchange = exchange;
+            let turn = exchange.know(secret);
+            self.turn(exchange, turn, out);
+        }
+    }
+
+    /// The application has compared.
+    pub(crate) fn checked(&mut self, answer: Option<&Reply>, out: &mut Vec<u8>) {
+        let Self::Check(exchange) = self else { return };
+        match answer {
+            Some(reply) if !reply.is_positive() => {
+                if exchange.mechanism() == Mechanism::Xoauth2 && reply.code() != 421 {
+                    challenge(XOAUTH2_REFUSAL, out);
+                    *self = Self::Acknowledgement(reply.clone());
+                } else {
+                    self.refused(reply, out);
+                }
+            }
+            yes => self.granted(yes, out),
+        }
+    }
+
+    /// The application refuses.
+    pub(crate) fn refused(&mut self, reply: &Reply, out: &mut Vec<u8>) {
+        out.extend_from_slice(reply.wire());
+        *self = Self::Over(Err(None));
+    }
+
+    /// There is no nonce, or no answer that means anything.
+    pub(crate) fn unavailable(&mut self) {
+        *self = Self::Over(Err(Some(Verdict::AuthUnavailable)));
+    }
+
+    fn granted(&mut self, reply: Option<&Reply>, out: &mut Vec<u8>) {
+        out.extend_from_slice(reply.unwrap_or(Verdict::Authenticated.reply()).wire());
+        *self = Self::Over(Ok(()));
+    }
+
+    fn turn(&mut self, exchange: Exchange, turn: Turn, out: &mut Vec<u8>) {
+        *self = match turn {
+            Turn::Challenge(text) => {
+                challenge(&text, out);
+                Self::Response(exchange)
+            }
+            Turn::Check => Self::Check(exchange),
+            Turn::Lookup => Self::Lookup(exchange),
+            Turn::Accepted => return self.granted(None, out),
+            Turn::Refused => Self::Over(Err(Some(Verdict::NotAuthenticated))),
+            Turn::Malformed => Self::Over(Err(Some(Verdict::BadResponse))),
+        };
+    }
+}
+
+fn challenge(text: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"334 ");
+    out.extend_from_slice(sasl::encode(text).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,391 @@
+//! The PROXY protocol, versions 1 and 2 (haproxy, proxy-protocol.txt): a header before the session's first octet that
+//! tells whose connection a proxy passes on.
+//!
+//! ```text
+//! v1   PROXY TCP4 192.0.2.1 198.51.100.7 56324 25<CRLF>          at most 107 octets
+//! v2   12 octets of signature | version, command | family | length | addresses | extensions
+//! ```
+//! It is believed only where the peer is a proxy, and says so itself or not at all: a header that is not exactly of
+//! its form ends the connection.
+use crc_fast::{CrcAlgorithm, Digest};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The longest header of version 1, `<CRLF>` included.
+const LONGEST_V1_BYTES: usize = 107;
+/// The longest header of version 2 that is taken: the addresses of UNIX sockets, and room for extensions. The protocol
+/// would let it be 64 KB.
+pub const LONGEST_V2_BYTES: usize = 16 + 216 + 2048;
+
+const V1: &[u8] = b"PROXY ";
+const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+const V2_HEAD_BYTES: usize = 16;
+
+/// What a header tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// The proxy speaks for itself, a health check as like as not; or it does not know for whom it speaks. The
+    /// connection's own addresses stand.
+    Local,
+    /// It speaks for somebody.
+    Proxied {
+        /// Who connected to it.
+        source: SocketAddr,
+        /// To where.
+        destination: SocketAddr,
+    },
+    /// It speaks for somebody at a UNIX socket.
+    Unix,
+}
+
+/// What is wrong with a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadHeader {
+    /// It is not the beginning of any.
+    #[error("the connection does not begin with a PROXY header")]
+    Absent,
+    /// It does not follow the grammar, or contradicts itself.
+    #[error("the PROXY header is malformed")]
+    Malformed,
+    /// It is longer than any that is needed.
+    #[error("the PROXY header is too long")]
+    TooLong,
+    /// Its checksum is another.
+    #[error("the checksum of the PROXY header is wrong")]
+    Checksum,
+}
+
+/// Reads the header that `bytes` begin with, of either version, and how long it is; `None` needs more bytes.
+///
+/// # Errors
+/// [`BadHeader`], as soon as it is certain: no byte more has to come first.
+pub fn parse(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+    let begins = |whole: &[u8]| whole.starts_with(&bytes[..bytes.len().min(whole.len())]);
+    match () {
+        () if bytes.starts_with(V2) => parse_v2(bytes),
+        () if bytes.starts_with(V1) => parse_v1(bytes),
+        () if begins(V1) || begins(V2) => Ok(None),
+        () => Err(BadHeader::Absent),
+    }
+}
+
+fn parse_v1(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+    let window = &bytes[..bytes.len().min(LONGEST_V1_BYTES)];
+    let Some(end) = memchr::memchr(b'\n', window) else {
+        return if window.len() < LONGEST_V1_BYTES { Ok(None) } else { Err(BadHeader::TooLong) };
+    };
+    let line = window[..end].strip_suffix(b"\r").ok_or(BadHeader::Malformed)?;
+    let text = std::str::from_utf8(&line[V1.len()..]).map_err(|_| BadHeader::Malformed)?;
+    let header = v1_header(text).ok_or(BadHeader::Malformed)?;
+    Ok(Some((header, end + 1)))
+}
+
+fn v1_header(text: &str) -> Option<Header> {
+    // What follows UNKNOWN means nothing, whatever it is.
+    if text == "UNKNOWN" || text.starts_with("UNKNOWN ") {
+        return Some(Header::Local);
+    }
+    let mut words = text.split(' ');
+    let family = words.next()?;
+    let (source, destination) = (words.next()?, words.next()?);
+    let (source_port, destination_port) = (port(words.next()?)?, port(words.next()?)?);
+    let address = |text: &str| match family {
+        "TCP4" => text.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+        "TCP6" => text.parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        _ => None,
+    };
+    let source = SocketAddr::new(address(source)?, source_port);
+    let destination = SocketAddr::new(address(destination)?, destination_port);
+    words.next().is_none().then_some(Header::Proxied { source, destination })
+}
+
+/// A port without a sign or leading noughts.
+fn port(text: &str) -> Option<u16> {
+    let is_plain = text.bytes().all(|octet| octet.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_plain)
+}
+
+fn parse_v2(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+    let Some((head, rest)) = bytes.split_at_checked(V2_HEAD_BYTES) else {
+        // Version and command come before the rest: a wrong one need not be waited for.
+        return bytes.get(12).map_or(Ok(None), |command| is_command(*command).map(|()| None));
+    };
+    is_command(head[12])?;
+    let length = usize::from(u16::from_be_bytes([head[14], head[15]]));
+    if V2_HEAD_BYTES + length > LONGEST_V2_BYTES {
+        return Err(BadHeader::TooLong);
+    }
+    let Some(body) = rest.get(..length) else { return Ok(None) };
+    let (header, extensions) = v2_header(head[12] & 0xf, head[13], body).ok_or(BadHeader::Malformed)?;
+    check_extensions(extensions, &bytes[..V2_HEAD_BYTES + length])?;
+    Ok(Some((header, V2_HEAD_BYTES + length)))
+}
+
+/// Version 2, LOCAL or PROXY.
+fn is_command(octet: u8) -> Result<(), BadHeader> {
+    if matches!(octet, 0x20 | 0x21) { Ok(()) } else { Err(BadHeader::Malformed) }
+}
+
+/// What the addresses say, and what follows them. A stream is all that SMTP runs over, so datagrams are a lie.
+fn v2_header(command: u8, family: u8, body: &[u8]) -> Option<(Header, &[u8])> {
+    let (header, length) = match family {
+        // Unspecified: the whole of the body is to be skipped.
+        0x00 => (Header::Local, body.len()),
+        0x11 => (proxied::<4>(body)?, 12),
+        0x21 => (proxied::<16>(body)?, 36),
+        0x31 if body.len() >= 216 => (Header::Unix, 216),
+        _ => return None,
+    };
+    Some((if command == 0 { Header::Local } else { header }, &body[length..]))
+}
+
+/// Two addresses of so many octets, then two ports.
+fn proxied<const N: usize>(body: &[u8]) -> Option<Header>
+where
+    IpAddr: From<[u8; N]>,
+{
+    let (source, rest) = body.split_first_chunk::<N>()?;
+    let (destination, rest) = rest.split_first_chunk::<N>()?;
+    let (ports, _) = rest.split_first_chunk::<4>()?;
+    let port = |at: usize| u16::from_be_bytes([ports[at], ports[at + 1]]);
+    let source = SocketAddr::new(IpAddr::from(*source), port(0));
+    Some(Header::Proxied { source, destination: SocketAddr::new(IpAddr::from(*destination), port(2)) })
+}
+
+/// The extension that holds a CRC32c of the header (PP2_TYPE_CRC32C).
+const CHECKSUM: u8 = 0x03;
+
+/// Every extension must end where it says; a checksum must be right.
+fn check_extensions(extensions: &[u8], whole: &[u8]) -> Result<(), BadHeader> {
+    let mut rest = extensions;
+    while !rest.is_empty() {
+        let [kind, high, low, after @ ..] = rest else { return Err(BadHeader::Malformed) };
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        let (value, after) = after.split_at_checked(length).ok_or(BadHeader::Malformed)?;
+        if *kind == CHECKSUM {
+            let claimed = u32::from_be_bytes(value.try_into().map_err(|_| BadHeader::Malformed)?);
+            let at = whole.len() - after.len() - value.len();
+            if checksum(&whole[..at], &whole[at + 4..]) != claimed {
+                return Err(BadHeader::Checksum);
+            }
+        }
+        rest = after;
+    }
+    Ok(())
+}
+
+/// CRC32c of a header with noughts in the checksum's place.
+fn checksum(before: &[u8], after: &[u8]) -> u32 {
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    digest.update(before);
+    digest.update(&[0; 4]);
+    digest.update(after);
+    u32::try_from(digest.finalize()).expect("it has 32 bits")
+}
+
+/// Writes a header of version 1. Addresses of two families are told as IPv6 ones.
+pub fn render_v1(header: &Header) -> String {
+    let Header::Proxied { source, destination } = header else { return "PROXY UNKNOWN\r\n".to_owned() };
+    let (from, to) = same_family(source.ip(), destination.ip());
+    let family = if from.is_ipv4() { "TCP4" } else { "TCP6" };
+    format!("PROXY {family} {from} {to} {} {}\r\n", source.port(), destination.port())
+}
+
+/// Writes a header of version 2. Addresses of two families are told as IPv6 ones; UNIX sockets without their names.
+pub fn render_v2(header: &Header) -> Vec<u8> {
+    let mut body = Vec::with_capacity(36);
+    let (command, family) = match header {
+        Header::Local => (0x20, 0x00),
+        Header::Unix => {
+            body.resize(216, 0);
+            (0x21, 0x31)
+        }
+        Header::Proxied { source, destination } => {
+            let (from, to) = same_family(source.ip(), destination.ip());
+            for address in [from, to] {
+                match address {
+                    IpAddr::V4(address) => body.extend_from_slice(&address.octets()),
+                    IpAddr::V6(address) => body.extend_from_slice(&address.octets()),
+                }
+            }
+            [source, destination].iter().for_each(|end| body.extend_from_slice(&end.port().to_be_bytes()));
+            (0x21, if from.is_ipv4() { 0x11 } else { 0x21 })
+        }
+    };
+    let length = u16::try_from(body.len()).expect("addresses are short").to_be_bytes();
+    [V2, &[command, family], &length, &body].concat()
+}
+
+fn same_family(source: IpAddr, destination: IpAddr) -> (IpAddr, IpAddr) {
+    let wide = |address| match address {
+        IpAddr::V4(address) => IpAddr::V6(address.to_ipv6_mapped()),
+        IpAddr::V6(_) => address,
+    };
+    if source.is_ipv4() == destination.is_ipv4() { (source, destination) } else { (wide(source), wide(destination)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn proxied(source: &str, destination: &str) -> Header {
+        Header::Proxied { source: source.parse().unwrap(), destination: destination.parse().unwrap() }
+    }
+
+    /// Reads a header three ways: whole, as it grows byte by byte, and with bytes behind it.
+    fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+        let whole = parse(bytes);
+        let grown = (0..=bytes.len()).map(|length| parse(&bytes[..length])).find(|outcome| *outcome != Ok(None));
+        assert_eq!(grown.unwrap_or(Ok(None)), whole, "however it comes");
+        if let Ok(Some((_, length))) = whole {
+            assert_eq!(length, bytes.len());
+            assert_eq!(parse(&[bytes, b"EHLO a\r\n".as_slice()].concat()), whole, "with trailing bytes");
+        }
+        whole
+    }
+
+    #[test]
+    fn a_table_of_version_1() {
+        let longest = "PROXY TCP6 ffff:f000:ffff:ffff:ffff:ffff:ffff:ffff ffff:f000:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
+        let end = "[ffff:f000:ffff:ffff:ffff:ffff:ffff:ffff]:65535";
+        let good = [
+            ("PROXY TCP4 192.0.2.1 198.51.100.7 56324 25\r\n", proxied("192.0.2.1:56324", "198.51.100.7:25")),
+            ("PROXY TCP4 0.0.0.0 255.255.255.255 0 65535\r\n", proxied("0.0.0.0:0", "255.255.255.255:65535")),
+            ("PROXY TCP6 2001:db8::1 ::1 56324 25\r\n", proxied("[2001:db8::1]:56324", "[::1]:25")),
+            (longest, proxied(end, end)),
+            ("PROXY UNKNOWN\r\n", Header::Local),
+            ("PROXY UNKNOWN ffff::1 anything at all\r\n", Header::Local),
+        ];
+        for (text, header) in good {
+            assert_eq!(read(text.as_bytes()), Ok(Some((header, text.len()))), "{text}");
+        }
+        let malformed = [
+            "PROXY TCP4 192.0.2.1 198.51.100.7 56324 25\n",
+            "PROXY TCP4 192.0.2.1 198.51.100.7 56324\r\n",
+            "PROXY TCP4 192.0.2.1 198.51.100.7 56324 25 \r\n",
+            "PROXY TCP4 192.0.2.1 198.51.100.7 56324 25 x\r\n",
+            "PROXY TCP4  192.0.2.1 198.51.100.7 56324 25\r\n",
+            "PROXY TCP4 192.0.2.1 198.51.100.7 056324 25\r\n",
+            "PROXY TCP4 192.0.2.1 198.51.100.7 +5632 25\r\n",
+            "PROXY TCP4 192.0.2.1 198.51.100.7 65536 25\r\n",
+            "PROXY TCP4 192.0.2.01 198.51.100.7 5 25\r\n",
+            "PROXY TCP4 192.0.2 198.51.100.7 5 25\r\n",
+            "PROXY TCP4 ::1 ::1 5 25\r\n",
+            "PROXY TCP6 192.0.2.1 198.51.100.7 5 25\r\n",
+            "PROXY TCP6 ::1%lo ::1 5 25\r\n",
+            "PROXY UDP4 192.0.2.1 198.51.100.7 5 25\r\n",
+            "PROXY tcp4 192.0.2.1 198.51.100.7 5 25\r\n",
+            "PROXY UNKNOWNS\r\n",
+            "PROXY \r\n",
+            "PROXY TCP4 192.0.2.1\r 198.51.100.7 5 25\r\n",
+        ];
+        for text in malformed {
+            assert_eq!(read(text.as_bytes()), Err(BadHeader::Malformed), "{text:?}");
+        }
+        assert_eq!(read(b"PROXY TCP4 \xff\r\n"), Err(BadHeader::Malformed));
+        assert_eq!(read(format!("PROXY UNKNOWN {}\r\n", "x".repeat(91)).as_bytes()).map(|it| it.is_some()), Ok(true));
+        assert_eq!(read(format!("PROXY UNKNOWN {}\r\n", "x".repeat(92)).as_bytes()), Err(BadHeader::TooLong));
+        assert_eq!(read(format!("PROXY {}", "x".repeat(1000)).as_bytes()), Err(BadHeader::TooLong));
+    }
+
+    #[test]
+    fn what_is_no_header_is_told_at_its_first_octet_that_is_not() {
+        for text in ["EHLO a\r\n", "proxy TCP4", "PROXYTCP4", "\r\nQUIT\r\n", "\x16\x03\x01", "PROXX"] {
+            assert_eq!(read(text.as_bytes()), Err(BadHeader::Absent), "{text:?}");
+        }
+        assert_eq!((read(b""), read(b"PROX"), read(b"\r\n\r\n\0")), (Ok(None), Ok(None), Ok(None)));
+    }
+
+    /// A header of version 2.
+    fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        [V2, &[command, family], &u16::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
+    }
+
+    const FOUR: [u8; 12] = [192, 0, 2, 1, 198, 51, 100, 7, 0xdc, 0x04, 0, 25];
+
+    #[test]
+    fn a_table_of_version_2() {
+        let four = proxied("192.0.2.1:56324", "198.51.100.7:25");
+        let with = |extensions: &[u8]| [FOUR.as_slice(), extensions].concat();
+        let good = [
+            (v2(0x21, 0x11, &FOUR), four),
+            (v2(0x20, 0x11, &FOUR), Header::Local),
+            (v2(0x20, 0x00, b""), Header::Local),
+            (v2(0x21, 0x00, b"anything"), Header::Local),
+            (v2(0x21, 0x31, &[b'x'; 216]), Header::Unix),
+            (v2(0x21, 0x11, &with(b"\x04\0\x02xx\x05\0\0")), four),
+            (v2(0x21, 0x11, &with(&[&[4, 8, 0], [0; 2048].as_slice()].concat())), four),
+        ];
+        for (bytes, header) in good {
+            assert_eq!(read(&bytes), Ok(Some((header, bytes.len()))), "{bytes:?}");
+        }
+        let malformed = [
+            v2(0x11, 0x11, &FOUR),
+            v2(0x22, 0x11, &FOUR),
+            v2(0x21, 0x12, &FOUR),
+            v2(0x21, 0x22, &[0; 36]),
+            v2(0x21, 0x41, &FOUR),
+            v2(0x21, 0x11, &FOUR[..11]),
+            v2(0x20, 0x11, &FOUR[..11]),
+            v2(0x21, 0x21, &[0; 35]),
+            v2(0x21, 0x31, &[0; 215]),
+            v2(0x21, 0x11, &with(b"\x04")),
+            v2(0x21, 0x11, &with(b"\x04\0\x03xx")),
+            v2(0x21, 0x11, &with(b"\x03\0\x03xxx")),
+        ];
+        for bytes in malformed {
+            assert_eq!(read(&bytes), Err(BadHeader::Malformed), "{bytes:?}");
+        }
+        assert_eq!(read(&v2(0x21, 0x11, &[0; LONGEST_V2_BYTES])), Err(BadHeader::TooLong));
+        assert_eq!(read(&v2(0x21, 0x11, &FOUR)[..27]), Ok(None));
+    }
+
+    #[test]
+    fn a_checksum_must_be_right() {
+        let mut bytes = v2(0x21, 0x11, &[FOUR.as_slice(), b"\x03\0\x04\0\0\0\0\x04\0\0"].concat());
+        assert_eq!(parse(&bytes), Err(BadHeader::Checksum));
+        let at = bytes.len() - 7;
+        // Bit by bit, from the polynomial (RFC 3720 §12.1): another way than the one under test.
+        let mut crc = u32::MAX;
+        for octet in &bytes {
+            crc ^= u32::from(*octet);
+            (0..8).for_each(|_| crc = if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 });
+        }
+        bytes[at..at + 4].copy_from_slice(&(!crc).to_be_bytes());
+        assert_eq!(parse(&bytes), Ok(Some((proxied("192.0.2.1:56324", "198.51.100.7:25"), bytes.len()))));
+        bytes[at - 8] ^= 1;
+        assert_eq!(parse(&bytes), Err(BadHeader::Checksum));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(source in any::<(IpAddr, u16)>(), destination in any::<(IpAddr, u16)>()) {
+            let (from, to) = same_family(source.0, destination.0);
+            let header = Header::Proxied { source: source.into(), destination: destination.into() };
+            let expected = Header::Proxied { source: (from, source.1).into(), destination: (to, destination.1).into() };
+            let v1 = render_v1(&header);
+            prop_assert_eq!(read(v1.as_bytes()), Ok(Some((expected, v1.len()))));
+            let v2 = render_v2(&header);
+            prop_assert_eq!(read(&v2), Ok(Some((expected, v2.len()))));
+        }
+
+        #[test]
+        fn no_bytes_do_harm(head in 0usize..3, bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let bytes = [[b"".as_slice(), V1, V2][head], &bytes].concat();
+            if let Ok(Some((_, length))) = parse(&bytes) {
+                prop_assert!(length <= bytes.len() && length <= LONGEST_V2_BYTES);
+                prop_assert_eq!(parse(&bytes[..length]), parse(&bytes));
+                prop_assert_eq!(parse(&bytes[..length - 1]), Ok(None));
+            }
+        }
+    }
+
+    #[test]
+    fn those_that_tell_of_nobody_are_read_back_too() {
+        for header in [Header::Local, Header::Unix] {
+            let bytes = render_v2(&header);
+            assert_eq!(read(&bytes), Ok(Some((header, bytes.len()))));
+            assert_eq!(read(render_v1(&header).as_bytes()).unwrap().unwrap().0, Header::Local);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The side that proves who it is: a challenge in, a response out.
+use super::{Credentials, Mechanism, Nonce, cram_md5, encode, scram};
+
+/// Why an exchange cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Name or secret hold what this mechanism cannot carry, or the nonce is missing.
+    #[error("the mechanism cannot carry these credentials")]
+    Credentials,
+    /// A challenge that this mechanism does not have.
+    #[error("the server's challenge is none of this mechanism")]
+    Challenge,
+    /// The server has not proved that it knows the secret.
+    #[error("the server does not know the secret")]
+    Impostor,
+}
+
+/// What comes next.
+#[derive(Clone, Debug)]
+enum State {
+    /// The first word, which a server may ask for with an empty challenge; and what SCRAM needs after it.
+    First(Vec<u8>, Option<scram::ClientFirst>),
+    /// LOGIN's question for the name, then for the password.
+    Name,
+    Password,
+    /// CRAM-MD5's challenge.
+    Challenge,
+    ServerFirst(scram::ClientFirst),
+    ServerFinal(scram::ClientFinal),
+    /// Nothing but the server's verdict.
+    Verdict,
+    /// XOAUTH2: that, or what was wrong, which is answered with nothing.
+    VerdictOrReason,
+}
+
+/// One exchange.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    mechanism: Mechanism,
+    credentials: Credentials,
+    state: State,
+}
+
+impl Exchange {
+    /// An exchange by that mechanism; SCRAM-SHA-256 needs a nonce.
+    ///
+    /// # Errors
+    /// [`Failure::Credentials`].
+    pub fn new(mechanism: Mechanism, credentials: &Credentials, nonce: Option<&Nonce>) -> Result<Self, Failure> {
+        let state = begin(mechanism, credentials, nonce.map(|nonce| encode(nonce))).ok_or(Failure::Credentials)?;
+        Ok(Self { mechanism, credentials: credentials.clone(), state })
+    }
+
+    /// The mechanism.
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
+    /// The first word, where it is the client's: to be sent with AUTH, or as the response to an empty challenge.
+    pub fn initial(&self) -> Option<&[u8]> {
+        match &self.state {
+            State::First(response, _) => Some(response),
+            _ => None,
+        }
+    }
+
+    /// The first word went out with AUTH.
+    pub fn initial_sent(&mut self) {
+        if let State::First(_, scram) = std::mem::replace(&mut self.state, State::Verdict) {
+            self.state = after_first(self.mechanism, scram);
+        }
+    }
+
+    /// Answers a challenge.
+    ///
+    /// # Errors
+    /// [`Failure`]; the exchange is to be cancelled.
+    pub fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, Failure> {
+        let Credentials { name, secret, .. } = &self.credentials;
+        let state = std::mem::replace(&mut self.state, State::Verdict);
+        let (response, next) = match state {
+            State::First(response, scram) if challenge.is_empty() => (response, after_first(self.mechanism, scram)),
+            State::Name => (name.clone().into_bytes(), State::Password),
+            State::Password => (secret.clone().into_bytes(), State::Verdict),
+            State::Challenge => (cram_md5::response(name, secret, challenge).into_bytes(), State::Verdict),
+            State::ServerFirst(first) => {
+                let (proof, last) = first.prove(secret, challenge).ok_or(Failure::Challenge)?;
+                (proof.into_bytes(), State::ServerFinal(last))
+            }
+            State::ServerFinal(last) if last.is_proved_by(challenge) => (Vec::new(), State::Verdict),
+            State::ServerFinal(_) => return Err(Failure::Impostor),
+            State::VerdictOrReason => (Vec::new(), State::Verdict),
+            State::First(..) | State::Verdict => return Err(Failure::Challenge),
+        };
+        self.state = next;
+        Ok(response)
+    }
+
+    /// The server says yes; whether it may.
+    ///
+    /// # Errors
+    /// [`Failure::Impostor`] where it has not proved what it had to prove first.
+    pub fn accept(&self) -> Result<(), Failure> {
+        match self.state {
+            State::First(_, Some(_)) | State::ServerFirst(_) | State::ServerFinal(_) => Err(Failure::Impostor),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>) -> Option<State> {
+    let Credentials { name, secret, .. } = credentials;
+    let has = |octet: char| name.contains(octet) || secret.contains(octet);
+    match mechanism {
+        Mechanism::Plain if has('\0') => None,
+        Mechanism::Plain => Some(State::First(format!("\0{name}\0{secret}").into_bytes(), None)),
+        Mechanism::Login => Some(State::Name),
+        Mechanism::CramMd5 => Some(State::Challenge),
+        Mechanism::Xoauth2 if has('\u{1}') => None,
+        Mechanism::Xoauth2 => {
+            Some(State::First(format!("user={name}\u{1}auth=Bearer {secret}\u{1}\u{1}").into_bytes(), None))
+        }
+        Mechanism::ScramSha256 => {
+            let first = scram::ClientFirst::new(name, &nonce?)?;
+            Some(State::First(first.message().into_bytes(), Some(first)))
+        }
+    }
+}
+
+/// The state after the first word.
+fn after_first(mechanism: Mechanism, scram: Option<scram::ClientFirst>) -> State {
+    match scram {
+        Some(scram) => State::ServerFirst(scram),
+        None if mechanism == Mechanism::Xoauth2 => State::VerdictOrReason,
+        None => State::Verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONCE: Nonce = [7; 18];
+
+    fn exchange(mechanism: Mechanism, name: &str, secret: &str) -> Exchange {
+        Exchange::new(mechanism, &Credentials::new(name, secret), Some(&NONCE)).unwrap()
+    }
+
+    #[test]
+    fn the_first_word_goes_with_auth_or_answers_an_empty_challenge() {
+        for mechanism in [Mechanism::Plain, Mechanism::Xoauth2, Mechanism::ScramSha256] {
+            let mut with = exchange(mechanism, "user", "pencil");
+            let mut without = with.clone();
+            let first = with.initial().unwrap().to_vec();
+            with.initial_sent();
+            assert_eq!(without.respond(b""), Ok(first));
+            assert_eq!((with.initial(), without.initial()), (None, None));
+            assert_eq!(with.accept(), without.accept());
+            assert_eq!(exchange(mechanism, "user", "pencil").respond(b"x"), Err(Failure::Challenge));
+        }
+        assert_eq!(exchange(Mechanism::Plain, "tim", "tan").initial(), Some(b"\0tim\0tan".as_slice()));
+        let xoauth2 =
+            exchange(Mechanism::Xoauth2, "someuser@example.com", "ya29.vF9dft4qmTc2Nvb3RlckBhdHRhdmlzdGEuY29tCg");
+        let encoded = encode(xoauth2.initial().unwrap());
+        assert_eq!(
+            encoded,
+            "dXNlcj1zb21ldXNlckBleGFtcGxlLmNvbQFhdXRoPUJlYXJlciB5YTI5LnZGOWRmdDRxbVRjMk52YjNSbGNrQmhkSFJoZG1semRHRXVZMjl0Q2cBAQ=="
+        );
+    }
+
+    #[test]
+    fn xoauth2_hears_once_what_was_wrong() {
+        let mut xoauth2 = exchange(Mechanism::Xoauth2, "user", "token");
+        xoauth2.initial_sent();
+        assert_eq!(xoauth2.respond(br#"{"status":"401"}"#), Ok(Vec::new()));
+        assert_eq!(xoauth2.respond(br#"{"status":"401"}"#), Err(Failure::Challenge));
+    }
+
+    #[test]
+    fn login_says_name_and_password_and_no_more() {
+        let mut login = exchange(Mechanism::Login, "user", "pencil");
+        assert_eq!(login.initial(), None);
+        assert_eq!(login.respond(b"Username:"), Ok(b"user".to_vec()));
+        assert_eq!(login.respond(b"Password:"), Ok(b"pencil".to_vec()));
+        assert_eq!(login.respond(b"Password:"), Err(Failure::Challenge));
+    }
+
+    #[test]
+    fn cram_md5_answers_one_challenge() {
+        let mut cram = exchange(Mechanism::CramMd5, "tim", "tanstaaftanstaaf");
+        let response = cram.respond(b"<1896.697170952@postoffice.reston.mci.net>");
+        assert_eq!(response, Ok(b"tim b913a602c7eda7a495b4e6e7334d3890".to_vec()));
+        assert_eq!(cram.respond(b"<again@b>"), Err(Failure::Challenge));
+        assert_eq!(cram.accept(), Ok(()));
+    }
+
+    #[test]
+    fn a_server_that_proves_nothing_is_not_believed() {
+        let mut scram = exchange(Mechanism::ScramSha256, "user", "pencil");
+        assert_eq!(scram.accept(), Err(Failure::Impostor));
+        scram.initial_sent();
+        assert_eq!(scram.accept(), Err(Failure::Impostor));
+        let challenge = format!("r={}server,s=c2FsdA==,i=4096", encode(&NONCE));
+        assert!(scram.respond(challenge.as_bytes()).is_ok());
+        assert_eq!(scram.accept(), Err(Failure::Impostor));
+        assert_eq!(scram.respond(b"v=AAAA"), Err(Failure::Impostor));
+    }
+
+    #[test]
+    fn what_a_mechanism_cannot_carry_is_refused() {
+        let new =
+            |mechanism, name, secret, nonce| Exchange::new(mechanism, &Credentials::new(name, secret), nonce).err();
+        assert_eq!(new(Mechanism::Plain, "a\0b", "c", None), Some(Failure::Credentials));
+        assert_eq!(new(Mechanism::Xoauth2, "a", "b\u{1}", None), Some(Failure::Credentials));
+        assert_eq!(new(Mechanism::ScramSha256, "a", "b", None), Some(Failure::Credentials));
+        assert_eq!(new(Mechanism::ScramSha256, "", "b", Some(&NONCE)), Some(Failure::Credentials));
+        assert_eq!(new(Mechanism::Login, "a\0b", "", None), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! CRAM-MD5 (RFC 2195): a digest of the secret with a challenge that is never used twice.
+use hmac::{Hmac, KeyInit, Mac};
+use md5::Md5;
+
+/// The challenge: made of a nonce and the server's name, of the form of a message-id.
+pub(super) fn challenge(nonce: &str, host: &str) -> String {
+    format!("<{nonce}@{host}>")
+}
+
+/// Name and digest, as the client sends them.
+pub(super) fn response(name: &str, secret: &str, challenge: &[u8]) -> String {
+    format!("{name} {}", digest(secret, challenge))
+}
+
+/// The digest in lower-case hexadecimal.
+pub(super) fn digest(secret: &str, challenge: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut mac = Hmac::<Md5>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
+    mac.update(challenge);
+    mac.finalize().into_bytes().iter().fold(String::with_capacity(32), |mut text, octet| {
+        write!(text, "{octet:02x}").expect("a String takes any text");
+        text
+    })
+}
+
+/// Name and digest apart; a name may hold blanks.
+pub(super) fn parse(response: &[u8]) -> Option<(&str, &[u8])> {
+    let text = std::str::from_utf8(response).ok()?;
+    let (name, digest) = text.rsplit_once(' ')?;
+    (!name.is_empty() && digest.len() == 32).then_some((name, digest.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_of_rfc_2195() {
+        let challenge = b"<1896.697170952@postoffice.reston.mci.net>";
+        let said = response("tim", "tanstaaftanstaaf", challenge);
+        assert_eq!(said, "tim b913a602c7eda7a495b4e6e7334d3890");
+        assert_eq!(super::super::encode(said.as_bytes()), "dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw");
+    }
+
+    #[test]
+    fn a_name_may_hold_blanks_and_a_digest_has_32_digits() {
+        let digest = "d".repeat(32);
+        assert_eq!(parse(format!("a b {digest}").as_bytes()), Some(("a b", digest.as_bytes())));
+        for response in [digest.clone(), format!(" {digest}"), format!("a {digest}d"), String::new(), "a ".to_owned()] {
+            assert_eq!(parse(response.as_bytes()), None, "{response}");
+        }
+        assert_eq!(parse(b"\xff d"), None);
+    }
+}

@@ -1,0 +1,244 @@
+//! Who somebody is: the mechanisms of AUTH (RFC 4954) as state, challenge in and response out, for both sides.
+//!
+//! | mechanism | first word | what crosses the wire | RFC |
+//! |---|---|---|---|
+//! | SCRAM-SHA-256 | client | proofs of both sides' knowledge, salted and iterated | 5802, 7677 |
+//! | CRAM-MD5 | server | a digest of the secret with a challenge | 2195 |
+//! | XOAUTH2 | client | a token | Google's |
+//! | PLAIN | client | the secret | 4616 |
+//! | LOGIN | server | the secret | none; draft-murchison-sasl-login |
+//!
+//! Nothing here is random: nonces are arguments.
+pub mod client;
+mod cram_md5;
+pub mod scram;
+pub mod server;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use std::fmt;
+
+/// Octets of a nonce: 24 characters of base64.
+pub const NONCE_BYTES: usize = 18;
+
+/// Random octets, never used twice.
+pub type Nonce = [u8; NONCE_BYTES];
+
+/// The longest line of an exchange, `<CRLF>` included (RFC 4954 §4).
+pub const EXCHANGE_LINE_BYTES: usize = 12288;
+
+/// A way to prove who one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mechanism {
+    /// SCRAM-SHA-256.
+    ScramSha256,
+    /// CRAM-MD5.
+    CramMd5,
+    /// XOAUTH2.
+    Xoauth2,
+    /// PLAIN.
+    Plain,
+    /// LOGIN.
+    Login,
+}
+
+impl Mechanism {
+    /// All of them, the strongest first.
+    pub const ALL: [Self; 5] = [Self::ScramSha256, Self::CramMd5, Self::Xoauth2, Self::Plain, Self::Login];
+
+    /// Its registered name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::CramMd5 => "CRAM-MD5",
+            Self::Xoauth2 => "XOAUTH2",
+            Self::Plain => "PLAIN",
+            Self::Login => "LOGIN",
+        }
+    }
+
+    /// The mechanism of that name, in any case.
+    pub fn parse(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|mechanism| name.eq_ignore_ascii_case(mechanism.name().as_bytes()))
+    }
+
+    /// Whether a server needs a nonce for it.
+    pub fn needs_server_nonce(self) -> bool {
+        matches!(self, Self::ScramSha256 | Self::CramMd5)
+    }
+}
+
+/// Some of the mechanisms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mechanisms(u8);
+
+impl Mechanisms {
+    /// None: no AUTH.
+    pub const NONE: Self = Self(0);
+    /// All of them.
+    pub const ALL: Self = Self(0b1_1111);
+    /// Those that take a name and a password.
+    pub const PASSWORD: Self = Self(0b1_1011);
+
+    /// These and one more.
+    #[must_use]
+    pub const fn with(self, mechanism: Mechanism) -> Self {
+        Self(self.0 | 1 << mechanism as u8)
+    }
+
+    /// These but one.
+    #[must_use]
+    pub const fn without(self, mechanism: Mechanism) -> Self {
+        Self(self.0 & !(1 << mechanism as u8))
+    }
+
+    /// Those that are in both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether it is one of them.
+    pub const fn has(self, mechanism: Mechanism) -> bool {
+        self.0 & (1 << mechanism as u8) != 0
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The strongest of them.
+    pub fn strongest(self) -> Option<Mechanism> {
+        Mechanism::ALL.into_iter().find(|mechanism| self.has(*mechanism))
+    }
+
+    /// Reads the names that follow AUTH in a reply to EHLO; unknown ones are passed over.
+    pub(crate) fn parse(names: &[u8]) -> Self {
+        let names = names.split(|octet| *octet == b' ').filter_map(Mechanism::parse);
+        names.fold(Self::NONE, Self::with)
+    }
+
+    pub(crate) fn render(self) -> String {
+        let all = Mechanism::ALL.into_iter().filter(|mechanism| self.has(*mechanism));
+        all.fold("AUTH".to_owned(), |line, mechanism| line + " " + mechanism.name())
+    }
+}
+
+/// Who to be, and what proves it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The name.
+    pub name: String,
+    /// The password, or for XOAUTH2 the token.
+    pub secret: String,
+    /// What may be used of what is offered; the strongest is.
+    pub mechanisms: Mechanisms,
+}
+
+impl Credentials {
+    /// A name and its password, to be proved by any mechanism that takes one.
+    pub fn new(name: &str, password: &str) -> Self {
+        Self { name: name.to_owned(), secret: password.to_owned(), mechanisms: Mechanisms::PASSWORD }
+    }
+
+    /// Those mechanisms only.
+    #[must_use]
+    pub fn by(self, mechanisms: Mechanisms) -> Self {
+        Self { mechanisms, ..self }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    /// Leaves the secret out: what is printed ends up in logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({:?}, …, {:?})", self.name, self.mechanisms)
+    }
+}
+
+/// What a server knows of somebody, to check a proof by.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Secret {
+    /// The password.
+    Password(String),
+    /// What SCRAM-SHA-256 needs in its place.
+    Keys(scram::Keys),
+    /// Nothing, and any proof will do. SCRAM-SHA-256 cannot work so, for the server too has to prove something.
+    Any,
+}
+
+impl Secret {
+    /// Whether `shown` is this secret: for mechanisms that show it. Takes as long for a wrong one as for a right one.
+    pub fn is(&self, shown: &[u8]) -> bool {
+        match self {
+            Self::Password(password) => same(password.as_bytes(), shown),
+            Self::Keys(keys) => std::str::from_utf8(shown).is_ok_and(|shown| keys.belong_to(shown)),
+            Self::Any => true,
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Password(_) => "Password(…)",
+            Self::Keys(_) => "Keys(…)",
+            Self::Any => "Any",
+        })
+    }
+}
+
+/// Whether two secrets are the same, without telling by the time it takes where they differ.
+pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+    subtle::ConstantTimeEq::ct_eq(one, other).into()
+}
+
+pub(crate) fn encode(octets: &[u8]) -> String {
+    STANDARD.encode(octets)
+}
+
+/// Strict: padded, no blanks, no bits left over.
+pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    STANDARD.decode(text).ok()
+}
+
+/// A name or password made ready to compare (RFC 4013), as SCRAM has it; `None` where it holds what none may hold.
+fn prepared(text: &str) -> Option<std::borrow::Cow<'_, str>> {
+    stringprep::saslprep(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mechanisms_are_rendered_and_read_back_in_order_of_strength() {
+        for bits in 0..32 {
+            let line = Mechanisms(bits).render();
+            assert_eq!(Mechanisms::parse(line.strip_prefix("AUTH").unwrap().as_bytes()), Mechanisms(bits));
+        }
+        assert_eq!(Mechanisms::ALL.render(), "AUTH SCRAM-SHA-256 CRAM-MD5 XOAUTH2 PLAIN LOGIN");
+        assert_eq!(Mechanisms::parse(b"login GSSAPI plain").strongest(), Some(Mechanism::Plain));
+        assert_eq!(Mechanisms::NONE.strongest(), None);
+        assert!(!Mechanisms::PASSWORD.has(Mechanism::Xoauth2) && Mechanisms::PASSWORD.has(Mechanism::Login));
+        assert_eq!(Mechanisms::ALL.without(Mechanism::Xoauth2), Mechanisms::PASSWORD);
+    }
+
+    #[test]
+    fn secrets_are_compared_and_not_printed() {
+        assert!(Secret::Password("pencil".into()).is(b"pencil") && !Secret::Password("pencil".into()).is(b"pencils"));
+        assert!(Secret::Any.is(b""));
+        let keys = Secret::Keys(scram::Keys::derive("pencil", b"salt", 4096).unwrap());
+        assert!(keys.is(b"pencil") && !keys.is(b"pen") && !keys.is(b"\xff"));
+        let printed = format!("{:?} {:?}", Credentials::new("user", "pencil"), Secret::Password("pencil".into()));
+        assert!(!printed.contains("pencil"), "{printed}");
+    }
+
+    #[test]
+    fn base64_is_read_strictly() {
+        assert_eq!(decode(b"AGEAYg==").as_deref(), Some(b"\0a\0b".as_slice()));
+        for text in [b"AGEAYg".as_slice(), b"AGEAYg=", b"AGEA Yg==", b"AGEAYh==", b"====", b"*", b"AGE\xff"] {
+            assert_eq!(decode(text), None, "{}", String::from_utf8_lossy(text));
+        }
+    }
+}

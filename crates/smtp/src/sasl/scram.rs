@@ -1,0 +1,345 @@
+//! SCRAM-SHA-256 (RFC 5802, RFC 7677): both sides prove that they know the password, and neither shows it.
+//!
+//! ```text
+//! client   n,,n=user,r=CLIENT                              client-first
+//! server   r=CLIENTSERVER,s=salt,i=4096                    server-first
+//! client   c=biws,r=CLIENTSERVER,p=proof                   client-final
+//! server   v=signature                                     server-final
+//! ```
+//! Each proof covers all that was said before, the nonces of both sides too.
+use super::{decode, encode, prepared, same};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+type Octets = [u8; 32];
+
+/// The fewest iterations that are taken (RFC 7677 §4): fewer would make guessing cheap for whoever listens.
+pub const FEWEST_ITERATIONS: u32 = 4096;
+/// The most: a server could keep a client computing for ever.
+pub const MOST_ITERATIONS: u32 = 600_000;
+
+/// What a server keeps of a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys {
+    /// The salt.
+    pub salt: Vec<u8>,
+    /// How often the password was hashed.
+    pub iterations: u32,
+    /// StoredKey.
+    pub stored: Octets,
+    /// ServerKey.
+    pub server: Octets,
+}
+
+impl Keys {
+    /// The keys of a password; `None` where the password, the salt or the number of iterations is none that may be.
+    pub fn derive(password: &str, salt: &[u8], iterations: u32) -> Option<Self> {
+        let salted = salted(password, salt, iterations)?;
+        let stored = hash(&mac(&salted, b"Client Key"));
+        Some(Self { salt: salt.to_vec(), iterations, stored, server: mac(&salted, b"Server Key") })
+    }
+
+    /// Whether they are those of that password.
+    pub fn belong_to(&self, password: &str) -> bool {
+        let keys = Self::derive(password, &self.salt, self.iterations);
+        keys.is_some_and(|keys| same(&keys.stored, &self.stored))
+    }
+}
+
+/// SaltedPassword: PBKDF2 with HMAC-SHA-256.
+fn salted(password: &str, salt: &[u8], iterations: u32) -> Option<Octets> {
+    if salt.is_empty() || !(FEWEST_ITERATIONS..=MOST_ITERATIONS).contains(&iterations) {
+        return None;
+    }
+    let password = prepared(password)?;
+    Some(pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(password.as_bytes(), salt, iterations))
+}
+
+fn mac(key: &[u8], text: &[u8]) -> Octets {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes a key of any length");
+    mac.update(text);
+    mac.finalize().into_bytes().into()
+}
+
+fn hash(octets: &[u8]) -> Octets {
+    Sha256::digest(octets).into()
+}
+
+fn xor(one: &Octets, other: &Octets) -> Octets {
+    std::array::from_fn(|at| one[at] ^ other[at])
+}
+
+/// A name as it stands in `n=`: commas and equals signs written otherwise.
+fn escaped(name: &str) -> String {
+    name.replace('=', "=3D").replace(',', "=2C")
+}
+
+fn unescaped(name: &str) -> Option<String> {
+    let mut parts = name.split('=');
+    let mut text = parts.next()?.to_owned();
+    for part in parts {
+        let (octet, rest) = (part.get(..2)?, part.get(2..)?);
+        text.push(match octet {
+            "2C" => ',',
+            "3D" => '=',
+            _ => return None,
+        });
+        text.push_str(rest);
+    }
+    Some(text)
+}
+
+/// The value of the attribute that `part` is, if it is that one.
+fn value(part: Option<&str>, name: char) -> Option<&str> {
+    part?.strip_prefix(name)?.strip_prefix('=')
+}
+
+fn is_nonce(nonce: &str) -> bool {
+    !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
+}
+
+/// The client's side, after its first word.
+#[derive(Clone, Debug)]
+pub(super) struct ClientFirst {
+    bare: String,
+    nonce_bytes: usize,
+}
+
+/// The client's side, after its proof.
+#[derive(Clone, Debug)]
+pub(super) struct ClientFinal {
+    signature: Octets,
+}
+
+impl ClientFirst {
+    /// The client's first word, of that name with that nonce; `None` where the name holds what none may.
+    pub(super) fn new(name: &str, nonce: &str) -> Option<Self> {
+        let name = prepared(name).filter(|name| !name.is_empty() && is_nonce(nonce))?;
+        Some(Self { bare: format!("n={},r={nonce}", escaped(&name)), nonce_bytes: nonce.len() })
+    }
+
+    /// No channel binding, no other name to act as.
+    pub(super) fn message(&self) -> String {
+        format!("n,,{}", self.bare)
+    }
+
+    /// Answers server-first with the proof; `None` where it is none that may be answered.
+    pub(super) fn prove(self, password: &str, server_first: &[u8]) -> Option<(String, ClientFinal)> {
+        let server_first = std::str::from_utf8(server_first).ok()?;
+        let mut parts = server_first.split(',');
+        let nonce = value(parts.next(), 'r')?;
+        let ours = &self.bare[self.bare.len() - self.nonce_bytes..];
+        let is_theirs_too = nonce.strip_prefix(ours).is_some_and(is_nonce);
+        let salt = decode(value(parts.next(), 's')?.as_bytes())?;
+        let iterations = value(parts.next(), 'i')?.parse().ok().filter(|_| is_theirs_too)?;
+        let salted = salted(password, &salt, iterations)?;
+        let client_key = mac(&salted, b"Client Key");
+        let without_proof = format!("c={},r={nonce}", encode(b"n,,"));
+        let all = format!("{},{server_first},{without_proof}", self.bare);
+        let proof = xor(&client_key, &mac(&hash(&client_key), all.as_bytes()));
+        let signature = mac(&mac(&salted, b"Server Key"), all.as_bytes());
+        Some((format!("{without_proof},p={}", encode(&proof)), ClientFinal { signature }))
+    }
+}
+
+impl ClientFinal {
+    /// Whether server-final proves that the server knows the password.
+    pub(super) fn is_proved_by(&self, server_final: &[u8]) -> bool {
+        let signature = server_final.strip_prefix(b"v=").and_then(decode);
+        signature.is_some_and(|signature| same(&signature, &self.signature))
+    }
+}
+
+/// The server's side, after the client's first word.
+#[derive(Clone, Debug)]
+pub(super) struct Hello {
+    pub(super) name: String,
+    /// `n,,`, or what else stood before the client's first word proper.
+    header: String,
+    bare: String,
+    nonce: String,
+}
+
+/// The server's side, after its challenge.
+#[derive(Clone, Debug)]
+pub(super) struct Challenged {
+    hello: Hello,
+    server_first: String,
+    keys: Keys,
+}
+
+impl Hello {
+    /// Reads client-first; `None` where it is none, or wants what is not offered: channel binding, or to act as
+    /// somebody else.
+    pub(super) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
+        let text = std::str::from_utf8(client_first).ok()?;
+        let (binding, rest) = text.split_once(',').filter(|(binding, _)| matches!(*binding, "n" | "y"))?;
+        let (authorization, bare) = rest.split_once(',')?;
+        let mut parts = bare.split(',');
+        let name = unescaped(value(parts.next(), 'n')?).filter(|name| !name.is_empty())?;
+        let nonce = value(parts.next(), 'r').filter(|nonce| is_nonce(nonce))?;
+        let acts_as_self =
+            authorization.is_empty() || value(Some(authorization), 'a').and_then(unescaped).as_ref() == Some(&name);
+        acts_as_self.then(|| Self {
+            header: format!("{binding},{authorization},"),
+            bare: bare.to_owned(),
+            nonce: format!("{nonce}{server_nonce}"),
+            name: prepared(&name).map_or_else(|| name.clone(), std::borrow::Cow::into_owned),
+        })
+    }
+
+    /// server-first.
+    pub(super) fn challenge(self, keys: Keys) -> (String, Challenged) {
+        let server_first = format!("r={},s={},i={}", self.nonce, encode(&keys.salt), keys.iterations);
+        (server_first.clone(), Challenged { hello: self, server_first, keys })
+    }
+}
+
+impl Challenged {
+    /// Reads client-final: server-final where the proof holds.
+    pub(super) fn verify(&self, client_final: &[u8]) -> Verified {
+        self.parse(client_final).map_or(Verified::Malformed, |(without_proof, proof)| {
+            let all = format!("{},{},{without_proof}", self.hello.bare, self.server_first);
+            let client_key = xor(&proof, &mac(&self.keys.stored, all.as_bytes()));
+            if !same(&hash(&client_key), &self.keys.stored) {
+                return Verified::Wrong;
+            }
+            Verified::Right(format!("v={}", encode(&mac(&self.keys.server, all.as_bytes()))))
+        })
+    }
+
+    /// What the proof covers of client-final, and the proof.
+    fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Octets)> {
+        let text = std::str::from_utf8(client_final).ok()?;
+        let (without_proof, proof) = text.rsplit_once(",p=")?;
+        let mut parts = without_proof.split(',');
+        let binding = decode(value(parts.next(), 'c')?.as_bytes())?;
+        let nonce = value(parts.next(), 'r')?;
+        if binding != self.hello.header.as_bytes() || nonce != self.hello.nonce {
+            return None;
+        }
+        Some((without_proof, decode(proof.as_bytes())?.try_into().ok()?))
+    }
+}
+
+/// What a proof was worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verified {
+    /// It holds; server-final.
+    Right(String),
+    /// It does not.
+    Wrong,
+    /// It is none.
+    Malformed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The exchange of RFC 7677 §3.
+    const CLIENT_FIRST: &str = "n,,n=user,r=rOprNGfwEbeRWgbNEkqO";
+    const SERVER_FIRST: &str = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
+    const CLIENT_FINAL: &str =
+        "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+    const SERVER_FINAL: &str = "v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=";
+
+    fn keys() -> Keys {
+        Keys::derive("pencil", &decode(b"W22ZaJ0SNY7soEsUEjb6gQ==").unwrap(), 4096).unwrap()
+    }
+
+    fn challenged() -> Challenged {
+        let hello = Hello::parse(CLIENT_FIRST.as_bytes(), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0").unwrap();
+        let (server_first, challenged) = hello.challenge(keys());
+        assert_eq!(server_first, SERVER_FIRST);
+        challenged
+    }
+
+    #[test]
+    fn the_client_says_what_rfc_7677_says() {
+        let first = ClientFirst::new("user", "rOprNGfwEbeRWgbNEkqO").unwrap();
+        assert_eq!(first.message(), CLIENT_FIRST);
+        let (message, last) = first.prove("pencil", SERVER_FIRST.as_bytes()).unwrap();
+        assert_eq!(message, CLIENT_FINAL);
+        assert!(last.is_proved_by(SERVER_FINAL.as_bytes()));
+        for lie in ["", "v=", "v=AAAA", "e=other-error", &SERVER_FINAL.replace('6', "7")] {
+            assert!(!last.is_proved_by(lie.as_bytes()), "{lie}");
+        }
+    }
+
+    #[test]
+    fn the_server_says_what_rfc_7677_says() {
+        let challenged = challenged();
+        assert_eq!(challenged.verify(CLIENT_FINAL.as_bytes()), Verified::Right(SERVER_FINAL.to_owned()));
+        assert_eq!(challenged.verify(CLIENT_FINAL.replace("dHzb", "dHzc").as_bytes()), Verified::Wrong);
+        for malformed in [
+            "",
+            "c=biws",
+            &CLIENT_FINAL.replace("biws", "eSws"),
+            &CLIENT_FINAL.replace("k0,", "k1,"),
+            &CLIENT_FINAL.replace("VQ=", "VQ"),
+            &CLIENT_FINAL.replace("p=dHzb", "p="),
+        ] {
+            assert_eq!(challenged.verify(malformed.as_bytes()), Verified::Malformed, "{malformed}");
+        }
+    }
+
+    #[test]
+    fn a_client_answers_no_challenge_that_lies() {
+        let rows = [
+            SERVER_FIRST.replace("r=rOpr", "r=xOpr"),
+            SERVER_FIRST.replace("%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0", ""),
+            SERVER_FIRST.replace("i=4096", "i=4095"),
+            SERVER_FIRST.replace("i=4096", "i=4294967295"),
+            SERVER_FIRST.replace("i=4096", "i=600001"),
+            SERVER_FIRST.replace("i=4096", "i=-1"),
+            SERVER_FIRST.replace("s=W22ZaJ0SNY7soEsUEjb6gQ==", "s="),
+            SERVER_FIRST.replace("s=W22Z", "s=W2 2Z"),
+            format!("m=ext,{SERVER_FIRST}"),
+            String::new(),
+        ];
+        for challenge in rows {
+            let first = ClientFirst::new("user", "rOprNGfwEbeRWgbNEkqO").unwrap();
+            assert!(first.prove("pencil", challenge.as_bytes()).is_none(), "{challenge}");
+        }
+    }
+
+    #[test]
+    fn a_server_takes_no_first_word_that_wants_what_is_not_offered() {
+        for first in [
+            "",
+            "n,,",
+            "p=tls-unique,,n=user,r=x",
+            "n,a=admin,n=user,r=x",
+            "n,,m=ext,n=user,r=x",
+            "n,,n=,r=x",
+            "n,,n=us=er,r=x",
+            "n,,n=user,r=",
+            "n,,n=user,r=a\u{1}",
+            "n,,r=x,n=user",
+        ] {
+            assert!(Hello::parse(first.as_bytes(), "s").is_none(), "{first}");
+        }
+        assert_eq!(Hello::parse(b"y,a=user,n=user,r=x", "s").unwrap().name, "user");
+        assert_eq!(Hello::parse(b"n,,n=a=2Cb=3Dc,r=x", "s").unwrap().name, "a,b=c");
+        assert!(Hello::parse(b"n,,n=\xff,r=x", "s").is_none());
+    }
+
+    #[test]
+    fn a_name_is_escaped_and_read_back() {
+        let first = ClientFirst::new("a,b=c", "x").unwrap();
+        assert_eq!(first.message(), "n,,n=a=2Cb=3Dc,r=x");
+        assert_eq!(Hello::parse(first.message().as_bytes(), "s").unwrap().name, "a,b=c");
+        assert!(ClientFirst::new("a\u{7}", "x").is_none() && ClientFirst::new("", "x").is_none());
+        assert!(ClientFirst::new("a", "x,y").is_none());
+    }
+
+    #[test]
+    fn keys_want_salt_and_iterations() {
+        assert!(Keys::derive("pencil", b"", 4096).is_none() && Keys::derive("pencil", b"salt", 1).is_none());
+        assert!(keys().belong_to("pencil") && !keys().belong_to("pencil2"));
+        // RFC 4013: U+00AA is prepared to "a", and a soft hyphen to nothing.
+        assert_eq!(Keys::derive("\u{aa}", b"salt", 4096), Keys::derive("a", b"salt", 4096));
+        assert_eq!(Keys::derive("I\u{ad}X", b"salt", 4096), Keys::derive("IX", b"salt", 4096));
+    }
+}

@@ -1,0 +1,335 @@
+//! XCLIENT: a proxy tells a server who the client behind it is (Postfix, XCLIENT_README).
+use crate::limits::COMMAND_LINE_BYTES;
+use crate::xtext::{self, Xtext};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// What can be told of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Attribute {
+    /// NAME: its host name.
+    Name,
+    /// ADDR: its address.
+    Address,
+    /// PORT: its port.
+    Port,
+    /// PROTO: SMTP or ESMTP.
+    Protocol,
+    /// HELO: the name it gave itself.
+    Helo,
+    /// LOGIN: the name it is logged in by.
+    Login,
+    /// DESTADDR: the address it connected to.
+    DestinationAddress,
+    /// DESTPORT: the port it connected to.
+    DestinationPort,
+}
+
+impl Attribute {
+    /// All of them, in the order they are offered.
+    pub const ALL: [Self; 8] = [
+        Self::Name,
+        Self::Address,
+        Self::Port,
+        Self::Protocol,
+        Self::Helo,
+        Self::Login,
+        Self::DestinationAddress,
+        Self::DestinationPort,
+    ];
+
+    /// Its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Name => "NAME",
+            Self::Address => "ADDR",
+            Self::Port => "PORT",
+            Self::Protocol => "PROTO",
+            Self::Helo => "HELO",
+            Self::Login => "LOGIN",
+            Self::DestinationAddress => "DESTADDR",
+            Self::DestinationPort => "DESTPORT",
+        }
+    }
+
+    fn parse(name: &[u8]) -> Option<Self> {
+        Self::ALL.into_iter().find(|attribute| name.eq_ignore_ascii_case(attribute.name().as_bytes()))
+    }
+
+    /// Whether the value is one that this attribute may have.
+    fn takes(self, value: &[u8]) -> bool {
+        match self {
+            Self::Address | Self::DestinationAddress => address(value).is_some(),
+            Self::Port | Self::DestinationPort => port(value).is_some(),
+            Self::Protocol => value.eq_ignore_ascii_case(b"SMTP") || value.eq_ignore_ascii_case(b"ESMTP"),
+            Self::Name | Self::Helo => !value.is_empty() && value.iter().all(u8::is_ascii_graphic),
+            Self::Login => !value.is_empty() && !value.iter().any(u8::is_ascii_control),
+        }
+    }
+}
+
+/// Some of the attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes(u8);
+
+impl Attributes {
+    /// None of them: no XCLIENT.
+    pub const NONE: Self = Self(0);
+    /// All of them.
+    pub const ALL: Self = Self(u8::MAX);
+
+    /// These and one more.
+    #[must_use]
+    pub fn with(self, attribute: Attribute) -> Self {
+        Self(self.0 | 1 << attribute as u8)
+    }
+
+    /// Whether it is one of them.
+    pub fn has(self, attribute: Attribute) -> bool {
+        self.0 & (1 << attribute as u8) != 0
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Reads the names that follow XCLIENT in a reply to EHLO; unknown ones are passed over.
+    pub(crate) fn parse(names: &[u8]) -> Self {
+        let names = names.split(|octet| *octet == b' ').filter_map(Attribute::parse);
+        names.fold(Self::NONE, Self::with)
+    }
+
+    pub(crate) fn render(self) -> String {
+        let names = Attribute::ALL.into_iter().filter(|attribute| self.has(*attribute));
+        names.fold("XCLIENT".to_owned(), |line, attribute| line + " " + attribute.name())
+    }
+}
+
+/// What is told of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told<'a> {
+    /// This; [`Xtext::decode`] gives what it stands for.
+    Value(Xtext<'a>),
+    /// It is not known.
+    Unavailable,
+    /// It could not be found out just now.
+    TemporarilyUnavailable,
+}
+
+impl<'a> Told<'a> {
+    fn parse(value: &'a [u8]) -> Option<Self> {
+        match value {
+            _ if value.eq_ignore_ascii_case(b"[UNAVAILABLE]") => Some(Self::Unavailable),
+            _ if value.eq_ignore_ascii_case(b"[TEMPUNAVAIL]") => Some(Self::TemporarilyUnavailable),
+            _ => Xtext::parse(value).map(Self::Value),
+        }
+    }
+}
+
+/// The arguments of XCLIENT, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xclient<'a> {
+    arguments: &'a [u8],
+}
+
+impl<'a> Xclient<'a> {
+    /// Reads the arguments of XCLIENT; at least one, each once, each with a value it may have.
+    pub(crate) fn parse(arguments: &'a [u8]) -> Option<Self> {
+        let mut seen = Attributes::NONE;
+        for word in words(arguments) {
+            let (attribute, told) = pair(word)?;
+            let fits = match told {
+                Told::Value(value) => attribute.takes(&value.decode()),
+                Told::Unavailable | Told::TemporarilyUnavailable => true,
+            };
+            if !fits || seen.has(attribute) {
+                return None;
+            }
+            seen = seen.with(attribute);
+        }
+        (!seen.is_empty()).then_some(Self { arguments })
+    }
+
+    /// What was told, in its order.
+    pub fn attributes(&self) -> impl Iterator<Item = (Attribute, Told<'a>)> + use<'a> {
+        words(self.arguments).filter_map(pair)
+    }
+
+    /// What was told of one attribute.
+    pub fn told(&self, wanted: Attribute) -> Option<Told<'a>> {
+        self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, told)| told)
+    }
+
+    /// The client's address, where it was told.
+    pub fn address(&self) -> Option<IpAddr> {
+        match self.told(Attribute::Address)? {
+            Told::Value(value) => address(&value.decode()),
+            Told::Unavailable | Told::TemporarilyUnavailable => None,
+        }
+    }
+
+    /// Whether the client is said to be logged in.
+    pub(crate) fn is_logged_in(&self) -> bool {
+        matches!(self.told(Attribute::Login), Some(Told::Value(_)))
+    }
+}
+
+fn words(arguments: &[u8]) -> impl Iterator<Item = &[u8]> {
+    arguments.split(|octet| *octet == b' ').filter(|word| !word.is_empty())
+}
+
+fn pair(word: &[u8]) -> Option<(Attribute, Told<'_>)> {
+    let at = memchr::memchr(b'=', word)?;
+    Some((Attribute::parse(&word[..at])?, Told::parse(&word[at + 1..])?))
+}
+
+/// `127.0.0.1`, or `IPV6:::1`.
+fn address(value: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(value).ok()?;
+    match text.get(..5) {
+        Some(prefix) if prefix.eq_ignore_ascii_case("IPV6:") => text[5..].parse::<Ipv6Addr>().ok().map(IpAddr::V6),
+        _ => text.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
+    }
+}
+
+fn port(value: &[u8]) -> Option<u16> {
+    let digits = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|octet| octet.is_ascii_digit()))?;
+    digits.parse().ok()
+}
+
+/// What a client tells of another with XCLIENT.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Introduction {
+    told: Vec<(Attribute, String)>,
+}
+
+/// What cannot be told with XCLIENT.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("XCLIENT cannot tell {} to be {value:?}", .attribute.name())]
+pub struct CannotTell {
+    attribute: Attribute,
+    value: String,
+}
+
+impl Introduction {
+    /// Tells that much more. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are values of any attribute; an IPv6 address is
+    /// written `IPV6:::1`.
+    ///
+    /// # Errors
+    /// [`CannotTell`] where it is not a value of that attribute, or one has been told already.
+    pub fn telling(mut self, attribute: Attribute, value: &str) -> Result<Self, CannotTell> {
+        let rendered = match Told::parse(value.as_bytes()) {
+            Some(Told::Unavailable | Told::TemporarilyUnavailable) => value.to_owned(),
+            _ => xtext::encode(value.as_bytes()),
+        };
+        let word = format!("{}={rendered}", attribute.name());
+        let is_new = self.told.iter().all(|(told, _)| *told != attribute);
+        if !is_new
+            || Xclient::parse(word.as_bytes()).is_none()
+            || "XCLIENT \r\n".len() + word.len() > COMMAND_LINE_BYTES
+        {
+            return Err(CannotTell { attribute, value: value.to_owned() });
+        }
+        self.told.push((attribute, word));
+        Ok(self)
+    }
+
+    /// The command lines that tell as much of it as the peer takes; each within the length of a command.
+    pub(crate) fn lines(&self, offered: Attributes) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::new();
+        for (_, word) in self.told.iter().filter(|(attribute, _)| offered.has(*attribute)) {
+            match lines.last_mut() {
+                Some(line) if line.len() + 1 + word.len() + 2 <= COMMAND_LINE_BYTES => *line += &format!(" {word}"),
+                _ => lines.push(format!("XCLIENT {word}")),
+            }
+        }
+        lines.iter_mut().for_each(|line| line.push_str("\r\n"));
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_of_arguments() {
+        let good: [&[u8]; 9] = [
+            b"NAME=spike.porcupine.org ADDR=168.100.189.2",
+            b"name=[UNAVAILABLE] addr=[tempunavail]",
+            b"ADDR=IPV6:::1 PORT=65535 DESTADDR=127.0.0.1 DESTPORT=25",
+            b"ADDR=ipv6:2001:db8::1",
+            b"PROTO=ESMTP HELO=a+2Bb",
+            b"LOGIN=j+20doe",
+            b"PORT=0",
+            b"  NAME=a   ADDR=127.0.0.1 ",
+            b"HELO=[127.0.0.1]",
+        ];
+        for arguments in good {
+            assert!(Xclient::parse(arguments).is_some(), "{}", String::from_utf8_lossy(arguments));
+        }
+        let bad: [&[u8]; 18] = [
+            b"",
+            b" ",
+            b"NAME",
+            b"NAME=",
+            b"NAME=a NAME=b",
+            b"SHOE=42",
+            b"ADDR=spike",
+            b"ADDR=1.2.3",
+            b"ADDR=::1",
+            b"ADDR=IPV6:1.2.3.4",
+            b"ADDR=01.2.3.4",
+            b"PORT=65536",
+            b"PORT=+1",
+            b"PORT=-1",
+            b"PROTO=HTTP",
+            b"HELO=a+20b",
+            b"NAME=a+0Db",
+            b"LOGIN=a+00b",
+        ];
+        for arguments in bad {
+            assert!(Xclient::parse(arguments).is_none(), "{}", String::from_utf8_lossy(arguments));
+        }
+    }
+
+    #[test]
+    fn what_was_told_is_told_on() {
+        let xclient = Xclient::parse(b"ADDR=IPV6:::1 LOGIN=a+2Bb NAME=[UNAVAILABLE]").unwrap();
+        assert_eq!(xclient.address(), Some("::1".parse().unwrap()));
+        assert_eq!(xclient.told(Attribute::Name), Some(Told::Unavailable));
+        assert_eq!(xclient.told(Attribute::Port), None);
+        let Some(Told::Value(login)) = xclient.told(Attribute::Login) else { panic!("LOGIN was told") };
+        assert_eq!(login.decode().as_ref(), b"a+b");
+        assert!(xclient.is_logged_in());
+        assert_eq!(xclient.attributes().count(), 3);
+    }
+
+    #[test]
+    fn a_client_tells_what_the_peer_takes_in_lines_of_512_octets() {
+        let introduction = Introduction::default()
+            .telling(Attribute::Name, &"n".repeat(250))
+            .and_then(|it| it.telling(Attribute::Helo, &"h".repeat(250)))
+            .and_then(|it| it.telling(Attribute::Login, "a b+c"))
+            .and_then(|it| it.telling(Attribute::Address, "[UNAVAILABLE]"))
+            .unwrap();
+        let lines = introduction.lines(Attributes::ALL);
+        assert_eq!(lines.len(), 2);
+        assert!(lines.iter().all(|line| line.len() <= COMMAND_LINE_BYTES && line.ends_with("\r\n")));
+        assert!(lines[1].ends_with(" LOGIN=a+20b+2Bc ADDR=[UNAVAILABLE]\r\n"), "{lines:?}");
+        assert_eq!(introduction.lines(Attributes::NONE.with(Attribute::Address)), ["XCLIENT ADDR=[UNAVAILABLE]\r\n"]);
+        assert!(introduction.lines(Attributes::NONE).is_empty());
+        assert!(introduction.clone().telling(Attribute::Login, "again").is_err());
+        assert!(introduction.telling(Attribute::Port, "x").is_err());
+        assert!(Introduction::default().telling(Attribute::Name, "a\r\nQUIT").is_err());
+        assert!(Introduction::default().telling(Attribute::Login, &"+".repeat(200)).is_err());
+    }
+
+    #[test]
+    fn attributes_are_rendered_and_read_back() {
+        for bits in 0..=u8::MAX {
+            let line = Attributes(bits).render();
+            assert_eq!(Attributes::parse(line.strip_prefix("XCLIENT").unwrap().as_bytes()), Attributes(bits));
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `mailrun install-links`: the older tools' names as symbolic links to this program.
+use crate::personality;
+use anyhow::{Context, Result};
+use clap::Args;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Make smtp-source, smtp-sink and go-smtp-source in DIR links to this program, which then behaves as they do.
+#[derive(Debug, Args)]
+pub(super) struct Typed {
+    /// Where: a directory that comes before the older tools' own in PATH.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+impl Typed {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let program = std::env::current_exe().context("this program's own path is unknown")?;
+        fs::create_dir_all(&self.directory).with_context(|| format!("cannot make {}", self.directory.display()))?;
+        for name in personality::NAMES {
+            let link = self.directory.join(name);
+            make(&program, &link)?;
+            // Nobody reads it: nobody misses it.
+            let _ = writeln!(io::stdout(), "{} -> {}", link.display(), program.display());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Makes or renews a link. What is there and is no link stays: it may be the older tool itself.
+fn make(program: &Path, link: &Path) -> Result<()> {
+    match fs::symlink_metadata(link) {
+        Ok(old) if old.is_symlink() => {
+            fs::remove_file(link).with_context(|| format!("cannot renew {}", link.display()))?
+        }
+        Ok(_) => anyhow::bail!("{} is there and is no link: it stays as it is", link.display()),
+        Err(_) => {}
+    }
+    symlink(program, link).with_context(|| format!("cannot make {}", link.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_made_and_renewed_and_files_stay() {
+        let place = tempfile::tempdir().unwrap();
+        let link = place.path().join("smtp-source");
+        make(Path::new("/old"), &link).unwrap();
+        make(Path::new("/new"), &link).unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("/new"));
+        let file = place.path().join("smtp-sink");
+        fs::write(&file, "tool").unwrap();
+        assert!(make(Path::new("/new"), &file).unwrap_err().to_string().contains("stays as it is"));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "tool");
+    }
+}

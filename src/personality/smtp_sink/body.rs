@@ -1,0 +1,105 @@
+//! The end of a message: `<CRLF>.<CRLF>` and nothing else, looked for over whole blocks.
+use memchr::memmem::Finder;
+use std::sync::LazyLock;
+
+const END: &[u8; 5] = b"\r\n.\r\n";
+
+/// Built once: it chooses its vector code by what the processor has.
+static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
+
+/// How much of the end the message has come to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndOfData {
+    matched: usize,
+}
+
+impl EndOfData {
+    /// At the start of a message, which counts as the start of a line.
+    pub(super) fn new() -> Self {
+        Self { matched: 2 }
+    }
+
+    /// The length of the message's last piece, its end included, where `block` has it.
+    pub(super) fn find(&mut self, block: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        // What the last block began is settled octet by octet: a few of them.
+        while self.matched > 0 {
+            if self.passes(*block.get(at)?) {
+                return Some(at + 1);
+            }
+            at += 1;
+        }
+        let rest = &block[at..];
+        if let Some(found) = FINDER.find(rest) {
+            return Some(at + found + END.len());
+        }
+        let tail = rest.len().saturating_sub(END.len() - 1);
+        for octet in &rest[tail..] {
+            self.passes(*octet);
+        }
+        None
+    }
+
+    /// Takes one octet; true at the end. What breaks a match can only begin a new one with CR.
+    fn passes(&mut self, octet: u8) -> bool {
+        self.matched = if octet == END[self.matched] { self.matched + 1 } else { usize::from(octet == b'\r') };
+        self.matched == END.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn find(blocks: &[&[u8]]) -> Option<usize> {
+        let mut end = EndOfData::new();
+        let mut before = 0;
+        for block in blocks {
+            if let Some(length) = end.find(block) {
+                return Some(before + length);
+            }
+            before += block.len();
+        }
+        None
+    }
+
+    #[test]
+    fn a_table_of_messages_ends_the_same_however_it_is_cut() {
+        let rows: [(&[u8], Option<usize>); 12] = [
+            (b".\r\n", Some(3)),
+            (b"a\r\n.\r\n", Some(6)),
+            (b"a\r\n.\r\nQUIT\r\n", Some(6)),
+            (b"\r\n.\r\n", Some(5)),
+            (b"a\r\r\n.\r\n", Some(7)),
+            (b"a\r\n.\r\r\n.\r\n", Some(10)),
+            (b"a\r\n\r\n.\r\n", Some(8)),
+            (b"a\n.\n", None),
+            (b"a\n.\r\n", None),
+            (b"a\r\n.\n", None),
+            (b"a\r\n..\r\n", None),
+            (b"a\r\n.\r\r\n", None),
+        ];
+        for (bytes, expected) in rows {
+            assert_eq!(find(&[bytes]), expected, "{}", bytes.escape_ascii());
+            assert_eq!(find(&bytes.chunks(1).collect::<Vec<_>>()), expected, "{}", bytes.escape_ascii());
+            if expected.is_some() {
+                assert_eq!(find(&[&[bytes, b"\r\n.\r\n".as_slice()].concat()]), expected);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_search_for_the_five_octets(
+            bytes in proptest::collection::vec(proptest::sample::select(b"\r\n.x".to_vec()), 0..40),
+            one in 0usize..40,
+            two in 0usize..40,
+        ) {
+            let whole = [b"\r\n".as_slice(), &bytes].concat();
+            let expected = memchr::memmem::find(&whole, END).map(|at| at + 3);
+            let (one, two) = (one.min(two).min(bytes.len()), one.max(two).min(bytes.len()));
+            prop_assert_eq!(find(&[&bytes[..one], &bytes[one..two], &bytes[two..]]), expected);
+        }
+    }
+}

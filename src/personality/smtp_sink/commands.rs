@@ -1,0 +1,169 @@
+//! The commands that smtp-sink knows, and what it is told to do wrong at each: hang up, reject, delay, log.
+use std::ops::{Index, IndexMut};
+
+/// A command, as `-f -q -Q -r -s -W` name them. `Connect` is the client's arrival, `Dot` the end of the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Command {
+    Connect,
+    Helo,
+    Ehlo,
+    Lhlo,
+    Xclient,
+    Xforward,
+    Auth,
+    Mail,
+    Rcpt,
+    Data,
+    Dot,
+    Rset,
+    Noop,
+    Vrfy,
+    Quit,
+}
+
+/// How many there are.
+const COUNT: usize = 15;
+/// The longest of their names.
+const LONGEST: usize = 8;
+
+impl Command {
+    /// The command of that name, in whatever case.
+    pub(super) fn named(word: &[u8]) -> Option<Self> {
+        let mut name = [0; LONGEST];
+        let name = name.get_mut(..word.len())?;
+        name.copy_from_slice(word);
+        name.make_ascii_lowercase();
+        Some(match &*name {
+            b"mail" => Self::Mail,
+            b"rcpt" => Self::Rcpt,
+            b"data" => Self::Data,
+            b"quit" => Self::Quit,
+            b"helo" => Self::Helo,
+            b"ehlo" => Self::Ehlo,
+            b"lhlo" => Self::Lhlo,
+            b"rset" => Self::Rset,
+            b"noop" => Self::Noop,
+            b"vrfy" => Self::Vrfy,
+            b"auth" => Self::Auth,
+            b"." => Self::Dot,
+            b"connect" => Self::Connect,
+            b"xclient" => Self::Xclient,
+            b"xforward" => Self::Xforward,
+            _ => return None,
+        })
+    }
+}
+
+/// Which error a command is rejected with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reject {
+    /// 4xx.
+    Soft,
+    /// 5xx.
+    Hard,
+}
+
+/// How long a reply is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Delay {
+    pub(super) seconds: u32,
+    /// In a hundred: while the dice says less, another `seconds` is added, from none on. 0 waits `seconds` always.
+    pub(super) odds: u32,
+}
+
+/// What is done at a command besides answering it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) is_enabled: bool,
+    pub(super) is_logged: bool,
+    pub(super) hangs_up: bool,
+    pub(super) says_goodbye: bool,
+    pub(super) rejects_hard: bool,
+    pub(super) rejects_soft: bool,
+    pub(super) delay: Option<Delay>,
+}
+
+impl Rule {
+    /// Whether there is nothing to do but to answer.
+    pub(super) fn is_plain(&self) -> bool {
+        !(self.is_logged || self.hangs_up || self.says_goodbye || self.rejects().is_some() || self.delay.is_some())
+    }
+
+    /// The error, hard over soft.
+    pub(super) fn rejects(&self) -> Option<Reject> {
+        let hard = self.rejects_hard.then_some(Reject::Hard);
+        hard.or(self.rejects_soft.then_some(Reject::Soft))
+    }
+}
+
+/// A rule for each command.
+#[derive(Clone, Debug)]
+pub(super) struct Rules([Rule; COUNT]);
+
+impl Default for Rules {
+    /// All are enabled but the greetings, which depend on the dialect that is spoken; CONNECT is no word that a client
+    /// can say.
+    fn default() -> Self {
+        let mut rules = Self([Rule { is_enabled: true, ..Rule::default() }; COUNT]);
+        for command in [Command::Connect, Command::Helo, Command::Ehlo, Command::Lhlo] {
+            rules[command].is_enabled = false;
+        }
+        rules
+    }
+}
+
+impl Index<Command> for Rules {
+    type Output = Rule;
+
+    fn index(&self, command: Command) -> &Rule {
+        &self.0[command as usize]
+    }
+}
+
+impl IndexMut<Command> for Rules {
+    fn index_mut(&mut self, command: Command) -> &mut Rule {
+        &mut self.0[command as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NAMES: [&str; COUNT] = [
+        "connect", "helo", "ehlo", "lhlo", "xclient", "xforward", "auth", "mail", "rcpt", "data", ".", "rset", "noop",
+        "vrfy", "quit",
+    ];
+
+    #[test]
+    fn every_name_is_known_in_any_case_and_has_its_own_rule() {
+        let mut rules = Rules::default();
+        for (place, name) in NAMES.iter().enumerate() {
+            let command = Command::named(name.as_bytes()).unwrap();
+            assert_eq!(Command::named(name.to_uppercase().as_bytes()), Some(command));
+            assert_eq!(command as usize, place);
+            rules[command].is_logged = true;
+        }
+        assert!(rules.0.iter().all(|rule| rule.is_logged && !rule.is_plain()));
+        for word in ["", "mai", "mail ", "xforwardx", "..", "starttls", "verylongword"] {
+            assert_eq!(Command::named(word.as_bytes()), None, "{word}");
+        }
+    }
+
+    #[test]
+    fn hard_wins_over_soft() {
+        let rule = |rejects_hard, rejects_soft| Rule { rejects_hard, rejects_soft, ..Rule::default() };
+        assert_eq!(rule(true, true).rejects(), Some(Reject::Hard));
+        assert_eq!(rule(false, true).rejects(), Some(Reject::Soft));
+        assert!(rule(false, false).is_plain());
+    }
+
+    proptest! {
+        #[test]
+        fn only_the_names_are_known(word in proptest::collection::vec(any::<u8>(), 0..12)) {
+            let lower = String::from_utf8_lossy(&word).to_ascii_lowercase();
+            prop_assert_eq!(Command::named(&word).is_some(), NAMES.contains(&lower.as_str()));
+        }
+    }
+}

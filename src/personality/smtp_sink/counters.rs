@@ -1,0 +1,94 @@
+//! What is counted: sessions that ended, QUITs, messages; and the running counter of `-c`.
+use super::options::Settings;
+use std::io::{self, Write};
+
+/// The counts.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    sessions: u64,
+    quits: u64,
+    messages: u64,
+    quits_wanted: Option<u64>,
+    messages_wanted: Option<u64>,
+    is_shown: bool,
+    /// What is to be printed.
+    text: Vec<u8>,
+}
+
+impl Counters {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            quits_wanted: settings.quits_wanted,
+            messages_wanted: settings.messages_wanted,
+            is_shown: settings.shows_counters,
+            ..Self::default()
+        }
+    }
+
+    /// QUIT was granted.
+    pub(super) fn count_quit(&mut self) {
+        self.quits += 1;
+    }
+
+    /// A message is complete.
+    pub(super) fn count_message(&mut self) {
+        self.messages += 1;
+        self.show();
+    }
+
+    /// A session has ended.
+    pub(super) fn count_session(&mut self) {
+        self.sessions += 1;
+        self.show();
+    }
+
+    /// Whether there have been as many QUITs as `-n` says.
+    pub(super) fn has_quits(&self) -> bool {
+        self.quits_wanted.is_some_and(|wanted| self.quits >= wanted)
+    }
+
+    /// Whether there have been as many messages as `-M` says.
+    pub(super) fn has_messages(&self) -> bool {
+        self.messages_wanted.is_some_and(|wanted| self.messages >= wanted)
+    }
+
+    fn show(&mut self) {
+        if self.is_shown {
+            let Self { sessions, quits, messages, text, .. } = self;
+            text.extend_from_slice(format!("sess={sessions} quit={quits} mesg={messages}\r").as_bytes());
+        }
+    }
+
+    /// Prints what has been counted since: once a turn, before the client hears of it.
+    pub(super) fn print(&mut self) {
+        if !self.text.is_empty() {
+            self.print_to(&mut io::stdout().lock());
+        }
+    }
+
+    fn print_to(&mut self, out: &mut impl Write) {
+        // A closed standard output is no reason to refuse mail.
+        let _ = out.write_all(&self.text).and_then(|()| out.flush());
+        self.text.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counter_runs_and_the_limits_are_told() {
+        let mut counters =
+            Counters { is_shown: true, quits_wanted: Some(2), messages_wanted: Some(1), ..Counters::default() };
+        assert!(!counters.has_messages() && !counters.has_quits());
+        counters.count_message();
+        counters.count_quit();
+        counters.count_session();
+        counters.count_quit();
+        let mut out = Vec::new();
+        counters.print_to(&mut out);
+        assert_eq!(out, b"sess=0 quit=0 mesg=1\rsess=1 quit=1 mesg=1\r");
+        assert!(counters.has_messages() && counters.has_quits() && counters.text.is_empty());
+    }
+}

@@ -1,0 +1,70 @@
+//! The dice of `-W command:delay:odds`: the C library's rand(3) as glibc documents it, so that the same command line
+//! waits for the same times as the original, run for run.
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+/// How far back the next number looks.
+const FAR: usize = 31;
+const NEAR: usize = 3;
+/// Numbers that are thrown away after seeding.
+const WARM_UP: usize = 310;
+
+/// An additive feedback generator: each number is the sum of the one 3 and the one 31 before it, its lowest bit
+/// dropped.
+#[derive(Debug)]
+pub(super) struct Dice(RefCell<VecDeque<u32>>);
+
+impl Dice {
+    /// Seeded; a program that seeds nothing has seed 1.
+    pub(super) fn new(seed: u32) -> Self {
+        let mut word = i64::from(seed.max(1) as i32);
+        let mut words = VecDeque::from([word as u32]);
+        for _ in 1..FAR {
+            // Park and Miller's generator, kept positive.
+            word = word * 16807 % 2_147_483_647;
+            word += if word < 0 { 2_147_483_647 } else { 0 };
+            words.push_back(word as u32);
+        }
+        // The feedback begins with the numbers 3 places on: the first three of it repeat the first three.
+        words.rotate_left(NEAR);
+        let dice = Self(RefCell::new(words));
+        for _ in 0..WARM_UP {
+            dice.number();
+        }
+        dice
+    }
+
+    /// The next of rand(3)'s numbers, 31 bits.
+    fn number(&self) -> u32 {
+        let mut words = self.0.borrow_mut();
+        let far = words.pop_front().unwrap_or_default();
+        let sum = far.wrapping_add(words[FAR - 1 - NEAR]);
+        words.push_back(sum);
+        sum >> 1
+    }
+
+    /// A number of 0 to 99.
+    pub(super) fn roll(&self) -> u32 {
+        ((u64::from(self.number()) * 100) >> 31) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_an_unseeded_c_program() {
+        let dice = Dice::new(1);
+        let numbers: Vec<u32> = (0..6).map(|_| dice.number()).collect();
+        assert_eq!(numbers, [1_804_289_383, 846_930_886, 1_681_692_777, 1_714_636_915, 1_957_747_793, 424_238_335]);
+    }
+
+    #[test]
+    fn the_dice_is_fair_enough() {
+        let dice = Dice::new(77);
+        let mut seen = [0; 100];
+        (0..100_000).for_each(|_| seen[dice.roll() as usize] += 1);
+        assert!(seen.iter().all(|count| (800..1200).contains(count)), "{seen:?}");
+    }
+}

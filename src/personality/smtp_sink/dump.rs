@@ -1,0 +1,418 @@
+//! `-d`, `-D`, `-S`: messages kept in files, in smtp-sink's format.
+//!
+//! ```text
+//! MAIL ──▶ file opened, client, envelope ── DATA ──▶ Received: ── message without CR ── CRLF.CRLF ──▶ closed
+//!                                             └─ anything else ends the transaction: the file is deleted
+//! ```
+use super::commands::Command;
+use super::options::{Keeping, Settings};
+use super::template::expand;
+use super::voice::{printable, reason};
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufWriter, ErrorKind, Seek, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use std::rc::Rc;
+
+const FILE_MODE: u32 = 0o644;
+const DIRECTORY_MODE: u32 = 0o755;
+/// Names that are tried before giving up.
+const TRIES: u32 = 100;
+/// What a message of `-D` may take in memory; a longer one goes to a file without a name.
+const MEMORY_BYTES: usize = 64 * 1024;
+
+/// What could not be done with a file: the program ends, as its manual has no answer for it.
+#[derive(Debug, thiserror::Error)]
+#[error("{act} {path}: {}", reason(.source))]
+pub(super) struct DiskError {
+    act: &'static str,
+    path: String,
+    source: io::Error,
+}
+
+fn failed(act: &'static str, path: &str) -> impl FnOnce(io::Error) -> DiskError {
+    move |source| DiskError { act, path: path.to_owned(), source }
+}
+
+/// What all dumps of a run have in common.
+#[derive(Debug)]
+pub(super) struct Archive {
+    settings: Rc<Settings>,
+    zone: TimeZone,
+}
+
+impl Archive {
+    pub(super) fn new(settings: Rc<Settings>, zone: TimeZone) -> Self {
+        Self { settings, zone }
+    }
+}
+
+/// What a session keeps.
+#[derive(Debug)]
+pub(super) struct Capture {
+    archive: Option<Rc<Archive>>,
+    client: Option<SocketAddr>,
+    protocol: &'static str,
+    greeting: Option<String>,
+    open: Option<Box<Dump>>,
+}
+
+/// A message that is being kept.
+#[derive(Debug)]
+struct Dump {
+    path: String,
+    id: u32,
+    began: Zoned,
+    sheet: Sheet,
+    text: LocalText,
+}
+
+/// Where it is until it is complete.
+#[derive(Debug)]
+enum Sheet {
+    /// Its own file.
+    Named(BufWriter<File>),
+    /// For the file that all share.
+    Loose { memory: Vec<u8>, overflow: Option<File> },
+}
+
+impl Capture {
+    pub(super) fn new(archive: Option<Rc<Archive>>, client: Option<SocketAddr>) -> Self {
+        let is_lmtp = archive.as_ref().is_some_and(|archive| archive.settings.is_lmtp);
+        Self { archive, client, protocol: if is_lmtp { "LMTP" } else { "SMTP" }, greeting: None, open: None }
+    }
+
+    /// HELO, EHLO, LHLO.
+    pub(super) fn greeted(&mut self, command: Command, rest: &[u8]) -> Result<(), DiskError> {
+        if self.archive.is_none() {
+            return Ok(());
+        }
+        self.protocol = match command {
+            Command::Helo => "SMTP",
+            Command::Ehlo => "ESMTP",
+            _ => self.protocol,
+        };
+        self.greeting = Some(printable(rest).trim_start_matches(' ').to_owned());
+        self.abandon()
+    }
+
+    /// MAIL.
+    pub(super) fn begin(&mut self, rest: &[u8]) -> Result<(), DiskError> {
+        let Some(archive) = &self.archive else { return Ok(()) };
+        let dump = Dump::open(archive)?;
+        let start = archive.settings.start.clone();
+        self.open = Some(Box::new(dump));
+        self.write(&start)?;
+        let client = address_of(self.client);
+        let mut head = format!("X-Client-Addr: {client}\nX-Client-Proto: {}\n", self.protocol);
+        if let Some(greeting) = &self.greeting {
+            head.push_str(&format!("X-Helo-Args: {greeting}\n"));
+        }
+        head.push_str(&format!("X-Mail-Args: {}\n", argument(rest)));
+        self.write(head.as_bytes())
+    }
+
+    /// RCPT.
+    pub(super) fn address(&mut self, rest: &[u8]) -> Result<(), DiskError> {
+        if self.open.is_none() {
+            return Ok(());
+        }
+        self.write(format!("X-Rcpt-Args: {}\n", argument(rest)).as_bytes())
+    }
+
+    /// DATA.
+    pub(super) fn head(&mut self) -> Result<(), DiskError> {
+        let (Some(archive), Some(dump)) = (&self.archive, &self.open) else { return Ok(()) };
+        let (client, protocol) = (address_of(self.client), self.protocol);
+        let from = self.greeting.clone().unwrap_or_else(|| format!("[{client}]"));
+        let host = &archive.settings.hostname;
+        let date = dump.began.strftime("%a, %e %b %Y %H:%M:%S %z (%Z)");
+        let id = dump.id;
+        let received = format!(
+            "Received: from {from} ([{client}])\n\tby {host} (smtp-sink) with {protocol} id {id:08x};\n\t{date}\n"
+        );
+        self.write(received.as_bytes())
+    }
+
+    /// Octets of the message as they came.
+    pub(super) fn content(&mut self, octets: &[u8]) -> Result<(), DiskError> {
+        let Some(dump) = &mut self.open else { return Ok(()) };
+        let Dump { path, sheet, text, .. } = &mut **dump;
+        text.pass(octets, |piece| sheet.write(piece, path))
+    }
+
+    /// The message is complete.
+    pub(super) fn finish(&mut self) -> Result<(), DiskError> {
+        self.open.take().map_or(Ok(()), |dump| dump.finish())
+    }
+
+    /// The transaction ended without a message.
+    pub(super) fn abandon(&mut self) -> Result<(), DiskError> {
+        self.open.take().map_or(Ok(()), |dump| dump.delete())
+    }
+
+    fn write(&mut self, octets: &[u8]) -> Result<(), DiskError> {
+        let Some(dump) = &mut self.open else { return Ok(()) };
+        dump.sheet.write(octets, &dump.path)
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        // The program is ending; nobody is left to be told.
+        let _ = self.abandon();
+    }
+}
+
+impl Dump {
+    fn open(archive: &Archive) -> Result<Self, DiskError> {
+        let began = jiff::Timestamp::now().to_zoned(archive.zone.clone());
+        let (sheet, path, id) = match &archive.settings.keeping {
+            Some(Keeping::Single(template)) => {
+                let (file, path, id) = create(&expand(template, &began))?;
+                (Sheet::Named(BufWriter::new(file)), path, id)
+            }
+            Some(Keeping::Shared(template)) => {
+                (Sheet::Loose { memory: Vec::new(), overflow: None }, expand(template, &began), random())
+            }
+            None => (Sheet::Loose { memory: Vec::new(), overflow: None }, String::new(), 0),
+        };
+        Ok(Self { path, id, began, sheet, text: LocalText::default() })
+    }
+
+    fn finish(self) -> Result<(), DiskError> {
+        match self.sheet {
+            Sheet::Named(mut file) => file.flush().map_err(failed("append file", &self.path)),
+            Sheet::Loose { memory, overflow } => append(&self.path, &memory, overflow),
+        }
+    }
+
+    fn delete(self) -> Result<(), DiskError> {
+        let Sheet::Named(file) = self.sheet else { return Ok(()) };
+        // What is still in memory is not worth writing to a file that goes.
+        let (file, _) = file.into_parts();
+        drop(file);
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("unlink", &self.path)(error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Sheet {
+    fn write(&mut self, octets: &[u8], path: &str) -> Result<(), DiskError> {
+        match self {
+            Self::Named(file) => file.write_all(octets).map_err(failed("append file", path)),
+            Self::Loose { memory, overflow } => {
+                if memory.len() + octets.len() > MEMORY_BYTES {
+                    let file = match overflow {
+                        Some(file) => file,
+                        None => overflow.insert(nameless(path)?),
+                    };
+                    file.write_all(memory)
+                        .and_then(|()| file.write_all(octets))
+                        .map_err(failed("append file", path))?;
+                    memory.clear();
+                } else {
+                    memory.extend_from_slice(octets);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The number of a message.
+fn random() -> u32 {
+    getrandom::u32().expect("Linux has random numbers once it runs programs")
+}
+
+/// A new file whose name is `start` and a number, with the directories above it.
+fn create(start: &str) -> Result<(File, String, u32), DiskError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(FILE_MODE);
+    for _ in 0..TRIES {
+        let id = random();
+        let path = format!("{start}{id:08x}");
+        match options.open(&path) {
+            Ok(file) => return Ok((file, path, id)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => make_parent(&path)?,
+            Err(error) => return Err(failed("open", &path)(error)),
+        }
+    }
+    Err(failed("open", start)(io::Error::other("no name is free")))
+}
+
+fn nameless(beside: &str) -> Result<File, DiskError> {
+    let (file, path, _) = create(beside)?;
+    fs::remove_file(&path).map_err(failed("unlink", &path))?;
+    Ok(file)
+}
+
+/// Appends a message to the file that all share.
+fn append(path: &str, memory: &[u8], overflow: Option<File>) -> Result<(), DiskError> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(FILE_MODE);
+    let mut file = match options.open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_parent(path)?;
+            options.open(path)
+        }
+        outcome => outcome,
+    }
+    .map_err(failed("open", path))?;
+    if let Some(mut begun) = overflow {
+        begun.rewind().and_then(|()| io::copy(&mut begun, &mut file)).map_err(failed("append file", path))?;
+    }
+    // One write: sinks that share a file do not mix short messages.
+    file.write_all(memory).map_err(failed("append file", path))
+}
+
+fn make_parent(path: &str) -> Result<(), DiskError> {
+    let parent = Path::new(path).parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let made = DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(parent);
+    made.map_err(failed("mkdir", &parent.to_string_lossy()))
+}
+
+/// A client's address as the format has it.
+fn address_of(client: Option<SocketAddr>) -> String {
+    match client {
+        None => "local".to_owned(),
+        Some(SocketAddr::V4(address)) => address.ip().to_string(),
+        Some(SocketAddr::V6(address)) => format!("ipv6:{}", address.ip()),
+    }
+}
+
+/// What follows the first colon, without the blanks before it.
+fn argument(rest: &[u8]) -> String {
+    let text = printable(rest);
+    let after = text.find(':').map_or("", |at| &text[at..]);
+    after.trim_start_matches(':').trim_start_matches(' ').to_owned()
+}
+
+/// A message on its way to a local file: each CR dropped, and the first dot of a line that CRLF has begun.
+#[derive(Debug, Default)]
+struct LocalText {
+    after: After,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum After {
+    #[default]
+    LineEnd,
+    Cr,
+    Text,
+}
+
+impl LocalText {
+    fn pass<E>(&mut self, octets: &[u8], mut keep: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        let mut rest = octets;
+        while let Some(first) = rest.first() {
+            match (self.after, first) {
+                (After::LineEnd, b'.') => {
+                    self.after = After::Text;
+                    rest = &rest[1..];
+                }
+                (After::Cr, b'\n') => {
+                    self.after = After::LineEnd;
+                    keep(b"\n")?;
+                    rest = &rest[1..];
+                }
+                _ => {
+                    let end = memchr::memchr(b'\r', rest);
+                    keep(&rest[..end.unwrap_or(rest.len())])?;
+                    self.after = if end.is_some() { After::Cr } else { After::Text };
+                    rest = end.map_or(&[], |end| &rest[end + 1..]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::convert::Infallible;
+
+    fn local(blocks: &[&[u8]]) -> Vec<u8> {
+        let (mut text, mut kept) = (LocalText::default(), Vec::new());
+        for block in blocks {
+            let passed = text.pass(block, |piece| {
+                kept.extend_from_slice(piece);
+                Ok::<(), Infallible>(())
+            });
+            passed.unwrap();
+        }
+        kept
+    }
+
+    #[test]
+    fn a_table_of_messages() {
+        let rows: [(&[u8], &[u8]); 8] = [
+            (b"a\r\nb\r\n.\r\n", b"a\nb\n\n"),
+            (b".\r\n", b"\n"),
+            (b"..a\r\n..\r\n.\r\n", b".a\n.\n\n"),
+            (b"a\n.b\r\n.\r\n", b"a\n.b\n\n"),
+            (b"a\rb\r\r\nc\r\n.\r\n", b"ab\nc\n\n"),
+            (b"a\r\n.\rb\r\n.\r\n", b"a\nb\n\n"),
+            (b"a\r\n.\r.\r\n.\r\n", b"a\n.\n\n"),
+            (b"\0\xff\r\n.\r\n", b"\0\xff\n\n"),
+        ];
+        for (wire, expected) in rows {
+            assert_eq!(local(&[wire]), expected, "{}", wire.escape_ascii());
+            assert_eq!(local(&wire.chunks(1).collect::<Vec<_>>()), expected, "{}", wire.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn arguments_follow_the_first_colon() {
+        let rows = [("FROM:<a@b> X", "<a@b> X"), ("FROM::  <a>", "<a>"), ("FROM", ""), ("", ""), (":a:b", "a:b")];
+        for (rest, expected) in rows {
+            assert_eq!(argument(rest.as_bytes()), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_message_leaves_memory_and_keeps_its_order() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("deep/er/all").to_str().unwrap().to_owned();
+        let mut sheet = Sheet::Loose { memory: Vec::new(), overflow: None };
+        let mut expected = Vec::new();
+        make_parent(&path).unwrap();
+        for number in 0..5000u32 {
+            let piece = format!("{number:032}\n");
+            sheet.write(piece.as_bytes(), &path).unwrap();
+            expected.extend_from_slice(piece.as_bytes());
+        }
+        let Sheet::Loose { memory, overflow } = sheet else { unreachable!() };
+        assert!(memory.len() <= MEMORY_BYTES && overflow.is_some());
+        append(&path, &memory, overflow).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), expected);
+        assert_eq!(fs::read_dir(Path::new(&path).parent().unwrap()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn what_fails_is_named() {
+        let error = append("/proc/none/x", b"", None).unwrap_err().to_string();
+        assert_eq!(error, "mkdir /proc/none: No such file or directory");
+    }
+
+    proptest! {
+        #[test]
+        fn any_cut_gives_the_same(
+            wire in proptest::collection::vec(proptest::sample::select(b"\r\n.x".to_vec()), 0..40),
+            cut in 0usize..40,
+        ) {
+            let cut = cut.min(wire.len());
+            let whole = local(&[&wire]);
+            prop_assert!(!whole.contains(&b'\r'));
+            prop_assert_eq!(local(&[&wire[..cut], &wire[cut..]]), whole);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Leaves the privileges behind that opening the socket may have needed: `-u` and `-R`.
+use super::options::Settings;
+use super::voice::{Voice, reason};
+use nix::unistd::{self, User};
+use std::ffi::CString;
+use std::io;
+
+/// Becomes the user, below the root directory where there is one; an error is what to say of it. Without a user the
+/// root directory is not looked at, as in the original.
+pub(super) fn leave(settings: &Settings, voice: &Voice) -> Result<(), String> {
+    let Some(name) = &settings.user else { return Ok(()) };
+    let unknown = || format!("unknown user: {name}");
+    let user = User::from_name(name).ok().flatten().ok_or_else(unknown)?;
+    let group_name = CString::new(name.as_str()).map_err(|_| unknown())?;
+    tell(&format!("setgid({})", user.gid), unistd::setgid(user.gid))?;
+    tell("initgroups", unistd::initgroups(&group_name, user.gid))?;
+    if let Some(root) = &settings.root {
+        tell(&format!("chroot({root})"), unistd::chroot(root.as_str()))?;
+        tell("chdir(/)", unistd::chdir("/"))?;
+    }
+    tell(&format!("setuid({})", user.uid), unistd::setuid(user.uid))?;
+    if settings.verbosity > 1 {
+        voice.say(format!("chroot {} user {name}", settings.root.as_deref().unwrap_or("(none)")));
+    }
+    Ok(())
+}
+
+fn tell(act: &str, outcome: nix::Result<()>) -> Result<(), String> {
+    outcome.map_err(|error| format!("{act}: {}", reason(&io::Error::from(error))))
+}

@@ -1,0 +1,131 @@
+//! What smtp-sink says, octet for octet, rendered once.
+use super::commands::Reject;
+
+/// The replies that do not depend on the command line.
+pub(super) const HEARD: &[u8] = b"250 2.0.0 Ok\r\n";
+pub(super) const MAIL_TAKEN: &[u8] = b"250 2.1.0 Ok\r\n";
+pub(super) const RCPT_TAKEN: &[u8] = b"250 2.1.5 Ok\r\n";
+pub(super) const RESET: &[u8] = b"250 2.1.0 Ok\r\n";
+pub(super) const GO_AHEAD: &[u8] = b"354 End data with <CR><LF>.<CR><LF>\r\n";
+pub(super) const DELIVERED: &[u8] = b"250 2.2.0 Ok\r\n";
+pub(super) const NESTED_MAIL: &[u8] = b"503 5.5.1 Error: nested MAIL command\r\n";
+pub(super) const NEED_MAIL: &[u8] = b"503 5.5.1 Error: need MAIL command\r\n";
+pub(super) const NEED_RCPT: &[u8] = b"503 5.5.1 Error: need RCPT command\r\n";
+pub(super) const UNKNOWN: &[u8] = b"500 5.5.1 Error: unknown command\r\n";
+pub(super) const EMPTY: &[u8] = b"500 5.5.2 Error: unknown command\r\n";
+pub(super) const GOODBYE: &[u8] = b"421 4.0.0 Server closing connection\r\n";
+pub(super) const VIOLATION: &[u8] = b"550 This violates SMTP\r\n";
+pub(super) const BYE: &[u8] = b"221 Bye\r\n";
+/// RFC 4954 §4 and §6; the challenges of LOGIN are `Username:` and `Password:`.
+pub(super) const LOGGED_IN: &[u8] = b"235 2.7.0 Authentication successful\r\n";
+pub(super) const CHALLENGE: &[u8] = b"334 \r\n";
+pub(super) const USERNAME: &[u8] = b"334 VXNlcm5hbWU6\r\n";
+pub(super) const PASSWORD: &[u8] = b"334 UGFzc3dvcmQ6\r\n";
+pub(super) const CANCELLED: &[u8] = b"501 5.7.0 Authentication cancelled\r\n";
+pub(super) const NO_MECHANISM: &[u8] = b"504 5.5.4 Unrecognized authentication type\r\n";
+
+/// What EHLO announces, and how the greeting looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Announced {
+    pub(super) pipelining: bool,
+    pub(super) eight_bit_mime: bool,
+    pub(super) auth: bool,
+    pub(super) xclient: bool,
+    pub(super) xforward: bool,
+    pub(super) enhanced_status_codes: bool,
+    pub(super) dsn: bool,
+    pub(super) esmtp: bool,
+    pub(super) pix: bool,
+}
+
+impl Default for Announced {
+    fn default() -> Self {
+        Self {
+            pipelining: true,
+            eight_bit_mime: true,
+            auth: true,
+            xclient: true,
+            xforward: true,
+            enhanced_status_codes: true,
+            dsn: true,
+            esmtp: true,
+            pix: false,
+        }
+    }
+}
+
+/// The replies that the command line has a say in.
+#[derive(Clone, Debug)]
+pub(super) struct Replies {
+    pub(super) greeting: Vec<u8>,
+    pub(super) helo: Vec<u8>,
+    pub(super) ehlo: Vec<u8>,
+    soft: Vec<u8>,
+    hard: Vec<u8>,
+}
+
+impl Replies {
+    pub(super) fn new(hostname: &str, announced: &Announced, soft: &str, hard: &str) -> Self {
+        let greeting = match announced {
+            Announced { pix: true, .. } => "220 ********".to_owned(),
+            Announced { esmtp: false, .. } => format!("220 {hostname}"),
+            _ => format!("220 {hostname} ESMTP"),
+        };
+        Self {
+            greeting: line(&greeting),
+            helo: line(&format!("250 {hostname}")),
+            ehlo: ehlo(hostname, announced),
+            soft: line(soft),
+            hard: line(hard),
+        }
+    }
+
+    /// The error that a command is rejected with.
+    pub(super) fn error(&self, reject: Reject) -> &[u8] {
+        match reject {
+            Reject::Soft => &self.soft,
+            Reject::Hard => &self.hard,
+        }
+    }
+}
+
+fn line(text: &str) -> Vec<u8> {
+    [text, "\r\n"].concat().into_bytes()
+}
+
+/// The last line has no text: `250 ` and nothing more (RFC 5321 §4.2 wants the space).
+fn ehlo(hostname: &str, announced: &Announced) -> Vec<u8> {
+    let keywords = [
+        (true, hostname),
+        (announced.pipelining, "PIPELINING"),
+        (announced.eight_bit_mime, "8BITMIME"),
+        (announced.auth, "AUTH PLAIN LOGIN"),
+        (announced.xclient, "XCLIENT NAME HELO"),
+        (announced.xforward, "XFORWARD NAME ADDR PROTO HELO"),
+        (announced.enhanced_status_codes, "ENHANCEDSTATUSCODES"),
+        (announced.dsn, "DSN"),
+    ];
+    let lines = keywords.iter().filter(|(announced, _)| *announced).map(|(_, keyword)| format!("250-{keyword}\r\n"));
+    [lines.collect::<String>(), "250 \r\n".to_owned()].concat().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greeting_depends_on_the_dialect() {
+        let greeting = |announced| Replies::new("mx", &announced, "450 s", "550 h").greeting;
+        assert_eq!(greeting(Announced::default()), b"220 mx ESMTP\r\n");
+        assert_eq!(greeting(Announced { esmtp: false, ..Announced::default() }), b"220 mx\r\n");
+        assert_eq!(greeting(Announced { esmtp: false, pix: true, ..Announced::default() }), b"220 ********\r\n");
+    }
+
+    #[test]
+    fn what_is_not_announced_is_left_out() {
+        let announced = Announced { pipelining: false, dsn: false, xclient: false, ..Announced::default() };
+        let expected = "250-mx\r\n250-8BITMIME\r\n250-AUTH PLAIN LOGIN\r\n250-XFORWARD NAME ADDR PROTO HELO\r\n\
+                        250-ENHANCEDSTATUSCODES\r\n250 \r\n";
+        assert_eq!(ehlo("mx", &announced), expected.as_bytes());
+    }
+}

@@ -1,0 +1,78 @@
+//! The names of dump files: strftime(3) templates, in the C locale.
+use jiff::Zoned;
+use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
+
+/// What glibc's strftime knows and jiff writes alike.
+const DIRECTIVES: &str = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
+/// What may stand between the percent sign and the letter.
+const FLAGS: &str = "_-0^#";
+
+/// Expands a template. What is no directive of strftime's stays as it is, as in glibc.
+pub(super) fn expand(template: &str, time: &Zoned) -> String {
+    let config = Config::new().custom(PosixCustom::new()).lenient(true);
+    let time = BrokenDownTime::from(time);
+    let mut result = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find('%') {
+        result.push_str(&rest[..at]);
+        let length = directive_length(&rest[at..]);
+        let (directive, after) = rest[at..].split_at(length);
+        match directive.chars().next_back() {
+            Some(letter) if length > 1 && DIRECTIVES.contains(letter) => {
+                // glibc's modifiers for other calendars change nothing in the C locale.
+                let plain: String = directive.chars().filter(|c| !matches!(c, 'E' | 'O')).collect();
+                let written = time.to_string_with_config(&config, &plain);
+                result.push_str(written.as_deref().unwrap_or(directive));
+            }
+            _ => result.push_str(directive),
+        }
+        rest = after;
+    }
+    result.push_str(rest);
+    result
+}
+
+/// The length of the directive that the text begins with: percent sign, flags, width, modifier, letter.
+fn directive_length(text: &str) -> usize {
+    let is_prefix = |c: char| FLAGS.contains(c) || c.is_ascii_digit() || matches!(c, 'E' | 'O');
+    let mut letters = text.char_indices().skip(1).skip_while(|(_, c)| is_prefix(*c));
+    letters.next().map_or(text.len(), |(at, letter)| at + letter.len_utf8())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn time() -> Zoned {
+        "2026-11-05T03:04:09+00:00[UTC]".parse().unwrap()
+    }
+
+    #[test]
+    fn a_table_of_templates() {
+        let rows = [
+            ("dump", "dump"),
+            ("", ""),
+            ("%Y%m%d%H/%M.", "2026110503/04."),
+            ("%e|%-d|%_H|%j|%y|%%", " 5|5| 3|309|26|%"),
+            ("%a %A %b %B %h %p", "Thu Thursday Nov November Nov AM"),
+            ("%D %F %T %R", "11/05/26 2026-11-05 03:04:09 03:04"),
+            ("%c|%x|%X|%r", "Thu Nov  5 03:04:09 2026|11/05/26|03:04:09|03:04:09 AM"),
+            ("%s %z %Z", "1793847849 +0000 UTC"),
+            ("%Ey%Od", "2605"),
+            ("%Q%f%i%é", "%Q%f%i%é"),
+            ("100%", "100%"),
+        ];
+        for (template, expected) in rows {
+            assert_eq!(expand(template, &time()), expected, "{template}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_template_expands(template in "[%a-zA-Z0-9_./é-]{0,12}") {
+            let expanded = expand(&template, &time());
+            prop_assert!(template.contains('%') || expanded == template);
+        }
+    }
+}

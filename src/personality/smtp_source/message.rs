@@ -1,0 +1,232 @@
+//! The message: headers and body, rendered once; what changes is filled in as it goes out.
+use super::complaints::{Fatal, reason};
+use super::options::Options;
+use super::recipient::Recipient;
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use net::Outbox;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+/// What is sent where neither length nor file is given.
+const GARBAGE: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
+/// Octets of a line of a body of a given length, its end included.
+const LINE_BYTES: usize = 80;
+/// A body up to this size is copied behind its header; a longer one is written from where it lies.
+const COPIED_BYTES: usize = 16 * 1024;
+
+/// What every message of a run shares.
+#[derive(Debug)]
+pub(super) struct Message {
+    head: Option<Head>,
+    /// The body with the end of data.
+    body: Arc<[u8]>,
+}
+
+/// The headers around what changes: recipient's number, descriptor, messages left.
+#[derive(Debug)]
+struct Head {
+    /// `From: <a@b>`, `To: <`
+    before_recipient: Vec<u8>,
+    /// `>`, `Date: …`, `Message-Id: <1234.`
+    before_id: Vec<u8>,
+    /// `@host>`, `Subject: …`, the empty line.
+    after_id: Vec<u8>,
+}
+
+impl Message {
+    /// Renders it; reads the file if there is one.
+    pub(super) fn new(options: &Options, sender: &str, hostname: &str, content: Content) -> Self {
+        let head = (!options.is_old && options.file.is_none()).then(|| Head::new(options, sender, hostname));
+        let body = [content.0.as_slice(), b".\r\n"].concat();
+        Self { head, body: body.into() }
+    }
+
+    /// Writes it down to be sent: on which descriptor, with how many messages left in the run, to the recipient with
+    /// that number.
+    pub(super) fn render(&self, at: Place, recipient: &Recipient, outbox: &mut Outbox) {
+        if let Some(head) = &self.head {
+            head.render(at, recipient, outbox.bytes());
+        }
+        if self.body.len() <= COPIED_BYTES {
+            outbox.bytes().extend_from_slice(&self.body);
+        } else {
+            outbox.append_shared(&self.body);
+        }
+    }
+}
+
+/// What a message says of where it was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) descriptor: i32,
+    /// Below zero once there are more sessions than messages; printed as the original prints an unsigned int.
+    pub(super) remaining: i32,
+    pub(super) number: Option<u32>,
+}
+
+impl Head {
+    fn new(options: &Options, sender: &str, hostname: &str) -> Self {
+        let process = std::process::id();
+        let before_id = format!(">\r\nDate: {}\r\nMessage-Id: <{process:04x}.", date());
+        let subject = options.subject.as_ref().map(|subject| format!("Subject: {subject}\r\n")).unwrap_or_default();
+        Self {
+            before_recipient: format!("From: <{sender}>\r\nTo: <").into_bytes(),
+            before_id: before_id.into_bytes(),
+            after_id: format!("@{hostname}>\r\n{subject}\r\n").into_bytes(),
+        }
+    }
+
+    fn render(&self, at: Place, recipient: &Recipient, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.before_recipient);
+        recipient.write_header(at.number, out);
+        out.extend_from_slice(&self.before_id);
+        write!(out, "{:04x}.{:04x}", at.descriptor, at.remaining).expect("a vector takes all");
+        out.extend_from_slice(&self.after_id);
+    }
+}
+
+/// Now, as Postfix writes dates: a day below 10 with a blank before it, the zone's name in brackets.
+fn date() -> String {
+    let now = Zoned::now();
+    let now = if now.time_zone().is_unknown() { now.with_time_zone(TimeZone::UTC) } else { now };
+    now.strftime("%a, %e %b %Y %H:%M:%S %z (%Z)").to_string()
+}
+
+/// What stands between headers and end of data, as it goes on the wire.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Content(Vec<u8>);
+
+impl Content {
+    /// The content that was asked for.
+    pub(super) fn new(options: &Options) -> Result<Self, Fatal> {
+        let content = match (&options.file, options.length) {
+            (Some(path), _) => from_text(&read(path)?),
+            (None, Some(length)) => of_length(length as usize),
+            (None, None) => Vec::new(),
+        };
+        if content.is_empty() {
+            return Ok(Self(GARBAGE.into()));
+        }
+        // A line end more than there was: so does the original.
+        Ok(Self([content.as_slice(), b"\r\n"].concat()))
+    }
+}
+
+fn read(path: &str) -> Result<Vec<u8>, Fatal> {
+    let mut file = File::open(path).map_err(|error| Fatal(format!("open {path}: {}", reason(&error))))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).map_err(|error| Fatal(format!("read {path}: {}", reason(&error))))?;
+    Ok(text)
+}
+
+/// Lines that end in `<LF>`, dot-stuffed, each with `<CRLF>` behind it (RFC 5321 §4.5.2). A `<CR>` that was there
+/// stays, as with the original.
+fn from_text(text: &[u8]) -> Vec<u8> {
+    let mut content = Vec::with_capacity(text.len() + text.len() / 32);
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
+        if line.starts_with(b".") {
+            content.push(b'.');
+        }
+        content.extend_from_slice(line.strip_suffix(b"\n").unwrap_or(line));
+        content.extend_from_slice(b"\r\n");
+    }
+    content
+}
+
+/// `length` octets: lines of 80 that begin with their number's last digit, the rest of the last without.
+fn of_length(length: usize) -> Vec<u8> {
+    let mut content = vec![b'X'; length];
+    let whole = length.saturating_sub(1) / LINE_BYTES;
+    for (line, digit) in content.chunks_mut(LINE_BYTES).take(whole).zip(b"1234567890".iter().cycle()) {
+        line[0] = *digit;
+        line[LINE_BYTES - 2..].copy_from_slice(b"\r\n");
+    }
+    content
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(bytes: &[u8]) -> &str {
+        std::str::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn bodies_of_a_length() {
+        let x = |count: usize| "X".repeat(count);
+        let rows = [
+            (1, x(1)),
+            (80, x(80)),
+            (81, format!("1{}\r\nX", x(77))),
+            (160, format!("1{}\r\n{}", x(77), x(80))),
+            (200, format!("1{0}\r\n2{0}\r\n{1}", x(77), x(40))),
+        ];
+        for (length, expected) in rows {
+            assert_eq!(text(&of_length(length)), expected, "{length}");
+        }
+        let long = of_length(1000);
+        assert_eq!(long.len(), 1000);
+        assert_eq!(long.chunks(80).map(|line| line[0]).collect::<Vec<_>>(), b"123456789012X");
+    }
+
+    #[test]
+    fn files_are_stuffed_and_given_line_ends() {
+        let rows: [(&[u8], &[u8]); 6] = [
+            (b"a\nb\n", b"a\r\nb\r\n"),
+            (b"a", b"a\r\n"),
+            (b".\n..x\na.\n", b"..\r\n...x\r\na.\r\n"),
+            (b"a\r\nb\r\n", b"a\r\r\nb\r\r\n"),
+            (b"\n", b"\r\n"),
+            (b"", b""),
+        ];
+        for (file, expected) in rows {
+            assert_eq!(from_text(file), expected, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        let content = |file: &str| Content::new(&Options { file: Some(file.to_owned()), ..Options::default() });
+        assert_eq!(content("/none"), Err(Fatal("open /none: No such file or directory".to_owned())));
+        assert_eq!(content("/"), Err(Fatal("read /: Is a directory".to_owned())));
+        assert_eq!(content("/dev/null"), Ok(Content(GARBAGE.into())), "an empty file is as none");
+    }
+
+    #[test]
+    fn headers_in_their_order() {
+        let options = Options { subject: Some("hi".to_owned()), ..Options::default() };
+        let head = Head::new(&options, "a@b", "host");
+        let mut out = Vec::new();
+        let place = Place { descriptor: 7, remaining: -2, number: None };
+        head.render(place, &Recipient::new(&options, "c@d"), &mut out);
+        let lines: Vec<&str> = text(&out).split("\r\n").collect();
+        assert_eq!(lines[..2], ["From: <a@b>", "To: <c@d>"]);
+        assert!(lines[2].starts_with("Date: ") && lines[2].ends_with(')'), "{}", lines[2]);
+        assert_eq!(lines[3], format!("Message-Id: <{:04x}.0007.fffffffe@host>", std::process::id()));
+        assert_eq!(lines[4..], ["Subject: hi", "", ""]);
+    }
+
+    proptest! {
+        /// However long: of that length, with no line above 80 octets, and no dot to be taken for the end.
+        #[test]
+        fn any_length_is_met(length in 1usize..5000) {
+            let body = of_length(length);
+            prop_assert_eq!(body.len(), length);
+            prop_assert!(body.split(|&byte| byte == b'\n').all(|line| line.len() <= 80));
+        }
+
+        /// What a receiver unstuffs is the file with other line ends.
+        #[test]
+        fn files_come_out_as_they_went_in(lines in prop::collection::vec("[.a]{0,4}", 1..9)) {
+            let wire = from_text((lines.join("\n") + "\n").as_bytes());
+            let wire = text(&wire).strip_suffix("\r\n").unwrap();
+            let unstuffed: Vec<&str> = wire.split("\r\n").map(|line| line.strip_prefix('.').unwrap_or(line)).collect();
+            prop_assert!(wire.split("\r\n").all(|line| line != "."));
+            prop_assert_eq!(unstuffed, lines);
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Recipients: one address, numbered or not, before the address or at the end of its local part.
+use super::options::{Dialect, Options};
+use std::cell::Cell;
+use std::io::Write;
+
+/// Where numbers come from and where they stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbering {
+    /// There are none.
+    Plain,
+    /// Up to 3.8, without `-N`: how many are left, before the address, for all but the last.
+    LeftBefore,
+    /// Up to 3.8, with `-N`: counted from 1 over the whole run, before the address.
+    CountedBefore,
+    /// Since 3.9: counted from 0 over the whole run, at the end of the local part.
+    CountedBehind,
+}
+
+/// What stands between `RCPT TO:<` and `>`.
+#[derive(Debug)]
+pub(super) struct Recipient {
+    local: String,
+    /// With its `@`; empty without.
+    domain: String,
+    numbering: Numbering,
+    /// How many numbers have been given out.
+    given: Cell<u32>,
+}
+
+impl Recipient {
+    pub(super) fn new(options: &Options, address: &str) -> Self {
+        let (local, domain) = address.split_at(address.rfind('@').unwrap_or(address.len()));
+        let numbering = match (options.dialect, options.numbers_recipients) {
+            (Dialect::Before39, true) => Numbering::CountedBefore,
+            (Dialect::Before39, false) => Numbering::LeftBefore,
+            (Dialect::Since39, true) => Numbering::CountedBehind,
+            (Dialect::Since39, false) => Numbering::Plain,
+        };
+        Self { local: local.to_owned(), domain: domain.to_owned(), numbering, given: Cell::new(0) }
+    }
+
+    /// The number of the next recipient, of whom and of those to follow there are `left`.
+    pub(super) fn next_number(&self, left: u32) -> Option<u32> {
+        let given = self.given.get();
+        match self.numbering {
+            Numbering::Plain => None,
+            Numbering::LeftBefore => (left > 1).then_some(left),
+            Numbering::CountedBefore | Numbering::CountedBehind => {
+                self.given.set(given.wrapping_add(1));
+                Some(if self.numbering == Numbering::CountedBefore { given.wrapping_add(1) } else { given })
+            }
+        }
+    }
+
+    /// Writes the address with that number.
+    pub(super) fn write(&self, number: Option<u32>, out: &mut Vec<u8>) {
+        let number = number.map(i64::from);
+        let is_behind = self.numbering == Numbering::CountedBehind;
+        if !is_behind {
+            write_number(number, out);
+        }
+        out.extend_from_slice(self.local.as_bytes());
+        if is_behind {
+            write_number(number, out);
+        }
+        out.extend_from_slice(self.domain.as_bytes());
+    }
+
+    /// Writes the address for the `To:` header, where the last number of the transaction was that.
+    pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
+        self.write(last.filter(|_| self.numbering == Numbering::CountedBehind), out);
+    }
+}
+
+fn write_number(number: Option<i64>, out: &mut Vec<u8>) {
+    if let Some(number) = number {
+        write!(out, "{number}").expect("a vector takes all");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two transactions: the addresses of each and its `To:`.
+    fn two(line: &str, address: &str) -> Vec<String> {
+        let words: Vec<String> = line.split_whitespace().chain(["host"]).map(str::to_owned).collect();
+        let options = Options::parse(&words).unwrap();
+        let recipient = Recipient::new(&options, address);
+        let mut seen = Vec::new();
+        let text = |write: &dyn Fn(&mut Vec<u8>)| {
+            let mut out = Vec::new();
+            write(&mut out);
+            String::from_utf8(out).unwrap()
+        };
+        for _ in 0..2 {
+            let mut last = None;
+            for left in (1..=options.recipients).rev() {
+                last = recipient.next_number(left);
+                seen.push(text(&|out| recipient.write(last, out)));
+            }
+            seen.push(format!("To: {}", text(&|out| recipient.write_header(last, out))));
+        }
+        seen
+    }
+
+    /// Reference §1.4, and the manual page of Postfix 3.9: `-t localpart+` makes the numbers address extensions.
+    #[test]
+    fn dialects_differ_in_numbering() {
+        let rows: [(&str, &str, &[&str]); 13] = [
+            ("", "c@d", &["c@d", "To: c@d", "c@d", "To: c@d"]),
+            ("-N", "c@d", &["c0@d", "To: c0@d", "c1@d", "To: c1@d"]),
+            ("-r 1", "c@d", &["c0@d", "To: c0@d", "c1@d", "To: c1@d"]),
+            ("-r 2", "c+@d", &["c+0@d", "c+1@d", "To: c+1@d", "c+2@d", "c+3@d", "To: c+3@d"]),
+            ("-N -r 2", "a@b@d", &["a@b0@d", "a@b1@d", "To: a@b1@d", "a@b2@d", "a@b3@d", "To: a@b3@d"]),
+            ("-N", "c+", &["c+0", "To: c+0", "c+1", "To: c+1"]),
+            ("-N", "@d", &["0@d", "To: 0@d", "1@d", "To: 1@d"]),
+            ("-N", "", &["0", "To: 0", "1", "To: 1"]),
+            ("--dialect 3.8", "c@d", &["c@d", "To: c@d", "c@d", "To: c@d"]),
+            ("--dialect 3.8 -r 1", "c@d", &["c@d", "To: c@d", "c@d", "To: c@d"]),
+            (
+                "--dialect 3.8 -r 3",
+                "c+@d",
+                &["3c+@d", "2c+@d", "c+@d", "To: c+@d", "3c+@d", "2c+@d", "c+@d", "To: c+@d"],
+            ),
+            ("--dialect 3.8 -N", "c@d", &["1c@d", "To: c@d", "2c@d", "To: c@d"]),
+            ("--dialect 3.8 -N -r 2", "c", &["1c", "2c", "To: c", "3c", "4c", "To: c"]),
+        ];
+        for (line, address, expected) in rows {
+            assert_eq!(two(line, address), expected, "{line} {address}");
+        }
+    }
+}

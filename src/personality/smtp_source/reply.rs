@@ -1,0 +1,196 @@
+//! Replies as smtp-source reads them: any three digits are a code, anything else is code 0, a `-` behind the digits
+//! means that more follows.
+
+/// How much of a line is looked at; what is longer is passed over.
+const LINE_BYTES: usize = 10_240;
+/// The longest reply that is taken, all lines together. The original takes any, and grows with it.
+pub(super) const MOST_BYTES: usize = 64 * 1024;
+
+/// A reply above [`MOST_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("endless reply")]
+pub(super) struct Endless;
+
+/// A whole reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reply<'a> {
+    /// Of its last line.
+    pub(super) code: u16,
+    wire: &'a [u8],
+}
+
+impl<'a> Reply<'a> {
+    /// Each line without its end, as far as it counts.
+    pub(super) fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.wire.split_inclusive(|&byte| byte == b'\n').map(visible)
+    }
+
+    /// The text of all lines behind their codes, joined by line ends.
+    pub(super) fn text(&self) -> Vec<u8> {
+        let texts: Vec<&[u8]> = self.lines().map(|line| Parts::of(line).text).collect();
+        texts.join(&b'\n')
+    }
+}
+
+/// A line without its end, up to a NUL and to the most that is looked at.
+fn visible(line: &[u8]) -> &[u8] {
+    let line = if line.len() > LINE_BYTES + b"\r\n".len() {
+        &line[..LINE_BYTES]
+    } else {
+        let mut line = line.strip_suffix(b"\n").unwrap_or(line);
+        while let Some(shorter) = line.strip_suffix(b"\r") {
+            line = shorter;
+        }
+        line
+    };
+    &line[..memchr::memchr(0, line).unwrap_or(line.len())]
+}
+
+/// A line taken apart.
+struct Parts<'a> {
+    code: u16,
+    is_last: bool,
+    text: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn of(line: &'a [u8]) -> Self {
+        let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let code =
+            if digits == 3 { line[..3].iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0')) } else { 0 };
+        let is_last = line.get(digits) != Some(&b'-');
+        let text = &line[digits + usize::from(!is_last)..];
+        let blanks = text.iter().take_while(|byte| byte.is_ascii_whitespace() || **byte == 0x0b).count();
+        Self { code, is_last, text: &text[blanks..] }
+    }
+}
+
+/// Gathers a reply's lines over blocks.
+#[derive(Debug, Default)]
+pub(super) struct ReplyReader {
+    held: Vec<u8>,
+    spent: bool,
+}
+
+impl ReplyReader {
+    /// Takes one whole reply off the front of `input`; `None` needs more bytes.
+    ///
+    /// # Errors
+    /// [`Endless`]: the rest of the conversation means nothing.
+    pub(super) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Reply<'s>>, Endless> {
+        if std::mem::take(&mut self.spent) {
+            self.held = Vec::new();
+        }
+        if self.held.is_empty()
+            && let Some((code, length)) = whole(input)
+        {
+            let (wire, rest) = input.split_at(length);
+            *input = rest;
+            return if length > MOST_BYTES { Err(Endless) } else { Ok(Some(Reply { code, wire })) };
+        }
+        self.gather(input)
+    }
+
+    /// Moves one line at a time to what is held, until the last.
+    fn gather<'s>(&'s mut self, input: &mut &[u8]) -> Result<Option<Reply<'s>>, Endless> {
+        while !input.is_empty() {
+            let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
+            let (line, rest) = input.split_at(end);
+            *input = rest;
+            if self.held.len() + line.len() > MOST_BYTES {
+                return Err(Endless);
+            }
+            self.held.extend_from_slice(line);
+            let start = memchr::memrchr(b'\n', &self.held[..self.held.len() - 1]).map_or(0, |at| at + 1);
+            if let Some((code, _)) = whole(&self.held[start..]) {
+                self.spent = true;
+                return Ok(Some(Reply { code, wire: &self.held }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Code and length of the whole reply that `bytes` start with, if they hold one.
+fn whole(bytes: &[u8]) -> Option<(u16, usize)> {
+    let mut start = 0;
+    while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {
+        let end = start + at + 1;
+        let parts = Parts::of(visible(&bytes[start..end]));
+        if parts.is_last {
+            return Some((parts.code, end));
+        }
+        start = end;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Read = Result<Vec<(u16, String)>, Endless>;
+
+    fn read<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Read {
+        let mut reader = ReplyReader::default();
+        let mut seen = Vec::new();
+        for mut input in blocks {
+            while !input.is_empty() {
+                if let Some(reply) = reader.next(&mut input)? {
+                    seen.push((reply.code, String::from_utf8_lossy(&reply.text()).into_owned()));
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    #[test]
+    fn a_table_of_replies_reads_the_same_however_it_is_cut() {
+        let rows: [(&[u8], &[(u16, &str)]); 15] = [
+            (b"250 2.0.0 Ok\r\n", &[(250, "2.0.0 Ok")]),
+            (b"250\r\n", &[(250, "")]),
+            (b"250-a\r\n250-b\r\n250 c\r\n354 go\r\n", &[(250, "a\nb\nc"), (354, "go")]),
+            (b"220 x\n250 y\r\r\n", &[(220, "x"), (250, "y")]),
+            (b"550-a\r\n220 b\r\n", &[(220, "a\nb")]),
+            (b"hello\r\n", &[(0, "hello")]),
+            (b"\r\n", &[(0, "")]),
+            (b"99 x\r\n", &[(0, "x")]),
+            (b"2500 x\r\n", &[(0, "x")]),
+            (b"042 x\r\n", &[(42, "x")]),
+            (b"250x\r\n", &[(250, "x")]),
+            (b"550   x \r\n", &[(550, "x ")]),
+            (b"-\r\n-5\r\n5-\r\n650 x\r\n", &[(650, "\n5\n\nx")]),
+            (b"550 a\0b\r\n", &[(550, "a")]),
+            (b"55\x000-a\r\n", &[(0, "")]),
+        ];
+        for (bytes, expected) in rows {
+            let expected: Read = Ok(expected.iter().map(|(code, text)| (*code, (*text).to_owned())).collect());
+            assert_eq!(read([bytes]), expected);
+            assert_eq!(read(bytes.chunks(1)), expected, "byte by byte");
+            assert_eq!(read([[bytes, b"25".as_slice()].concat().as_slice()]), expected, "with trailing bytes");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_cut_and_an_endless_reply_refused() {
+        let line = |text: usize| [b"250 ".as_slice(), &vec![b'x'; text], b"\r\n"].concat();
+        let seen = read([line(20_000).as_slice()]).unwrap();
+        assert_eq!(seen, [(250, "x".repeat(LINE_BYTES - 4))]);
+        assert!(read([line(MOST_BYTES - 6).as_slice()]).is_ok());
+        assert_eq!(read([line(MOST_BYTES - 5).as_slice()]), Err(Endless));
+        assert_eq!(read(line(MOST_BYTES - 5).chunks(9)), Err(Endless));
+        let more = b"250-and on\r\n".repeat(10_000);
+        assert_eq!(read(more.chunks(4096)), Err(Endless));
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_read_the_same_however_they_are_cut(
+            bytes in prop::collection::vec(prop::sample::select(b"25-0 \r\n\0ax".to_vec()), 0..200),
+            cut in 1usize..20,
+        ) {
+            prop_assert_eq!(read([bytes.as_slice()]), read(bytes.chunks(cut)));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The rules in force: replaced while sessions run, asked without a lock, counted for the record.
+//!
+//! A worker compares a number for each command and looks further only when it has changed; while there have never been
+//! rules that is all. What a policy remembers, and how often a rule has acted, outlives a change that keeps the rule.
+use super::policies::{Bucket, Domains, Greylist};
+use super::rulebook::Rulebook;
+use super::rules::{Action, Rule};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Rules that have acted and are no more in force, which are still told apart.
+const MOST_RETIRED: usize = 1000;
+
+/// Rules in force, and what they have come to.
+#[derive(Debug)]
+pub(super) struct Control {
+    /// How often the rules have changed; 0 as long as there never were any.
+    version: AtomicU64,
+    current: Mutex<Arc<Ruleset>>,
+    /// How often each rule has acted, by its text.
+    counts: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+    /// The seed where a rulebook says none.
+    seed: u64,
+    /// Sessions that have been asked about.
+    sessions: AtomicU64,
+}
+
+/// Rules, ready to be asked.
+#[derive(Debug)]
+pub(super) struct Ruleset {
+    pub(super) seed: u64,
+    pub(super) rules: Vec<Arc<Armed>>,
+}
+
+/// A rule with what it remembers.
+#[derive(Debug)]
+pub(super) struct Armed {
+    pub(super) rule: Rule,
+    /// Its place, from 0: the same rule in another place has other chances.
+    pub(super) place: u64,
+    pub(super) memory: Arc<Memory>,
+    acted: Arc<AtomicU64>,
+}
+
+/// What a rule remembers.
+#[derive(Debug)]
+pub(super) enum Memory {
+    Nothing,
+    Bucket(Mutex<Bucket>),
+    Greylist(Mutex<Greylist>),
+    Domains(Mutex<Domains>),
+}
+
+impl Memory {
+    fn of(action: &Action) -> Self {
+        match action {
+            Action::Limit { rate_per_s, burst, .. } => Self::Bucket(Mutex::new(Bucket::new(*rate_per_s, *burst))),
+            Action::Greylist { delay, remember, .. } => Self::Greylist(Mutex::new(Greylist::new(*delay, *remember))),
+            Action::DomainCap { most, .. } => Self::Domains(Mutex::new(Domains::new(*most))),
+            _ => Self::Nothing,
+        }
+    }
+}
+
+impl Armed {
+    /// It has done what it says.
+    pub(super) fn act(&self) {
+        self.acted.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A rule and how often it has acted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Deeds {
+    pub(super) rule: String,
+    pub(super) count: u64,
+    pub(super) in_force: bool,
+}
+
+impl Control {
+    pub(super) fn new(rulebook: Rulebook, seed: u64) -> Self {
+        let nothing = Arc::new(Ruleset { seed, rules: Vec::new() });
+        let control = Self {
+            version: AtomicU64::new(0),
+            current: Mutex::new(nothing),
+            counts: Mutex::default(),
+            seed,
+            sessions: AtomicU64::new(0),
+        };
+        if !rulebook.rules.is_empty() {
+            control.put(rulebook);
+        }
+        control
+    }
+
+    /// Changes when the rules do; 0 as long as there never were any.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// The rules in force, if there are any.
+    pub(super) fn in_force(&self) -> Option<Arc<Ruleset>> {
+        let current = lock(&self.current);
+        (!current.rules.is_empty()).then(|| Arc::clone(&current))
+    }
+
+    /// The rules in force, as they were put.
+    pub(super) fn rulebook(&self) -> Rulebook {
+        let current = lock(&self.current);
+        Rulebook { seed: Some(current.seed), rules: current.rules.iter().map(|armed| armed.rule.clone()).collect() }
+    }
+
+    /// Puts other rules in force, for every command that comes after it.
+    pub(super) fn put(&self, rulebook: Rulebook) {
+        let mut current = lock(&self.current);
+        let mut counts = lock(&self.counts);
+        let rules: Vec<Arc<Armed>> = rulebook
+            .rules
+            .into_iter()
+            .zip(0..)
+            .map(|(rule, place)| {
+                let known = current.rules.iter().find(|armed| armed.rule.text() == rule.text());
+                let memory = known.map_or_else(|| Arc::new(Memory::of(&rule.action)), |armed| armed.memory.clone());
+                let acted = Arc::clone(counts.entry(rule.text().to_owned()).or_default());
+                Arc::new(Armed { rule, place, memory, acted })
+            })
+            .collect();
+        retire(&mut counts, &rules);
+        *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
+        // The lock orders what is read after the change; the number only says that there is one.
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often each rule has acted: those in force in their order, then those that were.
+    pub(super) fn deeds(&self) -> Vec<Deeds> {
+        let current = lock(&self.current);
+        let mut counts = lock(&self.counts).clone();
+        let mut deeds = Vec::new();
+        for armed in &current.rules {
+            if let Some(count) = counts.remove(armed.rule.text()) {
+                let count = count.load(Ordering::Relaxed);
+                deeds.push(Deeds { rule: armed.rule.text().to_owned(), count, in_force: true });
+            }
+        }
+        let gone = counts.into_iter().map(|(rule, count)| (rule, count.load(Ordering::Relaxed)));
+        let gone = gone.filter(|(_, count)| *count > 0);
+        deeds.extend(gone.map(|(rule, count)| Deeds { rule, count, in_force: false }));
+        deeds
+    }
+
+    /// The next session's number, by which its chances are told from another's.
+    pub(super) fn number_session(&self) -> u64 {
+        self.sessions.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// Forgets rules that have gone and never acted; sums up those that are too many.
+fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<Armed>]) {
+    const OTHERS: &str = "(earlier rules)";
+    let is_in_force = |text: &str| rules.iter().any(|armed| armed.rule.text() == text);
+    counts.retain(|text, count| is_in_force(text) || count.load(Ordering::Relaxed) > 0);
+    let gone: Vec<String> = counts.keys().filter(|text| !is_in_force(text)).cloned().collect();
+    for text in gone.into_iter().skip(MOST_RETIRED).filter(|text| text != OTHERS) {
+        let count = counts.remove(&text).map_or(0, |count| count.load(Ordering::Relaxed));
+        counts.entry(OTHERS.to_owned()).or_default().fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// For a moment.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics holding it")
+}
+
+/// In words, for the record.
+pub(super) fn words(deeds: &[Deeds]) -> Vec<String> {
+    let word = |deeds: &Deeds| {
+        let times = if deeds.count == 1 { "once".to_owned() } else { format!("{} times", deeds.count) };
+        let gone = if deeds.in_force { "" } else { ", no more in force" };
+        format!("'{}' ({times}{gone})", deeds.rule)
+    };
+    deeds.iter().map(word).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn book(rules: &[&str]) -> Rulebook {
+        Rulebook { seed: None, rules: rules.iter().map(|text| Rule::parse(text).unwrap()).collect() }
+    }
+
+    #[test]
+    fn a_sink_without_rules_has_version_nought() {
+        let control = Control::new(Rulebook::default(), 1);
+        assert_eq!((control.version(), control.in_force().is_none()), (0, true));
+        control.put(book(&[".: drop"]));
+        assert_eq!((control.version(), control.in_force().is_some()), (1, true));
+        control.put(book(&[]));
+        assert_eq!((control.version(), control.in_force().is_none()), (2, true));
+        assert!(control.deeds().is_empty(), "what never acted is forgotten");
+    }
+
+    #[test]
+    fn a_rule_that_is_kept_keeps_its_memory_and_its_count() {
+        let limit = "mail: limit 1/s burst 1";
+        let control = Control::new(book(&[limit, ".: drop"]), 1);
+        let take = || match &*control.in_force().unwrap().rules.last().unwrap().memory {
+            Memory::Bucket(bucket) => lock(bucket).take(std::time::Duration::ZERO),
+            other => panic!("{other:?}"),
+        };
+        let before = control.in_force().unwrap();
+        before.rules.iter().for_each(|armed| armed.act());
+        let Memory::Bucket(bucket) = &*before.rules[0].memory else { panic!("it is a limit") };
+        assert!(lock(bucket).take(std::time::Duration::ZERO));
+        control.put(book(&["rcpt: directed", limit]));
+        assert!(!take(), "the bucket is still empty");
+        before.rules[0].act();
+        let words = words(&control.deeds());
+        let expected =
+            ["'rcpt: directed' (0 times)", "'mail: limit 1/s burst 1' (2 times)", "'.: drop' (once, no more in force)"];
+        assert_eq!(words, expected);
+        control.put(book(&["mail: limit 1/s burst 2"]));
+        assert!(take(), "another rule begins anew");
+    }
+
+    #[test]
+    fn what_is_remembered_of_earlier_rules_is_bounded_and_sums() {
+        let control = Control::new(Rulebook::default(), 1);
+        let all = MOST_RETIRED as u64 + 500;
+        for number in 0..all {
+            control.put(book(&[&format!("mail: delay {number}ms")]));
+            control.in_force().unwrap().rules[0].act();
+        }
+        control.put(book(&[]));
+        let deeds = control.deeds();
+        assert_eq!(deeds.iter().map(|deeds| deeds.count).sum::<u64>(), all);
+        assert!(deeds.len() <= MOST_RETIRED + 1, "{}", deeds.len());
+    }
+}

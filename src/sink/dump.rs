@@ -1,0 +1,300 @@
+//! Messages kept as they came: the octets of the wire, dots unstuffed, line ends CRLF, nothing added.
+//!
+//! | where | what |
+//! |---|---|
+//! | a directory | a file each, `SECONDS-PID-NUMBER.eml` |
+//! | a Maildir | a file each, from `tmp` to `new` |
+//! | one file | each message behind a line of JSON that says its length: `{"bytes":N,…}` LF, N octets, LF |
+//!
+//! One file is no mbox: an mbox ends lines in LF and quotes `From ` in the text, so what was received cannot be had back
+//! from it. A length can be trusted whatever the message holds, which no separator can (smtp-sink's `-D`).
+//!
+//! A message that cannot be kept is refused, never acknowledged. Writing is synchronous and without fsync: the sink's
+//! other sessions wait meanwhile, as smtp-sink's do.
+use super::control::lock;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A message up to that size is written in one piece at its end; what a session holds in memory at most.
+const HELD_BYTES: usize = 64 * 1024;
+
+/// Where messages are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shelf {
+    Directory(PathBuf),
+    Maildir(PathBuf),
+    File(PathBuf),
+}
+
+/// Keeps messages, for all workers.
+#[derive(Debug)]
+pub(super) struct Dump {
+    shelf: Shelf,
+    /// What names begin with.
+    prefix: String,
+    /// What names end with.
+    suffix: String,
+    serial: AtomicU64,
+    /// The one file.
+    file: Option<Mutex<File>>,
+}
+
+impl Dump {
+    /// Makes what is missing, and sees whether it can be written.
+    pub(super) fn open(shelf: Shelf) -> Result<Self> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let (pid, mut file) = (std::process::id(), None);
+        let (prefix, suffix) = match &shelf {
+            Shelf::Directory(path) => {
+                make(path)?;
+                (format!("{now}-{pid}-"), ".eml".to_owned())
+            }
+            Shelf::Maildir(path) => {
+                ["tmp", "new", "cur"].iter().try_for_each(|part| make(&path.join(part)))?;
+                (format!("{now}.P{pid}Q"), format!(".{}", host_name()))
+            }
+            Shelf::File(path) => {
+                let opened = OpenOptions::new().create(true).append(true).open(path);
+                file = Some(Mutex::new(opened.with_context(|| format!("cannot write {}", path.display()))?));
+                (format!(".dump-{now}-{pid}-"), ".part".to_owned())
+            }
+        };
+        Ok(Self { shelf, prefix, suffix, serial: AtomicU64::new(0), file })
+    }
+
+    /// A new name, and the names of the file while it is written and afterwards.
+    fn names(&self) -> (PathBuf, PathBuf) {
+        let number = self.serial.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}{number:08}{}", self.prefix, self.suffix);
+        match &self.shelf {
+            Shelf::Directory(path) => (path.join(format!(".{name}.part")), path.join(name)),
+            Shelf::Maildir(path) => (path.join("tmp").join(&name), path.join("new").join(name)),
+            Shelf::File(path) => (path.with_file_name(&name), path.with_file_name(name)),
+        }
+    }
+
+    /// Appends to the one file, whole or not at all.
+    fn append(&self, file: &Mutex<File>, draft: &mut Draft) -> io::Result<()> {
+        let mut file = lock(file);
+        let before = file.metadata()?.len();
+        let outcome = draft.append_to(&mut file);
+        if outcome.is_err() {
+            // A device cannot be cut, and has nothing to be cut.
+            let _ = file.set_len(before);
+        }
+        outcome
+    }
+}
+
+fn make(path: &Path) -> Result<()> {
+    fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
+}
+
+/// As Maildir wants it: without `/` and `:`.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect()
+}
+
+/// A message on its way to the shelf. Dropped before its end, it leaves nothing behind.
+#[derive(Debug)]
+pub(super) struct Draft {
+    envelope: Envelope,
+    /// What is not in the file yet.
+    held: Vec<u8>,
+    bytes: u64,
+    spill: Option<Spill>,
+    failure: Option<io::Error>,
+}
+
+/// Who sent it to whom; the line before a message in the one file.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Envelope {
+    bytes: u64,
+    pub(super) client: String,
+    pub(super) hello: String,
+    pub(super) sender: String,
+    pub(super) recipients: Vec<String>,
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+struct Spill {
+    file: File,
+    /// Its name, until it has another.
+    path: Option<PathBuf>,
+    name: PathBuf,
+}
+
+impl Draft {
+    pub(super) fn new(envelope: Envelope) -> Self {
+        Self { envelope, held: Vec::new(), bytes: 0, spill: None, failure: None }
+    }
+
+    pub(super) fn envelope(&mut self) -> &mut Envelope {
+        &mut self.envelope
+    }
+
+    /// More of the message. A failure is kept for its end, when there is somebody to tell.
+    pub(super) fn write(&mut self, dump: &Dump, block: &[u8]) {
+        self.bytes += block.len() as u64;
+        if self.failure.is_some() {
+            return;
+        }
+        if self.held.len() + block.len() <= HELD_BYTES {
+            self.held.extend_from_slice(block);
+        } else if let Err(error) = self.spill_with(dump, block) {
+            self.held = Vec::new();
+            self.failure = Some(error);
+        }
+    }
+
+    /// Writes what is held, and a block.
+    fn spill_with(&mut self, dump: &Dump, block: &[u8]) -> io::Result<()> {
+        let spill = match &mut self.spill {
+            Some(spill) => spill,
+            none => none.insert(Spill::create(dump)?),
+        };
+        spill.file.write_all(&self.held)?;
+        self.held.clear();
+        spill.file.write_all(block)
+    }
+
+    /// The message is whole: puts it where it belongs.
+    pub(super) fn keep(mut self, dump: &Dump) -> io::Result<()> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        match &dump.file {
+            Some(file) => dump.append(file, &mut self),
+            None => {
+                self.spill_with(dump, &[])?;
+                self.spill.take().map_or(Ok(()), Spill::publish)
+            }
+        }
+    }
+
+    fn append_to(&mut self, file: &mut File) -> io::Result<()> {
+        self.envelope.bytes = self.bytes;
+        let mut head = serde_json::to_vec(&self.envelope)?;
+        head.push(b'\n');
+        if let Some(spill) = &mut self.spill {
+            file.write_all(&head)?;
+            spill.file.rewind()?;
+            io::copy(&mut Read::by_ref(&mut spill.file).take(self.bytes), file)?;
+            head.clear();
+        }
+        head.append(&mut self.held);
+        head.push(b'\n');
+        file.write_all(&head)
+    }
+}
+
+impl Spill {
+    fn create(dump: &Dump) -> io::Result<Self> {
+        let (path, name) = dump.names();
+        let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path)?;
+        let spill = Self { file, path: Some(path), name };
+        Ok(spill)
+    }
+
+    /// Gives it its name: whoever looks sees it whole.
+    fn publish(mut self) -> io::Result<()> {
+        if let Some(path) = &self.path {
+            fs::rename(path, &self.name)?;
+            self.path = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Spill {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // It may be gone with its directory.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A message of that many octets, of which none is like its neighbours.
+    fn message(bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|at| (at % 251) as u8).collect()
+    }
+
+    fn draft(dump: &Dump, message: &[u8]) -> Draft {
+        let recipients = vec!["c@d".to_owned()];
+        let mut draft = Draft::new(Envelope { client: "127.0.0.1:1".into(), recipients, ..Envelope::default() });
+        message.chunks(50_000).for_each(|block| draft.write(dump, block));
+        draft
+    }
+
+    const SIZES: [usize; 6] = [0, 1, HELD_BYTES, HELD_BYTES + 1, 200_000, 3];
+
+    #[test]
+    fn a_file_each_holds_the_octets_and_nothing_else() {
+        for maildir in [false, true] {
+            let place = tempfile::tempdir().unwrap();
+            let root = place.path().join("deep/er");
+            let shelf = if maildir { Shelf::Maildir(root.clone()) } else { Shelf::Directory(root.clone()) };
+            let dump = Dump::open(shelf).unwrap();
+            SIZES.iter().for_each(|size| draft(&dump, &message(*size)).keep(&dump).unwrap());
+            drop(draft(&dump, &message(100_000)));
+            let directory = if maildir { root.join("new") } else { root.clone() };
+            let mut paths: Vec<PathBuf> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+            paths.sort();
+            let kept: Vec<Vec<u8>> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
+            assert_eq!(kept, SIZES.map(message), "in order, and nothing of the one that was given up");
+            assert!(!maildir || fs::read_dir(root.join("tmp")).unwrap().next().is_none());
+        }
+    }
+
+    #[test]
+    fn one_file_is_read_back_by_its_lengths() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("all");
+        for _ in 0..2 {
+            let dump = Dump::open(Shelf::File(path.clone())).unwrap();
+            SIZES.iter().for_each(|size| draft(&dump, &message(*size)).keep(&dump).unwrap());
+            drop(draft(&dump, &message(100_000)));
+        }
+        let all = fs::read(&path).unwrap();
+        let (mut rest, mut kept) = (all.as_slice(), Vec::new());
+        while !rest.is_empty() {
+            let end = rest.iter().position(|octet| *octet == b'\n').unwrap();
+            let head: serde_json::Value = serde_json::from_slice(&rest[..end]).unwrap();
+            assert_eq!((&head["client"], &head["recipients"][0]), (&"127.0.0.1:1".into(), &"c@d".into()));
+            let bytes = head["bytes"].as_u64().unwrap() as usize;
+            kept.push(rest[end + 1..end + 1 + bytes].to_vec());
+            assert_eq!(rest[end + 1 + bytes], b'\n');
+            rest = &rest[end + 2 + bytes..];
+        }
+        assert_eq!(kept, [SIZES.map(message), SIZES.map(message)].concat());
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "no other file is left");
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_an_error_and_leaves_nothing() {
+        let full = Dump::open(Shelf::File("/dev/full".into())).unwrap();
+        assert_eq!(draft(&full, b"x").keep(&full).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("gone");
+        let dump = Dump::open(Shelf::Directory(root.clone())).unwrap();
+        let begun = draft(&dump, &message(100_000));
+        fs::remove_dir_all(&root).unwrap();
+        for draft in [begun, draft(&dump, b"x"), draft(&dump, &message(100_000))] {
+            assert_eq!(draft.keep(&dump).unwrap_err().kind(), io::ErrorKind::NotFound);
+        }
+        assert!(Dump::open(Shelf::Directory("/dev/null/x".into())).is_err());
+    }
+}

@@ -1,0 +1,287 @@
+//! Policies with a memory: rate limit, greylist, transactions open for a domain, tarpit, slow reading. Pure: the time
+//! is an argument, on one clock, and whoever shares a policy locks it.
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::time::Duration;
+
+/// A rate limit: a token bucket, kept as the time at which it will be full (GCRA, ITU-T I.371), so that nothing drifts
+/// and nothing has to be refilled.
+///
+/// ```text
+/// tokens in the bucket now = burst − (full_at − now) × rate
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Bucket {
+    /// How long a token takes to come.
+    token: Duration,
+    /// How long the whole bucket takes to fill.
+    whole: Duration,
+    full_at: Duration,
+}
+
+impl Bucket {
+    /// A full bucket.
+    pub(super) fn new(rate_per_s: f64, burst: u32) -> Self {
+        let token = Duration::from_secs_f64(1.0 / rate_per_s);
+        Self { token, whole: token.saturating_mul(burst.max(1)), full_at: Duration::ZERO }
+    }
+
+    /// Takes a token, if there is one.
+    pub(super) fn take(&mut self, now: Duration) -> bool {
+        let full_at = self.full_at.max(now).saturating_add(self.token);
+        let has_one = full_at.saturating_sub(now) <= self.whole;
+        if has_one {
+            self.full_at = full_at;
+        }
+        has_one
+    }
+}
+
+/// A greylist: a triplet is told to come back later, and taken once it does (Harris 2003; RFC 6647 §2.4). When the
+/// list is full the oldest triplet is forgotten and has to wait anew.
+#[derive(Debug)]
+pub(super) struct Greylist {
+    delay: Duration,
+    most: usize,
+    /// When each was first seen.
+    seen: HashMap<u64, Duration>,
+    /// In the order they came.
+    order: VecDeque<u64>,
+    /// Keyed at random, so that nobody can send triplets that collide.
+    hasher: RandomState,
+}
+
+/// Who sends what to whom.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Triplet<'a> {
+    pub(super) client: std::net::IpAddr,
+    pub(super) sender: &'a [u8],
+    pub(super) recipient: &'a [u8],
+}
+
+impl Greylist {
+    pub(super) fn new(delay: Duration, most: usize) -> Self {
+        let (seen, order) = (HashMap::new(), VecDeque::new());
+        Self { delay, most: most.max(1), seen, order, hasher: RandomState::new() }
+    }
+
+    /// Whether the triplet has waited for long enough.
+    pub(super) fn passes(&mut self, triplet: Triplet<'_>, now: Duration) -> bool {
+        let key = self.hasher.hash_one(triplet);
+        if let Some(first) = self.seen.get(&key) {
+            return now.saturating_sub(*first) >= self.delay;
+        }
+        if self.order.len() >= self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.seen.remove(&oldest);
+        }
+        self.seen.insert(key, now);
+        self.order.push_back(key);
+        self.delay.is_zero()
+    }
+}
+
+/// How many transactions are open for each domain. Domains without any take no room.
+#[derive(Debug)]
+pub(super) struct Domains {
+    most: u32,
+    open: HashMap<u64, u32>,
+    hasher: RandomState,
+}
+
+/// A domain as [`Domains`] knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Domain(u64);
+
+impl Domains {
+    pub(super) fn new(most: u32) -> Self {
+        Self { most, open: HashMap::new(), hasher: RandomState::new() }
+    }
+
+    /// The domain of that name, in capitals or not.
+    pub(super) fn named(&self, name: &[u8]) -> Domain {
+        Domain(self.hasher.hash_one(name.to_ascii_lowercase()))
+    }
+
+    /// Opens a transaction for the domain, if there is room.
+    pub(super) fn enter(&mut self, domain: Domain) -> bool {
+        let open = self.open.get(&domain.0).copied().unwrap_or(0);
+        let has_room = open < self.most;
+        if has_room {
+            self.open.insert(domain.0, open + 1);
+        }
+        has_room
+    }
+
+    /// The transaction is over.
+    pub(super) fn leave(&mut self, domain: Domain) {
+        match self.open.get_mut(&domain.0) {
+            Some(open) if *open > 1 => *open -= 1,
+            _ => drop(self.open.remove(&domain.0)),
+        }
+    }
+
+    /// Domains that have a transaction open.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.open.len()
+    }
+}
+
+/// A tarpit: how long the answer to a command is held back, `before` others of the session.
+pub(super) fn tarpit(step: Duration, most: Duration, before: u32) -> Duration {
+    step.saturating_mul(before).min(most)
+}
+
+/// Slow reading: so many octets a second, in bites of a twentieth of a second. The time is waited for before a bite
+/// and not after it, so that a message of n octets takes n / rate at least until its end is read.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sips {
+    octets_per_s: f64,
+    /// When the next bite is due.
+    due: Duration,
+}
+
+impl Sips {
+    /// Bites a second.
+    const PER_S: f64 = 20.0;
+
+    pub(super) fn new(octets_per_s: u64, now: Duration) -> Self {
+        let octets_per_s = octets_per_s.max(1) as f64;
+        let mut sips = Self { octets_per_s, due: now };
+        sips.due = now + sips.time_for(sips.bite());
+        sips
+    }
+
+    /// The octets to read now; or when to ask again.
+    pub(super) fn next(&self, now: Duration) -> Result<usize, Duration> {
+        if now < self.due { Err(self.due) } else { Ok(self.bite()) }
+    }
+
+    /// So many octets have been read. Time that the peer let pass is not made up for.
+    pub(super) fn read(&mut self, octets: usize, now: Duration) {
+        self.due = self.due.max(now.saturating_sub(self.time_for(self.bite()))) + self.time_for(octets);
+    }
+
+    fn bite(&self) -> usize {
+        (self.octets_per_s / Self::PER_S).max(1.0) as usize
+    }
+
+    fn time_for(&self, octets: usize) -> Duration {
+        Duration::from_secs_f64(octets as f64 / self.octets_per_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn triplet<'a>(sender: &'a [u8], recipient: &'a [u8]) -> Triplet<'a> {
+        Triplet { client: [127, 0, 0, 1].into(), sender, recipient }
+    }
+
+    #[test]
+    fn a_bucket_gives_its_burst_and_then_its_rate() {
+        let mut bucket = Bucket::new(100.0, 5);
+        let taken = (0..20).filter(|_| bucket.take(MS * 1000)).count();
+        assert_eq!(taken, 5);
+        assert!(!bucket.take(MS * 1009) && bucket.take(MS * 1010) && !bucket.take(MS * 1010));
+        assert!((0..5).all(|_| bucket.take(MS * 9000)) && !bucket.take(MS * 9000), "it fills up, and no further");
+    }
+
+    #[test]
+    fn a_greylist_takes_who_comes_back_late_enough() {
+        let mut list = Greylist::new(MS * 300, 100);
+        assert!(!list.passes(triplet(b"a@b", b"c@d"), MS));
+        assert!(!list.passes(triplet(b"a@b", b"c@d"), MS * 300));
+        assert!(list.passes(triplet(b"a@b", b"c@d"), MS * 301));
+        assert!(!list.passes(triplet(b"x@b", b"c@d"), MS * 301), "each triplet waits for itself");
+        let other = Triplet { client: [127, 0, 0, 2].into(), ..triplet(b"a@b", b"c@d") };
+        assert!(!list.passes(other, MS * 301));
+    }
+
+    #[test]
+    fn a_greylist_forgets_the_oldest_first() {
+        let mut list = Greylist::new(MS, 3);
+        for name in [b"1", b"2", b"3", b"4"] {
+            assert!(!list.passes(triplet(name, b"c@d"), MS));
+        }
+        assert_eq!((list.seen.len(), list.order.len()), (3, 3));
+        assert!(list.passes(triplet(b"2", b"c@d"), MS * 9) && !list.passes(triplet(b"1", b"c@d"), MS * 9));
+    }
+
+    #[test]
+    fn a_domain_has_so_many_transactions_and_then_none() {
+        let mut domains = Domains::new(2);
+        let (one, other) = (domains.named(b"example.com"), domains.named(b"example.net"));
+        assert_eq!(one, domains.named(b"EXAMPLE.com"));
+        assert!(domains.enter(one) && domains.enter(one) && !domains.enter(one) && domains.enter(other));
+        domains.leave(one);
+        assert!(domains.enter(one));
+        [one, one, other].into_iter().for_each(|domain| domains.leave(domain));
+        assert_eq!(domains.len(), 0, "what is over takes no room");
+    }
+
+    #[test]
+    fn a_tarpit_grows_up_to_its_limit() {
+        let delays = [0, 1, 2, 9, u32::MAX].map(|before| tarpit(MS * 100, MS * 500, before));
+        assert_eq!(delays, [Duration::ZERO, MS * 100, MS * 200, MS * 500, MS * 500]);
+    }
+
+    #[test]
+    fn sips_take_their_time_however_little_comes() {
+        for piece in [1, 7, usize::MAX] {
+            let (mut now, mut left) = (MS * 500, 10_000_usize);
+            let mut sips = Sips::new(5_000, now);
+            while left > 0 {
+                match sips.next(now) {
+                    Err(then) => now = then,
+                    Ok(most) => {
+                        let octets = most.min(piece).min(left);
+                        sips.read(octets, now);
+                        left -= octets;
+                    }
+                }
+            }
+            let took = now - MS * 500;
+            assert!((MS * 1990..MS * 2300).contains(&took), "two seconds' worth in pieces of {piece}: {took:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever the clock does, no window holds more than its burst and its rate.
+        #[test]
+        fn a_bucket_never_gives_more_than_it_may(
+            rate in 1.0..1000.0_f64, burst in 1..50_u32, steps in proptest::collection::vec(0..30_u64, 1..300)
+        ) {
+            let mut bucket = Bucket::new(rate, burst);
+            let (mut now, mut taken) = (Duration::ZERO, Vec::new());
+            for step in steps {
+                now += MS * step as u32;
+                if bucket.take(now) {
+                    taken.push(now);
+                }
+            }
+            for (first, from) in taken.iter().enumerate() {
+                for (last, to) in taken.iter().enumerate().skip(first) {
+                    let allowed = f64::from(burst) + (*to - *from).as_secs_f64() * rate;
+                    prop_assert!((last - first + 1) as f64 <= allowed + 1e-3);
+                }
+            }
+        }
+
+        #[test]
+        fn domains_that_are_left_as_often_as_entered_are_empty(names in proptest::collection::vec("[a-c]", 0..40)) {
+            let mut domains = Domains::new(3);
+            let mut inside: Vec<Domain> = names.iter().map(|name| domains.named(name.as_bytes())).collect();
+            inside.retain(|domain| domains.enter(*domain));
+            prop_assert!(domains.open.values().all(|open| *open <= 3));
+            inside.into_iter().for_each(|domain| domains.leave(domain));
+            prop_assert_eq!(domains.len(), 0);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! A rules file: TOML or JSON, the same words as on the command line; what is wrong with it is said with its place.
+//!
+//! ```toml
+//! seed = 7                      # of chance; without it, the sink's own
+//! rules = [
+//!   "rcpt: soft reject 0.01",
+//!   'mail: limit 100/s "421 4.7.0 Too fast"',
+//! ]
+//! ```
+use super::rules::{Mistake, Rule};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+use toml::Spanned;
+
+/// The longest rules file.
+pub(super) const LONGEST: usize = 1 << 20;
+/// The most rules.
+const MOST: usize = 1000;
+
+/// Rules in their order, and the seed of their chances.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Rulebook {
+    /// `None` for the sink's own.
+    pub(crate) seed: Option<u64>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// As it is written.
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Written<Text> {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
+    #[serde(default = "Vec::new")]
+    rules: Vec<Text>,
+}
+
+impl Rulebook {
+    /// Reads TOML, or JSON where it begins with a brace, which no TOML does.
+    ///
+    /// # Errors
+    /// What is wrong and where, in a line.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        if text.len() > LONGEST {
+            return Err(format!("rules are at most {LONGEST} octets"));
+        }
+        let book = if text.trim_start().starts_with('{') { Self::read_json(text) } else { Self::read_toml(text) }?;
+        if book.rules.len() > MOST { Err(format!("there are at most {MOST} rules")) } else { Ok(book) }
+    }
+
+    fn read_toml(text: &str) -> Result<Self, String> {
+        let written: Written<Spanned<String>> = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(String::new(), |span| place(text, span.start) + ": ");
+            at + &error.message().replace('\n', ", ")
+        })?;
+        let rule = |typed: &Spanned<String>| {
+            let wrong = |mistake: Mistake| place(text, within(text, typed.span(), &mistake)) + ": " + &mistake.what;
+            Rule::parse(typed.as_ref()).map_err(wrong)
+        };
+        let rules = written.rules.iter().map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { seed: written.seed, rules })
+    }
+
+    fn read_json(text: &str) -> Result<Self, String> {
+        let written: Written<String> = from_json(text)?;
+        let rule = |(number, typed): (usize, &String)| {
+            Rule::parse(typed).map_err(|mistake| format!("rule {}, {mistake}", number + 1))
+        };
+        let rules = written.rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { seed: written.seed, rules })
+    }
+
+    /// As JSON that [`Rulebook::read`] reads.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        let rules = self.rules.iter().map(|rule| rule.text().to_owned()).collect();
+        serde_json::to_value(Written { seed: self.seed, rules }).expect("numbers and texts are JSON")
+    }
+}
+
+fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| {
+        let said = error.to_string();
+        let what = said.split(" at line ").next().unwrap_or_default();
+        format!("line {}, column {}: {what}", error.line(), error.column())
+    })
+}
+
+/// Where a rule's mistake is in the text that holds the rule: exact unless the string has escapes or several lines.
+fn within(text: &str, span: Range<usize>, mistake: &Mistake) -> usize {
+    let raw = &text[span.clone()];
+    let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");
+    if is_plain { span.start + 1 + mistake.offset } else { span.start }
+}
+
+/// `line 3, column 7`, both from 1, columns in characters.
+fn place(text: &str, offset: usize) -> String {
+    let before: String = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, c)| c).collect();
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    format!("line {line}, column {column}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn toml_and_json_say_the_same() {
+        let toml =
+            "# comment\nseed = 7\nrules = [\n  \"rcpt: soft reject 0.01\",\n  '.: hang up \"421 4.0.0 x\"',\n]\n";
+        let json = r#" {"seed": 7, "rules": ["rcpt: soft reject 0.01", ".: hang up \"421 4.0.0 x\""]}"#;
+        let book = Rulebook::read(toml).unwrap();
+        assert_eq!((book.seed, book.rules.len(), book.rules[1].text()), (Some(7), 2, ".: hang up \"421 4.0.0 x\""));
+        assert_eq!(Rulebook::read(json).unwrap(), book);
+        assert_eq!(Rulebook::read(&book.to_json().to_string()).unwrap(), book);
+        for nothing in ["", "{}", "rules = []", "# nothing\n"] {
+            assert_eq!(Rulebook::read(nothing), Ok(Rulebook::default()), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn a_table_of_mistakes_with_their_lines_and_columns() {
+        let rows = [
+            ("rules = [\"rctp: drop\"]", "line 1, column 11: \"rctp\" is no command"),
+            ("seed = 1\nrules = [\n  \"rcpt: drop\",\n]", "line 3, column 10: this is for . (the end"),
+            ("rules = [\n\"größe\", ]", "line 2, column 7: a rule is COMMAND: ACTION"),
+            ("rules = ['mail: soft reject 7']", "line 1, column 29: \"7\" is no probability"),
+            ("rules = [\"mail: soft reject \\\"550 x\\\"\"]", "line 1, column 10: \"550 x\" is no reply"),
+            ("rules = [\"\"\"\nmail: nothing\"\"\"]", "line 1, column 10: \"nothing\" is no action"),
+            ("rules = [\"a\"", "line 1, column 13: "),
+            ("rules = [1]", "line 1, column 10: invalid type: integer"),
+            ("rules = \"x\"", "line 1, column 9: invalid type: string"),
+            ("seed = -1", "line 1, column 8: "),
+            ("seed = 1\nseed = 2", "line 2, column 1: duplicate key"),
+            ("rule = []", "line 1, column 1: unknown field `rule`"),
+            ("\0", "line 1, column 2: key with no value"),
+            ("{\"rules\": [\"rctp: drop\"]}", "rule 1, column 1: \"rctp\" is no command"),
+            ("{\"rules\": [\n1]}", "line 2, column 1: invalid type: integer"),
+            ("{\"rule\": []}", "line 1, column 7: unknown field `rule`"),
+            ("{", "line 1, column 1: EOF"),
+        ];
+        for (text, expected) in rows {
+            let said = Rulebook::read(text).expect_err(text);
+            assert!(said.starts_with(expected) && !said.contains('\n'), "{text:?}: {said}");
+        }
+        let many = format!("rules = [{}]", "'.: drop',".repeat(MOST + 1));
+        assert_eq!(Rulebook::read(&many), Err("there are at most 1000 rules".to_owned()));
+        assert!(Rulebook::read(&" ".repeat(LONGEST + 1)).unwrap_err().contains("at most"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_book_or_a_mistake(text in "\\PC{0,80}") {
+            let _ = Rulebook::read(&text);
+            let _ = Rulebook::read(&format!("rules = [\"{text}\"]"));
+            let _ = Rulebook::read(&format!("{{\"rules\": [\"{text}\"]}}"));
+        }
+
+        #[test]
+        fn a_mistake_is_where_the_word_is(before in 0..5_usize, blanks in 0..5_usize) {
+            let text = format!("rules = [\n{}{}'mail: nonsense']", "'.: drop',\n".repeat(before), " ".repeat(blanks));
+            let said = Rulebook::read(&text).unwrap_err();
+            let place = format!("line {}, column {}: \"nonsense\"", before + 2, blanks + 8);
+            prop_assert!(said.starts_with(&place), "{}", said);
+        }
+    }
+}

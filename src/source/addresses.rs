@@ -1,0 +1,483 @@
+//! Sender and recipient addresses: one, or a pattern that gives each message its own.
+//!
+//! ```text
+//! to@example.com                                               always this one
+//! user{0..9999}@{a.example:70,b.example:20,c.example:10}       a number, and one of three domains by weight
+//! {000..999}                                                   numbers padded as the smaller one is written
+//! {{x}}@example.com                                            a brace itself is written twice
+//! ```
+//! The ledger tells the recipients of a message apart by the number, below 1024 and of at most four digits, that ends
+//! the local part ([`journey::trace::recipient_number`]). So that it can, and so that it needs no page of memory for
+//! each of a thousand numbers, an address gets `+N` at the end of its local part, N being its place in the message, where
+//!
+//! - messages may have several recipients (a literal address that ends in no digit gets the bare N), or
+//! - the numbers of a pattern that end the local part are more than 64 different ones to the ledger: `user{0..9999}`
+//!   becomes `user17+0`. Numbers of five digits (`user{00000..09999}`), or a letter behind them, are none to it.
+use super::chance::{Chance, part_of};
+use super::spread::{bad_weight, weight_of};
+use journey::trace::MAX_RECIPIENTS;
+use memchr::memrchr;
+use smtp::Path;
+use std::io::Write;
+
+/// Different numbers at the end of the local part that the ledger is asked to bear: pages of 4 KB each for every
+/// 32,768 messages.
+const BEARABLE_NUMBERS: u64 = 64;
+/// Digits of a number that the ledger reads.
+const LEDGER_DIGITS: usize = 4;
+/// Combinations of words that are tried out before the run.
+const MOST_COMBINATIONS: usize = 100_000;
+
+/// An address, or a pattern of addresses, every one of them well-formed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    typed: String,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Number { least: u64, most: u64, digits: usize },
+    OneOf { words: Vec<Word>, total: u64 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Word {
+    text: String,
+    weight: u64,
+}
+
+/// What stands between local part and `@` behind what the pattern gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Numbering {
+    /// Nothing: there is one recipient, and the ledger takes its address as it is.
+    Bare,
+    /// The place in the message.
+    Digits,
+    /// `+` and the place in the message.
+    PlusDigits,
+}
+
+impl Pattern {
+    /// Reads what was typed.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub(crate) fn parse(typed: &str) -> Result<Self, String> {
+        let pattern = Self { typed: typed.to_owned(), pieces: pieces(typed)? };
+        pattern.check(Numbering::Bare)?;
+        Ok(pattern)
+    }
+
+    /// As it was typed.
+    pub(crate) fn typed(&self) -> &str {
+        &self.typed
+    }
+
+    /// The one address that it always is.
+    pub(super) fn literal(&self) -> Option<&str> {
+        match self.pieces.as_slice() {
+            [] => Some(""),
+            [Piece::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// How recipients of this pattern are numbered where messages have up to `most` of them.
+    pub(super) fn numbering(&self, most: u64) -> Numbering {
+        match self.literal() {
+            Some(_) if most <= 1 => Numbering::Bare,
+            Some(text) if !ends_in_digit(local_part(text)) => Numbering::Digits,
+            None if most <= 1 && self.ledger_numbers() <= BEARABLE_NUMBERS => Numbering::Bare,
+            _ => Numbering::PlusDigits,
+        }
+    }
+
+    /// Appends an address to `out`, for the recipient at `place` of its message.
+    pub(super) fn write(&self, chance: &mut Chance, numbering: Numbering, place: u32, out: &mut Vec<u8>) {
+        let start = out.len();
+        for piece in &self.pieces {
+            piece.write(chance, out);
+        }
+        append_place(numbering, place, start, out);
+    }
+
+    /// How many different numbers of its own the ledger would read at the end of the local part.
+    fn ledger_numbers(&self) -> u64 {
+        let (mut numbers, mut digits) = (1_u64, 0_usize);
+        for piece in self.local_pieces().iter().rev() {
+            let (count, width, goes_on) = piece.trailing_numbers();
+            numbers = numbers.saturating_mul(count);
+            digits += width;
+            if !goes_on {
+                break;
+            }
+        }
+        if digits > LEDGER_DIGITS { 1 } else { numbers.min(u64::from(MAX_RECIPIENTS)) }
+    }
+
+    /// The pieces of the local part; all of them where the `@` is within a choice of words.
+    fn local_pieces(&self) -> Vec<Piece> {
+        let mut local = Vec::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) if text.contains('@') => {
+                    local.push(Piece::Text(local_part(text).to_owned()));
+                    return local;
+                }
+                Piece::OneOf { words, total } if words.iter().any(|word| word.text.contains('@')) => {
+                    let words =
+                        words.iter().map(|word| Word { text: local_part(&word.text).to_owned(), ..word.clone() });
+                    local.push(Piece::OneOf { words: words.collect(), total: *total });
+                    return local;
+                }
+                piece => local.push(piece.clone()),
+            }
+        }
+        local
+    }
+
+    /// Whether every address that can come of it is one (RFC 5321 §4.1.2).
+    ///
+    /// # Errors
+    /// Names the first that is none.
+    pub(super) fn check(&self, numbering: Numbering) -> Result<(), String> {
+        let choices: Vec<usize> = self.pieces.iter().map(Piece::choices).collect();
+        let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
+        let Some(combinations) = combinations.filter(|count| *count <= MOST_COMBINATIONS) else {
+            return Err(format!(
+                "{:?} has more than {MOST_COMBINATIONS} combinations of words; use a number, as in user{{0..9999}}",
+                self.typed
+            ));
+        };
+        (0..combinations).try_for_each(|combination| self.check_one(combination, &choices, numbering))
+    }
+
+    fn check_one(&self, mut combination: usize, choices: &[usize], numbering: Numbering) -> Result<(), String> {
+        let mut address = Vec::new();
+        for (piece, count) in self.pieces.iter().zip(choices) {
+            piece.write_choice(combination % count, &mut address);
+            combination /= count;
+        }
+        append_place(numbering, MAX_RECIPIENTS - 1, 0, &mut address);
+        Path::mailbox(&address).map(drop).map_err(|why| {
+            let address = String::from_utf8_lossy(&address);
+            if address == self.typed {
+                format!("{address:?}: {why}")
+            } else {
+                format!("{:?} gives {address:?}: {why}", self.typed)
+            }
+        })
+    }
+}
+
+impl Piece {
+    fn write(&self, chance: &mut Chance, out: &mut Vec<u8>) {
+        match self {
+            Self::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Self::Number { least, most, digits } => {
+                push_number(least + chance.below(most - least + 1), *digits, out);
+            }
+            Self::OneOf { words, total } => {
+                let mut place = part_of(chance.draw(), *total);
+                for word in words {
+                    if place < word.weight {
+                        out.extend_from_slice(word.text.as_bytes());
+                        return;
+                    }
+                    place -= word.weight;
+                }
+            }
+        }
+    }
+
+    /// How many different texts it has, as far as being well-formed goes: all numbers are alike.
+    fn choices(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Number { .. } => 1,
+            Self::OneOf { words, .. } => words.len(),
+        }
+    }
+
+    fn write_choice(&self, choice: usize, out: &mut Vec<u8>) {
+        match self {
+            Self::Text(text) => out.extend_from_slice(text.as_bytes()),
+            // The longest.
+            Self::Number { most, digits, .. } => push_number(*most, *digits, out),
+            Self::OneOf { words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
+        }
+    }
+
+    /// Of the digits it ends in: how many different ones, how many at least, and whether what stands before it belongs
+    /// to them.
+    fn trailing_numbers(&self) -> (u64, usize, bool) {
+        match self {
+            Self::Number { least, most, digits } => (most - least + 1, digits.max(&digits_of(*least)).to_owned(), true),
+            Self::Text(text) => (1, trailing_digits(text), trailing_digits(text) == text.len()),
+            Self::OneOf { words, .. } => {
+                let widths = || words.iter().map(|word| trailing_digits(&word.text));
+                let goes_on = words.iter().any(|word| trailing_digits(&word.text) == word.text.len());
+                let count = if widths().any(|width| width > 0) { words.len() as u64 } else { 1 };
+                (count, widths().min().unwrap_or(0), goes_on)
+            }
+        }
+    }
+}
+
+/// The pieces of what was typed.
+fn pieces(typed: &str) -> Result<Vec<Piece>, String> {
+    let (mut pieces, mut text) = (Vec::new(), String::new());
+    let mut rest = typed;
+    while let Some(at) = rest.find(['{', '}']) {
+        text.push_str(&rest[..at]);
+        let brace = &rest[at..=at];
+        rest = &rest[at + 1..];
+        if let Some(after) = rest.strip_prefix(brace) {
+            text.push_str(brace);
+            rest = after;
+            continue;
+        }
+        let end = rest.find('}').filter(|_| brace == "{");
+        let end =
+            end.ok_or_else(|| format!("{typed:?} has a {brace:?} without its other; a brace itself is written twice"))?;
+        if !text.is_empty() {
+            pieces.push(Piece::Text(std::mem::take(&mut text)));
+        }
+        pieces.push(choice(&rest[..end])?);
+        rest = &rest[end + 1..];
+    }
+    text.push_str(rest);
+    if !text.is_empty() {
+        pieces.push(Piece::Text(text));
+    }
+    Ok(pieces)
+}
+
+/// What stands in braces: `0..9999` or `a:70,b:30`.
+fn choice(inside: &str) -> Result<Piece, String> {
+    if let Some((least, most)) = inside.split_once("..")
+        && !inside.contains(',')
+        && inside.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+    {
+        return number(inside, least, most);
+    }
+    let words: Vec<Word> = inside.split(',').map(word).collect::<Result<_, _>>()?;
+    let total = words.iter().map(|word| word.weight).sum();
+    Ok(Piece::OneOf { words, total })
+}
+
+fn number(inside: &str, least: &str, most: &str) -> Result<Piece, String> {
+    let wrong = || format!("{{{inside}}} is no range of numbers; say it like {{0..9999}}");
+    let read = |digits: &str| digits.parse::<u64>().ok().filter(|number| *number < u64::MAX).ok_or_else(wrong);
+    let digits = if least.starts_with('0') && least.len() > 1 { least.len() } else { 1 };
+    let (least, most) = (read(least)?, read(most)?);
+    if digits > 20 {
+        return Err(wrong());
+    }
+    if least > most {
+        Err(format!("{{{inside}}} runs backwards; say the smaller one first"))
+    } else {
+        Ok(Piece::Number { least, most, digits })
+    }
+}
+
+fn word(typed: &str) -> Result<Word, String> {
+    // The colons of an address literal, [IPv6:::1], are none of a weight.
+    let (text, weight) = match typed.rsplit_once(':') {
+        Some((text, weight)) if !weight.ends_with(']') => {
+            (text, weight_of(weight).ok_or_else(|| bad_weight(typed, weight))?)
+        }
+        _ => (typed, 1),
+    };
+    if text.is_empty() || text.contains('{') {
+        return Err(format!("{typed:?} is no choice; say it like {{a.example:70,b.example:30}}"));
+    }
+    Ok(Word { text: text.to_owned(), weight })
+}
+
+fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
+    write!(out, "{number:0digits$}").expect("a vector takes all");
+}
+
+/// Puts the place into the address that begins at `start`.
+fn append_place(numbering: Numbering, place: u32, start: usize, out: &mut Vec<u8>) {
+    let plus = match numbering {
+        Numbering::Bare => return,
+        Numbering::Digits => "",
+        Numbering::PlusDigits => "+",
+    };
+    let at = memrchr(b'@', &out[start..]).map_or(out.len(), |at| start + at);
+    let end = out.len();
+    write!(out, "{plus}{place}").expect("a vector takes all");
+    let added = out.len() - end;
+    out[at..].rotate_right(added);
+}
+
+fn local_part(address: &str) -> &str {
+    address.rsplit_once('@').map_or(address, |(local, _)| local)
+}
+
+fn ends_in_digit(text: &str) -> bool {
+    trailing_digits(text) > 0
+}
+
+fn trailing_digits(text: &str) -> usize {
+    text.bytes().rev().take_while(u8::is_ascii_digit).count()
+}
+
+fn digits_of(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chance::Purpose;
+    use super::*;
+    use journey::trace::recipient_number;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn pattern(typed: &str) -> Pattern {
+        Pattern::parse(typed).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    fn address(pattern: &Pattern, numbering: Numbering, number: u64, place: u32) -> String {
+        let mut out = b"kept".to_vec();
+        pattern.write(&mut Chance::new(1, Purpose::Recipient, number), numbering, place, &mut out);
+        String::from_utf8(out).unwrap().strip_prefix("kept").unwrap().to_owned()
+    }
+
+    #[test]
+    fn a_literal_address_stays_as_it_is() {
+        for typed in ["to@example.com", "\"a b\"@example.com", "a@[IPv6:::1]", "postmaster", "", "jürgen@exämple.org"]
+        {
+            assert_eq!(pattern(typed).literal(), Some(typed));
+        }
+        assert_eq!(pattern("{{x}}@example.com").literal(), Some("{x}@example.com"));
+        assert_eq!(pattern("user{1..2}@b").literal(), None);
+    }
+
+    #[test]
+    fn a_pattern_gives_addresses_by_its_weights() {
+        let pattern = pattern("user{0..99}@{a.example:70,b.example:20,c.example:10}");
+        let (mut domains, mut users) = (BTreeMap::new(), BTreeSet::new());
+        for number in 0..20_000 {
+            let address = address(&pattern, Numbering::Bare, number, 0);
+            let (user, domain) = address.split_once('@').unwrap();
+            *domains.entry(domain.to_owned()).or_insert(0_u32) += 1;
+            users.insert(user.to_owned());
+        }
+        assert_eq!((users.len(), users.first().unwrap().as_str()), (100, "user0"));
+        for (domain, expected) in [("a.example", 14_000), ("b.example", 4_000), ("c.example", 2_000)] {
+            assert!(domains[domain].abs_diff(expected) < 300, "{domains:?}");
+        }
+        assert_eq!(address(&pattern, Numbering::Bare, 7, 0), address(&pattern, Numbering::Bare, 7, 0));
+    }
+
+    #[test]
+    fn numbers_are_padded_as_the_smaller_is_written() {
+        let all: BTreeSet<String> =
+            (0..100).map(|number| address(&pattern("u{08..11}@b"), Numbering::Bare, number, 0)).collect();
+        assert_eq!(all.into_iter().collect::<Vec<_>>(), ["u08@b", "u09@b", "u10@b", "u11@b"]);
+    }
+
+    #[test]
+    fn what_is_malformed_names_what_is_wrong() {
+        for (typed, named) in [
+            ("nobody", "nobody"),
+            ("user{0..9@b", "without its other"),
+            ("user0..9}@b", "without its other"),
+            ("user{}@b", "no choice"),
+            ("user{a,}@b", "no choice"),
+            ("user{9..0}@b", "backwards"),
+            ("user{0..}@b", "no range"),
+            ("user{..9}@b", "no range"),
+            ("user{0..99999999999999999999}@b", "no range"),
+            ("user{000000000000000000000..9}@b", "no range"),
+            ("u@{a:x,b}", "weight"),
+            ("u@{a:0,b}", "weight"),
+            ("u@{a b,c}", "a b"),
+            ("a{b,.}{c,.}d@x", "a..d@x"),
+            ("u{a,b}", "ua"),
+            ("a@b{c,>\r\nDATA}", "gives"),
+            ("u{{a,b}}{c", "without its other"),
+            ("{a{b,c}@d", "no choice"),
+        ] {
+            let why = Pattern::parse(typed).expect_err(typed);
+            assert!(why.contains(named), "{typed}: {why}");
+        }
+        let words = format!("{{{}}}", vec!["a"; 100].join(","));
+        assert!(Pattern::parse(&format!("{words}{words}{words}@b")).unwrap_err().contains("combinations"));
+        assert!(Pattern::parse(&format!("{}{{0..9999}}@b", "l".repeat(61))).unwrap_err().contains("too long"));
+        assert!(pattern(&format!("{}{{0..9}}@b", "l".repeat(61))).check(Numbering::PlusDigits).is_err());
+    }
+
+    #[test]
+    fn the_ledgers_number_comes_only_where_it_is_needed() {
+        use Numbering::{Bare, Digits, PlusDigits};
+        for (typed, one, several) in [
+            ("to@example.com", Bare, Digits),
+            ("bob7@example.com", Bare, PlusDigits),
+            ("to+@example.com", Bare, Digits),
+            ("u{a,b}@example.com", Bare, PlusDigits),
+            ("u{1..50}@example.com", Bare, PlusDigits),
+            ("u{1..64}@example.com", Bare, PlusDigits),
+            ("u{1..65}@example.com", PlusDigits, PlusDigits),
+            ("u{0..9999}@{a.example,b.example}", PlusDigits, PlusDigits),
+            ("u{0..99999999}@example.com", PlusDigits, PlusDigits),
+            ("u{00000..09999}@example.com", Bare, PlusDigits),
+            ("u{10000..19999}@example.com", Bare, PlusDigits),
+            ("u{0..9999}x@example.com", Bare, PlusDigits),
+            ("u{0..9}{0..9}@example.com", PlusDigits, PlusDigits),
+            ("u{0..9999}-{a,b}@example.com", Bare, PlusDigits),
+            ("to@host{0..9999}.example", Bare, PlusDigits),
+            ("u{0..999}{@a.example,@b.example}", PlusDigits, PlusDigits),
+        ] {
+            let pattern = pattern(typed);
+            assert_eq!((pattern.numbering(1), pattern.numbering(5)), (one, several), "{typed}");
+        }
+    }
+
+    #[test]
+    fn places_are_numbers_that_the_sink_reads_back() {
+        for typed in ["to@example.com", "bob7@b", "to+@b", "u{0..9999}@{a,b:2}", "u{0..9}{@a,@b.c}", "postmaster"] {
+            let pattern = pattern(typed);
+            for place in [0, 1, 9, 10, 999, 1_023] {
+                let address = address(&pattern, pattern.numbering(1_024), 5, place);
+                assert_eq!(recipient_number(address.as_bytes()), place, "{address}");
+            }
+        }
+        assert_eq!(address(&pattern("a@b"), Numbering::Digits, 0, 1), "a1@b");
+        assert_eq!(address(&pattern("a1@b"), Numbering::PlusDigits, 0, 2), "a1+2@b");
+    }
+
+    proptest! {
+        #[test]
+        fn bare_numbers_cost_the_ledger_little(least in 0_u64..2_000, more in 0_u64..20_000, pad in 1_usize..7, tail in "[a-z0-9]{0,2}") {
+            let pattern = pattern(&format!("u{{{least:0pad$}..{}}}{tail}@example.com", least + more));
+            prop_assume!(pattern.numbering(1) == Numbering::Bare);
+            let numbers: BTreeSet<u32> = (0..3_000)
+                .map(|number| recipient_number(address(&pattern, Numbering::Bare, number, 0).as_bytes()))
+                .collect();
+            prop_assert!(numbers.len() as u64 <= BEARABLE_NUMBERS + 1, "{} of {}", numbers.len(), pattern.typed());
+        }
+
+        #[test]
+        fn any_text_gives_addresses_or_a_reason(typed in "[a-c0-2{}.,:@+\"]{0,24}", number: u64, place in 0_u32..1_024) {
+            match Pattern::parse(&typed) {
+                Err(why) => prop_assert!(!why.is_empty()),
+                Ok(pattern) => {
+                    let bare = address(&pattern, Numbering::Bare, number, place);
+                    prop_assert!(Path::mailbox(bare.as_bytes()).is_ok(), "{bare}");
+                    let numbering = pattern.numbering(9);
+                    if pattern.check(numbering).is_ok() {
+                        let numbered = address(&pattern, numbering, number, place);
+                        prop_assert!(Path::mailbox(numbered.as_bytes()).is_ok(), "{numbered}");
+                        prop_assert_eq!(recipient_number(numbered.as_bytes()), place);
+                    }
+                }
+            }
+        }
+    }
+}

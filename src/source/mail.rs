@@ -1,0 +1,255 @@
+//! The mail of a run: one message sent many times, one of a set, or one cut to the size that was drawn for it.
+use super::SourceOptions;
+use super::addresses::{Numbering, Pattern};
+use super::chance::{Chance, Purpose};
+use super::corpus;
+use super::message::{self, CutToSize, Identity, Stamp, Template};
+use super::mime::{self, Fields};
+use super::spread::Spread;
+use anyhow::{Context, Result, bail};
+use journey::RunId;
+use journey::record::{CorpusRow, Varied};
+use net::Outbox;
+use std::time::Duration;
+
+/// Octets of a message, where nothing was said.
+const USUAL_BYTES: u64 = 400;
+/// The same for MIME messages: half of them below 24 KB, one in a hundred above 800 KB.
+const USUAL_MIME_MEDIAN: &str = "lognormal:24576,1.5";
+
+/// What is sent.
+#[derive(Debug)]
+pub(super) enum Mail {
+    /// The same message, each time with its own number and time.
+    Same(Template),
+    /// One of these, by the seed.
+    OneOf { templates: Vec<Template>, seed: u64 },
+    /// As long as drawn.
+    Cut { cut: CutToSize, sizes: Spread, least: u64, seed: u64 },
+}
+
+/// Which message it is: drawn once, when it is created.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pick {
+    index: usize,
+    /// Octets of the message as the receiver sees it: unstuffed, without the end of data.
+    pub(super) bytes: u64,
+    /// Whether it holds octets above 127.
+    pub(super) is_eight_bit: bool,
+}
+
+/// The mail, and what the record is to say of it.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) mail: Mail,
+    pub(super) about: About,
+}
+
+/// What the record says of the mail.
+#[derive(Clone, Debug, Default)]
+pub(super) struct About {
+    /// Octets of a message, in the mean.
+    pub(super) mean_bytes: f64,
+    /// Where they vary and are not those of a corpus.
+    pub(super) sizes: Option<Varied>,
+    pub(super) corpus: Option<CorpusRow>,
+    pub(super) mime_messages: Option<u64>,
+}
+
+impl Prepared {
+    /// Whatever the options ask for.
+    ///
+    /// # Errors
+    /// If it cannot be read or made.
+    pub(super) fn new(options: &SourceOptions, stamp: Stamp, run: RunId, now: jiff::Timestamp) -> Result<Self> {
+        if let Some(path) = &options.file {
+            let (headers, body) = message::read_message(path)?;
+            return Ok(Self::same(Template::new(stamp, &headers, &body, Identity::AsItIs)));
+        }
+        if let Some(from) = &options.corpus {
+            return Self::from_corpus(from, stamp, options.seed);
+        }
+        let subject = options.subject.as_deref();
+        if subject.is_some_and(|subject| subject.contains(['\r', '\n', '\0'])) {
+            bail!("--subject holds a line end");
+        }
+        let (from, to) = (first_address(&options.from), first_address(&options.recipient));
+        let (date, id) = (message::date(now)?, message::blank_id(run));
+        if options.mime {
+            let fields = Fields { from: &bracketed(&from), to: &bracketed(&to), date: &date, message_id: &id, subject };
+            return Self::from_mime(options, stamp, fields);
+        }
+        Self::generated(options, stamp, &message::fields(&from, &to, subject, &date, &id))
+    }
+
+    fn same(template: Template) -> Self {
+        let about = About { mean_bytes: template.bytes as f64, ..About::default() };
+        Self { mail: Mail::Same(template), about }
+    }
+
+    fn generated(options: &SourceOptions, stamp: Stamp, fields: &str) -> Result<Self> {
+        let sizes = options.sizes.clone().unwrap_or_else(|| Spread::always(USUAL_BYTES));
+        if let Some(size) = sizes.only() {
+            return Ok(Self::same(message::generate(stamp, fields, size)?));
+        }
+        let least = CutToSize::least(stamp, fields.as_bytes()) as u64;
+        if sizes.least() < least && !sizes.is_drawn_in() {
+            bail!("--size {} begins too small: sizes that vary are {least} octets or more", sizes.expression());
+        }
+        let most = usize::try_from(sizes.most().max(least)).context("--size is beyond this machine's memory")?;
+        let cut = CutToSize::new(stamp, fields.as_bytes(), most);
+        let described = sizes.described_from(least);
+        let about = About { mean_bytes: described.mean, sizes: Some(described), ..About::default() };
+        Ok(Self { mail: Mail::Cut { cut, sizes, least, seed: options.seed }, about })
+    }
+
+    fn from_corpus(from: &corpus::CorpusOptions, stamp: Stamp, seed: u64) -> Result<Self> {
+        let read = corpus::read(from)?;
+        let row = CorpusRow {
+            path: from.path.display().to_string(),
+            kind: read.kind.to_owned(),
+            messages: read.letters.len() as u64,
+            bytes: read.letters.iter().map(|letter| letter.bytes).sum(),
+            skipped: read.skipped,
+        };
+        let templates = read.letters.into_iter().map(|letter| Template::of_letter(stamp, letter)).collect();
+        let mut prepared = Self::one_of(templates, seed);
+        prepared.about.corpus = Some(row);
+        Ok(prepared)
+    }
+
+    fn from_mime(options: &SourceOptions, stamp: Stamp, fields: Fields<'_>) -> Result<Self> {
+        let usual = || Spread::parse(USUAL_MIME_MEDIAN, |text| text.parse().map_err(|_| String::new()));
+        let sizes = match &options.sizes {
+            Some(sizes) => sizes.clone(),
+            None => usual().expect("the usual distribution is well-formed"),
+        };
+        let messages = mime::messages(fields, &sizes, stamp.bytes() as u64, options.seed)?;
+        let templates: Vec<Template> = messages
+            .iter()
+            .map(|text| {
+                let body_at = memchr::memmem::find(text, b"\r\n\r\n").map_or(text.len(), |at| at + 4);
+                let (headers, body) = text.split_at(body_at);
+                Template::new(stamp, headers, body, Identity::Patched)
+            })
+            .collect();
+        let made = templates.len() as u64;
+        let mut prepared = Self::one_of(templates, options.seed);
+        (prepared.about.mime_messages, prepared.about.sizes) = (Some(made), sizes.varied());
+        Ok(prepared)
+    }
+
+    fn one_of(templates: Vec<Template>, seed: u64) -> Self {
+        let total: f64 = templates.iter().map(|template| template.bytes as f64).sum();
+        let about = About { mean_bytes: total / templates.len().max(1) as f64, ..About::default() };
+        Self { mail: Mail::OneOf { templates, seed }, about }
+    }
+}
+
+impl Mail {
+    /// The message with that number; it has no part in whether that was in the warm-up.
+    pub(super) fn pick(&self, number: u64) -> Pick {
+        let of = |index: usize, template: &Template| Pick {
+            index,
+            bytes: template.bytes,
+            is_eight_bit: template.is_eight_bit,
+        };
+        match self {
+            Self::Same(template) => of(0, template),
+            Self::OneOf { templates, seed } => {
+                let index = Chance::new(*seed, Purpose::Mail, number).below(templates.len() as u64) as usize;
+                of(index, &templates[index])
+            }
+            Self::Cut { sizes, least, seed, .. } => {
+                Pick { index: 0, bytes: sizes.of(*seed, Purpose::Mail, number).max(*least), is_eight_bit: false }
+            }
+        }
+    }
+
+    /// Every message is as long as the others and needs the same of the server.
+    pub(super) fn same(&self) -> Option<&Template> {
+        match self {
+            Self::Same(template) => Some(template),
+            Self::OneOf { .. } | Self::Cut { .. } => None,
+        }
+    }
+
+    /// The message that was picked, with that number and time, and the end of data.
+    pub(super) fn render(&self, pick: Pick, sequence: u64, since: Duration, outbox: &mut Outbox) {
+        match self {
+            Self::Same(template) => template.render(sequence, since, outbox),
+            Self::OneOf { templates, .. } => templates[pick.index].render(sequence, since, outbox),
+            Self::Cut { cut, .. } => cut.render(pick.bytes, sequence, since, outbox),
+        }
+    }
+}
+
+/// What stands in the header: the address, or of a pattern the first that it gives.
+fn first_address(pattern: &Pattern) -> String {
+    let mut address = Vec::new();
+    pattern.write(&mut Chance::new(0, Purpose::Words, 0), Numbering::Bare, 0, &mut address);
+    String::from_utf8_lossy(&address).into_owned()
+}
+
+fn bracketed(address: &str) -> String {
+    format!("<{address}>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Trace as Tracing;
+    use super::super::message::Clock;
+    use super::*;
+
+    fn stamp() -> Stamp {
+        Stamp::new(RunId([1; 16]), Tracing::Off, Clock::Monotonic)
+    }
+
+    fn set(bodies: &[&str], seed: u64) -> Mail {
+        let template = |body: &&str| Template::new(stamp(), b"a: b\r\n\r\n", body.as_bytes(), Identity::AsItIs);
+        Mail::OneOf { templates: bodies.iter().map(template).collect(), seed }
+    }
+
+    /// Octets of a rendered message of which no line begins with a dot.
+    fn rendered(mail: &Mail, number: u64) -> (Pick, usize) {
+        let (pick, mut outbox) = (mail.pick(number), Outbox::default());
+        mail.render(pick, number, Duration::ZERO, &mut outbox);
+        (pick, outbox.to_vec().len() - smtp::data::END.len())
+    }
+
+    #[test]
+    fn a_set_is_picked_from_evenly_and_by_the_seed() {
+        let mail = set(&["1\r\n", "22\r\n", "333\r\n", "4444\r\n", "\u{fc}\r\n"], 1);
+        let mut counts = [0_u32; 5];
+        for number in 0..10_000 {
+            let (pick, bytes) = rendered(&mail, number);
+            assert_eq!((pick.bytes, pick.is_eight_bit), (bytes as u64, pick.index == 4));
+            counts[pick.index] += 1;
+        }
+        assert!(counts.iter().all(|count| (1_800..2_200).contains(count)), "{counts:?}");
+        let picks = |seed| (0..100).map(|number| set(&["1\r\n"; 9], seed).pick(number).index).collect::<Vec<_>>();
+        assert_eq!(picks(1), picks(1));
+        assert_ne!(picks(1), picks(2));
+    }
+
+    #[test]
+    fn what_is_cut_is_as_long_as_drawn_and_never_too_short() {
+        let sizes = Spread::parse("lognormal:300,1.5", |text| text.parse().map_err(|_| String::new())).unwrap();
+        let fields = "a: b\r\n";
+        let least = CutToSize::least(stamp(), fields.as_bytes()) as u64;
+        let cut = CutToSize::new(stamp(), fields.as_bytes(), sizes.most() as usize);
+        let described = sizes.described_from(least);
+        let mail = Mail::Cut { cut, sizes, least, seed: 1 };
+        let picks: Vec<(Pick, usize)> = (0..2_000).map(|number| rendered(&mail, number)).collect();
+        assert!(picks.iter().all(|(pick, bytes)| pick.bytes == *bytes as u64 && pick.bytes >= least));
+        assert!(picks.iter().any(|(pick, _)| pick.bytes == least) && described.least == least as f64);
+        let mean = picks.iter().map(|(pick, _)| pick.bytes as f64).sum::<f64>() / 2_000.0;
+        assert!((mean / described.mean - 1.0).abs() < 0.15, "{mean} for {}", described.mean);
+    }
+
+    #[test]
+    fn a_header_names_the_first_address_of_a_pattern() {
+        let first = first_address(&Pattern::parse("u{7..7}@{b,b}").unwrap());
+        assert_eq!((first.as_str(), bracketed(&first).as_str()), ("u7@b", "<u7@b>"));
+    }
+}

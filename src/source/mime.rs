@@ -1,0 +1,300 @@
+//! Generated MIME messages, as people send them: text, the same as HTML, and an attachment that makes up the size.
+//!
+//! A set is made once, by the seed; messages are picked from it. Its sizes are evenly spaced in the distribution that
+//! was asked for, so that it is that distribution in small. What an attachment cannot make up to the octet (base64
+//! comes in lines) is left out: a message is as long as asked for or up to 80 octets less, and one that is shorter than
+//! its text has no attachment.
+use super::chance::{Chance, Purpose};
+use super::spread::Spread;
+use anyhow::{Context, Result, bail};
+use mail_builder::MessageBuilder;
+use mail_builder::headers::content_type::ContentType;
+use mail_builder::headers::raw::Raw;
+use mail_builder::mime::MimePart;
+use std::fmt::Write;
+
+/// Messages of a set.
+const MOST_MESSAGES: u64 = 64;
+/// Octets that a set may have, unless a single message is longer.
+const SET_BYTES: u64 = 256 << 20;
+/// Octets of an attachment that a line of base64 carries, and how long that line is.
+const LINE_CARRIES: u64 = 57;
+const LINE_BYTES: u64 = 78;
+
+/// Words to make sentences of.
+const WORDS: [&str; 48] = [
+    "the",
+    "meeting",
+    "invoice",
+    "please",
+    "find",
+    "attached",
+    "report",
+    "for",
+    "last",
+    "quarter",
+    "we",
+    "have",
+    "moved",
+    "our",
+    "schedule",
+    "to",
+    "Thursday",
+    "and",
+    "will",
+    "send",
+    "new",
+    "figures",
+    "before",
+    "noon",
+    "thank",
+    "you",
+    "very",
+    "much",
+    "regards",
+    "delivery",
+    "contract",
+    "draft",
+    "with",
+    "all",
+    "changes",
+    "as",
+    "discussed",
+    "let",
+    "me",
+    "know",
+    "if",
+    "anything",
+    "is",
+    "missing",
+    "from",
+    "your",
+    "side",
+    "tomorrow",
+];
+
+/// What an attachment can be: its type, and how its name ends.
+const KINDS: [(&str, &str); 5] = [
+    ("application/pdf", "pdf"),
+    ("image/jpeg", "jpg"),
+    ("application/zip", "zip"),
+    ("application/vnd.openxmlformats-officedocument.wordprocessingml.document", "docx"),
+    ("application/octet-stream", "bin"),
+];
+
+/// The header fields that do not depend on the message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields<'a> {
+    pub(super) from: &'a str,
+    pub(super) to: &'a str,
+    pub(super) date: &'a str,
+    pub(super) message_id: &'a str,
+    /// In place of a generated one.
+    pub(super) subject: Option<&'a str>,
+}
+
+/// A set of messages whose sizes are `sizes`' in small; `overhead` octets are added to each later.
+///
+/// # Errors
+/// If a size is beyond what is reasonable to hold.
+pub(super) fn messages(fields: Fields<'_>, sizes: &Spread, overhead: u64, seed: u64) -> Result<Vec<Vec<u8>>> {
+    sizes
+        .quantiles(set_size(sizes.mean()))
+        .enumerate()
+        .map(|(number, size)| {
+            let mut chance = Chance::new(seed, Purpose::Words, number as u64);
+            message(fields, size.saturating_sub(overhead), &mut chance)
+        })
+        .collect()
+}
+
+/// How many messages of that mean size are held.
+fn set_size(mean_bytes: f64) -> u64 {
+    ((SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MOST_MESSAGES)
+}
+
+/// A message of `bytes`, or up to a line less.
+fn message(fields: Fields<'_>, bytes: u64, chance: &mut Chance) -> Result<Vec<u8>> {
+    let said = Said::new(chance);
+    let bare = said.write(fields, None)?;
+    let one = said.write(fields, Some(vec![0]))?.len() as u64;
+    let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
+    // The line of the one octet is in `one`: six octets with its end.
+    let lines = (room + 6) / LINE_BYTES;
+    let content = usize::try_from(lines.max(1) * LINE_CARRIES).context("--size is beyond this machine's memory")?;
+    let content = if lines == 0 { 1 } else { content };
+    let text = said.write(fields, Some(random_bytes(content, chance)))?;
+    if text.len() as u64 > bytes {
+        bail!("an attachment of {content} octets came out {} octets too long", text.len() as u64 - bytes);
+    }
+    Ok(text)
+}
+
+/// What a message says, but for its attachment.
+#[derive(Debug)]
+struct Said {
+    subject: String,
+    paragraphs: Vec<String>,
+    kind: (&'static str, &'static str),
+    /// Of both multiparts.
+    boundary: String,
+}
+
+impl Said {
+    fn new(chance: &mut Chance) -> Self {
+        let paragraphs = (0..2 + chance.below(4)).map(|_| {
+            let sentences: Vec<String> =
+                (0..2 + chance.below(4)).map(|_| format!("{}.", sentence(4 + chance.below(12), chance))).collect();
+            sentences.join(" ")
+        });
+        let paragraphs = paragraphs.collect();
+        Self {
+            paragraphs,
+            subject: sentence(3 + chance.below(5), chance),
+            kind: KINDS[chance.below(KINDS.len() as u64) as usize],
+            boundary: format!("{:016x}", chance.draw()),
+        }
+    }
+
+    fn write(&self, fields: Fields<'_>, attachment: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        let alternative = MimePart::new(
+            ContentType::new("multipart/alternative").attribute("boundary", format!("alternative-{}", self.boundary)),
+            vec![
+                MimePart::new(ContentType::new("text/plain").attribute("charset", "utf-8"), self.text()),
+                MimePart::new(ContentType::new("text/html").attribute("charset", "utf-8"), self.html()),
+            ],
+        );
+        let body = match attachment {
+            None => alternative,
+            Some(content) => {
+                let (kind, ending) = self.kind;
+                let name = format!("{}.{ending}", self.subject.split(' ').next().unwrap_or("file"));
+                MimePart::new(
+                    ContentType::new("multipart/mixed").attribute("boundary", format!("mixed-{}", self.boundary)),
+                    vec![alternative, MimePart::new(kind, content).attachment(name)],
+                )
+            }
+        };
+        // Raw, for these fields come as they are to stand.
+        MessageBuilder::new()
+            .header("From", Raw::new(fields.from))
+            .header("To", Raw::new(fields.to))
+            .header("Date", Raw::new(fields.date))
+            .header("Message-ID", Raw::new(fields.message_id))
+            .subject(fields.subject.unwrap_or(&self.subject))
+            .body(body)
+            .write_to_vec()
+            .context("a message is written to memory")
+    }
+
+    fn text(&self) -> String {
+        self.paragraphs.iter().fold(String::new(), |mut text, paragraph| {
+            wrap(paragraph, &mut text);
+            text.push_str("\r\n");
+            text
+        })
+    }
+
+    fn html(&self) -> String {
+        let mut html = String::from("<html><body>\r\n");
+        for paragraph in &self.paragraphs {
+            html.push_str("<p>");
+            wrap(paragraph, &mut html);
+            html.push_str("</p>\r\n");
+        }
+        write!(html, "</body></html>\r\n").expect("a String takes any text");
+        html
+    }
+}
+
+/// Breaks a paragraph into lines.
+fn wrap(paragraph: &str, text: &mut String) {
+    let mut column = 0;
+    for word in paragraph.split(' ') {
+        if column + word.len() > 72 {
+            text.push_str("\r\n");
+            column = 0;
+        } else if column > 0 {
+            text.push(' ');
+        }
+        text.push_str(word);
+        column += word.len() + 1;
+    }
+    text.push_str("\r\n");
+}
+
+fn sentence(words: u64, chance: &mut Chance) -> String {
+    let words: Vec<&str> = (0..words).map(|_| WORDS[chance.below(WORDS.len() as u64) as usize]).collect();
+    let text = words.join(" ");
+    let (first, rest) = text.split_at(1);
+    first.to_uppercase() + rest
+}
+
+/// Octets that no relay can compress.
+fn random_bytes(count: usize, chance: &mut Chance) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| chance.draw().to_le_bytes()).collect();
+    bytes.truncate(count);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIELDS: Fields<'static> = Fields {
+        from: "<a@b>",
+        to: "<c@d>",
+        date: "Sat, 21 Nov 2026 09:30:00 +0000",
+        message_id: "<0000000000000000.1@mailrun>",
+        subject: None,
+    };
+
+    fn set(sizes: &str, seed: u64) -> Vec<String> {
+        let read = |text: &str| text.parse::<u64>().map_err(|_| "no number".to_owned());
+        let all = messages(FIELDS, &Spread::parse(sizes, read).unwrap(), 100, seed).unwrap();
+        all.into_iter().map(|message| String::from_utf8(message).unwrap_or_else(|_| panic!("it is ASCII"))).collect()
+    }
+
+    #[test]
+    fn messages_have_the_sizes_asked_for() {
+        for sizes in ["20000", "10000..500000", "lognormal:30000,1"] {
+            let read = |text: &str| text.parse::<u64>().map_err(|_| "no number".to_owned());
+            let asked = Spread::parse(sizes, read).unwrap();
+            let set = set(sizes, 1);
+            assert_eq!(set.len(), 64);
+            for (message, size) in set.iter().zip(asked.quantiles(64)) {
+                let bytes = message.len() as u64 + 100;
+                assert!(bytes <= size && bytes + 80 >= size || size < 6_000, "{bytes} for {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn they_are_mail_with_text_html_and_an_attachment() {
+        let set = set("50000", 1);
+        for message in &set {
+            for part in ["multipart/mixed", "multipart/alternative", "text/plain", "text/html", "attachment", "base64"]
+            {
+                assert!(message.contains(part), "{part}: {message}");
+            }
+            assert_eq!(message.matches("Message-ID: <0000000000000000.1@mailrun>\r\n").count(), 1);
+            assert_eq!(message.matches("From: <a@b>\r\n").count(), 1);
+            assert!(message.ends_with("--\r\n"), "{}", &message[message.len() - 60..]);
+            assert!(message.is_ascii() && message.lines().all(|line| line.len() <= 998));
+            assert_eq!(message.replace("\r\n", "").find(['\r', '\n']), None, "no line end is bare");
+        }
+        assert!(set.windows(2).any(|pair| pair[0] != pair[1]), "they differ");
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_set() {
+        assert_eq!(set("9000..20000", 1), set("9000..20000", 1));
+        assert_ne!(set("9000..20000", 1), set("9000..20000", 2));
+    }
+
+    #[test]
+    fn the_smallest_have_no_attachment_and_the_largest_few_companions() {
+        assert!(set("400", 1).iter().all(|message| !message.contains("attachment;")));
+        assert_eq!([1e3, 4e6, 1e8, 3e8, 1e12].map(set_size), [64, 64, 2, 1, 1]);
+    }
+}

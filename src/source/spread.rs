@@ -1,0 +1,447 @@
+//! A number that may vary from message to message: how it is typed, and how it is drawn.
+//!
+//! ```text
+//! 400                      always the same
+//! 400..64k                 any of these, evenly; both ends are among them
+//! 400:80,4k..64k:15,1m:5   by weight; each part is a number or a range, and without a weight has 1
+//! lognormal:4k,1.2         half of them below 4k, their logarithms normal with deviation 1.2; what would lie beyond a
+//!                          hundredth of the median, or a hundred times it, is drawn in to there
+//! lognormal:4k,1.2,1m      the same, at most 1m
+//! ```
+//! A draw takes 64 even bits to the number that stands there in the distribution (its quantile function), so 64 evenly
+//! spaced draws are the distribution in small.
+use super::chance::{Chance, Purpose, part_of};
+use journey::record::Varied;
+
+/// How far from its median a log-normal number may lie, as a factor, unless told otherwise.
+const FURTHEST: f64 = 100.0;
+/// The widest deviation taken: the middle two thirds then reach from 1/148 to 148 times the median.
+const WIDEST_SIGMA: f64 = 5.0;
+/// Parts of a list.
+const MOST_PARTS: usize = 1_000;
+
+/// A number, or a distribution of numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Spread {
+    expression: String,
+    shape: Shape,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Shape {
+    Range(Range),
+    Weighted { parts: Vec<(u64, Range)>, total: u64 },
+    LogNormal { median: f64, sigma: f64, most: u64 },
+}
+
+/// From `least` to `most`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    least: u64,
+    most: u64,
+}
+
+impl Range {
+    fn draw(self, chance: u64) -> u64 {
+        self.least + part_of(chance, self.most - self.least + 1)
+    }
+
+    fn mean(self) -> f64 {
+        (self.least as f64 + self.most as f64) / 2.0
+    }
+}
+
+impl Spread {
+    /// Always that number.
+    pub(crate) fn always(number: u64) -> Self {
+        Self { expression: number.to_string(), shape: Shape::Range(Range { least: number, most: number }) }
+    }
+
+    /// Reads what was typed; `read` reads one number of it.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub(crate) fn parse(text: &str, read: impl Fn(&str) -> Result<u64, String>) -> Result<Self, String> {
+        let shape = match text.strip_prefix("lognormal:") {
+            Some(rest) => log_normal(rest, &read)?,
+            None => weighted(text, &read)?,
+        };
+        Ok(Self { expression: text.to_owned(), shape })
+    }
+
+    /// As it was typed.
+    pub(crate) fn expression(&self) -> &str {
+        &self.expression
+    }
+
+    /// The one number that it always is.
+    pub(crate) fn only(&self) -> Option<u64> {
+        (self.least() == self.most()).then(|| self.least())
+    }
+
+    /// The smallest that it can be.
+    pub(crate) fn least(&self) -> u64 {
+        match &self.shape {
+            Shape::Range(range) => range.least,
+            Shape::Weighted { parts, .. } => parts.iter().map(|(_, range)| range.least).min().unwrap_or(0),
+            Shape::LogNormal { median, .. } => (median / FURTHEST) as u64,
+        }
+    }
+
+    /// The largest that it can be.
+    pub(crate) fn most(&self) -> u64 {
+        match &self.shape {
+            Shape::Range(range) => range.most,
+            Shape::Weighted { parts, .. } => parts.iter().map(|(_, range)| range.most).max().unwrap_or(0),
+            Shape::LogNormal { most, .. } => *most,
+        }
+    }
+
+    /// Its mean.
+    pub(crate) fn mean(&self) -> f64 {
+        match &self.shape {
+            Shape::Range(range) => range.mean(),
+            Shape::Weighted { parts, total } => {
+                parts.iter().map(|(weight, range)| *weight as f64 * range.mean()).sum::<f64>() / *total as f64
+            }
+            // Drawn in at both ends, so that no formula holds: the mean of many evenly spaced draws.
+            Shape::LogNormal { .. } => self.quantiles(1 << 14).map(|number| number as f64).sum::<f64>() / 16_384.0,
+        }
+    }
+
+    /// Whether numbers beyond its bounds are drawn in to them, so that a narrower bound changes nothing in kind.
+    pub(super) fn is_drawn_in(&self) -> bool {
+        matches!(self.shape, Shape::LogNormal { .. })
+    }
+
+    /// For the record, where all below `least` are drawn in to there.
+    pub(super) fn described_from(&self, least: u64) -> Varied {
+        let described = self.described_in(1.0);
+        if self.least() >= least {
+            return described;
+        }
+        let mean = self.quantiles(1 << 14).map(|number| number.max(least) as f64).sum::<f64>() / 16_384.0;
+        Varied { least: least as f64, mean, ..described }
+    }
+
+    /// The number for a message.
+    pub(super) fn of(&self, seed: u64, purpose: Purpose, number: u64) -> u64 {
+        match &self.shape {
+            Shape::Range(range) if range.least == range.most => range.least,
+            _ => self.draw(Chance::new(seed, purpose, number).draw()),
+        }
+    }
+
+    /// The number that stands at `chance` of 2^64 in the distribution.
+    fn draw(&self, chance: u64) -> u64 {
+        match &self.shape {
+            Shape::Range(range) => range.draw(chance),
+            Shape::Weighted { parts, total } => draw_weighted(parts, *total, chance),
+            Shape::LogNormal { median, sigma, most } => {
+                let share = (chance as f64 + 0.5) / 2_f64.powi(64);
+                let number = median * (sigma * normal_quantile(share.clamp(1e-18, 1.0 - 1e-16))).exp();
+                (number.round() as u64).clamp(self.least(), *most)
+            }
+        }
+    }
+
+    /// The distribution in small: `count` numbers, evenly spaced in it.
+    pub(super) fn quantiles(&self, count: u64) -> impl Iterator<Item = u64> {
+        let gap = u64::MAX / count.max(1);
+        (0..count).map(move |place| self.draw(place * gap + gap / 2))
+    }
+
+    /// For the record; `None` where it does not vary.
+    pub(crate) fn varied(&self) -> Option<Varied> {
+        self.only().is_none().then(|| self.described_in(1.0))
+    }
+
+    /// For the record, in a unit that so many of its own make up.
+    pub(super) fn described_in(&self, unit: f64) -> Varied {
+        Varied {
+            expression: self.expression.clone(),
+            least: self.least() as f64 / unit,
+            mean: self.mean() / unit,
+            most: self.most() as f64 / unit,
+        }
+    }
+}
+
+/// A part of weight w has w of the `total` equal steps; where in the steps the draw falls is the draw within the part.
+fn draw_weighted(parts: &[(u64, Range)], total: u64, chance: u64) -> u64 {
+    let mut place = u128::from(chance) * u128::from(total);
+    for (weight, range) in parts {
+        let width = u128::from(*weight) << 64;
+        if place < width {
+            return range.draw((place / u128::from(*weight)) as u64);
+        }
+        place -= width;
+    }
+    parts.last().map_or(0, |(_, range)| range.most)
+}
+
+fn log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Shape, String> {
+    let wrong = || {
+        format!(
+            "lognormal:{text} is no distribution; say it like lognormal:4k,1.2 (median, deviation of the logarithm)"
+        )
+    };
+    let mut words = text.split(',').map(str::trim);
+    let (Some(median), Some(sigma)) = (words.next(), words.next()) else { return Err(wrong()) };
+    let median = read(median)?;
+    let sigma: f64 = sigma.parse().map_err(|_| wrong())?;
+    let most = words.next().map(read).transpose()?;
+    if words.next().is_some() {
+        return Err(wrong());
+    }
+    if median == 0 || !(0.0..=WIDEST_SIGMA).contains(&sigma) || sigma == 0.0 {
+        return Err(format!(
+            "lognormal:{text}: the median is more than nought, and the deviation up to {WIDEST_SIGMA}"
+        ));
+    }
+    match most {
+        Some(most) if most < median => Err(format!("lognormal:{text}: the most lies below the median")),
+        Some(most) => Ok(Shape::LogNormal { median: median as f64, sigma, most }),
+        None => Ok(Shape::LogNormal { median: median as f64, sigma, most: median.saturating_mul(FURTHEST as u64) }),
+    }
+}
+
+/// A list of parts with weights; one part alone is the commonest.
+fn weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Shape, String> {
+    let words: Vec<&str> = text.split(',').map(str::trim).collect();
+    if let [word] = words[..]
+        && !word.contains(':')
+    {
+        return range(word, read).map(Shape::Range);
+    }
+    if words.len() > MOST_PARTS {
+        return Err(format!("a list of {} parts: {MOST_PARTS} are the most", words.len()));
+    }
+    let parts: Vec<(u64, Range)> = words.into_iter().map(|word| weighted_part(word, read)).collect::<Result<_, _>>()?;
+    let total = parts.iter().map(|(weight, _)| weight).sum();
+    Ok(Shape::Weighted { parts, total })
+}
+
+fn weighted_part(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<(u64, Range), String> {
+    let (part, weight) = word.rsplit_once(':').unwrap_or((word, "1"));
+    Ok((weight_of(weight).ok_or_else(|| bad_weight(word, weight))?, range(part, read)?))
+}
+
+/// A weight: a number from 1 to a billion.
+pub(super) fn weight_of(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|weight| (1..=1_000_000_000).contains(weight))
+}
+
+/// What to say of another.
+pub(super) fn bad_weight(word: &str, weight: &str) -> String {
+    format!("{word:?}: {weight:?} is no weight; a weight is a whole number of one or more, as in 400:80,64k:20")
+}
+
+fn range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Range, String> {
+    let Some((least, most)) = word.split_once("..") else {
+        let number = read(word)?;
+        return Ok(Range { least: number, most: number });
+    };
+    let range = Range { least: read(least.trim())?, most: read(most.trim())? };
+    if range.least > range.most {
+        return Err(format!("{word:?} runs backwards; say the smaller one first"));
+    }
+    // The number of numbers must be a number.
+    if range.most == u64::MAX { Err(format!("{word:?} is too wide")) } else { Ok(range) }
+}
+
+/// The quantile function of the normal distribution, for shares above 0 and below 1: P. J. Acklam's rational
+/// approximations (2003), exact to 1.2e-9 of the result.
+fn normal_quantile(share: f64) -> f64 {
+    const CENTRE: [f64; 6] = [
+        -3.969683028665376e1,
+        2.209460984245205e2,
+        -2.759285104469687e2,
+        1.38357751867269e2,
+        -3.066479806614716e1,
+        2.506628277459239,
+    ];
+    const CENTRE_BELOW: [f64; 6] = [
+        -5.447609879822406e1,
+        1.615858368580409e2,
+        -1.556989798598866e2,
+        6.680131188771972e1,
+        -1.328068155288572e1,
+        1.0,
+    ];
+    const TAIL: [f64; 6] = [
+        -7.784894002430293e-3,
+        -3.223964580411365e-1,
+        -2.400758277161838,
+        -2.549732539343734,
+        4.374664141465968,
+        2.938163982698783,
+    ];
+    const TAIL_BELOW: [f64; 5] =
+        [7.784695709041462e-3, 3.224671290700398e-1, 2.445134137142996, 3.754408661907416, 1.0];
+    const TAIL_SHARE: f64 = 0.02425;
+    let polynomial = |terms: &[f64], at: f64| terms.iter().fold(0.0, |sum, term| sum * at + term);
+    let tail = |share: f64| {
+        let at = (-2.0 * share.ln()).sqrt();
+        polynomial(&TAIL, at) / polynomial(&TAIL_BELOW, at)
+    };
+    if share < TAIL_SHARE {
+        tail(share)
+    } else if share > 1.0 - TAIL_SHARE {
+        -tail(1.0 - share)
+    } else {
+        let at = share - 0.5;
+        at * polynomial(&CENTRE, at * at) / polynomial(&CENTRE_BELOW, at * at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<u64, String> {
+        let (digits, unit) = text.strip_suffix('k').map_or((text, 1), |digits| (digits, 1_024));
+        digits.parse::<u64>().map(|number| number * unit).map_err(|_| format!("{text:?} is no number"))
+    }
+
+    fn spread(text: &str) -> Spread {
+        Spread::parse(text, read).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    fn drawn(text: &str, count: u64) -> Vec<u64> {
+        let spread = spread(text);
+        let mut all: Vec<u64> = (0..count).map(|number| spread.of(1, Purpose::Mail, number)).collect();
+        all.sort_unstable();
+        all
+    }
+
+    fn mean(numbers: &[u64]) -> f64 {
+        numbers.iter().map(|number| *number as f64).sum::<f64>() / numbers.len() as f64
+    }
+
+    #[test]
+    fn what_is_typed_has_its_bounds_and_mean() {
+        for (text, least, most, mean) in [
+            ("400", 400, 400, 400.0),
+            ("400..64k", 400, 65_536, 32_968.0),
+            ("7..7", 7, 7, 7.0),
+            ("400:80,64k:15,1024k:5", 400, 1_048_576, 0.8 * 400.0 + 0.15 * 65_536.0 + 0.05 * 1_048_576.0),
+            ("1,3", 1, 3, 2.0),
+            ("0..10:1, 100:1", 0, 100, 52.5),
+            ("5:9", 5, 5, 5.0),
+        ] {
+            let spread = spread(text);
+            assert_eq!((spread.least(), spread.most()), (least, most), "{text}");
+            assert!((spread.mean() - mean).abs() < 1e-6, "{text}: {}", spread.mean());
+            assert_eq!(spread.expression(), text);
+            assert_eq!(spread.varied().is_none(), least == most, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_malformed_names_what_is_wrong() {
+        for (text, named) in [
+            ("", "\"\""),
+            ("x", "\"x\""),
+            ("9..4", "backwards"),
+            ("1..", "\"\""),
+            ("..4", "\"\""),
+            ("1..2..3", "\"2..3\""),
+            ("1:0,2", "weight"),
+            ("1:-3", "weight"),
+            ("1:x", "weight"),
+            ("1:2:3", "1:2"),
+            ("1,,2", "\"\""),
+            ("0..18446744073709551615", "too wide"),
+            ("lognormal:", "lognormal"),
+            ("lognormal:4k", "median, deviation"),
+            ("lognormal:4k,x", "median, deviation"),
+            ("lognormal:0,1", "more than nought"),
+            ("lognormal:4k,0", "deviation up to"),
+            ("lognormal:4k,-1", "deviation up to"),
+            ("lognormal:4k,nan", "deviation up to"),
+            ("lognormal:4k,9", "deviation up to"),
+            ("lognormal:4k,1,1k", "below the median"),
+            ("lognormal:4k,1,8k,9k", "median, deviation"),
+            ("lognormal:4k,1,400", "below the median"),
+        ] {
+            let why = Spread::parse(text, read).expect_err(text);
+            assert!(why.contains(named), "{text}: {why}");
+        }
+        assert!(Spread::parse(&["1"; 2_000].join(","), read).is_err());
+    }
+
+    #[test]
+    fn a_range_is_drawn_evenly() {
+        let all = drawn("400..64k", 100_000);
+        assert!((mean(&all) / 32_968.0 - 1.0).abs() < 0.01, "{}", mean(&all));
+        for (share, expected) in [(0.1, 6_914.0), (0.5, 32_968.0), (0.9, 59_022.0)] {
+            let found = all[(share * 1e5) as usize] as f64;
+            assert!((found / expected - 1.0).abs() < 0.03, "{share}: {found}");
+        }
+        assert!(all[0] >= 400 && all[99_999] <= 65_536);
+    }
+
+    #[test]
+    fn a_list_is_drawn_by_weight() {
+        let all = drawn("400:80,64k:15,1024k:5", 100_000);
+        let share = |size: u64| all.iter().filter(|number| **number == size).count() as f64 / 1e5;
+        for (size, expected) in [(400, 0.80), (65_536, 0.15), (1_048_576, 0.05)] {
+            assert!((share(size) - expected).abs() < 0.005, "{size}: {}", share(size));
+        }
+        let within = drawn("10..19:1,20..29:3", 100_000);
+        assert!((mean(&within) - (14.5 + 3.0 * 24.5) / 4.0).abs() < 0.1, "{}", mean(&within));
+    }
+
+    #[test]
+    fn a_log_normal_number_has_its_median_its_spread_and_its_bounds() {
+        let all = drawn("lognormal:4k,1.2", 100_000);
+        // exp(±1.2) of the median at one deviation; exp(1.2²/2) is the mean's factor.
+        for (share, factor) in [(0.5, 1.0), (0.841_345, 1.2_f64.exp()), (0.158_655, (-1.2_f64).exp())] {
+            let found = all[(share * 1e5) as usize] as f64 / 4_096.0;
+            assert!((found / factor - 1.0).abs() < 0.03, "{share}: {found} for {factor}");
+        }
+        let expected = 4_096.0 * (1.2_f64 * 1.2 / 2.0).exp();
+        assert!((mean(&all) / expected - 1.0).abs() < 0.02, "{} for {expected}", mean(&all));
+        assert!((spread("lognormal:4k,1.2").mean() / expected - 1.0).abs() < 0.01);
+        let wide = drawn("lognormal:4k,5", 10_000);
+        assert_eq!((wide[0], wide[9_999]), (40, 409_600), "drawn in to a hundredth and a hundred times");
+        assert_eq!(drawn("lognormal:4k,5,8k", 1_000)[999], 8_192);
+    }
+
+    #[test]
+    fn the_normal_quantile_is_the_tables() {
+        for (share, expected) in
+            [(0.5, 0.0), (0.841_344_746, 1.0), (0.975, 1.959_963_985), (0.999, 3.090_232_306), (1e-6, -4.753_424_309)]
+        {
+            assert!((normal_quantile(share) - expected).abs() < 1e-7, "{share}: {}", normal_quantile(share));
+        }
+    }
+
+    #[test]
+    fn a_small_set_stands_for_the_whole() {
+        let few: Vec<u64> = spread("400..64k").quantiles(64).collect();
+        assert!((mean(&few) / 32_968.0 - 1.0).abs() < 0.001, "{}", mean(&few));
+        assert!(few.is_sorted() && few[0] < 1_024 && few[63] > 64_000);
+    }
+
+    proptest! {
+        #[test]
+        fn a_draw_stays_within_its_bounds(least in 0_u64..1 << 40, more in 0_u64..1 << 40, weight in 1_u64..1_000, chance: u64) {
+            for text in [format!("{least}..{}", least + more), format!("{least}..{}:{weight},5:3,{more}", least + more)] {
+                let spread = spread(&text);
+                let drawn = spread.draw(chance);
+                prop_assert!((spread.least()..=spread.most()).contains(&drawn), "{text}: {drawn}");
+            }
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused_in_words(text in "[0-9k:.,a-z]{0,20}", chance: u64) {
+            match Spread::parse(&text, read) {
+                Ok(spread) => prop_assert!((spread.least()..=spread.most()).contains(&spread.draw(chance))),
+                Err(why) => prop_assert!(!why.is_empty()),
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The offered rate over time: one rate, or stages of rates and ramps that follow each other.
+//!
+//! ```text
+//! 10s:100/s          100 messages a second, for ten seconds
+//! 60s:100/s..1000/s  from 100 a second to 1,000, changing evenly
+//! 5s:0/s             a pause
+//! ```
+//! Pure. What pacing asks is when the n-th message of the whole run is due: the inverse of how many are due by a time.
+use journey::record::OfferedStage;
+use std::time::Duration;
+
+/// The highest rate that is taken, messages a second.
+const HIGHEST_RATE: f64 = 1e7;
+
+/// A part of the run with a rate of its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RateStage {
+    pub(crate) length: Duration,
+    pub(crate) from_per_s: f64,
+    pub(crate) to_per_s: f64,
+}
+
+impl RateStage {
+    /// Reads `10s:100/s` or `10s:100/s..1000/s`; `read_time` reads the time.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub(crate) fn parse(text: &str, read_time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no stage; say it like 10s:100/s, or 60s:100/s..1000/s for a ramp");
+        let (length, rates) = text.split_once(':').ok_or_else(wrong)?;
+        let length = read_time(length.trim()).map_err(|why| format!("{text:?}: {why}"))?;
+        if length.is_zero() || length > Duration::from_secs(366 * 86_400) {
+            return Err(format!("{text:?}: a stage lasts more than nought, and at most a year"));
+        }
+        let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
+        let read = |rate: &str| {
+            let number = rate.trim().trim_end_matches("/s").parse::<f64>().ok();
+            number.filter(|rate| (0.0..=HIGHEST_RATE).contains(rate)).ok_or_else(wrong)
+        };
+        Ok(Self { length, from_per_s: read(from)?, to_per_s: read(to)? })
+    }
+
+    /// As it can be typed.
+    pub(crate) fn typed(&self) -> String {
+        format!("{}us:{}/s..{}/s", self.length.as_micros(), self.from_per_s, self.to_per_s)
+    }
+
+    /// For the record.
+    pub(crate) fn offered(&self) -> OfferedStage {
+        let length_s = self.length.as_secs_f64();
+        OfferedStage { length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
+    }
+
+    /// Messages due in the first `time_s` of it.
+    fn due_within(&self, time_s: f64) -> f64 {
+        let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
+        time_s * (self.from_per_s + slope * time_s / 2.0)
+    }
+
+    /// When so many messages of it are due.
+    fn time_of(&self, messages: f64) -> f64 {
+        let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
+        let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
+        // Written so that nothing is subtracted: a slope of nought, or one downward, loses no digits.
+        if speed > 0.0 { (2.0 * messages / speed).min(self.length.as_secs_f64()) } else { 0.0 }
+    }
+}
+
+/// The rate over the whole run.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Offer {
+    /// The same, until the run ends.
+    Steady(f64),
+    /// One after the other; with the last the run ends.
+    Stages(Vec<RateStage>),
+}
+
+impl Offer {
+    /// When the message at `position` (0 is the first) is due, in seconds since the beginning; the end of the last
+    /// stage for messages beyond it.
+    pub(super) fn due_s(&self, position: f64) -> f64 {
+        let stages = match self {
+            Self::Steady(rate_per_s) => return position / rate_per_s,
+            Self::Stages(stages) => stages,
+        };
+        let (mut begins_s, mut left) = (0.0, position);
+        for stage in stages {
+            let length_s = stage.length.as_secs_f64();
+            let messages = stage.due_within(length_s);
+            if left < messages {
+                return begins_s + stage.time_of(left);
+            }
+            begins_s += length_s;
+            left -= messages;
+        }
+        begins_s
+    }
+
+    /// How long it lasts, where it has an end.
+    pub(crate) fn length(&self) -> Option<Duration> {
+        match self {
+            Self::Steady(_) => None,
+            Self::Stages(stages) => Some(stages.iter().map(|stage| stage.length).sum()),
+        }
+    }
+
+    /// Messages a second, in the mean from `from_s` on.
+    pub(super) fn mean_per_s(&self, from_s: f64) -> f64 {
+        let stages = match self {
+            Self::Steady(rate_per_s) => return *rate_per_s,
+            Self::Stages(stages) => stages,
+        };
+        let (mut begins_s, mut messages, mut counted_s) = (0.0, 0.0, 0.0);
+        for stage in stages {
+            let length_s = stage.length.as_secs_f64();
+            let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
+            messages += stage.due_within(length_s) - stage.due_within(skipped_s);
+            counted_s += length_s - skipped_s;
+            begins_s += length_s;
+        }
+        if counted_s > 0.0 { messages / counted_s } else { 0.0 }
+    }
+
+    /// For the record; empty where the rate is the same all the time.
+    pub(crate) fn stages(&self) -> Vec<OfferedStage> {
+        match self {
+            Self::Steady(_) => Vec::new(),
+            Self::Stages(stages) => stages.iter().map(RateStage::offered).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read_time(text: &str) -> Result<Duration, String> {
+        let seconds = text.strip_suffix('s').and_then(|digits| digits.parse().ok());
+        seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?} is no time"))
+    }
+
+    fn stages(typed: &[&str]) -> Offer {
+        Offer::Stages(typed.iter().map(|text| RateStage::parse(text, read_time).unwrap()).collect())
+    }
+
+    #[test]
+    fn a_table_of_stages() {
+        let second = Duration::from_secs(1);
+        for (text, length, from_per_s, to_per_s) in [
+            ("10s:100/s", second * 10, 100.0, 100.0),
+            ("10s:100", second * 10, 100.0, 100.0),
+            ("60s:100/s..1000/s", second * 60, 100.0, 1_000.0),
+            ("60s:1000..0.5", second * 60, 1_000.0, 0.5),
+            ("5s:0/s", second * 5, 0.0, 0.0),
+        ] {
+            let read = RateStage::parse(text, read_time).unwrap();
+            assert_eq!(read, RateStage { length, from_per_s, to_per_s }, "{text}");
+            let typed = read.typed().replace("000000us", "s");
+            assert_eq!(RateStage::parse(&typed, read_time).unwrap(), read, "{typed}");
+        }
+        for (text, named) in [
+            ("", "no stage"),
+            ("10s", "no stage"),
+            ("x:100", "no time"),
+            ("0s:100", "more than nought"),
+            ("40000000s:1", "a year"),
+            ("10s:", "no stage"),
+            ("10s:x", "no stage"),
+            ("10s:-1", "no stage"),
+            ("10s:nan", "no stage"),
+            ("10s:1e9", "no stage"),
+            ("10s:1..", "no stage"),
+            ("10s:1..2..3", "no stage"),
+        ] {
+            let why = RateStage::parse(text, read_time).expect_err(text);
+            assert!(why.contains(named), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn stages_follow_each_other() {
+        let offer = stages(&["10s:100/s", "5s:0/s", "10s:0/s..200/s"]);
+        // 1,000 in the first ten seconds, none in five, 1,000 in the ramp: a quarter of them by its half.
+        for (position, due_s) in
+            [(0.0, 0.0), (1.0, 0.01), (999.0, 9.99), (1_000.0, 15.0), (1_250.0, 20.0), (2_000.0, 25.0)]
+        {
+            assert!((offer.due_s(position) - due_s).abs() < 1e-9, "{position}: {}", offer.due_s(position));
+        }
+        assert_eq!(offer.due_s(1e9), 25.0, "nothing is due after the end");
+        assert_eq!(offer.length(), Some(Duration::from_secs(25)));
+        assert_eq!(offer.mean_per_s(0.0), 80.0);
+        assert!((offer.mean_per_s(20.0) - 150.0).abs() < 1e-9);
+        assert_eq!(offer.stages().len(), 3);
+    }
+
+    #[test]
+    fn a_steady_rate_has_no_end() {
+        let offer = Offer::Steady(50.0);
+        assert_eq!((offer.due_s(100.0), offer.length(), offer.mean_per_s(3.0)), (2.0, None, 50.0));
+        assert!(offer.stages().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn due_times_rise_and_are_the_inverse_of_the_count(
+            parts in proptest::collection::vec((1_u64..100, 0_u32..2_000, 0_u32..2_000), 1..6),
+            share in 0.0_f64..1.0,
+        ) {
+            let stages: Vec<RateStage> = parts.iter().map(|(length, from, to)| RateStage {
+                length: Duration::from_secs(*length), from_per_s: f64::from(*from), to_per_s: f64::from(*to),
+            }).collect();
+            let total: f64 = stages.iter().map(|stage| stage.due_within(stage.length.as_secs_f64())).sum();
+            let offer = Offer::Stages(stages.clone());
+            let position = total * share;
+            let due_s = offer.due_s(position);
+            prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());
+            prop_assert!(offer.due_s(position + 1.0) >= due_s);
+            // As many as were asked for are due by then.
+            let (mut begins_s, mut counted) = (0.0, 0.0);
+            for stage in &stages {
+                let length_s = stage.length.as_secs_f64();
+                counted += stage.due_within((due_s - begins_s).clamp(0.0, length_s));
+                begins_s += length_s;
+            }
+            prop_assert!((counted - position).abs() < 1e-3 * (1.0 + position), "{counted} for {position}");
+        }
+    }
+}

@@ -1,0 +1,690 @@
+//! What a sink is told to do wrong, it does, exactly and as often as it says; what it keeps, it keeps byte for byte.
+use crate::party::{LIMIT, Sink, accepted, bench, errors, fates, mailrun, source, took, wait_until};
+use crate::postfix::{Deliver, Postfix};
+use crate::wire::Wire;
+use journey::trace::checksum;
+use journey::{ClockId, Phase, RunId, Trace};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const HELLO: &str = "EHLO client.example\r\n";
+const ENVELOPE: &str = "MAIL FROM:<a@example.com>\r\nRCPT TO:<b@example.com>\r\nDATA\r\n";
+const MESSAGE: &str = "Subject: x\r\n\r\nHello.\r\n.\r\n";
+
+/// Every command: its name in a rule, what goes before it, it, and the usual reply.
+const COMMANDS: [(&str, &[&str], &str, &str); 10] = [
+    ("helo", &[], "HELO a", "250 "),
+    ("ehlo", &[], "EHLO a", "250-"),
+    ("mail", &["EHLO a"], "MAIL FROM:<a@b>", "250 2.1.0"),
+    ("rcpt", &["EHLO a", "MAIL FROM:<a@b>"], "RCPT TO:<c@d>", "250 2.1.5"),
+    ("data", &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>"], "DATA", "354 "),
+    (".", &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"], "x\r\n.", "250 2.0.0"),
+    ("rset", &["EHLO a"], "RSET", "250 2.0.0"),
+    ("noop", &[], "NOOP", "250 2.0.0"),
+    ("vrfy", &[], "VRFY a", "252 "),
+    ("quit", &[], "QUIT", "221 "),
+];
+
+/// Puts rules in force over HTTP; the status and what was said.
+fn put(sink: &Sink, text: &str) -> (u16, Value) {
+    let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).http_status_as_error(false).build().into();
+    let mut response = agent.put(format!("{}/rules", sink.url())).send(text).unwrap();
+    let said = response.body_mut().read_to_string().unwrap();
+    (response.status().as_u16(), serde_json::from_str(&said).unwrap_or(Value::Null))
+}
+
+fn put_rules(sink: &Sink, rules: &[&str]) {
+    let (status, said) = put(sink, &serde_json::json!({ "rules": rules }).to_string());
+    assert_eq!((status, &said["rules"]), (200, &serde_json::json!(rules)));
+}
+
+/// How often a rule has acted, as the status says.
+fn acted(sink: &Sink, rule: &str) -> u64 {
+    let status = sink.ask("/status");
+    let rows = status["rules"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["rule"] == rule).unwrap_or_else(|| panic!("{rule}: {status}"));
+    row["acted"].as_u64().unwrap()
+}
+
+/// A session that has come as far as those lines.
+fn after(sink: &Sink, lines: &[&str]) -> Wire {
+    let mut wire = Wire::greeted(sink.smtp);
+    lines.iter().for_each(|line| assert!(wire.say(line).starts_with(['2', '3']), "{line}"));
+    wire
+}
+
+/// Hands over a message; the reply to its end, `None` for a closed connection.
+fn deliver(wire: &mut Wire, message: &str) -> Option<String> {
+    for line in ["MAIL FROM:<a@example.com>", "RCPT TO:<b@example.com>", "DATA"] {
+        assert!(wire.say(line).starts_with(['2', '3']), "{line}");
+    }
+    wire.send(message);
+    wire.reply()
+}
+
+#[test]
+fn every_command_is_refused_in_smtp_sinks_words_and_the_session_goes_on() {
+    let sink = Sink::start(&[]);
+    let mut refused = 0;
+    for (name, before, line, usual) in COMMANDS {
+        for (action, reply) in [
+            ("soft reject", "450 4.3.0 Error: command failed\r\n"),
+            ("hard reject", "500 5.3.0 Error: command failed\r\n"),
+            ("soft reject \"451 4.7.1 Come: back\"", "451 4.7.1 Come: back\r\n"),
+        ] {
+            let rule = format!("{name}: {action}");
+            put_rules(&sink, &[]);
+            let mut wire = after(&sink, before);
+            put_rules(&sink, &[&rule]);
+            assert_eq!(wire.say(line), reply, "{rule}");
+            assert_eq!(acted(&sink, &rule), 1);
+            refused += 1;
+            put_rules(&sink, &[]);
+            if name == "." {
+                assert!(wire.say("MAIL FROM:<a@b>").starts_with("250"), "{rule}: the transaction is over");
+            } else {
+                assert!(wire.say(line).starts_with(usual), "{rule}: nothing has changed by it");
+            }
+        }
+    }
+    let record = sink.stop();
+    assert_eq!(record.errors.iter().map(|row| row.count).sum::<u64>(), refused);
+    assert!(record.errors.iter().all(|row| row.text.starts_with("on purpose: ")), "{:?}", record.errors);
+    let faults = &record.parties[0].faults;
+    assert!(faults.contains(&"'rcpt: hard reject' (once, no more in force)".to_owned()), "{faults:?}");
+    assert_eq!(took(&record).messages, 0, "a message that was refused does not count");
+}
+
+#[test]
+fn a_greeting_may_be_refused_too() {
+    let sink = Sink::start(&["--fault", "connect: hard reject \"554 5.7.1 Not you\""]);
+    assert_eq!(Wire::connect(sink.smtp).replies(), ["554 5.7.1 Not you\r\n"]);
+    put_rules(&sink, &["connect: hang up"]);
+    assert!(Wire::connect(sink.smtp).replies().is_empty());
+    put_rules(&sink, &["connect: reset"]);
+    assert!(Wire::connect(sink.smtp).is_cut());
+    put_rules(&sink, &["connect: delay 150ms"]);
+    let begun = Instant::now();
+    Wire::greeted(sink.smtp);
+    assert!(begun.elapsed() >= Duration::from_millis(150));
+    let record = sink.stop();
+    assert_eq!((errors(&record, Phase::Banner, 554), errors(&record, Phase::Banner, 0)), (1, 2));
+}
+
+#[test]
+fn a_connection_is_closed_or_cut_at_every_command() {
+    let sink = Sink::start(&[]);
+    for (name, before, line, _) in COMMANDS {
+        let (mut silent, mut told, mut reset) = (after(&sink, before), after(&sink, before), after(&sink, before));
+        let line = format!("{line}\r\n");
+        put_rules(&sink, &[&format!("{name}: hang up")]);
+        silent.send(&line);
+        assert!(!silent.is_cut(), "{name}: closed, and not a word");
+        put_rules(&sink, &[&format!("{name}: hang up \"421 4.0.0 Enough\"")]);
+        told.send(&line);
+        assert_eq!(told.replies(), ["421 4.0.0 Enough\r\n"], "{name}");
+        put_rules(&sink, &[&format!("{name}: reset")]);
+        reset.send(&line);
+        assert!(reset.is_cut(), "{name}");
+        put_rules(&sink, &[]);
+    }
+    assert_eq!(sink.took().messages, 0);
+}
+
+#[test]
+fn delays_are_held_and_add_up() {
+    let sink = Sink::start(&["--fault", "*: delay 60ms", "--fault", "rcpt: delay 50ms..80ms", "--delay", "90ms"]);
+    let begun = Instant::now();
+    let mut wire = Wire::greeted(sink.smtp);
+    let mut expected = 60;
+    for (line, more) in [("EHLO a", 60), ("MAIL FROM:<a@b>", 60), ("RCPT TO:<c@d>", 110), ("DATA", 60), ("x\r\n.", 150)]
+    {
+        assert!(wire.say(line).starts_with(['2', '3']));
+        expected += more;
+        assert!(begun.elapsed() >= Duration::from_millis(expected), "{line}: {:?}", begun.elapsed());
+    }
+    // Commands that came in one segment wait for each other.
+    wire.send("NOOP\r\nNOOP\r\nQUIT\r\n");
+    assert_eq!(wire.replies().len(), 3);
+    assert!(begun.elapsed() >= Duration::from_millis(expected + 180));
+    assert_eq!(sink.took().messages, 1);
+}
+
+#[test]
+fn an_abort_after_354_is_told_and_the_message_does_not_count() {
+    let sink = Sink::start(&["--fault", "data: abort after 100ms"]);
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
+    let begun = Instant::now();
+    assert_eq!(wire.replies(), ["550 This violates SMTP\r\n"]);
+    assert!(begun.elapsed() >= Duration::from_millis(90));
+    let record = sink.stop();
+    assert_eq!((took(&record).messages, errors(&record, Phase::Data, 550)), (0, 1));
+}
+
+#[test]
+fn a_connection_is_cut_at_the_octet_of_the_message_that_was_asked_for() {
+    let sink = Sink::start(&["--fault", "data: reset at 1000"]);
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
+    wire.send("0123456789abc\r\n".repeat(66));
+    assert!(!wire.hears_within(Duration::from_millis(100)), "990 octets");
+    wire.send("01234567\r\n");
+    assert!(wire.is_cut());
+    let mut wire = after(&sink, &["EHLO a"]);
+    assert!(deliver(&mut wire, MESSAGE).unwrap().starts_with("250"), "a shorter message is whole");
+    // The whole of it in one segment, with commands behind it.
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
+    wire.send(["0123456789abc\r\n".repeat(200).as_str(), ".\r\nNOOP\r\n"].concat());
+    assert!(wire.is_cut());
+    assert_eq!(acted(&sink, "data: reset at 1000"), 2);
+    assert_eq!(sink.took().messages, 1);
+}
+
+#[test]
+fn a_message_is_read_as_slowly_as_told_and_the_sender_feels_it() {
+    let sink = Sink::start(&["--fault", "data: read 40k/s"]);
+    let mut wire = after(&sink, &["EHLO a"]);
+    let message = ["0123456789abc\r\n".repeat(20 * 1024 / 15).as_str(), ".\r\n"].concat();
+    let begun = Instant::now();
+    assert!(deliver(&mut wire, &message).unwrap().starts_with("250"));
+    assert!(begun.elapsed() >= Duration::from_millis(480), "20k at 40k/s: {:?}", begun.elapsed());
+    let begun = Instant::now();
+    wire.send("NOOP\r\n".repeat(20));
+    (0..20).for_each(|_| assert!(wire.reply().unwrap().starts_with("250")));
+    assert!(begun.elapsed() < Duration::from_millis(300), "commands are read as fast as ever");
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
+    let block = "0123456789abc\r\n".repeat(1 << 16);
+    assert!((0..64).any(|_| !wire.takes_within(&block, Duration::from_millis(300))), "60 MB are not taken");
+    assert!(sink.process.peak_bytes() < 48 << 20, "{}", sink.process.peak_bytes());
+    assert_eq!(sink.took().messages, 1);
+}
+
+#[test]
+fn a_tarpit_grows_with_every_command() {
+    let sink = Sink::start(&["--fault", "noop: tarpit 20ms up to 60ms"]);
+    let mut wire = Wire::greeted(sink.smtp);
+    for ms in [20, 40, 60, 60] {
+        let begun = Instant::now();
+        wire.say("NOOP");
+        // The greeting was the first command: the first NOOP has one before it.
+        assert!(begun.elapsed() >= Duration::from_millis(ms), "{ms}: {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_stall_holds_what_comes_in_it() {
+    let sink = Sink::start(&["--fault", "noop: stall 0s,300ms"]);
+    let begun = Instant::now();
+    let mut wire = Wire::greeted(sink.smtp);
+    wire.say("NOOP");
+    assert!(begun.elapsed() >= Duration::from_millis(290), "{:?}", begun.elapsed());
+    let begun = Instant::now();
+    wire.say("NOOP");
+    assert!(begun.elapsed() < Duration::from_millis(250), "it is over");
+}
+
+/// Offers commands, a millisecond apart, until so many are granted; how long that took and how many were refused.
+fn offer(wire: &mut Wire, line: &str, undo: &str, wanted: u32) -> (Duration, u64) {
+    let begun = Instant::now();
+    let (mut granted, mut refused) = (0, 0);
+    while granted < wanted {
+        assert!(begun.elapsed() < LIMIT);
+        let reply = wire.say(line);
+        if reply.starts_with("250") {
+            granted += 1;
+            if !undo.is_empty() {
+                wire.say(undo);
+            }
+        } else {
+            assert_eq!(reply, "451 4.7.1 Error: rate limit, try again later\r\n");
+            refused += 1;
+            assert!(!wire.hears_within(Duration::from_millis(1)));
+        }
+    }
+    (begun.elapsed(), refused)
+}
+
+#[test]
+fn a_rate_limit_lets_its_rate_through_within_five_in_a_hundred() {
+    let sink = Sink::start(&["--fault", "rcpt: limit 200/s burst 40"]);
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
+    // The bucket is emptied first; its depth then makes up for what this machine is late.
+    let mut refused = 0;
+    while wire.say("RCPT TO:<c@d>").starts_with("250") {}
+    refused += 1;
+    let (took, more) = offer(&mut wire, "RCPT TO:<c@d>", "", 300);
+    refused += more;
+    let rate = 300.0 / took.as_secs_f64();
+    assert!((190.0..=210.0).contains(&rate), "{rate:.1} recipients a second of 200");
+    assert_eq!(acted(&sink, "rcpt: limit 200/s burst 40"), refused, "what the client saw");
+    assert_eq!(errors(&sink.stop(), Phase::Rcpt, 451), refused);
+}
+
+#[test]
+fn a_rate_limit_holds_over_sessions_and_may_end_them() {
+    let rule = "mail: limit 0.001/s burst 5 \"421 4.7.0 Too fast\"";
+    let sink = Sink::start(&["--fault", rule, "--workers", "2"]);
+    let mut wires: Vec<Wire> = (0..8).map(|_| after(&sink, &["EHLO a"])).collect();
+    let replies: Vec<String> = wires.iter_mut().map(|wire| wire.say("MAIL FROM:<a@b>")).collect();
+    assert_eq!(replies.iter().filter(|reply| reply.starts_with("250")).count(), 5);
+    for (wire, reply) in wires.iter_mut().zip(&replies).filter(|(_, reply)| !reply.starts_with("250")) {
+        assert_eq!((reply.as_str(), wire.replies().len()), ("421 4.7.0 Too fast\r\n", 0), "and the session is over");
+    }
+    assert_eq!(acted(&sink, rule), 3);
+}
+
+#[test]
+fn a_greylist_takes_a_triplet_that_comes_back() {
+    let sink = Sink::start(&["--fault", "rcpt: greylist 300ms"]);
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
+    let begun = Instant::now();
+    let no = "450 4.7.1 Error: greylisted, try again later\r\n";
+    assert_eq!(wire.say("RCPT TO:<c@d>"), no);
+    wait_until("the triplet to be taken", || wire.say("RCPT TO:<c@d>").starts_with("250").then_some(()));
+    assert!(begun.elapsed() >= Duration::from_millis(295), "{:?}", begun.elapsed());
+    assert_eq!(wire.say("RCPT TO:<e@d>"), no, "another recipient");
+    let mut other = after(&sink, &["EHLO a", "MAIL FROM:<x@b>"]);
+    assert_eq!(other.say("RCPT TO:<c@d>"), no, "another sender");
+    let mut again = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
+    assert!(again.say("RCPT TO:<c@d>").starts_with("250"), "the same again, in another session");
+}
+
+#[test]
+fn a_domain_has_so_many_transactions_open_and_no_more() {
+    let sink = Sink::start(&["--fault", "rcpt: domain cap 1", "--workers", "2"]);
+    let no = "451 4.7.1 Error: too many transactions for this domain\r\n";
+    let mut first = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d.example>", "RCPT TO:<e@D.example>"]);
+    let mut second = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
+    assert_eq!(second.say("RCPT TO:<c@d.example>"), no);
+    assert!(second.say("RCPT TO:<c@other.example>").starts_with("250"));
+    first.send("DATA\r\n");
+    assert!(first.reply().unwrap().starts_with("354"));
+    assert_eq!(second.say("RCPT TO:<c@d.example>"), no);
+    first.send(MESSAGE);
+    assert!(first.reply().unwrap().starts_with("250"));
+    assert!(second.say("RCPT TO:<c@d.example>").starts_with("250"), "the message was answered");
+    let mut third = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
+    assert_eq!(third.say("RCPT TO:<c@d.example>"), no);
+    assert!(second.say("RSET").starts_with("250"));
+    assert!(third.say("RCPT TO:<c@d.example>").starts_with("250"), "the transaction was given up");
+    drop(third);
+    second.say("MAIL FROM:<a@b>");
+    wait_until("a session that went to be missed", || {
+        second.say("RCPT TO:<c@d.example>").starts_with("250").then_some(())
+    });
+    assert_eq!(sink.took().messages, 1);
+}
+
+#[test]
+fn recipients_say_their_reply_only_where_that_was_asked_for() {
+    let addresses = ["450-user@b.example", "550@b.example", "user@b.example", "4500@b.example", "421@b.example"];
+    let codes = |words: &[&str]| -> Vec<String> {
+        let sink = Sink::start(words);
+        let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
+        addresses.map(|address| wire.say(&format!("RCPT TO:<{address}>"))[..3].to_owned()).to_vec()
+    };
+    assert_eq!(codes(&["--directed"]), ["450", "550", "250", "250", "421"]);
+    assert_eq!(codes(&["--fault", "rcpt: directed"]), ["450", "550", "250", "250", "421"]);
+    assert_eq!(codes(&[]), ["250"; 5]);
+    let sink = Sink::start(&["--directed"]);
+    let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>"]);
+    assert_eq!(wire.say("RCPT TO:<552-x@d>"), "552 5.0.0 The recipient's address asks for it\r\n");
+    wire.say("DATA");
+    wire.send(MESSAGE);
+    assert!(wire.reply().unwrap().starts_with("250"));
+    let took = sink.took();
+    assert_eq!((took.messages, took.recipients), (1, 1), "a recipient that was refused does not count");
+}
+
+#[test]
+fn rules_change_in_the_middle_of_a_session() {
+    let sink = Sink::start(&["--fault", "rcpt: soft reject", "--workers", "2"]);
+    let mut wires = [after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]), after(&sink, &["EHLO a", "MAIL FROM:<a@b>"])];
+    let mut say = |code: &str| wires.iter_mut().for_each(|wire| assert!(wire.say("RCPT TO:<c@d>").starts_with(code)));
+    say("450");
+    let toml = "# at once\nseed = 9\nrules = ['rcpt: hard reject', \".: drop 0\"]\n";
+    assert_eq!(put(&sink, toml).0, 200);
+    say("500");
+    let shown = sink.ask("/rules");
+    assert_eq!(shown, serde_json::json!({ "seed": 9, "rules": ["rcpt: hard reject", ".: drop 0"] }));
+    put_rules(&sink, &[]);
+    say("250");
+    assert_eq!(put(&sink, &shown.to_string()), (200, shown), "what is shown can be put");
+    say("500");
+    for (text, why) in [
+        ("rules = [\n  'rctp: drop']", "line 2, column 4: \"rctp\" is no command"),
+        ("{\"rules\": [\"rcpt: drop\"]}", "rule 1, column 7: this is for ."),
+        ("rules = 5", "line 1, column 9: invalid type"),
+    ] {
+        let (status, said) = put(&sink, text);
+        assert!(status == 400 && said["error"].as_str().unwrap().starts_with(why), "{said}");
+    }
+    assert_eq!(put(&sink, &" ".repeat((1 << 20) + 1)).0, 413);
+    say("500");
+    assert_eq!((acted(&sink, "rcpt: hard reject"), acted(&sink, "rcpt: soft reject")), (6, 2));
+}
+
+#[test]
+fn what_is_wrong_with_rules_is_said_with_its_place() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("rules.toml");
+    fs::write(&file, "seed = 1\nrules = [\n  \"rcpt: soft rejekt\",\n]\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (words, expected) in [
+        (["sink", "--fault", "rctp: soft reject"], "column 1: \"rctp\" is no command".to_owned()),
+        (["sink", "--rules", file], format!("{file}: line 3, column 10: \"soft\" is no action")),
+        (["sink", "--rules", "/nonexistent"], "cannot read /nonexistent".to_owned()),
+        (["bench", "--fault", ".: lose"], "column 4: \"lose\" is no action".to_owned()),
+        (["sink", "--dump", "/dev/null/x"], "cannot make /dev/null/x".to_owned()),
+        (["sink", "--dump-file", "/nonexistent/x"], "cannot write /nonexistent/x".to_owned()),
+    ] {
+        let ended = mailrun(&words);
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{words:?}: {}", ended.err);
+        assert!(ended.err.contains(&expected), "{words:?}: {}", ended.err);
+    }
+}
+
+/// What each of twenty sessions met, one after the other.
+fn met(words: &[&str]) -> (Vec<String>, u64) {
+    let rule = "rcpt: soft reject 0.3";
+    let sink = Sink::start(&[&["--fault", rule, "--fault", "noop: hang up 0.1"], words].concat());
+    let session = |_| {
+        let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
+        let mut pattern: String =
+            (0..20).map(|_| &wire.say("RCPT TO:<c@d>")[..1] == "4").map(|no| if no { 'x' } else { '.' }).collect();
+        for _ in 0..10 {
+            wire.send("NOOP\r\n");
+            pattern.push(if wire.reply().is_some() { '.' } else { return pattern });
+        }
+        pattern
+    };
+    let patterns: Vec<String> = (0..20).map(session).collect();
+    let refused = patterns.iter().map(|pattern| pattern.matches('x').count() as u64).sum();
+    assert_eq!(acted(&sink, rule), refused, "what the clients saw");
+    assert_eq!(errors(&sink.stop(), Phase::Rcpt, 450), refused);
+    (patterns, refused)
+}
+
+#[test]
+fn the_same_seed_does_the_same_to_the_same_sessions() {
+    let (first, refused) = met(&["--seed", "7"]);
+    assert!((80..160).contains(&refused), "three in ten of 400: {refused}");
+    assert_eq!(met(&["--seed", "7", "--workers", "3"]).0, first);
+    assert_ne!(met(&["--seed", "8"]).0, first);
+}
+
+#[test]
+fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
+    // Rule; whether the source may take it for accepted though nothing arrived, or the other way round.
+    for rule in [
+        "connect: hang up 0.2",
+        "ehlo: soft reject 0.2",
+        "mail: soft reject 0.2",
+        "rcpt: hard reject 0.2",
+        "rcpt: hang up 0.2",
+        "data: hard reject 0.2",
+        "data: abort 0.2",
+        "data: reset at 100 0.2",
+        "data: read 50k/s",
+        ".: soft reject 0.2",
+        ".: hang up 0.2",
+        ".: lose reply 0.2",
+        ".: drop 0.2",
+        "*: delay 5ms 0.2",
+        "*: reset 0.05",
+        "*: hang up \"421 4.0.0 x\" 0.05",
+        "mail: limit 300/s burst 1",
+        "rcpt: domain cap 2",
+        "*: tarpit 1ms",
+    ] {
+        let sink = Sink::start(&["--fault", rule]);
+        let words = ["--messages", "100", "--sessions", "5", "--reuse=10", "--pipelining", "group"];
+        let record = source(&sink.address(), &words).record;
+        let (acted, status) = (acted(&sink, rule), sink.ask("/status"));
+        let heard = accepted(&record);
+        let (created, rejected) = (record.ledger.created.unwrap(), record.ledger.rejected.unwrap());
+        assert_eq!((created, heard + rejected), (100, 100), "{rule}: {:?}", record.ledger);
+        let took = sink.took().messages;
+        let expected = match rule {
+            ".: lose reply 0.2" => heard + acted,
+            ".: drop 0.2" => heard - acted,
+            _ => heard,
+        };
+        assert_eq!(took, expected, "{rule}: {acted} times; {status}");
+        assert!(acted > 0, "{rule}");
+    }
+}
+
+#[test]
+fn a_lost_reply_reads_delivered_and_not_accepted() {
+    let words = ["--messages", "300", "--sessions", "5", "--reuse", "--fault", ".: lose reply 0.2", "--seed", "3"];
+    let run = bench(&words);
+    let record = run.record_of(0);
+    let lost_replies = errors(&record, Phase::Reply, 0);
+    let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
+    assert_eq!([created, delivered, lost, duplicates, corrupt], [300, 300, 0, 0, 0], "each arrived, and once");
+    let unheard = 300 - record.ledger.accepted.unwrap();
+    assert!((20..120).contains(&unheard), "{unheard}");
+    let remark = format!("{unheard} messages arrived though the source heard no 250 for them");
+    assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&remark)), "{:?}", record.verdict);
+    // The source's rows and the sink's: what it heard nothing of, and what was done on purpose.
+    assert_eq!(lost_replies, 2 * unheard, "{:?}", record.errors);
+    assert!(record.errors.iter().any(|row| row.text == "on purpose: .: lose reply 0.2" && row.count == unheard));
+    let told = format!("'.: lose reply 0.2' ({unheard} times)");
+    assert!(record.parties.iter().any(|party| party.faults == [told.as_str()]));
+    let said = run.ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains(&told), "{}", run.ended.out);
+}
+
+/// A message with a trace, as a source of that run would send it.
+fn traced(run: RunId, sequence: u64) -> String {
+    let body = "Hello.\r\n";
+    let trace =
+        Trace { run, sequence, created: Duration::ZERO, clock: ClockId(1), checksum: checksum(body.as_bytes()) };
+    let mut header = vec![0; Trace::HEADER_BYTES];
+    trace.write(&mut header);
+    [&String::from_utf8(header).unwrap(), "Subject: x\r\n\r\n", body, ".\r\n"].concat()
+}
+
+#[test]
+fn a_sender_that_tries_again_after_a_lost_reply_makes_a_duplicate() {
+    let sink = Sink::start(&["--fault", ".: lose reply 0.5", "--seed", "2"]);
+    let run = RunId([7; 16]);
+    let mut lost = 0;
+    for sequence in 0..40 {
+        // As a relay must (RFC 5321 §4.5.4.1): no reply, no delivery, once more.
+        while deliver(&mut after(&sink, &["EHLO a"]), &traced(run, sequence)).is_none() {
+            lost += 1;
+        }
+    }
+    assert!((10..90).contains(&lost), "{lost}");
+    assert_eq!(acted(&sink, ".: lose reply 0.5"), lost);
+    wait_until("the counts", || (sink.ask("/status")["messages"] == 40 + lost).then_some(()));
+    let ledger = sink.ask(&format!("/ledger/{run}"));
+    assert_eq!(
+        (&ledger["delivered"], &ledger["duplicates"], &ledger["corrupt"]),
+        (&40.into(), &lost.into(), &0.into())
+    );
+}
+
+#[test]
+fn lost_replies_behind_a_real_relay_read_duplicates() {
+    let rule = ".: lose reply 0.2";
+    let sink = Sink::start(&["--fault", rule]);
+    let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
+    let ours = source(&postfix.address(), &["--messages", "60", "--sessions", "3", "--reuse"]);
+    assert_eq!(accepted(&ours.record), 60);
+    wait_until("Postfix to hear 250 for all", || {
+        postfix.flush();
+        (postfix.sent() == 60).then_some(())
+    });
+    let lost = acted(&sink, rule);
+    assert!(lost > 0);
+    wait_until("the counts", || (sink.ask("/status")["messages"] == 60 + lost).then_some(()));
+    let ledger = &sink.ask("/ledger")[0];
+    assert_eq!((&ledger["delivered"], &ledger["duplicates"]), (&60.into(), &lost.into()), "one for each lost reply");
+}
+
+/// Messages as they should be kept, and as they go over the wire.
+fn corpus() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let long = "0123456789 größe\r\n".repeat(20_000);
+    let texts = ["Subject: x\r\n\r\nHello.\r\n", ".\r\n..\r\n.x\r\n\r\n", "", "From me\r\n\r\n>From you\r\n", &long];
+    let stuffed = |text: &str| {
+        let lines = text
+            .split_inclusive("\r\n")
+            .map(|line| if line.starts_with('.') { [".", line].concat() } else { line.to_owned() });
+        [lines.collect::<String>().as_bytes(), b".\r\n"].concat()
+    };
+    texts.iter().map(|text| (text.as_bytes().to_vec(), stuffed(text))).collect()
+}
+
+/// Sends the corpus, with half a message and a refused one among it.
+fn send_corpus(sink: &Sink) {
+    for (_, wire_form) in corpus() {
+        let lines = ["EHLO client.example", "MAIL FROM:<a@b> BODY=8BITMIME", "RCPT TO:<c@d>", "RCPT TO:<e@d>", "DATA"];
+        let mut wire = after(sink, &lines);
+        // In pieces, so that lines and dots are cut.
+        wire_form.chunks(1400).for_each(|piece| wire.send(piece));
+        assert!(wire.reply().unwrap().starts_with("250"));
+        let mut half = after(sink, &lines);
+        half.send("0123456789\r\n".repeat(10_000));
+        let mut refused = after(sink, &lines);
+        refused.send("bare\nline\r\n.\r\n");
+        assert!(refused.reply().unwrap().starts_with("550"));
+    }
+}
+
+/// The files of a directory, in the order of their names.
+fn files(directory: &Path) -> Vec<Vec<u8>> {
+    let mut paths: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths.iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+#[test]
+fn messages_are_kept_byte_for_byte_in_files_of_their_own() {
+    let expected: Vec<Vec<u8>> = corpus().into_iter().map(|(kept, _)| kept).collect();
+    for option in ["--dump", "--maildir"] {
+        let place = tempfile::tempdir().unwrap();
+        let root = place.path().join("kept");
+        let sink = Sink::start(&[option, root.to_str().unwrap()]);
+        send_corpus(&sink);
+        assert_eq!(sink.took().messages, expected.len() as u64);
+        let directory = if option == "--dump" { root.clone() } else { root.join("new") };
+        let mut kept = files(&directory);
+        // Names are given when the first octets go to the disk, which for a short message is its end.
+        let sort = |files: &mut Vec<Vec<u8>>| files.sort_by_key(Vec::len);
+        sort(&mut kept);
+        let mut expected = expected.clone();
+        sort(&mut expected);
+        assert!(kept == expected, "{option}: {:?}", kept.iter().map(Vec::len).collect::<Vec<_>>());
+        assert!(option == "--dump" || files(&root.join("tmp")).is_empty());
+    }
+}
+
+#[test]
+fn messages_are_kept_byte_for_byte_in_one_file() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("all.dump");
+    let sink = Sink::start(&["--dump-file", path.to_str().unwrap()]);
+    send_corpus(&sink);
+    assert_eq!(sink.took().messages, 5);
+    let all = fs::read(&path).unwrap();
+    let mut rest = all.as_slice();
+    for (kept, _) in corpus() {
+        let end = rest.iter().position(|octet| *octet == b'\n').unwrap();
+        let head: Value = serde_json::from_slice(&rest[..end]).unwrap();
+        assert_eq!((&head["hello"], &head["sender"]), (&"client.example".into(), &"a@b".into()));
+        assert_eq!(head["recipients"], serde_json::json!(["c@d", "e@d"]));
+        assert!(head["client"].as_str().unwrap().starts_with("127.0.0.1:"));
+        let bytes = head["bytes"].as_u64().unwrap() as usize;
+        assert!(rest[end + 1..end + 1 + bytes] == kept, "{bytes} octets");
+        assert_eq!(rest[end + 1 + bytes], b'\n');
+        rest = &rest[end + 2 + bytes..];
+    }
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn many_sessions_may_keep_mail_at_once() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("all.dump");
+    let sink = Sink::start(&["--dump-file", path.to_str().unwrap(), "--workers", "2"]);
+    let words = ["--messages", "200", "--sessions", "20", "--size", "100k", "--reuse=3"];
+    assert_eq!(accepted(&source(&sink.address(), &words).record), 200);
+    assert_eq!(sink.took().messages, 200);
+    let all = fs::read(&path).unwrap();
+    let (mut rest, mut count) = (all.as_slice(), 0);
+    while let Some(end) = rest.iter().position(|octet| *octet == b'\n') {
+        let head: Value = serde_json::from_slice(&rest[..end]).unwrap();
+        let bytes = head["bytes"].as_u64().unwrap() as usize;
+        assert!(rest[end + 1..].starts_with(b"X-Mailrun: v1 "), "message {count}");
+        rest = &rest[end + 2 + bytes..];
+        count += 1;
+    }
+    assert_eq!(count, 200);
+}
+
+#[test]
+fn a_message_that_cannot_be_kept_is_refused_and_the_sender_knows() {
+    let sink = Sink::start(&["--dump-file", "/dev/full"]);
+    let mut wire = after(&sink, &["EHLO a"]);
+    for message in [MESSAGE.to_owned(), ["x\r\n".repeat(50_000).as_str(), ".\r\n"].concat()] {
+        assert_eq!(deliver(&mut wire, &message).unwrap(), "452 4.3.1 Insufficient system storage\r\n");
+    }
+    let ours = source(&sink.address(), &["--messages", "20", "--sessions", "2", "--reuse"]);
+    assert_eq!((accepted(&ours.record), errors(&ours.record, Phase::Reply, 452)), (0, 20));
+    let record = sink.stop();
+    assert_eq!((took(&record).messages, errors(&record, Phase::Reply, 452)), (0, 22));
+    let row = record.errors.iter().find(|row| row.code == 452).unwrap();
+    assert!(row.text.starts_with("the message could not be kept: "), "{}", row.text);
+}
+
+#[test]
+fn a_directory_that_goes_and_comes_back_loses_nothing_that_was_acknowledged() {
+    let place = tempfile::tempdir().unwrap();
+    let root = place.path().join("kept");
+    let sink = Sink::start(&["--dump", root.to_str().unwrap()]);
+    let mut wire = after(&sink, &["EHLO a"]);
+    fs::remove_dir(&root).unwrap();
+    assert!(deliver(&mut wire, MESSAGE).unwrap().starts_with("452"));
+    fs::create_dir(&root).unwrap();
+    assert!(deliver(&mut wire, MESSAGE).unwrap().starts_with("250"));
+    assert_eq!(files(&root), [b"Subject: x\r\n\r\nHello.\r\n".to_vec()]);
+    assert_eq!(sink.took().messages, 1);
+}
+
+#[test]
+fn a_message_under_rules_is_kept_if_it_was_taken() {
+    for (rule, kept) in [
+        (".: soft reject", 0),
+        (".: hang up", 0),
+        (".: drop", 0),
+        (".: lose reply", 1),
+        (".: duplicate", 1),
+        (".: delay 20ms", 1),
+        ("data: reset at 5", 0),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        let sink = Sink::start(&["--dump", place.path().to_str().unwrap(), "--fault", rule]);
+        deliver(&mut after(&sink, &["EHLO a"]), MESSAGE);
+        wait_until(rule, || (acted(&sink, rule) == 1).then_some(()));
+        let _ = sink.stop();
+        assert_eq!(files(place.path()).len(), kept, "{rule}");
+    }
+}
+
+#[test]
+fn an_envelope_in_one_segment_meets_its_rules_in_order() {
+    let sink = Sink::start(&["--fault", "rcpt to bad@: hard reject", "--fault", "data: delay 50ms"]);
+    let mut wire = Wire::greeted(sink.smtp);
+    wire.send([HELLO, "MAIL FROM:<a@b>\r\nRCPT TO:<bad@d>\r\nRCPT TO:<good@d>\r\nDATA\r\n"].concat());
+    let codes: Vec<String> = (0..5).map(|_| wire.reply().unwrap()[..3].to_owned()).collect();
+    assert_eq!(codes, ["250", "250", "500", "250", "354"]);
+    wire.send([MESSAGE, ENVELOPE, MESSAGE, "QUIT\r\n"].concat());
+    let codes: Vec<String> = wire.replies().iter().map(|reply| reply[..3].to_owned()).collect();
+    assert_eq!(codes, ["250", "250", "250", "354", "250", "221"]);
+    let took = sink.took();
+    assert_eq!((took.messages, took.recipients), (2, 2));
+}

@@ -1,0 +1,428 @@
+//! Workloads as users ask for them: sizes, corpora, MIME, addresses, recipients, connections, pauses, stages, warm-up;
+//! in each the ledger closes, and a server that writes everything down has seen what was drawn.
+use crate::party::{LIMIT, bench, fates, mailrun, source, stage};
+use journey::record::{Arrival, Record};
+use journey::trace::{Found, WARM_UP, recipient_number};
+use journey::{Phase, Stage, Trace, TraceReader};
+use net::{Answer, Handler, Parting, Peer, Running, Server};
+use smtp::command::Mail;
+use smtp::{Limits, Path};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A message as a server saw it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    connection: u64,
+    sender: String,
+    declared: Option<u64>,
+    recipients: Vec<String>,
+    text: Vec<u8>,
+    number: u64,
+}
+
+impl Seen {
+    /// All that does not depend on when and on which connection it came.
+    fn drawn(&self) -> (u64, u64, String, Vec<String>) {
+        (self.number, self.text.len() as u64, self.sender.clone(), self.recipients.clone())
+    }
+
+    fn body(&self) -> &[u8] {
+        let at = memchr::memmem::find(&self.text, b"\r\n\r\n").unwrap() + 4;
+        &self.text[at..]
+    }
+}
+
+/// A session that writes everything down.
+struct Clerk {
+    current: Seen,
+    trace: TraceReader,
+    book: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Handler for Clerk {
+    fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        self.current.recipients.clear();
+        self.current.sender = String::from_utf8_lossy(mail.sender.as_bytes()).into_owned();
+        self.current.declared = mail.size;
+        Answer::Yes
+    }
+
+    fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
+        self.current.recipients.push(String::from_utf8_lossy(recipient.as_bytes()).into_owned());
+        Answer::Yes
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        self.current.text.extend_from_slice(block);
+        self.trace.receive(block);
+    }
+
+    fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
+        match self.trace.finish() {
+            Found::Intact(Trace { sequence, .. }) => self.current.number = sequence,
+            _ => return Answer::reply(554, "5.6.0 There is no trace in it that fits"),
+        }
+        assert_eq!(bytes, self.current.text.len() as u64);
+        let seen = Seen { text: std::mem::take(&mut self.current.text), ..self.current.clone() };
+        self.book.lock().unwrap().push(seen);
+        Answer::Yes
+    }
+
+    fn disconnect(&mut self, _parting: Parting) {}
+}
+
+/// A server that writes everything down.
+struct Office {
+    server: Running,
+    book: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Office {
+    fn open() -> Self {
+        let book: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let connections = Arc::new(AtomicU64::new(0));
+        let shared = Arc::clone(&book);
+        let make = move || {
+            let (book, connections) = (Arc::clone(&shared), Arc::clone(&connections));
+            move |_peer: Peer| {
+                let connection = connections.fetch_add(1, Ordering::Relaxed);
+                let current = Seen { connection, ..Seen::default() };
+                Clerk { current, trace: TraceReader::default(), book: Arc::clone(&book) }
+            }
+        };
+        let limits = Limits { message_bytes: 100 << 20, ..Limits::default() };
+        let server = Server::new(make).limits(limits).start(([127, 0, 0, 1], 0).into()).unwrap();
+        Self { server, book }
+    }
+
+    /// What it saw, in the order of the messages' numbers.
+    fn close(self) -> Vec<Seen> {
+        self.server.stop();
+        let mut seen = self.book.lock().unwrap().clone();
+        seen.sort_by_key(|message| message.number);
+        seen
+    }
+}
+
+/// What a server sees of a run.
+fn seen(words: &[&str]) -> Vec<Seen> {
+    let office = Office::open();
+    let run = source(&office.server.address().to_string(), words);
+    assert_eq!(run.ended.code, Some(0), "{words:?}: {:?}", run.ended);
+    assert!(run.record.errors.is_empty(), "{words:?}: {:?}", run.record.errors);
+    let seen = office.close();
+    assert_eq!(Some(seen.len() as u64), run.record.workload.messages, "{words:?}");
+    seen
+}
+
+/// A run with a sink that must have closed: everything created was delivered, and every octet sent has come.
+fn closed(words: &[&str]) -> Record {
+    let run = bench(words);
+    let record = run.record_of(0);
+    let [created, delivered, others @ ..] = fates(&record.ledger);
+    assert!(created > 0 && created == delivered && others == [0; 3], "{words:?}: {:?}", record.ledger);
+    let (accepted, arrived) = (stage(&record, Stage::Accepted), stage(&record, Stage::Delivered));
+    assert_eq!((accepted.count, accepted.bytes), (arrived.count, arrived.bytes), "{words:?}");
+    assert_eq!(stage(&record, Stage::Sent).bytes, arrived.bytes, "{words:?}");
+    assert!(record.verdict.closed, "{words:?}: {:?}", record.verdict);
+    let schema = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/run.schema.json")).unwrap();
+    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    assert!(validator.is_valid(&serde_json::from_str(&run.file("run.json")).unwrap()), "{words:?}");
+    record
+}
+
+fn mean(numbers: impl ExactSizeIterator<Item = u64>) -> f64 {
+    let count = numbers.len() as f64;
+    numbers.map(|number| number as f64).sum::<f64>() / count
+}
+
+#[test]
+fn sizes_vary_as_asked_and_are_declared() {
+    for (sizes, expected, within, least, most) in [
+        ("400..64k", 32_968.0, 0.1, 400, 65_536),
+        ("400:80,64k:15,256k:5", 23_257.6, 0.25, 400, 262_144),
+        ("lognormal:4k,1", 6_753.0, 0.15, 300, 409_600),
+        ("400..402", 401.0, 0.01, 400, 402),
+    ] {
+        let seen = seen(&["--messages", "600", "--sessions", "8", "--reuse", "--size", sizes]);
+        assert!(seen.iter().all(|message| message.declared == Some(message.text.len() as u64)), "{sizes}");
+        let lengths = || seen.iter().map(|message| message.text.len() as u64);
+        let mean = mean(lengths());
+        assert!((mean / expected - 1.0).abs() < within, "{sizes}: {mean}");
+        assert!(lengths().all(|length| (least..=most).contains(&length)), "{sizes}: {:?}", lengths().max());
+    }
+}
+
+#[test]
+fn the_ledger_closes_over_sizes_that_vary() {
+    for (sizes, pipelining) in [("400..64k", "off"), ("lognormal:4k,1.5", "group"), ("330:9,20k..3M:1", "stream")] {
+        let words = ["--messages", "200", "--sessions", "5", "--reuse", "--size", sizes, "--pipelining", pipelining];
+        let record = closed(&words);
+        let varied = record.workload.sizes_varied.as_ref().unwrap();
+        assert_eq!(varied.expression, sizes);
+        assert!(varied.least < varied.mean && varied.mean < varied.most);
+        let mean = stage(&record, Stage::Delivered).bytes as f64 / 200.0;
+        assert!((mean / record.workload.message_bytes as f64 - 1.0).abs() < 0.5, "{sizes}: {mean}");
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_mail_whoever_sends_it() {
+    let words = |seed, sessions, more: &[&'static str]| {
+        let own = ["--messages", "150", "--size", "lognormal:2k,1", "--recipients", "1..5", "--seed", seed];
+        let patterns = ["--from", "b{0..99}@x.example", "--rcpt", "u{0..9999}@{a.example:3,b.example}"];
+        let words = [own.as_slice(), &patterns, &["--sessions", sessions], more].concat();
+        seen(&words).iter().map(Seen::drawn).collect::<Vec<_>>()
+    };
+    let one = words("7", "1", &[]);
+    assert_eq!(one, words("7", "20", &["--reuse", "--pipelining", "stream", "--workers", "3"]));
+    assert_ne!(one, words("8", "1", &[]));
+}
+
+#[test]
+fn patterns_give_addresses_that_the_ledger_tells_apart() {
+    let rcpt = "user{0..9999}@{a.example:70,b.example:20,c.example:10}";
+    for recipients in ["1", "4", "1..5", "1:9,100:1"] {
+        for pipelining in ["off", "stream"] {
+            let words = ["--messages", "300", "--sessions", "6", "--reuse=10", "--pipelining", pipelining];
+            let record = closed(&[words.as_slice(), &["--rcpt", rcpt, "--recipients", recipients]].concat());
+            assert_eq!(record.workload.rcpt, rcpt);
+            assert_eq!(record.workload.recipients_varied.is_some(), recipients.contains(['.', ':']), "{recipients}");
+        }
+    }
+    let seen = seen(&["--messages", "500", "--rcpt", rcpt, "--recipients", "1..5", "--from", "{x,y}{1..9}@z.example"]);
+    let mut domains = BTreeMap::new();
+    for message in &seen {
+        let numbers: Vec<u32> = message.recipients.iter().map(|address| recipient_number(address.as_bytes())).collect();
+        assert_eq!(numbers, (0..message.recipients.len() as u32).collect::<Vec<_>>(), "{:?}", message.recipients);
+        for address in &message.recipients {
+            *domains.entry(address.rsplit_once('@').unwrap().1.to_owned()).or_insert(0_u64) += 1;
+        }
+    }
+    let all: u64 = domains.values().sum();
+    let counts: BTreeSet<usize> = seen.iter().map(|message| message.recipients.len()).collect();
+    assert_eq!(counts, (1..=5).collect());
+    for (domain, share) in [("a.example", 0.7), ("b.example", 0.2), ("c.example", 0.1)] {
+        assert!((domains[domain] as f64 / all as f64 - share).abs() < 0.05, "{domains:?}");
+    }
+    let senders: BTreeSet<&str> = seen.iter().map(|message| message.sender.as_str()).collect();
+    assert_eq!(senders.len(), 18);
+}
+
+#[test]
+fn few_numbers_and_long_ones_stay_as_the_pattern_has_them() {
+    for (rcpt, numbered) in
+        [("u{1..50}@a.example", false), ("u{00000..09999}@a.example", false), ("u{0..9999}@a", true)]
+    {
+        let seen = seen(&["--messages", "60", "--rcpt", rcpt]);
+        assert!(seen.iter().all(|message| message.recipients[0].contains("+0@") == numbered), "{rcpt}");
+        closed(&["--messages", "200", "--rcpt", rcpt]);
+    }
+}
+
+const MBOX: &str = "From a@b Sat Nov 21 09:30:00 2026\nSubject: one\n\nfirst\n.\n..dots\n\n\
+    From c@d Sat Nov 21 09:31:00 2026\nSubject: zwei\n\n>From dort grüßt man\n\n\
+    From e@f Sat Nov 21 09:32:00 2026\nSubject: three\n\nthird\n";
+
+/// The bodies of the above.
+const BODIES: [&str; 3] = ["first\r\n.\r\n..dots\r\n", "From dort grüßt man\r\n", "third\r\n"];
+
+#[test]
+fn a_corpus_is_sent_as_it_is_whatever_it_lies_in() {
+    let place = tempfile::tempdir().unwrap();
+    let path = |name: &str| place.path().join(name);
+    fs::write(path("box"), MBOX).unwrap();
+    fs::create_dir_all(path("maildir/cur")).unwrap();
+    fs::create_dir_all(path("maildir/new")).unwrap();
+    fs::create_dir(path("files")).unwrap();
+    for (number, (name, body)) in ["cur/1", "cur/2:2,S", "new/3"].into_iter().zip(BODIES).enumerate() {
+        let text = format!("Subject: {number}\n\n{body}").replace("\r\n", "\n");
+        fs::write(path("maildir").join(name), &text).unwrap();
+        fs::write(path("files").join(format!("{number}.eml")), &text).unwrap();
+    }
+    for (name, kind) in [("box", "mbox"), ("maildir", "maildir"), ("files", "directory"), ("files/0.eml", "message")] {
+        let path = path(name);
+        let words = ["--messages", "90", "--sessions", "4", "--reuse", "--corpus", path.to_str().unwrap()];
+        let record = closed(&words);
+        let corpus = record.workload.corpus.as_ref().unwrap();
+        assert_eq!((corpus.kind.as_str(), corpus.skipped), (kind, 0));
+        let seen = seen(&words);
+        let mut counts: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+        seen.iter().for_each(|message| *counts.entry(message.body().to_vec()).or_default() += 1);
+        let expected: BTreeSet<Vec<u8>> =
+            BODIES[..corpus.messages as usize].iter().map(|body| body.as_bytes().to_vec()).collect();
+        assert_eq!(counts.keys().cloned().collect::<BTreeSet<_>>(), expected, "{name}");
+        assert!(counts.values().all(|count| *count >= 10), "{name}: each is picked: {counts:?}");
+        assert!(seen.iter().all(|message| message.declared == Some(message.text.len() as u64)), "{name}");
+    }
+}
+
+#[test]
+fn a_large_message_of_a_corpus_is_held_once() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("large.eml");
+    let bytes = 40 << 20;
+    let line = ".2345678 10 345678 20 345678 30 345678 40 345678 50 345678 60 345678 70 345678\n";
+    fs::write(&path, ["Subject: large\n\n", &line.repeat(bytes / line.len())].concat()).unwrap();
+    let path = path.to_str().unwrap();
+    let record = closed(&["--messages", "4", "--sessions", "2", "--corpus", path]);
+    assert!(stage(&record, Stage::Delivered).bytes > 4 * 40_000_000);
+    let source = record.parties.iter().find(|party| party.name == "source").unwrap();
+    let peak = source.max_rss_bytes.unwrap();
+    assert!(peak < 3 * bytes as u64, "while it is read it is there twice, and never more: {peak}");
+    let refused = mailrun(&["source", "--to", "127.0.0.1:1", "--corpus", path, "--corpus-limit", "10M"]);
+    assert_eq!(refused.code, Some(2));
+    assert!(refused.err.contains("--corpus-limit, 10485760 octets"), "{}", refused.err);
+}
+
+#[test]
+fn mime_messages_have_attachments_and_the_sizes_asked_for() {
+    for (words, least, most) in [
+        (["--size", "20k..200k"].as_slice(), 20_400, 204_800),
+        (&["--size", "50k"], 51_120, 51_200),
+        (&[], 600, 2_457_600),
+    ] {
+        let words = [&["--messages", "100", "--sessions", "4", "--reuse", "--mime"], words].concat();
+        let record = closed(&words);
+        assert_eq!(record.workload.mime_messages, Some(64));
+        let seen = seen(&words);
+        assert!(seen.iter().all(|message| (least..=most).contains(&message.text.len())), "{words:?}");
+        assert!(seen.iter().all(|message| message.declared == Some(message.text.len() as u64)));
+        let texts: Vec<String> = seen.iter().map(|message| String::from_utf8(message.text.clone()).unwrap()).collect();
+        assert!(texts.iter().all(|text| text.contains("multipart/alternative") && text.contains("text/html")));
+        assert!(texts.iter().filter(|text| text.contains("Content-Transfer-Encoding: base64")).count() > 50);
+        let ids: BTreeSet<&str> =
+            texts.iter().filter_map(|text| text.lines().find(|line| line.starts_with("Message-ID:"))).collect();
+        assert_eq!(ids.len(), 100, "each has a Message-ID of its own");
+    }
+}
+
+#[test]
+fn connections_carry_as_many_messages_as_drawn() {
+    let words = ["--messages", "600", "--sessions", "3", "--reuse=1..20"];
+    let record = closed(&words);
+    let connections = record.phases.iter().find(|row| row.name == Phase::Connect).unwrap().count;
+    assert!((45..75).contains(&connections), "600 messages, 10.5 a connection in the mean: {connections}");
+    assert_eq!(record.workload.reuse, Some(20));
+    let mut carried: BTreeMap<u64, u64> = BTreeMap::new();
+    seen(&words).iter().for_each(|message| *carried.entry(message.connection).or_default() += 1);
+    assert!(carried.values().all(|count| (1..=20).contains(count)), "{carried:?}");
+    assert!(carried.values().collect::<BTreeSet<_>>().len() > 8, "{carried:?}");
+}
+
+#[test]
+fn sessions_rest_between_messages_and_not_beyond_the_end() {
+    let record = closed(&["--messages", "12", "--sessions", "2", "--reuse", "--think", "100ms"]);
+    // Each sends six: five pauses.
+    assert!((0.5..5.0).contains(&record.duration_s), "{}", record.duration_s);
+    assert_eq!(record.workload.think_ms.as_ref().map(|think| think.mean), Some(100.0));
+    let began = Instant::now();
+    for reuse in ["--reuse", "--reuse=1"] {
+        let record = closed(&["--messages", "3", "--sessions", "3", reuse, "--think", "1h"]);
+        assert_eq!(record.ledger.delivered, Some(3));
+    }
+    assert!(began.elapsed() < LIMIT / 2, "the end does not wait for who rests");
+    let record =
+        closed(&["--duration", "500ms", "--sessions", "2", "--reuse", "--pipelining", "stream", "--think", "1h"]);
+    assert_eq!(record.ledger.delivered, Some(2));
+}
+
+#[test]
+fn stages_are_offered_one_after_the_other() {
+    let stages = ["--stage", "500ms:200/s", "--stage", "300ms:0/s", "--ramp", "1s:100/s..300/s"];
+    let record = closed(&[stages.as_slice(), &["--sessions", "20", "--reuse"]].concat());
+    let created = stage(&record, Stage::Created);
+    assert!((290..=301).contains(&created.count), "100, none and 200: {}", created.count);
+    assert!((1.7..1.9).contains(&created.duration_s), "{}", created.duration_s);
+    assert_eq!((record.workload.arrival, record.workload.stages.len()), (Arrival::Constant, 3));
+    assert!((record.workload.rate_per_s.unwrap() - 300.0 / 1.8).abs() < 1e-6);
+    assert_eq!(record.workload.stages[2].to_per_s, 300.0);
+    let short = closed(&[stages.as_slice(), &["--messages", "50", "--arrival", "poisson"]].concat());
+    assert_eq!((short.ledger.created, short.workload.arrival), (Some(50), Arrival::Poisson));
+}
+
+#[test]
+fn the_warm_up_is_in_the_ledger_and_in_no_figure() {
+    let run = bench(&["--rate", "200", "--duration", "1500ms", "--warm-up", "500ms", "--sessions", "10", "--reuse"]);
+    let record = run.record_of(0);
+    let warm_up = record.warm_up.unwrap();
+    let created = record.ledger.created.unwrap();
+    assert!((85..=115).contains(&warm_up.created), "{warm_up:?}");
+    assert!((290..=300).contains(&created), "{created}");
+    for name in [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered] {
+        let row = stage(&record, name);
+        assert_eq!(row.count, created - warm_up.created, "{name:?}");
+        assert!((0.9..1.2).contains(&row.duration_s) && (170.0..230.0).contains(&row.rate_per_s), "{row:?}");
+    }
+    assert_eq!((warm_up.accepted, warm_up.length_s), (warm_up.created, 0.5));
+    assert_eq!(fates(&record.ledger), [created, created, 0, 0, 0]);
+    assert!(record.verdict.closed, "{:?}", record.verdict);
+    let data = record.phases.iter().find(|row| row.name == Phase::Data).unwrap();
+    assert!((created - warm_up.created - 10..=created - warm_up.created + 10).contains(&data.count), "{}", data.count);
+    let said = format!("its {} messages are in the ledger", warm_up.created);
+    assert!(run.file("report.md").contains(&said) && run.ended.out.contains(&said), "{}", run.ended.out);
+}
+
+#[test]
+fn a_run_that_never_got_warm_has_no_figures_and_says_so() {
+    let run = bench(&["--messages", "100", "--sessions", "4", "--warm-up", "1h"]);
+    let record = run.record_of(0);
+    assert_eq!(fates(&record.ledger), [100, 100, 0, 0, 0]);
+    assert_eq!((stage(&record, Stage::Accepted).count, record.warm_up.unwrap().accepted), (0, 100));
+    assert!(record.verdict.closed && !record.verdict.valid, "{:?}", record.verdict);
+    assert!(record.verdict.reasons.iter().any(|reason| reason.contains("All 100 messages")), "{:?}", record.verdict);
+    let office = Office::open();
+    let to = office.server.address().to_string();
+    source(&to, &["--messages", "10", "--warm-up", "1h"]);
+    assert!(office.close().iter().enumerate().all(|(at, message)| message.number == WARM_UP + at as u64));
+}
+
+#[test]
+fn a_plain_run_says_nothing_of_what_does_not_vary() {
+    let record = closed(&["--messages", "100", "--sessions", "3"]);
+    let workload = &record.workload;
+    assert_eq!((workload.message_bytes, workload.recipients, workload.reuse), (400, 1, Some(1)));
+    assert!(workload.sizes_varied.is_none() && workload.recipients_varied.is_none() && workload.reuse_varied.is_none());
+    assert!(workload.think_ms.is_none() && workload.corpus.is_none() && workload.stages.is_empty());
+    assert!(record.warm_up.is_none() && workload.mime_messages.is_none());
+}
+
+#[test]
+fn what_cannot_be_offered_is_one_line() {
+    let table: [(&[&str], &str); 22] = [
+        (&["--size", "9..4"], "backwards"),
+        (&["--size", "10..400"], "begins too small"),
+        (&["--size", "400:0"], "weight"),
+        (&["--size", "lognormal:4k"], "lognormal"),
+        (&["--size", "1..3G"], "2G"),
+        (&["--corpus", "/nowhere/at/all"], "/nowhere/at/all"),
+        (&["--corpus", "/dev/null"], "/dev/null"),
+        (&["--corpus", "x", "--size", "400"], "--size"),
+        (&["--corpus", "x", "--mime"], "--mime"),
+        (&["--corpus-skip-bad"], "--corpus"),
+        (&["--corpus-limit", "1G"], "--corpus"),
+        (&["--rcpt", "u{0..9@b"], "without its other"),
+        (&["--rcpt", "u{9..0}@b"], "backwards"),
+        (&["--rcpt", ""], "a message has a recipient"),
+        (&["--from", "u@{a:x,b}"], "weight"),
+        (&["--recipients", "0..5"], "nought"),
+        (&["--reuse=0..5"], "nought"),
+        (&["--think", "soon"], "soon"),
+        (&["--stage", "10s"], "10s:100/s"),
+        (&["--stage", "10s:0/s"], "no message at all"),
+        (&["--stage", "10s:5/s", "--rate", "5"], "--rate"),
+        (&["--warm-up", "0s"], "0s"),
+    ];
+    for (words, why) in table {
+        for own in [["source", "--to", "127.0.0.1:1"].as_slice(), &["bench", "--messages", "5"]] {
+            let ended = mailrun(&[own, words].concat());
+            assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
+            assert_eq!(ended.err.lines().count(), 1, "{words:?}: {}", ended.err);
+            assert!(ended.err.starts_with("mailrun: ") && ended.err.contains(why), "{words:?}: {}", ended.err);
+        }
+    }
+}
