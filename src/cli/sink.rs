@@ -46,18 +46,18 @@ pub(super) struct Typed {
     /// The name to greet with.
     #[arg(long, value_name = "NAME", default_value = "mailrun.example.com")]
     hello: String,
-    #[command(flatten)]
-    faults: FaultsTyped,
-    #[command(flatten)]
-    dump: DumpTyped,
-    /// The seed of the faults, where the rules file has none.
-    #[arg(long, value_name = "N", default_value = "1")]
-    seed: u64,
     /// What reports call it.
     #[arg(long, value_name = "NAME", default_value = "sink")]
     name: String,
     #[command(flatten)]
     outputs: OutputsTyped,
+    #[command(flatten)]
+    faults: FaultsTyped,
+    /// The seed of the faults, where the rules file has none.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    #[command(flatten)]
+    dump: DumpTyped,
 }
 
 /// Where a sink keeps messages: their octets as they came, dots unstuffed.
@@ -177,7 +177,7 @@ Examples:
 
 const RULES: &str = "\
 Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
-  COMMAND  connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit, or * for all; the dot ends a message
+  COMMAND  connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit, or * for all
   ADDRESS  user@domain, @domain or user@; rcpt has `to`, mail has `from`
   REPLY    in quotes, a code of 4xx or 5xx and a text, in place of the one shown here
   CHANCE   0.01 or 1%; always without. The same seed does the same to the same sessions and messages
@@ -186,12 +186,12 @@ Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
     soft reject, hard reject    450 4.3.0 Error: command failed; 500 5.3.0 Error: command failed
     delay TIME[..TIME]          hold the answer back
     stall AT,FOR                answer nothing from AT after the first connection, FOR that long
-    tarpit TIME [up to TIME]    hold each answer of a session back TIME longer than the last [up to 10s]
-    limit RATE [burst N]        451 4.7.1 beyond RATE a second; a REPLY of 421 ends the session [burst: 0.1 s worth]
+    tarpit TIME [up to TIME]    hold a session's every answer back TIME longer [up to 10s]
+    limit RATE [burst N]        451 4.7.1 beyond RATE a second; a 421 ends the session [burst: 0.1 s]
     reset                       cut the connection with RST
   On rcpt:
     greylist TIME [remember N]  450 4.7.1 until client, sender and recipient come again after TIME
-    domain cap N                451 4.7.1 beyond N transactions that are open for the recipient's domain
+    domain cap N                451 4.7.1 beyond N open transactions for the domain
     directed                    450-user@..., 550@...: the recipient says the reply
   On data:
     abort [after TIME]          354, read no more, 550 This violates SMTP, close
@@ -199,10 +199,10 @@ Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
     reset at SIZE               cut the connection with RST at that octet of the message
   On . (the end of the message):
     lose reply                  take the message and close the connection in place of the 250
-    drop, duplicate, corrupt    answer 250 and forget the message, count it twice, change a byte of it
-  Rules are asked in their order; delays add up; the first that refuses or cuts decides, later ones are not asked.
+    drop, duplicate, corrupt    answer 250 and forget it, count it twice, change a byte
+  Rules are asked in their order; delays add up; the first that refuses or cuts is the last asked.
 
-Rules file, and what PUT http://ADDR/rules takes, in TOML or as the same in JSON (`GET /rules` shows those in force):
+Rules file, and what PUT http://ADDR/rules takes, in TOML or JSON (GET shows those in force):
   seed = 7
   rules = [
     'rcpt to @slow.example: delay 200ms..2s 10%',

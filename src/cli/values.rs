@@ -11,7 +11,7 @@ pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// The largest message that can be asked for: lengths of 4 GB and more fit into no buffer of a system call.
+/// The largest message that can be asked for: it is held in memory.
 const LARGEST: u64 = 2 << 30;
 
 /// Octets of a message: a number, a range, a list by weight or a log-normal distribution.

@@ -169,3 +169,24 @@ fn a_client_learns_why_it_cannot_go_on() {
     };
     assert!(matches!(error, Err(net::Error::Closed(_) | net::Error::Network(_))), "{error:?}");
 }
+
+/// Has a bug that one message brings out.
+struct Faulty;
+
+impl Handler for Faulty {
+    fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
+        assert_ne!(bytes, 13, "the bug");
+        Answer::Yes
+    }
+}
+
+#[test]
+fn a_handler_that_panics_ends_its_session_and_no_other() {
+    let server = Server::new(|| |_peer| Faulty).workers(1).start(([127, 0, 0, 1], 0).into()).unwrap();
+    let mut bystander = Client::connect(server.address(), "bystander.example", PATIENCE).unwrap();
+    let mut unlucky = Client::connect(server.address(), "unlucky.example", PATIENCE).unwrap();
+    let to = envelope("a@example.com", &["b@example.com"]);
+    let error = unlucky.send(&to, b"\r\n.........\r\n");
+    assert!(matches!(error, Err(net::Error::Closed(_) | net::Error::Network(_))), "{error:?}");
+    assert!(bystander.send(&to, b"\r\nfine\r\n").unwrap().accepted);
+}

@@ -32,5 +32,6 @@ mod smtp_sink;
 mod smtp_sink_own;
 mod smtp_source;
 mod stand_in;
+mod tls;
 mod wire;
 mod workloads;

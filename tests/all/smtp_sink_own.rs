@@ -137,6 +137,13 @@ fn what_cannot_be_done_is_said() {
     assert!(hear(&address, [MESSAGE, "QUIT\r\n"].concat()).ends_with("250 2.0.0 Ok\\r\\n221 Bye\\r\\n"));
     assert_eq!(fs::read_dir(sink.place.path()).unwrap().count(), 1, "a file named by its number alone");
 
+    let (mut sink, address) = ours(&["-D", ""]);
+    hear(&address, MESSAGE);
+    assert_eq!(
+        (sink.code(), sink.said("err").as_str()),
+        (Some(1), "smtp-sink: fatal: open : No such file or directory\n")
+    );
+
     let (mut sink, address) = ours(&["-D", "/dev/full"]);
     let heard = hear(&address, [MESSAGE, "QUIT\r\n"].concat());
     assert!(!heard.contains("250 2.0.0"), "nothing is promised that was not kept: {heard}");
@@ -180,7 +187,9 @@ fn privileges_are_left_behind() {
     let root = tempfile::tempdir().unwrap();
     fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
     for who in both() {
-        let (sink, _) = start(who, &["-R", root.path().to_str().unwrap()]);
+        let (sink, address) = start(who, &["-R", root.path().to_str().unwrap()]);
+        // It listens before it leaves them behind, and speaks after.
+        hear(&address, "QUIT\r\n");
         let status = fs::read_to_string(format!("/proc/{}/status", sink.id())).unwrap();
         let ids = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
         assert_eq!(ids("Uid:"), "65534\t65534\t65534\t65534", "{who:?}");

@@ -18,6 +18,7 @@ use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use std::task::{Context, Poll, Waker};
 const EVENTS: usize = 1024;
 /// Reads or accepts a task may make before the others have their turn.
 const BUDGET: u32 = 64;
+/// The task that the loop was started for.
+const MAIN: usize = 0;
 /// The event of the timerfd.
 const TIMER: u64 = u64::MAX;
 /// The event of the bell.
@@ -217,9 +220,13 @@ impl Reactor {
         let Some(mut task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
         self.turn.set(key);
         self.budget.set(BUDGET);
-        match task.work.as_mut().poll(&mut Context::from_waker(&task.waker)) {
-            Poll::Pending => self.tasks.borrow_mut()[key] = Some(task),
-            Poll::Ready(()) => drop(self.tasks.borrow_mut().remove(key)),
+        let mut context = Context::from_waker(&task.waker);
+        match catch_unwind(AssertUnwindSafe(|| task.work.as_mut().poll(&mut context))) {
+            Ok(Poll::Pending) => self.tasks.borrow_mut()[key] = Some(task),
+            Ok(Poll::Ready(())) => drop(self.tasks.borrow_mut().remove(key)),
+            Err(panic) if key == MAIN => resume_unwind(panic),
+            // A session that panicked has said so on standard error and is over; the others are not to suffer for it.
+            Err(_) => drop(self.tasks.borrow_mut().remove(key)),
         }
     }
 

@@ -98,11 +98,6 @@ impl Alarm {
         Poll::Pending
     }
 
-    /// Whether it is set and not due yet: deadlines that have only moved further away need not be looked at.
-    pub(crate) fn is_waiting(&self, now: Duration) -> bool {
-        self.0.as_ref().is_some_and(|armed| now < armed.name.0)
-    }
-
     fn arm(&mut self, deadline: Duration) {
         let reactor = self.0.take().map_or_else(Reactor::current, |armed| armed.unset());
         let name = reactor.timers.set(deadline, reactor.turn());

@@ -59,6 +59,8 @@ struct Buffers {
     sent: usize,
     /// The peer has said that nothing more comes.
     is_closed: bool,
+    /// The peer broke the protocol, or is not trusted.
+    has_failed: bool,
 }
 
 /// What one step of the state machine came to.
@@ -132,34 +134,44 @@ impl Tls {
     fn digest(&mut self, socket: &Socket, incoming: &mut [u8], room: &mut [u8]) -> io::Result<(usize, usize)> {
         let (mut used, mut filled) = (0, 0);
         loop {
-            let rest = &mut incoming[used..];
-            let (discard, step) = match &mut self.side {
-                Side::Client(side) => self.buffers.take(side.process_tls_records(rest), room, &mut filled),
-                Side::Server(side) => self.buffers.take(side.process_tls_records(rest), room, &mut filled),
-            };
+            let (discard, step) = self.step(&mut incoming[used..], room, &mut filled);
             used += discard;
-            match step.map_err(refused) {
+            match step {
                 Ok(Step::Again) => {}
                 Ok(Step::Starved) => return Ok((used, filled)),
                 Err(error) => {
-                    self.sound_alert(socket);
-                    return Err(error);
+                    self.sound_alert(socket, &mut incoming[used..]);
+                    return Err(refused(error));
                 }
             }
         }
     }
 
-    /// After an error: the alert that tells the peer why, as far as it can be sent at once.
-    fn sound_alert(&mut self, socket: &Socket) {
-        let (mut none, mut filled) = ([], 0);
-        for _ in 0..2 {
-            let _ = match &mut self.side {
-                Side::Client(side) => self.buffers.take(side.process_tls_records(&mut none), &mut [], &mut filled),
-                Side::Server(side) => self.buffers.take(side.process_tls_records(&mut none), &mut [], &mut filled),
-            };
+    fn step(
+        &mut self,
+        incoming: &mut [u8],
+        room: &mut [u8],
+        filled: &mut usize,
+    ) -> (usize, Result<Step, rustls::Error>) {
+        match &mut self.side {
+            Side::Client(side) => self.buffers.take(side.process_tls_records(incoming), room, filled),
+            Side::Server(side) => self.buffers.take(side.process_tls_records(incoming), room, filled),
         }
-        // Best effort: the connection is of no more use anyway.
-        let _ = self.flush(socket);
+    }
+
+    /// After an error: the alert that tells the peer why, as far as it can be sent at once. The state machine is not to
+    /// be asked for anything else then, or it panics.
+    fn sound_alert(&mut self, socket: &Socket, incoming: &mut [u8]) {
+        self.buffers.has_failed = true;
+        let has_alert = match &self.side {
+            Side::Client(side) => side.wants_write(),
+            Side::Server(side) => side.wants_write(),
+        };
+        if has_alert {
+            // Nothing is left to be done about a second error, nor about a peer that is gone.
+            let _ = self.step(incoming, &mut [], &mut 0);
+            let _ = self.flush(socket);
+        }
     }
 
     /// Reads what has come, decrypted; 0 is the peer's end. `scratch` takes the records.
@@ -174,7 +186,7 @@ impl Tls {
             if kept > 0 {
                 return Poll::Ready(Ok(kept));
             }
-            if self.buffers.is_closed {
+            if self.buffers.is_closed || self.buffers.has_failed {
                 return Poll::Ready(Ok(0));
             }
             // The handshake's last segment may have brought whole records already.
@@ -212,24 +224,26 @@ impl Tls {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let chunk = &bytes[..bytes.len().min(CHUNK_BYTES)];
-        match &mut self.side {
-            Side::Client(side) => loop {
-                match self.buffers.encrypt(side.process_tls_records(&mut []), chunk) {
-                    Ok(Step::Again) => {}
-                    Ok(Step::Starved) => break,
-                    Err(error) => return Err(error),
-                }
-            },
-            Side::Server(side) => loop {
-                match self.buffers.encrypt(side.process_tls_records(&mut []), chunk) {
-                    Ok(Step::Again) => {}
-                    Ok(Step::Starved) => break,
-                    Err(error) => return Err(error),
-                }
-            },
-        }
+        while let Step::Again = self.encrypt(chunk)? {}
         self.flush(socket)?;
         Ok(chunk.len())
+    }
+
+    /// One step of writing: what the state machine has to say itself goes first. It is shown what has come and not
+    /// been read, which it may have begun to make sense of.
+    fn encrypt(&mut self, chunk: &[u8]) -> io::Result<Step> {
+        if self.buffers.has_failed {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut incoming = std::mem::take(&mut self.buffers.incoming);
+        let (discard, step) = match &mut self.side {
+            Side::Client(side) => self.buffers.encrypt(side.process_tls_records(&mut incoming), chunk),
+            Side::Server(side) => self.buffers.encrypt(side.process_tls_records(&mut incoming), chunk),
+        };
+        incoming.drain(..discard);
+        self.buffers.incoming = incoming;
+        self.buffers.has_failed |= step.is_err();
+        step
     }
 
     /// Whether nothing that is encrypted waits to be sent.
@@ -262,9 +276,13 @@ impl Tls {
 
     /// Says that nothing more comes, as far as the socket takes it.
     pub(crate) fn say_goodbye(&mut self, socket: &Socket) {
+        if self.buffers.has_failed {
+            return;
+        }
+        let mut incoming = std::mem::take(&mut self.buffers.incoming);
         let said = match &mut self.side {
-            Side::Client(side) => self.buffers.goodbye(side.process_tls_records(&mut [])),
-            Side::Server(side) => self.buffers.goodbye(side.process_tls_records(&mut [])),
+            Side::Client(side) => self.buffers.goodbye(side.process_tls_records(&mut incoming)),
+            Side::Server(side) => self.buffers.goodbye(side.process_tls_records(&mut incoming)),
         };
         if said {
             // Best effort: a peer that is gone needs no goodbye.
@@ -329,32 +347,29 @@ impl Buffers {
         count
     }
 
-    /// One step of writing: what the state machine has to say itself goes first.
-    fn encrypt<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>, chunk: &[u8]) -> io::Result<Step> {
-        match status.state.map_err(refused)? {
-            ConnectionState::WriteTraffic(mut traffic) => {
-                self.outgoing.reserve(chunk.len() + (chunk.len() / RECORD_BYTES + 1) * RECORD_OVERHEAD_BYTES);
-                self.grow(|outgoing| match traffic.encrypt(chunk, outgoing) {
-                    Ok(count) => Ok(Ok(count)),
-                    Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
-                    Err(error) => Ok(Err(io::Error::other(error))),
-                })?;
-                Ok(Step::Starved)
-            }
-            ConnectionState::EncodeTlsData(mut data) => {
-                self.grow(|outgoing| match data.encode(outgoing) {
-                    Ok(count) => Ok(Ok(count)),
-                    Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
-                    Err(EncodeError::AlreadyEncoded) => Ok(Ok(0)),
-                })?;
-                Ok(Step::Again)
-            }
-            ConnectionState::TransmitTlsData(data) => {
-                data.done();
-                Ok(Step::Again)
-            }
-            _ => Err(io::ErrorKind::BrokenPipe.into()),
-        }
+    /// One step of writing.
+    fn encrypt<Data>(
+        &mut self,
+        status: UnbufferedStatus<'_, '_, Data>,
+        chunk: &[u8],
+    ) -> (usize, io::Result<Step>) {
+        let UnbufferedStatus { discard, state } = status;
+        let Ok(ConnectionState::WriteTraffic(mut traffic)) = state else {
+            let (discard, step) = self.take(UnbufferedStatus { discard, state }, &mut [], &mut 0);
+            let step = match step {
+                Ok(Step::Again) => Ok(Step::Again),
+                Ok(Step::Starved) => Err(io::ErrorKind::BrokenPipe.into()),
+                Err(error) => Err(refused(error)),
+            };
+            return (discard, step);
+        };
+        self.outgoing.reserve(chunk.len() + (chunk.len() / RECORD_BYTES + 1) * RECORD_OVERHEAD_BYTES);
+        let written = self.grow(|outgoing| match traffic.encrypt(chunk, outgoing) {
+            Ok(count) => Ok(Ok(count)),
+            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
+            Err(error) => Ok(Err(io::Error::other(error))),
+        });
+        (discard, written.map(|()| Step::Starved))
     }
 
     fn goodbye<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> bool {

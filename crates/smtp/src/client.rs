@@ -327,15 +327,16 @@ impl Client {
 
     /// Whether the next transaction may [begin](Client::begin) in the same write as the message just
     /// [sent](Client::message_sent): RFC 2920 §3.1 lets MAIL follow the end of data. Behind a BDAT it may only where
-    /// it is known that the peer took the recipients: else it could want RSET first (RFC 3030 §2).
+    /// it is known that the peer took the recipients: else it could want RSET first (RFC 3030 §2). There the next
+    /// message itself goes out too, so that two are in doubt if the connection breaks, and never more.
     pub fn may_begin_early(&self) -> bool {
         let dialogue = &self.dialogue;
-        let is_behind = match dialogue.expected.front() {
-            Some(Verb::Message) => !dialogue.is_doomed,
-            Some(Verb::Reset) | None => true,
-            Some(_) => false,
-        };
-        is_behind && dialogue.groups() && dialogue.progress == Progress::Idle
+        let is_between = |verb: &Verb| matches!(verb, Verb::Message | Verb::Reset);
+        let is_message = dialogue.expected.front() == Some(&Verb::Message);
+        dialogue.progress == Progress::Idle
+            && dialogue.groups()
+            && dialogue.expected.iter().all(is_between)
+            && !(is_message && dialogue.is_doomed)
     }
 
     /// What the peer's EHLO offered, the last one that was answered.
@@ -520,7 +521,11 @@ impl Dialogue {
             Verb::Recipient(number) => self.recipient_answered(number, yes, out),
             Verb::Data => self.data_answered(reply.code() == 354, out),
             Verb::Chunk => {
-                self.is_doomed |= !yes;
+                if !yes {
+                    // The transaction is over, so what is left of it has one reply in LMTP too.
+                    self.is_doomed = true;
+                    self.taken.clear();
+                }
                 None
             }
             Verb::Message => self.message_answered(yes, out),

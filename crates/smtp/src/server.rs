@@ -535,7 +535,7 @@ impl Dialogue {
         match asked {
             Asked::Nothing => return,
             Asked::Message if self.identity.protocol == Protocol::Lmtp => self.deliver(answer, out),
-            Asked::Chunk(chunk) => self.begin_chunks(chunk, answer, now),
+            Asked::Chunk(chunk) => self.begin_chunks(chunk, answer, now, out),
             Asked::Nonce | Asked::Check | Asked::Secret => self.login_answered(asked, answer, out),
             _ => {
                 let reply = answer.unwrap_or_else(|| self.default_reply(asked));
@@ -799,9 +799,11 @@ impl Dialogue {
     }
 
     /// The application has answered the first BDAT of a message.
-    fn begin_chunks(&mut self, chunk: Chunk, answer: Option<&Reply>, now: Duration) {
+    fn begin_chunks(&mut self, chunk: Chunk, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let State::ExpectRecipient(Transaction { accepted, octets, .. }) = self.state else { return };
         match answer {
+            // It is the last word: nothing more is read.
+            Some(reply) if reply.code() == 421 => out.extend_from_slice(reply.wire()),
             Some(reply) if !reply.is_positive() => {
                 // The chunks that follow in the pipeline must not be taken for the message (RFC 3030 §2).
                 self.state = State::ExpectMail;

@@ -5,6 +5,7 @@
 //!                                             └─ anything else ends the transaction: the file is deleted
 //! ```
 use super::commands::Command;
+use super::local_text::LocalText;
 use super::options::{Keeping, Settings};
 use super::template::expand;
 use super::voice::{printable, reason};
@@ -294,81 +295,9 @@ fn argument(rest: &[u8]) -> String {
     after.trim_start_matches(':').trim_start_matches(' ').to_owned()
 }
 
-/// A message on its way to a local file: each CR dropped, and the first dot of a line that CRLF has begun.
-#[derive(Debug, Default)]
-struct LocalText {
-    after: After,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum After {
-    #[default]
-    LineEnd,
-    Cr,
-    Text,
-}
-
-impl LocalText {
-    fn pass<E>(&mut self, octets: &[u8], mut keep: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-        let mut rest = octets;
-        while let Some(first) = rest.first() {
-            match (self.after, first) {
-                (After::LineEnd, b'.') => {
-                    self.after = After::Text;
-                    rest = &rest[1..];
-                }
-                (After::Cr, b'\n') => {
-                    self.after = After::LineEnd;
-                    keep(b"\n")?;
-                    rest = &rest[1..];
-                }
-                _ => {
-                    let end = memchr::memchr(b'\r', rest);
-                    keep(&rest[..end.unwrap_or(rest.len())])?;
-                    self.after = if end.is_some() { After::Cr } else { After::Text };
-                    rest = end.map_or(&[], |end| &rest[end + 1..]);
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-    use std::convert::Infallible;
-
-    fn local(blocks: &[&[u8]]) -> Vec<u8> {
-        let (mut text, mut kept) = (LocalText::default(), Vec::new());
-        for block in blocks {
-            let passed = text.pass(block, |piece| {
-                kept.extend_from_slice(piece);
-                Ok::<(), Infallible>(())
-            });
-            passed.unwrap();
-        }
-        kept
-    }
-
-    #[test]
-    fn a_table_of_messages() {
-        let rows: [(&[u8], &[u8]); 8] = [
-            (b"a\r\nb\r\n.\r\n", b"a\nb\n\n"),
-            (b".\r\n", b"\n"),
-            (b"..a\r\n..\r\n.\r\n", b".a\n.\n\n"),
-            (b"a\n.b\r\n.\r\n", b"a\n.b\n\n"),
-            (b"a\rb\r\r\nc\r\n.\r\n", b"ab\nc\n\n"),
-            (b"a\r\n.\rb\r\n.\r\n", b"a\nb\n\n"),
-            (b"a\r\n.\r.\r\n.\r\n", b"a\n.\n\n"),
-            (b"\0\xff\r\n.\r\n", b"\0\xff\n\n"),
-        ];
-        for (wire, expected) in rows {
-            assert_eq!(local(&[wire]), expected, "{}", wire.escape_ascii());
-            assert_eq!(local(&wire.chunks(1).collect::<Vec<_>>()), expected, "{}", wire.escape_ascii());
-        }
-    }
 
     #[test]
     fn arguments_follow_the_first_colon() {
@@ -401,18 +330,5 @@ mod tests {
     fn what_fails_is_named() {
         let error = append("/proc/none/x", b"", None).unwrap_err().to_string();
         assert_eq!(error, "mkdir /proc/none: No such file or directory");
-    }
-
-    proptest! {
-        #[test]
-        fn any_cut_gives_the_same(
-            wire in proptest::collection::vec(proptest::sample::select(b"\r\n.x".to_vec()), 0..40),
-            cut in 0usize..40,
-        ) {
-            let cut = cut.min(wire.len());
-            let whole = local(&[&wire]);
-            prop_assert!(!whole.contains(&b'\r'));
-            prop_assert_eq!(local(&[&wire[..cut], &wire[cut..]]), whole);
-        }
     }
 }

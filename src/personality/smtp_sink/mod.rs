@@ -13,6 +13,7 @@ mod dialogue;
 mod dice;
 mod dump;
 mod listen;
+mod local_text;
 mod numbers;
 mod options;
 mod privileges;

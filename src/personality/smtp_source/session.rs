@@ -27,7 +27,9 @@ async fn send(course: &Rc<Course>) -> Result<(), Fatal> {
         let began = course.stopwatch();
         let mut line = match free.take() {
             Some(line) => line.with(Dialogue::begin),
-            None => Line::new(connection::open(course, &mut attempts).await?, course, std::mem::take(&mut alarm)),
+            None => {
+                Line::new(connection::open(course, &mut attempts).await?.into(), course, std::mem::take(&mut alarm))
+            }
         };
         line.began = began;
         match line.converse().await? {
@@ -52,7 +54,7 @@ async fn send(course: &Rc<Course>) -> Result<(), Fatal> {
 /// A connection and its dialogue.
 struct Line {
     course: Rc<Course>,
-    socket: Stream,
+    stream: Stream,
     dialogue: Dialogue,
     reader: ReplyReader,
     /// Replies that came before they were asked for.
@@ -70,9 +72,9 @@ struct Line {
 }
 
 impl Line {
-    fn new(socket: Socket, course: &Rc<Course>, alarm: Alarm) -> Self {
+    fn new(stream: Stream, course: &Rc<Course>, alarm: Alarm) -> Self {
         Self {
-            socket: socket.into(),
+            stream,
             dialogue: Dialogue::new(),
             reader: ReplyReader::default(),
             early: Vec::new(),
@@ -91,7 +93,7 @@ impl Line {
         let course = Rc::clone(&self.course);
         let mut remarks = Vec::new();
         let mut own = Box::<Outbox>::default();
-        let mut desk = desk(&self.socket, &course, &mut own, &mut remarks);
+        let mut desk = desk(&self.stream, &course, &mut own, &mut remarks);
         say(&mut self.dialogue, &mut desk);
         remarks.iter().for_each(|remark| course.voice.remark(remark));
         self.unsent = Some(own);
@@ -120,7 +122,7 @@ impl Line {
             }
             let early = std::mem::take(&mut self.early);
             let taken = if early.is_empty() {
-                match self.socket.poll_read(input) {
+                match self.stream.poll_read(input) {
                     Poll::Pending => return self.poll_timeout(course),
                     Poll::Ready(Err(_) | Ok(0)) => return Poll::Ready(self.part_from(course, "lost connection")),
                     Poll::Ready(Ok(count)) => self.take(course, &input[..count], outbox),
@@ -138,7 +140,7 @@ impl Line {
     fn take(&mut self, course: &Course, mut input: &[u8], outbox: &mut Outbox) -> Result<(), Fatal> {
         let mut remarks = Vec::new();
         while self.parting.is_none() {
-            let mut desk = desk(&self.socket, course, outbox, &mut remarks);
+            let mut desk = desk(&self.stream, course, outbox, &mut remarks);
             let turn = match self.reader.next(&mut input) {
                 Ok(Some(reply)) => self.dialogue.replied(&reply, &mut desk).map_err(|refusal| Fatal(refusal.0)),
                 Ok(None) => return Ok(()),
@@ -170,7 +172,7 @@ impl Line {
             if outbox.is_empty() {
                 return Ok(true);
             }
-            if outbox.write_to(&mut self.socket)? {
+            if outbox.write_to(&mut self.stream)? {
                 self.written(course);
                 return Ok(true);
             }
@@ -178,8 +180,8 @@ impl Line {
             self.deadline = clock::now() + course.options.patience;
         }
         let unsent = self.unsent.as_mut().expect("set above");
-        while self.socket.poll_writable().is_ready() {
-            if unsent.write_to(&mut self.socket)? {
+        while self.stream.poll_writable().is_ready() {
+            if unsent.write_to(&mut self.stream)? {
                 self.unsent = None;
                 self.written(course);
                 return Ok(true);
@@ -210,6 +212,6 @@ impl Line {
     }
 }
 
-fn desk<'a>(socket: &Stream, course: &'a Course, out: &'a mut Outbox, remarks: &'a mut Vec<Remark>) -> Desk<'a> {
-    Desk { course, out, remarks, descriptor: socket.as_fd().as_raw_fd() }
+fn desk<'a>(stream: &Stream, course: &'a Course, out: &'a mut Outbox, remarks: &'a mut Vec<Remark>) -> Desk<'a> {
+    Desk { course, out, remarks, descriptor: stream.as_fd().as_raw_fd() }
 }

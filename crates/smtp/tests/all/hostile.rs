@@ -2,11 +2,13 @@
 //! nothing panics.
 use crate::host::{Dice, Heard, Host};
 use proptest::prelude::*;
-use smtp::client::{Client, Pipelining, Violation, Want};
+use smtp::client::{Chunking, Client, Options, Part, Pipelining, StartTls, Violation, Want};
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
-use smtp::server::Identity;
+use smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use smtp::server::{Identity, Offer, Protocol, Requires};
+use smtp::xclient::{Attribute, Attributes, Introduction};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +32,25 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
         b"NOOP\r\n",
         b"VRFY x\r\n",
         b"QUIT\r\n",
+        b"LHLO a\r\n",
+        b"STARTTLS\r\n",
+        b"AUTH PLAIN AHVzZXIAcGVuY2ls\r\n",
+        b"AUTH LOGIN dXNlcg==\r\n",
+        b"cGVuY2ls\r\n",
+        b"AUTH CRAM-MD5\r\n",
+        b"AUTH XOAUTH2\r\n",
+        b"AUTH SCRAM-SHA-256 biwsbj11c2VyLHI9eA==\r\n",
+        b"*\r\n",
+        b"=\r\n",
+        b"XCLIENT NAME=a ADDR=127.0.0.1 LOGIN=a\r\n",
+        b"MAIL FROM:<a@b> BODY=BINARYMIME RET=HDRS ENVID=x\r\n",
+        b"RCPT TO:<c@d> NOTIFY=NEVER ORCPT=rfc822;c@d\r\n",
+        b"BDAT 4\r\ntext",
+        b"BDAT 2 LAST\r\n\r\n",
+        b"BDAT 30 LAST\r\n",
+        b"BDAT 0\r\n",
+        b"BDAT 18446744073709551615\r\n",
+        b"BDAT x\r\n",
         b"MAIL ",
         b"RCPT TO:",
         b"<",
@@ -81,6 +102,21 @@ fn limits() -> impl Strategy<Value = Limits> {
     prop_oneof![Just(Limits::default()), small_limits()]
 }
 
+fn offers() -> impl Strategy<Value = Offer> {
+    (any::<[bool; 6]>(), 0u8..32).prop_map(|([is_lmtp, starttls, needs_tls, needs_auth, auth_tls, xclient], auth)| {
+        let mut offer = Offer::new(&Limits::default());
+        offer.protocol = if is_lmtp { Protocol::Lmtp } else { Protocol::Smtp };
+        offer.extensions.starttls = starttls;
+        let chosen = Mechanism::ALL.into_iter().filter(|mechanism| auth & (1 << *mechanism as u8) != 0);
+        offer.extensions.auth = chosen.fold(Mechanisms::NONE, Mechanisms::with);
+        offer.extensions.xclient = if xclient { Attributes::ALL } else { Attributes::NONE };
+        // Where it insists on what nobody can give, little else is heard.
+        let rarely = needs_tls && needs_auth;
+        offer.requires = Requires { tls: rarely && auth_tls, auth: rarely, tls_for_auth: auth_tls && starttls };
+        offer
+    })
+}
+
 fn refuse(heard: &Heard) -> Option<Reply> {
     matches!(heard, Heard::Recipient { address, .. } if address.starts_with(b"no")).then(|| Reply::new(550, "5.1.1 no"))
 }
@@ -106,20 +142,42 @@ proptest! {
     }
 
     #[test]
+    fn a_session_with_extensions_hears_and_says_the_same_however_the_bytes_are_cut(
+        bytes in conversation(), limits in limits(), offer in offers(), seed in any::<u64>(),
+    ) {
+        let identity = Arc::new(Identity::offering("test", limits, offer));
+        let mut whole = Host::new(&identity, refuse);
+        let hello: &[u8] = if identity.protocol == Protocol::Lmtp { b"LHLO a\r\n" } else { b"EHLO a\r\n" };
+        let bytes = [hello, &bytes].concat();
+        whole.receive(&bytes, NOW);
+        let blocks = [bytes.chunks(1).collect(), Dice(seed).cut(&bytes)];
+        for blocks in blocks {
+            let mut cut = Host::new(&identity, refuse);
+            blocks.iter().for_each(|block| cut.receive(block, NOW));
+            prop_assert_eq!(&cut.heard, &whole.heard);
+            prop_assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
+            prop_assert_eq!(cut.server.is_closed(), whole.server.is_closed());
+            prop_assert_eq!(cut.server.injected_bytes(), whole.server.injected_bytes());
+        }
+    }
+
+    #[test]
     fn every_command_line_has_one_reply(lines in proptest::collection::vec("[ -~]{0,40}", 0..30)) {
         let mut host = Host::with_limits(Limits { errors: u32::MAX, ..Limits::default() });
         let greeting = host.out.len();
-        // Without DATA and QUIT all that is sent are command lines.
-        let lines: Vec<_> = lines.iter().filter(|line| !line.to_ascii_uppercase().starts_with("QUIT")).collect();
+        // Without DATA, BDAT and QUIT all that is sent are command lines.
+        let is_line = |line: &&String| !["QUIT", "BDAT"].iter().any(|verb| line.to_ascii_uppercase().starts_with(verb));
+        let lines: Vec<_> = lines.iter().filter(is_line).collect();
         lines.iter().for_each(|line| host.receive(format!("{line}\r\n").as_bytes(), NOW));
         let replies = host.out[greeting..].split_inclusive(|byte| *byte == b'\n').filter(|line| line.get(3) == Some(&b' '));
         prop_assert_eq!(replies.count(), lines.len());
     }
 
     #[test]
-    fn a_client_bears_any_bytes(bytes in replies(), seed in any::<u64>(), pipelining in pipelining()) {
-        let whole = client_run(&[&bytes], pipelining);
-        let cut = client_run(&Dice(seed).cut(&bytes), pipelining);
+    fn a_client_bears_any_bytes(bytes in replies(), seed in any::<u64>(), options in options()) {
+        let options = Arc::new(options);
+        let whole = client_run(&[&bytes], &options);
+        let cut = client_run(&Dice(seed).cut(&bytes), &options);
         prop_assert_eq!(whole.0, cut.0, "the same replies are read however they are cut");
         prop_assert_eq!(whole.1, cut.1);
     }
@@ -129,12 +187,36 @@ fn pipelining() -> impl Strategy<Value = Pipelining> {
     prop_oneof![Just(Pipelining::Off), Just(Pipelining::Group)]
 }
 
+fn options() -> impl Strategy<Value = Options> {
+    let extended = (pipelining(), any::<[bool; 3]>(), 0usize..3, proptest::option::of(0usize..5));
+    let extended = extended.prop_map(|(pipelining, [is_lmtp, is_chunked, is_introduced], tls, mechanism)| {
+        let introduction = Introduction::default().telling(Attribute::Name, "client.example").unwrap();
+        let credentials = |at: usize| Credentials::new("user", "pencil").by(Mechanisms::NONE.with(Mechanism::ALL[at]));
+        Options {
+            protocol: if is_lmtp { Protocol::Lmtp } else { Protocol::Smtp },
+            pipelining,
+            tls: [StartTls::Never, StartTls::IfOffered, StartTls::Required][tls],
+            credentials: mechanism.map(credentials),
+            chunking: if is_chunked { Chunking::IfOffered } else { Chunking::Never },
+            introduction: is_introduced.then_some(introduction),
+        }
+    });
+    prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]
+}
+
 /// What a bad server may say.
 fn replies() -> impl Strategy<Value = Vec<u8>> {
     let words: Vec<&[u8]> = vec![
         b"220 hi\r\n",
         b"250 ok\r\n",
         b"250-x\r\n250 PIPELINING\r\n",
+        b"250-x\r\n250-PIPELINING\r\n250-CHUNKING\r\n250-STARTTLS\r\n250-XCLIENT NAME\r\n250 AUTH PLAIN LOGIN CRAM-MD5 XOAUTH2 SCRAM-SHA-256\r\n",
+        b"250-x\r\n250-CHUNKING\r\n250 AUTH LOGIN PLAIN\r\n",
+        b"220 go\r\n",
+        b"235 ok\r\n",
+        b"334 \r\n",
+        b"334 VXNlcm5hbWU6\r\n",
+        b"334 what\r\n",
         b"250-",
         b"354 go\r\n",
         b"354 go\r\n",
@@ -161,8 +243,8 @@ type Told = (Vec<String>, Option<Violation>);
 
 /// Plays a caller that always does what the session wants, after each reply: so what it says follows from the
 /// replies and not from their blocks.
-fn client_run(blocks: &[&[u8]], pipelining: Pipelining) -> Told {
-    let mut client = Client::new("me".into(), pipelining, NOW);
+fn client_run(blocks: &[&[u8]], options: &Arc<Options>) -> Told {
+    let mut client = Client::with_options("me".into(), options.clone(), Some([3; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).unwrap());
     let (mut told, mut out, mut begun) = (Vec::new(), Vec::new(), 0);
     for block in blocks {
@@ -180,9 +262,18 @@ fn client_run(blocks: &[&[u8]], pipelining: Pipelining) -> Told {
                 }
                 Want::Transaction => client.quit(NOW, &mut out),
                 Want::Message => client.message_sent(NOW),
-                Want::Replies | Want::Close | Want::Tls | Want::Chunk => {}
+                Want::Tls => client.tls_started(NOW, &mut out),
+                Want::Chunk => {
+                    let part = if told.len() % 2 == 0 { Part::Middle } else { Part::Last };
+                    assert!(client.chunk(1, part, NOW, &mut out));
+                    out.push(b'x');
+                }
+                Want::Replies | Want::Close => {}
             }
-            assert!(client.wants() != Want::Replies || client.waits_for().is_some(), "it waits for something");
+            assert!(
+                client.wants() != Want::Replies || client.waits_for().is_some(),
+                "it waits for something: {told:?}"
+            );
         }
         assert!(input.is_empty(), "a block is read to its end");
     }
