@@ -1,6 +1,7 @@
 //! What was typed, to what it means; and errors to exit codes.
 //!
 //! 0 it held; 1 the ledger does not close or a threshold failed; 2 it could not run, with one line that says why.
+mod approach;
 mod bench;
 mod links;
 mod sink;

@@ -1,4 +1,5 @@
 //! `mailrun source`: what was typed, to what it means.
+use super::approach::ApproachTyped;
 use super::{ArrivalTyped, OutputsTyped, PipeliningTyped, end_with_parent, finish, values};
 use crate::source::{self, CorpusOptions, Offer, Pattern, RateStage, Reach, SourceOptions, Spread, Trace, Unfit};
 use anyhow::{Result, bail};
@@ -49,6 +50,8 @@ pub(super) struct Typed {
     /// What reports call the run.
     #[arg(long, value_name = "NAME", default_value = "source")]
     name: String,
+    #[command(flatten)]
+    approach: ApproachTyped,
     #[command(flatten)]
     outputs: OutputsTyped,
 }
@@ -218,6 +221,7 @@ impl Typed {
             trace: if self.no_trace { Trace::Off } else { Trace::On },
             run: self.outputs.run_id,
             reach: if self.allow_public { Reach::Public } else { Reach::Local },
+            approach: self.approach.options()?,
             outputs,
         })?;
         finish(&record, live)

@@ -7,6 +7,7 @@
 //!                                collector ─→ live line, series, interval log, record
 //! ```
 mod addresses;
+mod approach;
 mod chance;
 mod collector;
 mod corpus;
@@ -25,6 +26,7 @@ mod stages;
 mod worker;
 
 pub(crate) use addresses::Pattern;
+pub(crate) use approach::{AddressRange, ApproachOptions, TlsMode};
 pub(crate) use corpus::{CorpusOptions, Unfit};
 pub(crate) use spread::Spread;
 pub(crate) use stages::{Offer, RateStage};
@@ -33,6 +35,7 @@ use crate::interrupt::Interrupt;
 use crate::party::Outputs;
 use crate::reach::is_local;
 use anyhow::{Context, Result, bail};
+use approach::Approach;
 use chance::Purpose;
 use collector::Collector;
 use envelopes::Envelopes;
@@ -88,6 +91,7 @@ pub(crate) struct SourceOptions {
     pub(crate) trace: Trace,
     pub(crate) run: Option<RunId>,
     pub(crate) reach: Reach,
+    pub(crate) approach: ApproachOptions,
     pub(crate) outputs: Outputs,
 }
 
@@ -114,6 +118,7 @@ pub(crate) enum Reach {
 struct Setting {
     options: SourceOptions,
     address: SocketAddr,
+    approach: Approach,
     mail: Mail,
     about: About,
     envelopes: Envelopes,
@@ -138,7 +143,8 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let now = clock::now();
     let plan = Plan::new(options.messages, options.limit().map(|limit| now + limit));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
-    let setting = Arc::new(Setting { options, address, mail, about, envelopes, plan, warm_until });
+    let approach = Approach::new(&options.approach, options.pipelining, host_of(&options.to))?;
+    let setting = Arc::new(Setting { options, address, approach, mail, about, envelopes, plan, warm_until });
     let mut collector = Collector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;
     collector.follow(workers, &interrupt)?;
@@ -148,6 +154,11 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
 /// Traces carry CLOCK_MONOTONIC where the sink can be expected on this host, and Unix time elsewhere.
 fn clock_for(address: SocketAddr) -> message::Clock {
     if address.ip().is_loopback() { message::Clock::Monotonic } else { message::Clock::Wall }
+}
+
+/// What stands before the port, brackets of IPv6 left out.
+fn host_of(to: &str) -> &str {
+    to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }
 
 fn resolve(to: &str, reach: Reach) -> Result<SocketAddr> {
@@ -194,10 +205,10 @@ impl SourceOptions {
             reuse: self.reuse.as_ref().map(Spread::most),
             pipelining: self.pipelining,
             chunking: false,
-            tls: "none".to_owned(),
+            tls: self.approach.tls.word().to_owned(),
             arrival: self.arrival,
             rate_per_s: self.rate_per_s(),
-            protocol: "smtp".to_owned(),
+            protocol: self.approach.protocol_word().to_owned(),
             target: self.to.clone(),
             seed: self.seed,
             sizes_varied: about.sizes.clone(),

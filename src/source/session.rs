@@ -3,7 +3,7 @@ use super::Setting;
 use super::sender::{Sender, plain};
 use super::worker::Recorder;
 use net::{Alarm, Conversation, Desk, Socket, clock};
-use smtp::client::{Client, Pipelining as Commands};
+use smtp::client::Client;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -29,10 +29,10 @@ pub(super) async fn run(setting: Arc<Setting>, recorder: Rc<Recorder>, desk: Des
                 breath = FIRST_BREATH;
                 setting.plan.reach();
                 sender.connected(began, clock::now());
-                let client = Client::new(Arc::clone(recorder.name()), commands(&setting), clock::now());
+                let client = client(&setting, &recorder);
                 let patience = setting.options.timeout;
                 let talk = Conversation::new(socket, client, &mut sender, &mut alarm, patience, desk.clone());
-                let ended = talk.run().await;
+                let ended = talk.secured(setting.approach.security.clone()).run().await;
                 sender.ended(&ended);
             }
             Err(error) => {
@@ -47,15 +47,16 @@ pub(super) async fn run(setting: Arc<Setting>, recorder: Rc<Recorder>, desk: Des
 
 async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::Result<Socket> {
     let patience = setting.options.connect_timeout;
-    match alarm.limit(began + patience, Socket::connect(setting.address)).await {
+    let connecting = Socket::connect_from(setting.approach.next_address(), setting.address);
+    match alarm.limit(began + patience, connecting).await {
         Some(outcome) => outcome,
         None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {patience:?}"))),
     }
 }
 
-fn commands(setting: &Setting) -> Commands {
-    match setting.options.pipelining {
-        journey::record::Pipelining::Off => Commands::Off,
-        journey::record::Pipelining::Group | journey::record::Pipelining::Stream => Commands::Group,
-    }
+/// The protocol state of a new connection.
+fn client(setting: &Setting, recorder: &Recorder) -> Client {
+    let options = &setting.approach.options;
+    let nonce = options.credentials.is_some().then(net::nonce);
+    Client::with_options(Arc::clone(recorder.name()), Arc::clone(options), nonce, clock::now())
 }

@@ -69,6 +69,8 @@ fn faults_that_meet() {
         }
     }
     for flag in ["-q", "-Q", "-f", "-r"] {
+        let login = ["EHLO x", "AUTH PLAIN AGEAYg==", "auth login", "NOOP", "QUIT"];
+        cases.push(Case::new(&["-vc", flag, "auth"], &[Talk::lines(&login), Talk::pipelined(&login)]));
         for list in ["mail,rcpt", "MAIL rcpt\tData", " ,,quit, ", ""] {
             cases.push(Case::new(&["-v", flag, list], &talks()));
         }

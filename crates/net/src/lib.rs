@@ -11,6 +11,7 @@
 //! | `conversation` | drives a client session for a caller that has many of them |
 //! | `handler` | what a program that embeds the server answers |
 //! | `listener` | listening sockets |
+//! | `nonce` | octets that nobody can guess |
 //! | `open_files` | raises this process's own `ulimit -n` |
 //! | `outbox` | what a turn has to write, message uncopied |
 //! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
@@ -28,6 +29,7 @@ pub mod clock;
 mod conversation;
 mod handler;
 pub mod listener;
+mod nonce;
 pub mod open_files;
 mod outbox;
 mod reactor;
@@ -43,6 +45,7 @@ pub mod worker;
 pub use client::{Client, Delivery, Error};
 pub use conversation::{Caller, ClientSecurity, Conversation, Ended, Next};
 pub use handler::{Answer, Appetite, Handler, LoginOutcome, Parting, Peer};
+pub use nonce::nonce;
 pub use outbox::Outbox;
 pub use server::{Running, Server, Service};
 pub use socket::{Door, Socket};

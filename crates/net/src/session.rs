@@ -1,12 +1,12 @@
 //! Drives a server session for its handler: read, ask, answer, write. It decides nothing.
 use crate::clock;
 use crate::handler::{Answer, Appetite, Handler, LoginOutcome, Parting};
+use crate::nonce::nonce;
 use crate::stream::Stream;
 use crate::timers::Alarm;
 use crate::tls_setup::{Security, ServerTls};
 use crate::worker::{Buffers, Desk, READ_BYTES};
 use smtp::reply::Reply;
-use smtp::sasl::{NONCE_BYTES, Nonce};
 use smtp::server::{Event, Identity, Server};
 use smtp::verdict::Verdict;
 use std::future::Future;
@@ -331,13 +331,6 @@ fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
         }
         Event::Nonce | Event::Answered => Answer::Yes,
     }
-}
-
-/// Octets that nobody can guess, for CRAM-MD5 and SCRAM-SHA-256.
-fn nonce() -> Nonce {
-    let mut nonce = [0; NONCE_BYTES];
-    getrandom::fill(&mut nonce).expect("the kernel has random octets once it has booted");
-    nonce
 }
 
 impl<H: Handler> Drop for Session<H> {

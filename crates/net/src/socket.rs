@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -34,10 +34,21 @@ impl Socket {
     /// Those of `socket` and `connect`. A connection that stood and was reset at once is no error here: whoever reads
     /// from it learns it.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
+        Self::connect_from(None, address).await
+    }
+
+    /// Connects from that address of this host.
+    ///
+    /// # Errors
+    /// As [`Socket::connect`], and those of `bind`.
+    pub async fn connect_from(own: Option<IpAddr>, address: SocketAddr) -> io::Result<Self> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&descriptor, true)?;
+        if let Some(own) = own {
+            rustix::net::bind(&descriptor, &SocketAddr::new(own, 0))?;
+        }
         match rustix::net::connect(&descriptor, &address) {
             Ok(()) | Err(Errno::INPROGRESS) => Self::from_connecting(descriptor).await,
             Err(error) => Err(error.into()),

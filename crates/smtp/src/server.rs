@@ -939,8 +939,8 @@ impl Dialogue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::LONGEST_LINE_BYTES;
     use crate::limits::Limits;
+    use crate::sasl::EXCHANGE_LINE_BYTES;
     use proptest::prelude::*;
 
     const NOW: Duration = Duration::ZERO;
@@ -948,7 +948,9 @@ mod tests {
     /// A session that never gives up.
     fn patient() -> Server {
         let limits = Limits { errors: u32::MAX, idle_commands: u32::MAX, message_bytes: u64::MAX, ..Limits::default() };
-        let mut server = Server::new(Arc::new(Identity::new("test", limits)), NOW);
+        let mut offer = Offer::new(&limits);
+        offer.extensions.auth = crate::sasl::Mechanisms::ALL;
+        let mut server = Server::new(Arc::new(Identity::offering("test", limits, offer)), NOW);
         server.answer(None, NOW, &mut Vec::new());
         server
     }
@@ -971,15 +973,31 @@ mod tests {
 
     #[test]
     fn nothing_a_peer_says_makes_a_session_grow() {
-        let endless: [&[u8]; 9] =
-            [b"x", b"NOOP x", b"\r", b"\n", b"\0", b"NOOP\r\n", b"RCPT TO:<c@d>\r\n", b"VRFY <", b"xxxxx\r\nxxx"];
-        let before: [&[u8]; 3] =
-            [b"", b"EHLO a\r\nMAIL FROM:<a@b>\r\n", b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n"];
+        let endless: [&[u8]; 11] = [
+            b"x",
+            b"NOOP x",
+            b"\r",
+            b"\n",
+            b"\0",
+            b"NOOP\r\n",
+            b"RCPT TO:<c@d>\r\n",
+            b"VRFY <",
+            b"xxxxx\r\nxxx",
+            b"AUTH PLAIN x",
+            b"BDAT 1000000\r\n",
+        ];
+        let before: [&[u8]; 5] = [
+            b"",
+            b"EHLO a\r\nMAIL FROM:<a@b>\r\n",
+            b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\n",
+            b"EHLO a\r\nMAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nBDAT 99999999\r\n",
+            b"EHLO a\r\nAUTH LOGIN\r\n",
+        ];
         for (before, endless) in before.iter().flat_map(|before| endless.map(|endless| (before, endless))) {
             let mut server = patient();
             heap_bytes(&mut server, before, 1);
             let most = heap_bytes(&mut server, endless, 5_000);
-            assert!(most <= 2 * LONGEST_LINE_BYTES, "{most} bytes for {:?}", String::from_utf8_lossy(endless));
+            assert!(most <= 2 * EXCHANGE_LINE_BYTES, "{most} bytes for {:?}", String::from_utf8_lossy(endless));
         }
         assert!(size_of::<Server>() <= 256, "{} bytes a session", size_of::<Server>());
     }
@@ -987,7 +1005,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_block_of_anything_holds_one_line_at_most(block in proptest::collection::vec(any::<u8>(), 1..2000)) {
-            prop_assert!(heap_bytes(&mut patient(), &block, 3) <= 2 * LONGEST_LINE_BYTES);
+            prop_assert!(heap_bytes(&mut patient(), &block, 3) <= 2 * EXCHANGE_LINE_BYTES);
         }
     }
 }

@@ -78,7 +78,10 @@ fn prepare(call: &Call, voice: &Voice) -> Result<(Settings, OwnedFd), Refusal> {
 }
 
 async fn take_mail(settings: Settings, listener: OwnedFd) -> End {
-    let sink = Rc::new(Sink::new(settings, TimeZone::system()));
+    // The time of day is for dumps and the log; finding out where this machine is takes dozens of system calls.
+    let is_dated = settings.keeping.is_some() || settings.rules.log_any();
+    let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
+    let sink = Rc::new(Sink::new(settings, zone));
     let door = match Door::open(listener) {
         Ok(door) => door,
         Err(error) => return End::Broken(reason(&error)),

@@ -5,7 +5,7 @@ use super::course::Course;
 use super::dialogue::{Desk, Dialogue, Turn};
 use super::options::Delay;
 use super::reply::ReplyReader;
-use net::{Alarm, Outbox, Socket, Stream, clock};
+use net::{Alarm, Outbox, Stream, clock};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

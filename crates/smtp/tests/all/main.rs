@@ -5,6 +5,7 @@ mod clocks;
 #[path = "../../../../tests/dialogs/dialog.rs"]
 mod dialog;
 mod dialogs;
+mod extended;
 mod host;
 mod hostile;
 mod link;

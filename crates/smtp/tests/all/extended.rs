@@ -1,0 +1,303 @@
+//! What extensions bring, where dialogs do not reach: answers of the application, time, octets that are dropped.
+use smtp::limits::Limits;
+use smtp::login::Proof;
+use smtp::reply::Reply;
+use smtp::sasl::{Mechanism, Mechanisms, Secret};
+use smtp::server::{Event, Identity, Offer, Protocol, Server};
+use smtp::verdict::Verdict;
+use smtp::xclient::Attributes;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A server that offers everything, greeted.
+fn server(protocol: Protocol, limits: Limits) -> Server {
+    let mut offer = Offer::new(&limits);
+    offer.protocol = protocol;
+    offer.extensions.starttls = true;
+    offer.extensions.auth = Mechanisms::ALL;
+    offer.extensions.xclient = Attributes::ALL;
+    let mut server = Server::new(Arc::new(Identity::offering("test", limits, offer)), at(0));
+    server.answer(None, at(0), &mut Vec::new());
+    let hello: &[u8] = if protocol == Protocol::Lmtp { b"LHLO a\r\n" } else { b"EHLO a\r\n" };
+    say(&mut server, hello, &[]);
+    server
+}
+
+fn smtp() -> Server {
+    server(Protocol::Smtp, Limits::default())
+}
+
+/// Says those bytes; questions are answered with `answers` as long as there are any, then with yes. The replies.
+fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String {
+    let (mut input, mut out, mut answers) = (bytes, Vec::new(), answers.iter());
+    while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
+        if event.asks() {
+            server.answer(answers.next().copied().flatten(), at(1), &mut out);
+        }
+    }
+    String::from_utf8(out).unwrap()
+}
+
+/// The events those bytes bring, all questions answered with yes.
+fn events(server: &mut Server, bytes: &[u8]) -> Vec<String> {
+    let (mut input, mut out, mut seen) = (bytes, Vec::new(), Vec::new());
+    while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
+        let asks = event.asks();
+        seen.push(format!("{event:?}"));
+        if asks {
+            server.answer(None, at(1), &mut out);
+        }
+    }
+    seen
+}
+
+const TO_RCPT: &[u8] = b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nRCPT TO:<e@f>\r\n";
+
+#[test]
+fn what_comes_in_the_clear_behind_starttls_is_dropped_and_counted() {
+    for blocks in [[b"STARTTLS\r\nRSET\r\n".as_slice(), b"EHLO x\r\n"], [b"STARTTLS\r\n", b"RSET\r\nEHLO x\r\n"]] {
+        let mut server = smtp();
+        let said: String = blocks.iter().map(|block| say(&mut server, block, &[])).collect();
+        assert_eq!(said, "220 2.0.0 Ready to start TLS\r\n");
+        assert_eq!((server.wants_tls(), server.injected_bytes()), (true, 14));
+        server.tls_started(at(2));
+        assert!(server.is_over_tls() && !server.wants_tls());
+        assert_eq!(
+            say(&mut server, b"RSET\r\nMAIL FROM:<a@b>\r\n", &[]),
+            "250 2.0.0 Ok\r\n503 5.5.1 Send EHLO first\r\n"
+        );
+        assert!(!say(&mut server, b"EHLO a\r\n", &[]).contains("STARTTLS"));
+    }
+}
+
+#[test]
+fn starttls_that_is_put_off_changes_nothing() {
+    let mut server = smtp();
+    let no = Reply::new(454, "4.7.0 not now");
+    let said = say(&mut server, b"STARTTLS\r\nNOOP\r\n", &[Some(&no)]);
+    assert_eq!(said, "454 4.7.0 not now\r\n250 2.0.0 Ok\r\n");
+    assert_eq!((server.wants_tls(), server.injected_bytes()), (false, 0));
+    server.tls_started(at(1));
+    assert!(!server.is_over_tls(), "it was not wanted");
+    assert_eq!(say(&mut server, b"MAIL FROM:<a@b>\r\n", &[]), "250 2.1.0 Ok\r\n");
+}
+
+#[test]
+fn a_session_forgets_what_it_knew_when_tls_begins() {
+    let mut server = smtp();
+    say(&mut server, b"AUTH PLAIN AGEAYg==\r\nSTARTTLS\r\n", &[]);
+    assert!(server.is_authenticated() && server.wants_tls());
+    server.tls_started(at(1));
+    assert!(!server.is_authenticated());
+}
+
+#[test]
+fn tls_may_be_on_before_the_greeting() {
+    let limits = Limits::default();
+    let mut offer = Offer::new(&limits);
+    offer.extensions.starttls = true;
+    offer.requires.tls = true;
+    let mut server = Server::new(Arc::new(Identity::offering("test", limits, offer)), at(0));
+    server.tls_started(at(1));
+    let mut out = Vec::new();
+    server.answer(None, at(1), &mut out);
+    assert_eq!(out, b"220 test ESMTP mailrun\r\n");
+    let said = say(&mut server, b"EHLO a\r\nSTARTTLS\r\nMAIL FROM:<a@b>\r\n", &[]);
+    assert!(said.ends_with("503 5.5.1 TLS is on\r\n250 2.1.0 Ok\r\n") && !said.contains("STARTTLS"), "{said}");
+}
+
+#[test]
+fn who_logs_in_is_told_with_the_secret_or_asks_for_it() {
+    let mut server = smtp();
+    let (mut input, mut out) = (b"AUTH PLAIN AHRpbQB0YW4=\r\n".as_slice(), Vec::new());
+    assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Answered));
+    let Some(Event::Auth(auth)) = server.next_event(&mut input, at(1), &mut out) else { panic!("it asks") };
+    assert_eq!((auth.mechanism, auth.name), (Mechanism::Plain, "tim"));
+    assert!(auth.proof == Proof::Shown(b"tan") && !auth.is_lookup());
+    assert!(!format!("{auth:?}").contains("tan"), "secrets are not printed");
+    server.answer(Some(&Reply::new(454, "4.7.0 the directory is down")), at(1), &mut out);
+    assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::NotAuthenticated));
+    assert_eq!(out, b"454 4.7.0 the directory is down\r\n");
+    let mut input = b"AUTH CRAM-MD5\r\nNOOP\r\n".as_slice();
+    assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Nonce));
+    assert_eq!(server.next_event(&mut input, at(1), &mut out), None);
+    out.clear();
+    server.answer(None, at(1), &mut out);
+    assert_eq!(out, b"454 4.7.0 Temporary authentication failure\r\n", "there is no nonce");
+    assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::NotAuthenticated));
+    assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Noop));
+}
+
+#[test]
+fn anybody_is_let_in_where_any_proof_will_do() {
+    let answer = b"dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\r\n";
+    for secret in [Some(Secret::Any), None] {
+        let (mut server, mut out) = (smtp(), Vec::new());
+        assert_eq!(server.next_event(&mut b"AUTH CRAM-MD5\r\n".as_slice(), at(1), &mut out), Some(Event::Nonce));
+        server.answer_nonce(&[1; 18], at(1), &mut out);
+        let mut input = answer.as_slice();
+        assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Answered));
+        let asked = server.next_event(&mut input, at(1), &mut out);
+        assert!(matches!(asked, Some(Event::Auth(auth)) if auth.is_lookup() && auth.name == "tim"));
+        out.clear();
+        server.answer_secret(secret.as_ref(), at(1), &mut out);
+        let (said, event) = match secret {
+            Some(_) => ("235 2.7.0 Authentication successful\r\n", Event::Authenticated),
+            None => ("535 5.7.8 Authentication credentials invalid\r\n", Event::NotAuthenticated),
+        };
+        assert_eq!(String::from_utf8(out.clone()).unwrap(), said);
+        assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(event));
+    }
+}
+
+/// Every new question, and the bytes that bring it about.
+const QUESTIONS: [&[u8]; 8] = [
+    b"STARTTLS\r\n",
+    b"AUTH CRAM-MD5\r\n",
+    b"AUTH PLAIN AGEAYg==\r\n",
+    b"AUTH XOAUTH2 dXNlcj1hAWF1dGg9QmVhcmVyIGIBAQ==\r\n",
+    b"XCLIENT NAME=a\r\n",
+    b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nBDAT 3\r\n",
+    b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nBDAT 3 LAST\r\nabc",
+    b"AUTH LOGIN YQ==\r\nYg==\r\n",
+];
+
+/// How many questions come before the one that is meant.
+fn before(question: usize) -> usize {
+    match question {
+        5 => 2,
+        6 => 3,
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_421_ends_the_session_whatever_it_answers() {
+    let enough = Reply::new(421, "enough");
+    for (number, bytes) in QUESTIONS.iter().enumerate() {
+        let mut server = smtp();
+        let answers = [vec![None; before(number)], vec![Some(&enough)]].concat();
+        let said = say(&mut server, bytes, &answers);
+        assert!(said.ends_with("421 enough\r\n") && server.is_closed(), "{number}: {said}");
+        assert_eq!(said.matches("421").count(), 1);
+    }
+}
+
+#[test]
+fn a_refusal_leaves_the_session_fit_for_the_next_transaction() {
+    let no = Reply::new(451, "no");
+    for (number, bytes) in QUESTIONS.iter().enumerate() {
+        let mut server = smtp();
+        let answers = [vec![None; before(number)], vec![Some(&no)]].concat();
+        // XOAUTH2 is told what was wrong, and answers with nothing.
+        let rest: &[u8] = if number == 3 {
+            b"\r\n"
+        } else if number == 5 {
+            b"abc"
+        } else {
+            b""
+        };
+        let said = say(&mut server, &[bytes, rest].concat(), &answers);
+        assert!(said.ends_with("451 no\r\n") && !server.is_closed(), "{number}: {said}");
+        assert!(!server.wants_tls() && !server.is_authenticated());
+        assert_eq!(say(&mut server, b"MAIL FROM:<a@b>\r\n", &[]), "250 2.1.0 Ok\r\n", "{number}");
+    }
+}
+
+#[test]
+fn a_message_that_the_application_will_not_have_is_read_and_refused_in_its_place() {
+    let no = Reply::new(450, "4.2.0 not now");
+    let mut server = smtp();
+    let said = say(
+        &mut server,
+        &[TO_RCPT, b"BDAT 6\r\nQUIT\r\nBDAT 6 LAST\r\nQUIT\r\nNOOP\r\n"].concat(),
+        &[None, None, None, Some(&no)],
+    );
+    assert!(said.ends_with("450 4.2.0 not now\r\n503 5.5.1 Send MAIL first\r\n250 2.0.0 Ok\r\n"), "{said}");
+    let mut lmtp = self::server(Protocol::Lmtp, Limits::default());
+    let said = say(&mut lmtp, &[TO_RCPT, b"BDAT 6 LAST\r\nQUIT\r\n"].concat(), &[None, None, None, Some(&no)]);
+    assert!(said.ends_with("250 2.1.5 Ok\r\n450 4.2.0 not now\r\n450 4.2.0 not now\r\n"), "{said}");
+}
+
+#[test]
+fn lmtp_answers_for_all_at_once_or_for_each() {
+    let no = Reply::new(452, "4.2.2 full");
+    let message = [TO_RCPT, b"DATA\r\nx\r\n.\r\n"].concat();
+    let rows: [(&[Option<&Reply>], &str); 3] = [
+        (&[None, None, None, None, Some(&no)], "452 4.2.2 full\r\n452 4.2.2 full\r\n"),
+        (&[None, None, None, None, None, Some(&no)], "452 4.2.2 full\r\n250 2.0.0 Ok\r\n"),
+        (&[], "250 2.0.0 Ok\r\n250 2.0.0 Ok\r\n"),
+    ];
+    for (answers, expected) in rows {
+        let mut server = server(Protocol::Lmtp, Limits::default());
+        let said = say(&mut server, &message, answers);
+        assert!(said.ends_with(&format!("354 End data with <CR><LF>.<CR><LF>\r\n{expected}")), "{said}");
+        assert_eq!(say(&mut server, b"MAIL FROM:<a@b>\r\n", &[]), "250 2.1.0 Ok\r\n");
+    }
+    let seen = events(&mut server(Protocol::Lmtp, Limits::default()), &message);
+    let tail = ["Message { bytes: 3 }", "Delivery { recipient: 0 }", "Delivery { recipient: 1 }"];
+    assert_eq!(seen[seen.len() - 3..], tail);
+}
+
+#[test]
+fn chunks_are_handed_on_as_they_lie_and_end_with_one_message() {
+    let mut server = smtp();
+    let seen = events(&mut server, &[TO_RCPT, b"BDAT 3\r\na\r\nBDAT 0 LAST\r\n"].concat());
+    let tail: Vec<&str> = seen.iter().map(String::as_str).skip(3).collect();
+    assert_eq!(tail, ["Data", "Block([97, 13, 10])", "Answered", "Answered", "Message { bytes: 3 }"]);
+    let block = b"BDAT 5 LAST\r\nhello";
+    say(&mut server, TO_RCPT, &[]);
+    let mut input = block.as_slice();
+    let mut out = Vec::new();
+    assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Data));
+    server.answer(None, at(1), &mut out);
+    let Some(Event::Block(content)) = server.next_event(&mut input, at(1), &mut out) else { panic!("a block") };
+    assert!(std::ptr::eq(content, &block[13..]), "not copied");
+}
+
+#[test]
+fn a_message_in_chunks_may_take_its_time_but_not_for_ever() {
+    let limits = Limits { idle: at(300), message_time: at(1000), ..Limits::default() };
+    let refused: &[u8] = b"BDAT 100\r\n";
+    for (head, is_chunk) in [([TO_RCPT, refused].concat(), true), (refused.to_vec(), false)] {
+        let mut server = server(Protocol::Smtp, limits.clone());
+        say(&mut server, &head, &[]);
+        let mut out = Vec::new();
+        assert_eq!(server.deadline(), Some(at(301)), "{is_chunk}");
+        for second in (200..1000).step_by(100) {
+            let mut input = b"x".as_slice();
+            let event = server.next_event(&mut input, at(second), &mut out);
+            assert_eq!((event.is_some(), input.is_empty()), (is_chunk, true));
+            assert_eq!(server.deadline(), Some((at(second) + at(300)).min(at(1001))));
+        }
+        server.tick(at(1001), &mut out);
+        assert!(server.is_closed() && out.ends_with(Verdict::Timeout.reply().wire()));
+    }
+}
+
+#[test]
+fn who_the_client_is_said_to_be_is_told() {
+    let mut server = smtp();
+    let mut input = b"XCLIENT ADDR=192.0.2.1 LOGIN=tim\r\nAUTH LOGIN\r\n".as_slice();
+    let mut out = Vec::new();
+    let Some(Event::Xclient(xclient)) = server.next_event(&mut input, at(1), &mut out) else { panic!("it asks") };
+    assert_eq!(xclient.address(), Some("192.0.2.1".parse().unwrap()));
+    server.answer(Some(&Reply::new(550, "5.7.1 not you")), at(1), &mut out);
+    assert!(!server.is_authenticated());
+    assert!(say(&mut server, b"XCLIENT LOGIN=tim\r\n", &[]).starts_with("220 test ESMTP"));
+    assert!(server.is_authenticated(), "the proxy vouches for it");
+    assert!(say(&mut server, b"XCLIENT LOGIN=[UNAVAILABLE]\r\n", &[]).starts_with("220 test ESMTP"));
+    assert!(!server.is_authenticated());
+}
+
+#[test]
+fn failed_logins_are_errors_and_there_may_not_be_many() {
+    let mut server = server(Protocol::Smtp, Limits { errors: 3, ..Limits::default() });
+    let said = say(&mut server, &b"AUTH PLAIN\r\n*\r\n".repeat(5), &[]);
+    assert_eq!(said.matches("501 5.7.0").count(), 3);
+    assert!(said.ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed());
+}

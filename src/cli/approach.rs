@@ -1,0 +1,116 @@
+//! How a source comes to speak with the server: what was typed, to what it means.
+use crate::source::{AddressRange, ApproachOptions, TlsMode};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use net::SessionResumption;
+use smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use smtp::server::Protocol;
+use std::path::PathBuf;
+
+/// When TLS begins, as typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum TlsTyped {
+    /// Not at all
+    None,
+    /// When STARTTLS is said
+    Starttls,
+    /// Before the greeting
+    Implicit,
+}
+
+impl From<TlsTyped> for TlsMode {
+    fn from(typed: TlsTyped) -> Self {
+        match typed {
+            TlsTyped::None => Self::None,
+            TlsTyped::Starttls => Self::StartTls,
+            TlsTyped::Implicit => Self::Implicit,
+        }
+    }
+}
+
+/// TLS, AUTH and addresses of a source.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
+pub(super) struct ApproachTyped {
+    /// TLS; the server's certificate is verified.
+    #[arg(long, value_enum, default_value = "none")]
+    tls: TlsTyped,
+    /// Verify nothing of the server's certificate.
+    #[arg(long)]
+    tls_insecure: bool,
+    /// Trust the certificates of this PEM file in place of the system's.
+    #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
+    ca: Option<PathBuf>,
+    /// The name that the certificate is to bear, sent as SNI [default: the host of --to].
+    #[arg(long, value_name = "NAME")]
+    sni: Option<String>,
+    /// Show this certificate (PEM) where the server asks for one.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Make every handshake a full one.
+    #[arg(long)]
+    no_tls_resumption: bool,
+    /// Log in as USER; the password comes from --password-file or the environment's MAILRUN_PASSWORD.
+    #[arg(long, value_name = "USER")]
+    auth: Option<String>,
+    /// Where the password stands, in the first line.
+    #[arg(long, value_name = "FILE", requires = "auth")]
+    password_file: Option<PathBuf>,
+    /// Log in by this mechanism only: plain, login, cram-md5, scram-sha-256, xoauth2 [default: the strongest offered].
+    #[arg(long, value_name = "NAME", requires = "auth", value_parser = mechanism)]
+    auth_mechanism: Option<Mechanism>,
+    /// Speak LMTP (RFC 2033).
+    #[arg(long)]
+    lmtp: bool,
+    /// Connect from these addresses in turn: 127.0.0.2-127.0.0.50.
+    #[arg(long, value_name = "A[-B]", value_parser = AddressRange::parse)]
+    bind: Option<AddressRange>,
+}
+
+fn mechanism(name: &str) -> Result<Mechanism, String> {
+    let known = Mechanism::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(name));
+    known.ok_or_else(|| format!("{name} is none of {}", Mechanism::ALL.map(Mechanism::name).join(", ").to_lowercase()))
+}
+
+impl ApproachTyped {
+    /// What is meant.
+    ///
+    /// # Errors
+    /// If there is no password, or it cannot be read.
+    pub(super) fn options(&self) -> Result<ApproachOptions> {
+        Ok(ApproachOptions {
+            tls: self.tls.into(),
+            tls_insecure: self.tls_insecure,
+            ca: self.ca.clone(),
+            server_name: self.sni.clone(),
+            certificate: self.tls_cert.clone().zip(self.tls_key.clone()),
+            resumption: if self.no_tls_resumption { SessionResumption::Off } else { SessionResumption::On },
+            credentials: self.credentials()?,
+            protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
+            bind: self.bind,
+        })
+    }
+
+    fn credentials(&self) -> Result<Option<Credentials>> {
+        let Some(user) = &self.auth else { return Ok(None) };
+        let credentials = Credentials::new(user, &self.password()?);
+        Ok(Some(match self.auth_mechanism {
+            Some(mechanism) => credentials.by(Mechanisms::NONE.with(mechanism)),
+            None => credentials,
+        }))
+    }
+
+    fn password(&self) -> Result<String> {
+        if let Some(path) = &self.password_file {
+            let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+            return Ok(text.lines().next().unwrap_or_default().to_owned());
+        }
+        match std::env::var("MAILRUN_PASSWORD") {
+            Ok(password) => Ok(password),
+            Err(_) => bail!("--auth needs a password: give --password-file FILE, or set MAILRUN_PASSWORD"),
+        }
+    }
+}

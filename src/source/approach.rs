@@ -1,0 +1,172 @@
+//! How a session comes to speak with the server: from which address, under TLS or not, as whom, in which protocol.
+use anyhow::{Context, Result, bail};
+use journey::record::Pipelining;
+use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
+use smtp::client::{Chunking, Options, Pipelining as Commands, StartTls};
+use smtp::sasl::Credentials;
+use smtp::server::Protocol;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// When TLS begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TlsMode {
+    #[default]
+    None,
+    StartTls,
+    Implicit,
+}
+
+impl TlsMode {
+    /// In the words of the run record.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::StartTls => "starttls",
+            Self::Implicit => "implicit",
+        }
+    }
+}
+
+/// What is told of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ApproachOptions {
+    pub(crate) tls: TlsMode,
+    /// Nothing of the server's certificate is verified.
+    pub(crate) tls_insecure: bool,
+    /// Whom to trust; the system's certificates by default.
+    pub(crate) ca: Option<PathBuf>,
+    /// The name the certificate is to bear, and SNI; by default the host of the address.
+    pub(crate) server_name: Option<String>,
+    /// A client certificate and its key.
+    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+    pub(crate) resumption: SessionResumption,
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) protocol: Protocol,
+    pub(crate) bind: Option<AddressRange>,
+}
+
+impl ApproachOptions {
+    /// What is spoken, in the words of the run record.
+    pub(super) fn protocol_word(&self) -> &'static str {
+        match self.protocol {
+            Protocol::Smtp => "smtp",
+            Protocol::Lmtp => "lmtp",
+        }
+    }
+}
+
+/// Source addresses, taken in turn: a connection a message from one address runs out of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressRange {
+    first: u32,
+    count: u32,
+}
+
+impl AddressRange {
+    /// From `A`, or `A-B`.
+    ///
+    /// # Errors
+    /// If that is no range of IPv4 addresses.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text} is no IPv4 address, nor a range of them such as 127.0.0.2-127.0.0.50");
+        let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| wrong());
+        let (first, last) = match text.split_once('-') {
+            None => (read(text)?, read(text)?),
+            Some((first, last)) => (read(first)?, read(last)?),
+        };
+        match last.checked_sub(first) {
+            Some(more) if more < 1 << 16 => Ok(Self { first, count: more + 1 }),
+            Some(_) => Err(format!("{text} are more than 65,536 addresses")),
+            None => Err(wrong()),
+        }
+    }
+}
+
+/// It, ready for use.
+#[derive(Debug)]
+pub(super) struct Approach {
+    pub(super) security: Option<ClientSecurity>,
+    pub(super) options: Arc<Options>,
+    bind: Option<AddressRange>,
+    turn: AtomicU32,
+}
+
+impl Approach {
+    /// `host` is what stands before the port of the server's address.
+    pub(super) fn new(told: &ApproachOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
+        let options = Options {
+            protocol: told.protocol,
+            pipelining: match pipelining {
+                Pipelining::Off => Commands::Off,
+                Pipelining::Group | Pipelining::Stream => Commands::Group,
+            },
+            tls: if told.tls == TlsMode::StartTls { StartTls::Required } else { StartTls::Never },
+            credentials: told.credentials.clone(),
+            chunking: Chunking::Never,
+            introduction: None,
+        };
+        let security = match told.tls {
+            TlsMode::None => None,
+            TlsMode::StartTls => Some(ClientSecurity::OnDemand(client_tls(told, host)?)),
+            TlsMode::Implicit => Some(ClientSecurity::Implicit(client_tls(told, host)?)),
+        };
+        Ok(Self { security, options: Arc::new(options), bind: told.bind, turn: AtomicU32::new(0) })
+    }
+
+    /// The address that the next connection comes from; `None` leaves it to the kernel.
+    pub(super) fn next_address(&self) -> Option<IpAddr> {
+        let AddressRange { first, count } = self.bind?;
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        Some(Ipv4Addr::from(first + turn % count).into())
+    }
+}
+
+fn client_tls(told: &ApproachOptions, host: &str) -> Result<ClientTls> {
+    let trust = match (&told.ca, told.tls_insecure) {
+        (_, true) => Trust::Anybody,
+        (Some(path), false) => Trust::Roots(read(path)?),
+        (None, false) => Trust::System,
+    };
+    let certificate = match &told.certificate {
+        Some((chain, key)) => Some(Certificate::from_pem(&read(chain)?, &read(key)?).with_context(|| {
+            format!("{} and {} are no certificate and its key", chain.display(), key.display())
+        })?),
+        None => None,
+    };
+    let name = told.server_name.as_deref().unwrap_or(host);
+    if name.is_empty() {
+        bail!("--tls: the server has no name to verify; give one with --sni, or say --tls-insecure");
+    }
+    let tls = ClientTls::new(name, &trust, certificate, told.resumption);
+    tls.context("--tls cannot be used so; --ca names a PEM file with whom to trust, --tls-insecure trusts anybody")
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_taken_in_turn() {
+        let bind = Some(AddressRange::parse("127.0.0.2-127.0.0.4").unwrap());
+        let approach = Approach::new(&ApproachOptions { bind, ..Default::default() }, Pipelining::Off, "").unwrap();
+        let taken: Vec<String> = (0..4).map(|_| approach.next_address().unwrap().to_string()).collect();
+        assert_eq!(taken, ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"]);
+        let none = Approach::new(&ApproachOptions::default(), Pipelining::Off, "").unwrap();
+        assert_eq!(none.next_address(), None);
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for text in ["", "127.0.0.9-127.0.0.2", "::1", "127.0.0.2-", "10.0.0.0-10.255.255.255", "a-b"] {
+            assert!(AddressRange::parse(text).is_err(), "{text}");
+        }
+    }
+}
