@@ -194,6 +194,7 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
         stages: Vec::new(),
         phases: Vec::new(),
         lag_ms: None,
+        tls: Vec::new(),
         warm_up: None,
         series: Vec::new(),
         ledger: LedgerRow::default(),

@@ -1,21 +1,23 @@
 //! Any replies to a client session, whole and cut: it says the same, and always knows what it waits for. The last
-//! octet of the input chooses pipelining and cuts.
+//! octet of the input chooses options and cuts.
 #![no_main]
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
 
 use host::Dice;
 use libfuzzer_sys::fuzz_target;
-use smtp::client::{Client, Pipelining, Violation, Want};
+use smtp::client::{Chunking, Client, Options, Part, Pipelining, Protocol, StartTls, Violation, Want};
 use smtp::envelope::Envelope;
+use smtp::sasl::{Credentials, Mechanism, Mechanisms};
+use smtp::xclient::{Attribute, Introduction};
 use std::sync::Arc;
 use std::time::Duration;
 
 const NOW: Duration = Duration::from_secs(1);
 
 /// Plays a caller that does what the session wants after each reply.
-fn told(blocks: &[&[u8]], pipelining: Pipelining) -> (Vec<String>, Vec<u8>, Option<Violation>) {
-    let mut client = Client::new("me".into(), pipelining, NOW);
+fn told(blocks: &[&[u8]], options: &Arc<Options>) -> (Vec<String>, Vec<u8>, Option<Violation>) {
+    let mut client = Client::with_options("me".into(), options.clone(), Some([7; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).expect("good addresses"));
     let (mut told, mut out) = (Vec::new(), Vec::new());
     for block in blocks {
@@ -26,6 +28,8 @@ fn told(blocks: &[&[u8]], pipelining: Pipelining) -> (Vec<String>, Vec<u8>, Opti
                     told.push(format!("{:?} {} {} {:?}", event.to, event.reply.code(), event.reply.text(), event.ends));
                 }
                 Ok(None) => break,
+                // How many octets came at once depends on the cut.
+                Err(Violation::Injected(_)) => return (told, out, Some(Violation::Injected(0))),
                 Err(violation) => return (told, out, Some(violation)),
             }
             act(&mut client, &envelope, told.len(), &mut out);
@@ -48,14 +52,37 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
                 client.begin(envelope.clone(), NOW, out);
             }
         }
+        // Likewise the next reply comes before TLS is on.
+        Want::Tls if replies % 5 == 4 => {}
+        Want::Tls => client.tls_started(NOW, out),
+        Want::Chunk => {
+            let part = if replies % 3 == 0 { Part::Middle } else { Part::Last };
+            assert!(client.chunk(1, part, NOW, out));
+            out.push(b'x');
+        }
         Want::Replies | Want::Close => {}
+    }
+}
+
+fn options(choice: u8) -> Options {
+    let is = |bit: u8| choice & (1 << bit) != 0;
+    let introduction = Introduction::default().telling(Attribute::Name, "a").expect("a good name");
+    let mechanism = Mechanism::ALL[usize::from(choice >> 5) % 5];
+    let credentials = Credentials::new("user", "pencil").by(Mechanisms::NONE.with(mechanism));
+    Options {
+        protocol: if is(1) { Protocol::Lmtp } else { Protocol::Smtp },
+        pipelining: if is(0) { Pipelining::Group } else { Pipelining::Off },
+        tls: if is(3) { StartTls::IfOffered } else { StartTls::Never },
+        credentials: is(4).then_some(credentials),
+        chunking: if is(2) { Chunking::IfOffered } else { Chunking::Never },
+        introduction: (choice > 0xf0).then_some(introduction),
     }
 }
 
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, bytes)) = data.split_last() else { return };
-    let pipelining = if choice % 2 == 0 { Pipelining::Off } else { Pipelining::Group };
-    let whole = told(&[bytes], pipelining);
-    assert_eq!(told(&bytes.chunks(1).collect::<Vec<_>>(), pipelining), whole);
-    assert_eq!(told(&Dice(u64::from(choice)).cut(bytes), pipelining), whole);
+    let options = Arc::new(options(choice));
+    let whole = told(&[bytes], &options);
+    assert_eq!(told(&bytes.chunks(1).collect::<Vec<_>>(), &options), whole);
+    assert_eq!(told(&Dice(u64::from(choice)).cut(bytes), &options), whole);
 });

@@ -2,26 +2,59 @@
 //! envelope has more lines than it should.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
-use smtp::command::{BodyType, Command, Mail};
+use smtp::command::{BodyType, Command, Mail, Recipient};
+use smtp::dsn::{Notify, Return};
 use smtp::envelope::Envelope;
-use smtp::limits::{COMMAND_LINE_BYTES, MAIL_PARAMETER_BYTES};
+use smtp::sasl::EXCHANGE_LINE_BYTES;
 
 fn rendered(command: &Command<'_>) -> Option<Vec<u8>> {
-    Some(match command {
-        Command::Mail(Mail { sender, size, body, smtp_utf8 }) => {
-            let size = size.map_or(String::new(), |size| format!(" SIZE={size}"));
-            let body = if *body == BodyType::EightBitMime { " BODY=8BITMIME" } else { "" };
-            let utf8 = if *smtp_utf8 { " SMTPUTF8" } else { "" };
-            [b"MAIL FROM:<", sender.as_bytes(), b">", size.as_bytes(), body.as_bytes(), utf8.as_bytes()].concat()
+    let mut line = Vec::new();
+    let mut parameter = |name: &str, value: &[u8]| {
+        line.extend_from_slice(name.as_bytes());
+        line.extend_from_slice(value);
+    };
+    match command {
+        Command::Mail(Mail { sender, size, body, smtp_utf8, returns, envelope_id, auth }) => {
+            parameter("MAIL FROM:<", sender.as_bytes());
+            parameter(">", b"");
+            size.iter().for_each(|size| parameter(" SIZE=", size.to_string().as_bytes()));
+            match body {
+                BodyType::SevenBit => {}
+                BodyType::EightBitMime => parameter(" BODY=8BITMIME", b""),
+                BodyType::Binary => parameter(" BODY=BINARYMIME", b""),
+            }
+            smtp_utf8.then(|| parameter(" SMTPUTF8", b""));
+            returns.iter().for_each(|it| parameter(" RET=", if *it == Return::Full { b"FULL" } else { b"HDRS" }));
+            envelope_id.iter().for_each(|id| parameter(" ENVID=", id.as_bytes()));
+            auth.iter().for_each(|auth| parameter(" AUTH=", auth.as_bytes()));
         }
-        Command::Recipient(path) => [b"RCPT TO:<", path.as_bytes(), b">"].concat(),
+        Command::Recipient(Recipient { path, notify, original }) => {
+            parameter("RCPT TO:<", path.as_bytes());
+            parameter(">", b"");
+            notify.iter().for_each(|notify| parameter(" NOTIFY=", &noted(*notify)));
+            original.iter().for_each(|original| {
+                parameter(" ORCPT=", original.kind);
+                parameter(";", original.address.as_bytes());
+            });
+        }
+        Command::Chunk(chunk) => {
+            parameter("BDAT ", chunk.bytes.to_string().as_bytes());
+            chunk.last.then(|| parameter(" LAST", b""));
+        }
         _ => return None,
-    })
+    }
+    Some(line)
+}
+
+fn noted(notify: Notify) -> Vec<u8> {
+    let words = [(Notify::SUCCESS, "SUCCESS"), (Notify::FAILURE, "FAILURE"), (Notify::DELAY, "DELAY")];
+    let wanted: Vec<&str> = words.iter().filter(|(when, _)| notify.wants(*when)).map(|(_, word)| *word).collect();
+    if wanted.is_empty() { b"NEVER".to_vec() } else { wanted.join(",").into_bytes() }
 }
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(command) = Command::parse(data) {
-        assert!(data.len() + 2 <= COMMAND_LINE_BYTES + MAIL_PARAMETER_BYTES);
+        assert!(data.len() + 2 <= EXCHANGE_LINE_BYTES);
         if let Some(line) = rendered(&command) {
             assert_eq!(Command::parse(&line), Ok(command));
         }

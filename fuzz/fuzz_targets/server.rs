@@ -1,5 +1,5 @@
 //! Any bytes to a server session, whole and cut: it hears and says the same, and comes to rest. The last octet of
-//! the input chooses limits and cuts.
+//! the input chooses limits, what is offered, and cuts.
 #![no_main]
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
@@ -8,7 +8,9 @@ use host::{Dice, Heard, Host};
 use libfuzzer_sys::fuzz_target;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
-use smtp::server::Identity;
+use smtp::sasl::Mechanisms;
+use smtp::server::{Identity, Offer, Protocol};
+use smtp::xclient::Attributes;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,13 +25,29 @@ fn limits(choice: u8) -> Limits {
     }
 }
 
+/// From the basics to everything.
+fn offer(choice: u8, limits: &Limits) -> Offer {
+    let mut offer = Offer::new(limits);
+    if choice & 0x10 != 0 {
+        offer.extensions.auth = Mechanisms::ALL;
+        offer.extensions.xclient = Attributes::ALL;
+    }
+    offer.extensions.starttls = choice & 0x20 != 0;
+    offer.requires.auth = choice & 0x30 == 0x30;
+    offer.protocol = if choice & 0x40 != 0 { Protocol::Lmtp } else { Protocol::Smtp };
+    offer
+}
+
 fn refuse(heard: &Heard) -> Option<Reply> {
-    matches!(heard, Heard::Recipient(path) if path.starts_with(b"refuse")).then(|| Reply::new(550, "5.1.1 no"))
+    matches!(heard, Heard::Recipient { address, .. } if address.starts_with(b"refuse"))
+        .then(|| Reply::new(550, "5.1.1 no"))
 }
 
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, bytes)) = data.split_last() else { return };
-    let identity = Arc::new(Identity::new("test", limits(choice)));
+    let limits = limits(choice & 0xf);
+    let offer = offer(choice, &limits);
+    let identity = Arc::new(Identity::offering("test", limits, offer));
     let mut whole = Host::new(&identity, refuse);
     whole.receive(bytes, NOW);
     for blocks in [bytes.chunks(1).collect(), Dice(u64::from(choice)).cut(bytes)] {
@@ -38,6 +56,8 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(cut.heard, whole.heard);
         assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));
         assert_eq!(cut.server.is_closed(), whole.server.is_closed());
+        assert_eq!(cut.server.injected_bytes(), whole.server.injected_bytes());
+        assert_eq!(cut.server.is_authenticated(), whole.server.is_authenticated());
     }
     if let Some(deadline) = whole.server.deadline() {
         whole.server.tick(deadline, &mut whole.out);

@@ -1,5 +1,6 @@
 //! How a source comes to speak with the server: what was typed, to what it means.
-use crate::source::{AddressRange, ApproachOptions, TlsMode};
+use crate::source::{AddressRange, ApproachOptions};
+use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use net::SessionResumption;

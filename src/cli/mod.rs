@@ -7,6 +7,7 @@ mod links;
 mod sink;
 mod source;
 mod values;
+mod welcome;
 
 use crate::party::{Live, Outputs};
 use crate::report::{self, Ink};

@@ -1,4 +1,5 @@
 //! `mailrun sink`: what was typed, to what it means.
+use super::welcome::WelcomeTyped;
 use super::{OutputsTyped, end_with_parent, finish, values};
 use crate::sink::{self, Rule, Rulebook, Shelf, SinkOptions};
 use anyhow::{Context, Result, anyhow};
@@ -49,6 +50,8 @@ pub(super) struct Typed {
     /// What reports call it.
     #[arg(long, value_name = "NAME", default_value = "sink")]
     name: String,
+    #[command(flatten)]
+    welcome: WelcomeTyped,
     #[command(flatten)]
     outputs: OutputsTyped,
     #[command(flatten)]
@@ -242,6 +245,7 @@ impl Typed {
             seed: self.seed,
             dump: self.dump.shelf(),
             run: self.outputs.run_id,
+            welcome: self.welcome.options(),
             outputs,
         })?;
         finish(&record, live)

@@ -19,14 +19,9 @@ pub(super) enum BadOption {
     NeedsArgument(char),
 }
 
-/// Reads `words` by `letters`, where a letter that takes an argument is followed by a colon.
-pub(super) fn parse(letters: &str, words: &[String]) -> Result<Arguments, BadOption> {
-    let (arguments, bad) = parse_up_to_bad(letters, words);
-    bad.map_or(Ok(arguments), Err)
-}
-
-/// Likewise, with what stands before the first bad option: a program that acts on each option as it comes may have
-/// something to say of those before it looks at that one.
+/// Reads `words` by `letters`, where a letter that takes an argument is followed by a colon. Gives what stands before
+/// the first bad option, and that: a program that acts on each option as it comes may have something to say of those
+/// before it looks at that one.
 pub(super) fn parse_up_to_bad(letters: &str, words: &[String]) -> (Arguments, Option<BadOption>) {
     let mut arguments = Arguments::default();
     let mut words = words.iter();
@@ -73,7 +68,9 @@ mod tests {
     use super::*;
 
     fn read(words: &[&str]) -> Result<Arguments, BadOption> {
-        parse("ab:c", &words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let (arguments, bad) = parse_up_to_bad("ab:c", &words);
+        bad.map_or(Ok(arguments), Err)
     }
 
     #[test]

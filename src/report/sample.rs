@@ -23,6 +23,7 @@ pub(crate) fn held() -> Record {
         parties: vec![party(Role::Source, "source"), party(Role::Sink, "sink")],
         stages: [(Stage::Sent, "source"), (Stage::Accepted, "source"), (Stage::Delivered, "sink")].map(stage).to_vec(),
         lag_ms: None,
+        tls: Vec::new(),
         warm_up: None,
         phases: [Phase::Connect, Phase::Banner, Phase::Ehlo, Phase::Mail, Phase::Rcpt, Phase::Data, Phase::Reply]
             .map(phase)

@@ -1,6 +1,6 @@
 //! The parts of a report, in the order they are read.
 use super::table::Table;
-use super::{fates, parties, seconds, stages, workload};
+use super::{encryption, fates, parties, seconds, stages, workload};
 use journey::record::Record;
 
 /// A titled part.
@@ -33,6 +33,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
         stages::latencies(record),
         seconds::course(record, room),
         stages::phases(record),
+        encryption::handshakes(record),
         fates::ledger(record),
         fates::errors(record),
         fates::thresholds(record),

@@ -3,10 +3,13 @@ use super::conduct::{Bite, Conduct, Deed, Judgement, Moment, Seats};
 use super::control::{Armed, Control, Ruleset};
 use super::dump::{Draft, Dump, Envelope};
 use super::rules::Command;
+use super::welcome::Users;
 use journey::trace::recipient_number;
 use journey::{ClockId, Found, Mark, Phase, RunTally, SinkTally, Trace, TraceReader};
-use net::{Answer, Appetite, Handler, Parting, Peer, Service, clock};
+use net::{Answer, Appetite, Handler, Handshake, LoginOutcome, Parting, Peer, Service, clock};
 use smtp::command::{Hello, Mail};
+use smtp::login::Auth;
+use smtp::sasl::Secret;
 use smtp::verdict::Verdict;
 use smtp::{Path, Reply};
 use std::cell::{Cell, RefCell};
@@ -29,6 +32,8 @@ pub(super) struct Shared {
     pub(super) control: Arc<Control>,
     /// Where messages are kept.
     dump: Option<Dump>,
+    /// Who may log in, where AUTH is offered.
+    users: Option<Users>,
     /// When the first client connected.
     first_connection: OnceLock<Duration>,
     /// Messages to end after.
@@ -38,10 +43,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(control: Control, dump: Option<Dump>, most: Option<u64>) -> Self {
+    pub(super) fn new(control: Control, dump: Option<Dump>, users: Option<Users>, most: Option<u64>) -> Self {
         Self {
             control: Arc::new(control),
             dump,
+            users,
             first_connection: OnceLock::new(),
             most,
             answered: AtomicU64::new(0),
@@ -240,6 +246,42 @@ impl Handler for Inbox {
         }
     }
 
+    fn start_tls(&mut self) -> Answer {
+        self.ruled(Command::StartTls, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn handshake(&mut self) -> Answer {
+        self.ruled(Command::Handshake, None).unwrap_or_else(|refusal| refusal)
+    }
+
+    fn encrypted(&mut self, handshake: &Handshake) {
+        let mut tally = self.books.tally.borrow_mut();
+        tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
+    }
+
+    fn not_encrypted(&mut self, why: &std::io::Error) {
+        let mut tally = self.books.tally.borrow_mut();
+        tally.handshakes.failed += 1;
+        tally.errors.add(Phase::Tls, 0, &why.to_string());
+    }
+
+    fn login(&mut self, auth: &Auth<'_>) -> Answer {
+        match self.ruled(Command::Auth, None) {
+            Ok(_) if !self.books.knows(auth) => Answer::Reply(Verdict::NotAuthenticated.reply().clone()),
+            Ok(answer) | Err(answer) => answer,
+        }
+    }
+
+    fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
+        self.books.shared.users.as_ref().and_then(|users| users.secret(auth.name))
+    }
+
+    fn login_ended(&mut self, outcome: LoginOutcome) {
+        if outcome == LoginOutcome::NotProved {
+            self.books.tally.borrow_mut().errors.add(Phase::Auth, 535, "a client could not prove who it is");
+        }
+    }
+
     fn disconnect(&mut self, parting: Parting) {
         if parting == Parting::Timeout {
             let reply = Verdict::Timeout.reply();
@@ -379,6 +421,8 @@ fn phase(command: Command) -> Phase {
         Command::Data => Phase::Data,
         Command::Dot | Command::Reset | Command::Noop | Command::Verify => Phase::Reply,
         Command::Quit => Phase::Quit,
+        Command::StartTls | Command::Handshake => Phase::Tls,
+        Command::Auth => Phase::Auth,
     }
 }
 
@@ -393,6 +437,10 @@ fn changed(block: &[u8]) -> Vec<u8> {
 }
 
 impl Books {
+    fn knows(&self, auth: &Auth<'_>) -> bool {
+        self.shared.users.as_ref().is_some_and(|users| users.knows(auth))
+    }
+
     /// The rules in force, if there are any.
     fn rules(&self) -> Option<Arc<Ruleset>> {
         let version = self.shared.control.version();

@@ -17,6 +17,7 @@ mod report;
 mod rulebook;
 mod rules;
 mod status;
+mod welcome;
 
 use crate::interrupt::Interrupt;
 use crate::party::Outputs;
@@ -31,6 +32,7 @@ use journey::record::Record;
 use net::Server;
 pub(crate) use rulebook::Rulebook;
 pub(crate) use rules::Rule;
+pub(crate) use welcome::{Login, WelcomeOptions};
 use smtp::Limits;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -63,6 +65,7 @@ pub(crate) struct SinkOptions {
     pub(crate) dump: Option<Shelf>,
     /// The run whose messages are expected; all else is foreign.
     pub(crate) run: Option<RunId>,
+    pub(crate) welcome: WelcomeOptions,
     pub(crate) outputs: Outputs,
 }
 
@@ -78,13 +81,17 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
     let (full, tallies) = channel();
     let control = Control::new(options.rules.clone(), options.seed);
     let dump = options.dump.clone().map(Dump::open).transpose()?;
-    let shared = Arc::new(Shared::new(control, dump, options.messages));
+    let users = options.welcome.users()?;
+    let shared = Arc::new(Shared::new(control, dump, users, options.messages));
     let make = {
         let shared = Arc::clone(&shared);
         move || Till::new(Arc::clone(&shared), full.clone())
     };
+    let welcome = options.welcome.clone();
     let server = Server::new(make)
         .name(&options.hello)
+        .security(welcome.security(&options.hello)?)
+        .offering(move |offer| welcome.change(offer))
         .limits(options.limits.clone())
         .workers(options.workers)
         .sessions(options.sessions)

@@ -62,6 +62,7 @@ impl View {
         record.origin_ns = self.series.origin_ns();
         record.series = self.series.rows();
         record.errors = self.total.errors.rows();
+        record.tls = self.total.handshakes.rows("sink");
         let faults = control::words(&self.control.deeds());
         record.parties = vec![party::own_party(Role::Sink, "sink", self.options.workers, faults)];
         let nothing = RunTally::default();

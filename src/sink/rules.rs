@@ -55,10 +55,14 @@ pub(super) enum Command {
     Noop,
     Verify,
     Quit,
+    StartTls,
+    /// The TLS handshake: before the greeting, or behind STARTTLS.
+    Handshake,
+    Auth,
 }
 
 impl Command {
-    pub(super) const ALL: [(Self, &'static str); 12] = [
+    pub(super) const ALL: [(Self, &'static str); 15] = [
         (Self::Connect, "connect"),
         (Self::Helo, "helo"),
         (Self::Ehlo, "ehlo"),
@@ -71,6 +75,9 @@ impl Command {
         (Self::Noop, "noop"),
         (Self::Verify, "vrfy"),
         (Self::Quit, "quit"),
+        (Self::StartTls, "starttls"),
+        (Self::Handshake, "tls"),
+        (Self::Auth, "auth"),
     ];
 
     fn named(name: &str) -> Option<Self> {

@@ -1,4 +1,5 @@
 //! How a session comes to speak with the server: from which address, under TLS or not, as whom, in which protocol.
+use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use journey::record::Pipelining;
 use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
@@ -10,26 +11,6 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// When TLS begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum TlsMode {
-    #[default]
-    None,
-    StartTls,
-    Implicit,
-}
-
-impl TlsMode {
-    /// In the words of the run record.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::StartTls => "starttls",
-            Self::Implicit => "implicit",
-        }
-    }
-}
 
 /// What is told of it.
 #[derive(Clone, Debug, Default)]

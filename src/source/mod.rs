@@ -26,7 +26,7 @@ mod stages;
 mod worker;
 
 pub(crate) use addresses::Pattern;
-pub(crate) use approach::{AddressRange, ApproachOptions, TlsMode};
+pub(crate) use approach::{AddressRange, ApproachOptions};
 pub(crate) use corpus::{CorpusOptions, Unfit};
 pub(crate) use spread::Spread;
 pub(crate) use stages::{Offer, RateStage};

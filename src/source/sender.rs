@@ -7,7 +7,7 @@ use super::worker::{Claim, Recorder, Ticket};
 use journey::record::Pipelining;
 use journey::trace::WARM_UP;
 use journey::{Phase, Timed};
-use net::{Alarm, Caller, Ended, Next, Outbox, clock};
+use net::{Alarm, Caller, Ended, Handshake, Next, Outbox, clock};
 use smtp::Extensions;
 use smtp::client::{Client, Event, Outcome, Verb};
 use std::collections::VecDeque;
@@ -68,6 +68,15 @@ impl Job {
         self.taken_beyond[beyond] |= bit;
     }
 
+    /// LMTP: the peer took the recipient, and then not the message for it.
+    fn drop_taken(&mut self, place: usize) {
+        let bit = 1 << (place % 64);
+        match (place / 64).checked_sub(1) {
+            None => self.taken &= !bit,
+            Some(beyond) => self.taken_beyond.iter_mut().skip(beyond).take(1).for_each(|word| *word &= !bit),
+        }
+    }
+
     fn has_taken(&self, place: usize) -> bool {
         let word = match (place / 64).checked_sub(1) {
             None => self.taken,
@@ -95,6 +104,8 @@ pub(super) struct Sender {
     writing_message: bool,
     /// When the connection stood.
     connected: Duration,
+    /// When AUTH was said, until it is over.
+    login_began: Option<Duration>,
     /// The peer has said why it closes: 421, or a greeting that refuses. It is counted already.
     has_farewell: bool,
     /// Messages that this connection is to carry; `None` for as many as there are.
@@ -123,6 +134,7 @@ impl Sender {
             go_ahead: Duration::ZERO,
             writing_message: false,
             connected: Duration::ZERO,
+            login_began: None,
             has_farewell: false,
             most_here: None,
             drafts: Drafts::default(),
@@ -266,10 +278,16 @@ impl Sender {
         let since = match event.to {
             Verb::Greeting => self.connected,
             Verb::Message => self.jobs.front().and_then(|job| job.sent).unwrap_or(self.asked),
+            Verb::Auth => *self.login_began.get_or_insert(self.asked),
             _ => self.asked,
         };
+        // A login is one exchange of several replies; what STARTTLS costs is the handshake.
+        let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
+        if is_whole && event.to == Verb::Auth {
+            self.login_began = None;
+        }
         self.recorder.tally(|tally| {
-            if now >= self.setting.warm_until {
+            if is_whole && now >= self.setting.warm_until {
                 tally.time(Timed::Phase(phase), now.saturating_sub(since));
             }
             if !event.reply.is_positive() {
@@ -295,6 +313,16 @@ impl Sender {
 }
 
 impl Caller for Sender {
+    fn encrypted(&mut self, handshake: &Handshake) {
+        // The greeting, or the reply to the next EHLO, is waited for from here on.
+        let now = clock::now();
+        (self.asked, self.connected) = (now, now);
+        self.recorder.tally(|tally| {
+            tally.time(Timed::Phase(Phase::Tls), handshake.took);
+            tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);
+        });
+    }
+
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next> {
         let is_new = self.jobs.len() == usize::from(early);
         let options = &self.setting.options;
@@ -345,9 +373,10 @@ impl Caller for Sender {
     fn replied(&mut self, event: &Event<'_>, now: Duration) {
         self.note(event, now);
         if let Some(job) = self.jobs.front_mut() {
-            job.touched |= matches!(event.to, Verb::Mail | Verb::Recipient(_) | Verb::Data | Verb::Message);
+            job.touched |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);
             match event.to {
                 Verb::Recipient(place) if event.reply.is_positive() => job.take(place as usize),
+                Verb::Delivery(place) if !event.reply.is_positive() => job.drop_taken(place as usize),
                 Verb::Data if event.reply.code() == 354 => self.go_ahead = now,
                 _ => {}
             }

@@ -1,5 +1,5 @@
 //! A server that records every octet it hears and answers by a script: what two clients are told apart by.
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -79,6 +79,8 @@ pub(crate) enum Listen {
     V4,
     V6,
     Unix,
+    /// With a queue for one or two that have not been accepted.
+    ShortUnix,
 }
 
 /// A server that runs until it is asked what it heard.
@@ -142,13 +144,8 @@ impl Recorder {
         let (port, door) = match listen {
             Listen::V4 => inet("127.0.0.1:0"),
             Listen::V6 => inet("[::1]:0"),
-            Listen::Unix => {
-                // The path of an earlier one may be left.
-                let _ = std::fs::remove_file(&path);
-                let listener = UnixListener::bind(&path).unwrap();
-                listener.set_nonblocking(true).unwrap();
-                (0, Door::Unix(listener))
-            }
+            Listen::Unix => (0, Door::Unix(listen_at(&path, 128))),
+            Listen::ShortUnix => (0, Door::Unix(listen_at(&path, 1))),
         };
         let (heard, times, is_over) = Default::default();
         let shared = Arc::new(Shared { script, heard, times, is_over });
@@ -168,6 +165,17 @@ impl Recorder {
         heard.sort_by_key(|(number, _)| *number);
         heard.into_iter().map(|(_, heard)| heard).collect()
     }
+}
+
+fn listen_at(path: &Path, backlog: i32) -> UnixListener {
+    // The path of an earlier one may be left.
+    let _ = std::fs::remove_file(path);
+    let descriptor = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&descriptor, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    rustix::net::listen(&descriptor, backlog).unwrap();
+    let listener = UnixListener::from(descriptor);
+    listener.set_nonblocking(true).unwrap();
+    listener
 }
 
 fn accept_all(door: &Door, shared: &Arc<Shared>) {

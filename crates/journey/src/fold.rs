@@ -19,6 +19,7 @@ pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
         run.stages.extend(sink.stages.into_iter().map(|row| as_seen_from_source(row, since, &run.ledger)));
         run.errors = join_errors(run.errors, sink.errors);
         run.parties.extend(sink.parties);
+        run.tls.extend(sink.tls);
         run.thresholds.extend(sink.thresholds);
     }
     let longest = run.stages.iter().map(|row| row.duration_s).fold(run.duration_s, f64::max);

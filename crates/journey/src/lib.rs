@@ -16,7 +16,8 @@
 //! ```
 pub mod account;
 pub mod fold;
-pub mod latencies;
+pub mod handshakes;
+mod latencies;
 pub mod ledger;
 pub mod record;
 mod rows;
@@ -25,6 +26,7 @@ pub mod stage;
 pub mod tally;
 pub mod trace;
 
+pub use handshakes::Handshakes;
 pub use latencies::{IntervalLog, Latencies};
 pub use ledger::{Ledger, Mark};
 pub use record::Record;

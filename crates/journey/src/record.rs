@@ -41,6 +41,9 @@ pub struct Record {
     pub stages: Vec<StageRow>,
     /// How long each phase of the dialogue took.
     pub phases: Vec<PhaseRow>,
+    /// TLS handshakes, by party and by what was agreed on; none where there was no TLS.
+    #[serde(default)]
+    pub tls: Vec<TlsRow>,
     /// Open loop: how late the source itself was with messages that a session was waiting for. What messages waited
     /// for a free session is not in it; that is the latency of the created stage.
     #[serde(default)]
@@ -58,6 +61,21 @@ pub struct Record {
     pub thresholds: Vec<ThresholdRow>,
     /// Whether to believe it.
     pub verdict: Verdict,
+}
+
+/// TLS handshakes of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TlsRow {
+    /// Who counted them.
+    pub party: String,
+    /// `TLSv1.3`.
+    pub version: String,
+    /// The cipher suite's name.
+    pub cipher: String,
+    /// How many there were.
+    pub handshakes: u64,
+    /// How many of them went on from an earlier session.
+    pub resumed: u64,
 }
 
 /// The machine.

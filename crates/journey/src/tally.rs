@@ -2,6 +2,7 @@
 //!
 //! Every number is a sum, so merging is adding: no lock and no channel is needed per message. Two things are more
 //! than sums: ledgers (a unit that two workers saw is a duplicate) and first and last times.
+use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
 use crate::ledger::Ledger;
 use crate::record::ErrorRow;
@@ -105,6 +106,8 @@ pub struct SourceTally {
     pub slip: Latencies,
     /// [`Timed::Lag`].
     pub lag: Latencies,
+    /// TLS handshakes.
+    pub handshakes: Handshakes,
     /// Not in their histograms yet.
     pub(crate) gathered: Vec<(Timed, Duration)>,
     /// What went wrong.
@@ -176,6 +179,7 @@ impl SourceTally {
         self.slip.merge(&other.slip);
         self.lag.merge(&other.lag);
         self.errors.merge(&other.errors);
+        self.handshakes.merge(&other.handshakes);
         self.overflow += other.overflow + self.accepted_units.merge(&other.accepted_units).full;
         self.first_created = earlier(self.first_created, other.first_created);
         self.last_created = self.last_created.max(other.last_created);
@@ -219,6 +223,8 @@ pub struct SinkTally {
     pub first_arrival: Option<Duration>,
     /// When the last message arrived.
     pub last_arrival: Option<Duration>,
+    /// TLS handshakes.
+    pub handshakes: Handshakes,
     /// What arrived of each run.
     pub runs: Runs,
     /// What went wrong.
@@ -236,6 +242,7 @@ impl SinkTally {
         self.first_arrival = earlier(self.first_arrival, other.first_arrival);
         self.last_arrival = self.last_arrival.max(other.last_arrival);
         self.runs.merge(&other.runs);
+        self.handshakes.merge(&other.handshakes);
         self.errors.merge(&other.errors);
     }
 

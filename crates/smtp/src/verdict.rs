@@ -105,7 +105,7 @@ impl Verdict {
             Self::Idle => say!("250 2.0.0 Ok"),
             Self::Reset => say!("250 2.0.0 Ok"),
             Self::Bye => say!("221 2.0.0 Bye"),
-            Self::Help => say!("214 2.0.0 EHLO HELO MAIL RCPT DATA RSET NOOP VRFY HELP QUIT"),
+            Self::Help => say!("214 2.0.0 EHLO HELO MAIL RCPT DATA BDAT RSET NOOP VRFY HELP QUIT"),
             Self::UnknownCommand => say!("500 5.5.1 Unknown command"),
             Self::NotImplemented => say!("502 5.5.1 Command not implemented"),
             Self::Syntax => say!("501 5.5.4 Syntax error in parameters or arguments"),

@@ -289,10 +289,8 @@ mod tests {
     fn defaults_are_the_manuals() {
         let expected = Options { target: "host".to_owned(), ..Options::default() };
         assert_eq!(read("host"), Ok(expected.clone()));
-        assert_eq!(
-            (expected.messages, expected.sessions, expected.recipients, expected.connect_attempts),
-            (1, 1, 1, 1)
-        );
+        assert_eq!((expected.messages, expected.sessions, expected.recipients), (1, 1, 1));
+        assert_eq!((expected.connect_attempts, expected.patience), (1, Duration::from_secs(300)));
     }
 
     #[test]

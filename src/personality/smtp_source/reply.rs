@@ -131,6 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     type Read = Result<Vec<(u16, String)>, Endless>;
+    type Row<'a> = (&'a [u8], &'a [(u16, &'a str)]);
 
     fn read<'a>(blocks: impl IntoIterator<Item = &'a [u8]>) -> Read {
         let mut reader = ReplyReader::default();
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_table_of_replies_reads_the_same_however_it_is_cut() {
-        let rows: [(&[u8], &[(u16, &str)]); 15] = [
+        let rows: [Row<'_>; 15] = [
             (b"250 2.0.0 Ok\r\n", &[(250, "2.0.0 Ok")]),
             (b"250\r\n", &[(250, "")]),
             (b"250-a\r\n250-b\r\n250 c\r\n354 go\r\n", &[(250, "a\nb\nc"), (354, "go")]),

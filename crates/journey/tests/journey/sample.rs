@@ -53,6 +53,7 @@ fn record() -> Record {
         stages: Vec::new(),
         phases: Vec::new(),
         lag_ms: None,
+        tls: Vec::new(),
         warm_up: None,
         series: Vec::new(),
         ledger: LedgerRow::default(),

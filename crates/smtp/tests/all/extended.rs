@@ -244,6 +244,17 @@ fn lmtp_answers_for_all_at_once_or_for_each() {
 }
 
 #[test]
+fn what_follows_a_chunk_that_cannot_be_measured_is_neither_message_nor_commands() {
+    for line in ["BDAT LAST", "BDAT -6", "BDAT 6 LAST NOW", "BDAT 18446744073709551615", "BDAT 99999999999999999999"] {
+        let mut server = smtp();
+        let bytes = [TO_RCPT, line.as_bytes(), b"\r\nRSET\r\nMAIL FROM:<x@y>\r\n"].concat();
+        let seen = events(&mut server, &bytes);
+        assert_eq!(seen.len(), 4, "{line}: {seen:?}");
+        assert!(server.is_closed());
+    }
+}
+
+#[test]
 fn chunks_are_handed_on_as_they_lie_and_end_with_one_message() {
     let mut server = smtp();
     let seen = events(&mut server, &[TO_RCPT, b"BDAT 3\r\na\r\nBDAT 0 LAST\r\n"].concat());

@@ -253,21 +253,26 @@ impl Receiver {
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
             let asks = event.asks();
             let asked = take(&mut self.current, &event);
-            match event {
+            let is_open = match event {
                 // RSET, NOOP and QUIT are granted: what a refused one does is told in `clocks`.
-                Event::Reset | Event::Noop | Event::Quit => self.server.answer(None, now, &mut self.out),
-                Event::Nonce => self.server.answer_nonce(&[5; 18], now, &mut self.out),
+                Event::Reset | Event::Noop | Event::Quit => {
+                    self.server.answer(None, now, &mut self.out);
+                    false
+                }
+                Event::Nonce => {
+                    self.server.answer_nonce(&[5; 18], now, &mut self.out);
+                    false
+                }
                 Event::Auth(auth) if auth.is_lookup() => {
                     assert_eq!(auth.name, "user");
                     let secret = Secret::Password("pencil".to_owned());
                     self.server.answer_secret(Some(&secret), now, &mut self.out);
+                    false
                 }
-                _ if asks => {
-                    if !self.decide(asked, now) {
-                        break;
-                    }
-                }
-                _ => {}
+                _ => asks,
+            };
+            if is_open && !self.decide(asked, now) {
+                break;
             }
         }
         let held_up = self.later.is_some() || self.server.is_closed();

@@ -1,0 +1,75 @@
+//! TLS handshakes counted by what they agreed on.
+use crate::record::TlsRow;
+use std::collections::BTreeMap;
+
+/// Kinds that are told apart; there are a dozen of them in all of TLS 1.2 and 1.3.
+const MOST_KINDS: usize = 64;
+
+/// How many handshakes agreed on what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handshakes {
+    kinds: BTreeMap<(String, String), Kind>,
+    /// Handshakes that came to nothing.
+    pub failed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kind {
+    full: u64,
+    resumed: u64,
+}
+
+impl Handshakes {
+    /// Counts one.
+    pub fn add(&mut self, version: &str, cipher: &str, is_resumed: bool) {
+        let is_known = self.kinds.len() < MOST_KINDS;
+        let name = (version.to_owned(), cipher.to_owned());
+        let kind = if is_known || self.kinds.contains_key(&name) { name } else { Default::default() };
+        let kind = self.kinds.entry(kind).or_default();
+        *(if is_resumed { &mut kind.resumed } else { &mut kind.full }) += 1;
+    }
+
+    /// Adds what another counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.failed += other.failed;
+        for (name, kind) in &other.kinds {
+            let ours = self.kinds.entry(name.clone()).or_default();
+            ours.full += kind.full;
+            ours.resumed += kind.resumed;
+        }
+    }
+
+    /// As the run record has them.
+    pub fn rows(&self, party: &str) -> Vec<TlsRow> {
+        let row = |((version, cipher), kind): (&(String, String), &Kind)| TlsRow {
+            party: party.to_owned(),
+            version: version.clone(),
+            cipher: cipher.clone(),
+            handshakes: kind.full + kind.resumed,
+            resumed: kind.resumed,
+        };
+        self.kinds.iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_add_up_over_workers_and_do_not_grow_without_end() {
+        let (mut one, mut all) = (Handshakes::default(), Handshakes::default());
+        one.add("TLSv1.3", "A", false);
+        one.add("TLSv1.3", "A", true);
+        one.add("TLSv1.2", "B", false);
+        all.merge(&one);
+        all.merge(&one);
+        let counts: Vec<_> = all.rows("source").iter().map(|row| (row.handshakes, row.resumed)).collect();
+        assert_eq!(counts, [(2, 0), (4, 2)]);
+        for number in 0..1000 {
+            one.add("TLSv9", &number.to_string(), false);
+        }
+        assert!(one.rows("x").len() <= MOST_KINDS + 1);
+        assert_eq!(one.rows("x").iter().map(|row| row.handshakes).sum::<u64>(), 1003);
+    }
+}

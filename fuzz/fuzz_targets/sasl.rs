@@ -1,0 +1,69 @@
+//! Any responses to a server's side of AUTH, and any challenges to a client's: nobody gets in without the secret, and no
+//! server that does not know it is believed. The first octet chooses the mechanism; lines are the messages.
+#![no_main]
+use libfuzzer_sys::fuzz_target;
+use smtp::sasl::scram::Keys;
+use smtp::sasl::server::{self, Turn};
+use smtp::sasl::{Credentials, Mechanism, Mechanisms, Secret, client};
+use std::sync::LazyLock;
+
+/// Made once: they take long.
+static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::derive("long and secret", b"salt", 4096).expect("good input"));
+
+fn server(mechanism: Mechanism, lines: &[&[u8]]) {
+    let secret = match mechanism {
+        Mechanism::ScramSha256 => Secret::Keys(KEYS.clone()),
+        _ => Secret::Password("long and secret".to_owned()),
+    };
+    let mut exchange = server::Exchange::new(mechanism, b"eighteen octets ok", "test");
+    let mut turn = exchange.begin(None);
+    for line in lines {
+        turn = match turn {
+            Turn::Challenge(_) => exchange.receive(line),
+            Turn::Lookup => exchange.know(Some(&secret)),
+            Turn::Check => {
+                assert!(!exchange.name().is_empty() && !exchange.name().contains('\0'));
+                return;
+            }
+            over => over,
+        };
+        assert_ne!(turn, Turn::Accepted);
+    }
+}
+
+fn client(mechanism: Mechanism, lines: &[&[u8]]) {
+    let credentials = Credentials::new("user", "long and secret").by(Mechanisms::ALL);
+    let mut exchange = client::Exchange::new(mechanism, &credentials, Some(&[7; 18])).expect("good credentials");
+    for (number, line) in lines.iter().enumerate() {
+        // An honest number of iterations costs too much here, and a challenge may be repeated.
+        if number > 0 && line.windows(2).any(|pair| pair == b"i=") {
+            return;
+        }
+        if exchange.respond(line).is_err() {
+            break;
+        }
+        assert!(mechanism != Mechanism::ScramSha256 || exchange.accept().is_err(), "no server can have proved it");
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&choice, rest)) = data.split_first() else { return };
+    let mechanism = Mechanism::ALL[usize::from(choice) % 5];
+    let lines: Vec<&[u8]> = rest.split(|octet| *octet == b'\n').take(8).collect();
+    server(mechanism, &lines);
+    client(mechanism, &lines);
+    if let Ok(text) = std::str::from_utf8(rest) {
+        let mut words = text.splitn(2, '\n');
+        let (name, secret) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        // What one side writes the other reads, or the first does not write it.
+        let credentials = Credentials::new(name, secret);
+        if mechanism == Mechanism::Plain
+            && let Ok(exchange) = client::Exchange::new(mechanism, &credentials, None)
+        {
+            let mut server = server::Exchange::new(mechanism, &[0; 18], "test");
+            let turn = server.begin(exchange.initial());
+            assert_eq!(turn, if name.is_empty() { Turn::Malformed } else { Turn::Check });
+            assert!(name.is_empty() || (server.name() == name && server.shown() == secret.as_bytes()));
+        }
+    }
+});

@@ -1,0 +1,64 @@
+//! What a sink offers before there is mail: what was typed, to what it means.
+use super::approach::TlsTyped;
+use crate::sink::{Login, WelcomeOptions};
+use clap::Args;
+use net::SessionResumption;
+use smtp::server::Protocol;
+use std::path::PathBuf;
+
+/// TLS, AUTH and protocol of a sink.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
+pub(super) struct WelcomeTyped {
+    /// TLS. Without --tls-cert the sink makes a certificate of its own.
+    #[arg(long, value_enum, default_value = "none")]
+    tls: TlsTyped,
+    /// The certificate chain (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Write the certificate here, for a client's --ca.
+    #[arg(long, value_name = "FILE")]
+    tls_cert_to: Option<PathBuf>,
+    /// Clients must show a certificate that one of these (PEM) signed.
+    #[arg(long, value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+    /// Make every handshake a full one.
+    #[arg(long)]
+    no_tls_resumption: bool,
+    /// Offer AUTH and let anybody in, with any password.
+    #[arg(long, conflicts_with = "auth_users")]
+    auth_any: bool,
+    /// Offer AUTH to the users of this file: name:password, one a line.
+    #[arg(long, value_name = "FILE")]
+    auth_users: Option<PathBuf>,
+    /// Take no mail without AUTH.
+    #[arg(long)]
+    auth_required: bool,
+    /// Speak LMTP (RFC 2033): an answer for each recipient.
+    #[arg(long)]
+    lmtp: bool,
+}
+
+impl WelcomeTyped {
+    /// What is meant.
+    pub(super) fn options(&self) -> WelcomeOptions {
+        let login = match (&self.auth_users, self.auth_any || self.auth_required) {
+            (Some(path), _) => Login::Users(path.clone()),
+            (None, true) => Login::Anybody,
+            (None, false) => Login::Off,
+        };
+        WelcomeOptions {
+            tls: self.tls.into(),
+            certificate: self.tls_cert.clone().zip(self.tls_key.clone()),
+            certificate_to: self.tls_cert_to.clone(),
+            client_ca: self.tls_client_ca.clone(),
+            resumption: if self.no_tls_resumption { SessionResumption::Off } else { SessionResumption::On },
+            login,
+            requires_auth: self.auth_required,
+            protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! TLS: what the handshakes agreed on, and how many went on from an earlier session.
+use super::numbers::count;
+use super::section::{Body, Section};
+use super::table::{Align, Table};
+use journey::record::Record;
+
+/// Handshakes by party, version and cipher suite; nothing where there was no TLS.
+pub(crate) fn handshakes(record: &Record) -> Option<Section> {
+    let mut table = Table::new([
+        ("party", Align::Left),
+        ("version", Align::Left),
+        ("cipher suite", Align::Left),
+        ("handshakes", Align::Right),
+        ("resumed", Align::Right),
+    ]);
+    for row in &record.tls {
+        let counts = [row.handshakes, row.resumed].map(count);
+        let [all, resumed] = counts;
+        table.row(vec![row.party.clone(), row.version.clone(), row.cipher.clone(), all, resumed]);
+    }
+    let note = Some("how long they took is the phase tls".to_owned());
+    (!table.is_empty()).then_some(Section { title: "TLS", note, body: Body::Figures(table) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+    use journey::record::TlsRow;
+
+    #[test]
+    fn handshakes_have_a_row_a_kind_and_no_section_without_tls() {
+        let mut record = sample::held();
+        assert!(handshakes(&record).is_none());
+        let row = TlsRow {
+            party: "source".to_owned(),
+            version: "TLSv1.3".to_owned(),
+            cipher: "TLS13_AES_256_GCM_SHA384".to_owned(),
+            handshakes: 1200,
+            resumed: 1100,
+        };
+        record.tls.push(row);
+        let text = super::super::markdown(&record);
+        assert!(text.contains("## TLS") && text.contains("TLSv1.3") && text.contains("1,100"), "{text}");
+    }
+}
