@@ -17,7 +17,8 @@ fn read(octets: Octets, chunks: &[Chunk], blocks: &[&[u8]]) -> Option<(Vec<u8>, 
     let (mut chunks, mut content) = (chunks.iter(), Vec::new());
     reader.begin(*chunks.next()?);
     let mut left: usize = blocks.iter().map(|block| block.len()).sum();
-    for block in blocks {
+    // An empty chunk ends without an octet more.
+    for block in blocks.iter().chain(&[b"".as_slice()]) {
         let mut input = *block;
         while let Some(piece) = reader.next(&mut input) {
             match piece {

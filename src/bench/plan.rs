@@ -21,6 +21,8 @@ pub(crate) struct BenchOptions {
     pub(crate) source_options: Vec<String>,
     /// More options for the sink, its faults among them, word by word.
     pub(crate) sink_options: Vec<String>,
+    /// The sink writes its certificate into the run directory, and the source trusts that one alone.
+    pub(crate) trusts_own_sink: bool,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
 }
@@ -58,6 +60,13 @@ pub(super) struct PartyFiles {
     pub(super) intervals: PathBuf,
 }
 
+impl PartyFiles {
+    /// The certificate of the bench's own sink, beside what the parties write.
+    fn certificate(&self) -> String {
+        self.record.with_file_name("sink-certificate.pem").to_string_lossy().into_owned()
+    }
+}
+
 impl BenchOptions {
     /// How long it may run: what was asked for, or ten seconds where there is no other end.
     pub(super) fn duration_limit_s(&self) -> Option<f64> {
@@ -71,6 +80,9 @@ impl BenchOptions {
         push(&mut words, "--listen", "127.0.0.1:0");
         push(&mut words, "--seed", self.workload.seed);
         push_party(&mut words, run, files);
+        if self.trusts_own_sink {
+            push(&mut words, "--tls-cert-to", files.certificate());
+        }
         words.extend(self.sink_options.iter().cloned());
         words
     }
@@ -91,6 +103,9 @@ impl BenchOptions {
         push(&mut words, "--seed", workload.seed);
         push_pace(&mut words, workload);
         push_party(&mut words, run, files);
+        if self.trusts_own_sink {
+            push(&mut words, "--ca", files.certificate());
+        }
         words.extend(self.source_options.iter().cloned());
         words
     }
@@ -142,6 +157,7 @@ mod tests {
             workload,
             source_options: vec!["--workers".to_owned(), "2".to_owned()],
             sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
+            trusts_own_sink: false,
             command: Vec::new(),
         }
     }

@@ -44,6 +44,7 @@ pub(super) fn options() -> BenchOptions {
         workload: Workload { messages: Some(UNITS), ..Workload::default() },
         source_options: Vec::new(),
         sink_options: Vec::new(),
+        trusts_own_sink: false,
         command: vec!["mailrun".to_owned(), "bench".to_owned()],
     }
 }

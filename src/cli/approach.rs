@@ -4,6 +4,7 @@ use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use net::SessionResumption;
+use smtp::client::Chunking;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;
 use std::path::PathBuf;
@@ -66,6 +67,9 @@ pub(super) struct ApproachTyped {
     /// Speak LMTP (RFC 2033).
     #[arg(long)]
     lmtp: bool,
+    /// Send messages by BDAT where the server offers CHUNKING (RFC 3030).
+    #[arg(long)]
+    chunking: bool,
     /// Connect from these addresses in turn: 127.0.0.2-127.0.0.50.
     #[arg(long, value_name = "A[-B]", value_parser = AddressRange::parse)]
     bind: Option<AddressRange>,
@@ -91,8 +95,51 @@ impl ApproachTyped {
             resumption: if self.no_tls_resumption { SessionResumption::Off } else { SessionResumption::On },
             credentials: self.credentials()?,
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
+            chunking: if self.chunking { Chunking::IfOffered } else { Chunking::Never },
             bind: self.bind,
         })
+    }
+
+    /// Whether there is to be TLS, and nobody has said whom to trust.
+    pub(super) fn needs_trust(&self) -> bool {
+        TlsMode::from(self.tls) != TlsMode::None && self.ca.is_none() && !self.tls_insecure
+    }
+
+    /// It, in the words of a source.
+    pub(super) fn words(&self) -> Vec<String> {
+        let mut words = vec![format!("--tls={}", TlsMode::from(self.tls).word())];
+        let path = |path: &PathBuf| path.to_string_lossy().into_owned();
+        let valued = [
+            ("--ca", self.ca.as_ref().map(path)),
+            ("--sni", self.sni.clone()),
+            ("--tls-cert", self.tls_cert.as_ref().map(path)),
+            ("--tls-key", self.tls_key.as_ref().map(path)),
+            ("--auth", self.auth.clone()),
+            ("--password-file", self.password_file.as_ref().map(path)),
+            ("--auth-mechanism", self.auth_mechanism.map(|mechanism| mechanism.name().to_owned())),
+            ("--bind", self.bind.map(|bind| bind.to_string())),
+        ];
+        words.extend(valued.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?))));
+        let flags = [
+            (self.tls_insecure, "--tls-insecure"),
+            (self.no_tls_resumption, "--no-tls-resumption"),
+            (self.lmtp, "--lmtp"),
+            (self.chunking, "--chunking"),
+        ];
+        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
+        words
+    }
+
+    /// What the sink at the other end needs for it.
+    pub(super) fn sink_words(&self) -> Vec<String> {
+        let mut words = vec![format!("--tls={}", TlsMode::from(self.tls).word())];
+        let flags = [
+            (self.no_tls_resumption, "--no-tls-resumption"),
+            (self.lmtp, "--lmtp"),
+            (self.auth.is_some(), "--auth-any"),
+        ];
+        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
+        words
     }
 
     fn credentials(&self) -> Result<Option<Credentials>> {

@@ -1,4 +1,5 @@
 //! `mailrun bench`: what was typed, to what it means.
+use super::approach::ApproachTyped;
 use super::sink::FaultsTyped;
 use super::source::Load;
 use crate::bench::{self, BenchOptions, Target};
@@ -35,6 +36,8 @@ pub(super) struct Typed {
     #[arg(long)]
     allow_public: bool,
     #[command(flatten)]
+    approach: ApproachTyped,
+    #[command(flatten)]
     faults: FaultsTyped,
 }
 
@@ -43,6 +46,7 @@ Examples:
   mailrun bench
   mailrun bench --messages 200000 --sessions 100 --reuse --out D
   mailrun bench --rate 2000 --arrival poisson --duration 30s
+  mailrun bench --tls starttls --reuse=10 --pipelining stream
   mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025   a relay that feeds a mailrun sink
   mailrun bench --drop 0.001                                     shows that the ledger finds what is lost";
 
@@ -66,11 +70,17 @@ impl Typed {
             seed: load.seed,
             ..Workload::default()
         };
+        // Whatever is wrong with it is better said here than by the source.
+        self.approach.options()?;
+        let mut sink_options = faults;
+        sink_options.extend(self.approach.sink_words());
+        let trusts_own_sink = self.to.is_none() && self.approach.needs_trust();
         let target = match self.to {
             Some(address) => Target::Server { address, sink: self.sink },
             None => Target::OwnSink,
         };
         let mut source_options = load.words();
+        source_options.extend(self.approach.words());
         source_options.extend(self.allow_public.then(|| "--allow-public".to_owned()));
         let outcome = bench::run(BenchOptions {
             name: self.name,
@@ -78,7 +88,8 @@ impl Typed {
             target,
             workload,
             source_options,
-            sink_options: faults,
+            sink_options,
+            trusts_own_sink,
             command: std::env::args().collect(),
         })?;
         super::print(&outcome.record)?;

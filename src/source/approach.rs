@@ -6,6 +6,7 @@ use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
 use smtp::client::{Chunking, Options, Pipelining as Commands, StartTls};
 use smtp::sasl::Credentials;
 use smtp::server::Protocol;
+use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ pub(crate) struct ApproachOptions {
     pub(crate) resumption: SessionResumption,
     pub(crate) credentials: Option<Credentials>,
     pub(crate) protocol: Protocol,
+    /// How messages are sent.
+    pub(crate) chunking: Chunking,
     pub(crate) bind: Option<AddressRange>,
 }
 
@@ -67,6 +70,13 @@ impl AddressRange {
     }
 }
 
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, last] = [self.first, self.first + (self.count - 1)].map(Ipv4Addr::from);
+        write!(f, "{first}-{last}")
+    }
+}
+
 /// It, ready for use.
 #[derive(Debug)]
 pub(super) struct Approach {
@@ -87,7 +97,7 @@ impl Approach {
             },
             tls: if told.tls == TlsMode::StartTls { StartTls::Required } else { StartTls::Never },
             credentials: told.credentials.clone(),
-            chunking: Chunking::Never,
+            chunking: told.chunking,
             introduction: None,
         };
         let security = match told.tls {

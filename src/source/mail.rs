@@ -182,6 +182,19 @@ impl Mail {
             Self::Cut { cut, .. } => cut.render(pick.bytes, sequence, since, outbox),
         }
     }
+
+    /// The same as it goes into a chunk (RFC 3030): not dot-stuffed, and without end of data.
+    pub(super) fn render_plain(&self, pick: Pick, sequence: u64, since: Duration, outbox: &mut Outbox) {
+        let mut message = Outbox::default();
+        self.render(pick, sequence, since, &mut message);
+        message.drop_last(smtp::data::END.len());
+        if message.length() as u64 == pick.bytes {
+            outbox.append(message);
+        } else {
+            // Few messages have lines that begin with a dot.
+            outbox.bytes().extend_from_slice(&smtp::data::unstuffed(&message.to_vec()));
+        }
+    }
 }
 
 /// What stands in the header: the address, or of a pattern the first that it gives.

@@ -204,7 +204,7 @@ impl SourceOptions {
             message_bytes: about.mean_bytes.round() as u64,
             reuse: self.reuse.as_ref().map(Spread::most),
             pipelining: self.pipelining,
-            chunking: false,
+            chunking: self.approach.chunking == smtp::client::Chunking::IfOffered,
             tls: self.approach.tls.word().to_owned(),
             arrival: self.arrival,
             rate_per_s: self.rate_per_s(),

@@ -348,6 +348,17 @@ impl Caller for Sender {
         }
     }
 
+    fn message_bytes(&self) -> u64 {
+        self.jobs.front().map_or(0, |job| job.pick.bytes)
+    }
+
+    fn render_chunk(&mut self, outbox: &mut Outbox) {
+        if let Some(job) = self.jobs.front() {
+            self.setting.mail.render_plain(job.pick, job.sequence(), job.since, outbox);
+            self.writing_message = true;
+        }
+    }
+
     fn written(&mut self, now: Duration) {
         self.asked = now;
         if !std::mem::take(&mut self.writing_message) {

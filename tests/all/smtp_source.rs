@@ -695,7 +695,7 @@ fn differs_where_quit_is_not_answered() {
         assert_eq!(told("-m 2", script), DONE);
     }
     original_hangs("", Script::default().silent("QUIT", 1));
-    assert_eq!(told("--timeout 0.2 -m 2", Script::default().silent("QUIT", 0)), DONE);
+    assert_eq!(told("--timeout 1 -m 2", Script::default().silent("QUIT", 0)), DONE);
 }
 
 /// docs/drop-in.md: "LMTP, `-A`, a refused recipient".
@@ -719,15 +719,19 @@ fn differs_where_a_server_says_nothing() {
         ("DATA", "sending DATA command"),
         (".", "sending message"),
     ];
-    for (stage, deed) in deeds {
-        let script = Script::default().silent(stage, 1);
-        assert_eq!(told("--timeout 0.2", script.clone()), fatal(&format!("timeout while {deed}")));
-        assert_eq!(told("--timeout 0.2 -A -s 3 -m 3", script), fatal(&format!("timeout while {deed}")));
-    }
+    thread::scope(|scope| {
+        for (stage, deed) in deeds {
+            scope.spawn(move || {
+                let script = Script::default().silent(stage, 1);
+                assert_eq!(told("--timeout 1", script.clone()), fatal(&format!("timeout while {deed}")));
+                assert_eq!(told("--timeout 1.5 -A -s 3 -m 3", script), fatal(&format!("timeout while {deed}")));
+            });
+        }
+    });
     let begun = Script::default().say_raw("MAIL", 1, b"250-and\r\n250");
-    assert_eq!(told("--timeout 0.2", begun), fatal("timeout while sending sender"));
-    let unread = Script::default().stall("DATA", 1, Duration::from_secs(2));
-    assert_eq!(told("--timeout 0.3 -l 30000000", unread), fatal("timeout while sending message"));
+    assert_eq!(told("--timeout 1", begun), fatal("timeout while sending sender"));
+    let unread = Script::default().stall("DATA", 1, Duration::from_secs(3));
+    assert_eq!(told("--timeout 1 -l 30000000", unread), fatal("timeout while sending message"));
 }
 
 /// docs/drop-in.md: "two replies at once".

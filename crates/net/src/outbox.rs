@@ -45,6 +45,31 @@ impl Outbox {
         }
     }
 
+    /// Takes the last `count` octets off again; they are all in the piece that was put there last.
+    pub fn drop_last(&mut self, count: usize) {
+        match &mut self.body {
+            Some(body) if body.at == self.bytes.len() => body.length -= count.min(body.length),
+            _ => self.bytes.truncate(self.bytes.len().saturating_sub(count)),
+        }
+    }
+
+    /// How many octets it holds.
+    pub fn length(&self) -> usize {
+        self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length)
+    }
+
+    /// Puts what another holds behind what is there; its long body is not copied where this has none.
+    pub fn append(&mut self, other: Self) {
+        match other.body {
+            None => self.bytes.extend_from_slice(&other.bytes),
+            Some(body) => {
+                self.bytes.extend_from_slice(&other.bytes[..body.at]);
+                self.append_beginning(&body.shared, body.length);
+                self.bytes.extend_from_slice(&other.bytes[body.at..]);
+            }
+        }
+    }
+
     /// All of it in one piece, as it will be written.
     pub fn to_vec(&self) -> Vec<u8> {
         match &self.body {

@@ -199,6 +199,18 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
+/// A dot-stuffed message as it was before; the end of data is not part of it.
+pub fn unstuffed(stuffed: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(stuffed.len());
+    let mut rest = stuffed.strip_prefix(b".").unwrap_or(stuffed);
+    while let Some(at) = DOT_LINE.find(rest) {
+        out.extend_from_slice(&rest[..at + 2]);
+        rest = &rest[at + 3..];
+    }
+    out.extend_from_slice(rest);
+    out
+}
+
 /// Text with any line endings to text whose lines, the last one too, end in `<CRLF>`.
 pub fn with_crlf(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + text.len() / 32 + 2);
@@ -324,6 +336,7 @@ mod tests {
         fn what_is_stuffed_is_unstuffed(message in lines(), cut in 0usize..200) {
             let mut wire = Vec::new();
             stuff(&message, &mut wire);
+            prop_assert_eq!(&unstuffed(&wire), &message);
             wire.extend_from_slice(END);
             let cut = cut.min(wire.len());
             prop_assert_eq!(read(&[&wire[..cut], &wire[cut..]], 1000), Some((message, None, Vec::new())));
