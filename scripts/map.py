@@ -13,11 +13,15 @@ BEGIN, END = "<!-- map: scripts/map.py --write -->", "<!-- end of map -->"
 GROUPS = [
     ("crates/smtp", "SMTP as state. Sans-IO client and server sessions: bytes in, events and bytes out. No runtime, no sockets, no clock"),
     ("crates/journey", "The words and the arithmetic. Stages, trace, ledger, histograms, run record. No runtime, no sockets"),
-    ("crates/net", "SMTP over sockets (tokio). The embeddable server with its Handler trait, and the client; listeners, the clock"),
+    ("crates/net", "SMTP over sockets and TLS, on an event loop of our own. The embeddable server with its Handler trait, and the client"),
     ("src", "The program: errors to exit codes, what parties have in common"),
     ("src/cli", "What was typed to what it means; one file a subcommand"),
     ("src/source", "Offering load: pacing (pure), message bodies, the worker loop"),
     ("src/sink", "Taking mail: faults, the ledger's end, the status"),
+    ("src/personality", "Older tools' command lines, wire bytes, words and exit status, on our engine"),
+    ("src/personality/smtp_source", "Postfix's smtp-source"),
+    ("src/personality/smtp_sink", "Postfix's smtp-sink"),
+    ("src/personality/go_smtp_source", "The Go rewrite of smtp-source"),
     ("src/bench", "Starting, watching and stopping parties; folding what they wrote"),
     ("src/report", "Run records in; terminal and Markdown out"),
     ("tests", "The program from outside"),
@@ -39,6 +43,7 @@ def caption(path):
 
 
 def members(group):
+    """The files of a group: of a crate all, of the program those of the folder itself."""
     found = sorted(path.relative_to(ROOT) for path in (ROOT / group).rglob("*.rs") if "target" not in path.parts)
     is_flat = group.startswith("src")
     return [path for path in found if not is_flat or path.parent == pathlib.Path(group)]

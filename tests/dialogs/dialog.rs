@@ -20,6 +20,9 @@
 //! `tanstaaftanstaaf`, and `user` with `pencil`; nonces are `eighteen octets ok`. This file is included by path wherever dialogs are played.
 #![allow(dead_code)] // each place that includes it uses a part
 
+use smtp::sasl::Mechanisms;
+use smtp::server::{Offer, Protocol};
+use smtp::xclient::Attributes;
 use std::path::Path;
 
 /// One file.
@@ -137,6 +140,22 @@ impl Dialog {
         Ok(())
     }
 
+    /// What the server is to offer and to want besides.
+    pub(crate) fn change(&self, offer: &mut Offer) {
+        for word in &self.offers {
+            match word.as_str() {
+                "lmtp" => offer.protocol = Protocol::Lmtp,
+                "starttls" => offer.extensions.starttls = true,
+                "auth" => offer.extensions.auth = Mechanisms::ALL,
+                "xclient" => offer.extensions.xclient = Attributes::ALL,
+                "needs-tls" => offer.requires.tls = true,
+                "needs-auth" => offer.requires.auth = true,
+                "auth-needs-tls" => offer.requires.tls_for_auth = true,
+                word => panic!("{}: nothing is called {word}", self.name),
+            }
+        }
+    }
+
     /// Everything the client says, in one piece.
     pub(crate) fn said(&self) -> Vec<u8> {
         let sent = |step: &Step| if let Step::Send(bytes) = step { bytes.clone() } else { Vec::new() };
@@ -202,6 +221,15 @@ pub(crate) fn take_reply(said: &mut Vec<u8>) -> Option<Vec<u8>> {
         if line.get(3) != Some(&b'-') {
             return Some(said.drain(..end).collect());
         }
+    }
+}
+
+/// The password of a user.
+pub(crate) fn password(name: &str) -> Option<&'static str> {
+    match name {
+        "tim" => Some("tanstaaftanstaaf"),
+        "user" => Some("pencil"),
+        _ => None,
     }
 }
 

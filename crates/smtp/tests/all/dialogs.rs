@@ -3,9 +3,7 @@ use crate::dialog::{self, Dialog, Step, Whose};
 use crate::host::{Heard, Host};
 use smtp::limits::Limits;
 use smtp::reply::Reply;
-use smtp::sasl::Mechanisms;
-use smtp::server::{Identity, Offer, Protocol};
-use smtp::xclient::Attributes;
+use smtp::server::{Identity, Offer};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +28,7 @@ fn host(dialog: &Dialog) -> Host {
         }
     }
     let mut offer = Offer::new(&limits);
-    for word in &dialog.offers {
-        match word.as_str() {
-            "lmtp" => offer.protocol = Protocol::Lmtp,
-            "starttls" => offer.extensions.starttls = true,
-            "auth" => offer.extensions.auth = Mechanisms::ALL,
-            "xclient" => offer.extensions.xclient = Attributes::ALL,
-            "needs-tls" => offer.requires.tls = true,
-            "needs-auth" => offer.requires.auth = true,
-            "auth-needs-tls" => offer.requires.tls_for_auth = true,
-            word => panic!("{}: nothing is called {word}", dialog.name),
-        }
-    }
+    dialog.change(&mut offer);
     Host::new(&Arc::new(Identity::offering("test", limits, offer)), refuse)
 }
 
