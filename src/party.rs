@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use journey::record::{self, LedgerRow, Party, Record, Role, Verdict, Workload};
 use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
+use smtp::server::Protocol;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -176,6 +177,14 @@ pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<Stri
     party
 }
 
+/// What is spoken, in the words of the run record.
+pub(crate) fn protocol_word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Smtp => "smtp",
+        Protocol::Lmtp => "lmtp",
+    }
+}
+
 /// A record of this process, with all that does not depend on its role.
 pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, workload: Workload) -> Record {
     Record {
@@ -194,6 +203,9 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
         stages: Vec::new(),
         phases: Vec::new(),
         lag_ms: None,
+        surroundings: None,
+        exhausted: Vec::new(),
+        pauses: Vec::new(),
         tls: Vec::new(),
         warm_up: None,
         series: Vec::new(),

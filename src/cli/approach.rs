@@ -1,5 +1,5 @@
 //! How a source comes to speak with the server: what was typed, to what it means.
-use crate::source::{AddressRange, ApproachOptions};
+use crate::source::{AddressRange, ApproachOptions, ProxyVersion};
 use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -7,6 +7,7 @@ use net::SessionResumption;
 use smtp::client::Chunking;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;
+use smtp::xclient::{Attribute, Introduction};
 use std::path::PathBuf;
 
 /// When TLS begins, as typed.
@@ -73,6 +74,26 @@ pub(super) struct ApproachTyped {
     /// Connect from these addresses in turn: 127.0.0.2-127.0.0.50.
     #[arg(long, value_name = "A[-B]", value_parser = AddressRange::parse)]
     bind: Option<AddressRange>,
+    /// Begin each connection with a PROXY header, as a proxy would.
+    #[arg(long, value_enum, value_name = "VERSION")]
+    proxy: Option<ProxyTyped>,
+    /// Tell this with XCLIENT where it is offered: NAME=…, ADDR=…, PORT=…, PROTO=…, HELO=…, LOGIN=…; as often as needed.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
+    xclient: Vec<(Attribute, String)>,
+}
+
+/// Which form of the PROXY header, as typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ProxyTyped {
+    V1,
+    V2,
+}
+
+fn attribute(text: &str) -> Result<(Attribute, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text} is not of the form NAME=VALUE"))?;
+    let known = Attribute::ALL.into_iter().find(|attribute| attribute.name().eq_ignore_ascii_case(name));
+    let names = || Attribute::ALL.map(Attribute::name).join(", ");
+    known.map(|known| (known, value.to_owned())).ok_or_else(|| format!("{name} is none of {}", names()))
 }
 
 fn mechanism(name: &str) -> Result<Mechanism, String> {
@@ -97,6 +118,11 @@ impl ApproachTyped {
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
             chunking: if self.chunking { Chunking::IfOffered } else { Chunking::Never },
             bind: self.bind,
+            proxy: self.proxy.map(|version| match version {
+                ProxyTyped::V1 => ProxyVersion::V1,
+                ProxyTyped::V2 => ProxyVersion::V2,
+            }),
+            introduction: self.introduction()?,
         })
     }
 
@@ -118,7 +144,9 @@ impl ApproachTyped {
             ("--password-file", self.password_file.as_ref().map(path)),
             ("--auth-mechanism", self.auth_mechanism.map(|mechanism| mechanism.name().to_owned())),
             ("--bind", self.bind.map(|bind| bind.to_string())),
+            ("--proxy", self.proxy.map(|version| format!("{version:?}").to_lowercase())),
         ];
+        words.extend(self.xclient.iter().map(|(name, value)| format!("--xclient={}={value}", name.name())));
         words.extend(valued.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?))));
         let flags = [
             (self.tls_insecure, "--tls-insecure"),
@@ -137,9 +165,22 @@ impl ApproachTyped {
             (self.no_tls_resumption, "--no-tls-resumption"),
             (self.lmtp, "--lmtp"),
             (self.auth.is_some(), "--auth-any"),
+            (self.proxy.is_some(), "--proxy"),
+            (!self.xclient.is_empty(), "--xclient"),
         ];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
         words
+    }
+
+    fn introduction(&self) -> Result<Option<Introduction>> {
+        if self.xclient.is_empty() {
+            return Ok(None);
+        }
+        let mut introduction = Introduction::default();
+        for (attribute, value) in &self.xclient {
+            introduction = introduction.telling(*attribute, value).context("--xclient")?;
+        }
+        Ok(Some(introduction))
     }
 
     fn credentials(&self) -> Result<Option<Credentials>> {

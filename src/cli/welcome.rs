@@ -2,8 +2,9 @@
 use super::approach::TlsTyped;
 use crate::sink::{Login, WelcomeOptions};
 use clap::Args;
-use net::SessionResumption;
+use net::{Proxied, SessionResumption};
 use smtp::server::Protocol;
+use smtp::xclient::Attributes;
 use std::path::PathBuf;
 
 /// TLS, AUTH and protocol of a sink.
@@ -40,6 +41,12 @@ pub(super) struct WelcomeTyped {
     /// Speak LMTP (RFC 2033): an answer for each recipient.
     #[arg(long)]
     lmtp: bool,
+    /// Believe the PROXY header (version 1 or 2) that each connection must begin with.
+    #[arg(long)]
+    proxy: bool,
+    /// Offer XCLIENT, and believe what it says.
+    #[arg(long)]
+    xclient: bool,
 }
 
 impl WelcomeTyped {
@@ -59,6 +66,8 @@ impl WelcomeTyped {
             login,
             requires_auth: self.auth_required,
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
+            proxied: if self.proxy { Proxied::Yes } else { Proxied::No },
+            xclient: if self.xclient { Attributes::ALL } else { Attributes::NONE },
         }
     }
 }

@@ -23,6 +23,9 @@ pub(crate) fn held() -> Record {
         parties: vec![party(Role::Source, "source"), party(Role::Sink, "sink")],
         stages: [(Stage::Sent, "source"), (Stage::Accepted, "source"), (Stage::Delivered, "sink")].map(stage).to_vec(),
         lag_ms: None,
+        surroundings: None,
+        exhausted: Vec::new(),
+        pauses: Vec::new(),
         tls: Vec::new(),
         warm_up: None,
         phases: [Phase::Connect, Phase::Banner, Phase::Ehlo, Phase::Mail, Phase::Rcpt, Phase::Data, Phase::Reply]

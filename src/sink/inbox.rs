@@ -9,8 +9,10 @@ use journey::{ClockId, Found, Mark, Phase, RunTally, SinkTally, Trace, TraceRead
 use net::{Answer, Appetite, Handler, Handshake, LoginOutcome, Parting, Peer, Service, clock};
 use smtp::command::{Hello, Mail};
 use smtp::login::Auth;
+use smtp::proxy::Header;
 use smtp::sasl::Secret;
 use smtp::verdict::Verdict;
+use smtp::xclient::Xclient;
 use smtp::{Path, Reply};
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -244,6 +246,23 @@ impl Handler for Inbox {
             let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
             self.books.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
         }
+    }
+
+    fn proxied(&mut self, header: &Header) {
+        if let Header::Proxied { source, .. } = header {
+            self.client = *source;
+        }
+    }
+
+    fn not_proxied(&mut self, why: &std::io::Error) {
+        self.books.tally.borrow_mut().errors.add(Phase::Connect, 0, &why.to_string());
+    }
+
+    fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
+        if let Some(address) = xclient.address() {
+            self.client.set_ip(address);
+        }
+        Answer::Yes
     }
 
     fn start_tls(&mut self) -> Answer {

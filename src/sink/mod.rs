@@ -91,6 +91,7 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
     let server = Server::new(make)
         .name(&options.hello)
         .security(welcome.security(&options.hello)?)
+        .proxied(welcome.proxied)
         .offering(move |offer| welcome.change(offer))
         .limits(options.limits.clone())
         .workers(options.workers)

@@ -52,8 +52,8 @@ impl View {
     /// The record of a run, or of all mail.
     pub(super) fn record(&self, run: Option<RunId>) -> Record {
         let workload = Workload {
-            protocol: "smtp".to_owned(),
-            tls: "none".to_owned(),
+            protocol: party::protocol_word(self.options.welcome.protocol).to_owned(),
+            tls: self.options.welcome.tls.word().to_owned(),
             target: self.address.to_string(),
             seed: self.options.seed,
             ..Workload::default()

@@ -1,10 +1,11 @@
 //! What a sink offers before there is mail: TLS, AUTH, LMTP.
 use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
-use net::{Certificate, Security, ServerTls, SessionResumption};
+use net::{Certificate, Proxied, Security, ServerTls, SessionResumption};
 use smtp::login::{Auth, Proof};
 use smtp::sasl::{Mechanism, Mechanisms, Secret};
 use smtp::server::{Offer, Protocol};
+use smtp::xclient::Attributes;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,6 +28,10 @@ pub(crate) struct WelcomeOptions {
     /// AUTH before MAIL.
     pub(crate) requires_auth: bool,
     pub(crate) protocol: Protocol,
+    /// Each connection begins with a PROXY header.
+    pub(crate) proxied: Proxied,
+    /// XCLIENT is offered: the client is who it says it is.
+    pub(crate) xclient: Attributes,
 }
 
 /// Who may log in.
@@ -105,6 +110,7 @@ impl WelcomeOptions {
             Login::Users(_) => Mechanisms::ALL,
         };
         offer.requires.auth = self.requires_auth;
+        offer.extensions.xclient = self.xclient;
     }
 }
 

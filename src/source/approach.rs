@@ -4,11 +4,13 @@ use anyhow::{Context, Result, bail};
 use journey::record::Pipelining;
 use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
 use smtp::client::{Chunking, Options, Pipelining as Commands, StartTls};
+use smtp::proxy::{Header, render_v1, render_v2};
 use smtp::sasl::Credentials;
 use smtp::server::Protocol;
+use smtp::xclient::Introduction;
 use std::fmt;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,16 +33,17 @@ pub(crate) struct ApproachOptions {
     /// How messages are sent.
     pub(crate) chunking: Chunking,
     pub(crate) bind: Option<AddressRange>,
+    /// A PROXY header is sent first.
+    pub(crate) proxy: Option<ProxyVersion>,
+    /// What is told with XCLIENT where it is offered.
+    pub(crate) introduction: Option<Introduction>,
 }
 
-impl ApproachOptions {
-    /// What is spoken, in the words of the run record.
-    pub(super) fn protocol_word(&self) -> &'static str {
-        match self.protocol {
-            Protocol::Smtp => "smtp",
-            Protocol::Lmtp => "lmtp",
-        }
-    }
+/// Which form of the PROXY header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProxyVersion {
+    V1,
+    V2,
 }
 
 /// Source addresses, taken in turn: a connection a message from one address runs out of ports.
@@ -82,6 +85,7 @@ impl fmt::Display for AddressRange {
 pub(super) struct Approach {
     pub(super) security: Option<ClientSecurity>,
     pub(super) options: Arc<Options>,
+    proxy: Option<ProxyVersion>,
     bind: Option<AddressRange>,
     turn: AtomicU32,
 }
@@ -98,14 +102,26 @@ impl Approach {
             tls: if told.tls == TlsMode::StartTls { StartTls::Required } else { StartTls::Never },
             credentials: told.credentials.clone(),
             chunking: told.chunking,
-            introduction: None,
+            introduction: told.introduction.clone(),
         };
         let security = match told.tls {
             TlsMode::None => None,
             TlsMode::StartTls => Some(ClientSecurity::OnDemand(client_tls(told, host)?)),
             TlsMode::Implicit => Some(ClientSecurity::Implicit(client_tls(told, host)?)),
         };
-        Ok(Self { security, options: Arc::new(options), bind: told.bind, turn: AtomicU32::new(0) })
+        Ok(Self { security, options: Arc::new(options), proxy: told.proxy, bind: told.bind, turn: AtomicU32::new(0) })
+    }
+
+    /// The PROXY header of a connection between these addresses, if one is to be sent.
+    pub(super) fn proxy_header(&self, source: Option<SocketAddr>, destination: SocketAddr) -> Option<Vec<u8>> {
+        let header = match source {
+            Some(source) => Header::Proxied { source, destination },
+            None => Header::Local,
+        };
+        Some(match self.proxy? {
+            ProxyVersion::V1 => render_v1(&header).into_bytes(),
+            ProxyVersion::V2 => render_v2(&header),
+        })
     }
 
     /// The address that the next connection comes from; `None` leaves it to the kernel.

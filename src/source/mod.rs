@@ -26,7 +26,7 @@ mod stages;
 mod worker;
 
 pub(crate) use addresses::Pattern;
-pub(crate) use approach::{AddressRange, ApproachOptions};
+pub(crate) use approach::{AddressRange, ApproachOptions, ProxyVersion};
 pub(crate) use corpus::{CorpusOptions, Unfit};
 pub(crate) use spread::Spread;
 pub(crate) use stages::{Offer, RateStage};
@@ -208,7 +208,7 @@ impl SourceOptions {
             tls: self.approach.tls.word().to_owned(),
             arrival: self.arrival,
             rate_per_s: self.rate_per_s(),
-            protocol: self.approach.protocol_word().to_owned(),
+            protocol: crate::party::protocol_word(self.approach.protocol).to_owned(),
             target: self.to.clone(),
             seed: self.seed,
             sizes_varied: about.sizes.clone(),

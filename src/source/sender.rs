@@ -9,7 +9,7 @@ use journey::trace::WARM_UP;
 use journey::{Phase, Timed};
 use net::{Alarm, Caller, Ended, Handshake, Next, Outbox, clock};
 use smtp::Extensions;
-use smtp::client::{Client, Event, Outcome, Verb};
+use smtp::client::{Client, Event, GaveUp, Outcome, Verb};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -202,6 +202,7 @@ impl Sender {
     pub(super) fn ended(&mut self, ended: &Ended) {
         let (verb, what) = match ended {
             Ended::Closed => (None, "the peer closed the session".to_owned()),
+            Ended::GaveUp(why) => (Some(gave_up_at(*why)), why.to_string()),
             Ended::Lost(verb, error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
@@ -213,7 +214,8 @@ impl Sender {
         self.writing_message = false;
         let is_unheard = self.jobs.back().is_some_and(|job| !job.touched && job.sent.is_none() && self.begun > 1);
         let kept = if is_unheard { self.jobs.pop_back() } else { None };
-        if !self.has_farewell && (!self.jobs.is_empty() || matches!(verb, Some(Verb::Greeting | Verb::Hello))) {
+        let is_counted = self.has_farewell || matches!(ended, Ended::GaveUp(why) if was_refused(*why));
+        if !is_counted && (!self.jobs.is_empty() || matches!(verb, Some(Verb::Greeting | Verb::Hello))) {
             let phase = phase_of(verb.unwrap_or(Verb::Message));
             self.recorder.tally(|tally| tally.errors.add(phase, 0, &what));
         }
@@ -411,6 +413,20 @@ fn phase_of(verb: Verb) -> Phase {
         Verb::Chunk | Verb::Message | Verb::Delivery(_) | Verb::Reset => Phase::Reply,
         Verb::Quit => Phase::Quit,
     }
+}
+
+/// The command that the session could not do with.
+fn gave_up_at(why: GaveUp) -> Verb {
+    match why {
+        GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
+        GaveUp::NoMechanism | GaveUp::NotAuthenticated | GaveUp::Exchange(_) => Verb::Auth,
+        GaveUp::NoXclient | GaveUp::XclientRefused => Verb::Xclient,
+    }
+}
+
+/// Whether the peer's own reply was the reason: that has been counted.
+fn was_refused(why: GaveUp) -> bool {
+    matches!(why, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }
 
 /// An error's own words, without the number behind them.

@@ -47,7 +47,14 @@ pub(super) async fn run(setting: Arc<Setting>, recorder: Rc<Recorder>, desk: Des
 
 async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::Result<Socket> {
     let patience = setting.options.connect_timeout;
-    let connecting = Socket::connect_from(setting.approach.next_address(), setting.address);
+    let connecting = async {
+        let approach = &setting.approach;
+        let socket = Socket::connect_from(approach.next_address(), setting.address).await?;
+        if let Some(header) = approach.proxy_header(socket.local_address(), setting.address) {
+            socket.write_all(&header).await?;
+        }
+        Ok(socket)
+    };
     match alarm.limit(began + patience, connecting).await {
         Some(outcome) => outcome,
         None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {patience:?}"))),

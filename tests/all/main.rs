@@ -24,6 +24,7 @@ mod hostile_servers;
 mod party;
 mod peers;
 mod postfix;
+mod proxied;
 mod recorder;
 mod ruler;
 mod sink_rules;

@@ -5,6 +5,7 @@
 //! conclude  the whole record    → closed? valid? and the reasons, in sentences
 //! held      the verdict         → exit status 0 or 1
 //! ```
+use crate::doubts::{disturbances, limits};
 use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Party, Record, Role, StageRow, Verdict};
 use crate::stage::Stage;
@@ -170,6 +171,7 @@ fn doubts(record: &Record, between: Between) -> Vec<String> {
     if between == Between::Server {
         doubts.extend(record.parties.iter().filter_map(|party| busy_doubt(party, record.duration_s)));
     }
+    doubts.extend(limits(record));
     doubts
 }
 
@@ -261,6 +263,7 @@ fn remarks(record: &Record, between: Between) -> Vec<String> {
         ));
     }
     remarks.extend(unheard_remark(record));
+    remarks.extend(disturbances(record));
     if between == Between::Nothing && is_watched(ledger) {
         remarks.push("No server stood between: this is the ceiling of source and sink on this host.".to_owned());
     }

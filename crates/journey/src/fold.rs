@@ -10,7 +10,7 @@ const LONGEST_TAIL_S: u64 = 24 * 3600;
 /// Folds what source and sink wrote into the run's record, with the settled ledger. The verdict is left open:
 /// parties may still be filled in by whoever watched them, and then `account::conclude` speaks.
 ///
-/// Identity, host and workload are the source's.
+/// Identity, host, its surroundings and workload are the source's.
 pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     if let Some(sink) = sink {
@@ -20,6 +20,8 @@ pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
         run.errors = join_errors(run.errors, sink.errors);
         run.parties.extend(sink.parties);
         run.tls.extend(sink.tls);
+        run.exhausted.extend(sink.exhausted);
+        run.pauses.extend(sink.pauses);
         run.thresholds.extend(sink.thresholds);
     }
     let longest = run.stages.iter().map(|row| row.duration_s).fold(run.duration_s, f64::max);

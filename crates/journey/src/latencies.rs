@@ -72,6 +72,15 @@ impl Latencies {
         self.recorded().map_or(0, |histogram| histogram.len())
     }
 
+    /// How many were `from` or longer and shorter than `to`, to the histogram's digits.
+    pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
+        let (from, to) = (ns(from), ns(to).saturating_sub(1));
+        // What lies beyond its last bucket, the histogram would look for in that bucket.
+        let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
+        reached.map_or(0, |histogram| histogram.count_between(from, to))
+    }
+
     /// The usual figures; `None` if nothing was counted.
     pub fn summary(&self) -> Option<LatencyMs> {
         let histogram = self.recorded()?;
@@ -197,6 +206,16 @@ mod tests {
         for nothing in [Latencies::default(), latencies] {
             assert_eq!((nothing.summary(), nothing.count(), nothing.quantile_ms(0.99)), (None, 0, 0.0));
         }
+    }
+
+    #[test]
+    fn what_lies_between_is_counted() {
+        let latencies = of([1, 5, 39, 40, 44, 45, 900].map(Duration::from_millis));
+        let between = |from, to| latencies.count_between(Duration::from_millis(from), Duration::from_millis(to));
+        assert_eq!([between(0, 10), between(38, 45), between(45, 46), between(46, 800)], [2, 3, 1, 0]);
+        assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);
+        assert_eq!(between(0, u64::MAX), 7);
+        assert_eq!(Latencies::default().count_between(Duration::ZERO, Duration::MAX), 0);
     }
 
     #[test]

@@ -10,15 +10,19 @@
 //! tally      what a worker gathers between two ticks; the collector merges them
 //! rows       tallies made into the rows of a record
 //! series     a row for each second
+//! pauses     the signature of a delayed ACK in a phase's times
+//! doubts     what limited or spoiled a run, and what to change
 //! account    the conservation check, and whether to believe the run
 //! fold       the parties' records made into the run's
 //! record     the run record, `run.json`
 //! ```
 pub mod account;
+pub mod doubts;
 pub mod fold;
 pub mod handshakes;
 mod latencies;
 pub mod ledger;
+mod pauses;
 pub mod record;
 mod rows;
 pub mod series;
@@ -29,8 +33,9 @@ pub mod trace;
 pub use handshakes::Handshakes;
 pub use latencies::{IntervalLog, Latencies};
 pub use ledger::{Ledger, Mark};
+pub use pauses::Pauses;
 pub use record::Record;
 pub use series::Series;
 pub use stage::{Phase, Stage};
-pub use tally::{Errors, RunTally, SinkTally, SourceTally, Timed, WarmUpCounts};
+pub use tally::{Errors, RunTally, Shortages, SinkTally, SourceTally, Timed, WarmUpCounts};
 pub use trace::{ClockId, Found, RunId, Trace, TraceReader};

@@ -48,6 +48,15 @@ pub struct Record {
     /// for a free session is not in it; that is the latency of the created stage.
     #[serde(default)]
     pub lag_ms: Option<LatencyMs>,
+    /// What else happened on the host meanwhile; `null` where nobody looked.
+    #[serde(default)]
+    pub surroundings: Option<Surroundings>,
+    /// Descriptors and ports that ran out, by party; none where all were enough.
+    #[serde(default)]
+    pub exhausted: Vec<ExhaustedRow>,
+    /// Phases that bear the signature of delayed ACKs; none where there was none.
+    #[serde(default)]
+    pub pauses: Vec<PauseRow>,
     /// What was left out of the figures at the beginning; `null` where nothing was.
     #[serde(default)]
     pub warm_up: Option<WarmUp>,
@@ -91,6 +100,69 @@ pub struct Host {
     pub cores: u32,
     /// Physical memory.
     pub memory_bytes: u64,
+}
+
+/// What the host did besides while a run lasted. All of it is host-wide: the counters of TCP are those of the network
+/// namespace, whichever listener they concern. `null` is unknown: the kernel does not tell, or the run was too short.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Surroundings {
+    /// Processor time that there was: time by processors.
+    pub processor_s: Option<f64>,
+    /// The share of it (0 to 1) that processes used, kernel included, interrupts left out.
+    pub busy_share: Option<f64>,
+    /// The share of it that processes used which are neither parties of the run nor the bench; `null` where a server
+    /// took part whose use is not known.
+    pub other_busy_share: Option<f64>,
+    /// The share of it that the hypervisor gave to others.
+    pub steal_share: Option<f64>,
+    /// Connections that found a listener's queue full (TcpExt ListenOverflows).
+    pub listen_overflows: Option<u64>,
+    /// SYNs and connections that listeners dropped, those of `listen_overflows` among them (TcpExt ListenDrops).
+    pub listen_drops: Option<u64>,
+    /// SYNs dropped because the queue of half-open connections was full (TcpExt TCPReqQFullDrop).
+    pub syn_drops: Option<u64>,
+    /// `net.core.somaxconn`, the longest queue that a listener may have.
+    pub somaxconn: Option<u64>,
+}
+
+/// What a party can run out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Resource {
+    /// The process's descriptors (EMFILE).
+    Descriptors,
+    /// The host's descriptors (ENFILE).
+    HostDescriptors,
+    /// Local ports for outgoing connections (EADDRNOTAVAIL).
+    Ports,
+}
+
+/// What a party ran out of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ExhaustedRow {
+    /// Who.
+    pub party: String,
+    /// Of what.
+    pub resource: Resource,
+    /// How often something failed for the lack of it.
+    pub count: u64,
+    /// How many there were, where known.
+    pub limit: Option<u64>,
+    /// How many would have been enough for what it was asked to do, where known.
+    pub needed: Option<u64>,
+}
+
+/// A phase in which a cluster of times of 38 to 45 ms stands out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PauseRow {
+    /// Who timed it.
+    pub party: String,
+    /// What took so long: at a source, the server's reply; at a sink, the sender's message.
+    pub phase: Phase,
+    /// Times in the cluster.
+    pub count: u64,
+    /// All times of the phase.
+    pub of: u64,
 }
 
 /// Whether the next transaction may start before the last one is answered.

@@ -1,6 +1,7 @@
 //! Tallies made into the rows of a run record.
 use crate::latencies::Latencies;
-use crate::record::{PhaseRow, StageRow};
+use crate::pauses::Pauses;
+use crate::record::{PauseRow, PhaseRow, StageRow};
 use crate::stage::{Phase, Stage};
 use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
@@ -35,6 +36,16 @@ impl SourceTally {
             Some(PhaseRow { name, count: times.count(), latency_ms: times.summary()? })
         };
         Phase::ALL.into_iter().zip(&self.phases.0).filter_map(row).collect()
+    }
+}
+
+impl SourceTally {
+    /// The phases that bear the signature of delayed ACKs: those that end with something from the server.
+    pub fn pauses(&self, party: &str) -> Vec<PauseRow> {
+        // A connection stands without a segment that could be held back, and the message leaves when the kernel has it.
+        let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
+        let row = |phase: Phase| Pauses::of(&self.phases.0[phase as usize]).row(party, phase);
+        Phase::ALL.into_iter().filter(is_of_the_server).filter_map(row).collect()
     }
 }
 

@@ -5,7 +5,8 @@
 use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
 use crate::ledger::Ledger;
-use crate::record::ErrorRow;
+use crate::pauses::Pauses;
+use crate::record::{ErrorRow, ExhaustedRow, Resource};
 use crate::stage::Phase;
 use crate::trace::RunId;
 use std::collections::BTreeMap;
@@ -71,6 +72,46 @@ impl WarmUpCounts {
     }
 }
 
+/// How often something failed because there was no more of what it needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shortages {
+    descriptors: u64,
+    host_descriptors: u64,
+    ports: u64,
+}
+
+impl Shortages {
+    /// Counts one.
+    pub fn add(&mut self, resource: Resource) {
+        *match resource {
+            Resource::Descriptors => &mut self.descriptors,
+            Resource::HostDescriptors => &mut self.host_descriptors,
+            Resource::Ports => &mut self.ports,
+        } += 1;
+    }
+
+    /// Adds what another counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.descriptors += other.descriptors;
+        self.host_descriptors += other.host_descriptors;
+        self.ports += other.ports;
+    }
+
+    /// As the run record has them. `extent` tells how much there was of a thing, and how much had been enough.
+    pub fn rows(&self, party: &str, extent: impl Fn(Resource) -> (Option<u64>, Option<u64>)) -> Vec<ExhaustedRow> {
+        let counts = [
+            (Resource::Descriptors, self.descriptors),
+            (Resource::HostDescriptors, self.host_descriptors),
+            (Resource::Ports, self.ports),
+        ];
+        let row = |(resource, count)| {
+            let (limit, needed) = extent(resource);
+            ExhaustedRow { party: party.to_owned(), resource, count, limit, needed }
+        };
+        counts.into_iter().filter(|(_, count)| *count > 0).map(row).collect()
+    }
+}
+
 /// What a source did.
 #[derive(Clone, Debug, Default)]
 pub struct SourceTally {
@@ -108,6 +149,8 @@ pub struct SourceTally {
     pub lag: Latencies,
     /// TLS handshakes.
     pub handshakes: Handshakes,
+    /// What there was too little of.
+    pub shortages: Shortages,
     /// Not in their histograms yet.
     pub(crate) gathered: Vec<(Timed, Duration)>,
     /// What went wrong.
@@ -180,6 +223,7 @@ impl SourceTally {
         self.lag.merge(&other.lag);
         self.errors.merge(&other.errors);
         self.handshakes.merge(&other.handshakes);
+        self.shortages.merge(&other.shortages);
         self.overflow += other.overflow + self.accepted_units.merge(&other.accepted_units).full;
         self.first_created = earlier(self.first_created, other.first_created);
         self.last_created = self.last_created.max(other.last_created);
@@ -225,6 +269,10 @@ pub struct SinkTally {
     pub last_arrival: Option<Duration>,
     /// TLS handshakes.
     pub handshakes: Handshakes,
+    /// What there was too little of.
+    pub shortages: Shortages,
+    /// How long messages without a trace took, from the go-ahead to their end.
+    pub bodies: Pauses,
     /// What arrived of each run.
     pub runs: Runs,
     /// What went wrong.
@@ -243,6 +291,8 @@ impl SinkTally {
         self.last_arrival = self.last_arrival.max(other.last_arrival);
         self.runs.merge(&other.runs);
         self.handshakes.merge(&other.handshakes);
+        self.shortages.merge(&other.shortages);
+        self.bodies.merge(&other.bodies);
         self.errors.merge(&other.errors);
     }
 
@@ -343,6 +393,8 @@ pub struct RunTally {
     pub units: Ledger,
     /// Since created, until delivered.
     pub delivered: Latencies,
+    /// How long the messages took, from the go-ahead to their end.
+    pub bodies: Pauses,
     /// When the earliest message was created, on the sink's clock; `None` while `untimed`.
     pub first_created: Option<Duration>,
     /// When the last message arrived.
@@ -367,6 +419,7 @@ impl RunTally {
         self.untimed += other.untimed;
         self.overflow += other.overflow + merged.full;
         self.delivered.merge(&other.delivered);
+        self.bodies.merge(&other.bodies);
         self.first_created = earlier(self.first_created, other.first_created);
         self.last_delivered = self.last_delivered.max(other.last_delivered);
         self.last_counted = self.last_counted.max(other.last_counted);
@@ -536,6 +589,27 @@ mod tests {
         assert_eq!((all.first_created, all.last_accepted), (at(1), at(3)));
         assert_eq!(all.phases.0[Phase::Reply as usize].count(), 3);
         assert_eq!(all.errors.total(), 3);
+    }
+
+    #[test]
+    fn what_ran_out_is_counted_over_ticks_and_has_a_row_each() {
+        let (mut worker, mut all) = (SourceTally::default(), SourceTally::default());
+        for _ in 0..2 {
+            worker.shortages.add(Resource::Ports);
+            worker.shortages.add(Resource::Descriptors);
+            worker.shortages.add(Resource::Ports);
+            all.merge(&worker);
+            worker.clear();
+        }
+        all.merge(&worker);
+        let extent = |resource| (Some(40), (resource == Resource::Descriptors).then_some(164));
+        let rows: Vec<_> = all.shortages.rows("source", extent);
+        let rows: Vec<_> = rows.iter().map(|row| (row.resource, row.count, row.limit, row.needed)).collect();
+        assert_eq!(
+            rows,
+            [(Resource::Descriptors, 2, Some(40), Some(164)), (Resource::Ports, 4, Some(40), None)]
+        );
+        assert!(SinkTally::default().shortages.rows("sink", extent).is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::timers::Alarm;
 use crate::tls::Handshake;
 use crate::tls_setup::ClientTls;
 use crate::worker::{Buffers, Desk};
-use smtp::client::{Client, Event, Part, Verb, Violation, Want};
+use smtp::client::{Client, Event, GaveUp, Part, Verb, Violation, Want};
 use smtp::envelope::Envelope;
 use std::future::poll_fn;
 use std::io;
@@ -63,6 +63,8 @@ pub enum ClientSecurity {
 pub enum Ended {
     /// After QUIT, or because the peer said 421 or refused to greet.
     Closed,
+    /// The peer lacks, or refused, what was insisted on: the session said QUIT before it sent anything.
+    GaveUp(GaveUp),
     /// The connection broke while this reply was waited for.
     Lost(Option<Verb>, io::Error),
     /// This reply did not come in time.
@@ -143,7 +145,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
                 desk.lend(|buffers| self.poll(cx, buffers))
             });
             match (pause.await, self.security.clone()) {
-                (Pause::Over(ended), _) => return ended,
+                (Pause::Over(ended), _) => return self.client.gave_up().map_or(ended, Ended::GaveUp),
                 (Pause::ForTls, Some(ClientSecurity::OnDemand(setup))) => {
                     if let Err(ended) = self.begin_tls(&setup).await {
                         return ended;

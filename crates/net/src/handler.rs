@@ -4,6 +4,7 @@ use crate::tls::Handshake;
 use smtp::Path;
 use smtp::command::{Hello, Mail, Recipient};
 use smtp::login::Auth;
+use smtp::proxy::Header;
 use smtp::reply::Reply;
 use smtp::sasl::Secret;
 use smtp::verdict::Verdict;
@@ -162,6 +163,16 @@ pub trait Handler: 'static {
     /// STARTTLS, where it is offered.
     fn start_tls(&mut self) -> Answer {
         Answer::Yes
+    }
+
+    /// The connection began with a PROXY header: whose it really is.
+    fn proxied(&mut self, header: &Header) {
+        let _ = header;
+    }
+
+    /// It should have begun with a PROXY header, and did not; the session is over.
+    fn not_proxied(&mut self, why: &io::Error) {
+        let _ = why;
     }
 
     /// A TLS handshake is about to begin: [`Answer::HangUp`] and [`Answer::Reset`] refuse it.

@@ -14,9 +14,11 @@
 //! | `nonce` | octets that nobody can guess |
 //! | `open_files` | raises this process's own `ulimit -n` |
 //! | `outbox` | what a turn has to write, message uncopied |
+//! | `proxied` | the PROXY header before a session |
 //! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
 //! | `server` | workers, accepting, stopping |
 //! | `session` | drives a server session for its handler |
+//! | `shortage` | what ran out, where a connection could not be made or accepted |
 //! | `socket` | one read, one write, one system call each |
 //! | `stream` | a connection, plain or under TLS |
 //! | `timers` | all timers of a worker on one timerfd |
@@ -32,9 +34,11 @@ pub mod listener;
 mod nonce;
 pub mod open_files;
 mod outbox;
+mod proxied;
 mod reactor;
 mod server;
 mod session;
+mod shortage;
 mod socket;
 mod stream;
 mod timers;
@@ -47,7 +51,8 @@ pub use conversation::{Caller, ClientSecurity, Conversation, Ended, Next};
 pub use handler::{Answer, Appetite, Handler, LoginOutcome, Parting, Peer};
 pub use nonce::nonce;
 pub use outbox::Outbox;
-pub use server::{Running, Server, Service};
+pub use server::{Proxied, Running, Server, Service};
+pub use shortage::Shortage;
 pub use socket::{Door, Socket};
 pub use stream::Stream;
 pub use timers::{Alarm, sleep, sleep_until};

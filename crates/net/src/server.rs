@@ -37,6 +37,10 @@ pub trait Service: 'static {
     type Handler: Handler;
     /// A client has connected.
     fn session(&self, peer: Peer) -> Self::Handler;
+    /// A client could not be accepted: descriptors have run out ([`crate::Shortage`]), or it has gone again.
+    fn not_accepted(&self, why: &io::Error) {
+        let _ = why;
+    }
     /// Comes a few times a second, and once more when the worker ends.
     fn tick(&self, now: Duration) {
         let _ = now;
@@ -48,6 +52,16 @@ impl<H: Handler, F: Fn(Peer) -> H + 'static> Service for F {
     fn session(&self, peer: Peer) -> H {
         self(peer)
     }
+}
+
+/// Whether connections come through a proxy that says whose they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Proxied {
+    /// They do not.
+    #[default]
+    No,
+    /// They do, and each begins with a PROXY header, of version 1 or 2.
+    Yes,
 }
 
 /// What a program changes of what a server offers.
@@ -69,6 +83,7 @@ pub struct Server<S, M> {
     workers: usize,
     sessions: usize,
     security: Security,
+    proxied: Proxied,
     change: Option<Change>,
     service: PhantomData<fn() -> S>,
 }
@@ -83,6 +98,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
             workers: worker::default_count(),
             sessions: 100_000,
             security: Security::None,
+            proxied: Proxied::No,
             change: None,
             service: PhantomData,
         }
@@ -123,6 +139,13 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
+    /// Whether each connection begins with a PROXY header.
+    #[must_use]
+    pub fn proxied(mut self, proxied: Proxied) -> Self {
+        self.proxied = proxied;
+        self
+    }
+
     /// Changes what is offered and insisted on: AUTH, XCLIENT, LMTP, or less than all.
     #[must_use]
     pub fn offering(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
@@ -143,8 +166,8 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         let workers = (0..self.workers)
             .map(|number| {
                 let (identity, sessions) = (identity.clone(), sessions.clone());
-                let security = self.security.clone();
-                let post = Post { listener: listener.try_clone()?, identity, security, sessions };
+                let (security, proxied) = (self.security.clone(), self.proxied);
+                let post = Post { listener: listener.try_clone()?, identity, security, proxied, sessions };
                 let (make, stopped) = (self.make.clone(), stopped.clone());
                 worker::spawn(&format!("serve-{number}"), move |desk| serve(post, make, stopped, desk))
             })
@@ -225,6 +248,7 @@ struct Post {
     listener: TcpListener,
     identity: Arc<Identity>,
     security: Security,
+    proxied: Proxied,
     sessions: Arc<Sessions>,
 }
 
@@ -232,6 +256,7 @@ struct Post {
 struct Place {
     identity: Arc<Identity>,
     security: Security,
+    proxied: Proxied,
     sessions: Arc<Sessions>,
 }
 
@@ -242,9 +267,9 @@ async fn serve<S: Service>(
     desk: Desk,
 ) -> io::Result<()> {
     let service = Rc::new(make());
-    let Post { listener, identity, security, sessions } = post;
+    let Post { listener, identity, security, proxied, sessions } = post;
     let door = Door::open(listener)?;
-    let place = Place { identity, security, sessions };
+    let place = Place { identity, security, proxied, sessions };
     let open = Rc::new(Cell::new(0));
     tokio::select! {
         () = accept(&door, &place, &service, &desk, &open) => {}
@@ -269,9 +294,13 @@ async fn ticking<S: Service>(service: &Rc<S>) {
 
 async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &Desk, open: &Rc<Cell<usize>>) {
     loop {
-        let Ok((descriptor, address)) = door.accept().await else {
-            sleep(BREATH).await;
-            continue;
+        let (descriptor, address) = match door.accept().await {
+            Ok(client) => client,
+            Err(error) => {
+                service.not_accepted(&error);
+                sleep(BREATH).await;
+                continue;
+            }
         };
         if !place.sessions.enter() {
             // Best effort: the client learns it by the closed connection as well.
@@ -281,10 +310,11 @@ async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &
         open.set(open.get() + 1);
         let (handler, identity, desk) = (service.session(Peer { address }), place.identity.clone(), desk.clone());
         let (open, sessions, security) = (open.clone(), place.sessions.clone(), place.security.clone());
+        let proxied = place.proxied;
         worker::spawn_local(async move {
             // Without a descriptor to watch it by, the connection is closed at once.
             if let Ok(socket) = Socket::adopt(descriptor) {
-                Session::new(socket.into(), handler, identity, security, desk).run().await;
+                Session::new(socket.into(), handler, identity, security, desk).run(proxied).await;
             }
             open.set(open.get() - 1);
             sessions.leave();

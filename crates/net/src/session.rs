@@ -2,6 +2,7 @@
 use crate::clock;
 use crate::handler::{Answer, Appetite, Handler, LoginOutcome, Parting};
 use crate::nonce::nonce;
+use crate::server::Proxied;
 use crate::stream::Stream;
 use crate::timers::Alarm;
 use crate::tls_setup::{Security, ServerTls};
@@ -65,14 +66,37 @@ impl<H: Handler> Session<H> {
     }
 
     /// Runs the session to its end.
-    pub(crate) async fn run(mut self) {
-        let outcome = self.dialogue().await;
+    pub(crate) async fn run(mut self, proxied: Proxied) {
+        let outcome = match proxied {
+            Proxied::No => self.dialogue().await,
+            Proxied::Yes => match self.learn_client().await {
+                Ok(()) => self.dialogue().await,
+                Err(error) => Err(error),
+            },
+        };
         let parting = match outcome {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Parting::Timeout,
             Err(_) => Parting::Lost,
             Ok(parting) => parting,
         };
         self.parting = Some(parting);
+    }
+
+    async fn learn_client(&mut self) -> io::Result<()> {
+        let latest = clock::now() + self.patience;
+        let header = self.alarm.limit(latest, self.stream.take_proxy_header()).await;
+        match header.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(header) => {
+                self.handler.proxied(&header);
+                Ok(())
+            }
+            Err(error) => {
+                self.handler.not_proxied(&error);
+                // Nothing is said to what is no proxy.
+                self.server.hang_up(None, &mut Vec::new());
+                Err(error)
+            }
+        }
     }
 
     async fn dialogue(&mut self) -> io::Result<Parting> {

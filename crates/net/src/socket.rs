@@ -101,6 +101,36 @@ impl Socket {
         Ok(())
     }
 
+    /// Looks at what has come without taking it.
+    pub(crate) fn poll_peek(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        if !self.reactor.may_read(self.key) {
+            return Poll::Pending;
+        }
+        match retry_on_intr(|| recv(&self.descriptor, &mut *room, RecvFlags::PEEK)) {
+            Ok((_, count)) => Poll::Ready(Ok(count)),
+            Err(Errno::AGAIN) => {
+                self.reactor.ran_dry(self.key);
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
+    }
+
+    /// What has come is not enough: the task is polled again when there is more.
+    pub(crate) fn wait_for_more(&self) {
+        self.reactor.ran_dry(self.key);
+    }
+
+    /// Whether the peer has closed, or the connection failed.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.reactor.has_ended(self.key)
+    }
+
+    /// This end's address, where it has one.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        rustix::net::getsockname(&self.descriptor).ok()?.try_into().ok()
+    }
+
     /// Closing it will cut the connection with RST: what the peer has not been told yet is lost.
     pub(crate) fn reset_on_close(&self) {
         // Where it fails the connection is closed the usual way.

@@ -1,9 +1,11 @@
 //! A connection, plain or under TLS, with one face: what a session reads and writes is the same.
+use crate::proxied::take_header;
 use crate::reactor::with_scratch;
 use crate::socket::Socket;
 use crate::tls::{Handshake, Tls};
 use crate::tls_setup::{ClientTls, ServerTls};
 use rustix::fd::{AsFd, BorrowedFd};
+use smtp::proxy::Header;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::task::Poll;
@@ -36,6 +38,11 @@ impl Stream {
     /// As [`Stream::connect_tls`].
     pub async fn accept_tls(&mut self, setup: &ServerTls) -> io::Result<Handshake> {
         self.begin(Tls::server(setup)?).await
+    }
+
+    /// Takes the PROXY header off the front of it.
+    pub(crate) async fn take_proxy_header(&self) -> io::Result<Header> {
+        take_header(&self.socket).await
     }
 
     async fn begin(&mut self, tls: Tls) -> io::Result<Handshake> {

@@ -78,8 +78,17 @@ impl Certificate {
 
     /// The first certificate as PEM, for those who are to trust it.
     pub fn to_pem(&self) -> String {
-        let base64 = self.chain.first().map(|first| base64_lines(first)).unwrap_or_default();
-        format!("-----BEGIN CERTIFICATE-----\n{base64}-----END CERTIFICATE-----\n")
+        pem("CERTIFICATE", self.chain.first().map(|first| first.as_ref()).unwrap_or_default())
+    }
+
+    /// The key as PEM, for programs that read both from files.
+    pub fn key_to_pem(&self) -> String {
+        let label = match &self.key {
+            PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
+            PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
+            _ => "PRIVATE KEY",
+        };
+        pem(label, self.key.secret_der())
     }
 }
 
@@ -206,6 +215,10 @@ fn system_roots() -> Result<RootCertStore, TlsSetupError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() { Err(TlsSetupError::NoSystemRoots) } else { Ok(roots) }
+}
+
+fn pem(label: &str, octets: &[u8]) -> String {
+    format!("-----BEGIN {label}-----\n{}-----END {label}-----\n", base64_lines(octets))
 }
 
 fn base64_lines(octets: &[u8]) -> String {

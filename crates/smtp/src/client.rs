@@ -772,8 +772,10 @@ impl Dialogue {
             (334, None) => {
                 let challenge = reply.lines().last().and_then(|text| sasl::decode(text.trim_ascii()));
                 let response = challenge.ok_or(Failure::Challenge).and_then(|challenge| exchange.respond(&challenge));
-                let line = match response {
-                    Ok(response) => sasl::encode(&response),
+                let fits = |line: &String| line.len() + 2 <= sasl::EXCHANGE_LINE_BYTES;
+                let line = response.map(|response| sasl::encode(&response));
+                let line = match line.and_then(|line| Some(line).filter(fits).ok_or(Failure::Credentials)) {
+                    Ok(line) => line,
                     Err(failure) => {
                         setup.failure = Some(failure);
                         "*".to_owned()
@@ -1177,6 +1179,9 @@ mod tests {
         let response = sasl::encode(format!("user=tim\u{1}auth=Bearer {token}\u{1}\u{1}").as_bytes());
         let script = [AUTH, "XOAUTH2\n> AUTH XOAUTH2\n< 334 \n> ", &response, "\n< 235 ok\n> QUIT\n"].concat();
         dialogue_with(logging_in(credentials), &["c@d"], 0, &script);
+        let script = [AUTH, "LOGIN\n> AUTH LOGIN\n< 334 VXNlcm5hbWU6\n> *\n< 501 ok\n> QUIT\n"].concat();
+        let client = dialogue_with(logging_in(Credentials::new(&"n".repeat(9215), "x")), &["c@d"], 0, &script);
+        assert_eq!(client.gave_up(), Some(GaveUp::Exchange(Failure::Credentials)), "12290 octets with CRLF");
     }
 
     #[test]

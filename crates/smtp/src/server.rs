@@ -840,7 +840,9 @@ impl Dialogue {
         Some(match skip.say {
             Refusal::Command(verdict) => {
                 self.state = skip.then;
-                self.refuse(verdict, out)
+                // Where every RCPT was refused, so is every chunk that was in the pipeline by then: no errors.
+                let is_in_good_faith = matches!(self.state, State::ExpectRecipient(Transaction { refused: 1.., .. }));
+                if is_in_good_faith { self.answered(verdict, out) } else { self.refuse(verdict, out) }
             }
             Refusal::Message(verdict) => self.discard(verdict, skip.times, out),
             Refusal::Said(reply) => {

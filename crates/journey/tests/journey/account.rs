@@ -1,8 +1,10 @@
 //! The account: the books of both ends give the fates, and the verdict names what is amiss with its count.
 use crate::sample;
 use journey::account::{Arrivals, Between, Books, conclude, fates_sum, held, settle};
-use journey::record::{Arrival, LatencyMs, LedgerRow, Record, Role, ThresholdRow};
-use journey::{Ledger, Stage};
+use journey::record::{
+    Arrival, ExhaustedRow, LatencyMs, LedgerRow, PauseRow, Record, Resource, Role, Surroundings, ThresholdRow,
+};
+use journey::{Ledger, Phase, Stage};
 use std::ops::Range;
 
 fn ledger(sequences: Range<u64>) -> Ledger {
@@ -219,5 +221,38 @@ fn a_busy_source_or_sink_makes_a_servers_figures_invalid() {
         let (record, reason) = changed(busy, between);
         assert_eq!(record.verdict.valid, valid, "{role:?} {between:?}");
         assert_eq!(reason.contains("The one used 90 % of its 2 worker(s)' time"), !valid, "{reason}");
+    }
+}
+
+#[test]
+fn what_ran_out_makes_figures_invalid_and_the_ledger_still_closes() {
+    for resource in [Resource::Descriptors, Resource::HostDescriptors, Resource::Ports] {
+        let row = ExhaustedRow { party: "source".to_owned(), resource, count: 1, limit: None, needed: None };
+        let (record, reason) = changed(|record| record.exhausted.push(row), Between::Nothing);
+        assert!(record.verdict.closed && !record.verdict.valid && held(&record), "{resource:?}");
+        assert!(reason.contains("source"), "{reason}");
+    }
+}
+
+#[test]
+fn what_may_have_disturbed_a_run_is_said_and_leaves_it_valid() {
+    let around = |around: Surroundings| move |record: &mut Record| record.surroundings = Some(around);
+    let pause = PauseRow { party: "source".to_owned(), phase: Phase::Reply, count: 50, of: 1000 };
+    let cases: [(Box<dyn FnOnce(&mut Record)>, bool, &str); 6] = [
+        (Box::new(around(Surroundings { steal_share: Some(0.2), ..Default::default() })), true, "(steal)"),
+        (Box::new(around(Surroundings { steal_share: Some(0.3), ..Default::default() })), false, "(steal)"),
+        (Box::new(around(Surroundings { other_busy_share: Some(0.5), ..Default::default() })), true, "Other processes"),
+        (Box::new(around(Surroundings { listen_drops: Some(1), ..Default::default() })), true, "somaxconn"),
+        (Box::new(move |record| record.pauses.push(pause)), true, "TCP_NODELAY"),
+        (
+            Box::new(|record| record.lag_ms = Some(LatencyMs { max: 101.0, ..LatencyMs::default() })),
+            true,
+            "up to 101 ms late",
+        ),
+    ];
+    for (change, valid, words) in cases {
+        let (record, reason) = changed(change, Between::Server);
+        assert_eq!(record.verdict.valid, valid, "{reason}");
+        assert!(reason.contains(words) && record.verdict.reasons.len() == 1, "{reason}");
     }
 }

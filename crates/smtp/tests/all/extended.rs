@@ -224,6 +224,24 @@ fn a_message_that_the_application_will_not_have_is_read_and_refused_in_its_place
 }
 
 #[test]
+fn chunks_in_the_pipeline_behind_a_refusal_are_no_errors() {
+    let no = Reply::new(550, "5.1.1 no");
+    for protocol in [Protocol::Smtp, Protocol::Lmtp] {
+        let mut server = server(protocol, Limits { errors: 2, ..Limits::default() });
+        let chunks = [b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\n".to_vec(), b"BDAT 1\r\nx".repeat(30)].concat();
+        let said = say(&mut server, &[&chunks, b"BDAT 0 LAST\r\nRSET\r\n".as_slice()].concat(), &[None, Some(&no)]);
+        assert!(said.ends_with("recipients\r\n250 2.0.0 Ok\r\n") || said.ends_with("RCPT first\r\n250 2.0.0 Ok\r\n"));
+        assert_eq!(said.lines().count(), 2 + 31 + 1);
+        let refused = say(&mut server, &[&b"MAIL FROM:<a@\r\n"[..], &b"BDAT 1\r\nx".repeat(30)].concat(), &[]);
+        assert_eq!(refused.matches("503 5.5.1 Send MAIL first").count(), 30);
+        say(&mut server, &b"BDAT 1\r\nx".repeat(3), &[]);
+        say(&mut server, b"MAIL FROM:<a@b>\r\n", &[]);
+        say(&mut server, &b"BDAT 1\r\nx".repeat(3), &[]);
+        assert!(server.is_closed(), "without any RCPT they are");
+    }
+}
+
+#[test]
 fn lmtp_answers_for_all_at_once_or_for_each() {
     let no = Reply::new(452, "4.2.2 full");
     let message = [TO_RCPT, b"DATA\r\nx\r\n.\r\n"].concat();

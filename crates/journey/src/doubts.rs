@@ -1,0 +1,207 @@
+//! What limited or spoiled a run besides its own pace, and what to change: descriptors, ports, listen queues, stolen and
+//! foreign processor time, delayed ACKs.
+//!
+//! Each rule is a sentence or none. Two kinds make the figures unbelievable, and so the run invalid: what a source or a
+//! sink had not enough of, since they then were the limit; and a processor that was somebody else's for a quarter of the
+//! time, since rates and latencies are then the hypervisor's. All else may have disturbed the run or not, and so is
+//! only said.
+use crate::record::{ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
+
+/// The share of processor time given to others that a reader must know of.
+const STEAL_SHARE: f64 = 0.05;
+/// The share from which the figures are no longer this host's.
+const STEAL_LIMIT: f64 = 0.25;
+/// The share of processor time that others on the host may use before a reader must know.
+const OTHERS_SHARE: f64 = 0.10;
+/// Open loop: how late a single message may start through the source's fault before a reader must know. It is in no
+/// percentile that makes a run invalid, and may be the largest latency of all.
+const LONGEST_LAG_MS: f64 = 100.0;
+
+/// Why the figures cannot be believed.
+pub fn limits(record: &Record) -> Vec<String> {
+    let steal = record.surroundings.as_ref().and_then(|around| steal(around, STEAL_LIMIT..f64::INFINITY));
+    record.exhausted.iter().map(exhausted).chain(steal).collect()
+}
+
+/// What may have disturbed the run.
+pub fn disturbances(record: &Record) -> Vec<String> {
+    let mut found: Vec<String> = longest_lag(record).into_iter().collect();
+    if let Some(around) = &record.surroundings {
+        found.extend(steal(around, STEAL_SHARE..STEAL_LIMIT));
+        found.extend(others(around));
+        found.extend(overflows(around));
+    }
+    let parties = record.parties.iter().filter(|party| party.role != Role::Relay);
+    found.extend(parties.filter_map(|party| {
+        let rows: Vec<&PauseRow> = record.pauses.iter().filter(|row| row.party == party.name).collect();
+        delayed_acks(party.role, &rows)
+    }));
+    found
+}
+
+fn longest_lag(record: &Record) -> Option<String> {
+    let lag = record.lag_ms?.max;
+    (lag > LONGEST_LAG_MS).then(|| {
+        format!(
+            "The source itself was up to {lag:.0} ms late with a message that a session was waiting for: latencies of \
+             that order may be its own. An idle host, or more --workers, keep it in time."
+        )
+    })
+}
+
+fn exhausted(row: &ExhaustedRow) -> String {
+    let ExhaustedRow { party, resource, count, limit, needed } = row;
+    match resource {
+        Resource::Descriptors => {
+            let limit = limit.map_or_else(String::new, |limit| format!(", it may have {limit}"));
+            let enough = needed.map_or_else(|| "a higher `ulimit -n`".to_owned(), |needed| format!("`ulimit -n {needed}`"));
+            format!(
+                "The {party} ran out of file descriptors {count} times (EMFILE{limit}), and was the limit itself. Start \
+                 it under {enough}, or with fewer --sessions."
+            )
+        }
+        Resource::HostDescriptors => format!(
+            "The host ran out of file descriptors {count} times when the {party} needed one (ENFILE). Raise the sysctl \
+             fs.file-max, or use fewer --sessions."
+        ),
+        Resource::Ports => {
+            let limit = limit.map_or_else(String::new, |limit| format!(", {limit} for an address"));
+            format!(
+                "The {party} found no free local port {count} times (EADDRNOTAVAIL{limit}), and was the limit itself. Say \
+                 --bind 127.0.0.2-127.0.0.50 to come from several addresses, --reuse for fewer connections, or widen the \
+                 sysctl net.ipv4.ip_local_port_range."
+            )
+        }
+    }
+}
+
+fn steal(around: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
+    let share = around.steal_share.filter(|share| range.contains(share))?;
+    Some(format!(
+        "The hypervisor gave {:.0} % of this host's processor time to others (steal): rates are too low and latencies too \
+         high by an unknown amount. Use a host with processors of its own, or repeat the run.",
+        share * 100.0
+    ))
+}
+
+fn others(around: &Surroundings) -> Option<String> {
+    let share = around.other_busy_share.filter(|share| *share >= OTHERS_SHARE)?;
+    Some(format!(
+        "Other processes used {:.0} % of this host's processor time: what they took, the parties of the run did not get. \
+         Stop them, or repeat the run.",
+        share * 100.0
+    ))
+}
+
+fn overflows(around: &Surroundings) -> Option<String> {
+    let [overflows, drops, syns] =
+        [around.listen_overflows, around.listen_drops, around.syn_drops].map(Option::unwrap_or_default);
+    let longest = around.somaxconn.map_or_else(String::new, |longest| format!(" (now {longest})"));
+    (overflows + drops + syns > 0).then(|| {
+        format!(
+            "Listen queues of this host were full {overflows} times, {drops} connections or SYNs were dropped by listeners \
+             and {syns} for want of room for half-open ones (host-wide: whichever server it was). A client that is dropped \
+             tries again after a second: that is in the latencies. Raise the sysctl net.core.somaxconn{longest} and the \
+             server's own backlog, and let it accept faster."
+        )
+    })
+}
+
+/// One sentence for all phases: where commands are pipelined, a single pause is in several.
+fn delayed_acks(role: Role, rows: &[&PauseRow]) -> Option<String> {
+    let worst = rows.iter().max_by_key(|row| row.count)?;
+    let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;
+    let cluster = format!("{share:.0} % ({} of {}) took 38 to 45 ms and hardly any about as long", worst.count, worst.of);
+    Some(match role {
+        Role::Sink => format!(
+            "Messages as the sink read them: {cluster}, the signature of a delayed ACK. Who sent them, the server or the \
+             source, writes in pieces and waits for an ACK between them: it should set TCP_NODELAY, or write a message at \
+             once."
+        ),
+        Role::Source | Role::Relay => {
+            let phases = rows.iter().map(|row| row.phase.name()).collect::<Vec<_>>().join(", ");
+            format!(
+                "The server's replies ({phases}): {cluster}, the signature of a delayed ACK. The server writes a reply in \
+                 pieces and waits for an ACK between them: it should set TCP_NODELAY, or write each reply at once."
+            )
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::Phase;
+
+    fn around(change: impl FnOnce(&mut Surroundings)) -> Surroundings {
+        let mut around = Surroundings::default();
+        change(&mut around);
+        around
+    }
+
+    #[test]
+    fn steal_is_said_from_5_percent_on_and_unbelievable_from_25() {
+        for (share, is_said, is_limit) in
+            [(0.0, false, false), (0.049, false, false), (0.05, true, false), (0.249, true, false), (0.25, false, true)]
+        {
+            let around = around(|around| around.steal_share = Some(share));
+            assert_eq!(steal(&around, STEAL_SHARE..STEAL_LIMIT).is_some(), is_said, "{share}");
+            assert_eq!(steal(&around, STEAL_LIMIT..f64::INFINITY).is_some(), is_limit, "{share}");
+        }
+        assert_eq!(steal(&Surroundings::default(), 0.0..1.0), None, "unknown is not nought");
+    }
+
+    #[test]
+    fn other_processes_are_said_from_a_tenth_on() {
+        for (share, is_said) in [(None, false), (Some(0.099), false), (Some(0.1), true), (Some(1.0), true)] {
+            assert_eq!(others(&around(|around| around.other_busy_share = share)).is_some(), is_said, "{share:?}");
+        }
+    }
+
+    #[test]
+    fn one_drop_is_said_with_what_to_raise() {
+        assert_eq!(overflows(&Surroundings::default()), None);
+        let quiet = |around: &mut Surroundings| {
+            (around.listen_overflows, around.listen_drops, around.syn_drops) = (Some(0), Some(0), Some(0));
+            around.somaxconn = Some(128);
+        };
+        assert_eq!(overflows(&around(quiet)), None);
+        let one: [fn(&mut Surroundings); 3] =
+            [|s| s.listen_overflows = Some(1), |s| s.listen_drops = Some(1), |s| s.syn_drops = Some(1)];
+        for change in one {
+            let mut around = around(quiet);
+            change(&mut around);
+            let text = overflows(&around).unwrap();
+            assert!(text.contains("net.core.somaxconn (now 128)") && text.contains("host-wide"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_ran_out_is_named_with_what_to_set() {
+        let row = |resource, limit, needed| ExhaustedRow { party: "source".to_owned(), resource, count: 7, limit, needed };
+        for (row, words) in [
+            (row(Resource::Descriptors, Some(40), Some(164)), "7 times (EMFILE, it may have 40)|`ulimit -n 164`"),
+            (row(Resource::Descriptors, None, None), "(EMFILE)|under a higher `ulimit -n`"),
+            (row(Resource::HostDescriptors, None, None), "when the source needed one (ENFILE)|fs.file-max"),
+            (
+                row(Resource::Ports, Some(28_232), None),
+                "EADDRNOTAVAIL, 28232 for an address|--bind 127.0.0.2-127.0.0.50|--reuse|net.ipv4.ip_local_port_range",
+            ),
+        ] {
+            let text = exhausted(&row);
+            assert!(words.split('|').all(|word| text.contains(word)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_delayed_ack_is_named_with_its_side() {
+        let row = |phase, count| PauseRow { party: "x".to_owned(), phase, count, of: 1000 };
+        let (mail, reply) = (row(Phase::Mail, 20), row(Phase::Reply, 50));
+        let text = delayed_acks(Role::Source, &[&mail, &reply]).unwrap();
+        assert!(text.starts_with("The server's replies (mail, reply): 5 % (50 of 1000)"), "{text}");
+        assert!(text.contains("set TCP_NODELAY"), "{text}");
+        let text = delayed_acks(Role::Sink, &[&row(Phase::Body, 1000)]).unwrap();
+        assert!(text.contains("as the sink read them: 100 %") && text.contains("TCP_NODELAY"), "{text}");
+        assert_eq!(delayed_acks(Role::Source, &[]), None);
+    }
+}

@@ -1,0 +1,153 @@
+//! The signature of a delayed ACK: many times of about 40 ms where most are far shorter.
+//!
+//! A host holds an ACK back for 40 ms (Linux: TCP_DELACK_MIN) in the hope of sending it with data. A peer that writes
+//! a reply or a message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle,
+//! RFC 896), and so both wait for each other. Nothing else makes a narrow cluster just there.
+use crate::latencies::Latencies;
+use crate::record::PauseRow;
+use crate::stage::Phase;
+use std::ops::Range;
+use std::time::Duration;
+
+/// Below this a time is short: no delayed ACK is in it.
+const SHORT_MS: u64 = 10;
+/// Where delayed ACKs end: 40 ms, and what timers of a 250 Hz kernel add; a little less where the clock started late.
+const WITHIN_MS: Range<u64> = 38..45;
+/// As wide as that, before it and after it: what is as frequent there is a broad tail and no cluster.
+const BEFORE_MS: Range<u64> = 31..38;
+const AFTER_MS: Range<u64> = 45..52;
+/// The share of all times that must be in the cluster.
+const LEAST_SHARE: f64 = 0.01;
+/// Fewer than so many are chance.
+const LEAST_COUNT: u64 = 10;
+/// How many times as many there must be in the cluster as before it.
+const STEEPNESS: u64 = 3;
+
+/// Times of one kind, sorted by what a delayed ACK would make of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pauses {
+    all: u64,
+    short: u64,
+    before: u64,
+    within: u64,
+    after: u64,
+}
+
+impl Pauses {
+    /// Counts one time.
+    pub fn record(&mut self, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.all += 1;
+        self.short += u64::from(ms < SHORT_MS);
+        self.before += u64::from(BEFORE_MS.contains(&ms));
+        self.within += u64::from(WITHIN_MS.contains(&ms));
+        self.after += u64::from(AFTER_MS.contains(&ms));
+    }
+
+    /// The times of a distribution.
+    pub fn of(times: &Latencies) -> Self {
+        let between = |range: Range<u64>| {
+            times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
+        };
+        Self {
+            all: times.count(),
+            short: between(0..SHORT_MS),
+            before: between(BEFORE_MS),
+            within: between(WITHIN_MS),
+            after: between(AFTER_MS),
+        }
+    }
+
+    /// Adds what another counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.all += other.all;
+        self.short += other.short;
+        self.before += other.before;
+        self.within += other.within;
+        self.after += other.after;
+    }
+
+    /// The row of a record, if they bear the signature.
+    pub fn row(&self, party: &str, phase: Phase) -> Option<PauseRow> {
+        let Self { all, within, .. } = *self;
+        self.is_delayed_ack().then(|| PauseRow { party: party.to_owned(), phase, count: within, of: all })
+    }
+
+    /// More than 1 % in a cluster of its own, while the median is short, or all but the most of them are in it.
+    fn is_delayed_ack(&self) -> bool {
+        let Self { all, short, before, within, after } = *self;
+        let is_frequent = within >= LEAST_COUNT && within as f64 > all as f64 * LEAST_SHARE;
+        let is_distinct = within >= before * STEEPNESS && within >= after;
+        let stands_out = short * 2 > all || within * 2 > all;
+        is_frequent && is_distinct && stands_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(times: &[(u64, u64)]) -> Pauses {
+        let mut pauses = Pauses::default();
+        for (ms, count) in times {
+            (0..*count).for_each(|_| pauses.record(Duration::from_millis(*ms)));
+        }
+        pauses
+    }
+
+    /// Times as (milliseconds, how many), and whether they bear the signature.
+    const TABLE: &[(&[(u64, u64)], bool)] = &[
+        (&[], false),
+        (&[(1, 1000)], false),
+        // Just above 1 %, and just at it.
+        (&[(1, 989), (41, 11)], true),
+        (&[(1, 990), (41, 10)], false),
+        // A few are chance, whatever their share.
+        (&[(1, 50), (41, 9)], false),
+        (&[(1, 50), (41, 10)], true),
+        // The edges of the window.
+        (&[(1, 900), (37, 100)], false),
+        (&[(1, 900), (38, 100)], true),
+        (&[(1, 900), (44, 100)], true),
+        (&[(1, 900), (45, 100)], false),
+        // A median just below 10 ms, and just not.
+        (&[(9, 501), (41, 499)], true),
+        (&[(9, 500), (20, 400), (41, 100)], false),
+        // Every message waits: then the median itself is 41 ms.
+        (&[(41, 1000)], true),
+        (&[(20, 499), (41, 501)], true),
+        (&[(20, 500), (41, 500)], false),
+        // A tail that falls off through the window, and one that is flat in it.
+        (&[(1, 800), (33, 34), (41, 101), (48, 60)], false),
+        (&[(1, 800), (33, 33), (41, 100), (48, 60)], true),
+        (&[(1, 800), (41, 60), (48, 61)], false),
+    ];
+
+    #[test]
+    fn a_cluster_at_40_ms_is_told_from_all_else() {
+        for (times, expected) in TABLE {
+            assert_eq!(of(times).row("source", Phase::Reply).is_some(), *expected, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn a_distribution_gives_the_same_as_its_times() {
+        for (times, expected) in TABLE {
+            let mut latencies = Latencies::coarse();
+            for (ms, count) in *times {
+                // In the middle of its millisecond: the histogram has two digits.
+                (0..*count).for_each(|_| latencies.record(Duration::from_micros(ms * 1000 + 500)));
+            }
+            assert_eq!(Pauses::of(&latencies).row("source", Phase::Reply).is_some(), *expected, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn merging_is_counting_both() {
+        let mut merged = of(&[(1, 600), (33, 2), (41, 20), (48, 3)]);
+        merged.merge(&of(&[(2, 300), (41, 5)]));
+        assert_eq!(merged, of(&[(1, 600), (2, 300), (33, 2), (41, 25), (48, 3)]));
+        let row = merged.row("sink", Phase::Body).unwrap();
+        assert_eq!((row.count, row.of, row.party.as_str()), (25, 930, "sink"));
+    }
+}

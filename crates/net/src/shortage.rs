@@ -1,0 +1,52 @@
+//! What a process or its host may run out of while it connects and accepts, told from all other errors.
+use rustix::io::Errno;
+use std::io;
+
+/// What there is no more of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Descriptors of the process: EMFILE, `ulimit -n`.
+    Descriptors,
+    /// Descriptors of the host: ENFILE, `fs.file-max`.
+    HostDescriptors,
+    /// Local ports: EADDRNOTAVAIL where the kernel chooses the address, EADDRINUSE where the address is given and the
+    /// kernel chooses the port.
+    Ports,
+}
+
+impl Shortage {
+    /// What an error of making or accepting a connection says there is too little of. `from_own_address`: the
+    /// connection was bound to an address. One that is not this host's gives EADDRNOTAVAIL too, and is no shortage. Nor
+    /// is it one where a host has no address of that family at all: to be told from it by other connections that stood.
+    pub fn of(error: &io::Error, from_own_address: bool) -> Option<Self> {
+        match Errno::from_io_error(error)? {
+            Errno::MFILE => Some(Self::Descriptors),
+            Errno::NFILE => Some(Self::HostDescriptors),
+            Errno::ADDRNOTAVAIL if !from_own_address => Some(Self::Ports),
+            Errno::ADDRINUSE if from_own_address => Some(Self::Ports),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shortages_are_told_from_other_errors() {
+        for (errno, unbound, bound) in [
+            (Errno::MFILE, Some(Shortage::Descriptors), Some(Shortage::Descriptors)),
+            (Errno::NFILE, Some(Shortage::HostDescriptors), Some(Shortage::HostDescriptors)),
+            (Errno::ADDRNOTAVAIL, Some(Shortage::Ports), None),
+            (Errno::ADDRINUSE, None, Some(Shortage::Ports)),
+            (Errno::CONNREFUSED, None, None),
+            (Errno::CONNABORTED, None, None),
+            (Errno::NOBUFS, None, None),
+        ] {
+            let error = io::Error::from(errno);
+            assert_eq!((Shortage::of(&error, false), Shortage::of(&error, true)), (unbound, bound), "{errno:?}");
+        }
+        assert_eq!(Shortage::of(&io::Error::other("no number"), false), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! Connections that a proxy passes on: the PROXY header and XCLIENT, honest and not.
+use crate::party::{Sink, run};
+use crate::wire::Wire;
+use net::{Answer, Handler, Proxied, Running, Server};
+use smtp::proxy::{Header, render_v1, render_v2};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the server learned of a connection before its first command.
+#[derive(Debug, PartialEq, Eq)]
+enum Learned {
+    Header(Header),
+    Nothing(String),
+}
+
+struct Listener(Sender<Learned>);
+
+impl Handler for Listener {
+    fn proxied(&mut self, header: &Header) {
+        self.0.send(Learned::Header(*header)).unwrap();
+    }
+
+    fn not_proxied(&mut self, why: &std::io::Error) {
+        self.0.send(Learned::Nothing(why.to_string())).unwrap();
+    }
+
+    fn message(&mut self, _bytes: u64, _now: Duration) -> Answer {
+        Answer::Yes
+    }
+}
+
+fn server() -> (Running, Receiver<Learned>) {
+    let (tell, learned) = channel();
+    let make = move || {
+        let tell = tell.clone();
+        move |_peer| Listener(tell.clone())
+    };
+    (Server::new(make).proxied(Proxied::Yes).start(([127, 0, 0, 1], 0).into()).unwrap(), learned)
+}
+
+fn header() -> Header {
+    let source: SocketAddr = "192.0.2.7:4242".parse().unwrap();
+    Header::Proxied { source, destination: "198.51.100.1:25".parse().unwrap() }
+}
+
+#[test]
+fn a_header_is_taken_however_it_comes_and_the_session_goes_on_behind_it() {
+    for rendered in [render_v1(&header()).into_bytes(), render_v2(&header())] {
+        let (server, learned) = server();
+        let mut whole = Wire::connect(server.address());
+        whole.send([&rendered[..], b"EHLO client.example\r\n"].concat());
+        assert!(whole.reply().unwrap().starts_with("220 ") && whole.reply().unwrap().starts_with("250-"));
+        let mut dripping = Wire::connect(server.address());
+        for octet in &rendered {
+            dripping.send([*octet]);
+        }
+        assert!(dripping.reply().unwrap().starts_with("220 "));
+        assert!(dripping.say("EHLO client.example").starts_with("250-"));
+        for _ in 0..2 {
+            assert_eq!(learned.recv_timeout(PATIENCE), Ok(Learned::Header(header())));
+        }
+    }
+}
+
+#[test]
+fn what_is_no_header_is_not_answered() {
+    let lies: [&[u8]; 5] = [
+        b"EHLO client.example\r\n",
+        b"PROXY TCP4 192.0.2.7\r\n",
+        b"PROXY TCP4 999.0.2.7 198.51.100.1 1 25\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff",
+        &[0; 4000],
+    ];
+    for lie in lies {
+        let (server, learned) = server();
+        let mut wire = Wire::connect(server.address());
+        // The server may close while this is on its way.
+        let _ = wire.try_send(lie);
+        assert_eq!(wire.replies(), Vec::<String>::new(), "{lie:?}");
+        assert!(matches!(learned.recv_timeout(PATIENCE), Ok(Learned::Nothing(_))), "{lie:?}");
+    }
+}
+
+#[test]
+fn half_a_header_and_the_end_is_noticed() {
+    let (server, learned) = server();
+    let mut wire = Wire::connect(server.address());
+    wire.send(b"PROXY TCP4 192.0.2.7 198.");
+    drop(wire);
+    assert!(matches!(learned.recv_timeout(PATIENCE), Ok(Learned::Nothing(_))));
+}
+
+#[test]
+fn the_source_introduces_others_and_the_sink_believes_it() {
+    let table: [(&[&str], &[&str]); 3] = [
+        (&["--proxy"], &["--proxy", "v1"]),
+        (&["--proxy", "--tls", "implicit"], &["--proxy", "v2", "--tls", "implicit", "--tls-insecure"]),
+        (&["--xclient"], &["--xclient", "ADDR=192.0.2.7", "--xclient", "NAME=client.example", "--reuse"]),
+    ];
+    for (sink_words, source_words) in table {
+        let sink = Sink::start(sink_words);
+        let to = sink.address();
+        let base = ["source", "--to", &to, "--messages", "20", "--sessions", "3", "--live", "off"];
+        let ended = run(env!("CARGO_BIN_EXE_mailrun"), &[&base, source_words].concat());
+        assert_eq!(ended.code, Some(0), "{source_words:?}: {ended:?}");
+        assert_eq!(sink.took().messages, 20, "{source_words:?}");
+    }
+}
