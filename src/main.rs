@@ -16,6 +16,7 @@ mod reach;
 mod report;
 mod sink;
 mod source;
+mod surroundings;
 mod tls_mode;
 mod usage;
 

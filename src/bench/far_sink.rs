@@ -140,6 +140,9 @@ fn without_its_past(mut record: Record) -> Record {
         party.sys_s = None;
         party.write_bytes = None;
     }
+    // What it ran out of may have been another run's need; what it saw around it began before this one.
+    record.exhausted.clear();
+    record.surroundings = None;
     record
 }
 

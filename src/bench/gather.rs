@@ -2,13 +2,13 @@
 use super::directory::RunDirectory;
 use super::parties::Watched;
 use super::plan::BenchOptions;
-use crate::host;
+use crate::{host, surroundings, usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use journey::account::{self, Arrivals, Between, Books};
 use journey::fold::fold;
 use journey::ledger::Ledger;
-use journey::record::{FORMAT, LedgerRow, Record, Role};
+use journey::record::{FORMAT, LedgerRow, Record, Role, Surroundings};
 use journey::stage::Stage;
 use journey::trace::RunId;
 use std::fs::File;
@@ -55,6 +55,7 @@ pub(super) struct Finds {
     pub(super) between: Between,
     pub(super) ending: Ending,
     pub(super) watched: Vec<Watched>,
+    pub(super) around: Surroundings,
 }
 
 /// Reads what a party wrote into the run directory.
@@ -75,7 +76,7 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 
 /// The run's record.
 pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds) -> Record {
-    let Finds { run, source, arrivals, between, ending, watched } = finds;
+    let Finds { run, source, arrivals, between, ending, watched, around } = finds;
     let ledger = settle(&source, arrivals.as_ref());
     let folded = fold(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -91,6 +92,7 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
     for seen in watched {
         fill_costs(&mut record, &seen);
     }
+    record.surroundings = Some(seen_around(&record, between, around));
     record.verdict = account::conclude(&record, between);
     if ending == Ending::Interrupted {
         record.verdict.reasons.push("The run was interrupted before its end: it is shorter than asked for.".to_owned());
@@ -121,6 +123,16 @@ fn arrivals(sink: &SinkFinds) -> Arrivals<'_> {
         untimed: books.untimed.unwrap_or_default(),
         overflow: books.overflow.unwrap_or_default(),
     }
+}
+
+/// What others did on this host: known where all that took part is known, the bench among it. A server under test is not.
+fn seen_around(record: &Record, between: Between, mut around: Surroundings) -> Surroundings {
+    let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
+    if let Some(used_s) = used_s.filter(|_| between == Between::Nothing) {
+        let own = usage::own();
+        surroundings::leave_to_others(&mut around, used_s + own.user_s + own.sys_s);
+    }
+    around
 }
 
 /// What was seen from outside is complete to the party's end; its own figures stop when it wrote them.

@@ -19,6 +19,7 @@ mod rehearsal;
 
 use crate::interrupt::Asked;
 use crate::party;
+use crate::surroundings::Sight;
 use anyhow::{Context, Result};
 use course::Course;
 use directory::RunDirectory;
@@ -74,6 +75,7 @@ fn conduct(
     directory: &RunDirectory,
 ) -> Result<gather::Finds> {
     let run = party::fresh_run_id()?;
+    let sight = Sight::now();
     let mut course = Course::new(options)?;
     let target = match &options.target {
         Target::OwnSink => course.start_sink(parties::Order::sink(program, options, run, directory))?,
@@ -97,5 +99,6 @@ fn conduct(
         Asked::Nothing => gather::Ending::OfItself,
         _ => gather::Ending::Interrupted,
     };
-    Ok(gather::Finds { run, source, arrivals, between, ending, watched: course.finish() })
+    let watched = course.finish();
+    Ok(gather::Finds { run, source, arrivals, between, ending, watched, around: sight.until_now() })
 }

@@ -7,6 +7,7 @@
 //!
 //! What is said is decided once, in `headline` and the sections; `terminal` and `markdown` only lay it out.
 //! A record may be one party's own (a sink's or a source's), and then says less.
+mod disturbances;
 mod encryption;
 mod fates;
 mod headline;

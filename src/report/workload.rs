@@ -1,4 +1,5 @@
 //! What was offered, in words, and where it ran.
+use super::disturbances;
 use super::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use super::section::{Body, Section};
 use super::table::plain;
@@ -35,10 +36,13 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     let commit = record.commit.as_ref().map_or_else(String::new, |commit| format!(" (commit {commit})"));
     let mut facts = vec![
         ("host", plain(&machine.join(" · "))),
+    ];
+    facts.extend(disturbances::line(record).map(|line| ("meanwhile", line)));
+    facts.extend([
         ("mailrun", format!("{}{commit}", plain(&record.version))),
         ("command", plain(&quoted(&record.command))),
         ("run", format!("{} · started {}", plain(&record.run_id), plain(&record.started_at))),
-    ];
+    ]);
     if record.parties.iter().any(|party| party.role == Role::Source) {
         facts.push(("seed", record.workload.seed.to_string()));
     }

@@ -4,9 +4,10 @@ use super::control::{Armed, Control, Ruleset};
 use super::dump::{Draft, Dump, Envelope};
 use super::rules::Command;
 use super::welcome::Users;
+use journey::record::Resource;
 use journey::trace::recipient_number;
 use journey::{ClockId, Found, Mark, Phase, RunTally, SinkTally, Trace, TraceReader};
-use net::{Answer, Appetite, Handler, Handshake, LoginOutcome, Parting, Peer, Service, clock};
+use net::{Answer, Appetite, Handler, Handshake, LoginOutcome, Parting, Peer, Service, Shortage, clock};
 use smtp::command::{Hello, Mail};
 use smtp::login::Auth;
 use smtp::proxy::Header;
@@ -91,7 +92,17 @@ impl Service for Till {
         self.0.shared.first_connection.get_or_init(clock::now);
         let side = self.0.shared.dump.is_some().then(Box::default);
         let (reader, numbers) = (TraceReader::default(), Vec::new());
-        Inbox { books: Rc::clone(&self.0), client: peer.address, reader, numbers, side }
+        Inbox { books: Rc::clone(&self.0), client: peer.address, reader, numbers, began: None, side }
+    }
+
+    fn not_accepted(&self, why: &std::io::Error) {
+        let resource = match Shortage::of(why, false) {
+            Some(Shortage::Descriptors) => Resource::Descriptors,
+            Some(Shortage::HostDescriptors) => Resource::HostDescriptors,
+            // A client that has gone again is its own affair.
+            Some(Shortage::Ports) | None => return,
+        };
+        self.0.tally.borrow_mut().shortages.add(resource);
     }
 
     fn tick(&self, _now: Duration) {
@@ -109,6 +120,8 @@ pub(super) struct Inbox {
     reader: TraceReader,
     /// The recipients' numbers.
     numbers: Vec<u32>,
+    /// When the message might begin, where nothing that this end does on purpose holds it up.
+    began: Option<Duration>,
     /// What only sessions under rules, and those whose mail is kept, have.
     side: Option<Box<Side>>,
 }
@@ -185,6 +198,7 @@ impl Handler for Inbox {
         {
             side.corrupt = side.conduct.as_ref().is_some_and(|conduct| conduct.corrupts(&rules));
         }
+        self.began = (self.books.shared.control.version() == 0).then(clock::now);
         answer
     }
 
@@ -197,6 +211,9 @@ impl Handler for Inbox {
 
     fn message(&mut self, bytes: u64, now: Duration) -> Answer {
         let found = self.reader.finish();
+        if let Some(began) = self.began.take() {
+            self.books.time_body(&found, now.saturating_sub(began));
+        }
         if self.is_plain() {
             self.books.arrive(&found, &self.numbers, bytes, now, 1);
             return Answer::Yes;
@@ -509,6 +526,15 @@ impl Books {
         self.shared.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
             self.count(found, numbers, bytes, now);
+        }
+    }
+
+    /// How long a sender took over a message: whether ACKs held it up.
+    fn time_body(&self, found: &Found, took: Duration) {
+        let tally = &mut **self.tally.borrow_mut();
+        match found {
+            Found::Intact(trace) | Found::Corrupt(Some(trace)) => tally.runs.open(trace.run).bodies.record(took),
+            Found::Absent | Found::Corrupt(None) => tally.bodies.record(took),
         }
     }
 

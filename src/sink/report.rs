@@ -1,10 +1,12 @@
 //! What the sink knows, as a run record: of one run, or of all mail where none has traces.
-use super::SinkOptions;
 use super::control::{self, Control};
+use super::{SPARE_FILES, SinkOptions};
 use crate::live::Progress;
 use crate::party;
+use crate::surroundings::{self, Sight};
+use journey::doubts;
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
-use journey::{Latencies, RunId, RunTally, Series, SinkTally, Stage};
+use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ pub(super) struct View {
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
     series: Series,
+    sight: Sight,
 }
 
 impl View {
@@ -30,6 +33,7 @@ impl View {
             total: SinkTally::default(),
             started_at: jiff::Timestamp::now(),
             series: Series::new(now),
+            sight: Sight::now(),
         }
     }
 
@@ -70,12 +74,20 @@ impl View {
             Some(run) => {
                 let tally = self.total.runs.find(run).unwrap_or(&nothing);
                 record.stages = vec![tally.stage("sink", Stage::Created)];
+                record.pauses.extend(tally.bodies.row("sink", Phase::Body));
                 record.ledger = self.ledger(tally);
             }
-            None => record.stages = vec![self.untraced_stage()],
+            None => {
+                record.stages = vec![self.untraced_stage()];
+                record.pauses.extend(self.total.bodies.row("sink", Phase::Body));
+            }
         }
+        let needed = self.options.sessions as u64 + SPARE_FILES;
+        record.exhausted = self.total.shortages.rows("sink", |resource| surroundings::extent(resource, needed));
+        record.surroundings = Some(self.sight.until_now());
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.verdict.reasons = self.remarks(run);
+        record.verdict.reasons.extend(doubts::limits(&record).into_iter().chain(doubts::disturbances(&record)));
         record
     }
 

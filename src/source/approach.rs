@@ -124,6 +124,11 @@ impl Approach {
         })
     }
 
+    /// Whether connections come from addresses that were given.
+    pub(super) fn is_bound(&self) -> bool {
+        self.bind.is_some()
+    }
+
     /// The address that the next connection comes from; `None` leaves it to the kernel.
     pub(super) fn next_address(&self) -> Option<IpAddr> {
         let AddressRange { first, count } = self.bind?;

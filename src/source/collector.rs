@@ -4,6 +4,7 @@ use super::{Setting, report};
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};
+use crate::surroundings::Sight;
 use anyhow::{Result, bail};
 use journey::record::Record;
 use journey::{Latencies, RunId, SourceTally};
@@ -23,6 +24,7 @@ pub(super) struct Collector {
     began: Duration,
     total: SourceTally,
     chronicle: Chronicle,
+    sight: Sight,
     telling: Telling,
     /// Latencies since the last progress was told.
     recent: Latencies,
@@ -45,6 +47,7 @@ impl Collector {
             began: now,
             total: SourceTally::default(),
             chronicle: Chronicle::begin(now, "accepted", outputs.hlog.as_deref())?,
+            sight: Sight::now(),
             telling: Telling::new(outputs.live),
             recent: Latencies::default(),
             next_tick: now + TICK,
@@ -73,7 +76,7 @@ impl Collector {
             }
         }
         match self.setting.plan.hopeless() {
-            Some(why) => bail!("cannot reach {}: {why}. Is a server listening there?", self.setting.options.to),
+            Some(why) => bail!("cannot reach {}: {why}", self.setting.options.to),
             None => Ok(()),
         }
     }
@@ -83,7 +86,8 @@ impl Collector {
         let now = clock::now();
         self.tick()?;
         self.chronicle.finish(now)?;
-        let record = report::record(&self.setting, self.run, self.started_at, &self.total, &self.chronicle.series);
+        let (series, around) = (&self.chronicle.series, self.sight.until_now());
+        let record = report::record(&self.setting, self.run, self.started_at, &self.total, series, around);
         self.setting.options.outputs.keep(&record, &self.total.accepted_units)?;
         self.telling.event(&Event::Done);
         Ok(record)

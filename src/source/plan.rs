@@ -57,6 +57,11 @@ impl Plan {
         }
     }
 
+    /// Whether a connection has stood.
+    pub(super) fn is_reached(&self) -> bool {
+        self.reached.load(Ordering::Relaxed)
+    }
+
     /// A connection could not be made. If none ever was, the run is hopeless.
     pub(super) fn miss(&self, why: &str) {
         if !self.reached.load(Ordering::Relaxed) {

@@ -1,9 +1,9 @@
 //! What the source knows at the end, as a run record.
-use super::Setting;
+use super::{SPARE_FILES, Setting};
 use crate::live::Progress;
-use crate::party;
+use crate::{party, surroundings};
 use journey::account::{self, Between, Books};
-use journey::record::{Record, Role, WarmUp};
+use journey::record::{Record, Role, Surroundings, WarmUp};
 use journey::{RunId, Series, SourceTally, Stage};
 
 /// The record of this party.
@@ -13,6 +13,7 @@ pub(super) fn record(
     started_at: jiff::Timestamp,
     tally: &SourceTally,
     series: &Series,
+    around: Surroundings,
 ) -> Record {
     let options = &setting.options;
     let workload = options.workload(&setting.about);
@@ -31,6 +32,10 @@ pub(super) fn record(
         accepted: tally.warm_up.accepted,
     });
     record.errors = tally.errors.rows();
+    let needed = u64::from(options.sessions) + SPARE_FILES;
+    record.exhausted = tally.shortages.rows("source", |resource| surroundings::extent(resource, needed));
+    record.pauses = tally.pauses("source");
+    record.surroundings = Some(around);
     record.parties = vec![party::own_party(Role::Source, "source", options.workers, Vec::new())];
     record.ledger = account::settle(Books {
         recipients_created: tally.recipients_created,

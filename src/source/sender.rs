@@ -9,7 +9,7 @@ use journey::trace::WARM_UP;
 use journey::{Phase, Timed};
 use net::{Alarm, Caller, Ended, Handshake, Next, Outbox, clock};
 use smtp::Extensions;
-use smtp::client::{Client, Event, GaveUp, Outcome, Verb};
+use smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -208,6 +208,7 @@ impl Sender {
             }
             Ended::Lost(verb, error) => (*verb, format!("connection lost: {}", plain(error))),
             Ended::Timeout(verb) => (*verb, format!("no reply within {:?}", self.setting.options.timeout)),
+            Ended::Violated(_, injected @ Violation::Injected(_)) => (Some(Verb::StartTls), injected.to_string()),
             Ended::Violated(verb, violation) => (*verb, violation.to_string()),
             Ended::NotEncrypted(error) => (Some(Verb::StartTls), plain(error)),
         };

@@ -2,7 +2,8 @@
 use super::Setting;
 use super::sender::{Sender, plain};
 use super::worker::Recorder;
-use net::{Alarm, Conversation, Desk, Socket, clock};
+use journey::record::Resource;
+use net::{Alarm, Conversation, Desk, Shortage, Socket, clock};
 use smtp::client::Client;
 use std::future::poll_fn;
 use std::io;
@@ -36,7 +37,7 @@ pub(super) async fn run(setting: Arc<Setting>, recorder: Rc<Recorder>, desk: Des
                 sender.ended(&ended);
             }
             Err(error) => {
-                setting.plan.miss(&plain(&error));
+                missed(&setting, &recorder, &error, breath);
                 sender.not_connected(&plain(&error));
                 net::sleep(breath).await;
                 breath = (breath * 2).min(LONGEST_BREATH);
@@ -58,6 +59,28 @@ async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::R
     match alarm.limit(began + patience, connecting).await {
         Some(outcome) => outcome,
         None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {patience:?}"))),
+    }
+}
+
+/// No connection could be made. What the source itself lacks is counted as that, and another session may have it: only
+/// where the lack lasts, and for any other reason at once, a run is over of which no connection has stood.
+fn missed(setting: &Setting, recorder: &Recorder, error: &io::Error, breath: Duration) {
+    let text = plain(error);
+    let lacking = match Shortage::of(error, setting.approach.is_bound()) {
+        Some(Shortage::Descriptors) => Some(Resource::Descriptors),
+        Some(Shortage::HostDescriptors) => Some(Resource::HostDescriptors),
+        // Before a connection has stood it is the address that may be wrong.
+        Some(Shortage::Ports) => setting.plan.is_reached().then_some(Resource::Ports),
+        None => None,
+    };
+    match lacking {
+        None => setting.plan.miss(&format!("{text}. Is a server listening there?")),
+        Some(resource) => {
+            recorder.tally(|tally| tally.shortages.add(resource));
+            if breath >= LONGEST_BREATH {
+                setting.plan.miss(&format!("{text}. Raise `ulimit -n`, or use fewer --sessions."));
+            }
+        }
     }
 }
 

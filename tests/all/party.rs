@@ -71,6 +71,11 @@ impl Process {
         self.file("stdout")
     }
 
+    /// What it has written to its standard error so far.
+    pub(crate) fn complained(&self) -> String {
+        self.file("stderr")
+    }
+
     fn file(&self, name: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
     }
@@ -138,9 +143,13 @@ pub(crate) struct Took {
 
 impl Sink {
     pub(crate) fn start(words: &[&str]) -> Self {
+        Self::start_at("127.0.0.1:0", words)
+    }
+
+    pub(crate) fn start_at(listen: &str, words: &[&str]) -> Self {
         let place = tempfile::tempdir().unwrap();
         let json = place.path().join("sink.json");
-        let own = ["sink", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--live", "json", "--json"];
+        let own = ["sink", "--listen", listen, "--http", "127.0.0.1:0", "--live", "json", "--json"];
         let words = [own.as_slice(), &[json.to_str().unwrap()], words].concat();
         let process = Process::start_in(place, MAILRUN, &words);
         let listening: Value = wait_until("the sink to listen", || {

@@ -140,6 +140,11 @@ impl Postfix {
         self.listening[0].to_string()
     }
 
+    /// How often its log says that.
+    pub(crate) fn logged(&self, text: &str) -> u64 {
+        self.log().matches(text).count() as u64
+    }
+
     /// Has it try at once what it has put off.
     pub(crate) fn flush(&self) {
         self.command("flush");
@@ -149,6 +154,14 @@ impl Postfix {
     pub(crate) fn sent(&self) -> u64 {
         self.log().matches("status=sent").count() as u64
     }
+}
+
+/// The options of a port that insists on TLS: by STARTTLS, or (`wrapper`) before the greeting.
+pub(crate) fn tls_options(wrapper: bool, certificate: &str, key: &str) -> Vec<String> {
+    let begin = if wrapper { "smtpd_tls_wrappermode=yes" } else { "smtpd_tls_wrappermode=no" };
+    let files = [format!("smtpd_tls_cert_file={certificate}"), format!("smtpd_tls_key_file={key}")];
+    let words = ["smtpd_tls_security_level=encrypt", "smtpd_tls_loglevel=1", begin];
+    words.map(str::to_owned).into_iter().chain(files).collect()
 }
 
 impl Drop for Postfix {

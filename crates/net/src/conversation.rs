@@ -1,6 +1,7 @@
 //! Drives a client session for a caller that has many of them: write, read, tell. It decides nothing.
 use crate::clock;
 use crate::outbox::Outbox;
+use crate::session::no_handshake;
 use crate::stream::Stream;
 use crate::timers::Alarm;
 use crate::tls::Handshake;
@@ -161,7 +162,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         let handshake = match self.alarm.limit(latest, self.stream.connect_tls(setup)).await {
             Some(Ok(handshake)) => handshake,
             Some(Err(error)) => return Err(Ended::NotEncrypted(error)),
-            None => return Err(Ended::NotEncrypted(io::ErrorKind::TimedOut.into())),
+            None => return Err(Ended::NotEncrypted(no_handshake(self.patience))),
         };
         self.caller.encrypted(&handshake);
         let desk = self.desk.clone();

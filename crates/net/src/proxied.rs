@@ -9,7 +9,8 @@ use std::io;
 /// # Errors
 /// Those of the connection; `InvalidData` where it does not begin with a header.
 pub(crate) async fn take_header(socket: &Socket) -> io::Result<Header> {
-    let mut room = [0; LONGEST_V2_BYTES];
+    // On the heap: a session whose connections have no header is not to pay for it.
+    let mut room = vec![0; LONGEST_V2_BYTES];
     loop {
         let seen = poll_fn(|_| socket.poll_peek(&mut room)).await?;
         match parse(&room[..seen]) {

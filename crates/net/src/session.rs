@@ -136,7 +136,7 @@ impl<H: Handler> Session<H> {
         }
         let latest = clock::now() + self.patience;
         let outcome = self.alarm.limit(latest, self.stream.accept_tls(setup)).await;
-        match outcome.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
+        match outcome.unwrap_or_else(|| Err(no_handshake(self.patience))) {
             Ok(handshake) => {
                 self.server.tls_started(clock::now());
                 self.handler.encrypted(&handshake);
@@ -144,7 +144,8 @@ impl<H: Handler> Session<H> {
             }
             Err(error) => {
                 self.handler.not_encrypted(&error);
-                Err(error)
+                // The handler has heard why; it is not to count the same silence again when the session parts.
+                Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
     }
@@ -319,6 +320,11 @@ impl<H: Handler> Session<H> {
         self.flushed_by = None;
         Poll::Ready(Ok(()))
     }
+}
+
+/// A peer that did not go on with its handshake in time.
+pub(crate) fn no_handshake(patience: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {patience:?}"))
 }
 
 /// Asks the handler; the answer to an event that does not ask is not used.

@@ -46,7 +46,8 @@ impl Stream {
     }
 
     async fn begin(&mut self, tls: Tls) -> io::Result<Handshake> {
-        self.tls.insert(Box::new(tls)).shake_hands(&self.socket).await
+        // Boxed: what a handshake needs while it lasts is not to make every session larger.
+        Box::pin(self.tls.insert(Box::new(tls)).shake_hands(&self.socket)).await
     }
 
     /// Reads what has come; 0 is the peer's end. Without any, the task is polled again when some comes.

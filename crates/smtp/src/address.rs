@@ -190,20 +190,23 @@ fn is_domain(domain: &[u8]) -> bool {
         return !literal.is_empty()
             && literal.iter().all(|&byte| byte.is_ascii_graphic() && !b"[]\\<>\"".contains(&byte));
     }
-    let (mut label_bytes, mut before, mut seen) = (0, b'.', 0);
-    for &byte in domain {
+    let (mut label_at, mut seen) = (0, 0);
+    for (at, &byte) in domain.iter().enumerate() {
         let class = CLASSES[usize::from(byte)];
-        match byte {
-            b'.' if label_bytes == 0 || before == b'-' => return false,
-            b'.' => label_bytes = 0,
-            b'-' if label_bytes == 0 => return false,
-            _ if class & LABEL == 0 || label_bytes == LABEL_BYTES => return false,
-            _ => label_bytes += 1,
-        }
         seen |= class;
-        before = byte;
+        if class & LABEL == 0 {
+            if byte != b'.' || !is_label(&domain[label_at..at]) {
+                return false;
+            }
+            label_at = at + 1;
+        }
     }
-    label_bytes > 0 && before != b'-' && is_utf8(domain, seen)
+    is_label(&domain[label_at..]) && is_utf8(domain, seen)
+}
+
+/// Whether text that may stand in a label makes one.
+fn is_label(text: &[u8]) -> bool {
+    (1..=LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
 }
 
 /// Whether text whose octets had the classes `seen`, all together, is UTF-8.

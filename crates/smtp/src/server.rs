@@ -255,7 +255,7 @@ impl Server {
         out: &mut Vec<u8>,
     ) -> Option<Event<'s>> {
         if self.dialogue.login_has_news() {
-            return Some(self.dialogue.login_news());
+            return Some(self.dialogue.login_news(out));
         }
         let line = match self.lines.next(input, crate::sasl::EXCHANGE_LINE_BYTES) {
             Line::Partial => return None,
@@ -925,11 +925,19 @@ impl Dialogue {
     }
 
     /// What the exchange wants to know, or how it ended.
-    fn login_news(&mut self) -> Event<'_> {
-        let is_over = matches!(&self.state, State::Authenticate(login) if login.outcome().is_some());
-        if is_over {
+    fn login_news(&mut self, out: &mut Vec<u8>) -> Event<'_> {
+        let outcome = if let State::Authenticate(login) = &self.state { login.outcome() } else { None };
+        if let Some(outcome) = outcome {
             self.state = State::ExpectMail;
-            return if self.is_authenticated { Event::Authenticated } else { Event::NotAuthenticated };
+            if self.is_authenticated {
+                return Event::Authenticated;
+            }
+            // What the application refused is an error like those that the session itself refused: nobody may try
+            // passwords without end.
+            if outcome == Err(None) && !self.bears(Verdict::NotAuthenticated) {
+                self.give_up(out);
+            }
+            return Event::NotAuthenticated;
         }
         let State::Authenticate(login) = &self.state else { return Event::Answered };
         let Some(auth) = login.question() else { return Event::Answered };

@@ -1,0 +1,112 @@
+//! The rows of a table, and the order in which they are run: interleaved, so that a slow minute weighs on all.
+use super::contenders::{Receiver, Tool};
+
+/// How many messages a connection carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Connections {
+    /// One.
+    Each,
+    /// As many as come: `-d`.
+    Kept,
+}
+
+/// A row: who sends what to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) tool: Tool,
+    pub(super) receiver: Receiver,
+    pub(super) sessions: u32,
+    pub(super) connections: Connections,
+    pub(super) recipients: u32,
+}
+
+impl Case {
+    /// `smtp-source → mailrun sink, 100 sessions, -d`
+    pub(super) fn words(&self) -> String {
+        let sink = match self.receiver {
+            Receiver::SmtpSink => "smtp-sink",
+            Receiver::Mailrun => "mailrun sink",
+        };
+        let source = match self.tool {
+            Tool::Mailrun => "mailrun smtp-source",
+            tool => tool.name(),
+        };
+        let plural = |number: u32, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
+        let mut words = format!("{source} → {sink}, {}", plural(self.sessions, "session"));
+        if self.recipients > 1 {
+            words.push_str(&format!(", {}", plural(self.recipients, "recipient")));
+        }
+        if self.connections == Connections::Kept {
+            words.push_str(", -d");
+        }
+        words
+    }
+
+    /// The same work done by another tool.
+    pub(super) fn by(self, tool: Tool) -> Self {
+        Self { tool, ..self }
+    }
+}
+
+/// All rows, those that are to be compared next to each other.
+pub(super) fn cases(tools: &[Tool], receivers: &[Receiver], sessions: &[u32], recipients: &[u32]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &receiver in receivers {
+        for &sessions in sessions {
+            for &recipients in recipients {
+                for connections in [Connections::Each, Connections::Kept] {
+                    cases.extend(tools.iter().map(|&tool| Case {
+                        tool,
+                        receiver,
+                        sessions,
+                        connections,
+                        recipients,
+                    }));
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// The order of the runs, as numbers of cases: each round runs all, and in every other round those that are compared
+/// with each other come in the opposite order, so that none is always first.
+pub(super) fn order(cases: usize, compared: usize, rounds: u32) -> Vec<usize> {
+    let round = |number: u32| {
+        let groups = (0..cases).step_by(compared.max(1));
+        groups.flat_map(move |first| {
+            let group = first..(first + compared.max(1)).min(cases);
+            let turned: Vec<usize> = if number.is_multiple_of(2) { group.collect() } else { group.rev().collect() };
+            turned
+        })
+    };
+    (0..rounds).flat_map(round).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_combination_is_a_row_once() {
+        let cases = cases(&Tool::ALL, &Receiver::ALL, &[1, 100, 1000], &[1, 3]);
+        assert_eq!(cases.len(), 3 * 2 * 3 * 2 * 2);
+        assert!(cases.iter().enumerate().all(|(at, case)| !cases[..at].contains(case)));
+        assert_eq!(cases[1], cases[0].by(Tool::GoSmtpSource), "the compared stand next to each other");
+    }
+
+    #[test]
+    fn rounds_are_interleaved_and_turned() {
+        assert_eq!(order(4, 2, 1), [0, 1, 2, 3]);
+        assert_eq!(order(4, 2, 2), [0, 1, 2, 3, 1, 0, 3, 2]);
+        assert_eq!(order(0, 0, 3), []);
+    }
+
+    #[test]
+    fn a_row_is_said_in_words() {
+        let all = cases(&[Tool::Mailrun], &[Receiver::SmtpSink], &[1, 100], &[1, 3]);
+        let words: Vec<String> = all.iter().map(Case::words).collect();
+        assert_eq!(words[0], "mailrun smtp-source → smtp-sink, 1 session");
+        assert_eq!(words[7], "mailrun smtp-source → smtp-sink, 100 sessions, 3 recipients, -d");
+    }
+}

@@ -1,0 +1,202 @@
+//! Who is compared: the sources and sinks of the published tables, where they are found, and what they are told.
+use super::cases::{Case, Connections};
+use anyhow::{Context, Result};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program that sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tool {
+    /// Postfix's: what the others are held against.
+    SmtpSource,
+    GoSmtpSource,
+    /// This program, called `mailrun smtp-source`.
+    Mailrun,
+}
+
+impl Tool {
+    /// In the order of the table.
+    pub(super) const ALL: [Self; 3] = [Self::SmtpSource, Self::GoSmtpSource, Self::Mailrun];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::SmtpSource => "smtp-source",
+            Self::GoSmtpSource => "go-smtp-source",
+            Self::Mailrun => "mailrun",
+        }
+    }
+}
+
+/// A program that takes mail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiver {
+    /// Postfix's.
+    SmtpSink,
+    /// This program, called `mailrun sink`.
+    Mailrun,
+}
+
+impl Receiver {
+    pub(super) const ALL: [Self; 2] = [Self::SmtpSink, Self::Mailrun];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::SmtpSink => "smtp-sink",
+            Self::Mailrun => "mailrun",
+        }
+    }
+}
+
+/// Who is there, and where.
+#[derive(Clone, Debug)]
+pub(super) struct Field {
+    pub(super) tools: Vec<(Tool, PathBuf)>,
+    pub(super) receivers: Vec<(Receiver, PathBuf)>,
+    /// Those that this machine lacks.
+    pub(super) missing: Vec<&'static str>,
+}
+
+impl Field {
+    /// Looks for the peers; this program is always there.
+    pub(super) fn survey() -> Result<Self> {
+        let own = std::env::current_exe().context("cannot find mailrun's own program file")?;
+        let mut missing = Vec::new();
+        let mut search = |name: &'static str| {
+            let found = find(name, &own, &places(&own));
+            missing.extend(found.is_none().then_some(name));
+            found
+        };
+        let mut tools: Vec<(Tool, PathBuf)> = Vec::new();
+        for tool in [Tool::SmtpSource, Tool::GoSmtpSource] {
+            tools.extend(search(tool.name()).map(|path| (tool, path)));
+        }
+        let mut receivers: Vec<(Receiver, PathBuf)> = Vec::new();
+        receivers.extend(search(Receiver::SmtpSink.name()).map(|path| (Receiver::SmtpSink, path)));
+        tools.push((Tool::Mailrun, own.clone()));
+        receivers.push((Receiver::Mailrun, own));
+        Ok(Self { tools, receivers, missing })
+    }
+
+    pub(super) fn tool(&self, tool: Tool) -> Option<&Path> {
+        self.tools.iter().find(|(known, _)| *known == tool).map(|(_, path)| path.as_path())
+    }
+
+    pub(super) fn receiver(&self, receiver: Receiver) -> Option<&Path> {
+        self.receivers.iter().find(|(known, _)| *known == receiver).map(|(_, path)| path.as_path())
+    }
+}
+
+/// PATH; where Debian puts Postfix's test programs, which a plain user's PATH leaves out; and where the tests build
+/// peers of their own (`target/peers`, beside `target/release`).
+fn places(own: &Path) -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let beside = own.parent().and_then(Path::parent).map(|target| target.join("peers"));
+    let built = beside.into_iter().chain([PathBuf::from("target/peers")]);
+    let built = built.flat_map(|peers| [peers.join("bin"), peers]);
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .chain(built)
+        .filter_map(|place| std::path::absolute(place).ok())
+        .collect()
+}
+
+/// The first program of that name that is not this one under the older tool's name (`mailrun install-links`).
+fn find(name: &str, own: &Path, places: &[PathBuf]) -> Option<PathBuf> {
+    places.iter().map(|place| place.join(name)).find(|path| is_program(path) && !is_ours(path, own))
+}
+
+fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+fn is_ours(path: &Path, own: &Path) -> bool {
+    path.canonicalize().is_ok_and(|path| path == own || path.file_name() == own.file_name())
+}
+
+/// Whether every message is to be told from every other at the sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Marking {
+    /// As the published table was taken.
+    AsPublished,
+    /// go-smtp-source's messages all have one Message-Id: their number goes into the subject. The others number theirs.
+    EachItsOwn,
+}
+
+/// The command that makes a tool send a case's load.
+pub(super) fn command(program: &Path, case: &Case, messages: u64, marking: Marking, to: SocketAddr) -> Command {
+    let mut command = Command::new(program);
+    if case.tool == Tool::Mailrun {
+        command.arg("smtp-source");
+    }
+    let own: &[&str] = match (case.tool, marking) {
+        (Tool::GoSmtpSource, Marking::AsPublished) => &["-resolve-once"],
+        (Tool::GoSmtpSource, Marking::EachItsOwn) => &["-resolve-once", "-S", "message %d"],
+        // Without a name of its own it asks for the machine's, which it may not find to be one.
+        (Tool::SmtpSource | Tool::Mailrun, _) => &["-M", "smtp.example.com"],
+    };
+    command.args(own);
+    command.args(["-s", &case.sessions.to_string(), "-m", &messages.to_string()]);
+    if case.connections == Connections::Kept {
+        command.arg("-d");
+    }
+    if case.recipients > 1 {
+        command.args(["-r", &case.recipients.to_string()]);
+    }
+    command.args(["-f", "from@example.com", "-t", "to@example.com", &to.to_string()]);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn our_own_links_are_not_taken_for_the_original() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = |name: &str| {
+            let path = place.path().join(name);
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let (links, plain, real) = (directory("links"), directory("plain"), directory("real"));
+        let own = place.path().canonicalize().unwrap().join("mailrun");
+        for path in [&own, &real.join("smtp-source"), &plain.join("smtp-source")] {
+            fs::write(path, "").unwrap();
+        }
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        mode(&own, 0o755);
+        mode(&real.join("smtp-source"), 0o755);
+        mode(&plain.join("smtp-source"), 0o644);
+        symlink(&own, links.join("smtp-source")).unwrap();
+        let places = [links, plain, real.clone()];
+        assert_eq!(find("smtp-source", &own, &places), Some(real.join("smtp-source")));
+        assert_eq!(find("smtp-sink", &own, &places), None);
+    }
+
+    #[test]
+    fn each_tool_is_told_the_same() {
+        let case = |tool| Case {
+            tool,
+            receiver: Receiver::Mailrun,
+            sessions: 100,
+            connections: Connections::Kept,
+            recipients: 3,
+        };
+        let to = SocketAddr::from(([127, 0, 0, 1], 2525));
+        let words = |tool, marking| {
+            let command = command(Path::new("x"), &case(tool), 50, marking, to);
+            let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+            words.join(" ")
+        };
+        let load = "-s 100 -m 50 -d -r 3 -f from@example.com -t to@example.com 127.0.0.1:2525";
+        let go = words(Tool::GoSmtpSource, Marking::EachItsOwn);
+        assert_eq!(go, format!("-resolve-once -S message %d {load}"));
+        let theirs = words(Tool::SmtpSource, Marking::AsPublished);
+        assert_eq!(theirs, format!("-M smtp.example.com {load}"));
+        assert_eq!(words(Tool::Mailrun, Marking::AsPublished), format!("smtp-source {theirs}"));
+    }
+}

@@ -1,0 +1,133 @@
+//! Runs a table's cases in their order, each with a new sink and a limit of time, until all are done or Ctrl-C.
+use super::cases::{Case, cases, order};
+use super::contenders::{Field, Marking, Receiver, Tool, command};
+use super::deliveries::Deliveries;
+use super::sinks::{Counts, Keeping, Order, Sink};
+use super::timed::{Costs, Timed};
+use super::{Proof, TableOptions};
+use crate::bench::progress::Display;
+use crate::interrupt::{Asked, Interrupt};
+use crate::report::numbers::seconds;
+use anyhow::{Context, Result};
+use std::process::Stdio;
+use std::time::Instant;
+
+/// A run that came to its end.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) source: Costs,
+    pub(super) sink: Costs,
+    /// What the sink says it took; smtp-sink does not say.
+    pub(super) counts: Option<Counts>,
+    /// What it has kept, where it was to.
+    pub(super) deliveries: Option<Deliveries>,
+}
+
+/// What became of a run.
+#[derive(Clone, Debug)]
+pub(super) enum Run {
+    Done(Box<Measured>),
+    /// It could not run, failed or hung; why.
+    Failed(String),
+}
+
+/// A case and its runs, one for each round that was begun.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub(super) case: Case,
+    pub(super) runs: Vec<Run>,
+}
+
+/// All that was run.
+#[derive(Clone, Debug)]
+pub(super) struct Finds {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) missing: Vec<&'static str>,
+    pub(super) done: usize,
+    pub(super) planned: usize,
+}
+
+/// Runs all there is to run.
+pub(super) fn follow(options: &TableOptions) -> Result<Finds> {
+    let field = Field::survey()?;
+    let tools: Vec<Tool> = field.tools.iter().map(|(tool, _)| *tool).collect();
+    let receivers: Vec<Receiver> = field.receivers.iter().map(|(receiver, _)| *receiver).collect();
+    let cases = cases(&tools, &receivers, &options.sessions, &options.recipients);
+    let order = order(cases.len(), tools.len(), options.rounds);
+    let planned = order.len();
+    let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
+    let mut course = Course { options, field: &field, interrupt: Interrupt::watch()?, display: Display::on_stderr() };
+    let (began, mut done) = (Instant::now(), 0);
+    for number in order {
+        let lane = &mut lanes[number];
+        let line = line(done, planned, &lane.case, began);
+        let Some(run) = course.run(&lane.case, done * 1000 / planned, &line) else { break };
+        lane.runs.push(run);
+        done += 1;
+    }
+    course.display.clear();
+    Ok(Finds { lanes, missing: field.missing, done, planned })
+}
+
+/// `run 7 of 36: smtp-source → smtp-sink, 100 sessions · 12.00 s left`
+fn line(done: usize, planned: usize, case: &Case, began: Instant) -> String {
+    let line = format!("run {} of {planned}: {}", done + 1, case.words());
+    match done {
+        0 => line,
+        done => {
+            let each_s = began.elapsed().as_secs_f64() / done as f64;
+            format!("{line} · about {} left", seconds((each_s * (planned - done) as f64).ceil()))
+        }
+    }
+}
+
+struct Course<'o> {
+    options: &'o TableOptions,
+    field: &'o Field,
+    interrupt: Interrupt,
+    display: Display,
+}
+
+impl Course<'_> {
+    /// One run; `None` if the user wants no more of them.
+    fn run(&mut self, case: &Case, permille: usize, line: &str) -> Option<Run> {
+        if self.interrupt.asked() != Asked::Nothing {
+            return None;
+        }
+        match self.measure(case, permille, line) {
+            Ok(measured) => measured.map(|measured| Run::Done(Box::new(measured))),
+            Err(error) => Some(Run::Failed(format!("{error:#}"))),
+        }
+    }
+
+    fn measure(&mut self, case: &Case, permille: usize, line: &str) -> Result<Option<Measured>> {
+        let (keeping, marking) = match self.options.proof {
+            Proof::None => (Keeping::Nothing, Marking::AsPublished),
+            Proof::EveryDelivery => (Keeping::Dump, Marking::EachItsOwn),
+        };
+        let receiver = case.receiver;
+        let program = self.field.receiver(receiver).context("the sink is not there")?;
+        let faults = &self.options.sink_options;
+        let sink = Sink::start(Order { receiver, program, sessions: case.sessions, keeping, faults })?;
+        let program = self.field.tool(case.tool).context("the source is not there")?;
+        let mut command = command(program, case, self.options.messages, marking, sink.address());
+        command.stdout(Stdio::null());
+        let mut source = Timed::start(command)?;
+        while !source.ends()? {
+            self.display.show_line(permille as u64, || line.to_owned());
+            if self.interrupt.asked() != Asked::Nothing {
+                return Ok(None);
+            }
+            let limit = self.options.limit;
+            anyhow::ensure!(source.age() < limit, "it had not ended after {} and was killed", seconds(limit.as_secs_f64()));
+        }
+        let (status, costs) = source.reap()?;
+        if !status.success() {
+            let words = source.last_words();
+            anyhow::bail!("it ended with {status}: {}", words.as_deref().unwrap_or("it said nothing"));
+        }
+        let deliveries = (keeping == Keeping::Dump).then(|| sink.deliveries(self.options.messages)).transpose()?;
+        let (sink, counts) = sink.stop()?;
+        Ok(Some(Measured { source: costs, sink, counts, deliveries }))
+    }
+}

@@ -1,0 +1,219 @@
+//! What a sink has kept, message by message: how many, for how many recipients, and whether anything is there twice.
+//!
+//! A message is known by its Message-Id and its subject (`contenders::Marking`), a delivery by its message and its
+//! recipient. Deliveries are remembered as 64-bit hashes: among a million, two that only look alike are met once in
+//! 40 million checks, and then one is reported as a duplicate; none is ever overlooked.
+use serde::Deserialize;
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, BufRead, ErrorKind, Read};
+
+/// More of a line than that says nothing that is looked for.
+const LINE_BYTES: u64 = 64 * 1024;
+
+/// What was found in a dump.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Deliveries {
+    pub(super) messages: u64,
+    /// Recipients of them all.
+    pub(super) recipients: u64,
+    seen: HashSet<u64>,
+}
+
+impl Deliveries {
+    /// Deliveries that were there before.
+    pub(super) fn twice(&self) -> u64 {
+        self.recipients - self.seen.len() as u64
+    }
+
+    fn add(&mut self, message: &Message) {
+        self.messages += 1;
+        self.recipients += message.recipients.len() as u64;
+        for recipient in &message.recipients {
+            let mut hasher = DefaultHasher::new();
+            (&message.name, recipient).hash(&mut hasher);
+            self.seen.insert(hasher.finish());
+        }
+    }
+}
+
+/// A message as far as it is looked at.
+#[derive(Debug, Default)]
+struct Message {
+    /// Its Message-Id and its subject.
+    name: Vec<u8>,
+    recipients: Vec<Vec<u8>>,
+}
+
+impl Message {
+    /// Takes up a line of its header, if it is one that names it.
+    fn read_header(&mut self, line: &[u8]) {
+        if after(line, b"Message-Id:").or_else(|| after(line, b"Subject:")).is_some() {
+            self.name.extend_from_slice(line);
+            self.name.push(b'\n');
+        }
+    }
+}
+
+/// What follows a field's name, which is written in either case.
+fn after<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
+    let (start, rest) = line.split_at_checked(name.len())?;
+    start.eq_ignore_ascii_case(name).then_some(rest)
+}
+
+/// Reads what `smtp-sink -S SEPARATOR -D` wrote: the separator, a line for each thing that it knows of the envelope, and
+/// the message.
+pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Result<Deliveries> {
+    let (mut found, mut message, mut is_header) = (Deliveries::default(), None, false);
+    let mut line = Vec::new();
+    while read_line(&mut dump, &mut line)? {
+        if line == separator.as_bytes() {
+            message.replace(Message::default()).iter().for_each(|before| found.add(before));
+            is_header = true;
+        } else if let Some(message) = message.as_mut().filter(|_| is_header) {
+            match after(&line, b"X-Rcpt-Args:") {
+                Some(recipient) => message.recipients.push(recipient.to_vec()),
+                None => message.read_header(&line),
+            }
+            is_header = !line.is_empty();
+        }
+    }
+    message.iter().for_each(|last| found.add(last));
+    Ok(found)
+}
+
+/// The line before a message in `mailrun sink --dump-file`.
+#[derive(Debug, Deserialize)]
+struct Envelope {
+    bytes: u64,
+    recipients: Vec<String>,
+}
+
+/// Reads what `mailrun sink --dump-file` wrote. A message that is still being written is not there yet.
+pub(super) fn of_mailrun(mut dump: impl BufRead) -> io::Result<Deliveries> {
+    let mut found = Deliveries::default();
+    let mut line = Vec::new();
+    while read_line(&mut dump, &mut line)? {
+        let envelope: Envelope = match serde_json::from_slice(&line) {
+            Ok(envelope) => envelope,
+            Err(_) if dump.fill_buf()?.is_empty() => break,
+            Err(error) => return Err(io::Error::new(ErrorKind::InvalidData, error)),
+        };
+        let recipients = envelope.recipients.into_iter().map(String::into_bytes).collect();
+        let mut message = Message { name: Vec::new(), recipients };
+        let mut text = Read::by_ref(&mut dump).take(envelope.bytes);
+        while read_line(&mut text, &mut line)? && !line.is_empty() {
+            message.read_header(&line);
+        }
+        io::copy(&mut text, &mut io::sink())?;
+        // The line's end after the message is the last that is written of it.
+        if text.limit() > 0 || !read_line(&mut dump, &mut line)? {
+            break;
+        }
+        found.add(&message);
+    }
+    Ok(found)
+}
+
+/// Reads a line without its end, or the next piece of an endless one; false at the end.
+fn read_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<bool> {
+    line.clear();
+    let octets = text.take(LINE_BYTES).read_until(b'\n', line)?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+        line.pop_if(|last| *last == b'\r');
+    }
+    Ok(octets > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn smtp_sink_message(id: u32, recipients: &[&str]) -> String {
+        let recipients: String = recipients.iter().map(|one| format!("X-Rcpt-Args: <{one}>\n")).collect();
+        format!(
+            "MARK\nX-Client-Addr: 127.0.0.1\nX-Mail-Args: <a@b>\n{recipients}Received: from x\n\tby y\nFrom: <a@b>\n\
+             Message-Id: <{id}@x>\n\nLa de da\nMessage-Id: <0@x>\nX-Rcpt-Args: <no@b>\n\n"
+        )
+    }
+
+    fn mailrun_message(id: u32, recipients: &[&str]) -> String {
+        let text = format!("From: <a@b>\r\nMESSAGE-ID: <{id}@x>\r\n\r\nLa de da\r\n{{\"bytes\":3}}\r\n");
+        let envelope = serde_json::json!({ "bytes": text.len(), "client": "x", "recipients": recipients });
+        format!("{envelope}\n{text}\n")
+    }
+
+    fn told(found: io::Result<Deliveries>) -> [u64; 3] {
+        let found = found.unwrap();
+        [found.messages, found.recipients, found.twice()]
+    }
+
+    type Written = fn(u32, &[&str]) -> String;
+    type Reader = fn(&[u8]) -> io::Result<Deliveries>;
+    const KINDS: [(Written, Reader); 2] =
+        [(smtp_sink_message, |text| of_smtp_sink(text, "MARK")), (mailrun_message, |text| of_mailrun(text))];
+
+    #[test]
+    fn messages_and_recipients_are_counted_and_doubles_found() {
+        for (written, read) in KINDS {
+            let first = written(1, &["c@d", "e@f"]);
+            let table: [(String, [u64; 3]); 5] = [
+                (String::new(), [0, 0, 0]),
+                (first.clone(), [1, 2, 0]),
+                (first.clone() + &written(2, &["c@d", "e@f"]), [2, 4, 0]),
+                (first.clone() + &written(2, &["c@d"]) + &first, [3, 5, 2]),
+                (written(1, &["c@d", "c@d"]), [1, 2, 1]),
+            ];
+            for (text, expected) in table {
+                assert_eq!(told(read(text.as_bytes())), expected, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_still_being_written_is_not_there_yet() {
+        let (whole, next) = (mailrun_message(1, &["c@d"]), mailrun_message(2, &["c@d"]));
+        for cut in 0..next.len() {
+            let text = whole.clone() + &next[..cut];
+            assert_eq!(told(of_mailrun(text.as_bytes())), [1, 1, 0], "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_dump_is_an_error() {
+        assert!(of_mailrun(b"nonsense\nmore\n".as_slice()).is_err());
+        assert_eq!(told(of_smtp_sink(b"nonsense\n\n".as_slice(), "MARK")), [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_subject_tells_messages_of_one_id_apart() {
+        let text = |number: u32| smtp_sink_message(1, &["c@d"]).replace("From:", &format!("Subject: {number}\nFrom:"));
+        assert_eq!(told(of_smtp_sink((text(1) + &text(2)).as_bytes(), "MARK")), [2, 2, 0]);
+        assert_eq!(told(of_smtp_sink((text(1) + &text(1)).as_bytes(), "MARK")), [2, 2, 1]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_end_in_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..2000), id in any::<u32>()) {
+            for (written, read) in KINDS {
+                let text = [written(id, &["c@d"]).as_bytes(), &bytes].concat();
+                if let Ok(found) = read(&text) {
+                    prop_assert!(found.twice() <= found.recipients && found.messages >= 1);
+                }
+                let _ = read(&bytes);
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_counted(recipients in proptest::collection::vec(1_usize..5, 0..20)) {
+            let names = ["a@b", "c@d", "e@f", "g@h"];
+            for (written, read) in KINDS {
+                let text: String = recipients.iter().zip(1..).map(|(count, id)| written(id, &names[..*count])).collect();
+                let total = recipients.iter().sum::<usize>() as u64;
+                prop_assert_eq!(told(read(text.as_bytes())), [recipients.len() as u64, total, 0]);
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The published tables as scenarios: go-smtp-source's `bench.sh` and `bench_check.sh`, with whoever of its field is
+//! installed.
+//!
+//! ```text
+//! contenders ─→ cases ─→ course: for each run a new sink, a source, its costs ─→ sheet
+//!  (who is there)  (rows)           sinks    timed   deliveries (the check)       (the table)
+//! ```
+//!
+//! The table says what each source cost; the check proves that each message came to each of its recipients, once.
+mod cases;
+mod contenders;
+mod course;
+mod deliveries;
+mod proof;
+mod sheet;
+mod sinks;
+mod timed;
+
+use anyhow::Result;
+use std::time::Duration;
+
+/// What is looked for at the sink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proof {
+    /// Nothing: what a sink does for that is not what is measured.
+    None,
+    /// Every delivery, once.
+    EveryDelivery,
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct TableOptions {
+    /// Messages of a run.
+    pub(crate) messages: u64,
+    /// Runs of each row; figures are their medians.
+    pub(crate) rounds: u32,
+    /// Sessions, a group of rows each.
+    pub(crate) sessions: Vec<u32>,
+    /// Recipients of a message, likewise.
+    pub(crate) recipients: Vec<u32>,
+    pub(crate) proof: Proof,
+    /// The longest that a run may take.
+    pub(crate) limit: Duration,
+    /// More options for mailrun's sink, word by word.
+    pub(crate) sink_options: Vec<String>,
+}
+
+/// A table that is ready to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Sheet {
+    /// For a terminal of the width that was asked for.
+    pub(crate) text: String,
+    /// Whether all that was run ran well, and everything was proved that was to be.
+    pub(crate) is_good: bool,
+}
+
+/// Runs a table to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+///
+/// # Errors
+///
+/// If it could not run at all. A peer that fails or hangs is named in the table.
+pub(crate) fn run(options: &TableOptions, width: u16) -> Result<Sheet> {
+    let finds = course::follow(options)?;
+    Ok(match options.proof {
+        Proof::None => sheet::figures(&finds, options, width),
+        Proof::EveryDelivery => sheet::proofs(&finds, options, width),
+    })
+}

@@ -1,0 +1,224 @@
+//! The sinks of a table: a new one for each run on a free loopback port, with room for every session.
+use super::contenders::Receiver;
+use super::deliveries::{self, Deliveries};
+use super::timed::{Costs, LOOK_EVERY, Timed};
+use crate::live::{Event, Progress};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a sink has to listen, and to end when asked.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// When nothing has come into a dump for so long, nothing will: the source has ended and the sink is one hop away.
+const QUIET: Duration = Duration::from_secs(1);
+/// smtp-sink's own limit of 256 sessions is not what is to be measured.
+const LEAST_SESSIONS: u32 = 2000;
+/// The length of its queue; the kernel may allow less (net.core.somaxconn).
+const BACKLOG: &str = "4096";
+/// Whom smtp-sink becomes where it is started as root: it insists on becoming somebody.
+const NOBODY: &str = "nobody";
+/// smtp-sink cannot say which port it was given, so it is given one that was free a moment ago, and another if that is
+/// taken meanwhile.
+const TRIES: usize = 3;
+/// smtp-sink's dump has no separator that a message could not contain; nobody writes messages that contain this one.
+const SEPARATOR: &str = "== mailrun bench: the next message ==";
+
+/// Whether a sink keeps what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeping {
+    Nothing,
+    Dump,
+}
+
+/// What a sink is to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order<'a> {
+    pub(super) receiver: Receiver,
+    pub(super) program: &'a Path,
+    pub(super) sessions: u32,
+    pub(super) keeping: Keeping,
+    /// What mailrun's is to do wrong, word by word.
+    pub(super) faults: &'a [String],
+}
+
+/// What a sink says it took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) messages: u64,
+    pub(super) recipients: u64,
+}
+
+/// A sink that takes mail.
+#[derive(Debug)]
+pub(super) struct Sink {
+    receiver: Receiver,
+    process: Timed,
+    address: SocketAddr,
+    place: TempDir,
+}
+
+impl Sink {
+    /// Starts it and waits until it listens.
+    pub(super) fn start(order: Order<'_>) -> Result<Self> {
+        match order.receiver {
+            Receiver::Mailrun => Self::start_own(order),
+            Receiver::SmtpSink => {
+                let mut outcome = Self::start_smtp_sink(order);
+                for _ in 1..TRIES {
+                    if outcome.is_err() {
+                        outcome = Self::start_smtp_sink(order);
+                    }
+                }
+                outcome
+            }
+        }
+    }
+
+    /// Where it takes mail.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn start_own(order: Order<'_>) -> Result<Self> {
+        let place = directory()?;
+        let mut command = Command::new(order.program);
+        command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json"]).args(order.faults);
+        command.current_dir(place.path()).stdout(File::create(said(&place))?);
+        if order.keeping == Keeping::Dump {
+            command.arg("--dump-file").arg(dump(&place));
+        }
+        let mut process = Timed::start(command)?;
+        let address = wait("mailrun sink", &mut process, || {
+            let said = fs::read_to_string(said(&place)).unwrap_or_default();
+            said.lines().find_map(|line| match Event::from_line(line) {
+                Some(Event::Listening { smtp, .. }) => smtp.first()?.parse().ok(),
+                _ => None,
+            })
+        })?;
+        Ok(Self { receiver: order.receiver, process, address, place })
+    }
+
+    fn start_smtp_sink(order: Order<'_>) -> Result<Self> {
+        let place = directory()?;
+        let mut command = Command::new(order.program);
+        if rustix::process::geteuid().is_root() {
+            let user = nix::unistd::User::from_name(NOBODY).ok().flatten();
+            let user = user.with_context(|| format!("smtp-sink may not stay root, and there is no user {NOBODY}"))?;
+            chown(place.path(), Some(user.uid.as_raw()), None).context("cannot give a directory to smtp-sink")?;
+            command.args(["-u", NOBODY]);
+        }
+        if order.keeping == Keeping::Dump {
+            // Its names are templates of strftime(3), and relative to a directory they have no sign of those.
+            command.args(["-S", &format!("{SEPARATOR}\\n"), "-D", "dump"]);
+        }
+        let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        command.args(["-m", &order.sessions.saturating_mul(2).max(LEAST_SESSIONS).to_string()]);
+        command.args([&address.to_string(), BACKLOG]);
+        command.current_dir(place.path()).stdout(Stdio::null());
+        let mut process = Timed::start(command)?;
+        wait("smtp-sink", &mut process, || {
+            let mut stream = TcpStream::connect(address).ok()?;
+            stream.write_all(b"QUIT\r\n").ok()
+        })?;
+        Ok(Self { receiver: order.receiver, process, address, place })
+    }
+
+    /// What it has kept, once nothing more comes or `messages` are there.
+    pub(super) fn deliveries(&self, messages: u64) -> Result<Deliveries> {
+        let (mut length, mut quiet_since) = (0, Instant::now());
+        loop {
+            let kept = self.read_dump()?;
+            let now = fs::metadata(dump(&self.place)).map_or(0, |metadata| metadata.len());
+            if now != length {
+                (length, quiet_since) = (now, Instant::now());
+            }
+            if kept.messages >= messages || quiet_since.elapsed() >= QUIET {
+                return Ok(kept);
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    fn read_dump(&self) -> Result<Deliveries> {
+        let path = dump(&self.place);
+        let file = match File::open(&path) {
+            Ok(file) => std::io::BufReader::new(file),
+            // Made with the first message.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Deliveries::default()),
+            Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+        };
+        let kept = match self.receiver {
+            Receiver::SmtpSink => deliveries::of_smtp_sink(file, SEPARATOR),
+            Receiver::Mailrun => deliveries::of_mailrun(file),
+        };
+        kept.with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Stops it: what it came to, and what it says it took, if it says so.
+    pub(super) fn stop(mut self) -> Result<(Costs, Option<Counts>)> {
+        if self.process.ends()? {
+            let words = self.process.last_words();
+            bail!("the sink ended in the middle of the run: {}", words.as_deref().unwrap_or("it said nothing"));
+        }
+        let (_, costs) = self.process.stop(PATIENCE)?;
+        let said = fs::read_to_string(said(&self.place)).unwrap_or_default();
+        Ok((costs, last_counts(&said)))
+    }
+}
+
+fn directory() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("mailrun-table-").tempdir().context("cannot make a temporary directory")
+}
+
+fn said(place: &TempDir) -> PathBuf {
+    place.path().join("stdout")
+}
+
+fn dump(place: &TempDir) -> PathBuf {
+    place.path().join("dump")
+}
+
+/// Looks until there is something to see.
+fn wait<T>(name: &str, process: &mut Timed, mut look: impl FnMut() -> Option<T>) -> Result<T> {
+    loop {
+        let has_ended = process.ends()?;
+        if let Some(seen) = look().filter(|_| !has_ended) {
+            return Ok(seen);
+        }
+        if has_ended {
+            let words = process.last_words();
+            bail!("{name} ended before it listened: {}", words.as_deref().unwrap_or("it said nothing"));
+        }
+        ensure!(process.age() < PATIENCE, "{name} did not listen within {} s", PATIENCE.as_secs());
+    }
+}
+
+/// The counts of the last progress that was told: a sink tells once more when all is counted.
+fn last_counts(said: &str) -> Option<Counts> {
+    said.lines().rev().find_map(|line| match Event::from_line(line) {
+        Some(Event::Progress(Progress { delivered, recipients, .. })) => {
+            Some(Counts { messages: delivered, recipients })
+        }
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_counts() {
+        let said = "{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}\n\
+            {\"event\":\"progress\",\"delivered\":5,\"recipients\":15}\n\
+            {\"event\":\"progress\",\"delivered\":7,\"recipients\":21}\n{\"event\":\"done\"}\n";
+        assert_eq!(last_counts(said), Some(Counts { messages: 7, recipients: 21 }));
+        assert_eq!(last_counts("nonsense"), None);
+    }
+}

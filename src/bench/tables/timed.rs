@@ -1,0 +1,211 @@
+//! A child whose costs are told exactly: its processor time and peak memory as the kernel gives them to `wait4`, and the
+//! time from its start to its end.
+//!
+//! Peak memory needs two witnesses. `wait4` counts from before `exec`, when the child still was an image of this
+//! process, so it never tells of less than this process itself holds. Below that floor the peak is what
+//! `/proc/PID/status` said last, which is looked at as often as it is waited.
+use crate::usage;
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use wait4::Wait4;
+
+/// How often a child's memory, and whatever the waiting one has to look at, is looked at.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The end of what a child said on its standard error that is kept to explain a failure.
+const WORDS_BYTES: u64 = 4096;
+
+/// What a process came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Costs {
+    pub(super) user_s: f64,
+    pub(super) sys_s: f64,
+    /// From its start to its end.
+    pub(super) elapsed_s: f64,
+    pub(super) max_rss_bytes: Option<u64>,
+}
+
+impl Costs {
+    /// Processor time in all.
+    pub(super) fn cpu_s(&self) -> f64 {
+        self.user_s + self.sys_s
+    }
+}
+
+/// A child that runs in a process group of its own, so that Ctrl-C at the terminal does not reach it. Out of scope, it
+/// is killed.
+#[derive(Debug)]
+pub(super) struct Timed {
+    child: Child,
+    end: OwnedFd,
+    started_at: Instant,
+    /// What `wait4` says of memory means something above it.
+    floor_bytes: u64,
+    seen_bytes: Option<u64>,
+    stderr: File,
+    is_reaped: bool,
+}
+
+impl Timed {
+    /// Starts it. Its standard output goes where `command` says.
+    pub(super) fn start(mut command: Command) -> Result<Self> {
+        let stderr = tempfile::tempfile().context("cannot make a temporary file")?;
+        command.stdin(Stdio::null()).stderr(stderr.try_clone()?).process_group(0);
+        let program = command.get_program().to_string_lossy().into_owned();
+        let started_at = Instant::now();
+        let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
+        let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let end = end.context("cannot watch a process").inspect_err(|_| kill(&child))?;
+        let floor_bytes = usage::own().max_rss_bytes.unwrap_or_default();
+        let mut timed = Self { child, end, started_at, floor_bytes, seen_bytes: None, stderr, is_reaped: false };
+        timed.look();
+        Ok(timed)
+    }
+
+    /// Waits for its end, `LOOK_EVERY` at most.
+    pub(super) fn ends(&mut self) -> Result<bool> {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&timeout)) {
+            // A signal that the bench has its own way of hearing.
+            Ok(0) | Err(rustix::io::Errno::INTR) => {
+                self.look();
+                Ok(false)
+            }
+            Ok(_) => Ok(true),
+            Err(error) => Err(error).context("cannot wait for a process"),
+        }
+    }
+
+    /// How long ago it was started.
+    pub(super) fn age(&self) -> Duration {
+        self.started_at.elapsed()
+    }
+
+    /// Asks it to end, and kills it where it has not within `limit`; what it came to.
+    pub(super) fn stop(mut self, limit: Duration) -> Result<(ExitStatus, Costs)> {
+        // Not being waited for, its number is still its own.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let asked_at = Instant::now();
+        while !self.ends()? && asked_at.elapsed() < limit {}
+        kill(&self.child);
+        self.reap()
+    }
+
+    /// Waits for its end and tells what it came to.
+    pub(super) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
+        let result = self.child.wait4().context("cannot wait for a process");
+        let elapsed_s = self.started_at.elapsed().as_secs_f64();
+        // From here on its number may be another's.
+        self.is_reaped = true;
+        let ended = result?;
+        let peak_bytes = ended.rusage.maxrss;
+        Ok((
+            ended.status,
+            Costs {
+                user_s: ended.rusage.utime.as_secs_f64(),
+                sys_s: ended.rusage.stime.as_secs_f64(),
+                elapsed_s,
+                max_rss_bytes: if peak_bytes > self.floor_bytes { Some(peak_bytes) } else { self.seen_bytes },
+            },
+        ))
+    }
+
+    /// The last line that it wrote on its standard error.
+    pub(super) fn last_words(&mut self) -> Option<String> {
+        let length = self.stderr.metadata().ok()?.len();
+        self.stderr.seek(SeekFrom::Start(length.saturating_sub(WORDS_BYTES))).ok()?;
+        let mut said = Vec::new();
+        Read::by_ref(&mut self.stderr).take(WORDS_BYTES).read_to_end(&mut said).ok()?;
+        let said = String::from_utf8_lossy(&said);
+        said.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    }
+
+    fn look(&mut self) {
+        let seen = usage::of(self.child.id()).and_then(|usage| usage.max_rss_bytes);
+        self.seen_bytes = self.seen_bytes.max(seen);
+    }
+}
+
+/// Kills a child that was not waited for, and whatever it has started.
+fn kill(child: &Child) {
+    // It may have ended by itself.
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        if !self.is_reaped {
+            kill(&self.child);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Timed {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).stdout(Stdio::null());
+        Timed::start(command).unwrap()
+    }
+
+    fn wait(timed: &mut Timed) -> (ExitStatus, Costs) {
+        while !timed.ends().unwrap() {
+            assert!(timed.age() < Duration::from_secs(60));
+        }
+        timed.reap().unwrap()
+    }
+
+    #[test]
+    fn work_and_waiting_are_told_apart() {
+        let mut busy = shell("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done");
+        let (status, costs) = wait(&mut busy);
+        assert!(status.success() && costs.cpu_s() > 0.0 && costs.elapsed_s >= costs.cpu_s() * 0.9, "{costs:?}");
+        let mut idle = shell("sleep 0.2");
+        let (_, costs) = wait(&mut idle);
+        assert!(costs.elapsed_s >= 0.2 && costs.cpu_s() < 0.1, "{costs:?}");
+    }
+
+    #[test]
+    fn peak_memory_is_the_childs_own() {
+        // A shell holds less than this test's process, and a string of 64 MB more.
+        let (_, small) = wait(&mut shell("sleep 0.1"));
+        let small = small.max_rss_bytes.unwrap();
+        assert!((100_000..20 << 20).contains(&small), "{small}");
+        let (_, large) = wait(&mut shell("exec awk 'BEGIN { x = \"xxxxxxxx\"; while (length(x) < 67108864) x = x x }'"));
+        assert!(large.max_rss_bytes.unwrap() >= 64 << 20, "{large:?}");
+    }
+
+    #[test]
+    fn what_does_not_stop_is_killed() {
+        let timed = shell("trap '' TERM; while :; do sleep 0.01; done");
+        let (status, costs) = timed.stop(Duration::from_millis(100)).unwrap();
+        assert!(!status.success() && costs.elapsed_s < 30.0, "{status} {costs:?}");
+    }
+
+    #[test]
+    fn out_of_scope_it_is_gone() {
+        let timed = shell("sleep 600 & wait");
+        let pid = timed.child.id();
+        drop(timed);
+        assert!(usage::of(pid).is_none());
+    }
+
+    #[test]
+    fn its_last_words_are_kept() {
+        let mut timed = shell("echo one >&2; echo two >&2; echo >&2; exit 3");
+        let (status, _) = wait(&mut timed);
+        assert_eq!((status.code(), timed.last_words().as_deref()), (Some(3), Some("two")));
+        let mut timed = shell("exit 0");
+        wait(&mut timed);
+        assert_eq!(timed.last_words(), None);
+    }
+}

@@ -1,0 +1,90 @@
+//! A message on the wire: line feeds become line ends, leading dots are doubled (RFC 5321 §4.5.2), and the end of data.
+//! A carriage return that stands alone stays, as with the original.
+
+/// Where the text stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Begin,
+    BeginLine,
+    AfterReturn,
+    Data,
+}
+
+/// Appends `text` to `out`; where that leaves it.
+pub(super) fn encode(text: &[u8], mut place: Place, out: &mut Vec<u8>) -> Place {
+    out.reserve(text.len());
+    for &octet in text {
+        if place != Place::AfterReturn {
+            let is_beginning = matches!(place, Place::Begin | Place::BeginLine);
+            match octet {
+                b'.' if is_beginning => out.push(b'.'),
+                b'\n' => out.push(b'\r'),
+                _ => {}
+            }
+        }
+        place = match octet {
+            b'\n' => Place::BeginLine,
+            b'\r' if place != Place::AfterReturn => Place::AfterReturn,
+            _ => Place::Data,
+        };
+        out.push(octet);
+    }
+    place
+}
+
+/// Appends the end of the last line, where it has none, and the end of data.
+pub(super) fn end(place: Place, out: &mut Vec<u8>) {
+    out.extend_from_slice(match place {
+        Place::BeginLine => b".\r\n".as_slice(),
+        Place::AfterReturn => b"\n.\r\n",
+        Place::Begin | Place::Data => b"\r\n.\r\n",
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn wire(text: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let place = encode(text, Place::Begin, &mut out);
+        end(place, &mut out);
+        out
+    }
+
+    #[test]
+    fn a_table_of_texts() {
+        let rows: [(&[u8], &[u8]); 9] = [
+            (b"", b"\r\n.\r\n"),
+            (b"a", b"a\r\n.\r\n"),
+            (b"a\n", b"a\r\n.\r\n"),
+            (b"a\r\nb\r\n", b"a\r\nb\r\n.\r\n"),
+            (b".\n..a\n", b"..\r\n...a\r\n.\r\n"),
+            (b"a\r", b"a\r\n.\r\n"),
+            (b"a\r.b\n", b"a\r.b\r\n.\r\n"),
+            (b"a\r\r\n", b"a\r\r\r\n.\r\n"),
+            (b"\n\n", b"\r\n\r\n.\r\n"),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(wire(text), expected, "{:?}", String::from_utf8_lossy(text));
+        }
+    }
+
+    proptest! {
+        /// In pieces or whole, and nothing in it ends it early.
+        #[test]
+        fn the_end_is_at_the_end(text in "[.a\r\n]{0,30}", cut in 0usize..30) {
+            let text = text.as_bytes();
+            let all = wire(text);
+            let (front, back) = text.split_at(cut.min(text.len()));
+            let mut out = Vec::new();
+            let place = encode(front, Place::Begin, &mut out);
+            let place = encode(back, place, &mut out);
+            end(place, &mut out);
+            prop_assert_eq!(&out, &all);
+            let first = memchr::memmem::find(&all, b"\r\n.\r\n").map_or(0, |at| at + 5);
+            prop_assert_eq!(if all == b".\r\n" { 3 } else { first }, all.len());
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The pace of `-q`: so many recipients a second, and the recipients of one message at once.
+use std::cell::Cell;
+use std::time::Duration;
+
+/// A bucket that holds as many tokens as a message takes, and is full at the beginning: a message goes when it is full.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// What a message takes to be filled again; nothing without a limit.
+    interval: Duration,
+    full_at: Cell<Duration>,
+}
+
+impl Pace {
+    /// `rate` recipients a second, `recipients` to a message.
+    pub(super) fn new(rate: f64, recipients: i64) -> Self {
+        let seconds = if rate > 0.0 { recipients as f64 / rate } else { 0.0 };
+        // A rate so low that the time cannot be told is never.
+        let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        Self { interval, full_at: Cell::new(Duration::ZERO) }
+    }
+
+    /// Whether there is a limit.
+    pub(super) fn is_limited(&self) -> bool {
+        !self.interval.is_zero()
+    }
+
+    /// When the next message may go; it is counted as gone then.
+    pub(super) fn next(&self, now: Duration) -> Duration {
+        let due = self.full_at.get().max(now);
+        self.full_at.set(due.saturating_add(self.interval));
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(number: f64) -> Duration {
+        Duration::from_secs_f64(number)
+    }
+
+    #[test]
+    fn the_first_goes_at_once_and_each_after_the_time_of_its_recipients() {
+        let pace = Pace::new(10.0, 5);
+        let now = seconds(100.0);
+        let due: Vec<Duration> = (0..3).map(|_| pace.next(now)).collect();
+        assert_eq!(due, [now, seconds(100.5), seconds(101.0)]);
+        assert_eq!(pace.next(seconds(200.0)), seconds(200.0), "what was not used is not saved up");
+        assert_eq!(pace.next(seconds(200.1)), seconds(200.5));
+    }
+
+    #[test]
+    fn no_limit_is_none() {
+        for rate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            let pace = Pace::new(rate, 5);
+            assert!(!pace.is_limited(), "{rate}");
+            assert_eq!((pace.next(seconds(1.0)), pace.next(seconds(1.0))), (seconds(1.0), seconds(1.0)));
+        }
+        let slow = Pace::new(1e-300, 1);
+        assert_eq!((slow.next(seconds(1.0)), slow.next(seconds(1.0))), (seconds(1.0), Duration::MAX));
+    }
+}

@@ -1,0 +1,172 @@
+//! Replies as Go's net/textproto reads them: the first line's code counts, and the reply ends with the line that has
+//! the same code and no hyphen.
+use super::flags::quoted;
+
+/// The longest reply that is taken, all lines together. The original takes any, and grows with it.
+pub(super) const MOST_BYTES: usize = 64 * 1024;
+
+/// What came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard<'a> {
+    /// A reply: its code, and the texts of its lines with line feeds between them.
+    Reply(u16, &'a [u8]),
+    /// A line that is too short for one, or has neither blank nor hyphen behind its code.
+    Short(&'a [u8]),
+    /// A line whose code is none.
+    BadCode(&'a [u8]),
+    /// A reply above [`MOST_BYTES`].
+    Endless,
+}
+
+impl Heard<'_> {
+    /// What the original says of it where it is not what should have come.
+    pub(super) fn complaint(&self) -> String {
+        match self {
+            Self::Reply(code, text) => format!("{code:03} {}", String::from_utf8_lossy(text)),
+            Self::Short(line) => format!("short response: {}", quoted(line)),
+            Self::BadCode(line) => format!("invalid response code: {}", quoted(line)),
+            Self::Endless => "endless reply".to_owned(),
+        }
+    }
+}
+
+/// What a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Coded { code: u16, is_last: bool },
+    Short,
+    BadCode,
+}
+
+impl Line {
+    fn of(line: &[u8]) -> Self {
+        let is_last = match line.get(3) {
+            Some(b' ') => true,
+            Some(b'-') => false,
+            _ => return Self::Short,
+        };
+        if !line[..3].iter().all(u8::is_ascii_digit) || line[0] == b'0' {
+            return Self::BadCode;
+        }
+        let code = line[..3].iter().fold(0, |code, digit| code * 10 + u16::from(digit - b'0'));
+        Self::Coded { code, is_last }
+    }
+}
+
+/// Gathers a reply's lines over blocks.
+#[derive(Debug, Default)]
+pub(super) struct ReplyReader {
+    /// The beginning of a line.
+    partial: Vec<u8>,
+    /// The first line's code, once it has come.
+    code: Option<u16>,
+    text: Vec<u8>,
+    is_spent: bool,
+}
+
+impl ReplyReader {
+    /// Takes one whole reply off the front of `input`; `None` needs more bytes.
+    pub(super) fn next<'s>(&'s mut self, input: &mut &[u8]) -> Option<Heard<'s>> {
+        if std::mem::take(&mut self.is_spent) {
+            self.text.clear();
+            self.partial.clear();
+        }
+        while let Some(at) = memchr::memchr(b'\n', input) {
+            self.partial.extend_from_slice(&input[..at]);
+            *input = &input[at + 1..];
+            if self.partial.last() == Some(&b'\r') {
+                self.partial.pop();
+            }
+            if self.is_endless() {
+                return Some(Heard::Endless);
+            }
+            let line = Line::of(&self.partial);
+            match (self.code, line) {
+                (None, Line::Coded { code, .. }) => self.code = Some(code),
+                (None, bad) => {
+                    self.is_spent = true;
+                    let is_short = bad == Line::Short;
+                    return Some(if is_short { Heard::Short(&self.partial) } else { Heard::BadCode(&self.partial) });
+                }
+                (Some(_), _) => self.text.push(b'\n'),
+            }
+            if self.add(line) {
+                self.is_spent = true;
+                return self.code.take().map(|code| Heard::Reply(code, self.text.as_slice()));
+            }
+        }
+        self.partial.extend_from_slice(input);
+        *input = &[];
+        self.is_endless().then_some(Heard::Endless)
+    }
+
+    /// Adds the line that has come; true if it is the last.
+    fn add(&mut self, line: Line) -> bool {
+        let (from, is_last) = match line {
+            Line::Coded { code, is_last } if Some(code) == self.code => (4, is_last),
+            // A line in the midst that has another code, or none, is text.
+            _ => (0, false),
+        };
+        self.text.extend_from_slice(&self.partial[from..]);
+        self.partial.clear();
+        is_last
+    }
+
+    fn is_endless(&self) -> bool {
+        self.text.len() + self.partial.len() > MOST_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(wire: &str, piece: usize) -> Vec<String> {
+        let (mut reader, mut heard) = (ReplyReader::default(), Vec::new());
+        for block in wire.as_bytes().chunks(piece) {
+            let mut input = block;
+            while let Some(reply) = reader.next(&mut input) {
+                heard.push(reply.complaint());
+            }
+        }
+        heard
+    }
+
+    #[test]
+    fn a_table_of_replies() {
+        let rows: [(&str, &[&str]); 9] = [
+            ("250 ok\r\n", &["250 ok"]),
+            ("250 ok\n", &["250 ok"]),
+            ("250 \r\n", &["250 "]),
+            ("250-a\r\n250-b\r\n250 c\r\n", &["250 a\nb\nc"]),
+            ("550-a\r\nmore\r\n551 x\r\n550 c\r\n", &["550 a\nmore\n551 x\nc"]),
+            ("250\r\n250 ok\r\n", &["short response: \"250\"", "250 ok"]),
+            ("\r\n", &["short response: \"\""]),
+            ("abc d\r\n", &["invalid response code: \"abc d\""]),
+            ("099-x\r\n220 a\r\n", &["invalid response code: \"099-x\"", "220 a"]),
+        ];
+        for (wire, expected) in rows {
+            assert_eq!(read(wire, wire.len()), expected, "{wire:?}");
+            assert_eq!(read(wire, 1), expected, "{wire:?}");
+            assert_eq!(read(&format!("{wire}250"), wire.len()), expected, "what is behind it waits: {wire:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_reply_ends() {
+        for line in ["250-x\r\n", "x"] {
+            let mut reader = ReplyReader::default();
+            let wire = line.repeat(MOST_BYTES);
+            let mut input = wire.as_bytes();
+            assert_eq!(reader.next(&mut input), Some(Heard::Endless));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_cut_the_same_is_heard(wire in "[025 -a\r\n]{0,60}", piece in 1usize..9) {
+            prop_assert_eq!(read(&wire, piece), read(&wire, wire.len().max(1)));
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The subject: a printf format of one integer, as Go's fmt package reads it (`%d`, `%05d`, `%#x`, `%[1]*d` …).
+
+/// Widths and precisions above this are no numbers to Go.
+const MOST_WIDTH: i64 = 1_000_000;
+/// What Go appends where the format has not used the number: the subject ends before it.
+const UNUSED: &str = "%!(EXTRA";
+
+/// The subject of the message of that number.
+pub(super) fn subject(format: &str, number: i64) -> Vec<u8> {
+    let mut printer = Printer { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };
+    while printer.literal() {
+        let spec = printer.spec();
+        printer.verb(spec);
+    }
+    let mut out = printer.out;
+    if let Some(end) = memchr::memmem::find(&out, UNUSED.as_bytes()) {
+        out.truncate(end);
+    }
+    out
+}
+
+/// What stands between `%` and the verb.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spec {
+    is_sharp: bool,
+    has_zeros: bool,
+    has_plus: bool,
+    is_left: bool,
+    has_space: bool,
+    width: Option<usize>,
+    precision: Option<usize>,
+    /// An index named no argument, or stood in the wrong place.
+    is_misplaced: bool,
+}
+
+struct Printer<'f> {
+    rest: &'f [u8],
+    out: Vec<u8>,
+    number: i64,
+    /// The one argument is behind us.
+    is_used: bool,
+    /// An index chose the argument: nothing is said of those that are left.
+    is_reordered: bool,
+}
+
+impl<'f> Printer<'f> {
+    /// Copies up to the next `%` and passes over it; false at the end.
+    fn literal(&mut self) -> bool {
+        let Some(at) = memchr::memchr(b'%', self.rest) else {
+            self.out.extend_from_slice(self.rest);
+            self.rest = &[];
+            if !self.is_used && !self.is_reordered {
+                self.out.extend_from_slice(UNUSED.as_bytes());
+            }
+            return false;
+        };
+        self.out.extend_from_slice(&self.rest[..at]);
+        self.rest = &self.rest[at + 1..];
+        true
+    }
+
+    fn spec(&mut self) -> Spec {
+        let mut spec = self.flags();
+        let mut is_indexed = self.index(&mut spec);
+        if self.skip(b'*') {
+            let width = self.take_argument();
+            if width.is_none() {
+                self.out.extend_from_slice(b"%!(BADWIDTH)");
+            }
+            spec.is_left |= width.is_some_and(i64::is_negative);
+            spec.width = width.map(|width| width.unsigned_abs() as usize);
+            is_indexed = false;
+        } else {
+            spec.width = self.decimal();
+            spec.is_misplaced |= is_indexed && spec.width.is_some();
+        }
+        if self.skip(b'.') {
+            spec.is_misplaced |= is_indexed;
+            is_indexed = self.index(&mut spec);
+            if self.skip(b'*') {
+                spec.precision = self.take_argument().and_then(|precision| usize::try_from(precision).ok());
+                if spec.precision.is_none() {
+                    self.out.extend_from_slice(b"%!(BADPREC)");
+                }
+                is_indexed = false;
+            } else {
+                spec.precision = self.decimal().or(Some(0));
+            }
+        }
+        if !is_indexed {
+            self.index(&mut spec);
+        }
+        spec
+    }
+
+    fn flags(&mut self) -> Spec {
+        let mut spec = Spec::default();
+        while let Some((&flag, rest)) = self.rest.split_first() {
+            match flag {
+                b'#' => spec.is_sharp = true,
+                b'0' => spec.has_zeros = true,
+                b'+' => spec.has_plus = true,
+                b'-' => spec.is_left = true,
+                b' ' => spec.has_space = true,
+                _ => break,
+            }
+            self.rest = rest;
+        }
+        spec
+    }
+
+    fn skip(&mut self, octet: u8) -> bool {
+        let rest = self.rest.strip_prefix(&[octet]);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    /// The argument as a width.
+    fn take_argument(&mut self) -> Option<i64> {
+        let is_there = !std::mem::replace(&mut self.is_used, true);
+        Some(self.number).filter(|number| is_there && number.abs() <= MOST_WIDTH)
+    }
+
+    /// Digits, if there are any. A number that is too large ends the format.
+    fn decimal(&mut self) -> Option<usize> {
+        let (number, used) = decimal(self.rest);
+        self.rest = &self.rest[used..];
+        number
+    }
+
+    /// `[1]`: true where it was well-formed.
+    fn index(&mut self, spec: &mut Spec) -> bool {
+        if self.rest.first() != Some(&b'[') {
+            return false;
+        }
+        self.is_reordered = true;
+        let end = if self.rest.len() < 3 { None } else { memchr::memchr(b']', self.rest) };
+        let Some(end) = end else {
+            self.rest = &self.rest[1..];
+            spec.is_misplaced = true;
+            return false;
+        };
+        let inside = &self.rest[1..end];
+        self.rest = &self.rest[end + 1..];
+        match decimal(inside) {
+            (Some(number), used) if used == inside.len() => {
+                self.is_used &= number != 1;
+                spec.is_misplaced |= number != 1;
+                true
+            }
+            _ => {
+                spec.is_misplaced = true;
+                false
+            }
+        }
+    }
+
+    fn verb(&mut self, spec: Spec) {
+        let text = String::from_utf8_lossy(self.rest);
+        let Some(verb) = text.chars().next() else {
+            self.out.extend_from_slice(b"%!(NOVERB)");
+            return;
+        };
+        self.rest = &self.rest[verb.len_utf8()..];
+        let printed = match verb {
+            '%' => "%".to_owned(),
+            _ if spec.is_misplaced => format!("%!{verb}(BADINDEX)"),
+            _ if self.is_used => format!("%!{verb}(MISSING)"),
+            _ => {
+                self.is_used = true;
+                spec.print(verb, self.number)
+            }
+        };
+        self.out.extend_from_slice(printed.as_bytes());
+    }
+}
+
+/// The number at the front, and how much of the text it takes.
+fn decimal(text: &[u8]) -> (Option<usize>, usize) {
+    let mut number = 0;
+    for (at, digit) in text.iter().enumerate() {
+        if !digit.is_ascii_digit() {
+            return (Some(number).filter(|_| at > 0).map(|number: i64| number.unsigned_abs() as usize), at);
+        }
+        if number > MOST_WIDTH {
+            return (None, text.len());
+        }
+        number = number * 10 + i64::from(digit - b'0');
+    }
+    (Some(number).filter(|_| !text.is_empty()).map(|number| number.unsigned_abs() as usize), text.len())
+}
+
+impl Spec {
+    fn print(self, verb: char, number: i64) -> String {
+        match verb {
+            // `%+v` and `%#v` are other things than `%+d` and `%#d`.
+            'v' => Self { is_sharp: false, has_plus: false, ..self }.integer('d', number),
+            'd' | 'b' | 'o' | 'O' | 'x' | 'X' => self.integer(verb, number),
+            'c' => self.padded(character(number).to_string()),
+            'q' => self.padded(self.quoted(character(number))),
+            'U' => self.unicode(number),
+            'T' => self.padded("int".chars().take(self.precision.unwrap_or(usize::MAX)).collect()),
+            _ => format!("%!{verb}(int={})", self.integer('d', number)),
+        }
+    }
+
+    fn integer(self, verb: char, number: i64) -> String {
+        let size = number.unsigned_abs();
+        let sign = match number {
+            ..0 => "-",
+            _ if self.has_plus => "+",
+            _ if self.has_space => " ",
+            _ => "",
+        };
+        let least = match (self.precision, self.width) {
+            (Some(0), _) if number == 0 => return Self { has_zeros: false, ..self }.padded(String::new()),
+            (Some(precision), _) => precision,
+            (None, Some(width)) if self.has_zeros && !self.is_left => width.saturating_sub(sign.len()),
+            _ => 0,
+        };
+        let digits = match verb {
+            'b' => format!("{size:b}"),
+            'o' | 'O' => format!("{size:o}"),
+            'x' => format!("{size:x}"),
+            'X' => format!("{size:X}"),
+            _ => size.to_string(),
+        };
+        let zeros = "0".repeat(least.saturating_sub(digits.len()));
+        let prefix = match verb {
+            'b' if self.is_sharp => "0b",
+            'O' if self.is_sharp && !zeros.starts_with('0') => "0o0",
+            'O' => "0o",
+            'o' if self.is_sharp && zeros.is_empty() && !digits.starts_with('0') => "0",
+            'x' if self.is_sharp => "0x",
+            'X' if self.is_sharp => "0X",
+            _ => "",
+        };
+        Self { has_zeros: false, ..self }.padded(format!("{sign}{prefix}{zeros}{digits}"))
+    }
+
+    fn padded(self, text: String) -> String {
+        let padding = self.width.unwrap_or(0).saturating_sub(text.chars().count());
+        match (self.is_left, self.has_zeros) {
+            (true, _) => text + &" ".repeat(padding),
+            (false, true) => "0".repeat(padding) + &text,
+            (false, false) => " ".repeat(padding) + &text,
+        }
+    }
+
+    /// Between single quotes; with `+` in ASCII.
+    fn quoted(self, c: char) -> String {
+        let mut out = String::from('\'');
+        match u32::from(c) {
+            number @ 0x80..=0xffff if self.has_plus => out.push_str(&format!("\\u{number:04x}")),
+            number @ 0x10000.. if self.has_plus => out.push_str(&format!("\\U{number:08x}")),
+            _ => super::flags::quote(c, '\'', &mut out),
+        }
+        out + "'"
+    }
+
+    fn unicode(self, number: i64) -> String {
+        let digits = self.precision.unwrap_or(0).max(4);
+        let shown = character(number);
+        let is_shown = self.is_sharp && (shown.escape_debug().len() == 1 || "'\"\\".contains(shown));
+        let picture = if is_shown { format!(" '{shown}'") } else { String::new() };
+        Self { has_zeros: false, ..self }.padded(format!("U+{number:0digits$X}{picture}"))
+    }
+}
+
+fn character(number: i64) -> char {
+    u32::try_from(number).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn formats_as_go_prints_them() {
+        let rows = [
+            ("plain", 1, "plain"),
+            ("%d", 12, "12"),
+            ("no %d of all", 3, "no 3 of all"),
+            ("100%% %d", 1, "100% 1"),
+            ("100%%", 1, "100%"),
+            ("%5d|", 12, "   12|"),
+            ("%-5d|", 12, "12   |"),
+            ("%05d|", 12, "00012|"),
+            ("%+d", 7, "+7"),
+            ("% d", 7, " 7"),
+            ("%.4d", 7, "0007"),
+            ("%8.4d|", 7, "    0007|"),
+            ("%x %X", 255, "ff %!X(MISSING)"),
+            ("%#x", 255, "0xff"),
+            ("%#o", 8, "010"),
+            ("%O", 8, "0o10"),
+            ("%b", 5, "101"),
+            ("%c", 65, "A"),
+            ("%q", 65, "'A'"),
+            ("%q", 10, r"'\n'"),
+            ("%U", 65, "U+0041"),
+            ("%#U", 65, "U+0041 'A'"),
+            ("%v", 9, "9"),
+            ("%T", 9, "int"),
+            ("%s", 9, "%!s(int=9)"),
+            ("%f", 9, "%!f(int=9)"),
+            ("%z", 9, "%!z(int=9)"),
+            ("%é", 9, "%!é(int=9)"),
+            ("%", 9, "%!(NOVERB)"),
+            ("%d %d", 9, "9 %!d(MISSING)"),
+            ("%[1]d %[1]d", 9, "9 9"),
+            ("%[2]d", 9, "%!d(BADINDEX)"),
+            ("%[x]d", 9, "%!d(BADINDEX)"),
+            ("%[1]*d", 3, "%!d(MISSING)"),
+            ("%[1]*[1]d", 3, "  3"),
+            ("%*d", 3, "%!d(MISSING)"),
+            ("%*[1]d|", 3, "  3|"),
+        ];
+        for (format, number, expected) in rows {
+            assert_eq!(String::from_utf8(subject(format, number)).unwrap(), expected, "{format}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_format_is_printed(format in "[%a-zA-Z0-9 #+.*\\[\\]é-]{0,12}", number in 1i64..2000) {
+            let printed = String::from_utf8(subject(&format, number)).unwrap();
+            prop_assert!(!printed.contains(UNUSED));
+            if !format.contains('%') {
+                prop_assert_eq!(printed, format);
+            }
+        }
+    }
+}

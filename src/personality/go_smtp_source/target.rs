@@ -1,0 +1,236 @@
+//! Where mail goes: `host:port` as Go's net package splits it and looks it up.
+use super::message::reason;
+use crate::personality::smtp_source::address::{Public, port_in};
+use crate::reach;
+use std::fs;
+use std::future::poll_fn;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+/// Ports of names that a host may not know.
+const KNOWN: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
+
+/// A server as it was typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) host: String,
+    pub(super) port: String,
+    /// Where it was looked up before the first connection.
+    address: Option<IpAddr>,
+    allowed: Public,
+}
+
+impl Target {
+    /// Splits it.
+    ///
+    /// # Errors
+    /// In Go's words.
+    pub(super) fn parse(typed: &str, allowed: Public) -> Result<Self, String> {
+        let (host, port) = split(typed).map_err(|what| format!("address {typed}: {what}"))?;
+        Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })
+    }
+
+    /// `-resolve-once`: looks the host up, and takes the first address it has for all connections.
+    ///
+    /// # Errors
+    /// In Go's words.
+    pub(super) fn resolve(self) -> Result<Self, String> {
+        let first = if self.host.is_empty() { None } else { look_up(&self.host)?.first().copied() };
+        let address = Some(first.ok_or_else(|| format!("lookup {}: no such host", self.host))?);
+        Ok(Self { address, ..self })
+    }
+
+    /// The addresses to connect to, in the order to try them. A name is looked up for each connection anew.
+    ///
+    /// # Errors
+    /// In Go's words; a public address, unless that is allowed.
+    pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
+        let port = port_of(&self.port)?;
+        let found = match (self.address, self.host.parse()) {
+            (Some(address), _) | (None, Ok(address)) => vec![address],
+            (None, Err(_)) if self.host.is_empty() => {
+                vec![IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()]
+            }
+            (None, Err(_)) => look_up_aside(self.host.clone()).await?,
+        };
+        match found.iter().find(|address| self.allowed == Public::Refused && !reach::is_local(**address)) {
+            Some(public) => Err(format!(
+                "{public}: public address: load goes to loopback and private addresses only; if the server is yours, \
+                 set MAILRUN_ALLOW_PUBLIC=1"
+            )),
+            None => Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect()),
+        }
+    }
+
+    /// As it is named where it cannot be reached: the address, where the typed one is none.
+    pub(super) fn named(&self, address: SocketAddr) -> String {
+        if self.host.is_empty() { format!(":{}", address.port()) } else { address.to_string() }
+    }
+}
+
+/// Host and port, of which the port must be there, and a host with colons in brackets.
+fn split(typed: &str) -> Result<(&str, &str), &'static str> {
+    let Some((before, port)) = typed.rsplit_once(':') else { return Err("missing port in address") };
+    let host = match typed.strip_prefix('[') {
+        Some(bracketed) => {
+            let (host, rest) = bracketed.split_once(']').ok_or("missing ']' in address")?;
+            match rest.strip_prefix(':') {
+                Some(_) if host.len() + 2 == before.len() => host,
+                Some(_) => return Err("too many colons in address"),
+                None => return Err("missing port in address"),
+            }
+        }
+        None if before.contains(':') => return Err("too many colons in address"),
+        None => before,
+    };
+    if host.contains('[') || port.contains('[') {
+        return Err("unexpected '[' in address");
+    }
+    if host.contains(']') || port.contains(']') {
+        return Err("unexpected ']' in address");
+    }
+    Ok((host, port))
+}
+
+/// A number or the name of a service; nothing is port 0, as it is to Go.
+fn port_of(port: &str) -> Result<u16, String> {
+    let digits = port.strip_prefix(['+', '-']).unwrap_or(port);
+    if port.is_empty() {
+        return Ok(0);
+    }
+    if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return port.parse().map_err(|_| format!("address {port}: invalid port"));
+    }
+    let name = port.to_ascii_lowercase();
+    let listed = port_in(&fs::read_to_string("/etc/services").unwrap_or_default(), &name);
+    let known = KNOWN.iter().find(|(known, _)| *known == name).map(|(_, port)| *port);
+    listed.or(known).ok_or_else(|| format!("lookup tcp/{port}: unknown port"))
+}
+
+fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
+    let found = (host, 0).to_socket_addrs().map_err(|error| format!("lookup {host}: {}", why(&error)))?;
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for address in found.map(|address| address.ip()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    Ok(addresses)
+}
+
+/// Go's words for getaddrinfo(3)'s.
+fn why(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
+    match text {
+        "Name or service not known" | "No address associated with hostname" => "no such host".to_owned(),
+        _ => reason(&io::Error::other(text.to_owned())),
+    }
+}
+
+/// What a look-up on another thread comes to.
+#[derive(Default)]
+struct Inquiry {
+    answer: Option<Result<Vec<IpAddr>, String>>,
+    waker: Option<Waker>,
+}
+
+/// Looks a name up on a thread of its own: a name server that is slow holds up nobody else's session.
+async fn look_up_aside(host: String) -> Result<Vec<IpAddr>, String> {
+    let inquiry = Arc::new(Mutex::new(Inquiry::default()));
+    let asked = Arc::clone(&inquiry);
+    let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(move || {
+        let answer = look_up(&host);
+        let mut inquiry = asked.lock().unwrap_or_else(PoisonError::into_inner);
+        inquiry.answer = Some(answer);
+        if let Some(waker) = inquiry.waker.take() {
+            waker.wake();
+        }
+    });
+    started.map_err(|error| format!("lookup: {}", reason(&error)))?;
+    poll_fn(|cx| {
+        let mut inquiry = inquiry.lock().unwrap_or_else(PoisonError::into_inner);
+        match inquiry.answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                inquiry.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn addresses(typed: &str, allowed: Public) -> Result<Vec<SocketAddr>, String> {
+        let target = Target::parse(typed, allowed).unwrap();
+        net::worker::run(|_| async move { target.addresses().await }).unwrap()
+    }
+
+    #[test]
+    fn hosts_and_ports() {
+        let good = [
+            ("a:1", ("a", "1")),
+            (":1", ("", "1")),
+            ("a:", ("a", "")),
+            ("[::1]:1", ("::1", "1")),
+            ("[a]:b", ("a", "b")),
+        ];
+        for (typed, parts) in good {
+            assert_eq!(split(typed), Ok(parts), "{typed}");
+        }
+        let bad = [
+            ("", "missing port in address"),
+            ("a", "missing port in address"),
+            ("[::1]", "missing port in address"),
+            ("[a]b:1", "missing port in address"),
+            ("a:b:c", "too many colons in address"),
+            ("[a]:1:2", "too many colons in address"),
+            ("::1", "too many colons in address"),
+            ("[::1", "missing ']' in address"),
+            ("a[b:1", "unexpected '[' in address"),
+            ("a]b:1", "unexpected ']' in address"),
+        ];
+        for (typed, said) in bad {
+            assert_eq!(split(typed), Err(said), "{typed}");
+        }
+    }
+
+    #[test]
+    fn ports_by_number_and_name() {
+        assert_eq!((port_of(""), port_of("+25"), port_of("SMTP")), (Ok(0), Ok(25), Ok(25)));
+        assert_eq!(port_of("zz"), Err("lookup tcp/zz: unknown port".to_owned()));
+        assert_eq!(port_of("65536"), Err("address 65536: invalid port".to_owned()));
+        assert_eq!(port_of("-1"), Err("address -1: invalid port".to_owned()));
+    }
+
+    #[test]
+    fn where_a_target_is() {
+        let at = |addresses: &[&str]| Ok(addresses.iter().map(|address| address.parse().unwrap()).collect());
+        assert_eq!(addresses("127.0.0.1:1", Public::Refused), at(&["127.0.0.1:1"]));
+        assert_eq!(addresses("[::1]:1", Public::Refused), at(&["[::1]:1"]));
+        assert_eq!(addresses(":1", Public::Refused), at(&["127.0.0.1:1", "[::1]:1"]));
+        assert!(addresses("localhost:1", Public::Refused).unwrap().iter().all(|address| address.ip().is_loopback()));
+        assert!(addresses("8.8.8.8:25", Public::Refused).unwrap_err().contains("MAILRUN_ALLOW_PUBLIC=1"));
+        assert_eq!(addresses("8.8.8.8:25", Public::Allowed), at(&["8.8.8.8:25"]));
+        let once = Target::parse("localhost:1", Public::Refused).unwrap().resolve().unwrap();
+        assert!(once.address.unwrap().is_loopback());
+        let nobody = Target::parse(":1", Public::Refused).unwrap().resolve();
+        assert_eq!(nobody, Err("lookup : no such host".to_owned()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_is_split_or_refused(typed in "[a:\\[\\]1]{0,12}") {
+            if let Ok((host, port)) = split(&typed) {
+                prop_assert!(typed == format!("{host}:{port}") || typed == format!("[{host}]:{port}"));
+            }
+        }
+    }
+}

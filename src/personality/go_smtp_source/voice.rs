@@ -1,0 +1,38 @@
+//! What the program says on standard error, in the way of Go's log package: date, time, text.
+use jiff::Zoned;
+use jiff::tz::TimeZone;
+use std::io::{self, Write};
+
+/// What ends the program with status 1.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Fatal(pub(super) String);
+
+/// Says a line.
+pub(super) fn log(text: &str) {
+    let now = Zoned::now();
+    let now = if now.time_zone().is_unknown() { now.with_time_zone(TimeZone::UTC) } else { now };
+    let line = format!("{} {}", now.strftime("%Y/%m/%d %H:%M:%S"), printable(text));
+    say(line.trim_end_matches('\n'));
+}
+
+/// Says a line as it is.
+pub(super) fn say(text: &str) {
+    // Without a standard error there is nobody to tell.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// One `?` for each control character but the line feed, which the original's replies of several lines have.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_reply_steers_a_terminal() {
+        assert_eq!(printable("550 a\u{1b}[2J\r\nbé\u{9b}"), "550 a?[2J?\nbé?");
+    }
+}

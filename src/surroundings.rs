@@ -1,0 +1,234 @@
+//! What the host does besides while a run lasts, as `/proc` tells: processor time stolen and used by others, full listen
+//! queues, dropped SYNs, and how much there is of what can run out.
+//!
+//! Counters are looked at twice and the difference is the run's. What the kernel does not tell is unknown and no error.
+use journey::record::{Resource, Surroundings};
+use rustix::process::{Resource as Limit, getrlimit};
+use std::fs;
+
+/// With fewer ticks of processor time a share of them is chance: a tick is a hundredth of a second.
+const LEAST_TICKS: u64 = 100;
+
+/// One look at the host's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sight {
+    processors: Option<Ticks>,
+    queues: Queues,
+}
+
+/// Processor time since the host began, of all processors, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ticks {
+    /// Of processes, in user mode and in the kernel. Interrupts are left out: those of the loopback's packets are the
+    /// run's own, and no process's.
+    busy: u64,
+    stolen: u64,
+    all: u64,
+}
+
+/// What listeners could not take since the network namespace began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Queues {
+    listen_overflows: Option<u64>,
+    listen_drops: Option<u64>,
+    syn_drops: Option<u64>,
+}
+
+impl Sight {
+    /// Looks now.
+    pub(crate) fn now() -> Self {
+        let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self { processors: ticks(&text("/proc/stat")), queues: queues(&text("/proc/net/netstat")) }
+    }
+
+    /// What happened since this look.
+    pub(crate) fn until_now(&self) -> Surroundings {
+        Surroundings { somaxconn: number_in("/proc/sys/net/core/somaxconn"), ..self.until(&Self::now()) }
+    }
+
+    fn until(&self, later: &Self) -> Surroundings {
+        let time = self.processors.zip(later.processors).and_then(|(from, to)| from.until(to));
+        let share = |part: fn(&Ticks) -> u64| {
+            let time = time.filter(|time| time.all >= LEAST_TICKS)?;
+            Some(part(&time) as f64 / time.all as f64)
+        };
+        let (from, to) = (&self.queues, &later.queues);
+        // A counter that went back was begun anew: how much of it is the run's is unknown.
+        let counted = |part: fn(&Queues) -> Option<u64>| part(to)?.checked_sub(part(from)?);
+        Surroundings {
+            processor_s: time.map(|time| time.all as f64 / rustix::param::clock_ticks_per_second() as f64),
+            busy_share: share(|time| time.busy),
+            other_busy_share: None,
+            steal_share: share(|time| time.stolen),
+            listen_overflows: counted(|queues| queues.listen_overflows),
+            listen_drops: counted(|queues| queues.listen_drops),
+            syn_drops: counted(|queues| queues.syn_drops),
+            somaxconn: None,
+        }
+    }
+}
+
+impl Ticks {
+    fn until(self, later: Self) -> Option<Self> {
+        Some(Self {
+            busy: later.busy.checked_sub(self.busy)?,
+            stolen: later.stolen.checked_sub(self.stolen)?,
+            all: later.all.checked_sub(self.all)?,
+        })
+    }
+}
+
+/// Fills in what neither the parties nor the bench used of the processors' time, `theirs_s` being what they did.
+pub(crate) fn leave_to_others(around: &mut Surroundings, theirs_s: f64) {
+    let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };
+    around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
+}
+
+/// How much there is of what can run out, and how much had been enough for a party that needs `descriptors`.
+pub(crate) fn extent(resource: Resource, descriptors: u64) -> (Option<u64>, Option<u64>) {
+    match resource {
+        Resource::Descriptors => (getrlimit(Limit::Nofile).current, Some(descriptors)),
+        Resource::HostDescriptors => (number_in("/proc/sys/fs/file-max"), None),
+        Resource::Ports => {
+            let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+            (ports(&range), None)
+        }
+    }
+}
+
+fn number_in(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The first line of `/proc/stat`, proc(5): user nice system idle iowait irq softirq steal; guests are in user.
+fn ticks(stat: &str) -> Option<Ticks> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Option<Vec<u64>> = line.split_ascii_whitespace().take(8).map(|field| field.parse().ok()).collect();
+    let &[user, nice, system, idle, iowait, irq, softirq, stolen] = fields?.as_slice() else { return None };
+    let sum = |parts: &[u64]| parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(*part));
+    let busy = sum(&[user, nice, system])?;
+    Some(Ticks { busy, stolen, all: sum(&[busy, idle, iowait, irq, softirq, stolen])? })
+}
+
+/// `/proc/net/netstat`: a line of names and a line of values for each group.
+fn queues(netstat: &str) -> Queues {
+    let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
+    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let value = |wanted: &str| {
+        let named = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
+        named.into_iter().find(|(name, _)| *name == wanted).and_then(|(_, value)| value.parse().ok())
+    };
+    Queues {
+        listen_overflows: value("ListenOverflows"),
+        listen_drops: value("ListenDrops"),
+        syn_drops: value("TCPReqQFullDrop"),
+    }
+}
+
+/// How many ports `FIRST LAST` are.
+fn ports(range: &str) -> Option<u64> {
+    let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>().ok());
+    let (first, last) = (ends.next()??, ends.next()??);
+    Some(u64::from(last.checked_sub(first)?) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As a host with two processors wrote them, cut after what is read.
+    const STAT: &str = "cpu  888996 149060 470843 1781472 8963 0 171658 4260 0 0\n\
+                        cpu0 397289 64493 241820 939777 2225 0 90274 2107 0 0\nintr 22824410 0 0\n";
+    const NETSTAT: &str = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPHPHits TCPReqQFullDrop\n\
+                           TcpExt: 128 773 775 481416516 9\n\
+                           IpExt: InNoRoutes ListenDrops\nIpExt: 1 2\n";
+
+    #[test]
+    fn captured_text_is_read() {
+        let expected = Ticks { busy: 888_996 + 149_060 + 470_843, stolen: 4_260, all: 3_475_252 };
+        assert_eq!(ticks(STAT), Some(expected));
+        let expected = Queues { listen_overflows: Some(773), listen_drops: Some(775), syn_drops: Some(9) };
+        assert_eq!(queues(NETSTAT), expected);
+        assert_eq!(ports("32768\t60999\n"), Some(28_232));
+    }
+
+    #[test]
+    fn hostile_text_is_unknown() {
+        let most = u64::MAX;
+        for text in [
+            "",
+            "cpu",
+            "cpu \n",
+            "cpu  1 2 3 4 5 6 7",
+            "cpu  1 2 3 4 5 6 7 x",
+            "cpu  -1 2 3 4 5 6 7 8",
+            "cpu0 1 2 3 4 5 6 7 8",
+            &format!("cpu  {most} {most} 3 4 5 6 7 8"),
+            "cpu  99999999999999999999999 2 3 4 5 6 7 8",
+        ] {
+            assert_eq!(ticks(text), None, "{text}");
+        }
+        for text in [
+            "",
+            "TcpExt:",
+            "TcpExt: ListenDrops ListenOverflows",
+            "TcpExt: ListenDrops\nTcpExt:\n",
+            "TcpExt: ListenDrops\nTcpExt: x\n",
+            "TcpExt: ListenDrops ListenOverflows\nTcpExt: -1 18446744073709551616",
+            "IpExt: ListenDrops\nIpExt: 1\n",
+        ] {
+            assert_eq!(queues(text), Queues::default(), "{text}");
+        }
+        for text in ["", "1", "60999 32768", "a b", "1 65536", "-1 5"] {
+            assert_eq!(ports(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_difference_is_the_runs() {
+        let sight = |busy, stolen, all, drops| Sight {
+            processors: Some(Ticks { busy, stolen, all }),
+            queues: Queues { listen_drops: drops, listen_overflows: Some(7), syn_drops: None },
+        };
+        let around = sight(100, 10, 1000, Some(5)).until(&sight(150, 20, 1100, Some(8)));
+        assert_eq!((around.busy_share, around.steal_share), (Some(0.5), Some(0.1)));
+        assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
+        // 99 ticks are too few for a share; a counter that went back tells nothing.
+        let around = sight(100, 10, 1000, Some(5)).until(&sight(150, 20, 1099, Some(4)));
+        assert_eq!((around.busy_share, around.steal_share, around.listen_drops), (None, None, None));
+        assert_eq!(sight(2, 2, 2, None).until(&sight(1, 2, 3, None)).processor_s, None);
+        assert_eq!(Sight::default().until(&Sight::now()), Surroundings::default());
+    }
+
+    #[test]
+    fn what_the_parties_did_not_use_others_did() {
+        let other = |busy_share, processor_s, theirs_s| {
+            let mut around = Surroundings { busy_share, processor_s, ..Surroundings::default() };
+            leave_to_others(&mut around, theirs_s);
+            around.other_busy_share
+        };
+        assert_eq!(other(Some(0.75), Some(20.0), 10.0), Some(0.25));
+        assert_eq!(other(Some(0.5), Some(20.0), 12.0), Some(0.0), "ticks are coarse: less than nothing is nothing");
+        assert_eq!(other(None, Some(20.0), 1.0), None);
+        assert_eq!(other(Some(0.5), Some(0.0), 1.0), None);
+    }
+
+    #[test]
+    fn this_host_tells() {
+        let around = Sight::now().until_now();
+        assert!(around.somaxconn.is_some_and(|longest| longest > 0), "{around:?}");
+        assert!(extent(Resource::Descriptors, 9).0.is_some() && extent(Resource::Ports, 9).0.is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_unknown(text in "(TcpExt:|cpu |ListenDrops|[ -~\n]|[0-9]{1,25}){0,40}") {
+            let sight = Sight { processors: ticks(&text), queues: queues(&text) };
+            let around = sight.until(&sight);
+            prop_assert_eq!((around.busy_share, around.steal_share), (None, None));
+            prop_assert!(around.listen_drops.unwrap_or(0) == 0);
+            let _ = ports(&text);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! A run that something limited or spoiled says so, and what to change: descriptors, ports, listen queues, delayed ACKs.
+use crate::party::{Ended, LIMIT, Process, Sink, is_root, low_port, peer, run, skip, source, stage, wait_until};
+use crate::stand_in::{At, StandIn};
+use journey::record::{ExhaustedRow, Record, Resource};
+use journey::{Phase, Stage};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
+
+/// What a delayed ACK costs.
+const ACK_DELAY: Duration = Duration::from_millis(40);
+
+/// The reason that says that.
+fn reason<'a>(record: &'a Record, words: &str) -> &'a str {
+    let found = record.verdict.reasons.iter().find(|reason| reason.contains(words));
+    found.unwrap_or_else(|| panic!("{words:?} is in none of {:?}", record.verdict))
+}
+
+fn says(record: &Record, words: &str) -> bool {
+    record.verdict.reasons.iter().any(|reason| reason.contains(words))
+}
+
+#[test]
+fn replies_that_now_and_then_wait_for_an_ack_are_named() {
+    let told = AtomicU64::new(0);
+    let server = StandIn::start(move |moment| {
+        if moment.at == At::Message && told.fetch_add(1, Ordering::Relaxed).is_multiple_of(20) {
+            thread::sleep(ACK_DELAY + Duration::from_millis(1));
+        }
+        None
+    });
+    let record = source(&server.address(), &["--messages", "1200", "--sessions", "2", "--reuse"]).record;
+    let reason = reason(&record, "TCP_NODELAY");
+    assert!(reason.starts_with("The server's replies (reply): 5 % ("), "{reason}");
+    assert!(record.verdict.valid, "it is the server's doing and may be believed: {:?}", record.verdict);
+}
+
+#[test]
+fn replies_that_wait_for_something_else_are_not() {
+    let told = AtomicU64::new(0);
+    let server = StandIn::start(move |moment| {
+        let number = told.fetch_add(1, Ordering::Relaxed);
+        if moment.at == At::Message && number.is_multiple_of(4) {
+            thread::sleep(Duration::from_millis(5 + number * 7 % 25));
+        }
+        None
+    });
+    let record = source(&server.address(), &["--messages", "400", "--sessions", "2", "--reuse"]).record;
+    assert!(!says(&record, "TCP_NODELAY"), "{:?}", record.verdict);
+}
+
+/// A server that has not heard of TCP_NODELAY, and writes each reply in two pieces.
+fn halting_server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            // A client that goes away ends its thread.
+            thread::spawn(move || serve_haltingly(&stream));
+        }
+    });
+    address
+}
+
+fn serve_haltingly(mut stream: &TcpStream) -> std::io::Result<()> {
+    stream.write_all(b"220 halting\r\n")?;
+    let mut is_message = false;
+    for line in BufReader::new(stream).split(b'\n') {
+        let line = line?;
+        let code: &[u8] = match &line[..] {
+            b".\r" => b"250",
+            _ if is_message => continue,
+            line if line.starts_with(b"DATA") => b"354",
+            line if line.starts_with(b"QUIT") => b"221",
+            _ => b"250",
+        };
+        is_message = code == b"354";
+        stream.write_all(code)?;
+        stream.write_all(b" so it is\r\n")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_server_that_really_waits_for_acks_is_named() {
+    let words = ["--messages", "60", "--sessions", "3", "--reuse"];
+    let record = source(&halting_server().to_string(), &words).record;
+    let reply = record.phases.iter().find(|row| row.name == Phase::Reply).unwrap();
+    if reply.latency_ms.p50 < 30.0 {
+        return skip("delayed ACKs", "this kernel answers each segment at once");
+    }
+    let reason = reason(&record, "TCP_NODELAY");
+    assert!(reason.starts_with("The server's replies (") && reason.contains("reply"), "{reason}");
+}
+
+#[test]
+fn a_sender_that_waits_for_acks_is_named_by_the_sink() {
+    let sink = Sink::start(&[]);
+    let mut stream = TcpStream::connect(sink.smtp).unwrap();
+    let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
+    let mut expect = |code: &str| assert!(replies.next().unwrap().unwrap().starts_with(code));
+    expect("220");
+    stream.write_all(b"HELO client\r\n").unwrap();
+    expect("250");
+    let mut longest = Duration::ZERO;
+    for _ in 0..40 {
+        for (command, code) in [("MAIL FROM:<a@b>", "250"), ("RCPT TO:<c@d>", "250"), ("DATA", "354")] {
+            stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+            expect(code);
+        }
+        let began = Instant::now();
+        stream.write_all(b"Subject: in pieces\r\n").unwrap();
+        stream.write_all(b"\r\nand with Nagle's algorithm\r\n.\r\n").unwrap();
+        expect("250");
+        longest = longest.max(began.elapsed());
+    }
+    drop(stream);
+    let record = sink.stop();
+    if longest < Duration::from_millis(30) {
+        return skip("delayed ACKs", "this kernel answers each segment at once");
+    }
+    let reason = reason(&record, "TCP_NODELAY");
+    assert!(reason.starts_with("Messages as the sink read them: "), "{reason}");
+    assert_eq!(record.pauses.iter().map(|row| (row.phase, row.of)).collect::<Vec<_>>(), [(Phase::Body, 40)]);
+}
+
+/// Words that run a command with so few descriptors that it cannot raise: root may, unless that is taken from it.
+fn with_descriptors(number: u32, command: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    if is_root() {
+        words.extend([peer("setpriv")?, "--bounding-set=-sys_resource".to_owned()]);
+    }
+    let script = format!("ulimit -n {number} && exec {MAILRUN} {command}");
+    words.extend(["sh".to_owned(), "-c".to_owned(), script]);
+    Some(words)
+}
+
+fn start(words: &[String]) -> Process {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Process::start(words[0], &words[1..])
+}
+
+fn record_in(path: &Path, ended: &Ended) -> Record {
+    let text = fs::read_to_string(path).unwrap_or_else(|_| panic!("no record: {ended:?}"));
+    serde_json::from_str(&text).unwrap()
+}
+
+fn row(record: &Record, resource: Resource) -> &ExhaustedRow {
+    let row = record.exhausted.iter().find(|row| row.resource == resource);
+    row.unwrap_or_else(|| panic!("{:?} of {:?}: {:?}", record.exhausted, record.errors, record.verdict))
+}
+
+#[test]
+fn a_source_without_descriptors_says_how_many_it_needs() {
+    let (sink, place) = (Sink::start(&["--delay", "20ms"]), tempfile::tempdir().unwrap());
+    let json = place.path().join("source.json");
+    let command = format!("source --to {} --messages 300 --sessions 60 --json {}", sink.address(), json.display());
+    let Some(words) = with_descriptors(40, &command) else { return };
+    let ended = start(&words).finish();
+    let record = record_in(&json, &ended);
+    let row = row(&record, Resource::Descriptors);
+    assert!(row.count > 0 && (row.limit, row.needed) == (Some(40), Some(124)), "{row:?}");
+    let reason = reason(&record, "EMFILE");
+    assert!(reason.starts_with("The source ran out of file descriptors ") && reason.contains("`ulimit -n 124`"));
+    assert!(!record.verdict.valid && stage(&record, Stage::Accepted).count > 0, "{:?}", record.verdict);
+    assert!(ended.out.contains("source short of descriptors"), "{}", ended.out);
+}
+
+#[test]
+fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
+    let sink = Sink::start(&[]);
+    // Enough for the event loop, and for no connection.
+    for number in 8..40 {
+        let command = format!("source --to {} --messages 50 --sessions 50 --workers 1", sink.address());
+        let Some(words) = with_descriptors(number, &command) else { return };
+        let ended = start(&words).finish();
+        if ended.err.contains("cannot reach") {
+            assert!(ended.code == Some(2) && ended.err.contains("Raise `ulimit -n`"), "{ended:?}");
+            return;
+        }
+        assert!(number < 39, "it always ran, or never could: {ended:?}");
+    }
+}
+
+#[test]
+fn a_sink_without_descriptors_is_the_limit() {
+    let (place, port) = (tempfile::tempdir().unwrap(), low_port());
+    let (json, address) = (place.path().join("sink.json"), format!("127.0.0.1:{port}"));
+    let command = format!("sink --listen {address} --sessions 500 --json {}", json.display());
+    let Some(words) = with_descriptors(40, &command) else { return };
+    let sink = start(&words);
+    wait_until("the sink to listen", || TcpStream::connect(&address).ok());
+    let record = source(&address, &["--messages", "300", "--sessions", "60", "--duration", "4s"]).record;
+    assert!(stage(&record, Stage::Accepted).count > 0, "those that were accepted went on: {:?}", record.errors);
+    // Connections that nobody sends over hold what descriptors there are.
+    let _held: Vec<_> = (0..60).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    thread::sleep(Duration::from_millis(100));
+    sink.terminate();
+    let ended = sink.finish();
+    let record = record_in(&json, &ended);
+    let row = row(&record, Resource::Descriptors);
+    assert!(row.count > 0 && (row.limit, row.needed) == (Some(40), Some(564)), "{row:?}");
+    assert!(reason(&record, "EMFILE").contains("The sink ran out of file descriptors"));
+}
+
+/// The host's counter of full listen queues.
+fn listen_overflows() -> Option<u64> {
+    let text = fs::read_to_string("/proc/net/netstat").ok()?;
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let (_, value) = names.split(' ').zip(values.split(' ')).find(|(name, _)| *name == "ListenOverflows")?;
+    value.parse().ok()
+}
+
+#[test]
+fn a_full_listen_queue_is_named() {
+    let Some(before) = listen_overflows() else { return skip("ListenOverflows", "this kernel does not count them") };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Again, with room for two clients at most.
+    rustix::net::listen(&listener, 1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let gate = thread::spawn(move || {
+        let began = Instant::now();
+        while listen_overflows() == Some(before) && began.elapsed() < LIMIT {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let server = |stream: TcpStream| thread::spawn(move || serve_whole(&stream));
+        listener.incoming().take(12).map_while(Result::ok).for_each(|stream| drop(server(stream)));
+    });
+    let run = source(&address.to_string(), &["--messages", "12", "--sessions", "12"]);
+    gate.join().unwrap();
+    let around = run.record.surroundings.as_ref().unwrap();
+    assert!(around.listen_overflows.is_some_and(|count| count > 0), "{around:?}");
+    let reason = reason(&run.record, "net.core.somaxconn");
+    assert!(reason.contains("host-wide") && reason.contains("backlog"), "{reason}");
+    assert!(run.record.verdict.valid, "it may be another listener's: {:?}", run.record.verdict);
+    assert!(run.ended.out.contains("listen queue overflow"), "{}", run.ended.out);
+}
+
+fn serve_whole(mut stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.write_all(b"220 hurried\r\n")?;
+    let mut is_message = false;
+    for line in BufReader::new(stream).split(b'\n') {
+        let reply: &[u8] = match &line?[..] {
+            b".\r" => b"250 ok\r\n",
+            _ if is_message => continue,
+            line if line.starts_with(b"DATA") => b"354 go on\r\n",
+            line if line.starts_with(b"QUIT") => b"221 bye\r\n",
+            _ => b"250 ok\r\n",
+        };
+        is_message = reply.starts_with(b"354");
+        stream.write_all(reply)?;
+    }
+    Ok(())
+}
+
+/// Runs a bench in a network of its own, with so few ports.
+fn bench_with_ports(ports: &str, out: &Path, words: &str) -> Option<Ended> {
+    let unshare = peer("unshare")?;
+    let script = format!(
+        "ip link set lo up && echo '{ports}' > /proc/sys/net/ipv4/ip_local_port_range && echo begun && \
+         exec {MAILRUN} bench --out {} {words}",
+        out.display()
+    );
+    let ended = run(&unshare, &["--user", "--map-root-user", "--net", "sh", "-c", &script]);
+    if !ended.out.starts_with("begun") {
+        skip("a network namespace", ended.err.trim());
+        return None;
+    }
+    Some(ended)
+}
+
+#[test]
+fn ports_that_run_out_are_named() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("run");
+    let words = "--messages 400 --sessions 40 --delay 20ms";
+    let Some(ended) = bench_with_ports("20000 20019", &out, words) else { return };
+    let record = record_in(&out.join("run.json"), &ended);
+    let row = row(&record, Resource::Ports);
+    assert!(row.count > 0 && row.limit == Some(20) && row.party == "source", "{row:?}");
+    let reason = reason(&record, "EADDRNOTAVAIL");
+    assert!(["--bind 127.0.0.2-127.0.0.50", "--reuse", "net.ipv4.ip_local_port_range"].iter().all(|w| reason.contains(w)));
+    assert!(!record.verdict.valid && record.verdict.closed, "{:?}", record.verdict);
+}
+
+#[test]
+fn a_bench_tells_what_the_host_did_meanwhile() {
+    let run = crate::party::bench(&["--duration", "2s", "--sessions", "4", "--reuse"]);
+    let around = run.record_of(0).surroundings.unwrap();
+    let shares = [around.busy_share, around.other_busy_share, around.steal_share].map(Option::unwrap);
+    assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{around:?}");
+    assert!(around.processor_s.unwrap() >= 2.0 && around.busy_share.unwrap() > 0.0, "{around:?}");
+    assert!(around.other_busy_share <= around.busy_share, "{around:?}");
+    assert!(run.file("report.md").contains("other processes "), "the report has the line");
+}

@@ -1,0 +1,437 @@
+//! Source and sink as processes over TLS, AUTH and LMTP: the records of both agree, what is refused is counted and
+//! named, and no password is written anywhere.
+use crate::party::{Sink, SourceRun, accepted, errors, run, skip, source, took};
+use journey::Phase;
+use journey::record::Record;
+use net::Certificate;
+use std::fs;
+use std::net::TcpListener;
+use tempfile::TempDir;
+
+/// When TLS begins.
+pub(crate) const MODES: [&str; 2] = ["starttls", "implicit"];
+
+/// Who may log in.
+pub(crate) const USER: &str = "ann";
+pub(crate) const PASSWORD: &str = "s3cr3t-h0rse";
+const WRONG: &str = "wr0ng-battery";
+/// Either of them, also as it goes over the wire: in base64, alone, behind `\0ann\0`, and in XOAUTH2's words.
+const SECRETS: [&str; 8] = [
+    PASSWORD,
+    "czNjcjN0LWgwcnNl",
+    "AGFubgBzM2NyM3QtaDByc2U=",
+    "dXNlcj1hbm4BYXV0aD1CZWFyZXIgczNjcjN0LWgwcnNlAQE=",
+    WRONG,
+    "d3IwbmctYmF0dGVyeQ==",
+    "AGFubgB3cjBuZy1iYXR0ZXJ5",
+    "dXNlcj1hbm4BYXV0aD1CZWFyZXIgd3IwbmctYmF0dGVyeQEB",
+];
+
+/// Files that options name.
+pub(crate) struct Files(TempDir);
+
+impl Files {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    pub(crate) fn keep(&self, name: &str, text: &str) -> String {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// A certificate for those names, and its key.
+    pub(crate) fn certificate(&self, name: &str, names: &[&str]) -> [String; 2] {
+        let made = Certificate::self_signed(names).unwrap();
+        [self.keep(&format!("{name}.pem"), &made.to_pem()), self.keep(&format!("{name}.key"), &made.key_to_pem())]
+    }
+
+    /// The sink's users: one.
+    pub(crate) fn users(&self) -> String {
+        self.keep("users", &format!("# who may\n{USER}:{PASSWORD}\n"))
+    }
+}
+
+/// A sink under TLS, and the certificate that it shows.
+pub(crate) struct Secured {
+    pub(crate) sink: Sink,
+    pub(crate) ca: String,
+    pub(crate) files: Files,
+}
+
+impl Secured {
+    pub(crate) fn start(mode: &str, words: &[&str]) -> Self {
+        Self::start_with(Files::new(), mode, words)
+    }
+
+    pub(crate) fn start_with(files: Files, mode: &str, words: &[&str]) -> Self {
+        let ca = files.path("ca.pem");
+        let sink = Sink::start(&[&["--tls", mode, "--tls-cert-to", &ca], words].concat());
+        Self { sink, ca, files }
+    }
+
+    /// Runs our source against it.
+    fn hears(&self, words: &[&str]) -> SourceRun {
+        source(&self.sink.address(), words)
+    }
+}
+
+/// Handshakes as a record has them: version, cipher suite, how many, how many resumed.
+fn handshakes(record: &Record) -> Vec<(&str, &str, u64, u64)> {
+    record.tls.iter().map(|row| (&*row.version, &*row.cipher, row.handshakes, row.resumed)).collect()
+}
+
+/// All handshakes of a record.
+pub(crate) fn handshakes_in_all(record: &Record) -> u64 {
+    record.tls.iter().map(|row| row.handshakes).sum()
+}
+
+/// How often a phase was timed.
+fn timed(record: &Record, phase: Phase) -> u64 {
+    record.phases.iter().find(|row| row.name == phase).map_or(0, |row| row.count)
+}
+
+/// The words of the first error of that phase.
+fn said(record: &Record, phase: Phase) -> &str {
+    record.errors.iter().find(|row| row.phase == phase).map_or("", |row| &row.text)
+}
+
+/// All of it went through.
+fn went_through(ours: &SourceRun, messages: u64) {
+    let code = ours.ended.code;
+    assert_eq!((code, accepted(&ours.record)), (Some(0), messages), "{:?} {:?}", ours.ended.err, ours.record.errors);
+    assert!(ours.record.errors.is_empty(), "{:?}", ours.record.errors);
+}
+
+/// Nothing of it did: each message was rejected, once, for that reason and for no other.
+fn failed(ours: &SourceRun, messages: u64, phase: Phase, code: u16) {
+    let record = &ours.record;
+    let counts = (ours.ended.code, accepted(record), record.ledger.rejected, errors(record, phase, code));
+    assert_eq!(counts, (Some(1), 0, Some(messages), messages), "{:?}", record.errors);
+    assert_eq!(record.errors.iter().map(|row| row.count).sum::<u64>(), messages, "{:?}", record.errors);
+}
+
+#[test]
+fn both_parties_count_the_same_handshakes() {
+    let off = ["--no-tls-resumption"].as_slice();
+    let rows: [(&[&str], &[&str], u64); 4] = [(&[], &[], 11), (&[], off, 0), (off, &[], 0), (off, off, 0)];
+    for mode in MODES {
+        for (server, client, resumed) in rows {
+            let host = Secured::start(mode, server);
+            let words = ["--tls", mode, "--ca", &host.ca, "--messages", "12", "--sessions", "1"];
+            let ours = host.hears(&[words.as_slice(), client].concat());
+            went_through(&ours, 12);
+            assert_eq!(timed(&ours.record, Phase::Tls), 12);
+            let theirs = host.sink.stop();
+            assert_eq!(handshakes(&ours.record), handshakes(&theirs), "{mode} {server:?} {client:?}");
+            let [(version, _, all, again)] = handshakes(&theirs)[..] else { panic!("{:?}", theirs.tls) };
+            assert_eq!((version, all, again), ("TLSv1.3", 12, resumed), "{mode} {server:?} {client:?}");
+            assert_eq!([&ours.record, &theirs].map(|record| record.workload.tls.as_str()), [mode; 2]);
+            assert_eq!((took(&theirs).messages, took(&theirs).connections), (12, 12));
+            assert!(theirs.errors.is_empty(), "{:?}", theirs.errors);
+        }
+    }
+}
+
+#[test]
+fn what_goes_through_tls_arrives_whole() {
+    for mode in MODES {
+        for (pipelining, size) in [("off", "400"), ("group", "200k"), ("stream", "70k")] {
+            let files = Files::new();
+            let (sent, arrived) = (files.path("sent"), files.path("arrived"));
+            let host = Secured::start_with(files, mode, &["--ledger", &arrived]);
+            let load = ["--messages", "40", "--sessions", "4", "--reuse", "--size", size, "--pipelining", pipelining];
+            let ours = host.hears(&[["--tls", mode, "--ca", &host.ca, "--ledger", &sent].as_slice(), &load].concat());
+            went_through(&ours, 40);
+            let theirs = host.sink.stop();
+            let ledger = &theirs.ledger;
+            assert_eq!([ledger.delivered, ledger.corrupt, ledger.duplicates], [Some(40), Some(0), Some(0)]);
+            assert_eq!([&ours.record, &theirs].map(handshakes_in_all), [4, 4], "a handshake a connection");
+            assert_eq!(fs::read(&sent).unwrap(), fs::read(&arrived).unwrap(), "the same units at both ends");
+        }
+    }
+}
+
+#[test]
+fn a_certificate_is_believed_only_for_its_name() {
+    let files = Files::new();
+    let [chain, key] = files.certificate("server", &["mail.example"]);
+    let [stranger, _] = files.certificate("stranger", &["mail.example"]);
+    for mode in MODES {
+        let host = Secured::start(mode, &["--tls-cert", &chain, "--tls-key", &key]);
+        assert_eq!(fs::read(&host.ca).unwrap(), fs::read(&chain).unwrap());
+        let load = ["--tls", mode, "--messages", "6", "--sessions", "2"];
+        let good: [&[&str]; 3] =
+            [&["--ca", &chain, "--sni", "mail.example"], &["--tls-insecure"], &["--tls-insecure", "--sni", "x.example"]];
+        for words in good {
+            went_through(&host.hears(&[&load, words].concat()), 6);
+        }
+        let bad: [(&[&str], &str); 4] = [
+            (&["--ca", &chain], "not valid for name"),
+            (&["--ca", &chain, "--sni", "x.example"], "not valid for name"),
+            (&["--ca", &stranger, "--sni", "mail.example"], "invalid peer certificate"),
+            (&["--sni", "mail.example"], "invalid peer certificate"),
+        ];
+        for (words, why) in bad {
+            let ours = host.hears(&[&load, words].concat());
+            failed(&ours, 6, Phase::Tls, 0);
+            assert!(said(&ours.record, Phase::Tls).contains(why), "{words:?}: {:?}", ours.record.errors);
+            assert_eq!((handshakes_in_all(&ours.record), timed(&ours.record, Phase::Tls)), (0, 0));
+        }
+        let theirs = host.sink.stop();
+        let counts = (took(&theirs).messages, handshakes_in_all(&theirs), errors(&theirs, Phase::Tls, 0));
+        assert_eq!(counts, (18, 18, 24), "{mode}: {:?}", theirs.errors);
+    }
+}
+
+#[test]
+fn what_cannot_be_used_for_tls_is_said_before_anything_is_sent() {
+    let files = Files::new();
+    let (junk, none) = (files.keep("junk", "no PEM\n"), files.path("none"));
+    let [chain, key] = files.certificate("client", &["client.example"]);
+    let base = ["source", "--to", "127.0.0.1:9", "--messages", "1", "--tls", "starttls"];
+    let rows: [&[&str]; 5] = [
+        &["--ca", &junk],
+        &["--ca", &none],
+        &["--tls-insecure", "--tls-cert", &junk, "--tls-key", &key],
+        &["--tls-insecure", "--tls-cert", &chain, "--tls-key", &junk],
+        &["--tls-insecure", "--sni", "no name"],
+    ];
+    for words in rows {
+        let ended = crate::party::mailrun(&[&base, words].concat());
+        let lines = ended.err.lines().count();
+        assert!(ended.code == Some(2) && lines == 1 && ended.err.starts_with("mailrun: "), "{words:?}: {ended:?}");
+    }
+    for words in [["--tls-client-ca", &junk], ["--tls-cert-to", "/nowhere/ca.pem"]] {
+        let base = ["sink", "--listen", "127.0.0.1:0", "--tls", "implicit"];
+        let ended = crate::party::mailrun(&[base.as_slice(), &words].concat());
+        assert!(ended.code == Some(2) && ended.err.lines().count() == 1, "{words:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_client_shows_its_certificate_where_it_must() {
+    let files = Files::new();
+    let [chain, key] = files.certificate("client", &["client.example"]);
+    let [other_chain, other_key] = files.certificate("other", &["client.example"]);
+    for mode in MODES {
+        let host = Secured::start(mode, &["--tls-client-ca", &chain]);
+        let load = ["--tls", mode, "--ca", &host.ca, "--messages", "5", "--sessions", "1"];
+        went_through(&host.hears(&[load.as_slice(), &["--tls-cert", &chain, "--tls-key", &key]].concat()), 5);
+        for words in [["--tls-cert", &other_chain, "--tls-key", &other_key].as_slice(), &[]] {
+            let ours = host.hears(&[&load, words].concat());
+            // In TLS 1.3 a client is done before the server has seen its certificate: what is refused is what it says next.
+            let lost = [Phase::Tls, Phase::Banner, Phase::Ehlo].map(|phase| errors(&ours.record, phase, 0));
+            let counts = (ours.ended.code, accepted(&ours.record), ours.record.ledger.rejected, lost.iter().sum());
+            assert_eq!(counts, (Some(1), 0, Some(5), 5), "{words:?}: {:?}", ours.record.errors);
+        }
+        let theirs = host.sink.stop();
+        let counts = (took(&theirs).messages, handshakes(&theirs)[0].2, errors(&theirs, Phase::Tls, 0));
+        assert_eq!(counts, (5, 5, 10), "{mode}: {:?}", theirs.errors);
+    }
+}
+
+#[test]
+fn tls_and_auth_over_ipv6() {
+    if TcpListener::bind("[::1]:0").is_err() {
+        return skip("ipv6", "this machine has none");
+    }
+    for mode in MODES {
+        let files = Files::new();
+        let (ca, users, password) = (files.path("ca.pem"), files.users(), files.keep("password", PASSWORD));
+        let sink = Sink::start_at("[::1]:0", &["--tls", mode, "--tls-cert-to", &ca, "--auth-users", &users]);
+        let load = ["--messages", "8", "--sessions", "2", "--auth", USER, "--password-file", &password];
+        let ours = source(&sink.address(), &[["--tls", mode, "--ca", &ca].as_slice(), &load].concat());
+        went_through(&ours, 8);
+        assert!(ours.record.workload.target.starts_with("[::1]:"), "{}", ours.record.workload.target);
+        let theirs = sink.stop();
+        assert_eq!((took(&theirs).messages, handshakes(&theirs)), (8, handshakes(&ours.record)));
+    }
+}
+
+#[test]
+fn parties_that_do_not_agree_on_tls_say_so_and_do_not_hang() {
+    let load = ["--messages", "3", "--sessions", "1", "--tls-insecure"];
+    let offered = Secured::start("starttls", &[]);
+    let ours = offered.hears(&[load.as_slice(), &["--tls", "implicit"]].concat());
+    failed(&ours, 3, Phase::Tls, 0);
+    assert!(said(&ours.record, Phase::Tls).contains("corrupt message"), "{:?}", ours.record.errors);
+    assert_eq!(offered.sink.took().messages, 0);
+
+    // Each waits for the other to begin.
+    let implicit = Secured::start("implicit", &[]);
+    let ours = implicit.hears(&[load.as_slice(), &["--tls", "starttls", "--timeout", "300ms"]].concat());
+    failed(&ours, 3, Phase::Banner, 0);
+    assert!(said(&ours.record, Phase::Banner).contains("no reply within"), "{:?}", ours.record.errors);
+    let theirs = implicit.sink.stop();
+    assert_eq!((took(&theirs).messages, errors(&theirs, Phase::Tls, 0)), (0, 3), "{:?}", theirs.errors);
+
+    let plain = Sink::start(&[]);
+    let ours = source(&plain.address(), &[load.as_slice(), &["--tls", "starttls"]].concat());
+    failed(&ours, 3, Phase::Tls, 0);
+    assert_eq!(said(&ours.record, Phase::Tls), "the server does not offer STARTTLS");
+    assert_eq!(plain.took().messages, 0);
+
+    let refuses = Secured::start("starttls", &["--fault", "starttls: soft reject \"454 4.7.0 Not now\""]);
+    let ours = refuses.hears(&[load.as_slice(), &["--tls", "starttls"]].concat());
+    failed(&ours, 3, Phase::Tls, 454);
+    assert_eq!(refuses.sink.took().messages, 0);
+}
+
+const MECHANISMS: [&str; 5] = ["plain", "login", "cram-md5", "scram-sha-256", "xoauth2"];
+
+/// No secret stands in what a party has said, nor in its record.
+fn keeps_secrets(texts: &[&str], record: &Record) {
+    let record = serde_json::to_string(record).unwrap();
+    for text in texts.iter().chain([&record.as_str()]) {
+        for secret in SECRETS {
+            assert!(!text.contains(secret), "{secret} is in {text}");
+        }
+    }
+}
+
+#[test]
+fn each_mechanism_lets_the_right_one_in_and_keeps_the_secret() {
+    let files = Files::new();
+    let (users, right, wrong) = (files.users(), files.keep("right", PASSWORD), files.keep("wrong", WRONG));
+    let sink = Sink::start(&["--auth-users", &users, "--auth-required"]);
+    let load = ["--messages", "4", "--sessions", "2"];
+    for mechanism in MECHANISMS {
+        let hears = |user: &str, password: &str| {
+            let words = ["--auth", user, "--auth-mechanism", mechanism, "--password-file", password];
+            let ours = source(&sink.address(), &[load.as_slice(), &words].concat());
+            keeps_secrets(&[&ours.ended.out, &ours.ended.err], &ours.record);
+            ours
+        };
+        let ours = hears(USER, &right);
+        went_through(&ours, 4);
+        assert_eq!(timed(&ours.record, Phase::Auth), 4, "{mechanism}: a login a connection, however many replies it has");
+        for (user, password) in [(USER, &wrong), ("nobody", &right)] {
+            let ours = hears(user, password);
+            failed(&ours, 4, Phase::Auth, 535);
+        }
+    }
+    let said = [sink.process.said(), sink.process.complained()];
+    let theirs = sink.stop();
+    keeps_secrets(&[&said[0], &said[1]], &theirs);
+    let counts = (took(&theirs).messages, errors(&theirs, Phase::Auth, 535), took(&theirs).connections);
+    assert_eq!(counts, (5 * 4, 5 * 8, 5 * 12), "{:?}", theirs.errors);
+}
+
+#[test]
+fn without_a_login_there_is_no_mail_where_one_is_required() {
+    let files = Files::new();
+    let sink = Sink::start(&["--auth-users", &files.users(), "--auth-required"]);
+    let ours = source(&sink.address(), &["--messages", "6", "--sessions", "2"]);
+    failed(&ours, 6, Phase::Mail, 530);
+    assert_eq!(sink.took().messages, 0);
+}
+
+#[test]
+fn the_strongest_mechanism_is_chosen_over_tls_and_the_environment_knows_the_password() {
+    let files = Files::new();
+    let users = files.users();
+    let host = Secured::start_with(files, "starttls", &["--auth-users", &users, "--auth-required"]);
+    let json = host.files.path("source.json");
+    let address = host.sink.address();
+    let words = ["source", "--to", &address, "--messages", "6", "--sessions", "2", "--json", &json, "--auth", USER];
+    let tls = ["--tls", "starttls", "--ca", &host.ca];
+    let secret = format!("MAILRUN_PASSWORD={PASSWORD}");
+    let ended = run("env", &[[&secret, env!("CARGO_BIN_EXE_mailrun")].as_slice(), &words, &tls].concat());
+    let record: Record = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    keeps_secrets(&[&ended.out, &ended.err], &record);
+    went_through(&SourceRun { ended, record }, 6);
+    assert_eq!(host.sink.took().messages, 6);
+}
+
+#[test]
+fn anybody_may_come_in_and_what_is_not_offered_is_said() {
+    let files = Files::new();
+    let password = files.keep("any", "any");
+    let anybody = Sink::start(&["--auth-any", "--auth-required"]);
+    let closed = Sink::start(&[]);
+    let load = ["--messages", "3", "--sessions", "1", "--auth", "whoever", "--password-file", &password];
+    for mechanism in ["plain", "login", "cram-md5", "xoauth2"] {
+        went_through(&source(&anybody.address(), &[load.as_slice(), &["--auth-mechanism", mechanism]].concat()), 3);
+    }
+    for (sink, mechanism) in [(&anybody, "scram-sha-256"), (&closed, "plain")] {
+        let ours = source(&sink.address(), &[load.as_slice(), &["--auth-mechanism", mechanism]].concat());
+        failed(&ours, 3, Phase::Auth, 0);
+        assert_eq!(said(&ours.record, Phase::Auth), "the server offers no AUTH mechanism that may be used");
+    }
+    assert_eq!((anybody.took().messages, closed.took().messages), (12, 0));
+}
+
+/// Runs an LMTP source against an LMTP sink: the records, and whether the ledgers are the same to the last bit.
+fn lmtp(server: &[&str], client: &[&str]) -> (SourceRun, Record, bool) {
+    let files = Files::new();
+    let (sent, arrived) = (files.path("sent"), files.path("arrived"));
+    let sink = Sink::start(&[&["--lmtp", "--ledger", &arrived], server].concat());
+    let ours = source(&sink.address(), &[&["--lmtp", "--ledger", &sent], client].concat());
+    let theirs = sink.stop();
+    let is_same = fs::read(&sent).unwrap() == fs::read(&arrived).unwrap();
+    (ours, theirs, is_same)
+}
+
+#[test]
+fn lmtp_answers_for_each_recipient_and_the_ledgers_agree() {
+    for pipelining in ["off", "group", "stream"] {
+        let load = ["--messages", "20", "--sessions", "3", "--recipients", "5", "--reuse", "--pipelining", pipelining];
+        let (ours, theirs, is_same) = lmtp(&[], &load);
+        went_through(&ours, 20);
+        assert_eq!([ours.record.ledger.accepted, theirs.ledger.delivered], [Some(100); 2], "{pipelining}");
+        assert_eq!(timed(&ours.record, Phase::Reply), 100, "an answer for each recipient");
+        assert_eq!([&ours.record, &theirs].map(|record| record.workload.protocol.as_str()), ["lmtp"; 2]);
+        assert!(is_same);
+
+        let (ours, theirs, is_same) = lmtp(&["--fault", "rcpt to to1@: hard reject"], &load);
+        assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(0), 20), "{:?}", ours.record.errors);
+        assert_eq!(errors(&ours.record, Phase::Rcpt, 500), 20);
+        assert_eq!((ours.record.ledger.accepted, ours.record.ledger.rejected), (Some(80), Some(20)), "{pipelining}");
+        assert_eq!((theirs.ledger.delivered, theirs.ledger.duplicates), (Some(80), Some(0)));
+        assert!(is_same, "{pipelining}");
+    }
+}
+
+#[test]
+fn a_message_that_lmtp_refuses_after_the_dot_is_refused_for_each_recipient() {
+    let load = ["--messages", "40", "--sessions", "2", "--recipients", "3", "--reuse"];
+    let (ours, theirs, is_same) = lmtp(&["--fault", ".: soft reject 0.5"], &load);
+    let refused = errors(&theirs, Phase::Reply, 450);
+    assert!(refused > 0 && refused < 40, "{:?}", theirs.errors);
+    assert_eq!(errors(&ours.record, Phase::Reply, 450), 3 * refused);
+    let units = 3 * (40 - refused);
+    assert_eq!((ours.record.ledger.accepted, theirs.ledger.delivered), (Some(units), Some(units)));
+    assert_eq!((ours.ended.code, ours.record.ledger.rejected, is_same), (Some(0), Some(3 * refused), true));
+}
+
+#[test]
+fn lmtp_over_tls_with_a_login() {
+    let files = Files::new();
+    let (users, password) = (files.users(), files.keep("password", PASSWORD));
+    for mode in MODES {
+        let words = ["--tls", mode, "--auth-users", &users, "--auth-required"];
+        let login = ["--tls", mode, "--tls-insecure", "--auth", USER, "--password-file", &password];
+        let load = ["--messages", "10", "--sessions", "2", "--recipients", "4"];
+        let (ours, theirs, is_same) = lmtp(&words, &[login.as_slice(), &load].concat());
+        went_through(&ours, 10);
+        assert_eq!((theirs.ledger.delivered, is_same), (Some(40), true));
+        assert_eq!(handshakes(&ours.record), handshakes(&theirs));
+    }
+}
+
+#[test]
+fn who_speaks_the_wrong_protocol_is_told() {
+    for (server, client) in [(["--lmtp"].as_slice(), [].as_slice()), (&[], &["--lmtp"])] {
+        let sink = Sink::start(server);
+        let ours = source(&sink.address(), &[&["--messages", "3", "--sessions", "1"], client].concat());
+        assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(1), 0), "{server:?}: {:?}", ours.record.errors);
+        assert_eq!(ours.record.ledger.rejected, Some(3));
+        assert!(errors(&ours.record, Phase::Ehlo, 500) >= 3, "{:?}", ours.record.errors);
+        assert_eq!(sink.took().messages, 0);
+    }
+}
