@@ -1,11 +1,13 @@
 #!/bin/sh
 # Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), swaks, curl,
-# Python. As root on Debian and its kin through apt-get; elsewhere it says what is missing, and the tests note it.
+# msmtp, Python, aiosmtpd. As root on Debian and its kin through apt-get; elsewhere it says what is missing, and the
+# tests note it.
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 
 missing=""
-for pair in postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl python3:python3; do
+for pair in postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl msmtp:msmtp python3:python3 \
+    aiosmtpd:python3-aiosmtpd; do
     program=${pair%%:*}
     package=${pair##*:}
     command -v "$program" >/dev/null 2>&1 && continue

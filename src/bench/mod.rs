@@ -16,6 +16,7 @@ mod plan;
 mod progress;
 #[cfg(test)]
 mod rehearsal;
+pub(crate) mod tables;
 
 use crate::interrupt::Asked;
 use crate::party;

@@ -168,7 +168,8 @@ impl Display {
         }
     }
 
-    fn show_line(&mut self, permille: u64, line: impl FnOnce() -> String) {
+    /// Shows a line of its caller's own.
+    pub(super) fn show_line(&mut self, permille: u64, line: impl FnOnce() -> String) {
         match self {
             Self::Bar(bar) => {
                 bar.set_message(line());

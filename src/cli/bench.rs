@@ -1,5 +1,6 @@
 //! `mailrun bench`: what was typed, to what it means.
 use super::approach::ApproachTyped;
+use super::scenarios::Scenario;
 use super::sink::FaultsTyped;
 use super::source::Load;
 use crate::bench::{self, BenchOptions, Target};
@@ -16,8 +17,10 @@ use std::process::ExitCode;
 /// Without options: a sink on a free port of this host, 100 sessions, 400-byte messages, a connection each, ten
 /// seconds. Writes mailrun-results/TIME-NAME/ with run.json, report.md and interval logs.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(super) struct Typed {
+    #[command(subcommand)]
+    scenario: Option<Scenario>,
     #[command(flatten)]
     load: Load,
     /// A server that is running already, in place of the bench's own sink.
@@ -48,10 +51,14 @@ Examples:
   mailrun bench --rate 2000 --arrival poisson --duration 30s
   mailrun bench --tls starttls --reuse=10 --pipelining stream
   mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025   a relay that feeds a mailrun sink
-  mailrun bench --drop 0.001                                     shows that the ledger finds what is lost";
+  mailrun bench --drop 0.001                                     shows that the ledger finds what is lost
+  mailrun bench smtp-source-table                                smtp-source, go-smtp-source and mailrun, side by side";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
+        if let Some(scenario) = self.scenario {
+            return scenario.run();
+        }
         let faults = self.faults.words();
         if self.to.is_some() && !faults.is_empty() {
             anyhow::bail!("{} is for the bench's own sink: start yours with it", faults[0]);

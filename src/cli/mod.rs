@@ -4,6 +4,7 @@
 mod approach;
 mod bench;
 mod links;
+mod scenarios;
 mod sink;
 mod source;
 mod values;

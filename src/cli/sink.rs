@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = RULES)]
 pub(super) struct Typed {
-    /// Where to listen; port 0 lets the kernel choose.
+    /// Where to listen; port 0 lets the kernel choose, unix:PATH makes a unix-domain socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525")]
     listen: String,
     /// Serve status and ledger as JSON here: /status, /ledger, /ledger/RUN, /record/RUN; PUT rules to /rules.

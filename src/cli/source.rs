@@ -18,7 +18,7 @@ const DEFAULT_MESSAGES: u64 = 10_000;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
-    /// The server.
+    /// The server; unix:PATH for a unix-domain socket.
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
     #[command(flatten)]

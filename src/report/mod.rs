@@ -18,7 +18,7 @@ mod seconds;
 mod section;
 mod spark;
 mod stages;
-mod table;
+pub(crate) mod table;
 mod terminal;
 mod workload;
 

@@ -10,7 +10,7 @@ use crate::party::{Chronicle, Telling};
 use anyhow::Result;
 use journey::record::Record;
 use journey::{Latencies, SinkTally};
-use net::clock;
+use net::{Endpoint, clock};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,20 +37,20 @@ impl Collector {
     /// Begins, and says where it listens.
     pub(super) fn begin(
         options: SinkOptions,
-        address: SocketAddr,
+        endpoint: &Endpoint,
         http: Option<SocketAddr>,
         shared: &Shared,
     ) -> Result<Self> {
         let now = clock::now();
         let chronicle_log = Chronicle::begin(now, "delivered", options.outputs.hlog.as_deref())?;
         let telling = Telling::new(options.outputs.live);
-        let view = Arc::new(Mutex::new(View::new(options, address, Arc::clone(&shared.control), now)));
+        let view = Arc::new(Mutex::new(View::new(options, endpoint.clone(), Arc::clone(&shared.control), now)));
         let status = http.map(|http| Status::serve(http, Arc::clone(&view))).transpose()?;
         let http = status.as_ref().map(|status| status.address().to_string());
-        telling.event(&Event::Listening { smtp: vec![address.to_string()], http: http.clone() });
+        telling.event(&Event::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
         match http {
-            Some(http) => eprintln!("mailrun sink: listening on {address}, status on http://{http}/"),
-            None => eprintln!("mailrun sink: listening on {address}"),
+            Some(http) => eprintln!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
+            None => eprintln!("mailrun sink: listening on {endpoint}"),
         }
         Ok(Self { view, chronicle_log, telling, recent: Latencies::default(), next_tick: now + TICK, _status: status })
     }

@@ -29,7 +29,7 @@ pub(crate) use dump::Shelf;
 use inbox::{Shared, Till};
 use journey::RunId;
 use journey::record::Record;
-use net::Server;
+use net::{Endpoint, Server};
 pub(crate) use rulebook::Rulebook;
 pub(crate) use rules::Rule;
 pub(crate) use welcome::{Login, WelcomeOptions};
@@ -45,7 +45,7 @@ const SPARE_FILES: u64 = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct SinkOptions {
     pub(crate) name: String,
-    /// HOST:PORT.
+    /// HOST:PORT, or unix:PATH.
     pub(crate) listen: String,
     /// HOST:PORT of the status.
     pub(crate) http: Option<String>,
@@ -74,7 +74,9 @@ pub(crate) struct SinkOptions {
 /// # Errors
 /// If it could not run: the address is taken, a file cannot be written.
 pub(crate) fn run(options: SinkOptions) -> Result<Record> {
-    let address = resolve("--listen", &options.listen)?;
+    let endpoint = Endpoint::resolve(&options.listen).with_context(|| {
+        format!("--listen {} is neither HOST:PORT nor unix:PATH, or has no address", options.listen)
+    })?;
     let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;
     net::open_files::raise(options.sessions as u64 + SPARE_FILES);
     let interrupt = Interrupt::watch()?;
@@ -96,9 +98,9 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
         .limits(options.limits.clone())
         .workers(options.workers)
         .sessions(options.sessions)
-        .start(address)
-        .with_context(|| format!("cannot listen on {address}"))?;
-    let mut collector = Collector::begin(options, server.address(), http, &shared)?;
+        .start_at(&endpoint)
+        .with_context(|| format!("cannot listen on {endpoint}"))?;
+    let mut collector = Collector::begin(options, server.endpoint(), http, &shared)?;
     collector.follow(&tallies, &shared, &interrupt)?;
     server.stop();
     collector.finish(&tallies)

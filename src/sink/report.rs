@@ -7,14 +7,14 @@ use crate::surroundings::{self, Sight};
 use journey::doubts;
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
 use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
-use std::net::SocketAddr;
+use net::Endpoint;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The sink's books, and what is needed to write them up.
 pub(super) struct View {
     pub(super) options: SinkOptions,
-    pub(super) address: SocketAddr,
+    pub(super) endpoint: Endpoint,
     pub(super) control: Arc<Control>,
     pub(super) began: Duration,
     pub(super) total: SinkTally,
@@ -24,10 +24,10 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(options: SinkOptions, address: SocketAddr, control: Arc<Control>, now: Duration) -> Self {
+    pub(super) fn new(options: SinkOptions, endpoint: Endpoint, control: Arc<Control>, now: Duration) -> Self {
         Self {
             options,
-            address,
+            endpoint,
             control,
             began: now,
             total: SinkTally::default(),
@@ -58,7 +58,7 @@ impl View {
         let workload = Workload {
             protocol: party::protocol_word(self.options.welcome.protocol).to_owned(),
             tls: self.options.welcome.tls.word().to_owned(),
-            target: self.address.to_string(),
+            target: self.endpoint.to_string(),
             seed: self.options.seed,
             ..Workload::default()
         };

@@ -69,7 +69,7 @@ async fn status(State(view): Shared) -> Json<Value> {
     let deeds = view.control.deeds();
     Json(json!({
         "mailrun": env!("CARGO_PKG_VERSION"),
-        "listening": view.address.to_string(),
+        "listening": view.endpoint.to_string(),
         "uptime_s": (net::clock::now() - view.began).as_secs_f64(),
         "connections": total.connections,
         "messages": total.messages,

@@ -43,9 +43,8 @@ use journey::RunId;
 use journey::record::{Arrival, Pipelining, Record, Workload};
 use mail::{About, Mail, Prepared};
 use message::Stamp;
-use net::clock;
+use net::{Endpoint, clock};
 use plan::Plan;
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +56,7 @@ const SPARE_FILES: u64 = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct SourceOptions {
     pub(crate) name: String,
-    /// HOST:PORT.
+    /// HOST:PORT, or unix:PATH.
     pub(crate) to: String,
     pub(crate) messages: Option<u64>,
     pub(crate) duration: Option<Duration>,
@@ -117,7 +116,7 @@ pub(crate) enum Reach {
 #[derive(Debug)]
 struct Setting {
     options: SourceOptions,
-    address: SocketAddr,
+    server: Endpoint,
     approach: Approach,
     mail: Mail,
     about: About,
@@ -133,10 +132,10 @@ struct Setting {
 /// If it could not run: nothing listens, a file cannot be read, the arguments contradict each other.
 pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let run = options.run.map_or_else(crate::party::fresh_run_id, Ok)?;
-    let address = resolve(&options.to, options.reach)?;
+    let server = resolve(&options.to, options.reach)?;
     net::open_files::raise(u64::from(options.sessions) + SPARE_FILES);
     let started_at = jiff::Timestamp::now();
-    let stamp = Stamp::new(run, options.trace, clock_for(address));
+    let stamp = Stamp::new(run, options.trace, clock_for(&server));
     let Prepared { mail, about } = Prepared::new(&options, stamp, run, started_at)?;
     let envelopes = Envelopes::new(&options, &mail)?;
     let interrupt = Interrupt::watch()?;
@@ -144,7 +143,7 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let plan = Plan::new(options.messages, options.limit().map(|limit| now + limit));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
     let approach = Approach::new(&options.approach, options.pipelining, host_of(&options.to))?;
-    let setting = Arc::new(Setting { options, address, approach, mail, about, envelopes, plan, warm_until });
+    let setting = Arc::new(Setting { options, server, approach, mail, about, envelopes, plan, warm_until });
     let mut collector = Collector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;
     collector.follow(workers, &interrupt)?;
@@ -152,8 +151,8 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
 }
 
 /// Traces carry CLOCK_MONOTONIC where the sink can be expected on this host, and Unix time elsewhere.
-fn clock_for(address: SocketAddr) -> message::Clock {
-    if address.ip().is_loopback() { message::Clock::Monotonic } else { message::Clock::Wall }
+fn clock_for(server: &Endpoint) -> message::Clock {
+    if server.ip().is_none_or(|address| address.is_loopback()) { message::Clock::Monotonic } else { message::Clock::Wall }
 }
 
 /// What stands before the port, brackets of IPv6 left out.
@@ -161,17 +160,15 @@ fn host_of(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }
 
-fn resolve(to: &str, reach: Reach) -> Result<SocketAddr> {
-    let mut addresses =
-        to.to_socket_addrs().with_context(|| format!("--to {to} is not an address of the form HOST:PORT"))?;
-    let address = addresses.next().with_context(|| format!("--to {to}: the name has no address"))?;
-    if reach == Reach::Local && !is_local(address.ip()) {
+fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
+    let endpoint =
+        Endpoint::resolve(to).with_context(|| format!("--to {to} is neither HOST:PORT nor unix:PATH, or has no address"))?;
+    if let Some(address) = endpoint.ip().filter(|address| reach == Reach::Local && !is_local(*address)) {
         bail!(
-            "{} is a public address: load goes to loopback and private addresses only. If the server is yours, say --allow-public",
-            address.ip()
+            "{address} is a public address: load goes to loopback and private addresses only. If the server is yours, say --allow-public"
         );
     }
-    Ok(address)
+    Ok(endpoint)
 }
 
 impl SourceOptions {

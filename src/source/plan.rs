@@ -14,6 +14,8 @@ pub(super) struct Plan {
     reached: AtomicBool,
     /// Why the run could not begin.
     hopeless: Mutex<Option<String>>,
+    /// What this process lacked when it could not connect: of one session no more than that, of all of them the same.
+    lacked: Mutex<Option<String>>,
 }
 
 impl Plan {
@@ -26,6 +28,7 @@ impl Plan {
             stopped: AtomicBool::new(false),
             reached: AtomicBool::new(false),
             hopeless: Mutex::new(None),
+            lacked: Mutex::new(None),
         }
     }
 
@@ -57,11 +60,6 @@ impl Plan {
         }
     }
 
-    /// Whether a connection has stood.
-    pub(super) fn is_reached(&self) -> bool {
-        self.reached.load(Ordering::Relaxed)
-    }
-
     /// A connection could not be made. If none ever was, the run is hopeless.
     pub(super) fn miss(&self, why: &str) {
         if !self.reached.load(Ordering::Relaxed) {
@@ -70,9 +68,20 @@ impl Plan {
         }
     }
 
+    /// A connection could not be made for want of something that other sessions may have had. If none ever is, the
+    /// run was hopeless.
+    pub(super) fn lack(&self, why: &str) {
+        if !self.reached.load(Ordering::Relaxed) {
+            self.lacked.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
+        }
+    }
+
     /// Why the run could not begin, if it could not.
     pub(super) fn hopeless(&self) -> Option<String> {
-        self.hopeless.lock().expect("nobody panics holding it").clone()
+        let hopeless = self.hopeless.lock().expect("nobody panics holding it").clone();
+        let is_reached = self.reached.load(Ordering::Relaxed);
+        let lacked = || self.lacked.lock().expect("nobody panics holding it").clone().filter(|_| !is_reached);
+        hopeless.or_else(lacked)
     }
 }
 
@@ -110,5 +119,15 @@ mod tests {
         plan.miss("refused");
         assert_eq!(plan.hopeless().as_deref(), Some("refused"));
         assert!(plan.is_over(NOW));
+    }
+
+    #[test]
+    fn what_one_session_lacks_is_hopeless_only_where_no_other_had_it() {
+        let plan = Plan::new(None, None);
+        plan.lack("too many open files");
+        assert!(!plan.is_over(NOW), "another session may do better");
+        assert_eq!(plan.hopeless().as_deref(), Some("too many open files"));
+        plan.reach();
+        assert_eq!(plan.hopeless(), None);
     }
 }

@@ -50,8 +50,8 @@ async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::R
     let patience = setting.options.connect_timeout;
     let connecting = async {
         let approach = &setting.approach;
-        let socket = Socket::connect_from(approach.next_address(), setting.address).await?;
-        if let Some(header) = approach.proxy_header(socket.local_address(), setting.address) {
+        let socket = Socket::connect_to(approach.next_address(), &setting.server).await?;
+        if let Some(header) = approach.proxy_header(socket.local_address(), setting.server.address()) {
             socket.write_all(&header).await?;
         }
         Ok(socket)
@@ -65,22 +65,19 @@ async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::R
 /// No connection could be made. What the source itself lacks is counted as that, and another session may have it: only
 /// where the lack lasts, and for any other reason at once, a run is over of which no connection has stood.
 fn missed(setting: &Setting, recorder: &Recorder, error: &io::Error, breath: Duration) {
-    let text = plain(error);
-    let lacking = match Shortage::of(error, setting.approach.is_bound()) {
-        Some(Shortage::Descriptors) => Some(Resource::Descriptors),
-        Some(Shortage::HostDescriptors) => Some(Resource::HostDescriptors),
-        // Before a connection has stood it is the address that may be wrong.
-        Some(Shortage::Ports) => setting.plan.is_reached().then_some(Resource::Ports),
-        None => None,
-    };
-    match lacking {
-        None => setting.plan.miss(&format!("{text}. Is a server listening there?")),
-        Some(resource) => {
-            recorder.tally(|tally| tally.shortages.add(resource));
-            if breath >= LONGEST_BREATH {
-                setting.plan.miss(&format!("{text}. Raise `ulimit -n`, or use fewer --sessions."));
-            }
+    let (plan, text) = (&setting.plan, plain(error));
+    let (resource, hint) = match Shortage::of(error, setting.approach.is_bound()) {
+        None => return plan.miss(&format!("{text}. Is a server listening there?")),
+        Some(Shortage::Descriptors) => (Resource::Descriptors, "Raise `ulimit -n`."),
+        Some(Shortage::HostDescriptors) => (Resource::HostDescriptors, "Raise the sysctl fs.file-max."),
+        Some(Shortage::Ports) => {
+            (Resource::Ports, "Either no local port is free, or this host has no address to reach that one from.")
         }
+    };
+    recorder.tally(|tally| tally.shortages.add(resource));
+    plan.lack(&format!("{text}. {hint}"));
+    if breath >= LONGEST_BREATH {
+        plan.miss(&format!("{text}. {hint}"));
     }
 }
 

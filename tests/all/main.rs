@@ -37,6 +37,7 @@ mod smtp_sink;
 mod smtp_sink_own;
 mod smtp_source;
 mod stand_in;
+mod tables;
 mod tls;
 mod wire;
 mod workloads;

@@ -1,5 +1,5 @@
 //! Connections that a proxy passes on: the PROXY header and XCLIENT, honest and not.
-use crate::party::{Sink, run};
+use crate::party::{Sink, run, wait_until};
 use crate::wire::Wire;
 use net::{Answer, Handler, Proxied, Running, Server};
 use smtp::proxy::{Header, render_v1, render_v2};
@@ -108,4 +108,28 @@ fn the_source_introduces_others_and_the_sink_believes_it() {
         assert_eq!(ended.code, Some(0), "{source_words:?}: {ended:?}");
         assert_eq!(sink.took().messages, 20, "{source_words:?}");
     }
+}
+
+#[test]
+fn a_unix_domain_socket_carries_mail_and_is_gone_afterwards() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("sink");
+    let name = format!("unix:{}", path.display());
+    // A socket that a server which was killed left behind is no hindrance.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let record = place.path().join("sink.json").display().to_string();
+    let words = ["sink", "--listen", &name, "--messages", "50", "--live", "off", "--json", &record];
+    let mut sink = std::process::Command::new(env!("CARGO_BIN_EXE_mailrun"))
+        .args(words)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the sink listens", || std::os::unix::net::UnixStream::connect(&path).ok());
+    let source = ["source", "--to", &name, "--messages", "50", "--sessions", "7", "--live", "off"];
+    let ended = run(env!("CARGO_BIN_EXE_mailrun"), &source);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(sink.wait().unwrap().success());
+    assert!(std::fs::read_to_string(&record).unwrap().contains("\"delivered\": 50"), "{record}");
+    assert!(!path.exists());
 }

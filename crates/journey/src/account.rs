@@ -17,6 +17,9 @@ const RATE_SHARE: f64 = 0.95;
 /// The share of its threads' time that a source or sink may use before it counts as the limit itself.
 const BUSY_SHARE: f64 = 0.90;
 
+/// In less time than that, what a process used to begin and to end is most of what it used.
+const LEAST_BUSY_S: f64 = 1.0;
+
 /// What both ends wrote down.
 #[derive(Clone, Copy, Debug)]
 pub struct Books<'a> {
@@ -228,7 +231,7 @@ fn rate_doubt(record: &Record) -> Option<String> {
 }
 
 fn busy_doubt(party: &Party, duration_s: f64) -> Option<String> {
-    let workers = party.workers.filter(|_| party.role != Role::Relay && duration_s > 0.0)?;
+    let workers = party.workers.filter(|_| party.role != Role::Relay && duration_s >= LEAST_BUSY_S)?;
     let share = (party.user_s? + party.sys_s?) / (duration_s * f64::from(workers));
     (share >= BUSY_SHARE).then(|| {
         format!(

@@ -9,6 +9,7 @@
 //! | `client` | a client for programs that send a message now and then |
 //! | `clock` | CLOCK_MONOTONIC, the time of everything measured |
 //! | `conversation` | drives a client session for a caller that has many of them |
+//! | `endpoint` | a TCP address, or a socket in the file system |
 //! | `handler` | what a program that embeds the server answers |
 //! | `listener` | listening sockets |
 //! | `nonce` | octets that nobody can guess |
@@ -29,6 +30,7 @@ mod bell;
 mod client;
 pub mod clock;
 mod conversation;
+mod endpoint;
 mod handler;
 pub mod listener;
 mod nonce;
@@ -48,6 +50,7 @@ pub mod worker;
 
 pub use client::{Client, Delivery, Error};
 pub use conversation::{Caller, ClientSecurity, Conversation, Ended, Next};
+pub use endpoint::Endpoint;
 pub use handler::{Answer, Appetite, Handler, LoginOutcome, Parting, Peer};
 pub use nonce::nonce;
 pub use outbox::Outbox;

@@ -1,7 +1,10 @@
 //! Listening sockets, with a queue long enough for a thousand clients that come at once.
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use crate::endpoint::Endpoint;
+use rustix::fd::OwnedFd;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 
 /// Clients that may wait to be accepted; the kernel takes the smaller of this and `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -20,4 +23,33 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
+}
+
+/// Listens at `endpoint`, of either kind: the socket, and where it is.
+///
+/// # Errors
+/// As [`listen`]; a path that is there and no socket that nobody listens at any more is not taken over.
+pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
+    match endpoint {
+        Endpoint::Tcp(address) => {
+            let listener = listen(*address)?;
+            let address = listener.local_addr()?;
+            Ok((listener.into(), address.into()))
+        }
+        Endpoint::Unix(path) => Ok((listen_unix(path)?, endpoint.clone())),
+    }
+}
+
+fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
+    // What a server that was killed left behind is in the way; one that still runs answers.
+    if std::os::unix::net::UnixStream::connect(path)
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    {
+        std::fs::remove_file(path)?;
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket)
 }

@@ -1,5 +1,6 @@
 //! The embeddable server: workers that accept and serve, a service that makes a handler for each session.
 use crate::clock;
+use crate::endpoint::Endpoint;
 use crate::handler::{Handler, Peer};
 use crate::listener;
 use crate::session::Session;
@@ -7,6 +8,7 @@ use crate::socket::{Door, Socket};
 use crate::timers::sleep;
 use crate::tls_setup::Security;
 use crate::worker::{self, Desk};
+use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
 use smtp::limits::Limits;
 use smtp::server::{Identity, Offer};
@@ -14,7 +16,7 @@ use smtp::verdict::Verdict;
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,13 +155,20 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
+    /// Listens at a TCP address and serves.
+    ///
+    /// # Errors
+    /// Those of listening there and of starting threads.
+    pub fn start(self, address: SocketAddr) -> io::Result<Running> {
+        self.start_at(&address.into())
+    }
+
     /// Listens and serves.
     ///
     /// # Errors
-    /// Those of listening on `address` and of starting threads.
-    pub fn start(mut self, address: SocketAddr) -> io::Result<Running> {
-        let listener = listener::listen(address)?;
-        let address = listener.local_addr()?;
+    /// As [`Server::start`].
+    pub fn start_at(mut self, endpoint: &Endpoint) -> io::Result<Running> {
+        let (listener, endpoint) = listener::listen_at(endpoint)?;
         let identity = Arc::new(self.identity());
         let (stop, stopped) = watch::channel(false);
         let sessions = Arc::new(Sessions { open: AtomicUsize::new(0), most: self.sessions });
@@ -172,7 +181,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
                 worker::spawn(&format!("serve-{number}"), move |desk| serve(post, make, stopped, desk))
             })
             .collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { address, stop, workers })
+        Ok(Running { endpoint, stop, workers })
     }
 
     fn identity(&mut self) -> Identity {
@@ -188,15 +197,20 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
 /// A server that serves. Dropping it stops it.
 #[derive(Debug)]
 pub struct Running {
-    address: SocketAddr,
+    endpoint: Endpoint,
     stop: watch::Sender<bool>,
     workers: Vec<JoinHandle<io::Result<io::Result<()>>>>,
 }
 
 impl Running {
     /// Where it listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The address where it listens; that of a unix-domain socket is `0.0.0.0:0`.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.endpoint.address()
     }
 
     /// Stops accepting, lets sessions end by themselves for a moment, ends those left with 421 and waits for the
@@ -217,6 +231,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if let Endpoint::Unix(path) = &self.endpoint {
+            // Nothing is left to be done where it is gone already.
+            let _ = std::fs::remove_file(path);
+        }
         self.stop.send_replace(true);
     }
 }
@@ -245,7 +263,7 @@ impl Sessions {
 
 /// A worker's place.
 struct Post {
-    listener: TcpListener,
+    listener: OwnedFd,
     identity: Arc<Identity>,
     security: Security,
     proxied: Proxied,

@@ -1,16 +1,22 @@
 //! A connection and a listener that tasks wait on: one system call a read, one a write, by rustix. (libc's `recv` and
 //! `send` are cancellation points, which costs every call of a process with threads two atomic operations; measured:
 //! 0.6 µs a message in lock step.)
+use crate::endpoint::Endpoint;
 use crate::reactor::{Reactor, Watch};
+use crate::timers::sleep;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send, sockopt};
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
+
+/// Before a unix-domain server whose queue is full is tried again.
+const QUEUE_BREATH: Duration = Duration::from_millis(1);
 
 /// A connection. It belongs to the task that made it.
 pub struct Socket {
@@ -52,6 +58,27 @@ impl Socket {
         match rustix::net::connect(&descriptor, &address) {
             Ok(()) | Err(Errno::INPROGRESS) => Self::from_connecting(descriptor).await,
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Connects to an endpoint of either kind; `own` is for TCP only. Where a unix-domain server's queue is full it tries
+    /// again, for as long as it is polled.
+    ///
+    /// # Errors
+    /// As [`Socket::connect_from`].
+    pub async fn connect_to(own: Option<IpAddr>, endpoint: &Endpoint) -> io::Result<Self> {
+        let path = match endpoint {
+            Endpoint::Tcp(address) => return Self::connect_from(own, *address).await,
+            Endpoint::Unix(path) => SocketAddrUnix::new(path.as_path())?,
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        loop {
+            let descriptor = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            match rustix::net::connect(&descriptor, &path) {
+                Ok(()) | Err(Errno::INPROGRESS) => return Self::from_connecting(descriptor).await,
+                Err(Errno::AGAIN) => sleep(QUEUE_BREATH).await,
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 
@@ -134,7 +161,7 @@ impl Socket {
     /// Closing it will cut the connection with RST: what the peer has not been told yet is lost.
     pub(crate) fn reset_on_close(&self) {
         // Where it fails the connection is closed the usual way.
-        let _ = sockopt::set_socket_linger(&self.descriptor, Some(std::time::Duration::ZERO));
+        let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
     }
 
     /// Reads what has come; 0 is the peer's end. Without any, the task is polled again when some comes.
@@ -236,13 +263,14 @@ impl Door {
         Ok(Self { listener, key, reactor })
     }
 
-    /// The next connection, which is nobody's yet: [`Socket::adopt`] it in its own task.
+    /// The next connection, which is nobody's yet: [`Socket::adopt`] it in its own task. The client of a unix-domain
+    /// socket has the address `0.0.0.0:0`.
     ///
     /// # Errors
     /// Those of `accept`; where descriptors have run out it is worth another try a little later.
     pub async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
         let (descriptor, address) = poll_fn(|_| self.poll_accept()).await?;
-        address.map(|address| (descriptor, address)).ok_or_else(|| Errno::AFNOSUPPORT.into())
+        Ok((descriptor, address.unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))))
     }
 
     /// Likewise, with its address where that is one of the Internet's: the client of a unix-domain socket has none.

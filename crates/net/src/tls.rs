@@ -348,11 +348,7 @@ impl Buffers {
     }
 
     /// One step of writing.
-    fn encrypt<Data>(
-        &mut self,
-        status: UnbufferedStatus<'_, '_, Data>,
-        chunk: &[u8],
-    ) -> (usize, io::Result<Step>) {
+    fn encrypt<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>, chunk: &[u8]) -> (usize, io::Result<Step>) {
         let UnbufferedStatus { discard, state } = status;
         let Ok(ConnectionState::WriteTraffic(mut traffic)) = state else {
             let (discard, step) = self.take(UnbufferedStatus { discard, state }, &mut [], &mut 0);

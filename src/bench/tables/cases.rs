@@ -55,13 +55,7 @@ pub(super) fn cases(tools: &[Tool], receivers: &[Receiver], sessions: &[u32], re
         for &sessions in sessions {
             for &recipients in recipients {
                 for connections in [Connections::Each, Connections::Kept] {
-                    cases.extend(tools.iter().map(|&tool| Case {
-                        tool,
-                        receiver,
-                        sessions,
-                        connections,
-                        recipients,
-                    }));
+                    cases.extend(tools.iter().map(|&tool| Case { tool, receiver, sessions, connections, recipients }));
                 }
             }
         }

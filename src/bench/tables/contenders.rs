@@ -62,20 +62,22 @@ impl Field {
     /// Looks for the peers; this program is always there.
     pub(super) fn survey() -> Result<Self> {
         let own = std::env::current_exe().context("cannot find mailrun's own program file")?;
+        let places = places(&own);
         let mut missing = Vec::new();
         let mut search = |name: &'static str| {
-            let found = find(name, &own, &places(&own));
+            let found = find(name, &own, &places);
             missing.extend(found.is_none().then_some(name));
             found
         };
-        let mut tools: Vec<(Tool, PathBuf)> = Vec::new();
-        for tool in [Tool::SmtpSource, Tool::GoSmtpSource] {
-            tools.extend(search(tool.name()).map(|path| (tool, path)));
+        let (mut tools, mut receivers) = (Vec::new(), Vec::new());
+        for tool in Tool::ALL {
+            let path = if tool == Tool::Mailrun { Some(own.clone()) } else { search(tool.name()) };
+            tools.extend(path.map(|path| (tool, path)));
         }
-        let mut receivers: Vec<(Receiver, PathBuf)> = Vec::new();
-        receivers.extend(search(Receiver::SmtpSink.name()).map(|path| (Receiver::SmtpSink, path)));
-        tools.push((Tool::Mailrun, own.clone()));
-        receivers.push((Receiver::Mailrun, own));
+        for receiver in Receiver::ALL {
+            let path = if receiver == Receiver::Mailrun { Some(own.clone()) } else { search(receiver.name()) };
+            receivers.extend(path.map(|path| (receiver, path)));
+        }
         Ok(Self { tools, receivers, missing })
     }
 

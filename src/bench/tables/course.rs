@@ -119,7 +119,11 @@ impl Course<'_> {
                 return Ok(None);
             }
             let limit = self.options.limit;
-            anyhow::ensure!(source.age() < limit, "it had not ended after {} and was killed", seconds(limit.as_secs_f64()));
+            anyhow::ensure!(
+                source.age() < limit,
+                "it had not ended after {} and was killed",
+                seconds(limit.as_secs_f64())
+            );
         }
         let (status, costs) = source.reap()?;
         if !status.success() {

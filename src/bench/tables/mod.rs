@@ -49,7 +49,7 @@ pub(crate) struct TableOptions {
 /// A table that is ready to be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Sheet {
-    /// For a terminal of the width that was asked for.
+    /// Lines of text.
     pub(crate) text: String,
     /// Whether all that was run ran well, and everything was proved that was to be.
     pub(crate) is_good: bool,
@@ -60,10 +60,10 @@ pub(crate) struct Sheet {
 /// # Errors
 ///
 /// If it could not run at all. A peer that fails or hangs is named in the table.
-pub(crate) fn run(options: &TableOptions, width: u16) -> Result<Sheet> {
+pub(crate) fn run(options: &TableOptions) -> Result<Sheet> {
     let finds = course::follow(options)?;
     Ok(match options.proof {
-        Proof::None => sheet::figures(&finds, options, width),
-        Proof::EveryDelivery => sheet::proofs(&finds, options, width),
+        Proof::None => sheet::figures(&finds, options),
+        Proof::EveryDelivery => sheet::proofs(&finds, options),
     })
 }

@@ -20,7 +20,7 @@ pub(super) fn fault(run: &Measured, messages: u64, recipients: u32) -> Option<St
         expect(counts.recipients, units, "recipients by its count");
     }
     if let Some(twice) = run.deliveries.as_ref().map(|kept| kept.twice()).filter(|twice| *twice > 0) {
-        faults.push(format!("{} there before", counted(twice, "delivery")));
+        faults.push(counted(twice, "duplicate"));
     }
     (!faults.is_empty()).then(|| format!("the sink has {}", faults.join(", ")))
 }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_double_is_found_though_the_sum_is_right() {
-        assert_eq!(fault(&run(&[1, 2, 2]), 3, 2).unwrap(), "the sink has 2 deliverys there before");
+        assert_eq!(fault(&run(&[1, 2, 2]), 3, 2).unwrap(), "the sink has 2 duplicates");
     }
 
     #[test]

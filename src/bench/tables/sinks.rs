@@ -1,7 +1,7 @@
 //! The sinks of a table: a new one for each run on a free loopback port, with room for every session.
 use super::contenders::Receiver;
 use super::deliveries::{self, Deliveries};
-use super::timed::{Costs, LOOK_EVERY, Timed};
+use super::timed::{Costs, Timed};
 use crate::live::{Event, Progress};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
@@ -141,7 +141,7 @@ impl Sink {
             if kept.messages >= messages || quiet_since.elapsed() >= QUIET {
                 return Ok(kept);
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(QUIET / 10);
         }
     }
 

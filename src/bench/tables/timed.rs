@@ -16,8 +16,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use wait4::Wait4;
 
-/// How often a child's memory, and whatever the waiting one has to look at, is looked at.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Between two looks at a child's memory: a tenth of its age, so that a short run is seen too and a long one not
+/// disturbed, within these.
+const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(10)];
 /// The end of what a child said on its standard error that is kept to explain a failure.
 const WORDS_BYTES: u64 = 4096;
 
@@ -68,9 +69,11 @@ impl Timed {
         Ok(timed)
     }
 
-    /// Waits for its end, `LOOK_EVERY` at most.
+    /// Waits for its end, for a hundredth of a second at most.
     pub(super) fn ends(&mut self) -> Result<bool> {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
+        let [least, most] = LOOK_EVERY;
+        let wait = (self.age() / 10).clamp(least, most);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(&timeout)) {
             // A signal that the bench has its own way of hearing.
             Ok(0) | Err(rustix::io::Errno::INTR) => {
@@ -180,7 +183,8 @@ mod tests {
         let (_, small) = wait(&mut shell("sleep 0.1"));
         let small = small.max_rss_bytes.unwrap();
         assert!((100_000..20 << 20).contains(&small), "{small}");
-        let (_, large) = wait(&mut shell("exec awk 'BEGIN { x = \"xxxxxxxx\"; while (length(x) < 67108864) x = x x }'"));
+        let (_, large) =
+            wait(&mut shell("exec awk 'BEGIN { x = \"xxxxxxxx\"; while (length(x) < 67108864) x = x x }'"));
         assert!(large.max_rss_bytes.unwrap() >= 64 << 20, "{large:?}");
     }
 

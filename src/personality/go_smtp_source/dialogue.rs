@@ -92,7 +92,11 @@ impl Dialogue {
             Awaits::Greeting => return Stage::Greeting,
             Awaits::Quit => return Stage::Quitting,
             Awaits::Hello | Awaits::OldHello | Awaits::StartTls | Awaits::SecureHello => {
-                if course.options.uses_tls { "unable to issue STARTTLS" } else { "unable to say hello" }
+                if course.options.uses_tls {
+                    "unable to issue STARTTLS"
+                } else {
+                    "unable to say hello"
+                }
             }
             Awaits::Mail => "unable to start SMTP transaction",
             Awaits::Recipient => "unable to issue RCPT",
@@ -236,8 +240,7 @@ mod tests {
         (said.split_terminator("\r\n").map(str::to_owned).collect(), last, dialogue.stage(&course))
     }
 
-    const GOOD: [(u16, &str); 7] =
-        [(220, "x"), (250, "x"), (250, "x"), (250, "x"), (354, "x"), (250, "x"), (221, "x")];
+    const GOOD: [(u16, &str); 7] = [(220, "x"), (250, "x"), (250, "x"), (250, "x"), (354, "x"), (250, "x"), (221, "x")];
 
     #[test]
     fn a_message_in_lock_step() {
@@ -251,7 +254,10 @@ mod tests {
     fn numbered_recipients() {
         let (said, ..) = play(&["-r", "3", "-t", "b"], &GOOD[..3]);
         assert_eq!(said.last().unwrap(), "RCPT TO:<1_b>");
-        let (said, ..) = play(&["-r", "3", "-t", "b"], &[GOOD.as_slice()[..3].to_vec(), vec![(251, "x"), (259, "x"), (250, "x")]].concat());
+        let (said, ..) = play(
+            &["-r", "3", "-t", "b"],
+            &[GOOD.as_slice()[..3].to_vec(), vec![(251, "x"), (259, "x"), (250, "x")]].concat(),
+        );
         assert_eq!(said[2..], ["RCPT TO:<1_b>", "RCPT TO:<2_b>", "RCPT TO:<3_b>", "DATA"]);
     }
 

@@ -65,8 +65,11 @@ pub(super) fn parse<'w>(
                     }
                     (None, None) => return Err(BadFlag::NeedsArgument(name.to_owned())),
                 };
-                set(name, value)
-                    .map_err(|why| BadFlag::Value { name: name.to_owned(), value: value.to_owned(), why })?;
+                set(name, value).map_err(|why| BadFlag::Value {
+                    name: name.to_owned(),
+                    value: value.to_owned(),
+                    why,
+                })?;
             }
         }
     }

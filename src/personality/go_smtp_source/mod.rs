@@ -1,9 +1,89 @@
-//! go-smtp-source: being written.
-use super::Call;
-use std::process::ExitCode;
+//! go-smtp-source: nabeken's test program in Go, byte for byte, on our event loop. What differs and why:
+//! `docs/drop-in.md`.
+//!
+//! ```text
+//! flags ─▶ options ─▶ course (message, target, pace, counts) ─▶ session × n ─ connection ─▶ the server
+//!                                                                 dialogue: reply in, command out
+//! ```
+mod course;
+mod dialogue;
+mod dots;
+mod flags;
+mod message;
+mod numbers;
+mod options;
+mod pace;
+mod reply;
+mod session;
+mod subject;
+mod target;
+mod voice;
 
-/// Runs it.
+use super::Call;
+use super::smtp_source;
+use course::Course;
+use flags::BadFlag;
+use options::Options;
+use std::process::ExitCode;
+use std::rc::Rc;
+use voice::Fatal;
+
+/// Descriptors that are not sessions.
+const SPARE_FILES: u64 = 64;
+/// What Go's flag package exits with after a bad flag.
+const MISUSED: u8 = 2;
+
+/// Runs it: 0 when all is done, 1 after anything that ended it before or a message that was not sent, 2 after a bad
+/// flag.
 pub(super) fn run(call: &Call) -> ExitCode {
-    eprintln!("{}: not there yet", call.called);
-    ExitCode::FAILURE
+    let options = match Options::parse(&call.arguments) {
+        Ok(options) => options,
+        Err(bad) => {
+            if bad != BadFlag::Help {
+                voice::say(&bad.to_string());
+            }
+            voice::say(options::usage(&call.called).trim_end());
+            return if bad == BadFlag::Help { ExitCode::SUCCESS } else { ExitCode::from(MISUSED) };
+        }
+    };
+    match send(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fatal) => {
+            voice::log(&fatal.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn send(options: Options) -> Result<(), Fatal> {
+    let sessions = options.sessions_at_work();
+    let course = Rc::new(Course::new(options, smtp_source::public())?);
+    net::open_files::raise(sessions.saturating_add(SPARE_FILES));
+    let shared = Rc::clone(&course);
+    let work = |_| async move {
+        for number in 1..=sessions {
+            net::worker::spawn_local(session::run(Rc::clone(&shared), number));
+        }
+        shared.verbose(|| "Waiting for the messages to be sent....".to_owned());
+        shared.ended().await
+    };
+    net::worker::run(work).map_err(|error| Fatal(format!("event loop: {}", message::reason(&error))))??;
+    conclude(&course)
+}
+
+/// What is said at the end: with `-v` in the original's words, of steps that ours takes elsewhere.
+fn conclude(course: &Course) -> Result<(), Fatal> {
+    course.verbose(|| "Client opening session context has been canceled".to_owned());
+    if course.options.keeps {
+        for step in [
+            "Closing all the SMTP sessions...",
+            "Waiting for the client session is done...",
+            "clientSession is done",
+            "Waiting for all the sessions are closed...",
+            "All the sessions has been closed.",
+        ] {
+            course.verbose(|| step.to_owned());
+        }
+    }
+    course.conclude()
 }

@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn sessions_and_recipients_there_is_work_for() {
-        let of = |line: &str| read(line).map(|options| (options.sessions_at_work(), options.recipients_each())).unwrap();
+        let of =
+            |line: &str| read(line).map(|options| (options.sessions_at_work(), options.recipients_each())).unwrap();
         assert_eq!(of("-s 5 -m 3 -r 4"), (3, 4));
         assert_eq!(of("-s 0 -m 3 -r 0"), (1, 1));
         assert_eq!(of("-m 0 -r -2"), (0, 1));

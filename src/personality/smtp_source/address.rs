@@ -42,7 +42,7 @@ pub(super) fn resolve(typed: &str, family: Family, allowed: Public) -> Result<Ta
 
 /// Whether load may go to public addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Public {
+pub(in crate::personality) enum Public {
     Allowed,
     Refused,
 }
@@ -110,7 +110,7 @@ fn port_of(service: &str) -> Option<u16> {
 }
 
 /// A TCP service in the text of `/etc/services`: name, `port/tcp`, aliases.
-fn port_in(services: &str, name: &str) -> Option<u16> {
+pub(in crate::personality) fn port_in(services: &str, name: &str) -> Option<u16> {
     services.lines().find_map(|line| {
         let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
         let official = words.next()?;

@@ -22,7 +22,7 @@ const QUEUE_BREATH: Duration = Duration::from_millis(1);
 /// original. Many at once would overflow the server's listen queue, and the kernel's back-off, in seconds, would spoil
 /// the measurement.
 #[derive(Debug, Default)]
-pub(super) struct Gate {
+pub(in crate::personality) struct Gate {
     /// How many have come.
     came: Cell<u64>,
     /// How many have gone; whose number this is may make its connection.
@@ -32,10 +32,10 @@ pub(super) struct Gate {
 
 /// The right to make a connection.
 #[derive(Debug)]
-struct Pass<'g>(&'g Gate);
+pub(in crate::personality) struct Pass<'g>(&'g Gate);
 
 impl Gate {
-    async fn enter(&self) -> Pass<'_> {
+    pub(in crate::personality) async fn enter(&self) -> Pass<'_> {
         let number = self.came.replace(self.came.get() + 1);
         poll_fn(|cx| {
             if self.gone.get() == number {

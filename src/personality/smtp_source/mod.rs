@@ -4,9 +4,9 @@
 //! options ─▶ course (message, recipient, address, counts) ─▶ session × n ─ connection ─▶ the server
 //!                                                              dialogue: reply in, command out
 //! ```
-mod address;
+pub(super) mod address;
 mod complaints;
-mod connection;
+pub(super) mod connection;
 mod course;
 mod dialogue;
 mod hostname;
@@ -63,7 +63,7 @@ fn send(options: Options, voice: Voice) -> Result<(), Fatal> {
 }
 
 /// The same variable as for `mailrun source`.
-fn public() -> Public {
+pub(super) fn public() -> Public {
     let said = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
     let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&said.to_ascii_lowercase().as_str());
     if is_no { Public::Refused } else { Public::Allowed }

@@ -1,0 +1,85 @@
+//! `mailrun bench SCENARIO`: the published tables, run anew on this machine.
+use super::sink::FaultsTyped;
+use super::values;
+use crate::bench::tables::{self, Proof, TableOptions};
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Descriptors that are not sessions.
+const SPARE_FILES: u64 = 64;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Scenario {
+    SmtpSourceTable(TableTyped),
+    SmtpSourceCheck(CheckTyped),
+}
+
+/// Times smtp-source, go-smtp-source and `mailrun smtp-source` side by side
+///
+/// The table of go-smtp-source's README: each source, as far as it is installed, at each number of sessions, with and
+/// without -d (a connection for many messages), against Postfix's smtp-sink and against `mailrun sink`. Processor time,
+/// memory and time are the source's own; the ratios are to smtp-source in the same round.
+#[derive(Debug, Args)]
+pub(super) struct TableTyped {
+    /// Messages of each run.
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = values::some)]
+    messages: u64,
+    #[command(flatten)]
+    runs: RunsTyped,
+}
+
+/// Proves that each of those sources delivers every message to every recipient, once
+///
+/// As go-smtp-source's bench_check.sh does, and more: messages and recipients are counted in the sink's dump, and each
+/// delivery is to be there once. Exit status 1 if anything is not OK.
+#[derive(Debug, Args)]
+pub(super) struct CheckTyped {
+    /// Messages of each run.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::some)]
+    messages: u64,
+    /// Recipients of a message, one number after the other.
+    #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = values::sessions)]
+    recipients: Vec<u32>,
+    #[command(flatten)]
+    runs: RunsTyped,
+    #[command(flatten)]
+    faults: FaultsTyped,
+}
+
+#[derive(Debug, Args)]
+struct RunsTyped {
+    /// Parallel sessions, one number after the other.
+    #[arg(long, value_name = "N,N", default_value = "1,100,1000", value_delimiter = ',', value_parser = values::sessions)]
+    sessions: Vec<u32>,
+    /// How often each row is run; the table shows medians.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// The longest that a run may take; what takes longer is killed and named.
+    #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
+    limit: Duration,
+}
+
+impl Scenario {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let (messages, runs, recipients, proof, sink_options) = match self {
+            Self::SmtpSourceTable(typed) => (typed.messages, typed.runs, vec![1], Proof::None, Vec::new()),
+            Self::SmtpSourceCheck(typed) => {
+                (typed.messages, typed.runs, typed.recipients, Proof::EveryDelivery, typed.faults.words())
+            }
+        };
+        // All parties inherit it. Each would raise its own limit, and some only as they go along.
+        let most = runs.sessions.iter().copied().max().unwrap_or_default();
+        net::open_files::raise(u64::from(most) + SPARE_FILES);
+        let RunsTyped { sessions, rounds, limit } = runs;
+        let options = TableOptions { messages, rounds, sessions, recipients, proof, limit, sink_options };
+        let sheet = tables::run(&options)?;
+        match writeln!(io::stdout(), "{}", sheet.text) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+            _ => {}
+        }
+        Ok(if sheet.is_good { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+}

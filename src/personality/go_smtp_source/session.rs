@@ -1,0 +1,296 @@
+//! A session: takes up messages, connects for them, and drives the dialogue over its connection.
+use super::course::Course;
+use super::dialogue::{Desk, Dialogue, Stage, Turn};
+use super::message::reason;
+use super::reply::ReplyReader;
+use super::voice::{Fatal, log};
+use net::{Alarm, Outbox, Socket, Stream, clock};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+/// How long a connection, a reply, or room for more of a message is waited for (RFC 5321 §4.5.3.2). The original waits
+/// for ever.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Runs session `number` to its end, which it reports to the course.
+pub(super) async fn run(course: Rc<Course>, number: u64) {
+    let outcome = if course.options.keeps { keep(&course, number).await } else { send_each(&course).await };
+    course.leave(outcome);
+}
+
+/// A connection for each message.
+async fn send_each(course: &Rc<Course>) -> Result<(), Fatal> {
+    while let Some(number) = course.take_up() {
+        course.keep_pace().await;
+        course.verbose(|| format!("Opening a SMTP session ({number})..."));
+        let mut line = match connect(course).await {
+            Ok(stream) => Line::new(course, stream, number),
+            Err(why) => {
+                course.give_up(&format!("unable to connect to the server: {why}"));
+                continue;
+            }
+        };
+        if let Err(why) = line.converse().await {
+            match line.dialogue.stage(course) {
+                Stage::Greeting => {
+                    course.give_up(&format!("unable to connect to the server: {why}"));
+                    continue;
+                }
+                Stage::Sending(what) => return Err(Fatal(format!("unable to send a mail:{what}: {why}"))),
+                Stage::Quitting => log(&format!("unable to quit a session: {why}")),
+            }
+        }
+        course.verbose(|| format!("The SMTP session ({number}) has been closed."));
+    }
+    Ok(())
+}
+
+/// `-d`: one connection for all messages that the session takes up.
+async fn keep(course: &Rc<Course>, session: u64) -> Result<(), Fatal> {
+    let Some(first) = course.take_up() else { return Ok(()) };
+    course.keep_pace().await;
+    course.verbose(|| format!("Opening a SMTP session ({session})..."));
+    let opening = |why: String| Fatal(format!("opening a SMTP session: {why}"));
+    let mut line = Line::new(course, connect(course).await.map_err(opening)?, first);
+    loop {
+        let turn = line.converse().await.map_err(|why| match line.dialogue.stage(course) {
+            Stage::Greeting => opening(why),
+            Stage::Sending(what) => Fatal(format!("unable to send a mail:{what}: {why}")),
+            Stage::Quitting => Fatal(format!("unable to quit a session:{why}")),
+        })?;
+        if turn == Turn::Close {
+            break;
+        }
+        match course.take_up() {
+            Some(number) => {
+                course.keep_pace().await;
+                line.began = Some(number);
+            }
+            None => line.is_leaving = true,
+        }
+    }
+    course.verbose(|| format!("The SMTP session ({}) has been closed.", course.count_closed()));
+    Ok(())
+}
+
+/// Connects to the first of the target's addresses that can be reached, one session at a time as the original does.
+async fn connect(course: &Course) -> Result<Stream, String> {
+    let _pass = course.gate.enter().await;
+    let addresses = course.target.addresses().await.map_err(|why| format!("dial tcp: {why}"))?;
+    let mut first = None;
+    for address in addresses {
+        match connect_to(address).await {
+            Ok(socket) => return Ok(socket.into()),
+            Err((call, error)) => {
+                first.get_or_insert((call, address, error));
+            }
+        }
+    }
+    let (call, address, error) =
+        first.ok_or_else(|| format!("dial tcp: lookup {}: no such host", course.target.host))?;
+    Err(format!("dial tcp {}: {call}: {}", course.target.named(address), reason(&error)))
+}
+
+async fn connect_to(address: SocketAddr) -> Result<Socket, (&'static str, io::Error)> {
+    let descriptor = socket(address).map_err(|error| ("socket", error.into()))?;
+    let made = match rustix::net::connect(&descriptor, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => {
+            Alarm::default().limit(clock::now() + PATIENCE, Socket::from_connecting(descriptor)).await
+        }
+        Err(error) => Some(Err(error.into())),
+    };
+    made.unwrap_or_else(|| Err(Errno::TIMEDOUT.into())).map_err(|error| ("connect", error))
+}
+
+/// A socket that cuts the connection when it is closed, so that no port is left in TIME_WAIT.
+fn socket(address: SocketAddr) -> rustix::io::Result<std::os::fd::OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_linger(&descriptor, Some(Duration::ZERO))?;
+    sockopt::set_tcp_nodelay(&descriptor, true)?;
+    Ok(descriptor)
+}
+
+/// A connection and its dialogue.
+struct Line {
+    course: Rc<Course>,
+    stream: Stream,
+    dialogue: Dialogue,
+    reader: ReplyReader,
+    /// Replies that came before they were asked for.
+    early: Vec<u8>,
+    /// What the socket has not taken yet.
+    unsent: Option<Box<Outbox>>,
+    /// The message to begin with on the free connection.
+    began: Option<i64>,
+    /// QUIT is to be said on it.
+    is_leaving: bool,
+    /// How the conversation is to pause once all is written.
+    parting: Option<Turn>,
+    alarm: Alarm,
+    deadline: Duration,
+}
+
+impl Line {
+    fn new(course: &Rc<Course>, stream: Stream, number: i64) -> Self {
+        Self {
+            stream,
+            dialogue: Dialogue::new(number),
+            reader: ReplyReader::default(),
+            early: Vec::new(),
+            unsent: None,
+            began: None,
+            is_leaving: false,
+            parting: None,
+            alarm: Alarm::default(),
+            deadline: Duration::ZERO,
+            course: Rc::clone(course),
+        }
+    }
+
+    /// Writes, reads and tells the dialogue, until the connection is [`Turn::Free`] or to [`Turn::Close`].
+    async fn converse(&mut self) -> Result<Turn, String> {
+        loop {
+            self.deadline = clock::now() + PATIENCE;
+            let course = Rc::clone(&self.course);
+            let turn = poll_fn(|_| self.poll(&course, &mut course.outbox.borrow_mut(), &mut course.input.borrow_mut()))
+                .await?;
+            if turn != Turn::Tls {
+                return Ok(turn);
+            }
+            self.begin_tls().await?;
+        }
+    }
+
+    async fn begin_tls(&mut self) -> Result<(), String> {
+        // What came behind the reply to STARTTLS in plain text is not to be taken for the server's (CVE-2011-0411).
+        self.early = Vec::new();
+        self.reader = ReplyReader::default();
+        let course = Rc::clone(&self.course);
+        let setup = course.tls.as_ref().expect("STARTTLS is said with -tls only");
+        let shaken = self.alarm.limit(clock::now() + PATIENCE, self.stream.connect_tls(setup)).await;
+        shaken.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())).map_err(|error| self.lost("read", &error))?;
+        let mut own = Box::<Outbox>::default();
+        self.dialogue.secured(&mut Desk { course: &course, out: &mut own });
+        self.unsent = Some(own);
+        Ok(())
+    }
+
+    fn poll(&mut self, course: &Course, outbox: &mut Outbox, input: &mut [u8]) -> Poll<Result<Turn, String>> {
+        if let Err(why) = self.resume(&mut Desk { course, out: outbox }) {
+            return Poll::Ready(Err(why));
+        }
+        loop {
+            match self.flush(outbox) {
+                Ok(true) => {}
+                Ok(false) => return self.poll_timeout(),
+                Err(error) => {
+                    // The next turn, another session's as like as not, must not send what was left of this.
+                    outbox.clear();
+                    return Poll::Ready(Err(self.lost("write", &error)));
+                }
+            }
+            if let Some(parting) = self.parting.take() {
+                return Poll::Ready(Ok(parting));
+            }
+            let early = std::mem::take(&mut self.early);
+            let taken = if early.is_empty() {
+                match ready_or(self.stream.poll_read(input)) {
+                    None => return self.poll_timeout(),
+                    Some(Ok(0)) => Err("EOF".to_owned()),
+                    Some(Err(error)) => Err(self.lost("read", &error)),
+                    Some(Ok(count)) => self.take(&input[..count], &mut Desk { course, out: outbox }),
+                }
+            } else {
+                self.take(&early, &mut Desk { course, out: outbox })
+            };
+            if let Err(why) = taken {
+                outbox.clear();
+                return Poll::Ready(Err(why));
+            }
+        }
+    }
+
+    /// Says what the session has decided since the connection was free.
+    fn resume(&mut self, desk: &mut Desk<'_>) -> Result<(), String> {
+        if let Some(number) = self.began.take() {
+            self.dialogue.begin(number, desk)?;
+        } else if std::mem::take(&mut self.is_leaving) {
+            self.dialogue.quit(desk);
+        }
+        Ok(())
+    }
+
+    /// Every reply in `input`, as far as the dialogue goes.
+    fn take(&mut self, mut input: &[u8], desk: &mut Desk<'_>) -> Result<(), String> {
+        while self.parting.is_none() {
+            let Some(heard) = self.reader.next(&mut input) else { return Ok(()) };
+            match self.dialogue.replied(heard, desk)? {
+                Turn::Wait => {}
+                // Without a pace to keep the next message begins in the same write.
+                Turn::Free if !desk.course.pace.is_limited() => match desk.course.take_up() {
+                    Some(number) => drop(self.dialogue.begin(number, desk)?),
+                    None => drop(self.dialogue.quit(desk)),
+                },
+                parting => self.parting = Some(parting),
+            }
+        }
+        self.early = input.to_owned();
+        Ok(())
+    }
+
+    /// True once nothing is left to write.
+    fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
+        if self.unsent.is_none() {
+            if outbox.is_empty() {
+                return Ok(true);
+            }
+            self.deadline = clock::now() + PATIENCE;
+            if outbox.write_to(&mut self.stream)? {
+                return Ok(true);
+            }
+            self.unsent = Some(Box::new(std::mem::take(outbox)));
+        }
+        let unsent = self.unsent.as_mut().expect("set above");
+        while self.stream.poll_writable().is_ready() {
+            self.deadline = clock::now() + PATIENCE;
+            if unsent.write_to(&mut self.stream)? {
+                self.unsent = None;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn poll_timeout(&mut self) -> Poll<Result<Turn, String>> {
+        ready!(self.alarm.poll_due(Some(self.deadline), clock::now()));
+        Poll::Ready(Err(format!("no reply within {} s", PATIENCE.as_secs())))
+    }
+
+    /// What the original says of a connection that breaks.
+    fn lost(&self, call: &str, error: &io::Error) -> String {
+        let own = rustix::net::getsockname(self.stream.as_fd()).ok().and_then(|own| SocketAddr::try_from(own).ok());
+        let peer = rustix::net::getpeername(self.stream.as_fd()).ok().flatten();
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        match (own, peer, error.raw_os_error()) {
+            (Some(own), Some(peer), Some(_)) => format!("{call} tcp {own}->{peer}: {call}: {}", reason(error)),
+            (_, _, Some(_)) => format!("{call} tcp: {call}: {}", reason(error)),
+            _ => reason(error),
+        }
+    }
+}
+
+fn ready_or<T>(poll: Poll<T>) -> Option<T> {
+    match poll {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
