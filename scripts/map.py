@@ -23,6 +23,7 @@ GROUPS = [
     ("src/personality/smtp_sink", "Postfix's smtp-sink"),
     ("src/personality/go_smtp_source", "The Go rewrite of smtp-source"),
     ("src/bench", "Starting, watching and stopping parties; folding what they wrote"),
+    ("src/bench/tables", "The published tables as scenarios: smtp-source, go-smtp-source and mailrun side by side"),
     ("src/report", "Run records in; terminal and Markdown out"),
     ("tests", "The program from outside"),
     ("benches", "Speed and memory, beside the raw limit and the older tools"),

@@ -31,10 +31,10 @@ pub(super) struct TableTyped {
     runs: RunsTyped,
 }
 
-/// Proves that each of those sources delivers every message to every recipient, once
+/// Proves that each of those sources delivers every message to every recipient, once and unchanged
 ///
-/// As go-smtp-source's bench_check.sh does, and more: messages and recipients are counted in the sink's dump, and each
-/// delivery is to be there once. Exit status 1 if anything is not OK.
+/// As go-smtp-source's bench_check.sh does, and more: messages and recipients are counted in the sink's dump, each
+/// delivery is to be there once, and each text as it was sent. Exit status 1 if anything is not OK.
 #[derive(Debug, Args)]
 pub(super) struct CheckTyped {
     /// Messages of each run.

@@ -37,8 +37,9 @@ fn exhausted(record: &Record) -> String {
         Resource::Ports => "ports",
     };
     let rows = record.exhausted.iter();
-    let rows: Vec<String> =
-        rows.map(|row| format!("{} short of {} × {}", plain(&row.party), name(row.resource), count(row.count))).collect();
+    let rows: Vec<String> = rows
+        .map(|row| format!("{} short of {} × {}", plain(&row.party), name(row.resource), count(row.count)))
+        .collect();
     if rows.is_empty() { "descriptors and ports sufficed".to_owned() } else { rows.join(", ") }
 }
 

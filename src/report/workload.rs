@@ -34,9 +34,7 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
         memory(host.memory_bytes),
     ];
     let commit = record.commit.as_ref().map_or_else(String::new, |commit| format!(" (commit {commit})"));
-    let mut facts = vec![
-        ("host", plain(&machine.join(" · "))),
-    ];
+    let mut facts = vec![("host", plain(&machine.join(" · ")))];
     facts.extend(disturbances::line(record).map(|line| ("meanwhile", line)));
     facts.extend([
         ("mailrun", format!("{}{commit}", plain(&record.version))),

@@ -72,7 +72,10 @@ impl Collector {
                         break;
                     }
                 }
-                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Disconnected) => {
+                    workers.join()?;
+                    break;
+                }
             }
         }
         match self.setting.plan.hopeless() {

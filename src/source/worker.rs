@@ -2,17 +2,20 @@
 //! collector four times a second.
 use super::Setting;
 use super::pacing::Schedule;
+use super::sender::plain;
 use super::session;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use journey::{SourceTally, Timed};
 use net::{Desk, clock};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -37,6 +40,23 @@ pub(super) struct Workers {
     pub(super) tallies: Receiver<(usize, Box<SourceTally>)>,
     /// Emptied ones go back to their worker.
     pub(super) emptied: Vec<Sender<Box<SourceTally>>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+impl Workers {
+    /// After the last tally: waits for the threads.
+    ///
+    /// # Errors
+    /// If one could not begin: descriptors have run out.
+    pub(super) fn join(self) -> Result<()> {
+        for thread in self.threads {
+            // One that panicked has said so on standard error.
+            if let Ok(Err(error)) = thread.join() {
+                bail!("a worker could not begin: {}. Raise `ulimit -n`, or use fewer --workers.", plain(&error));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Starts the workers.
@@ -44,16 +64,16 @@ pub(super) fn start(setting: &Arc<Setting>) -> Result<Workers> {
     let workers = setting.options.workers.min(setting.options.sessions as usize).max(1);
     let (full, tallies) = channel();
     let began = clock::now();
-    let emptied = (0..workers)
+    let (emptied, threads) = (0..workers)
         .map(|number| {
             let (give, emptied) = channel();
             let post = Post { number, workers, began, setting: Arc::clone(setting), full: full.clone(), emptied };
-            net::worker::spawn(&format!("load-{number}"), move |desk| post.work(desk))
+            let thread = net::worker::spawn(&format!("load-{number}"), move |desk| post.work(desk))
                 .context("cannot start a thread")?;
-            Ok(give)
+            Ok((give, thread))
         })
-        .collect::<Result<_>>()?;
-    Ok(Workers { tallies, emptied })
+        .collect::<Result<(Vec<_>, Vec<_>)>>()?;
+    Ok(Workers { tallies, emptied, threads })
 }
 
 /// A worker's place.

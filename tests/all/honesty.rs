@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
-/// What a delayed ACK costs.
-const ACK_DELAY: Duration = Duration::from_millis(40);
+/// What a delayed ACK costs, with a little room for a loaded machine.
+const ACK_DELAY: Duration = Duration::from_millis(39);
 
 /// The reason that says that.
 fn reason<'a>(record: &'a Record, words: &str) -> &'a str {
@@ -31,13 +31,15 @@ fn replies_that_now_and_then_wait_for_an_ack_are_named() {
     let told = AtomicU64::new(0);
     let server = StandIn::start(move |moment| {
         if moment.at == At::Message && told.fetch_add(1, Ordering::Relaxed).is_multiple_of(20) {
-            thread::sleep(ACK_DELAY + Duration::from_millis(1));
+            thread::sleep(ACK_DELAY);
         }
         None
     });
     let record = source(&server.address(), &["--messages", "1200", "--sessions", "2", "--reuse"]).record;
     let reason = reason(&record, "TCP_NODELAY");
-    assert!(reason.starts_with("The server's replies (reply): 5 % ("), "{reason}");
+    assert!(reason.starts_with("The server's replies (reply): "), "{reason}");
+    let row = &record.pauses[0];
+    assert!((13..=60).contains(&row.count) && (row.of, row.phase) == (1200, Phase::Reply), "{row:?}");
     assert!(record.verdict.valid, "it is the server's doing and may be believed: {:?}", record.verdict);
 }
 
@@ -233,7 +235,8 @@ fn a_full_listen_queue_is_named() {
         let serve = |stream: TcpStream| thread::spawn(move || serve_whole(&stream));
         listener.incoming().map_while(Result::ok).for_each(|stream| drop(serve(stream)));
     });
-    let run = source(&address.to_string(), &["--messages", "12", "--sessions", "12"]);
+    // With SYN cookies a client may believe that it is connected, and hear nothing: it has to give up.
+    let run = source(&address.to_string(), &["--messages", "12", "--sessions", "12", "--timeout", "2s"]);
     let around = run.record.surroundings.as_ref().unwrap();
     assert!(around.listen_overflows.is_some_and(|count| count > 0), "{around:?}");
     let reason = reason(&run.record, "net.core.somaxconn");
@@ -286,7 +289,9 @@ fn ports_that_run_out_are_named() {
     let row = row(&record, Resource::Ports);
     assert!(row.count > 0 && row.limit == Some(20) && row.party == "source", "{row:?}");
     let reason = reason(&record, "EADDRNOTAVAIL");
-    assert!(["--bind 127.0.0.2-127.0.0.50", "--reuse", "net.ipv4.ip_local_port_range"].iter().all(|w| reason.contains(w)));
+    assert!(
+        ["--bind 127.0.0.2-127.0.0.50", "--reuse", "net.ipv4.ip_local_port_range"].iter().all(|w| reason.contains(w))
+    );
     assert!(!record.verdict.valid && record.verdict.closed, "{:?}", record.verdict);
 }
 

@@ -19,6 +19,7 @@ mod bench;
 mod dialog;
 mod dialogs;
 mod embedding;
+mod go_smtp_source;
 mod honesty;
 mod hostile_clients;
 mod hostile_servers;

@@ -165,8 +165,11 @@ fn a_certificate_is_believed_only_for_its_name() {
         let host = Secured::start(mode, &["--tls-cert", &chain, "--tls-key", &key]);
         assert_eq!(fs::read(&host.ca).unwrap(), fs::read(&chain).unwrap());
         let load = ["--tls", mode, "--messages", "6", "--sessions", "2"];
-        let good: [&[&str]; 3] =
-            [&["--ca", &chain, "--sni", "mail.example"], &["--tls-insecure"], &["--tls-insecure", "--sni", "x.example"]];
+        let good: [&[&str]; 3] = [
+            &["--ca", &chain, "--sni", "mail.example"],
+            &["--tls-insecure"],
+            &["--tls-insecure", "--sni", "x.example"],
+        ];
         for words in good {
             went_through(&host.hears(&[&load, words].concat()), 6);
         }
@@ -282,6 +285,38 @@ fn parties_that_do_not_agree_on_tls_say_so_and_do_not_hang() {
     assert_eq!(refuses.sink.took().messages, 0);
 }
 
+/// How many messages fared so: accepted, failed; and that both parties know which.
+fn shares(ours: &SourceRun, theirs: &Record, phase: Phase, code: u16) -> [u64; 2] {
+    let failed = errors(theirs, phase, code);
+    let lost: u64 = ours.record.errors.iter().map(|row| row.count).sum();
+    assert_eq!((lost, ours.record.ledger.rejected), (failed, Some(failed)), "{:?}", ours.record.errors);
+    assert_eq!(took(theirs).messages, accepted(&ours.record));
+    [accepted(&ours.record), failed]
+}
+
+#[test]
+fn a_sink_breaks_handshakes_and_logins_as_often_as_it_is_told() {
+    let files = Files::new();
+    let (users, password) = (files.users(), files.keep("password", PASSWORD));
+    let login = ["--auth", USER, "--password-file", &password, "--messages", "60", "--sessions", "3"];
+    let faults = [
+        ("tls: hang up 0.3", Phase::Tls, 0),
+        ("tls: reset 0.3", Phase::Tls, 0),
+        ("auth: soft reject 0.3 ", Phase::Auth, 450),
+        ("auth: hang up 0.3", Phase::Auth, 0),
+    ];
+    for mode in MODES {
+        for (fault, phase, code) in faults {
+            let host = Secured::start(mode, &["--auth-users", &users, "--auth-required", "--fault", fault]);
+            let tls = ["--tls", mode, "--ca", &host.ca, "--auth-mechanism", "plain"];
+            let ours = host.hears(&[tls.as_slice(), &login].concat());
+            let theirs = host.sink.stop();
+            let [well, ill] = shares(&ours, &theirs, phase, code);
+            assert!(well + ill == 60 && (6..=36).contains(&ill), "{mode} {fault}: {ill}");
+        }
+    }
+}
+
 const MECHANISMS: [&str; 5] = ["plain", "login", "cram-md5", "scram-sha-256", "xoauth2"];
 
 /// No secret stands in what a party has said, nor in its record.
@@ -309,7 +344,11 @@ fn each_mechanism_lets_the_right_one_in_and_keeps_the_secret() {
         };
         let ours = hears(USER, &right);
         went_through(&ours, 4);
-        assert_eq!(timed(&ours.record, Phase::Auth), 4, "{mechanism}: a login a connection, however many replies it has");
+        assert_eq!(
+            timed(&ours.record, Phase::Auth),
+            4,
+            "{mechanism}: a login a connection, however many replies it has"
+        );
         for (user, password) in [(USER, &wrong), ("nobody", &right)] {
             let ours = hears(user, password);
             failed(&ours, 4, Phase::Auth, 535);

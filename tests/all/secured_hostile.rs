@@ -252,7 +252,10 @@ fn a_response_of_200_kb_is_refused_and_an_endless_one_costs_no_memory() {
         refused += 1;
         let reply = wire.say(&format!("AUTH {mechanism} {long}"));
         assert!(reply.starts_with("500 "), "{mechanism}, with the command: {reply}");
-        assert!(wire.say("MAIL FROM:<a@example.com>").starts_with("530 "), "the session goes on, and nobody is logged in");
+        assert!(
+            wire.say("MAIL FROM:<a@example.com>").starts_with("530 "),
+            "the session goes on, and nobody is logged in"
+        );
         assert!(wire.say("QUIT").starts_with("221 "));
         let mut endless = begin(&sink);
         assert!(endless.say(&format!("AUTH {mechanism}")).starts_with("334 "));
@@ -298,7 +301,12 @@ fn responses_that_are_none_are_refused() {
     }
     log_in(&sink, &files);
     let theirs = sink.stop();
-    assert_eq!((took(&theirs).messages, errors(&theirs, Phase::Auth, 535)), (1, rows.len() as u64), "{:?}", theirs.errors);
+    assert_eq!(
+        (took(&theirs).messages, errors(&theirs, Phase::Auth, 535)),
+        (1, rows.len() as u64),
+        "{:?}",
+        theirs.errors
+    );
 }
 
 #[test]

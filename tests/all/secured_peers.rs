@@ -40,9 +40,8 @@ fn swaks_logs_in_over_tls() {
         let place = ["--server", "127.0.0.1", "--port", &port, tls, "--tls-verify", "--tls-ca-path", &host.ca];
         let envelope = ["--from", "a@example.com", "--to", "b@example.com", "--auth-user", USER, "--auth-password"];
         for mechanism in ["PLAIN", "LOGIN", "CRAM-MD5"] {
-            let says = |password| {
-                run(&program, &[place.as_slice(), &["--auth", mechanism], &envelope, &[password]].concat())
-            };
+            let says =
+                |password| run(&program, &[place.as_slice(), &["--auth", mechanism], &envelope, &[password]].concat());
             ends_with(0, &says(PASSWORD));
             // swaks' own status for a login that was refused.
             ends_with(28, &says("wrong"));
@@ -144,6 +143,40 @@ fn smtplib_logs_in_over_tls() {
     }
 }
 
+/// TLS 1.2, and the second and third time the session of the first.
+const OLD_TLS: &str = r#"
+import socket, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[2])
+context.maximum_version = ssl.TLSVersion.TLSv1_2
+session = None
+for number in range(3):
+    plain = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=30)
+    secure = context.wrap_socket(plain, server_hostname="localhost", session=session)
+    reader = secure.makefile("rb")
+    assert reader.readline().startswith(b"220 ")
+    secure.sendall(b"QUIT\r\n")
+    assert reader.readline().startswith(b"221 ")
+    assert secure.session_reused == (number > 0 and sys.argv[3] == "on"), number
+    session = secure.session
+    print(secure.version())
+"#;
+
+#[test]
+fn tls_1_2_is_spoken_too_and_counted_apart() {
+    let Some(program) = peer("python3") else { return };
+    for (words, resumption, resumed) in [([].as_slice(), "on", 2), (&["--no-tls-resumption"], "off", 0)] {
+        let host = Secured::start("implicit", words);
+        let ended = run(&program, &["-c", OLD_TLS, &host.sink.smtp.port().to_string(), &host.ca, resumption]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(0), "TLSv1.2\nTLSv1.2\nTLSv1.2\n"), "{}", ended.err);
+        let ours = source(&host.sink.address(), &["--tls", "implicit", "--ca", &host.ca, "--messages", "1"]);
+        assert_eq!(ours.ended.code, Some(0));
+        let theirs = host.sink.stop();
+        let rows: Vec<_> = theirs.tls.iter().map(|row| (&*row.version, row.handshakes, row.resumed)).collect();
+        assert_eq!(rows, [("TLSv1.2", 3, resumed), ("TLSv1.3", 1, 0)], "{:?}", theirs.errors);
+        assert!(theirs.errors.is_empty(), "{:?}", theirs.errors);
+    }
+}
+
 /// smtplib reads one reply behind the dot: the others are read by hand.
 const LMTPLIB: &str = r#"
 import smtplib, sys
@@ -167,7 +200,10 @@ fn lmtp_clients_hear_an_answer_for_each_recipient() {
     };
     if let Some(program) = peer("swaks") {
         let words = ["--protocol", "LMTP", "--server", "127.0.0.1", "--port", &port, "--from", "a@example.com"];
-        ends_with(0, &run(&program, &[words.as_slice(), &["--to", "b@example.com,c@example.com,d@example.com"]].concat()));
+        ends_with(
+            0,
+            &run(&program, &[words.as_slice(), &["--to", "b@example.com,c@example.com,d@example.com"]].concat()),
+        );
         add([1, 3, 1]);
     }
     if let Some(program) = peer("python3") {
@@ -197,10 +233,14 @@ fn went_through(ours: &SourceRun, messages: u64, handshakes: u64) {
 fn postfix_takes_our_mail_over_tls() {
     let files = Files::new();
     let [chain, key] = files.certificate("postfix", &["postfix.example"]);
-    let services = [tls_options(false, &chain, &key), tls_options(true, &chain, &key)];
+    let old = vec!["smtpd_tls_mandatory_protocols=TLSv1.2".to_owned()];
+    let old = [tls_options(false, &chain, &key), old].concat();
+    let services = [tls_options(false, &chain, &key), tls_options(true, &chain, &key), old];
     let Some(postfix) = Postfix::start(Deliver::Discard, &services) else { return };
     let (mut units, mut handshakes) = (0, 0);
-    for (mode, address) in MODES.iter().zip(&postfix.listening) {
+    for ((mode, version), address) in
+        [("starttls", "TLSv1.3"), ("implicit", "TLSv1.3"), ("starttls", "TLSv1.2")].iter().zip(&postfix.listening)
+    {
         let base = ["--tls", mode, "--ca", &chain, "--sni", "postfix.example", "--recipients", "2", "--sessions", "3"];
         for (words, messages, connections) in [
             (["--reuse", "--pipelining", "group", "--messages", "60"].as_slice(), 60, 3),
@@ -209,6 +249,7 @@ fn postfix_takes_our_mail_over_tls() {
         ] {
             let ours = source(&address.to_string(), &[&base, words].concat());
             went_through(&ours, messages, connections);
+            assert!(ours.record.tls.iter().all(|row| row.version == *version), "{:?}", ours.record.tls);
             let resumed: u64 = ours.record.tls.iter().map(|row| row.resumed).sum();
             assert!(resumed == 0 || !words.contains(&"--no-tls-resumption"), "{:?}", ours.record.tls);
             units += 2 * messages;
@@ -221,7 +262,9 @@ fn postfix_takes_our_mail_over_tls() {
         assert_eq!((plain.ended.code, accepted(&plain.record)), (Some(1), 0), "it insists on TLS");
     }
     wait_until("Postfix to have delivered them", || (postfix.sent() >= units).then_some(()));
-    wait_until("Postfix to have logged them", || (postfix.logged("TLS connection established") >= handshakes).then_some(()));
+    wait_until("Postfix to have logged them", || {
+        (postfix.logged("TLS connection established") >= handshakes).then_some(())
+    });
     assert_eq!((postfix.sent(), postfix.logged("TLS connection established")), (units, handshakes));
 }
 
@@ -244,7 +287,8 @@ class Place(Controller):
     def factory(self):
         return LMTP(self.handler, **self.SMTP_kwargs) if mode == "lmtp" else super().factory()
 def knows(server, session, envelope, mechanism, shown):
-    return AuthResult(success=(shown.login, shown.password) == (user.encode(), password.encode()))
+    is_right = (shown.login, shown.password) == (user.encode(), password.encode())
+    return AuthResult(success=is_right, handled=False)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(chain, key)
 login = {"authenticator": knows, "auth_required": True}
@@ -295,7 +339,8 @@ fn aiosmtpd_takes_our_mail_over_tls_and_auth_and_lmtp() {
         let login = |mechanism, password| ["--auth-mechanism", mechanism, "--password-file", password];
         let ours = source(&address, &[base.as_slice(), &login("plain", &right)].concat());
         went_through(&ours, 20, 20);
-        let ours = source(&address, &[base.as_slice(), &login("login", &right), &["--reuse", "--recipients", "2"]].concat());
+        let ours =
+            source(&address, &[base.as_slice(), &login("login", &right), &["--reuse", "--recipients", "2"]].concat());
         went_through(&ours, 20, 2);
         let refused = source(&address, &[base.as_slice(), &login("plain", &wrong)].concat());
         let counts = (refused.ended.code, accepted(&refused.record), errors(&refused.record, Phase::Auth, 535));

@@ -62,20 +62,20 @@ fn the_check_finds_every_delivery_at_every_sink() {
     expect_rows(&rows, 8);
     for row in &rows {
         let units = if row[4] == "3" { "150 of 150" } else { "50 of 50" };
-        assert_eq!(row[5..], ["50 of 50", units, "0", "OK"], "{row:?}");
+        assert_eq!(row[5..], ["50 of 50", units, "0", "0", "OK"], "{row:?}");
     }
-    assert!(ended.out.contains("every message came to every recipient, once"), "{}", ended.out);
+    assert!(ended.out.contains("every message came to every recipient, once and unchanged"), "{}", ended.out);
 }
 
 #[test]
-fn what_a_sink_loses_or_doubles_is_not_ok() {
-    for fault in ["--drop", "--duplicate"] {
+fn what_a_sink_loses_doubles_or_changes_is_not_ok() {
+    for fault in ["--drop", "--duplicate", "--corrupt"] {
         let words = ["--messages", "200", "--sessions", "5", "--recipients", "2", fault, "0.1"];
         let ended = mailrun(&[["bench", "smtp-source-check"].as_slice(), &words].concat());
         assert_eq!(ended.code, Some(1), "{ended:?}");
         let rows = rows(&ended);
         for row in &rows {
-            assert_eq!(row[8], if row[1] == "mailrun" { "NOT OK" } else { "OK" }, "{fault}: {row:?}");
+            assert_eq!(row[9], if row[1] == "mailrun" { "NOT OK" } else { "OK" }, "{fault}: {row:?}");
         }
         let named = "NOT OK: mailrun smtp-source → mailrun sink, 5 sessions, 2 recipients: the sink has ";
         assert!(ended.out.contains(named) && !ended.out.contains("OK: in all"), "{}", ended.out);

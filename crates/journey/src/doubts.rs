@@ -54,7 +54,8 @@ fn exhausted(row: &ExhaustedRow) -> String {
     match resource {
         Resource::Descriptors => {
             let limit = limit.map_or_else(String::new, |limit| format!(", it may have {limit}"));
-            let enough = needed.map_or_else(|| "a higher `ulimit -n`".to_owned(), |needed| format!("`ulimit -n {needed}`"));
+            let enough =
+                needed.map_or_else(|| "a higher `ulimit -n`".to_owned(), |needed| format!("`ulimit -n {needed}`"));
             format!(
                 "The {party} ran out of file descriptors {count} times (EMFILE{limit}), and was the limit itself. Start \
                  it under {enough}, or with fewer --sessions."
@@ -101,7 +102,7 @@ fn overflows(around: &Surroundings) -> Option<String> {
         format!(
             "Listen queues of this host were full {overflows} times, {drops} connections or SYNs were dropped by listeners \
              and {syns} for want of room for half-open ones (host-wide: whichever server it was). A client that is dropped \
-             tries again after a second: that is in the latencies. Raise the sysctl net.core.somaxconn{longest} and the \
+             tries again after a second, which is in its latency, or waits in vain for a greeting. Raise the sysctl net.core.somaxconn{longest} and the \
              server's own backlog, and let it accept faster."
         )
     })
@@ -111,7 +112,8 @@ fn overflows(around: &Surroundings) -> Option<String> {
 fn delayed_acks(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;
-    let cluster = format!("{share:.0} % ({} of {}) took 38 to 45 ms and hardly any about as long", worst.count, worst.of);
+    let cluster =
+        format!("{share:.0} % ({} of {}) took 38 to 45 ms and hardly any about as long", worst.count, worst.of);
     Some(match role {
         Role::Sink => format!(
             "Messages as the sink read them: {cluster}, the signature of a delayed ACK. Who sent them, the server or the \
@@ -178,7 +180,8 @@ mod tests {
 
     #[test]
     fn what_ran_out_is_named_with_what_to_set() {
-        let row = |resource, limit, needed| ExhaustedRow { party: "source".to_owned(), resource, count: 7, limit, needed };
+        let row =
+            |resource, limit, needed| ExhaustedRow { party: "source".to_owned(), resource, count: 7, limit, needed };
         for (row, words) in [
             (row(Resource::Descriptors, Some(40), Some(164)), "7 times (EMFILE, it may have 40)|`ulimit -n 164`"),
             (row(Resource::Descriptors, None, None), "(EMFILE)|under a higher `ulimit -n`"),

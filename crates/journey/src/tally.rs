@@ -605,10 +605,7 @@ mod tests {
         let extent = |resource| (Some(40), (resource == Resource::Descriptors).then_some(164));
         let rows: Vec<_> = all.shortages.rows("source", extent);
         let rows: Vec<_> = rows.iter().map(|row| (row.resource, row.count, row.limit, row.needed)).collect();
-        assert_eq!(
-            rows,
-            [(Resource::Descriptors, 2, Some(40), Some(164)), (Resource::Ports, 4, Some(40), None)]
-        );
+        assert_eq!(rows, [(Resource::Descriptors, 2, Some(40), Some(164)), (Resource::Ports, 4, Some(40), None)]);
         assert!(SinkTally::default().shortages.rows("sink", extent).is_empty());
     }
 

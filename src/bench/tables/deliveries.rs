@@ -1,4 +1,5 @@
-//! What a sink has kept, message by message: how many, for how many recipients, and whether anything is there twice.
+//! What a sink has kept, message by message: how many, for how many recipients, whether anything is there twice, and
+//! whether it is what was sent: all three sources send the same four lines.
 //!
 //! A message is known by its Message-Id and its subject (`contenders::Marking`), a delivery by its message and its
 //! recipient. Deliveries are remembered as 64-bit hashes: among a million, two that only look alike are met once in
@@ -10,6 +11,8 @@ use std::io::{self, BufRead, ErrorKind, Read};
 
 /// More of a line than that says nothing that is looked for.
 const LINE_BYTES: u64 = 64 * 1024;
+/// The text of every message.
+const TEXT: [&str; 4] = ["La de da de da 1.", "La de da de da 2.", "La de da de da 3.", "La de da de da 4."];
 
 /// What was found in a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(super) struct Deliveries {
     pub(super) messages: u64,
     /// Recipients of them all.
     pub(super) recipients: u64,
+    /// Messages whose text is not what was sent.
+    pub(super) changed: u64,
     seen: HashSet<u64>,
 }
 
@@ -28,6 +33,7 @@ impl Deliveries {
 
     fn add(&mut self, message: &Message) {
         self.messages += 1;
+        self.changed += u64::from(message.is_changed || message.lines != TEXT.len());
         self.recipients += message.recipients.len() as u64;
         for recipient in &message.recipients {
             let mut hasher = DefaultHasher::new();
@@ -43,6 +49,9 @@ struct Message {
     /// Its Message-Id and its subject.
     name: Vec<u8>,
     recipients: Vec<Vec<u8>>,
+    /// Lines of its text so far.
+    lines: usize,
+    is_changed: bool,
 }
 
 impl Message {
@@ -53,6 +62,12 @@ impl Message {
             self.name.push(b'\n');
         }
     }
+
+    /// Takes up a line of its text.
+    fn read_text(&mut self, line: &[u8]) {
+        self.is_changed |= TEXT.get(self.lines).is_none_or(|expected| expected.as_bytes() != line);
+        self.lines += 1;
+    }
 }
 
 /// What follows a field's name, which is written in either case.
@@ -61,25 +76,39 @@ fn after<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     start.eq_ignore_ascii_case(name).then_some(rest)
 }
 
-/// Reads what `smtp-sink -S SEPARATOR -D` wrote: the separator, a line for each thing that it knows of the envelope, and
-/// the message.
+/// Reads what `smtp-sink -S SEPARATOR -D` wrote: the separator, a line for each thing that it knows of the envelope, the
+/// message, and an empty line.
 pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Result<Deliveries> {
-    let (mut found, mut message, mut is_header) = (Deliveries::default(), None, false);
+    let (mut found, mut message, mut place) = (Deliveries::default(), None::<Message>, Place::Header);
     let mut line = Vec::new();
     while read_line(&mut dump, &mut line)? {
         if line == separator.as_bytes() {
             message.replace(Message::default()).iter().for_each(|before| found.add(before));
-            is_header = true;
-        } else if let Some(message) = message.as_mut().filter(|_| is_header) {
-            match after(&line, b"X-Rcpt-Args:") {
-                Some(recipient) => message.recipients.push(recipient.to_vec()),
-                None => message.read_header(&line),
-            }
-            is_header = !line.is_empty();
+            place = Place::Header;
+            continue;
+        }
+        let Some(current) = message.as_mut() else { continue };
+        match place {
+            Place::Header if line.is_empty() => place = Place::Text,
+            Place::Header => match after(&line, b"X-Rcpt-Args:") {
+                Some(recipient) => current.recipients.push(recipient.to_vec()),
+                None => current.read_header(&line),
+            },
+            Place::Text if line.is_empty() && current.lines == TEXT.len() => place = Place::End,
+            Place::Text | Place::End => current.read_text(&line),
         }
     }
     message.iter().for_each(|last| found.add(last));
     Ok(found)
+}
+
+/// Where in a message of smtp-sink's a line stands.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Header,
+    Text,
+    /// After the empty line that smtp-sink adds.
+    End,
 }
 
 /// The line before a message in `mailrun sink --dump-file`.
@@ -100,12 +129,14 @@ pub(super) fn of_mailrun(mut dump: impl BufRead) -> io::Result<Deliveries> {
             Err(error) => return Err(io::Error::new(ErrorKind::InvalidData, error)),
         };
         let recipients = envelope.recipients.into_iter().map(String::into_bytes).collect();
-        let mut message = Message { name: Vec::new(), recipients };
+        let mut message = Message { recipients, ..Message::default() };
         let mut text = Read::by_ref(&mut dump).take(envelope.bytes);
         while read_line(&mut text, &mut line)? && !line.is_empty() {
             message.read_header(&line);
         }
-        io::copy(&mut text, &mut io::sink())?;
+        while read_line(&mut text, &mut line)? {
+            message.read_text(&line);
+        }
         // The line's end after the message is the last that is written of it.
         if text.limit() > 0 || !read_line(&mut dump, &mut line)? {
             break;
@@ -135,18 +166,21 @@ mod tests {
         let recipients: String = recipients.iter().map(|one| format!("X-Rcpt-Args: <{one}>\n")).collect();
         format!(
             "MARK\nX-Client-Addr: 127.0.0.1\nX-Mail-Args: <a@b>\n{recipients}Received: from x\n\tby y\nFrom: <a@b>\n\
-             Message-Id: <{id}@x>\n\nLa de da\nMessage-Id: <0@x>\nX-Rcpt-Args: <no@b>\n\n"
+             Message-Id: <{id}@x>\n\n{}\n\n",
+            TEXT.join("\n")
         )
     }
 
     fn mailrun_message(id: u32, recipients: &[&str]) -> String {
-        let text = format!("From: <a@b>\r\nMESSAGE-ID: <{id}@x>\r\n\r\nLa de da\r\n{{\"bytes\":3}}\r\n");
+        let text = format!("From: <a@b>\r\nMESSAGE-ID: <{id}@x>\r\n\r\n{}\r\n", TEXT.join("\r\n"));
         let envelope = serde_json::json!({ "bytes": text.len(), "client": "x", "recipients": recipients });
         format!("{envelope}\n{text}\n")
     }
 
+    /// Messages, recipients and doubles; none is changed.
     fn told(found: io::Result<Deliveries>) -> [u64; 3] {
         let found = found.unwrap();
+        assert_eq!(found.changed, 0, "{found:?}");
         [found.messages, found.recipients, found.twice()]
     }
 
@@ -182,6 +216,26 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_is_not_what_was_sent_is_changed() {
+        let edits: [(&str, &str); 5] =
+            [("de da 3.", "de dA 3."), (" 4.", " 4.."), (" 1.", " 1.\n"), (" 2.", "\nX-Rcpt-Args: <a@b>"), (" 4.", "")];
+        for (written, read) in KINDS {
+            for (from, to) in edits {
+                // A length that does not agree would be another fault.
+                let good = written(1, &["c@d"]);
+                let mut changed = written(2, &["c@d"]).replace(from, to);
+                if let Some((head, text)) = changed.clone().split_once('\n').filter(|(head, _)| head.starts_with('{')) {
+                    let mut head: serde_json::Value = serde_json::from_str(head).unwrap();
+                    head["bytes"] = (text.len() - 1).into();
+                    changed = format!("{head}\n{text}");
+                }
+                let found = read((good.clone() + &changed + &good).as_bytes()).unwrap();
+                assert_eq!((found.messages, found.recipients, found.changed), (3, 3, 1), "{changed}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_no_dump_is_an_error() {
         assert!(of_mailrun(b"nonsense\nmore\n".as_slice()).is_err());
         assert_eq!(told(of_smtp_sink(b"nonsense\n\n".as_slice(), "MARK")), [0, 0, 0]);
@@ -201,6 +255,7 @@ mod tests {
                 let text = [written(id, &["c@d"]).as_bytes(), &bytes].concat();
                 if let Ok(found) = read(&text) {
                     prop_assert!(found.twice() <= found.recipients && found.messages >= 1);
+                    prop_assert!(found.changed <= found.messages);
                 }
                 let _ = read(&bytes);
             }

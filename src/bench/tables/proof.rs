@@ -1,4 +1,5 @@
-//! Whether every message came to every recipient of it, once: the dump and the sink's own counts must both say so.
+//! Whether every message came to every recipient of it, once and unchanged: the dump and the sink's own counts must both
+//! say so.
 use super::course::Measured;
 use crate::report::numbers::{count, counted};
 
@@ -22,6 +23,9 @@ pub(super) fn fault(run: &Measured, messages: u64, recipients: u32) -> Option<St
     if let Some(twice) = run.deliveries.as_ref().map(|kept| kept.twice()).filter(|twice| *twice > 0) {
         faults.push(counted(twice, "duplicate"));
     }
+    if let Some(changed) = run.deliveries.as_ref().map(|kept| kept.changed).filter(|changed| *changed > 0) {
+        faults.push(format!("{} with another text than was sent", counted(changed, "message")));
+    }
     (!faults.is_empty()).then(|| format!("the sink has {}", faults.join(", ")))
 }
 
@@ -34,8 +38,12 @@ mod tests {
 
     /// A run of which those Message-Ids are in the dump, for two recipients each, and counted once each.
     fn run(ids: &[u32]) -> Measured {
+        with_text(ids, "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n")
+    }
+
+    fn with_text(ids: &[u32], text: &str) -> Measured {
         let message = |id: &u32| {
-            let text = format!("Message-Id: <{id}>\r\n\r\nx\r\n");
+            let text = format!("Message-Id: <{id}>\r\n\r\n{text}");
             format!("{{\"bytes\":{},\"recipients\":[\"a@b\",\"c@d\"]}}\n{text}\n", text.len())
         };
         let dump: String = ids.iter().map(message).collect();
@@ -63,6 +71,12 @@ mod tests {
     #[test]
     fn a_double_is_found_though_the_sum_is_right() {
         assert_eq!(fault(&run(&[1, 2, 2]), 3, 2).unwrap(), "the sink has 2 duplicates");
+    }
+
+    #[test]
+    fn a_changed_text_is_found() {
+        let said = fault(&with_text(&[1, 2], "La de da\r\n"), 2, 2).unwrap();
+        assert_eq!(said, "the sink has 2 messages with another text than was sent");
     }
 
     #[test]

@@ -287,13 +287,13 @@ mod tests {
         for (at, code, stage) in rows {
             let replies = [&GOOD[..at], &[(code, "no\nno")]].concat();
             let (_, last, at) = play(&[], &replies);
-            assert_eq!((last, at), (Err(format!("{code} no\nno")), stage));
+            assert_eq!((last, at), (Err(format!("{code} \"no\\nno\"")), stage));
         }
         let hello = play(&[], &[(220, ""), (500, ""), (502, "no")]);
-        assert_eq!((hello.1, hello.2), (Err("502 no".to_owned()), Stage::Sending("unable to say hello")));
+        assert_eq!((hello.1, hello.2), (Err("502 \"no\"".to_owned()), Stage::Sending("unable to say hello")));
         for replies in [&[(220, ""), (500, ""), (502, "no")][..], &[(220, ""), (250, ""), (502, "no")]] {
             let (_, last, stage) = play(&["-tls"], replies);
-            assert_eq!((last, stage), (Err("502 no".to_owned()), Stage::Sending("unable to issue STARTTLS")));
+            assert_eq!((last, stage), (Err("502 \"no\"".to_owned()), Stage::Sending("unable to issue STARTTLS")));
         }
     }
 

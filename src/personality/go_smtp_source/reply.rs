@@ -22,7 +22,7 @@ impl Heard<'_> {
     /// What the original says of it where it is not what should have come.
     pub(super) fn complaint(&self) -> String {
         match self {
-            Self::Reply(code, text) => format!("{code:03} {}", String::from_utf8_lossy(text)),
+            Self::Reply(code, text) => format!("{code:03} {}", quoted(text)),
             Self::Short(line) => format!("short response: {}", quoted(line)),
             Self::BadCode(line) => format!("invalid response code: {}", quoted(line)),
             Self::Endless => "endless reply".to_owned(),
@@ -136,15 +136,15 @@ mod tests {
     #[test]
     fn a_table_of_replies() {
         let rows: [(&str, &[&str]); 9] = [
-            ("250 ok\r\n", &["250 ok"]),
-            ("250 ok\n", &["250 ok"]),
-            ("250 \r\n", &["250 "]),
-            ("250-a\r\n250-b\r\n250 c\r\n", &["250 a\nb\nc"]),
-            ("550-a\r\nmore\r\n551 x\r\n550 c\r\n", &["550 a\nmore\n551 x\nc"]),
-            ("250\r\n250 ok\r\n", &["short response: \"250\"", "250 ok"]),
+            ("250 ok\r\n", &["250 \"ok\""]),
+            ("250 ok\n", &["250 \"ok\""]),
+            ("250 \r\n", &["250 \"\""]),
+            ("250-a\r\n250-b\r\n250 c\r\n", &["250 \"a\\nb\\nc\""]),
+            ("550-a\r\nmore\r\n551 x\r\n550 c\r\n", &["550 \"a\\nmore\\n551 x\\nc\""]),
+            ("250\r\n250 ok\r\n", &["short response: \"250\"", "250 \"ok\""]),
             ("\r\n", &["short response: \"\""]),
             ("abc d\r\n", &["invalid response code: \"abc d\""]),
-            ("099-x\r\n220 a\r\n", &["invalid response code: \"099-x\"", "220 a"]),
+            ("099-x\r\n220 a\r\n", &["invalid response code: \"099-x\"", "220 \"a\""]),
         ];
         for (wire, expected) in rows {
             assert_eq!(read(wire, wire.len()), expected, "{wire:?}");

@@ -81,13 +81,13 @@ async fn keep(course: &Rc<Course>, session: u64) -> Result<(), Fatal> {
 }
 
 /// Connects to the first of the target's addresses that can be reached, one session at a time as the original does.
-async fn connect(course: &Course) -> Result<Stream, String> {
+async fn connect(course: &Course) -> Result<(Stream, SocketAddr), String> {
     let _pass = course.gate.enter().await;
     let addresses = course.target.addresses().await.map_err(|why| format!("dial tcp: {why}"))?;
     let mut first = None;
     for address in addresses {
         match connect_to(address).await {
-            Ok(socket) => return Ok(socket.into()),
+            Ok(socket) => return Ok((socket.into(), address)),
             Err((call, error)) => {
                 first.get_or_insert((call, address, error));
             }
@@ -123,6 +123,7 @@ fn socket(address: SocketAddr) -> rustix::io::Result<std::os::fd::OwnedFd> {
 struct Line {
     course: Rc<Course>,
     stream: Stream,
+    peer: SocketAddr,
     dialogue: Dialogue,
     reader: ReplyReader,
     /// Replies that came before they were asked for.
@@ -140,9 +141,10 @@ struct Line {
 }
 
 impl Line {
-    fn new(course: &Rc<Course>, stream: Stream, number: i64) -> Self {
+    fn new(course: &Rc<Course>, (stream, peer): (Stream, SocketAddr), number: i64) -> Self {
         Self {
             stream,
+            peer,
             dialogue: Dialogue::new(number),
             reader: ReplyReader::default(),
             early: Vec::new(),
@@ -213,6 +215,8 @@ impl Line {
                 self.take(&early, &mut Desk { course, out: outbox })
             };
             if let Err(why) = taken {
+                // What was said before goes out, as far as it can at once.
+                let _ = self.flush(outbox);
                 outbox.clear();
                 return Poll::Ready(Err(why));
             }
@@ -277,14 +281,12 @@ impl Line {
 
     /// What the original says of a connection that breaks.
     fn lost(&self, call: &str, error: &io::Error) -> String {
-        let own = rustix::net::getsockname(self.stream.as_fd()).ok().and_then(|own| SocketAddr::try_from(own).ok());
-        let peer = rustix::net::getpeername(self.stream.as_fd()).ok().flatten();
-        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-        match (own, peer, error.raw_os_error()) {
-            (Some(own), Some(peer), Some(_)) => format!("{call} tcp {own}->{peer}: {call}: {}", reason(error)),
-            (_, _, Some(_)) => format!("{call} tcp: {call}: {}", reason(error)),
-            _ => reason(error),
+        if error.raw_os_error().is_none() {
+            return reason(error);
         }
+        let own = rustix::net::getsockname(self.stream.as_fd()).ok().and_then(|own| SocketAddr::try_from(own).ok());
+        let own = own.map(|own| own.to_string()).unwrap_or_default();
+        format!("{call} tcp {own}->{}: {call}: {}", self.peer, reason(error))
     }
 }
 

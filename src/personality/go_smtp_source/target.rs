@@ -229,7 +229,8 @@ mod tests {
         #[test]
         fn any_address_is_split_or_refused(typed in "[a:\\[\\]1]{0,12}") {
             if let Ok((host, port)) = split(&typed) {
-                prop_assert!(typed == format!("{host}:{port}") || typed == format!("[{host}]:{port}"));
+                let is_whole = typed == format!("{host}:{port}") || typed == format!("[{host}]:{port}");
+                prop_assert!(is_whole, "{} {}", host, port);
             }
         }
     }

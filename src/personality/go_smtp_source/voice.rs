@@ -22,7 +22,7 @@ pub(super) fn say(text: &str) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// One `?` for each control character but the line feed, which the original's replies of several lines have.
+/// One `?` for each control character but the line feed, which a file's name may have.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_reply_steers_a_terminal() {
+    fn no_word_steers_a_terminal() {
         assert_eq!(printable("550 a\u{1b}[2J\r\nbé\u{9b}"), "550 a?[2J?\nbé?");
     }
 }

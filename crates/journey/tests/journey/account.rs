@@ -238,7 +238,8 @@ fn what_ran_out_makes_figures_invalid_and_the_ledger_still_closes() {
 fn what_may_have_disturbed_a_run_is_said_and_leaves_it_valid() {
     let around = |around: Surroundings| move |record: &mut Record| record.surroundings = Some(around);
     let pause = PauseRow { party: "source".to_owned(), phase: Phase::Reply, count: 50, of: 1000 };
-    let cases: [(Box<dyn FnOnce(&mut Record)>, bool, &str); 6] = [
+    type Change = Box<dyn FnOnce(&mut Record)>;
+    let cases: [(Change, bool, &str); 6] = [
         (Box::new(around(Surroundings { steal_share: Some(0.2), ..Default::default() })), true, "(steal)"),
         (Box::new(around(Surroundings { steal_share: Some(0.3), ..Default::default() })), false, "(steal)"),
         (Box::new(around(Surroundings { other_busy_share: Some(0.5), ..Default::default() })), true, "Other processes"),

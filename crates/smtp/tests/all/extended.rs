@@ -330,3 +330,23 @@ fn failed_logins_are_errors_and_there_may_not_be_many() {
     assert_eq!(said.matches("501 5.7.0").count(), 3);
     assert!(said.ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed());
 }
+
+#[test]
+fn logins_that_the_application_refuses_are_errors_too_and_the_last_is_told() {
+    let no = Reply::new(535, "5.7.8 No");
+    for login in ["AUTH PLAIN AGEAYg==\r\n", "AUTH XOAUTH2 dXNlcj1hAWF1dGg9QmVhcmVyIGIBAQ==\r\n\r\n"] {
+        let mut server = server(Protocol::Smtp, Limits { errors: 3, ..Limits::default() });
+        let (lines, mut out, mut ended) = (login.repeat(6), Vec::new(), 0);
+        let mut input = lines.as_bytes();
+        while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
+            ended += u32::from(matches!(event, Event::NotAuthenticated));
+            let refusal = matches!(event, Event::Auth(_)).then_some(&no);
+            if event.asks() {
+                server.answer(refusal, at(1), &mut out);
+            }
+        }
+        let said = String::from_utf8(out).unwrap();
+        assert_eq!((said.matches("535 5.7.8 No").count(), ended), (4, 4), "{said}");
+        assert!(said.ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed(), "{said}");
+    }
+}
