@@ -3,6 +3,7 @@ use super::sink::FaultsTyped;
 use super::values;
 use crate::bench::tables::{self, Proof, TableOptions};
 use anyhow::Result;
+use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -22,10 +23,11 @@ pub(super) enum Scenario {
 /// The table of go-smtp-source's README: each source, as far as it is installed, at each number of sessions, with and
 /// without -d (a connection for many messages), against Postfix's smtp-sink and against `mailrun sink`. Processor time,
 /// memory and time are the source's own; the ratios are to smtp-source in the same round.
+/// Ctrl-C ends it with the table of what was run. Exit status 1 if a run failed, hung or lost mail.
 #[derive(Debug, Args)]
 pub(super) struct TableTyped {
     /// Messages of each run.
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = values::some)]
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = messages())]
     messages: u64,
     #[command(flatten)]
     runs: RunsTyped,
@@ -34,14 +36,15 @@ pub(super) struct TableTyped {
 /// Proves that each of those sources delivers every message to every recipient, once and unchanged
 ///
 /// As go-smtp-source's bench_check.sh does, and more: messages and recipients are counted in the sink's dump, each
-/// delivery is to be there once, and each text as it was sent. Exit status 1 if anything is not OK.
+/// delivery is to be there once, and each text as it was sent. Exit status 1 if anything
+/// is not OK, or if it was stopped before its end.
 #[derive(Debug, Args)]
 pub(super) struct CheckTyped {
     /// Messages of each run.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::some)]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = messages())]
     messages: u64,
     /// Recipients of a message, one number after the other.
-    #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = values::sessions)]
+    #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = recipients())]
     recipients: Vec<u32>,
     #[command(flatten)]
     runs: RunsTyped,
@@ -60,6 +63,16 @@ struct RunsTyped {
     /// The longest that a run may take; what takes longer is killed and named.
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
     limit: Duration,
+}
+
+/// What smtp-source counts in an int, with room for a thousand recipients each.
+fn messages() -> impl TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(1..=100_000_000)
+}
+
+/// What the sinks take for one message.
+fn recipients() -> impl TypedValueParser<Value = u32> {
+    clap::value_parser!(u32).range(1..=1000)
 }
 
 impl Scenario {

@@ -568,7 +568,7 @@ mod tests {
             (".: corrupt 1", ". | Corrupt | 1"),
             ("rcpt to @slow.example: delay 1", "rcpt | Delay { from: 1s, to: 1s } | 1"),
             ("mail from a@b: hang up", "mail | HangUp(None) | 1"),
-            ("*: reset", "connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit | Reset | 1"),
+            ("*: reset", "connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit starttls tls auth | Reset | 1"),
         ];
         for (text, expected) in rows {
             assert_eq!(said(text), expected, "{text}");
@@ -583,7 +583,7 @@ mod tests {
             (": soft reject", "column 1: a command is missing: there are connect helo"),
             ("rctp: soft reject", "column 1: \"rctp\" is no command of this sink: there are"),
             ("mail, rctp: soft reject", "column 7: \"rctp\" is no command"),
-            ("auth: soft reject", "column 1: \"auth\" is no command"),
+            ("xclient: soft reject", "column 1: \"xclient\" is no command"),
             ("rcpt:", "column 6: an action is missing: there are hang up, soft reject"),
             ("rcpt: reject", "column 7: \"reject\" is no action"),
             ("rcpt: soft", "column 7: \"soft\" is no action"),

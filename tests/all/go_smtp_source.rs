@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Runs at a time.
 const TOGETHER: usize = 4;
@@ -463,6 +464,17 @@ fn addresses_that_the_original_cannot_reach() {
     );
 }
 
+#[test]
+fn a_server_that_reads_slowly_gets_it_all() {
+    let script = Script::default().say("EHLO", 0, OFFERS).stall("DATA", 0, Duration::from_millis(300));
+    let (ended, heard) = own(&case("-l 30000001 -m 2 -s 2").heard(script));
+    assert_eq!((ended.code, heard.len()), (Some(0), 2), "{ended:?}");
+    for heard in heard {
+        assert_eq!(heard.octets.iter().filter(|octet| **octet == b'X').count(), 30_000_000);
+        assert!(heard.octets.ends_with(b"XX\r\n.\r\nQUIT\r\n"));
+    }
+}
+
 /// A server that counts the connections it has at a time, and lets nobody begin before so many have come.
 struct Counter {
     port: u16,
@@ -529,7 +541,7 @@ fn sessions_are_as_many_as_were_asked_for() {
 #[test]
 fn no_connection_waits_for_its_turn() {
     let counter = Counter::start(1);
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     // A message of two recipients each half second.
     let ended = mailrun(&["go-smtp-source", "-s", "3", "-m", "3", "-r", "2", "-q", "4", &counter.address()]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -547,8 +559,10 @@ fn starttls_with_our_sink() {
         {
             let sink = Sink::start(&["--tls", "starttls"]);
             let address = sink.address();
-            let words: Vec<&str> = ["-tls"].into_iter().chain(line.split(' ')).chain([address.as_str()]).collect();
-            let ended = run(&program, &words);
+            let agent = format!("GOPS_CONFIG_DIR={}", place.path().display());
+            let own = [agent.as_str(), &program, "-tls"];
+            let words: Vec<&str> = own.into_iter().chain(line.split(' ')).chain([address.as_str()]).collect();
+            let ended = run("/usr/bin/env", &words);
             assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{program} {line}");
             let record = sink.stop();
             let took = crate::party::took(&record);

@@ -35,7 +35,9 @@ fn replies_that_now_and_then_wait_for_an_ack_are_named() {
         }
         None
     });
-    let record = source(&server.address(), &["--messages", "1200", "--sessions", "2", "--reuse"]).record;
+    let send = || source(&server.address(), &["--messages", "1200", "--sessions", "2", "--reuse"]).record;
+    // A machine under load stretches 40 ms beyond what can be told for sure: then it is looked again.
+    let record = (0..6).map(|_| send()).find(|record| says(record, "TCP_NODELAY")).expect("it is named");
     let reason = reason(&record, "TCP_NODELAY");
     assert!(reason.starts_with("The server's replies (reply): "), "{reason}");
     let row = &record.pauses[0];
@@ -92,26 +94,31 @@ fn serve_haltingly(mut stream: &TcpStream) -> std::io::Result<()> {
 #[test]
 fn a_server_that_really_waits_for_acks_is_named() {
     let words = ["--messages", "60", "--sessions", "3", "--reuse"];
-    let record = source(&halting_server().to_string(), &words).record;
-    let reply = record.phases.iter().find(|row| row.name == Phase::Reply).unwrap();
-    if reply.latency_ms.p50 < 30.0 {
-        return skip("delayed ACKs", "this kernel answers each segment at once");
+    for _ in 0..6 {
+        let record = source(&halting_server().to_string(), &words).record;
+        let reply = record.phases.iter().find(|row| row.name == Phase::Reply).unwrap();
+        if reply.latency_ms.p50 < 30.0 {
+            return skip("delayed ACKs", "this kernel answers each segment at once");
+        }
+        if says(&record, "TCP_NODELAY") {
+            let reason = reason(&record, "TCP_NODELAY");
+            assert!(reason.starts_with("The server's replies (") && reason.contains("reply"), "{reason}");
+            return;
+        }
     }
-    let reason = reason(&record, "TCP_NODELAY");
-    assert!(reason.starts_with("The server's replies (") && reason.contains("reply"), "{reason}");
+    panic!("no source named it");
 }
 
-#[test]
-fn a_sender_that_waits_for_acks_is_named_by_the_sink() {
-    let sink = Sink::start(&[]);
-    let mut stream = TcpStream::connect(sink.smtp).unwrap();
+/// Sends messages in two pieces each, without TCP_NODELAY; gives the longest that one took.
+fn send_haltingly(to: SocketAddr, messages: u64) -> Duration {
+    let mut stream = TcpStream::connect(to).unwrap();
     let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
     let mut expect = |code: &str| assert!(replies.next().unwrap().unwrap().starts_with(code));
     expect("220");
     stream.write_all(b"HELO client\r\n").unwrap();
     expect("250");
     let mut longest = Duration::ZERO;
-    for _ in 0..40 {
+    for _ in 0..messages {
         for (command, code) in [("MAIL FROM:<a@b>", "250"), ("RCPT TO:<c@d>", "250"), ("DATA", "354")] {
             stream.write_all(format!("{command}\r\n").as_bytes()).unwrap();
             expect(code);
@@ -122,14 +129,27 @@ fn a_sender_that_waits_for_acks_is_named_by_the_sink() {
         expect("250");
         longest = longest.max(began.elapsed());
     }
-    drop(stream);
-    let record = sink.stop();
-    if longest < Duration::from_millis(30) {
-        return skip("delayed ACKs", "this kernel answers each segment at once");
+    longest
+}
+
+#[test]
+fn a_sender_that_waits_for_acks_is_named_by_the_sink() {
+    // A machine under load stretches 40 ms beyond what can be told for sure: then it is looked again.
+    for _ in 0..6 {
+        let sink = Sink::start(&[]);
+        let longest = send_haltingly(sink.smtp, 40);
+        let record = sink.stop();
+        if longest < Duration::from_millis(30) {
+            return skip("delayed ACKs", "this kernel answers each segment at once");
+        }
+        if says(&record, "TCP_NODELAY") {
+            let reason = reason(&record, "TCP_NODELAY");
+            assert!(reason.starts_with("Messages as the sink read them: "), "{reason}");
+            assert_eq!(record.pauses.iter().map(|row| (row.phase, row.of)).collect::<Vec<_>>(), [(Phase::Body, 40)]);
+            return;
+        }
     }
-    let reason = reason(&record, "TCP_NODELAY");
-    assert!(reason.starts_with("Messages as the sink read them: "), "{reason}");
-    assert_eq!(record.pauses.iter().map(|row| (row.phase, row.of)).collect::<Vec<_>>(), [(Phase::Body, 40)]);
+    panic!("no sink named it");
 }
 
 /// Words that run a command with so few descriptors that it cannot raise: root may, unless that is taken from it.
@@ -304,4 +324,18 @@ fn a_bench_tells_what_the_host_did_meanwhile() {
     assert!(around.processor_s.unwrap() >= 2.0 && around.busy_share.unwrap() > 0.0, "{around:?}");
     assert!(around.other_busy_share <= around.busy_share, "{around:?}");
     assert!(run.file("report.md").contains("other processes "), "the report has the line");
+}
+
+#[test]
+fn what_others_on_the_host_use_is_named() {
+    let cores = thread::available_parallelism().unwrap().get();
+    // A third of the processors, of what nobody else wants of them. They are killed when they are dropped.
+    let busy = || Process::start("nice", &["-n", "19", "sh", "-c", "while :; do :; done"]);
+    let _others: Vec<_> = (0..cores.div_ceil(3)).map(|_| busy()).collect();
+    let words = ["--duration", "2s", "--rate", "50", "--sessions", "2", "--reuse"];
+    let record = crate::party::bench(&words).record_of(0);
+    let share = record.surroundings.as_ref().unwrap().other_busy_share.unwrap();
+    assert!(share >= 0.1, "{:?}", record.surroundings);
+    assert!(reason(&record, "Other processes used ").contains("Stop them"), "{:?}", record.verdict);
+    assert!(record.verdict.closed, "{:?}", record.verdict);
 }

@@ -31,11 +31,11 @@ pub(super) enum Kind {
 }
 
 /// Reads flags off `words` until the first that is none: each is `set`, and the rest given back.
-pub(super) fn parse<'w>(
-    mut words: &'w [String],
+pub(super) fn parse(
+    mut words: &[String],
     kind: impl Fn(&str) -> Option<Kind>,
     mut set: impl FnMut(&str, &str) -> Result<(), BadNumber>,
-) -> Result<&'w [String], BadFlag> {
+) -> Result<&[String], BadFlag> {
     while let Some((word, rest)) = words.split_first() {
         if word.len() < 2 || !word.starts_with('-') {
             break;

@@ -157,7 +157,7 @@ mod tests {
     fn an_endless_reply_ends() {
         for line in ["250-x\r\n", "x"] {
             let mut reader = ReplyReader::default();
-            let wire = line.repeat(MOST_BYTES);
+            let wire = line.repeat(MOST_BYTES + 1);
             let mut input = wire.as_bytes();
             assert_eq!(reader.next(&mut input), Some(Heard::Endless));
         }
