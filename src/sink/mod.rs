@@ -29,14 +29,14 @@ pub(crate) use dump::Shelf;
 use inbox::{Shared, Till};
 use journey::RunId;
 use journey::record::Record;
-use net::{Endpoint, Server};
+use net::{Endpoint, Files, Server};
 pub(crate) use rulebook::Rulebook;
 pub(crate) use rules::Rule;
-pub(crate) use welcome::{Login, WelcomeOptions};
 use smtp::Limits;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+pub(crate) use welcome::{Login, WelcomeOptions};
 
 /// Descriptors that are not sessions.
 const SPARE_FILES: u64 = 64;
@@ -94,6 +94,7 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
         .name(&options.hello)
         .security(welcome.security(&options.hello)?)
         .proxied(welcome.proxied)
+        .files(Files::Private)
         .offering(move |offer| welcome.change(offer))
         .limits(options.limits.clone())
         .workers(options.workers)

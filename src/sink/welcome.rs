@@ -87,7 +87,8 @@ impl WelcomeOptions {
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let roots = self.client_ca.as_deref().map(read).transpose()?;
-        let setup = ServerTls::new(certificate, roots.as_deref(), self.resumption).context("TLS cannot be set up so")?;
+        let setup =
+            ServerTls::new(certificate, roots.as_deref(), self.resumption).context("TLS cannot be set up so")?;
         Ok(if self.tls == TlsMode::StartTls { Security::Offered(setup) } else { Security::Implicit(setup) })
     }
 
@@ -154,7 +155,11 @@ mod tests {
     #[test]
     fn a_file_of_users_is_read_or_its_line_named() {
         let known = Users::Known(users("# ours\n\nann:se:cret\nbob:\n").unwrap());
-        let shown = |name, secret: &'static str| Auth { mechanism: Mechanism::Plain, name, proof: Proof::Shown(secret.as_bytes()) };
+        let shown = |name, secret: &'static str| Auth {
+            mechanism: Mechanism::Plain,
+            name,
+            proof: Proof::Shown(secret.as_bytes()),
+        };
         assert!(known.knows(&shown("ann", "se:cret")) && known.knows(&shown("bob", "")));
         assert!(!known.knows(&shown("ann", "se")) && !known.knows(&shown("eve", "")));
         assert!(known.secret("eve").is_none());

@@ -144,9 +144,10 @@ fn client_tls(told: &ApproachOptions, host: &str) -> Result<ClientTls> {
         (None, false) => Trust::System,
     };
     let certificate = match &told.certificate {
-        Some((chain, key)) => Some(Certificate::from_pem(&read(chain)?, &read(key)?).with_context(|| {
-            format!("{} and {} are no certificate and its key", chain.display(), key.display())
-        })?),
+        Some((chain, key)) => Some(
+            Certificate::from_pem(&read(chain)?, &read(key)?)
+                .with_context(|| format!("{} and {} are no certificate and its key", chain.display(), key.display()))?,
+        ),
         None => None,
     };
     let name = told.server_name.as_deref().unwrap_or(host);

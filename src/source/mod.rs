@@ -152,7 +152,11 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
 
 /// Traces carry CLOCK_MONOTONIC where the sink can be expected on this host, and Unix time elsewhere.
 fn clock_for(server: &Endpoint) -> message::Clock {
-    if server.ip().is_none_or(|address| address.is_loopback()) { message::Clock::Monotonic } else { message::Clock::Wall }
+    if server.ip().is_none_or(|address| address.is_loopback()) {
+        message::Clock::Monotonic
+    } else {
+        message::Clock::Wall
+    }
 }
 
 /// What stands before the port, brackets of IPv6 left out.
@@ -161,8 +165,8 @@ fn host_of(to: &str) -> &str {
 }
 
 fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
-    let endpoint =
-        Endpoint::resolve(to).with_context(|| format!("--to {to} is neither HOST:PORT nor unix:PATH, or has no address"))?;
+    let endpoint = Endpoint::resolve(to)
+        .with_context(|| format!("--to {to} is neither HOST:PORT nor unix:PATH, or has no address"))?;
     if let Some(address) = endpoint.ip().filter(|address| reach == Reach::Local && !is_local(*address)) {
         bail!(
             "{address} is a public address: load goes to loopback and private addresses only. If the server is yours, say --allow-public"

@@ -6,7 +6,7 @@ use super::sender::plain;
 use super::session;
 use anyhow::{Context as _, Result, bail};
 use journey::{SourceTally, Timed};
-use net::{Desk, clock};
+use net::{Desk, Files, clock};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -68,7 +68,7 @@ pub(super) fn start(setting: &Arc<Setting>) -> Result<Workers> {
         .map(|number| {
             let (give, emptied) = channel();
             let post = Post { number, workers, began, setting: Arc::clone(setting), full: full.clone(), emptied };
-            let thread = net::worker::spawn(&format!("load-{number}"), move |desk| post.work(desk))
+            let thread = net::worker::spawn(&format!("load-{number}"), Files::Private, move |desk| post.work(desk))
                 .context("cannot start a thread")?;
             Ok((give, thread))
         })

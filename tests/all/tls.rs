@@ -113,12 +113,7 @@ impl Caller for Courier {
     }
 }
 
-async fn converse(
-    address: SocketAddr,
-    security: ClientSecurity,
-    desk: Desk,
-    mut courier: Courier,
-) -> (Courier, Ended) {
+async fn converse(address: SocketAddr, security: ClientSecurity, desk: Desk, mut courier: Courier) -> (Courier, Ended) {
     let tls = if matches!(security, ClientSecurity::OnDemand(_)) { StartTls::Required } else { StartTls::Never };
     let options = Arc::new(Options { tls, ..Options::default() });
     let socket = Socket::connect(address).await.unwrap();
@@ -208,8 +203,7 @@ fn a_server_that_is_not_trusted_gets_no_mail() {
         None,
         SessionResumption::On,
     );
-    let other_root =
-        ClientTls::new("localhost", &Trust::Roots(stranger.into_bytes()), None, SessionResumption::On);
+    let other_root = ClientTls::new("localhost", &Trust::Roots(stranger.into_bytes()), None, SessionResumption::On);
     for setup in [other_name.unwrap(), other_root.unwrap()] {
         let done = deliver(host.server.address(), &ClientSecurity::OnDemand(setup), &text(1), 1);
         assert_eq!(done[0].0.accepted, 0);

@@ -61,4 +61,4 @@ pub use stream::Stream;
 pub use timers::{Alarm, sleep, sleep_until};
 pub use tls::Handshake;
 pub use tls_setup::{Certificate, ClientTls, Security, ServerTls, SessionResumption, TlsSetupError, Trust};
-pub use worker::Desk;
+pub use worker::{Desk, Files};

@@ -7,7 +7,7 @@ use crate::session::Session;
 use crate::socket::{Door, Socket};
 use crate::timers::sleep;
 use crate::tls_setup::Security;
-use crate::worker::{self, Desk};
+use crate::worker::{self, Desk, Files};
 use rustix::fd::OwnedFd;
 use rustix::net::{SendFlags, send};
 use smtp::limits::Limits;
@@ -86,6 +86,7 @@ pub struct Server<S, M> {
     sessions: usize,
     security: Security,
     proxied: Proxied,
+    files: Files,
     change: Option<Change>,
     service: PhantomData<fn() -> S>,
 }
@@ -101,6 +102,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
             sessions: 100_000,
             security: Security::None,
             proxied: Proxied::No,
+            files: Files::Shared,
             change: None,
             service: PhantomData,
         }
@@ -148,6 +150,15 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
+    /// Whose the workers' tables of descriptors are. With [`Files::Private`] the listening socket stays open until the
+    /// process ends, and handlers may use no descriptor that another thread made after the server was started: for
+    /// programs that are nothing but a server.
+    #[must_use]
+    pub fn files(mut self, files: Files) -> Self {
+        self.files = files;
+        self
+    }
+
     /// Changes what is offered and insisted on: AUTH, XCLIENT, LMTP, or less than all.
     #[must_use]
     pub fn offering(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
@@ -169,6 +180,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     /// As [`Server::start`].
     pub fn start_at(mut self, endpoint: &Endpoint) -> io::Result<Running> {
         let (listener, endpoint) = listener::listen_at(endpoint)?;
+        let files = self.files;
         let identity = Arc::new(self.identity());
         let (stop, stopped) = watch::channel(false);
         let sessions = Arc::new(Sessions { open: AtomicUsize::new(0), most: self.sessions });
@@ -178,7 +190,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
                 let (security, proxied) = (self.security.clone(), self.proxied);
                 let post = Post { listener: listener.try_clone()?, identity, security, proxied, sessions };
                 let (make, stopped) = (self.make.clone(), stopped.clone());
-                worker::spawn(&format!("serve-{number}"), move |desk| serve(post, make, stopped, desk))
+                worker::spawn(&format!("serve-{number}"), files, move |desk| serve(post, make, stopped, desk))
             })
             .collect::<io::Result<Vec<_>>>()?;
         Ok(Running { endpoint, stop, workers })

@@ -1,5 +1,6 @@
 //! A worker: a thread with an event loop, and the buffers all its sessions share.
 use crate::outbox::Outbox;
+pub use crate::reactor::Files;
 use crate::reactor::Reactor;
 use std::cell::RefCell;
 use std::future::Future;
@@ -66,12 +67,16 @@ impl Desk {
 ///
 /// # Errors
 /// Those of starting a thread.
-pub fn spawn<T, W>(name: &str, work: impl FnOnce(Desk) -> W + Send + 'static) -> io::Result<JoinHandle<io::Result<T>>>
+pub fn spawn<T, W>(
+    name: &str,
+    files: Files,
+    work: impl FnOnce(Desk) -> W + Send + 'static,
+) -> io::Result<JoinHandle<io::Result<T>>>
 where
     T: Send + 'static,
     W: Future<Output = T> + 'static,
 {
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || run(work))
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || Reactor::run(files, work(Desk::default())))
 }
 
 /// Runs `work` as a worker on this thread.
@@ -79,7 +84,7 @@ where
 /// # Errors
 /// Those of making an event loop: descriptors have run out.
 pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(Desk) -> W) -> io::Result<T> {
-    Reactor::run(work(Desk::default()))
+    Reactor::run(Files::Shared, work(Desk::default()))
 }
 
 /// Adds a task to the worker that runs on this thread.
