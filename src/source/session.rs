@@ -56,7 +56,7 @@ async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::R
         }
         Ok(socket)
     };
-    match alarm.limit(began + patience, connecting).await {
+    match alarm.limit(began + patience, Box::pin(connecting)).await {
         Some(outcome) => outcome,
         None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {patience:?}"))),
     }

@@ -159,7 +159,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
 
     async fn begin_tls(&mut self, setup: &ClientTls) -> Result<(), Ended> {
         let latest = clock::now() + self.patience;
-        let handshake = match self.alarm.limit(latest, self.stream.connect_tls(setup)).await {
+        let handshake = match self.alarm.limit(latest, Box::pin(self.stream.connect_tls(setup))).await {
             Some(Ok(handshake)) => handshake,
             Some(Err(error)) => return Err(Ended::NotEncrypted(error)),
             None => return Err(Ended::NotEncrypted(no_handshake(self.patience))),

@@ -84,7 +84,7 @@ impl<H: Handler> Session<H> {
 
     async fn learn_client(&mut self) -> io::Result<()> {
         let latest = clock::now() + self.patience;
-        let header = self.alarm.limit(latest, self.stream.take_proxy_header()).await;
+        let header = self.alarm.limit(latest, Box::pin(self.stream.take_proxy_header())).await;
         match header.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
             Ok(header) => {
                 self.handler.proxied(&header);
@@ -135,7 +135,7 @@ impl<H: Handler> Session<H> {
             Answer::Yes | Answer::Reply(_) | Answer::Later(_) => {}
         }
         let latest = clock::now() + self.patience;
-        let outcome = self.alarm.limit(latest, self.stream.accept_tls(setup)).await;
+        let outcome = self.alarm.limit(latest, Box::pin(self.stream.accept_tls(setup))).await;
         match outcome.unwrap_or_else(|| Err(no_handshake(self.patience))) {
             Ok(handshake) => {
                 self.server.tls_started(clock::now());

@@ -29,7 +29,7 @@ impl Stream {
     /// Those of the connection, and `InvalidData` where the peer is not trusted or does not speak TLS; the connection
     /// is of no more use then.
     pub async fn connect_tls(&mut self, setup: &ClientTls) -> io::Result<Handshake> {
-        self.begin(Tls::client(setup)?).await
+        self.begin(Box::new(Tls::client(setup)?)).await
     }
 
     /// Begins TLS as the server.
@@ -37,7 +37,7 @@ impl Stream {
     /// # Errors
     /// As [`Stream::connect_tls`].
     pub async fn accept_tls(&mut self, setup: &ServerTls) -> io::Result<Handshake> {
-        self.begin(Tls::server(setup)?).await
+        self.begin(Box::new(Tls::server(setup)?)).await
     }
 
     /// Takes the PROXY header off the front of it.
@@ -45,9 +45,9 @@ impl Stream {
         take_header(&self.socket).await
     }
 
-    async fn begin(&mut self, tls: Tls) -> io::Result<Handshake> {
+    async fn begin(&mut self, tls: Box<Tls>) -> io::Result<Handshake> {
         // Boxed: what a handshake needs while it lasts is not to make every session larger.
-        Box::pin(self.tls.insert(Box::new(tls)).shake_hands(&self.socket)).await
+        Box::pin(self.tls.insert(tls).shake_hands(&self.socket)).await
     }
 
     /// Reads what has come; 0 is the peer's end. Without any, the task is polled again when some comes.
