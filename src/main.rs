@@ -13,6 +13,7 @@ mod party;
 mod personality;
 mod quantities;
 mod reach;
+mod reason;
 mod report;
 mod sink;
 mod source;

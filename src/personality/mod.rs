@@ -2,8 +2,10 @@
 //!
 //! Chosen by the first argument (`mailrun smtp-source …`) or by the name the program was called by, so that a symbolic
 //! link makes the old command (`mailrun install-links DIR`).
+mod ending;
 mod getopt;
 mod go_smtp_source;
+mod printable;
 mod smtp_sink;
 mod smtp_source;
 

@@ -4,6 +4,7 @@ use super::chance::Purpose;
 use super::envelopes::{Drafts, Occasion};
 use super::mail::Pick;
 use super::worker::{Claim, Recorder, Ticket};
+use crate::reason::reason;
 use journey::record::Pipelining;
 use journey::trace::WARM_UP;
 use journey::{Phase, Timed};
@@ -206,11 +207,11 @@ impl Sender {
             Ended::Lost(verb, error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
-            Ended::Lost(verb, error) => (*verb, format!("connection lost: {}", plain(error))),
+            Ended::Lost(verb, error) => (*verb, format!("connection lost: {}", reason(error))),
             Ended::Timeout(verb) => (*verb, format!("no reply within {:?}", self.setting.options.timeout)),
             Ended::Violated(_, injected @ Violation::Injected(_)) => (Some(Verb::StartTls), injected.to_string()),
             Ended::Violated(verb, violation) => (*verb, violation.to_string()),
-            Ended::NotEncrypted(error) => (Some(Verb::StartTls), plain(error)),
+            Ended::NotEncrypted(error) => (Some(Verb::StartTls), reason(error)),
         };
         self.writing_message = false;
         let is_unheard = self.jobs.back().is_some_and(|job| !job.touched && job.sent.is_none() && self.begun > 1);
@@ -428,10 +429,4 @@ fn gave_up_at(why: GaveUp) -> Verb {
 /// Whether the peer's own reply was the reason: that has been counted.
 fn was_refused(why: GaveUp) -> bool {
     matches!(why, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
-}
-
-/// An error's own words, without the number behind them.
-pub(super) fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }

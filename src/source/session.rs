@@ -1,7 +1,8 @@
 //! A session: takes up messages, connects for them, and converses, until there is no more to do.
 use super::Setting;
-use super::sender::{Sender, plain};
+use super::sender::Sender;
 use super::worker::Recorder;
+use crate::reason::reason;
 use journey::record::Resource;
 use net::{Alarm, Conversation, Desk, Shortage, Socket, clock};
 use smtp::client::Client;
@@ -38,7 +39,7 @@ pub(super) async fn run(setting: Arc<Setting>, recorder: Rc<Recorder>, desk: Des
             }
             Err(error) => {
                 missed(&setting, &recorder, &error, breath);
-                sender.not_connected(&plain(&error));
+                sender.not_connected(&reason(&error));
                 net::sleep(breath).await;
                 breath = (breath * 2).min(LONGEST_BREATH);
             }
@@ -65,7 +66,7 @@ async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::R
 /// No connection could be made. What the source itself lacks is counted as that, and another session may have it: only
 /// where the lack lasts, and for any other reason at once, a run is over of which no connection has stood.
 fn missed(setting: &Setting, recorder: &Recorder, error: &io::Error, breath: Duration) {
-    let (plan, text) = (&setting.plan, plain(error));
+    let (plan, text) = (&setting.plan, reason(error));
     let (resource, hint) = match Shortage::of(error, setting.approach.is_bound()) {
         None => return plan.miss(&format!("{text}. Is a server listening there?")),
         Some(Shortage::Descriptors) => (Resource::Descriptors, "Raise `ulimit -n`."),

@@ -2,8 +2,8 @@
 //! collector four times a second.
 use super::Setting;
 use super::pacing::Schedule;
-use super::sender::plain;
 use super::session;
+use crate::reason::reason;
 use anyhow::{Context as _, Result, bail};
 use journey::{SourceTally, Timed};
 use net::{Desk, Files, clock};
@@ -52,7 +52,7 @@ impl Workers {
         for thread in self.threads {
             // One that panicked has said so on standard error.
             if let Ok(Err(error)) = thread.join() {
-                bail!("a worker could not begin: {}. Raise `ulimit -n`, or use fewer --workers.", plain(&error));
+                bail!("a worker could not begin: {}. Raise `ulimit -n`, or use fewer --workers.", reason(&error));
             }
         }
         Ok(())

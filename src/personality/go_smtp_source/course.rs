@@ -4,12 +4,11 @@ use super::options::Options;
 use super::pace::Pace;
 use super::target::Target;
 use super::voice::{Fatal, log};
+use crate::personality::ending::Ending;
 use crate::personality::smtp_source::address::Public;
 use crate::personality::smtp_source::connection::Gate;
 use net::{ClientTls, Outbox, SessionResumption, Trust, clock};
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::task::{Poll, Waker};
 
 /// Octets that one read may bring: replies are short.
 const READ_BYTES: usize = 16 * 1024;
@@ -32,15 +31,7 @@ pub(super) struct Course {
     /// Connections with which messages were given up.
     failed: Cell<u64>,
     closed: Cell<u64>,
-    ending: Ending,
-}
-
-/// What the run waits for.
-#[derive(Debug, Default)]
-struct Ending {
-    sessions: Cell<u64>,
-    fatal: RefCell<Option<Fatal>>,
-    waker: RefCell<Option<Waker>>,
+    ending: Ending<Fatal>,
 }
 
 impl Course {
@@ -66,7 +57,7 @@ impl Course {
             taken: Cell::new(0),
             failed: Cell::new(0),
             closed: Cell::new(0),
-            ending: Ending { sessions: Cell::new(options.sessions_at_work()), ..Ending::default() },
+            ending: Ending::of(options.sessions_at_work()),
             options,
         })
     }
@@ -135,28 +126,12 @@ impl Course {
 
     /// A session has nothing more to do, or ends the run.
     pub(super) fn leave(&self, outcome: Result<(), Fatal>) {
-        self.ending.sessions.set(self.ending.sessions.get() - 1);
-        if let Err(fatal) = outcome {
-            self.ending.fatal.borrow_mut().get_or_insert(fatal);
-        }
-        if let Some(waker) = self.ending.waker.borrow_mut().take() {
-            waker.wake();
-        }
+        self.ending.leave(outcome);
     }
 
     /// Waits until all sessions have left, or one has ended the run.
     pub(super) async fn ended(&self) -> Result<(), Fatal> {
-        poll_fn(|cx| {
-            if let Some(fatal) = self.ending.fatal.borrow_mut().take() {
-                return Poll::Ready(Err(fatal));
-            }
-            if self.ending.sessions.get() == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            self.ending.waker.replace(Some(cx.waker().clone()));
-            Poll::Pending
-        })
-        .await
+        self.ending.reached().await
     }
 
     /// How it all went.

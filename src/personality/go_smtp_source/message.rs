@@ -106,8 +106,7 @@ fn read(path: &str) -> Result<Vec<u8>, String> {
 
 /// What Go says of an error of the system: strerror(3) with a small letter at its beginning.
 pub(super) fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error").next().unwrap_or_default();
+    let text = crate::reason::reason(error);
     let mut chars = text.chars();
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
 }

@@ -1,7 +1,8 @@
 //! Opens the listening socket, with the options that the original gives its own.
 use super::address::Place;
 use super::options::Settings;
-use super::voice::{Voice, reason};
+use super::voice::Voice;
+use crate::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fs::{self, Permissions};

@@ -25,6 +25,7 @@ mod template;
 mod voice;
 
 use super::Call;
+use crate::reason::reason;
 use jiff::tz::TimeZone;
 use net::{Door, worker};
 use options::{Refusal, Settings};
@@ -37,7 +38,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
-use voice::{Voice, reason};
+use voice::Voice;
 
 /// What descriptors are needed besides those of the sessions.
 const OWN_DESCRIPTORS: u64 = 64;

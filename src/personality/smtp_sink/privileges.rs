@@ -1,6 +1,7 @@
 //! Leaves the privileges behind that opening the socket may have needed: `-u` and `-R`.
 use super::options::Settings;
-use super::voice::{Voice, reason};
+use super::voice::Voice;
+use crate::reason::reason;
 use nix::unistd::{self, User};
 use std::ffi::CString;
 use std::io;

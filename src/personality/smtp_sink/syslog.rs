@@ -1,5 +1,5 @@
 //! `-s`: the named commands to the system's log, as syslog(3) writes them.
-use super::voice::printable;
+use crate::personality::printable::printable;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use std::cell::RefCell;

@@ -1,4 +1,5 @@
 //! What the program says on its standard error: each line begins with the word it was called by.
+use crate::personality::printable::printable;
 use std::io::{self, Write};
 
 /// The name in front of every line.
@@ -22,32 +23,5 @@ impl Voice {
 
     pub(super) fn warn(&self, text: &str) {
         self.say(format!("warning: {text}"));
-    }
-}
-
-/// Printable ASCII as it is, every other octet as `?`.
-pub(super) fn printable(octets: &[u8]) -> String {
-    octets.iter().map(|octet| if (b' '..=b'~').contains(octet) { char::from(*octet) } else { '?' }).collect()
-}
-
-/// What went wrong, as strerror(3) puts it: without the number that Rust adds.
-pub(super) fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error ").next().unwrap_or_default().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_printed_is_ascii() {
-        assert_eq!(printable(b"a \t\x7f\xc3\xa9~\0"), "a ????~?");
-    }
-
-    #[test]
-    fn reasons_are_the_systems_words() {
-        assert_eq!(reason(&io::Error::from_raw_os_error(2)), "No such file or directory");
-        assert_eq!(reason(&io::Error::other("disk on fire")), "disk on fire");
     }
 }

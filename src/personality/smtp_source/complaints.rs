@@ -1,5 +1,6 @@
 //! What the program says on standard error, in Postfix's way: the name it was called by, a label, one line.
 use super::super::getopt::BadOption;
+use crate::personality::printable::printable;
 use std::io::{self, Write};
 
 /// What is said while mail goes on.
@@ -79,30 +80,3 @@ impl Voice {
 
 const USAGE: &str = "-cdLNov -s sess -l msglen -m msgs -C count -M myhostname -f from -t to -r rcptcount -R delay -w \
                      delay host[:port]";
-
-/// One `?` for each octet that is not printable ASCII, so that no reply can forge a line.
-pub(super) fn printable(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '?' }).collect()
-}
-
-/// What strerror(3) says of an error.
-pub(super) fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_text_forges_a_line() {
-        assert_eq!(printable("a\r\nb\tä~".as_bytes()), "a??b???~");
-    }
-
-    #[test]
-    fn reasons_are_those_of_strerror() {
-        assert_eq!(reason(&io::Error::from_raw_os_error(2)), "No such file or directory");
-        assert_eq!(reason(&io::Error::other("no")), "no");
-    }
-}

@@ -1,7 +1,8 @@
 //! Making connections: the original's socket options, its count of attempts, and one at a time.
 use super::address::Target;
-use super::complaints::{Fatal, Remark, reason};
+use super::complaints::{Fatal, Remark};
 use super::course::Course;
+use crate::reason::reason;
 use net::{Socket, clock};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -6,14 +6,13 @@ use super::hostname;
 use super::message::{Content, Message};
 use super::options::{Delay, Options};
 use super::recipient::Recipient;
+use crate::personality::ending::Ending;
 use journey::Latencies;
 use net::{Outbox, clock};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
 use std::io::{self, Write};
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// Octets that one read may bring: replies are short.
@@ -41,7 +40,7 @@ pub(super) struct Course {
     /// For random delays, seeded by the process as in the original.
     chance: RefCell<StdRng>,
     timing: Timing,
-    ending: Ending,
+    ending: Ending<Fatal>,
 }
 
 /// What `--report` tells.
@@ -50,14 +49,6 @@ struct Timing {
     began: Duration,
     accepted: Cell<u64>,
     latencies: RefCell<Latencies>,
-}
-
-/// What the run waits for.
-#[derive(Debug, Default)]
-struct Ending {
-    sessions: Cell<u32>,
-    fatal: RefCell<Option<Fatal>>,
-    waker: RefCell<Option<Waker>>,
 }
 
 impl Course {
@@ -85,7 +76,7 @@ impl Course {
             sent: Cell::new(0),
             chance: RefCell::new(StdRng::seed_from_u64(std::process::id().into())),
             timing: Timing { began: clock::now(), ..Timing::default() },
-            ending: Ending::default(),
+            ending: Ending::of(0),
             options,
         })
     }
@@ -104,7 +95,7 @@ impl Course {
         let Options { sessions, messages, .. } = self.options;
         self.remaining.set((i64::from(messages) - i64::from(sessions)).max(i32::MIN.into()) as i32);
         let working = sessions.min(messages);
-        self.ending.sessions.set(working);
+        self.ending.expect(working.into());
         working
     }
 
@@ -155,28 +146,12 @@ impl Course {
 
     /// A session has nothing more to do, or ends the run.
     pub(super) fn leave(&self, outcome: Result<(), Fatal>) {
-        self.ending.sessions.set(self.ending.sessions.get() - 1);
-        if let Err(fatal) = outcome {
-            self.ending.fatal.borrow_mut().get_or_insert(fatal);
-        }
-        if let Some(waker) = self.ending.waker.borrow_mut().take() {
-            waker.wake();
-        }
+        self.ending.leave(outcome);
     }
 
     /// Waits until all sessions have left, or one has ended the run.
     pub(super) async fn ended(&self) -> Result<(), Fatal> {
-        poll_fn(|cx| {
-            if let Some(fatal) = self.ending.fatal.borrow_mut().take() {
-                return Poll::Ready(Err(fatal));
-            }
-            if self.ending.sessions.get() == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            self.ending.waker.replace(Some(cx.waker().clone()));
-            Poll::Pending
-        })
-        .await
+        self.ending.reached().await
     }
 
     /// What is said when all went well.

@@ -7,10 +7,11 @@
 //! ```
 //! A reply that should not be ends the program; with `-A` it is a warning, a refused transaction is reset, and 421 or
 //! 521 end the connection.
-use super::complaints::{Remark, printable};
+use super::complaints::Remark;
 use super::course::Course;
 use super::message::Place;
 use super::reply::Reply;
+use crate::personality::printable::printable;
 use net::Outbox;
 
 /// What is waited for.

@@ -1,7 +1,8 @@
 //! The message: headers and body, rendered once; what changes is filled in as it goes out.
-use super::complaints::{Fatal, reason};
+use super::complaints::Fatal;
 use super::options::Options;
 use super::recipient::Recipient;
+use crate::reason::reason;
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 use net::Outbox;

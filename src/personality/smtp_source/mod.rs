@@ -17,8 +17,9 @@ mod reply;
 mod session;
 
 use super::Call;
+use crate::reason::reason;
 use address::Public;
-use complaints::{Fatal, Voice, reason};
+use complaints::{Fatal, Voice};
 use course::Course;
 use options::Options;
 use std::process::ExitCode;

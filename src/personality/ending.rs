@@ -1,0 +1,50 @@
+//! The end of a source's run: all sessions have left, or one has met what ends the program.
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::task::{Poll, Waker};
+
+/// What a run waits for. `F` is what ends the program.
+#[derive(Debug)]
+pub(super) struct Ending<F> {
+    sessions: Cell<u64>,
+    fatal: RefCell<Option<F>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl<F> Ending<F> {
+    /// The end of that many sessions.
+    pub(super) fn of(sessions: u64) -> Self {
+        Self { sessions: Cell::new(sessions), fatal: RefCell::new(None), waker: RefCell::new(None) }
+    }
+
+    /// There are that many sessions.
+    pub(super) fn expect(&self, sessions: u64) {
+        self.sessions.set(sessions);
+    }
+
+    /// A session has nothing more to do, or ends the run.
+    pub(super) fn leave(&self, outcome: Result<(), F>) {
+        self.sessions.set(self.sessions.get() - 1);
+        if let Err(fatal) = outcome {
+            self.fatal.borrow_mut().get_or_insert(fatal);
+        }
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits until all sessions have left, or one has ended the run.
+    pub(super) async fn reached(&self) -> Result<(), F> {
+        poll_fn(|cx| {
+            if let Some(fatal) = self.fatal.borrow_mut().take() {
+                return Poll::Ready(Err(fatal));
+            }
+            if self.sessions.get() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.waker.replace(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
+}
