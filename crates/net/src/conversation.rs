@@ -97,6 +97,8 @@ pub struct Conversation<'a, C: Caller> {
     is_woken: bool,
     /// What is being written holds a message, or takes more than one write: its end is worth a look at the clock.
     has_message: bool,
+    /// A message waits to be written with the others of the turn: when it was is learned at the next.
+    is_gathered: bool,
     /// What the connection has not taken yet.
     unsent: Option<Box<Outbox>>,
     security: Option<ClientSecurity>,
@@ -122,6 +124,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
             now: clock::now(),
             is_woken: false,
             has_message: false,
+            is_gathered: false,
             unsent: None,
             security: None,
         }
@@ -176,6 +179,9 @@ impl<'a, C: Caller> Conversation<'a, C> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<Pause> {
+        if std::mem::take(&mut self.is_gathered) {
+            self.caller.written(self.stream.written_at());
+        }
         if self.client.wants() == Want::Transaction {
             self.now = clock::now();
         }
@@ -266,13 +272,18 @@ impl<'a, C: Caller> Conversation<'a, C> {
     }
 
     fn written(&mut self) {
-        let now = if std::mem::take(&mut self.has_message) { clock::now() } else { self.now };
-        self.caller.written(now);
+        if !std::mem::take(&mut self.has_message) {
+            self.caller.written(self.now);
+        } else if self.stream.is_gathered() {
+            self.is_gathered = true;
+        } else {
+            self.caller.written(clock::now());
+        }
     }
 
     /// Every reply in `input`.
     fn take(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Ended> {
-        let now = clock::now();
+        let now = self.stream.input_at();
         self.now = now;
         self.is_woken = false;
         loop {

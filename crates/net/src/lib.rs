@@ -26,6 +26,7 @@
 //! | `tls` | TLS as a state machine over a connection |
 //! | `tls_setup` | certificates, keys, whom to trust |
 //! | `worker` | a thread with its event loop and its buffers |
+mod batch;
 mod bell;
 mod client;
 pub mod clock;
@@ -60,5 +61,5 @@ pub use socket::{Door, Socket};
 pub use stream::Stream;
 pub use timers::{Alarm, sleep, sleep_until};
 pub use tls::Handshake;
-pub use tls_setup::{Certificate, ClientTls, Security, ServerTls, SessionResumption, TlsSetupError, Trust};
+pub use tls_setup::{Certificate, ClientTls, Security, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust};
 pub use worker::{Desk, Files};

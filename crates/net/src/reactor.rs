@@ -1,29 +1,34 @@
 //! A worker's event loop: one epoll, and the tasks that wait on it.
 //!
 //! ```text
-//! epoll ─ event ─▶ source (what the socket can do now) ─▶ the task that owns it is polled
+//! epoll ─ events ─▶ sources (what sockets can do now; batch.rs reads for them) ─▶ the tasks that own them are polled
 //! timerfd ───────▶ timers ──────────────────────────────▶ the tasks that are due
 //! bell (wakers) ──────────────────────────────────────────▶ the tasks that were woken
 //! ```
 //! A runtime for one purpose: an event polls its task directly, with no queue, no lock and no waker between. That is
 //! why it is here and tokio is not (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future
 //! and may await anything that wakes it.
+use crate::batch::{AHEAD_BYTES, BATCH, Gathered, Intake};
 use crate::bell::Bell;
+use crate::clock;
 use crate::timers::Timers;
 use nix::sched::{CloneFlags, unshare};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use slab::Slab;
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 /// Events taken at a time.
 const EVENTS: usize = 1024;
@@ -60,6 +65,12 @@ pub(crate) struct Reactor {
     bell: Arc<Bell>,
     pub(crate) timers: Timers,
     sources: RefCell<Slab<Source>>,
+    intake: RefCell<Intake>,
+    gathered: RefCell<Gathered>,
+    /// When the input of the batch had been read.
+    batch_read_at: Cell<Duration>,
+    /// When what was read last had been read; none where nobody looked at the clock for it.
+    input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
     /// Tasks to be polled though nothing happened to them: new ones, and those whose budget ran out.
     eager: RefCell<Vec<usize>>,
@@ -81,11 +92,120 @@ struct Source {
     writable: bool,
     /// The peer has closed, or the connection failed: what is read last may be followed by nothing but the end.
     ended: bool,
+    /// Its task has asked for input when there was none: a batch may read for it.
+    awaits_input: bool,
+    /// More came at once than a batch reads ahead: its task is to read it into the large buffer.
+    comes_in_bulk: bool,
+    /// What a batch has read for it.
+    ahead: Option<Ahead>,
+    /// Of a connection.
+    descriptor: Option<Rc<OwnedFd>>,
+    /// What its task wrote last waits for the end of the batch.
+    is_gathered: bool,
+    /// When what a batch wrote for it had been handed to the kernel.
+    written_at: Duration,
+    rare: Option<Box<Rare>>,
+}
+
+/// What was read for a task before it was polled.
+enum Ahead {
+    /// Where it lies in the batch's intake; nothing is the peer's end.
+    Read(Range<usize>),
+    Failed(Errno),
+}
+
+/// What few sources have.
+#[derive(Default)]
+struct Rare {
+    /// Read for its task, which did not take it in its turn.
+    input: Vec<u8>,
+    /// Gathered, and not taken by the socket.
+    unsent: Vec<u8>,
+    /// A write of a batch failed.
+    failed: Option<Errno>,
+}
+
+impl Source {
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| !rare.unsent.is_empty())
+    }
+
+    fn has_kept_input(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| !rare.input.is_empty())
+    }
+
+    /// Notes what it can do now.
+    fn note(&mut self, flags: EventFlags) {
+        let ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        self.ended |= ended;
+        self.readable |= ended || flags.contains(EventFlags::IN);
+        self.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
+        if self.writable && self.has_unsent() {
+            self.send_rest();
+        }
+    }
+
+    /// Reads for its task what there is room for in the batch.
+    fn read_ahead(&mut self, intake: &mut Intake) {
+        let Some(descriptor) = &self.descriptor else { return };
+        let room = intake.room();
+        let most = room.len();
+        self.ahead = match retry_on_intr(|| recv(descriptor, &mut *room, RecvFlags::empty())) {
+            Ok((_, count)) => {
+                self.comes_in_bulk = count == most;
+                self.readable = self.ended || self.comes_in_bulk;
+                Some(Ahead::Read(intake.read(count)))
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                None
+            }
+            Err(error) => Some(Ahead::Failed(error)),
+        };
+    }
+
+    /// Sends what a batch could not.
+    fn send_rest(&mut self) {
+        let (Some(rare), Some(descriptor)) = (&mut self.rare, &self.descriptor) else { return };
+        while !rare.unsent.is_empty() {
+            match retry_on_intr(|| send(descriptor, &rare.unsent, SendFlags::NOSIGNAL)) {
+                Ok(count) => drop(rare.unsent.drain(..count)),
+                Err(Errno::AGAIN) => {
+                    self.writable = false;
+                    return;
+                }
+                Err(error) => {
+                    rare.failed = Some(error);
+                    rare.unsent.clear();
+                }
+            }
+        }
+        self.written_at = clock::now();
+    }
 }
 
 struct Task {
     work: Pin<Box<dyn Future<Output = ()>>>,
     waker: Waker,
+}
+
+impl Rare {
+    /// What was read for the task at an earlier turn; an error comes after it.
+    fn take_input(&mut self, room: &mut [u8]) -> Option<Result<usize, Errno>> {
+        let count = self.input.len().min(room.len());
+        room[..count].copy_from_slice(&self.input[..count]);
+        drop(self.input.drain(..count));
+        (count > 0).then_some(Ok(count))
+    }
+}
+
+/// The source of that name, unless it is gone.
+fn named(sources: &mut Slab<Source>, name: u64) -> Option<&mut Source> {
+    sources.get_mut(name as u32 as usize).filter(|source| source.stamp == (name >> 32) as u32)
 }
 
 /// Whose the table of a worker's descriptors is.
@@ -132,6 +252,7 @@ impl Reactor {
         });
         let outcome = reactor.turn_until(&done);
         reactor.drop_tasks();
+        reactor.write_out();
         CURRENT.set(before);
         outcome
     }
@@ -153,6 +274,10 @@ impl Reactor {
             bell,
             timers,
             sources: RefCell::default(),
+            intake: RefCell::default(),
+            gathered: RefCell::default(),
+            batch_read_at: Cell::default(),
+            input_at: Cell::default(),
             tasks: RefCell::default(),
             eager: RefCell::default(),
             turn: Cell::default(),
@@ -185,12 +310,16 @@ impl Reactor {
             for task in woken.drain(..) {
                 self.poll(task);
             }
+            self.write_out();
             if let Some(result) = done.take() {
                 return Ok(result);
             }
             self.wait(&mut events)?;
-            for event in &events {
-                self.dispatch(event);
+            for batch in events.chunks(BATCH) {
+                self.read_ahead(batch);
+                batch.iter().for_each(|event| self.dispatch(event));
+                self.keep_untaken(batch);
+                self.write_out();
             }
         }
     }
@@ -216,22 +345,84 @@ impl Reactor {
                 }
             }
             name => {
-                if let Some(task) = self.note(name, event.flags) {
+                let task = named(&mut self.sources.borrow_mut(), name).map(|source| source.task);
+                if let Some(task) = task {
                     self.poll(task);
                 }
             }
         }
     }
 
-    /// Notes what a source can do now; whose it is, unless it is gone.
-    fn note(&self, name: u64, flags: EventFlags) -> Option<usize> {
+    /// Notes what the sources can do now, and reads for those whose tasks wait for it.
+    fn read_ahead(&self, batch: &[Event]) {
+        let (mut sources, mut intake) = (self.sources.borrow_mut(), self.intake.borrow_mut());
+        intake.begin();
+        for event in batch {
+            let Some(source) = named(&mut sources, event.data.u64()) else { continue };
+            source.note(event.flags);
+            if batch.len() > 1 && source.awaits_input && source.readable && !source.comes_in_bulk {
+                source.read_ahead(&mut intake);
+            }
+        }
+        if batch.len() > 1 {
+            self.batch_read_at.set(clock::now());
+        }
+    }
+
+    /// Tasks that did not take what was read for them find it at their next turn.
+    fn keep_untaken(&self, batch: &[Event]) {
+        if batch.len() == 1 {
+            return;
+        }
         let mut sources = self.sources.borrow_mut();
-        let source = sources.get_mut(name as u32 as usize).filter(|source| source.stamp == (name >> 32) as u32)?;
-        let ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-        source.ended |= ended;
-        source.readable |= ended || flags.contains(EventFlags::IN);
-        source.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
-        Some(source.task)
+        for event in batch {
+            let Some(source) = named(&mut sources, event.data.u64()) else { continue };
+            match source.ahead.take() {
+                None => {}
+                Some(Ahead::Read(place)) if place.is_empty() => source.readable = true,
+                Some(Ahead::Read(place)) => {
+                    let intake = self.intake.borrow();
+                    source.rare().input.extend_from_slice(intake.octets(place));
+                }
+                Some(Ahead::Failed(error)) => source.rare().failed = Some(error),
+            }
+        }
+    }
+
+    /// Writes what has been gathered.
+    fn write_out(&self) {
+        if self.gathered.borrow().is_empty() {
+            return;
+        }
+        let mut sources = self.sources.borrow_mut();
+        self.gathered.borrow_mut().drain(|piece, bytes| {
+            let source = named(&mut sources, piece.name);
+            if let Some(source) = source.filter(|source| source.has_unsent()) {
+                source.is_gathered = false;
+                source.rare().unsent.extend_from_slice(bytes);
+                return;
+            }
+            let outcome = retry_on_intr(|| send(&piece.descriptor, bytes, SendFlags::NOSIGNAL));
+            let Some(source) = named(&mut sources, piece.name) else { return };
+            (source.written_at, source.is_gathered) = (clock::now(), false);
+            match outcome {
+                Ok(count) if count == bytes.len() => {}
+                Ok(count) => {
+                    source.rare().unsent.extend_from_slice(&bytes[count..]);
+                    source.send_rest();
+                }
+                Err(Errno::AGAIN) => {
+                    source.rare().unsent.extend_from_slice(bytes);
+                    source.writable = false;
+                }
+                Err(error) => {
+                    // Its task is to learn it, after what the peer may have said before.
+                    source.rare().failed = Some(error);
+                    source.readable = true;
+                    self.eager.borrow_mut().push(source.task);
+                }
+            }
+        });
     }
 
     fn poll(&self, key: usize) {
@@ -257,12 +448,31 @@ impl Reactor {
         drop(tasks);
     }
 
+    /// Watches a connection for the task that is being polled.
+    pub(crate) fn watch_connection(&self, descriptor: &Rc<OwnedFd>, watch: Watch) -> io::Result<usize> {
+        let key = self.watch(descriptor, watch)?;
+        self.sources.borrow_mut()[key].descriptor = Some(Rc::clone(descriptor));
+        Ok(key)
+    }
+
     /// Watches a descriptor for the task that is being polled.
     pub(crate) fn watch(&self, descriptor: impl AsFd, watch: Watch) -> io::Result<usize> {
         let stamp = self.stamps.get().wrapping_add(1);
         self.stamps.set(stamp);
-        let writable = watch == Watch::Connection;
-        let source = Source { task: self.turn(), stamp, readable: false, writable, ended: false };
+        let source = Source {
+            task: self.turn(),
+            stamp,
+            readable: false,
+            writable: watch == Watch::Connection,
+            ended: false,
+            awaits_input: false,
+            comes_in_bulk: false,
+            ahead: None,
+            descriptor: None,
+            is_gathered: false,
+            written_at: Duration::ZERO,
+            rare: None,
+        };
         let key = self.sources.borrow_mut().insert(source);
         let flags = match watch {
             Watch::Connection | Watch::Connecting => {
@@ -282,7 +492,8 @@ impl Reactor {
 
     /// Whether a read is worth a try, and the task's turn not over: then it comes again by itself.
     pub(crate) fn may_read(&self, key: usize) -> bool {
-        if !self.sources.borrow()[key].readable {
+        let source = &self.sources.borrow()[key];
+        if !source.readable && source.ahead.is_none() && !source.has_kept_input() {
             return false;
         }
         let left = self.budget.get();
@@ -294,10 +505,19 @@ impl Reactor {
         true
     }
 
-    /// A read brought less than there was room for: all has been read, but for the end where it has come.
-    pub(crate) fn ran_short(&self, key: usize) {
+    /// A read brought so many octets. Less than there was room for: all has been read, but for the end where it has
+    /// come.
+    pub(crate) fn brought(&self, key: usize, count: usize, room: usize) {
         let source = &mut self.sources.borrow_mut()[key];
-        source.readable = source.ended;
+        source.comes_in_bulk = count > AHEAD_BYTES;
+        if count < room {
+            source.readable = source.ended;
+        }
+    }
+
+    /// Why a write of a batch failed, if one did.
+    pub(crate) fn failure(&self, key: usize) -> Option<Errno> {
+        self.sources.borrow()[key].rare.as_ref()?.failed
     }
 
     /// There is nothing to read.
@@ -305,9 +525,84 @@ impl Reactor {
         self.sources.borrow_mut()[key].readable = false;
     }
 
+    /// There is nothing to read, and the task waits for it.
+    pub(crate) fn await_input(&self, key: usize) {
+        self.sources.borrow_mut()[key].awaits_input = true;
+    }
+
+    /// What was read for the task already, if anything was.
+    pub(crate) fn take_ahead(&self, key: usize, room: &mut [u8]) -> Option<Result<usize, Errno>> {
+        let mut sources = self.sources.borrow_mut();
+        let source = &mut sources[key];
+        source.awaits_input = false;
+        match source.ahead.take() {
+            Some(Ahead::Read(place)) => {
+                self.input_at.set(Some(self.batch_read_at.get()));
+                let count = place.len().min(room.len());
+                room[..count].copy_from_slice(self.intake.borrow().octets(place.start..place.start + count));
+                if count < place.len() {
+                    source.ahead = Some(Ahead::Read(place.start + count..place.end));
+                }
+                Some(Ok(count))
+            }
+            Some(Ahead::Failed(error)) => Some(Err(error)),
+            None => {
+                self.input_at.set(None);
+                source.rare.as_mut().and_then(|rare| rare.take_input(room))
+            }
+        }
+    }
+
+    /// When what was read last had been read.
+    pub(crate) fn input_at(&self) -> Duration {
+        self.input_at.get().unwrap_or_else(clock::now)
+    }
+
+    /// Gathers a write with the others of its batch. It may fail later: then the task is polled, and a read fails.
+    pub(crate) fn gather(&self, key: usize, descriptor: &Rc<OwnedFd>, bytes: &[u8]) -> Result<(), Errno> {
+        let mut sources = self.sources.borrow_mut();
+        let source = &mut sources[key];
+        if let Some(error) = source.rare.as_mut().and_then(|rare| rare.failed) {
+            return Err(error);
+        }
+        if !source.writable || source.has_unsent() {
+            return Err(Errno::AGAIN);
+        }
+        source.is_gathered = true;
+        let name = u64::from(source.stamp) << 32 | key as u64;
+        self.gathered.borrow_mut().push(name, descriptor, bytes);
+        Ok(())
+    }
+
+    /// Before the task writes by itself: what was gathered goes first.
+    pub(crate) fn write_before(&self, key: usize) -> Result<(), Errno> {
+        self.write_out();
+        match self.sources.borrow()[key].rare.as_deref() {
+            Some(Rare { failed: Some(error), .. }) => Err(*error),
+            Some(rare) if !rare.unsent.is_empty() => Err(Errno::AGAIN),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether nothing of what was gathered has been left over.
+    pub(crate) fn is_flushed(&self, key: usize) -> bool {
+        !self.sources.borrow()[key].has_unsent()
+    }
+
+    /// Whether what the task wrote last waits for the end of the batch.
+    pub(crate) fn is_gathered(&self, key: usize) -> bool {
+        self.sources.borrow()[key].is_gathered
+    }
+
+    /// When what was gathered last had been handed to the kernel.
+    pub(crate) fn written_at(&self, key: usize) -> Duration {
+        self.sources.borrow()[key].written_at
+    }
+
     /// Whether a write is worth a try.
     pub(crate) fn may_write(&self, key: usize) -> bool {
-        self.sources.borrow()[key].writable
+        let source = &self.sources.borrow()[key];
+        source.writable && !source.has_unsent()
     }
 
     /// The socket takes nothing more.

@@ -20,6 +20,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -169,7 +170,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     /// Listens at a TCP address and serves.
     ///
     /// # Errors
-    /// Those of listening there and of starting threads.
+    /// Those of listening there and of starting workers: each has its event loop and listens when this returns.
     pub fn start(self, address: SocketAddr) -> io::Result<Running> {
         self.start_at(&address.into())
     }
@@ -184,16 +185,23 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         let identity = Arc::new(self.identity());
         let (stop, stopped) = watch::channel(false);
         let sessions = Arc::new(Sessions { open: AtomicUsize::new(0), most: self.sessions });
-        let workers = (0..self.workers)
+        let mut running = Running { endpoint, stop, workers: Vec::new() };
+        let begins = (0..self.workers)
             .map(|number| {
                 let (identity, sessions) = (identity.clone(), sessions.clone());
                 let (security, proxied) = (self.security.clone(), self.proxied);
                 let post = Post { listener: listener.try_clone()?, identity, security, proxied, sessions };
                 let (make, stopped) = (self.make.clone(), stopped.clone());
-                worker::spawn(&format!("serve-{number}"), files, move |desk| serve(post, make, stopped, desk))
+                let (begun, begins) = channel();
+                let serve = move |desk| serve(post, make, stopped, begun, desk);
+                running.workers.push(worker::spawn(&format!("serve-{number}"), files, serve)?);
+                Ok(begins)
             })
             .collect::<io::Result<Vec<_>>>()?;
-        Ok(Running { endpoint, stop, workers })
+        match begins.iter().position(|begins| begins.recv().is_err()) {
+            Some(number) => Err(why_not_begun(running.workers.swap_remove(number))),
+            None => Ok(running),
+        }
     }
 
     fn identity(&mut self) -> Identity {
@@ -206,12 +214,23 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 }
 
+/// Why a worker ended before it listened: most likely descriptors have run out.
+fn why_not_begun(worker: Worker) -> io::Error {
+    match worker.join() {
+        Ok(Err(error) | Ok(Err(error))) => error,
+        _ => io::Error::other("a worker ended before it listened"),
+    }
+}
+
+/// A worker's thread: what there was of its event loop, and then of listening.
+type Worker = JoinHandle<io::Result<io::Result<()>>>;
+
 /// A server that serves. Dropping it stops it.
 #[derive(Debug)]
 pub struct Running {
     endpoint: Endpoint,
     stop: watch::Sender<bool>,
-    workers: Vec<JoinHandle<io::Result<io::Result<()>>>>,
+    workers: Vec<Worker>,
 }
 
 impl Running {
@@ -294,11 +313,14 @@ async fn serve<S: Service>(
     post: Post,
     make: impl Fn() -> S,
     mut stopped: watch::Receiver<bool>,
+    begun: Sender<()>,
     desk: Desk,
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let Post { listener, identity, security, proxied, sessions } = post;
     let door = Door::open(listener)?;
+    // Who started it may have been told of another worker's failure, and be gone.
+    let _ = begun.send(());
     let place = Place { identity, security, proxied, sessions };
     let open = Rc::new(Cell::new(0));
     tokio::select! {

@@ -181,7 +181,7 @@ impl<H: Handler> Session<H> {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             let input = &room[..count];
-            let (now, out) = (clock::now(), buffers.outbox.bytes());
+            let (now, out) = (self.stream.input_at(), buffers.outbox.bytes());
             self.now = Some(now);
             let later = self.digest(input, now, out);
             self.write(out)?;

@@ -9,6 +9,7 @@ use smtp::proxy::Header;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::task::Poll;
+use std::time::Duration;
 
 /// A connection. It belongs to the task that made it.
 pub struct Stream {
@@ -110,7 +111,22 @@ impl Stream {
 
     /// Whether all that was written has been handed to the kernel.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.tls.as_ref().is_none_or(|tls| tls.is_flushed())
+        self.tls.as_ref().is_none_or(|tls| tls.is_flushed()) && self.socket.is_flushed()
+    }
+
+    /// When what was read last had been read, by [`crate::clock::now`].
+    pub(crate) fn input_at(&self) -> Duration {
+        self.socket.input_at()
+    }
+
+    /// Whether what was written last waits for the end of the turn of all sessions.
+    pub(crate) fn is_gathered(&self) -> bool {
+        self.socket.is_gathered()
+    }
+
+    /// When what was written at an earlier turn had been handed to the kernel.
+    pub(crate) fn written_at(&self) -> Duration {
+        self.socket.written_at()
     }
 
     /// Ready when the connection may take more than it did.

@@ -7,6 +7,7 @@ use rustls::HandshakeKind;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Poll, ready};
@@ -14,8 +15,6 @@ use std::time::Duration;
 
 /// Plaintext that is made into records at a time; what one system call then takes.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// What each record of up to 16 KB adds, generously.
-const RECORD_OVERHEAD_BYTES: usize = 64;
 const RECORD_BYTES: usize = 16 * 1024;
 /// What a session keeps of an emptied buffer.
 const KEPT_BYTES: usize = 1024;
@@ -54,13 +53,27 @@ struct Buffers {
     is_fresh: bool,
     /// Decrypted, and there was no room for it yet.
     plain: Vec<u8>,
-    /// Encrypted, not all of it sent.
-    outgoing: Vec<u8>,
-    sent: usize,
+    outgoing: Outgoing,
     /// The peer has said that nothing more comes.
     is_closed: bool,
     /// The peer broke the protocol, or is not trusted.
     has_failed: bool,
+}
+
+/// Encrypted, not all of it sent.
+#[derive(Default)]
+struct Outgoing {
+    /// Lent by the worker while there is something in it. All of it stays written to: to make room for records anew is
+    /// to write zeros where they go.
+    memory: Vec<u8>,
+    filled: usize,
+    sent: usize,
+}
+
+thread_local! {
+    /// The worker's memory for records on their way out. A session whose socket is full keeps it, and the next finds
+    /// other.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// What one step of the state machine came to.
@@ -253,18 +266,7 @@ impl Tls {
 
     /// Sends what is encrypted; true once all is.
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
-        let buffers = &mut self.buffers;
-        while buffers.sent < buffers.outgoing.len() {
-            match socket.try_write(&buffers.outgoing[buffers.sent..]) {
-                Ok(count) => buffers.sent += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        buffers.sent = 0;
-        buffers.outgoing.clear();
-        buffers.outgoing.shrink_to(KEPT_BYTES);
-        Ok(true)
+        self.buffers.outgoing.send(socket)
     }
 
     fn poll_flush(&mut self, socket: &Socket) -> Poll<io::Result<()>> {
@@ -313,12 +315,15 @@ impl Buffers {
                 }
             },
             Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                self.grow(|outgoing| match data.encode(outgoing) {
-                    Ok(count) => Ok(Ok(count)),
-                    Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
-                    Err(EncodeError::AlreadyEncoded) => Ok(Ok(0)),
-                })
-                .expect("encoding fails for want of room only");
+                self.outgoing
+                    .append(|outgoing| match data.encode(outgoing) {
+                        Ok(count) => Ok(Ok(count)),
+                        Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
+                            Err(required_size)
+                        }
+                        Err(EncodeError::AlreadyEncoded) => Ok(Ok(0)),
+                    })
+                    .expect("encoding fails for want of room only");
                 Ok(Step::Again)
             }
             Ok(ConnectionState::TransmitTlsData(data)) => {
@@ -359,8 +364,7 @@ impl Buffers {
             };
             return (discard, step);
         };
-        self.outgoing.reserve(chunk.len() + (chunk.len() / RECORD_BYTES + 1) * RECORD_OVERHEAD_BYTES);
-        let written = self.grow(|outgoing| match traffic.encrypt(chunk, outgoing) {
+        let written = self.outgoing.append(|outgoing| match traffic.encrypt(chunk, outgoing) {
             Ok(count) => Ok(Ok(count)),
             Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
             Err(error) => Ok(Err(io::Error::other(error))),
@@ -370,28 +374,63 @@ impl Buffers {
 
     fn goodbye<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>) -> bool {
         let Ok(ConnectionState::WriteTraffic(mut traffic)) = status.state else { return false };
-        self.grow(|outgoing| match traffic.queue_close_notify(outgoing) {
-            Ok(count) => Ok(Ok(count)),
-            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
-            Err(_) => Ok(Ok(0)),
-        })
-        .is_ok()
+        self.outgoing
+            .append(|outgoing| match traffic.queue_close_notify(outgoing) {
+                Ok(count) => Ok(Ok(count)),
+                Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Err(required_size),
+                Err(_) => Ok(Ok(0)),
+            })
+            .is_ok()
+    }
+}
+
+impl Outgoing {
+    fn is_empty(&self) -> bool {
+        self.filled == 0
     }
 
-    /// Appends to `outgoing` what `write` makes, which says how much room it wants where there is too little.
-    fn grow(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
-        let start = self.outgoing.len();
-        self.outgoing.resize(self.outgoing.capacity().max(start), 0);
+    /// Appends what `write` makes, which says how much room it wants where there is too little.
+    fn append(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
+        if self.is_empty() {
+            self.memory = SPARE.try_with(Cell::take).unwrap_or_default();
+        }
         loop {
-            match write(&mut self.outgoing[start..]) {
-                Err(wanted) => self.outgoing.resize(start + wanted, 0),
+            match write(&mut self.memory[self.filled..]) {
+                Err(wanted) => self.memory.resize(self.filled + wanted, 0),
                 Ok(outcome) => {
-                    let count = *outcome.as_ref().unwrap_or(&0);
-                    self.outgoing.truncate(start + count);
+                    self.filled += *outcome.as_ref().unwrap_or(&0);
+                    if self.is_empty() {
+                        self.give_back();
+                    }
                     return outcome.map(|_| ());
                 }
             }
         }
+    }
+
+    /// Hands it to the socket; true once all is.
+    fn send(&mut self, socket: &Socket) -> io::Result<bool> {
+        while self.sent < self.filled {
+            match socket.try_write(&self.memory[self.sent..self.filled]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        if !self.is_empty() {
+            self.give_back();
+        }
+        Ok(true)
+    }
+
+    fn give_back(&mut self) {
+        (self.filled, self.sent) = (0, 0);
+        let memory = std::mem::take(&mut self.memory);
+        // A thread that ends has no use for it.
+        let _ = SPARE.try_with(|spare| {
+            let other = spare.take();
+            spare.set(if other.len() > memory.len() { other } else { memory });
+        });
     }
 }
 

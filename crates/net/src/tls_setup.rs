@@ -1,14 +1,20 @@
 //! What each end brings to a TLS handshake: certificates, keys, whom to trust.
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientSessionMemoryCache, Resumption};
+use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
-use std::sync::Arc;
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, NamedGroup, RootCertStore, ServerConfig, SignatureScheme,
+    SupportedProtocolVersion,
+};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Sessions a client remembers for resumption.
+/// Tickets of TLS 1.3 that a client keeps: each is good for one handshake, so with fewer than there are sessions at a
+/// time some handshakes would be full ones. (rustls' own store keeps eight a server.)
 const REMEMBERED: usize = 1024;
 
 /// What cannot be used for TLS.
@@ -42,6 +48,30 @@ pub enum SessionResumption {
     On,
     /// Every handshake is a full one.
     Off,
+}
+
+/// Which versions of TLS a client offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsVersions {
+    /// 1.3 and 1.2.
+    #[default]
+    All,
+    /// 1.2 alone.
+    Only12,
+    /// 1.3 alone.
+    Only13,
+}
+
+impl TlsVersions {
+    fn supported(self) -> &'static [&'static SupportedProtocolVersion] {
+        static ONLY_12: [&SupportedProtocolVersion; 1] = [&TLS12];
+        static ONLY_13: [&SupportedProtocolVersion; 1] = [&TLS13];
+        match self {
+            Self::All => rustls::DEFAULT_VERSIONS,
+            Self::Only12 => &ONLY_12,
+            Self::Only13 => &ONLY_13,
+        }
+    }
 }
 
 /// A certificate chain and its key.
@@ -172,8 +202,22 @@ impl ClientTls {
         certificate: Option<Certificate>,
         resumption: SessionResumption,
     ) -> Result<Self, TlsSetupError> {
+        Self::of_versions(TlsVersions::All, name, trust, certificate, resumption)
+    }
+
+    /// The same with no other versions than these.
+    ///
+    /// # Errors
+    /// [`TlsSetupError`].
+    pub fn of_versions(
+        versions: TlsVersions,
+        name: &str,
+        trust: &Trust,
+        certificate: Option<Certificate>,
+        resumption: SessionResumption,
+    ) -> Result<Self, TlsSetupError> {
         let name = ServerName::try_from(name.to_owned()).map_err(|_| TlsSetupError::BadName(name.to_owned()))?;
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions.supported())?;
         let builder = match trust {
             Trust::System => builder.with_root_certificates(system_roots()?),
             Trust::Roots(pem) => builder.with_root_certificates(roots_from(pem)?),
@@ -184,7 +228,7 @@ impl ClientTls {
             Some(Certificate { chain, key }) => builder.with_client_auth_cert(chain, key)?,
         };
         config.resumption = match resumption {
-            SessionResumption::On => Resumption::store(Arc::new(ClientSessionMemoryCache::new(REMEMBERED))),
+            SessionResumption::On => Resumption::store(Arc::new(Remembered::default())),
             SessionResumption::Off => Resumption::disabled(),
         };
         Ok(Self { config: Arc::new(config), name })
@@ -196,6 +240,66 @@ impl ClientTls {
 
     pub(crate) fn name(&self) -> ServerName<'static> {
         self.name.clone()
+    }
+}
+
+/// What a client remembers of the one server that it talks to.
+#[derive(Default)]
+struct Remembered(Mutex<Memory>);
+
+#[derive(Default)]
+struct Memory {
+    group: Option<NamedGroup>,
+    session: Option<Tls12ClientSessionValue>,
+    /// The latest last.
+    tickets: Vec<Tls13ClientSessionValue>,
+}
+
+impl Remembered {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        // Whoever panicked with it left a whole value behind: none is changed in more than one step.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Remembered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Sessions are secrets.
+        f.debug_struct("Remembered").field("tickets", &self.memory().tickets.len()).finish_non_exhaustive()
+    }
+}
+
+impl ClientSessionStore for Remembered {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.memory().group = Some(group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.memory().group
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, session: Tls12ClientSessionValue) {
+        self.memory().session = Some(session);
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.memory().session.clone()
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {
+        self.memory().session = None;
+    }
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        let tickets = &mut self.memory().tickets;
+        // A full store is as good as ever: the ones in it are younger than the run, and a server says for how long.
+        if tickets.len() < REMEMBERED {
+            tickets.push(ticket);
+        }
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.memory().tickets.pop()
     }
 }
 

@@ -1,0 +1,266 @@
+//! What a batch of events has in common: input is read for all its tasks before the first of them is polled, and what
+//! they say is written when all have spoken.
+//!
+//! ```text
+//! epoll ─▶ read, read, read … ─▶ task, task, task … ─▶ write, write, write …
+//! ```
+//! Each of the three is a different piece of code, the kernel's two by far the largest, and each pushes the others out
+//! of the first-level caches. Taken in turns for every session they are fetched anew every time; taken one after the
+//! other for a whole batch, once a batch. (Routers that forward packets on processors work so: VPP calls it vector
+//! packet processing.) A batch of one is read by its task, without a copy.
+use rustix::fd::OwnedFd;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// Events taken together: enough to share the fetching of code, few enough for their octets to stay in the first-level
+/// cache.
+pub(crate) const BATCH: usize = 64;
+/// What is read ahead of a task at most. One that fills it is read by its task from then on: large messages are not to
+/// be copied twice.
+pub(crate) const AHEAD_BYTES: usize = 2048;
+/// The longest write that waits for the others of its batch.
+pub(crate) const GATHERED_BYTES: usize = 2048;
+/// What reads begin at a multiple of: a line of the cache.
+const LINE_BYTES: usize = 64;
+
+/// Input of a batch's sessions, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Intake {
+    memory: Vec<u8>,
+    used: usize,
+}
+
+impl Intake {
+    /// A new batch begins; what the last one left has been taken or kept elsewhere.
+    pub(crate) fn begin(&mut self) {
+        self.memory.resize(BATCH * (AHEAD_BYTES + LINE_BYTES), 0);
+        self.used = 0;
+    }
+
+    /// Room for one more session.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.memory[self.used..self.used + AHEAD_BYTES]
+    }
+
+    /// So many octets were read into the room; where they lie.
+    pub(crate) fn read(&mut self, count: usize) -> Range<usize> {
+        let begins = self.used;
+        self.used += count.next_multiple_of(LINE_BYTES);
+        begins..begins + count
+    }
+
+    /// What lies there.
+    pub(crate) fn octets(&self, place: Range<usize>) -> &[u8] {
+        &self.memory[place]
+    }
+}
+
+/// Output of a batch's sessions, in the order in which they spoke.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    bytes: Vec<u8>,
+    pieces: Vec<Piece>,
+}
+
+/// What one session says.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// The source's name.
+    pub(crate) name: u64,
+    /// Kept open until it is written to: a session may have ended meanwhile.
+    pub(crate) descriptor: Rc<OwnedFd>,
+    length: usize,
+}
+
+impl Gathered {
+    /// Adds to it.
+    pub(crate) fn push(&mut self, name: u64, descriptor: &Rc<OwnedFd>, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        match self.pieces.last_mut() {
+            Some(last) if last.name == name => last.length += bytes.len(),
+            _ => self.pieces.push(Piece { name, descriptor: Rc::clone(descriptor), length: bytes.len() }),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Hands each piece to `write` with its bytes, and forgets all.
+    pub(crate) fn drain(&mut self, mut write: impl FnMut(&Piece, &[u8])) {
+        let mut rest = self.bytes.as_slice();
+        for piece in self.pieces.drain(..) {
+            let (bytes, later) = rest.split_at(piece.length);
+            write(&piece, bytes);
+            rest = later;
+        }
+        self.bytes.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AHEAD_BYTES, GATHERED_BYTES};
+    use crate::reactor::{Files, Reactor};
+    use crate::socket::Socket;
+    use crate::timers::sleep;
+    use proptest::prelude::*;
+    use rustix::fd::OwnedFd;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+    use std::cell::RefCell;
+    use std::future::poll_fn;
+    use std::io;
+    use std::rc::Rc;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    /// A connection with small buffers, so that writes find no room now and then.
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("sockets");
+        sockopt::set_socket_send_buffer_size(&one, 4096).expect("a small buffer");
+        sockopt::set_socket_send_buffer_size(&other, 4096).expect("a small buffer");
+        (one, other)
+    }
+
+    async fn write_all(socket: &Socket, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match socket.try_write(bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => poll_fn(|_| socket.poll_writable()).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Says back what it hears, reading no more than `room` octets at a time, until the end.
+    async fn echo(descriptor: OwnedFd, room: usize) {
+        let socket = Socket::adopt(descriptor).expect("watched");
+        let mut room = vec![0; room];
+        loop {
+            let count = socket.read(&mut room).await.expect("read");
+            if count == 0 {
+                return;
+            }
+            write_all(&socket, &room[..count]).await;
+        }
+    }
+
+    /// Writes a piece and reads as much, each as far as it goes: neither end may wait for the other to read first.
+    async fn exchange(socket: &Socket, mut piece: &[u8], room: &mut [u8]) -> Vec<u8> {
+        let (all, mut back) = (piece.len(), Vec::new());
+        poll_fn(|_| {
+            loop {
+                let before = (piece.len(), back.len());
+                if !piece.is_empty() && socket.poll_writable().is_ready() {
+                    match socket.try_write(piece) {
+                        Ok(count) => piece = &piece[count..],
+                        Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                    }
+                }
+                if let Poll::Ready(count) = socket.poll_read(room) {
+                    let count = count.expect("read");
+                    assert_ne!(count, 0, "the end came early");
+                    back.extend_from_slice(&room[..count]);
+                }
+                if back.len() >= all {
+                    return Poll::Ready(());
+                }
+                if before == (piece.len(), back.len()) {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+        back
+    }
+
+    /// Sends pieces of these lengths, hears each back before the next, and reports what it heard.
+    async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, heard: Rc<RefCell<usize>>) {
+        let socket = Socket::adopt(descriptor).expect("watched");
+        let mut room = vec![0; 8192];
+        for (number, length) in lengths.into_iter().enumerate() {
+            let piece: Vec<u8> = (0..length).map(|at| (at * 7 + number + salt) as u8).collect();
+            let back = exchange(&socket, &piece, &mut room).await;
+            assert_eq!(back, piece);
+        }
+        *heard.borrow_mut() += 1;
+    }
+
+    /// Runs as many connections as there are lists of lengths, all on one loop; how many came to their end.
+    fn conversations(lists: Vec<Vec<usize>>, room: usize) -> usize {
+        let heard = Rc::new(RefCell::new(0));
+        let count = Rc::clone(&heard);
+        Reactor::run(Files::Shared, async move {
+            let all = lists.len();
+            for (salt, lengths) in lists.into_iter().enumerate() {
+                let (one, other) = pair();
+                Reactor::current().spawn(echo(one, room));
+                Reactor::current().spawn(talk(other, lengths, salt, Rc::clone(&count)));
+            }
+            for _ in 0..2000 {
+                if *count.borrow() == all {
+                    return;
+                }
+                sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .expect("a loop");
+        *heard.borrow()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// However long the pieces are, and however little a session reads at a time, all octets come back in order.
+        #[test]
+        fn nothing_is_lost_between_batch_and_task(
+            lists in prop::collection::vec(
+                prop::collection::vec(prop_oneof![
+                    1..40usize,
+                    AHEAD_BYTES - 2..AHEAD_BYTES + 3,
+                    GATHERED_BYTES - 2..GATHERED_BYTES + 3,
+                    1..20_000usize,
+                ], 1..6),
+                1..90,
+            ),
+            room in prop_oneof![1..10usize, 100..5000usize],
+        ) {
+            // A room of a few octets with long pieces is many turns: the long ones are cut short then.
+            let longest = if room < 10 { 3000 } else { usize::MAX };
+            let lists: Vec<Vec<usize>> =
+                lists.into_iter().map(|list| list.into_iter().map(|length| length.min(longest)).collect()).collect();
+            let all = lists.len();
+            prop_assert_eq!(conversations(lists, room), all);
+        }
+    }
+
+    #[test]
+    fn what_was_said_last_is_written_though_its_session_ended() {
+        let (one, other) = pair();
+        let heard = Reactor::run(Files::Shared, async move {
+            Reactor::current().spawn(async move {
+                let socket = Socket::adopt(one).expect("watched");
+                write_all(&socket, b"221 Bye\r\n").await;
+            });
+            let socket = Socket::adopt(other).expect("watched");
+            let mut room = [0; 64];
+            let count = socket.read(&mut room).await.expect("read");
+            (room[..count].to_vec(), socket.read(&mut room).await.expect("read"))
+        });
+        assert_eq!(heard.expect("a loop"), (b"221 Bye\r\n".to_vec(), 0));
+    }
+
+    #[test]
+    fn a_write_that_fails_later_is_told_by_the_next_read() {
+        let (one, other) = pair();
+        let outcome = Reactor::run(Files::Shared, async move {
+            let socket = Socket::adopt(one).expect("watched");
+            drop(other);
+            write_all(&socket, b"MAIL FROM:<>\r\n").await;
+            socket.read(&mut [0; 64]).await
+        });
+        let error = outcome.expect("a loop").expect_err("nobody is there");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+}
