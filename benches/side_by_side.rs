@@ -18,6 +18,7 @@ use anyhow::{Context, bail};
 use clap::Parser;
 
 use ruler::contestants::{Contestant, HALVES, LIMIT, Load, MAILRUN_PAIR, POSTFIX_PAIR, Program, postfix_program, run};
+use ruler::place::place;
 use ruler::scale::size_argument;
 use ruler::shapes::{SHAPES, Shape};
 use ruler::standing::{Lane, Outcome, Standing, table};
@@ -175,23 +176,6 @@ fn report(options: &Options, standings: &[Standing<'_>]) {
         println!("--quick: runs are too short to judge by; take the verdicts as hints.");
     }
     println!("{}", table(standings));
-}
-
-/// The machine, and whether it has other work, which makes every figure worth less.
-fn place() -> String {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let system = rustix::system::uname();
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split(' ').next().unwrap_or("unknown");
-    let advice = if load.parse().is_ok_and(|load: f64| load > 0.5) { ": OTHER WORK IS RUNNING" } else { "" };
-    let release = system.release().to_string_lossy();
-    format!("{cores} cores, {}, Linux {release}, load average before {load}{advice}", processor_model())
-}
-
-fn processor_model() -> String {
-    let facts = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = facts.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    model.map_or_else(|| "unknown processor".to_owned(), |(_, name)| name.to_owned())
 }
 
 fn postfix_is_there() -> bool {

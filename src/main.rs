@@ -14,12 +14,14 @@ mod personality;
 mod quantities;
 mod reach;
 mod reason;
+mod relay;
 mod report;
 mod sink;
 mod source;
 mod surroundings;
 mod tls_mode;
 mod usage;
+mod users;
 
 use std::process::ExitCode;
 

@@ -129,6 +129,12 @@ impl Chronicle {
         })
     }
 
+    /// The same without the seconds before that time, in which the run warms up.
+    #[must_use]
+    pub(crate) fn leaving_out_before(self, then: Duration) -> Self {
+        Self { series: self.series.leaving_out_before(then), ..self }
+    }
+
     /// Latencies since the last call, for the log. A line a second.
     pub(crate) fn log(&mut self, now: Duration, latencies: &Latencies) -> Result<()> {
         if self.log.is_some() {

@@ -2,7 +2,9 @@
 
 pub(crate) mod contestants;
 pub(crate) mod party;
+pub(crate) mod place;
 pub(crate) mod processor;
 pub(crate) mod scale;
 pub(crate) mod shapes;
+pub(crate) mod spread;
 pub(crate) mod standing;

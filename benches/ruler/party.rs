@@ -26,16 +26,20 @@ pub(crate) struct Party {
 
 impl Party {
     /// Starts a process whose output is read after its end.
-    pub(crate) fn start(mut command: Command) -> anyhow::Result<Self> {
-        let stdout = tempfile::tempfile()?;
+    pub(crate) fn start(command: Command) -> anyhow::Result<Self> {
+        Self::start_between(Stdio::null(), command, tempfile::tempfile()?)
+    }
+
+    /// The same with an input, and with a file for its output, which may be the device that keeps nothing.
+    pub(crate) fn start_between(input: Stdio, mut command: Command, stdout: File) -> anyhow::Result<Self> {
         command.stdout(stdout.try_clone()?);
-        Self::spawn(command, stdout)
+        Self::spawn(input, command, stdout)
     }
 
     /// Starts a process whose first line of output is `{"event":"listening","smtp":["ADDRESS"],…}`.
     pub(crate) fn start_listening(mut command: Command) -> anyhow::Result<(Self, SocketAddr)> {
         command.stdout(Stdio::piped());
-        let mut party = Self::spawn(command, tempfile::tempfile()?)?;
+        let mut party = Self::spawn(Stdio::null(), command, tempfile::tempfile()?)?;
         let stdout = party.child.stdout.take().context("stdout is piped")?;
         let Ok(line) = first_line(stdout).recv_timeout(PATIENCE) else {
             bail!("{} did not say where it listens: {}", party.command, party.complaint());
@@ -44,9 +48,9 @@ impl Party {
         Ok((party, address))
     }
 
-    fn spawn(mut command: Command, stdout: File) -> anyhow::Result<Self> {
+    fn spawn(input: Stdio, mut command: Command, stdout: File) -> anyhow::Result<Self> {
         let stderr = tempfile::tempfile()?;
-        command.stdin(Stdio::null()).stderr(stderr.try_clone()?);
+        command.stdin(input).stderr(stderr.try_clone()?);
         let name = format!("{:?}", command).replace('"', "");
         let child = command.spawn().with_context(|| format!("could not start {name}"))?;
         let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;

@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::contestants::{Contestant, LIMIT, MAILRUN_PAIR, POSTFIX_PAIR, Run};
 use super::shapes::{Measure, Shape, Target};
+use super::spread::Spread;
 
 /// Above this size octets a second say more than messages a second.
 const LARGE_OCTETS: u64 = 16 * 1024;
@@ -18,25 +19,6 @@ pub(crate) struct Lane {
 pub(crate) struct Standing<'a> {
     pub(crate) shape: &'a Shape,
     pub(crate) lanes: Vec<Lane>,
-}
-
-/// A middle value and the ends.
-#[derive(Clone, Copy)]
-pub(crate) struct Spread {
-    pub(crate) least: f64,
-    pub(crate) median: f64,
-    pub(crate) most: f64,
-}
-
-impl Spread {
-    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut sorted: Vec<f64> = values.into_iter().collect();
-        sorted.sort_by(f64::total_cmp);
-        let (least, most) = (*sorted.first()?, *sorted.last()?);
-        let upper = sorted[sorted.len() / 2];
-        let lower = sorted[(sorted.len() - 1) / 2];
-        Some(Self { least, median: f64::midpoint(lower, upper), most })
-    }
 }
 
 /// What became of a target.

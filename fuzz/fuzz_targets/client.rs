@@ -6,7 +6,7 @@ mod host;
 
 use host::Dice;
 use libfuzzer_sys::fuzz_target;
-use smtp::client::{Chunking, Client, Options, Part, Pipelining, Protocol, StartTls, Violation, Want};
+use smtp::client::{Chunking, Client, Notifications, Options, Part, Pipelining, Protocol, StartTls, Violation, Want};
 use smtp::envelope::Envelope;
 use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::xclient::{Attribute, Introduction};
@@ -76,6 +76,7 @@ fn options(choice: u8) -> Options {
         credentials: is(4).then_some(credentials),
         chunking: if is(2) { Chunking::IfOffered } else { Chunking::Never },
         introduction: (choice > 0xf0).then_some(introduction),
+        notifications: if choice.is_multiple_of(7) { Notifications::Asked } else { Notifications::Unasked },
     }
 }
 

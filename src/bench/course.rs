@@ -1,17 +1,20 @@
-//! The course of a run: sink up, source runs, the last messages arrive, sink stops.
+//! The course of a run: sink up, relay up, source runs, the last messages arrive, relay and sink stop.
 //!
 //! ```text
-//! start_sink ─ listening ─→ follow_source ─ exited ─→ drain_sink ─ all there, or 2 s of quiet ─→ SIGTERM ─→ finish
+//! start_sink ─ listening ─→ follow_source ─ exited ─→ await_arrivals ─ all there, or quiet ─→ stop_sink ─→ finish
+//!        └ start_relay ─ listening ─┘                                    └ rest_relay, stop_relay ─┘
 //! ```
 //!
 //! Everything happens in `turn`, twenty times a second: hear the parties, show how far they are. A first SIGINT or
-//! SIGTERM ends the source, then the sink, and the run is reported; a second ends it all.
+//! SIGTERM ends the source, then the others, and the run is reported; a second ends it all.
 use super::directory::name;
 use super::parties::{Order, Process, Watched};
 use super::plan::BenchOptions;
 use super::progress::{Display, Goal, View};
+use super::relays::{Ready, Starting};
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::Event;
+use crate::usage::Usage;
 use anyhow::{Context, Result, bail, ensure};
 use journey::record::Role;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,10 +24,28 @@ use std::time::{Duration, Instant};
 const TURN: Duration = Duration::from_millis(50);
 /// How long the sink has to say that it listens.
 const LISTEN_WITHIN: Duration = Duration::from_secs(10);
+/// The same for a relay, which may be a Java machine.
+const RELAY_LISTENS_WITHIN: Duration = Duration::from_secs(60);
 /// How long a party has to write its files and exit, once asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(15);
 /// When nothing has arrived for so long, nothing will: the bench's own sink is one hop away.
 const QUIET: Duration = Duration::from_secs(2);
+/// The same behind a relay, which may pause, but has nothing to wait for: its next hop takes whatever it is given.
+const RELAY_QUIET: Duration = Duration::from_secs(10);
+/// Between two looks at whether the relay rests.
+const REST_LOOK: Duration = Duration::from_millis(300);
+/// It rests when it uses less of a processor than that.
+const REST_SHARE: f64 = 0.02;
+/// Some never do.
+const REST_WITHIN: Duration = Duration::from_secs(5);
+
+/// Whether what was accepted is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrived {
+    All,
+    /// Nothing came any more, or the user wanted no more of it.
+    NotAll,
+}
 
 /// A run on its way.
 #[derive(Debug)]
@@ -34,8 +55,11 @@ pub(super) struct Course {
     interrupt: Interrupt,
     view: View,
     display: Display,
-    listening: Option<Vec<String>>,
+    listening: Vec<(Role, Vec<String>)>,
+    /// Whether a relay is between source and sink, the bench's own or not.
+    relay_stands: bool,
     source: Option<Process>,
+    relay: Option<Process>,
     sink: Option<Process>,
 }
 
@@ -49,35 +73,57 @@ impl Course {
             interrupt: Interrupt::watch()?,
             view: View::new(Goal::of(options)),
             display: Display::on_stderr(),
-            listening: None,
+            listening: Vec::new(),
+            relay_stands: options.relay().is_some(),
             source: None,
+            relay: None,
             sink: None,
         })
     }
 
     /// Starts the sink and waits until it takes mail; gives its address.
     pub(super) fn start_sink(&mut self, order: Order) -> Result<String> {
-        let sink = self.sink.insert(Process::start(order, self.mouth.clone())?);
-        let limit = Instant::now() + LISTEN_WITHIN;
+        self.sink = Some(Process::start(order, self.mouth.clone())?);
+        self.await_listening(Role::Sink, &Ready::Says)
+    }
+
+    /// Starts the relay and waits until it takes mail; gives its address.
+    pub(super) fn start_relay(&mut self, starting: Starting) -> Result<String> {
+        self.relay = Some(Process::start(starting.order, self.mouth.clone())?);
+        self.await_listening(Role::Relay, &starting.ready)
+    }
+
+    fn await_listening(&mut self, role: Role, ready: &Ready) -> Result<String> {
+        let patience = if role == Role::Relay { RELAY_LISTENS_WITHIN } else { LISTEN_WITHIN };
+        let limit = Instant::now() + patience;
         loop {
-            let ended = sink.poll()?;
+            let ended = self.party(role).poll()?;
             // Heard after the poll: what an ended party said has then arrived.
-            while let Ok((_, event)) = self.events.recv_timeout(TURN) {
-                if let Event::Listening { smtp, .. } = event {
-                    self.listening = Some(smtp);
-                    break;
-                }
-            }
-            if let Some(addresses) = &self.listening {
-                return addresses.first().cloned().context("the sink says that it listens, and not where");
+            self.turn();
+            if let Some((_, addresses)) = self.listening.iter().find(|(who, _)| *who == role) {
+                let first = addresses.first().cloned();
+                return first.with_context(|| format!("the {} says that it listens, and not where", name(role)));
             }
             if let Some(status) = ended {
-                sink.judge(status)?;
-                bail!("the sink ended before it listened: {}", sink.last_words("it said nothing"));
+                let party = self.party(role);
+                party.judge(status)?;
+                bail!("the {} ended before it listened: {}", name(role), party.last_words("it said nothing"));
             }
-            ensure!(Instant::now() < limit, "the sink did not listen within {} s", LISTEN_WITHIN.as_secs());
+            if let Some(address) = ready.answers() {
+                return Ok(address);
+            }
+            ensure!(Instant::now() < limit, "the {} did not listen within {} s", name(role), patience.as_secs());
             ensure!(self.interrupt.asked() == Asked::Nothing, "stopped before the first message");
         }
+    }
+
+    fn party(&mut self, role: Role) -> &mut Process {
+        let party = match role {
+            Role::Source => &mut self.source,
+            Role::Relay => &mut self.relay,
+            Role::Sink => &mut self.sink,
+        };
+        party.as_mut().expect("it was started before it is asked for")
     }
 
     /// Starts the source and follows it to its end.
@@ -87,7 +133,8 @@ impl Course {
         loop {
             self.turn();
             self.display.show(&self.view);
-            self.expect_sink()?;
+            self.expect(Role::Relay)?;
+            self.expect(Role::Sink)?;
             let source = self.source.as_mut().expect("it was started above");
             if let Some(status) = source.poll()? {
                 return source.judge(status);
@@ -100,23 +147,69 @@ impl Course {
         }
     }
 
-    /// Gives the sink time to take what is under way to it (`accepted` messages in all), then stops it.
-    pub(super) fn drain_sink(&mut self, accepted: u64) -> Result<()> {
+    /// Gives the sink time to take what is under way to it (`accepted` messages in all).
+    ///
+    /// A relay is given it though the user asked for an end: the run is shorter then, and its account may still close.
+    pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Arrived> {
+        let (quiet, patience) = match self.relay_stands {
+            true => (RELAY_QUIET, Asked::Stop),
+            false => (QUIET, Asked::Nothing),
+        };
         let mut arrived = self.view.delivered();
         let mut quiet_since = Instant::now();
-        while self.asked() == Asked::Nothing && arrived < accepted && quiet_since.elapsed() < QUIET {
+        while self.asked() <= patience && arrived < accepted && quiet_since.elapsed() < quiet {
             self.turn();
             self.show_wait(arrived, accepted);
-            self.expect_sink()?;
+            self.expect(Role::Relay)?;
+            self.expect(Role::Sink)?;
             if self.view.delivered() != arrived {
                 arrived = self.view.delivered();
                 quiet_since = Instant::now();
             }
         }
-        self.stop_sink()
+        Ok(if arrived < accepted { Arrived::NotAll } else { Arrived::All })
     }
 
-    fn stop_sink(&mut self) -> Result<()> {
+    /// Waits until the relay has done what is to do after the last delivery, and takes its figures.
+    pub(super) fn rest_relay(&mut self) -> Result<()> {
+        if self.relay.is_none() {
+            return Ok(());
+        }
+        let limit = Instant::now() + REST_WITHIN;
+        let used_s = |usage: Usage| usage.user_s + usage.sys_s;
+        let mut before_s = used_s(self.party(Role::Relay).look());
+        while Instant::now() < limit {
+            let looked_at = Instant::now();
+            while looked_at.elapsed() < REST_LOOK {
+                self.turn();
+            }
+            self.expect(Role::Relay)?;
+            let now_s = used_s(self.party(Role::Relay).look());
+            if now_s - before_s <= REST_SHARE * looked_at.elapsed().as_secs_f64() {
+                break;
+            }
+            before_s = now_s;
+        }
+        self.party(Role::Relay).settle();
+        Ok(())
+    }
+
+    /// Stops the relay, by a signal to itself or to what it runs.
+    pub(super) fn stop_relay(&mut self, stop: impl Fn(&Process)) -> Result<()> {
+        let Some(relay) = &self.relay else { return Ok(()) };
+        stop(relay);
+        let stopping = Some(Instant::now());
+        loop {
+            if let Some(status) = self.party(Role::Relay).poll()? {
+                return self.party(Role::Relay).judge_stopped(status);
+            }
+            self.keep_patience(Role::Relay, stopping)?;
+            self.turn();
+        }
+    }
+
+    /// Stops the sink.
+    pub(super) fn stop_sink(&mut self) -> Result<()> {
         if let Some(sink) = &self.sink {
             sink.terminate();
         }
@@ -138,6 +231,7 @@ impl Course {
             match (role, event) {
                 (Role::Source, Event::Progress(progress)) => self.view.hear_source(progress),
                 (Role::Sink, Event::Progress(progress)) => self.view.hear_sink(progress),
+                (role, Event::Listening { smtp, .. }) => self.listening.push((role, smtp)),
                 _ => {}
             }
             heard = self.events.try_recv().ok();
@@ -157,18 +251,22 @@ impl Course {
     /// Ends the show; gives what was seen of each party.
     pub(super) fn finish(self) -> Vec<Watched> {
         self.display.clear();
-        [&self.source, &self.sink].into_iter().flatten().map(Process::watched).collect()
+        [&self.source, &self.relay, &self.sink].into_iter().flatten().map(Process::watched).collect()
     }
 
-    fn expect_sink(&mut self) -> Result<()> {
-        let Some(sink) = &mut self.sink else {
-            return Ok(());
+    /// Makes sure that it lives, if it is the bench's own.
+    fn expect(&mut self, role: Role) -> Result<()> {
+        let party = match role {
+            Role::Source => &mut self.source,
+            Role::Relay => &mut self.relay,
+            Role::Sink => &mut self.sink,
         };
-        match sink.poll()? {
+        let Some(party) = party else { return Ok(()) };
+        match party.poll()? {
             None => Ok(()),
             Some(status) => {
-                sink.judge(status)?;
-                bail!("the sink ended in the middle of the run: {}", sink.last_words("it said nothing"))
+                party.judge(status)?;
+                bail!("the {} ended in the middle of the run: {}", name(role), party.last_words("it said nothing"))
             }
         }
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! run.json  report.md                      the run
 //! source.json  source.hlog  source.stdout  source.stderr      each party's own
+//! relay.spool/                                                what the relay keeps; gone when the account is closed
 //! ```
 use super::plan::{BenchOptions, PartyFiles};
 use crate::report;
@@ -46,6 +47,8 @@ impl RunDirectory {
         for name in ["run.json", "report.md"] {
             remove(&directory.path.join(name))?;
         }
+        // A relay would take an older run's mail for its own.
+        remove_tree(&directory.spool())?;
         Ok(directory)
     }
 
@@ -81,8 +84,13 @@ impl RunDirectory {
         self.path.join(format!("{}.{kind}", name(role)))
     }
 
+    /// Where the relay keeps its mail, and whatever else it has of its own.
+    pub(super) fn spool(&self) -> PathBuf {
+        self.file(Role::Relay, "spool")
+    }
+
     /// Writes the run's own files. A closed account has no more use for the parties' ledgers; an open one keeps
-    /// them, for they say which messages.
+    /// them, for they say which messages, and the relay's spool, for it may have them.
     pub(super) fn keep(&mut self, record: &Record) -> Result<()> {
         let json = serde_json::to_string_pretty(record).context("the record cannot be written as JSON")?;
         self.write("run.json", &format!("{json}\n"))?;
@@ -91,6 +99,7 @@ impl RunDirectory {
             for role in [Role::Source, Role::Sink] {
                 remove(&self.file(role, "ledger"))?;
             }
+            remove_tree(&self.spool())?;
         }
         Ok(())
     }
@@ -101,6 +110,7 @@ impl RunDirectory {
             // The error that is on its way to the user matters more than a directory that stays.
             let _ = fs::remove_dir_all(&self.path);
         }
+        let _ = remove_tree(&self.spool());
     }
 
     fn write(&self, name: &str, text: &str) -> Result<()> {
@@ -124,6 +134,15 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn remove_tree(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(error).with_context(|| format!("cannot remove {}", path.display()))
         }
@@ -170,7 +189,9 @@ mod tests {
         for name in ["run.json", "report.md", "mine.txt"] {
             fs::write(place.path().join(name), "old").expect("written");
         }
+        fs::create_dir_all(place.path().join("relay.spool/queue")).expect("made");
         let directory = RunDirectory::of_user(place.path()).expect("made");
+        assert!(!directory.spool().exists(), "a relay begins with nothing");
         assert!(!place.path().join("run.json").exists() && !place.path().join("report.md").exists());
         directory.discard();
         assert!(place.path().join("mine.txt").exists());

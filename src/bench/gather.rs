@@ -1,14 +1,16 @@
 //! What the parties wrote, made into the run's record: books closed, costs filled in, verdict spoken.
+use super::course::Arrived;
 use super::directory::RunDirectory;
 use super::parties::Watched;
 use super::plan::BenchOptions;
+use super::relays::{self, Contestant};
 use crate::{host, surroundings, usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use journey::account::{self, Arrivals, Between, Books};
 use journey::fold::fold;
 use journey::ledger::Ledger;
-use journey::record::{FORMAT, LedgerRow, Record, Role, Surroundings};
+use journey::record::{FORMAT, LedgerRow, Party, Record, Role, Surroundings};
 use journey::stage::Stage;
 use journey::trace::RunId;
 use std::fs::File;
@@ -36,6 +38,14 @@ impl From<PartyFinds> for SinkFinds {
     }
 }
 
+/// What is known of the relay, but for what was seen of it from outside.
+#[derive(Clone, Debug)]
+pub(super) struct RelayFinds {
+    pub(super) party: Party,
+    /// What a reader must know.
+    pub(super) remarks: Vec<String>,
+}
+
 /// Why the run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -50,6 +60,8 @@ pub(super) enum Ending {
 pub(super) struct Finds {
     pub(super) run: RunId,
     pub(super) source: PartyFinds,
+    /// `None` where there was none, or nothing is known of what stood between.
+    pub(super) relay: Option<RelayFinds>,
     /// `None` where nobody watched the far end.
     pub(super) arrivals: Option<SinkFinds>,
     pub(super) between: Between,
@@ -68,6 +80,30 @@ pub(super) fn party(directory: &RunDirectory, role: Role) -> Result<PartyFinds> 
     Ok(PartyFinds { record, units })
 }
 
+/// The relay as it was started and as it knows itself.
+pub(super) fn relay(contestant: &Contestant, directory: &RunDirectory, arrived: Arrived) -> Option<RelayFinds> {
+    let own: Option<Record> = File::open(directory.party(Role::Relay).record)
+        .ok()
+        .and_then(|file| serde_json::from_reader(BufReader::new(file)).ok());
+    let party = relays::party(contestant, own.as_ref())?;
+    let mut remarks = Vec::new();
+    if arrived == Arrived::NotAll {
+        remarks.push(
+            "The relay delivered nothing more for a while, so the bench stopped waiting: what is missing may still be \
+             with it. Its directory is kept (relay.spool)."
+                .to_owned(),
+        );
+    }
+    if ["sync", "write"].contains(&party.durability.as_str()) && relays::is_in_memory(&directory.spool()) {
+        remarks.push(
+            "The relay's directory is on a file system in memory: what it syncs is on no disk, and its figures are not \
+             those of durable mail. Name a place on a disk with --out."
+                .to_owned(),
+        );
+    }
+    Some(RelayFinds { party, remarks })
+}
+
 /// Messages that the source heard 250 for, those of the warm-up among them.
 pub(super) fn accepted_messages(source: &Record) -> u64 {
     let counted: u64 = source.stages.iter().filter(|row| row.name == Stage::Accepted).map(|row| row.count).sum();
@@ -76,7 +112,7 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 
 /// The run's record.
 pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds) -> Record {
-    let Finds { run, source, arrivals, between, ending, watched, around } = finds;
+    let Finds { run, source, relay, arrivals, between, ending, watched, around } = finds;
     let ledger = settle(&source, arrivals.as_ref());
     let folded = fold(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -89,11 +125,18 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
         host: host::facts(),
         ..folded
     };
+    let mut remarks = Vec::new();
+    if let Some(relay) = relay {
+        // Between those whose mail goes through it.
+        record.parties.insert(record.parties.len().min(1), relay.party);
+        remarks = relay.remarks;
+    }
     for seen in watched {
         fill_costs(&mut record, &seen);
     }
     record.surroundings = Some(seen_around(&record, between, around));
     record.verdict = account::conclude(&record, between);
+    record.verdict.reasons.extend(remarks);
     if ending == Ending::Interrupted {
         record.verdict.reasons.push("The run was interrupted before its end: it is shorter than asked for.".to_owned());
     }
@@ -125,10 +168,12 @@ fn arrivals(sink: &SinkFinds) -> Arrivals<'_> {
     }
 }
 
-/// What others did on this host: known where all that took part is known, the bench among it. A server under test is not.
+/// What others did on this host: known where all that took part is known, the bench among it. A server under test is not,
+/// unless it is a relay that the bench started.
 fn seen_around(record: &Record, between: Between, mut around: Surroundings) -> Surroundings {
+    let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
-    if let Some(used_s) = used_s.filter(|_| between == Between::Nothing) {
+    if let Some(used_s) = used_s.filter(|_| between == Between::Nothing || has_relay) {
         let own = usage::own();
         surroundings::leave_to_others(&mut around, used_s + own.user_s + own.sys_s);
     }

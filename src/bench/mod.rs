@@ -1,8 +1,8 @@
 //! The bench: starts the parties of a run as processes, watches them, and folds what they wrote into one record.
 //!
 //! ```text
-//! plan ─→ directory ─→ course ───────────────────────────────→ gather ─→ run.json, report.md
-//!          (files)      sink up → source runs → drain → stop    (records + ledgers → account → verdict)
+//! plan ─→ directory ─→ course ──────────────────────────────────────────→ gather ─→ run.json, report.md
+//!          (files)      sink, relay up → source runs → drain → stop        (records + ledgers → account → verdict)
 //! ```
 //!
 //! A run never disturbs itself: the parties are processes of their own, measured by `probe` from outside, and this
@@ -16,18 +16,21 @@ mod plan;
 mod progress;
 #[cfg(test)]
 mod rehearsal;
+pub(crate) mod relays;
 pub(crate) mod tables;
 
 use crate::interrupt::Asked;
 use crate::party;
 use crate::surroundings::Sight;
 use anyhow::{Context, Result};
-use course::Course;
+use course::{Arrived, Course};
 use directory::RunDirectory;
 use far_sink::FarSink;
 use journey::account::Between;
 use journey::record::{Record, Role};
-pub(crate) use plan::{BenchOptions, Target};
+use parties::{Order, Process};
+pub(crate) use plan::{BenchOptions, Target, Tracing};
+use relays::Contestant;
 use std::path::{Path, PathBuf};
 
 /// What a bench leaves.
@@ -79,27 +82,63 @@ fn conduct(
     let sight = Sight::now();
     let mut course = Course::new(options)?;
     let target = match &options.target {
-        Target::OwnSink => course.start_sink(parties::Order::sink(program, options, run, directory))?,
         Target::Server { address, .. } => address.clone(),
-    };
-    course.follow_source(parties::Order::source(program, options, run, directory, &target))?;
-    let source = gather::party(directory, Role::Source)?;
-    let arrivals = match (&options.target, far_sink) {
-        (Target::OwnSink, _) => {
-            course.drain_sink(gather::accepted_messages(&source.record))?;
-            Some(gather::party(directory, Role::Sink)?.into())
+        Target::OwnSink => course.start_sink(Order::sink(program, options, run, directory))?,
+        Target::Relay(_) => {
+            let sink = course.start_sink(Order::sink(program, options, run, directory))?;
+            start_relay(program, options, directory, &sink, &mut course)?
         }
-        (Target::Server { .. }, Some(sink)) => Some(sink.await_arrivals(run, &source.units, &mut course)?),
-        (Target::Server { .. }, None) => None,
+    };
+    course.follow_source(Order::source(program, options, run, directory, &target))?;
+    let source = gather::party(directory, Role::Source)?;
+    let (arrivals, arrived) = match (&options.target, far_sink) {
+        (Target::OwnSink | Target::Relay(_), _) => {
+            let arrived = drain(&mut course, options, gather::accepted_messages(&source.record))?;
+            (Some(gather::party(directory, Role::Sink)?.into()), arrived)
+        }
+        (Target::Server { .. }, Some(sink)) => {
+            (Some(sink.await_arrivals(run, &source.units, &mut course)?), Arrived::All)
+        }
+        (Target::Server { .. }, None) => (None, Arrived::All),
     };
     let between = match options.target {
         Target::OwnSink => Between::Nothing,
-        Target::Server { .. } => Between::Server,
+        Target::Relay(_) | Target::Server { .. } => Between::Server,
     };
     let ending = match course.asked() {
         Asked::Nothing => gather::Ending::OfItself,
         _ => gather::Ending::Interrupted,
     };
+    let relay = options.relay().and_then(|relay| gather::relay(relay, directory, arrived));
     let watched = course.finish();
-    Ok(gather::Finds { run, source, arrivals, between, ending, watched, around: sight.until_now() })
+    Ok(gather::Finds { run, source, relay, arrivals, between, ending, watched, around: sight.until_now() })
+}
+
+/// Starts the relay, if it is not running already; where it takes mail.
+fn start_relay(
+    program: &Path,
+    options: &BenchOptions,
+    directory: &RunDirectory,
+    sink: &str,
+    course: &mut Course,
+) -> Result<String> {
+    let relay = options.relay().context("there is no relay to be started")?;
+    if let Contestant::Running { address, .. } = relay {
+        return Ok(address.clone());
+    }
+    let starting = relays::prepare(relay, &options.tracing, program, directory, sink)?;
+    course.start_relay(starting.context("there is no relay to be started")?)
+}
+
+/// Waits for what is under way, then stops the relay and after it the sink, which takes what the relay still has in
+/// hand.
+fn drain(course: &mut Course, options: &BenchOptions, accepted: u64) -> Result<Arrived> {
+    let arrived = course.await_arrivals(accepted)?;
+    course.rest_relay()?;
+    course.stop_relay(match options.tracing {
+        Tracing::Off => Process::terminate,
+        Tracing::Strace(_) => Process::terminate_children,
+    })?;
+    course.stop_sink()?;
+    Ok(arrived)
 }

@@ -7,9 +7,11 @@
 //! ```
 //!
 //! Each child leads a process group of its own, so that a Ctrl-C at the terminal reaches the bench alone, and the
-//! bench stops the source before the sink. Whatever happens, a `Process` that goes out of scope is killed.
+//! bench stops the source before the relay and the relay before the sink. Whatever happens, a `Process` that goes out
+//! of scope is killed, and what a relay has started with it.
 use super::directory::{self, RunDirectory};
-use super::plan::{BenchOptions, PartyFiles};
+use super::plan::BenchOptions;
+use super::relays::tree;
 use crate::live::Event;
 use crate::usage::{self, Usage};
 use anyhow::{Context, Result, bail};
@@ -18,7 +20,7 @@ use journey::trace::RunId;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::Sender;
@@ -27,6 +29,26 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at a party's usage.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A look at a tree of hundreds of processes takes milliseconds: it may cost the run one part in so many.
+const LOOK_SHARE: u32 = 100;
+
+/// What belongs to a party.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// The process that is started.
+    Process,
+    /// All that it starts, too.
+    Tree,
+}
+
+/// Who sees to it that Ctrl-C at the terminal does not reach a party.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Group {
+    /// The bench: it makes the party the leader of a process group.
+    ByBench,
+    /// The party itself: it begins a session, which the leader of a group may not (setsid(2)).
+    ByItself,
+}
 
 /// What is to be started.
 #[derive(Clone, Debug)]
@@ -34,6 +56,9 @@ pub(super) struct Order {
     pub(super) role: Role,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
+    pub(super) environment: Vec<(&'static str, PathBuf)>,
+    pub(super) extent: Extent,
+    pub(super) group: Group,
     pub(super) stdout: PathBuf,
     pub(super) stderr: PathBuf,
 }
@@ -41,7 +66,7 @@ pub(super) struct Order {
 impl Order {
     /// The bench's own sink.
     pub(super) fn sink(program: &Path, options: &BenchOptions, run: RunId, directory: &RunDirectory) -> Self {
-        Self::new(program, directory, Role::Sink, |files| options.sink_arguments(run, files))
+        Self::new(program, directory, Role::Sink, options.sink_arguments(run, &directory.party(Role::Sink)))
     }
 
     /// The source, with `target` to send to.
@@ -52,19 +77,23 @@ impl Order {
         directory: &RunDirectory,
         target: &str,
     ) -> Self {
-        Self::new(program, directory, Role::Source, |files| options.source_arguments(run, files, target))
+        let words = options.source_arguments(run, &directory.party(Role::Source), target);
+        Self::new(program, directory, Role::Source, words)
     }
 
-    fn new(
-        program: &Path,
-        directory: &RunDirectory,
-        role: Role,
-        arguments: impl FnOnce(&PartyFiles) -> Vec<String>,
-    ) -> Self {
+    /// A relay: whatever it starts is its own.
+    pub(super) fn relay(program: &Path, arguments: Vec<String>, directory: &RunDirectory) -> Self {
+        Self { extent: Extent::Tree, ..Self::new(program, directory, Role::Relay, arguments) }
+    }
+
+    fn new(program: &Path, directory: &RunDirectory, role: Role, arguments: Vec<String>) -> Self {
         Self {
             role,
             program: program.to_owned(),
-            arguments: arguments(&directory.party(role)),
+            arguments,
+            environment: Vec::new(),
+            extent: Extent::Process,
+            group: Group::ByBench,
             stdout: directory.file(role, "stdout"),
             stderr: directory.file(role, "stderr"),
         }
@@ -87,8 +116,12 @@ pub(super) struct Process {
     child: Child,
     listener: Option<JoinHandle<()>>,
     stderr: PathBuf,
+    extent: Extent,
     usage: Usage,
     looked_at: Instant,
+    look_every: Duration,
+    /// Its figures are taken: what it uses to stop is not the run's.
+    is_settled: bool,
     ended: Option<ExitStatus>,
 }
 
@@ -98,29 +131,31 @@ impl Process {
         let name = directory::name(order.role);
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         let transcript = create(&order.stdout)?;
-        let mut child = Command::new(&order.program)
-            .args(&order.arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(create(&order.stderr)?)
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("cannot start the {name}"))?;
+        let mut command = Command::new(&order.program);
+        command.args(&order.arguments).envs(order.environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(create(&order.stderr)?);
+        if order.group == Group::ByBench {
+            command.process_group(0);
+        }
+        let program = order.program.to_string_lossy().into_owned();
+        let mut child = command.spawn().with_context(|| format!("cannot start the {name} ({program})"))?;
         let stdout = child.stdout.take().expect("it was piped");
         let role = order.role;
         let listener = std::thread::Builder::new()
             .name(format!("{name} stdout"))
             .spawn(move || listen(BufReader::new(stdout), transcript, role, &events))
             .context("cannot start a thread")?;
-        let program = order.program.to_string_lossy().into_owned();
         Ok(Self {
             role,
             command: std::iter::once(program).chain(order.arguments).collect(),
             child,
             listener: Some(listener),
             stderr: order.stderr,
+            extent: order.extent,
             usage: Usage::default(),
             looked_at: Instant::now(),
+            look_every: LOOK_EVERY,
+            is_settled: false,
             ended: None,
         })
     }
@@ -133,11 +168,8 @@ impl Process {
         }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let has_ended = waitid(WaitId::Pid(self.pid()), options).context("cannot wait for a party")?.is_some();
-        if has_ended || self.looked_at.elapsed() >= LOOK_EVERY {
-            self.looked_at = Instant::now();
-            if let Some(seen) = usage::of(self.child.id()) {
-                self.usage = self.usage.then(seen);
-            }
+        if !self.is_settled && (has_ended || self.looked_at.elapsed() >= self.look_every) {
+            self.look();
         }
         if has_ended {
             self.ended = Some(self.reap().context("cannot wait for a party")?);
@@ -145,11 +177,40 @@ impl Process {
         Ok(self.ended)
     }
 
+    /// Looks at what it has used.
+    pub(super) fn look(&mut self) -> Usage {
+        self.looked_at = Instant::now();
+        let pid = self.child.id();
+        let seen = match self.extent {
+            Extent::Process => usage::of(pid),
+            Extent::Tree => tree::usage(pid),
+        };
+        if let Some(seen) = seen {
+            self.usage = self.usage.then(seen);
+        }
+        self.look_every = LOOK_EVERY.max(self.looked_at.elapsed() * LOOK_SHARE);
+        self.usage
+    }
+
+    /// Looks no more: it has done what it was measured for.
+    pub(super) fn settle(&mut self) {
+        self.is_settled = true;
+    }
+
     /// Asks it to stop and write its files.
     pub(super) fn terminate(&self) {
         if self.ended.is_none() {
             // It may have ended by itself meanwhile; not being waited for, its number is still its own.
             let _ = kill_process(self.pid(), Signal::TERM);
+        }
+    }
+
+    /// Asks what it runs to stop, and not itself: strace ends when what it traces has.
+    pub(super) fn terminate_children(&self) {
+        if self.ended.is_none() {
+            for pid in tree::children(self.child.id()).into_iter().filter_map(as_pid) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
         }
     }
 
@@ -161,6 +222,11 @@ impl Process {
             Some(code) => bail!("the {name} could not run: {}", self.last_words(&format!("it exited with {code}"))),
             None => bail!("the {name} died ({status}): {}", self.last_words("it said nothing")),
         }
+    }
+
+    /// Whether a relay that was asked to stop did so: a stranger may know no better end than that of the signal.
+    pub(super) fn judge_stopped(&self, status: ExitStatus) -> Result<()> {
+        if status.signal() == Some(Signal::TERM.as_raw()) { Ok(()) } else { self.judge(status) }
     }
 
     /// The last line that it wrote on its standard error, or `otherwise`.
@@ -184,7 +250,14 @@ impl Process {
     fn reap(&mut self) -> std::io::Result<ExitStatus> {
         // Not being waited for, its number, and so its group's, is still its own. A child of its own that lived on
         // would keep the pipe open and the listener waiting.
+        if self.extent == Extent::Tree {
+            // Some may have left the group.
+            for pid in tree::members(self.child.id()).into_iter().filter_map(|member| as_pid(member.pid)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
         let _ = kill_process_group(self.pid(), Signal::KILL);
+        let _ = kill_process(self.pid(), Signal::KILL);
         let status = self.child.wait()?;
         if let Some(listener) = self.listener.take() {
             // A panic in it has nothing to add.
@@ -200,6 +273,10 @@ impl Drop for Process {
             let _ = self.reap();
         }
     }
+}
+
+fn as_pid(number: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(number).ok()?)
 }
 
 /// Hands on each event and keeps each line, until the party closes its output.
@@ -232,6 +309,9 @@ mod tests {
             role: Role::Sink,
             program: "/bin/sh".into(),
             arguments: vec!["-c".to_owned(), script.to_owned()],
+            environment: Vec::new(),
+            extent: Extent::Process,
+            group: Group::ByBench,
             stdout: place.path().join("sink.stdout"),
             stderr: place.path().join("sink.stderr"),
         };

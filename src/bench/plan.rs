@@ -1,10 +1,15 @@
 //! What the bench is to do, and the command lines that follow from it.
+use super::relays::Contestant;
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::trace::RunId;
 use std::path::{Path, PathBuf};
 
 /// How long a bench runs that was given neither a number of messages nor a time.
 const DEFAULT_DURATION_S: f64 = 10.0;
+/// The same where a relay stands between, which may take as long again to hand on what it has taken.
+const RELAYED_DURATION_S: f64 = 8.0;
+/// Where the bench's own sink listens: the kernel chooses the port.
+const ANY_PORT: &str = "127.0.0.1:0";
 
 /// Everything a bench is told.
 #[derive(Clone, Debug)]
@@ -21,6 +26,8 @@ pub(crate) struct BenchOptions {
     pub(crate) source_options: Vec<String>,
     /// More options for the sink, its faults among them, word by word.
     pub(crate) sink_options: Vec<String>,
+    /// The relay runs under strace, which counts its system calls and slows it.
+    pub(crate) tracing: Tracing,
     /// The sink writes its certificate into the run directory, and the source trusts that one alone.
     pub(crate) trusts_own_sink: bool,
     /// The command line that was typed.
@@ -32,6 +39,8 @@ pub(crate) struct BenchOptions {
 pub(crate) enum Target {
     /// To a sink that the bench starts for itself.
     OwnSink,
+    /// To a relay that hands on to a sink, both of them the bench's own; never `Contestant::None`.
+    Relay(Contestant),
     /// To a server that is running.
     Server {
         /// HOST:PORT.
@@ -46,10 +55,19 @@ impl Target {
     /// The status address of a sink that is running.
     pub(super) fn far_sink(&self) -> Option<&str> {
         match self {
-            Self::OwnSink => None,
+            Self::OwnSink | Self::Relay(_) => None,
             Self::Server { sink, .. } => sink.as_deref(),
         }
     }
+}
+
+/// Whether system calls are counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tracing {
+    #[default]
+    Off,
+    /// By strace, which is there.
+    Strace(PathBuf),
 }
 
 /// Where a party writes its results.
@@ -71,13 +89,26 @@ impl BenchOptions {
     /// How long it may run: what was asked for, or ten seconds where there is no other end.
     pub(super) fn duration_limit_s(&self) -> Option<f64> {
         let workload = &self.workload;
-        workload.duration_limit_s.or(workload.messages.is_none().then_some(DEFAULT_DURATION_S))
+        let default_s = if self.relay().is_some() { RELAYED_DURATION_S } else { DEFAULT_DURATION_S };
+        workload.duration_limit_s.or(workload.messages.is_none().then_some(default_s))
+    }
+
+    /// The relay between source and sink.
+    pub(super) fn relay(&self) -> Option<&Contestant> {
+        match &self.target {
+            Target::Relay(contestant) => Some(contestant),
+            Target::OwnSink | Target::Server { .. } => None,
+        }
     }
 
     /// `mailrun sink …`
     pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles) -> Vec<String> {
         let mut words = vec!["sink".to_owned()];
-        push(&mut words, "--listen", "127.0.0.1:0");
+        let listen = match self.relay() {
+            Some(Contestant::Running { sink, .. }) => sink,
+            _ => ANY_PORT,
+        };
+        push(&mut words, "--listen", listen);
         push(&mut words, "--seed", self.workload.seed);
         push_party(&mut words, run, files);
         if self.trusts_own_sink {
@@ -157,6 +188,7 @@ mod tests {
             workload,
             source_options: vec!["--workers".to_owned(), "2".to_owned()],
             sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
+            tracing: Tracing::Off,
             trusts_own_sink: false,
             command: Vec::new(),
         }
@@ -175,6 +207,15 @@ mod tests {
         assert!(source_line(Workload::default()).contains("--duration 10000ms"));
         let counted = source_line(Workload { messages: Some(5), ..Workload::default() });
         assert!(counted.contains("--messages 5") && !counted.contains("--duration"), "{counted}");
+    }
+
+    #[test]
+    fn a_relay_that_is_running_is_given_its_sink() {
+        let relay = Contestant::Running { address: "127.0.0.1:25".to_owned(), sink: "127.0.0.1:2526".to_owned() };
+        let options = BenchOptions { target: Target::Relay(relay), ..options(Workload::default()) };
+        let words = options.sink_arguments(RunId([1; 16]), &files()).join(" ");
+        assert!(words.starts_with("sink --listen 127.0.0.1:2526 "), "{words}");
+        assert_eq!(options.duration_limit_s(), Some(RELAYED_DURATION_S));
     }
 
     #[test]

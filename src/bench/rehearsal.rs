@@ -1,5 +1,5 @@
 //! Runs of the bench with a shell script for a source and a sink: what the bench itself does, without any mail.
-use super::plan::{BenchOptions, Target};
+use super::plan::{BenchOptions, Target, Tracing};
 use super::{BenchOutcome, run_with};
 use crate::report::sample;
 use anyhow::Result;
@@ -44,6 +44,7 @@ pub(super) fn options() -> BenchOptions {
         workload: Workload { messages: Some(UNITS), ..Workload::default() },
         source_options: Vec::new(),
         sink_options: Vec::new(),
+        tracing: Tracing::Off,
         trusts_own_sink: false,
         command: vec!["mailrun".to_owned(), "bench".to_owned()],
     }

@@ -131,6 +131,18 @@ impl ApproachTyped {
         TlsMode::from(self.tls) != TlsMode::None && self.ca.is_none() && !self.tls_insecure
     }
 
+    /// An option that has to be agreed on with the server, if one was given.
+    pub(super) fn to_be_agreed_on(&self) -> Option<&'static str> {
+        let options = [
+            (TlsMode::from(self.tls) != TlsMode::None, "--tls"),
+            (self.lmtp, "--lmtp"),
+            (self.auth.is_some(), "--auth"),
+            (self.proxy.is_some(), "--proxy"),
+            (!self.xclient.is_empty(), "--xclient"),
+        ];
+        options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
+    }
+
     /// It, in the words of a source.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = vec![format!("--tls={}", TlsMode::from(self.tls).word())];

@@ -1,21 +1,24 @@
 //! `mailrun bench`: what was typed, to what it means.
 use super::approach::ApproachTyped;
+use super::relays::{self, RelayTyped};
 use super::scenarios::Scenario;
 use super::sink::FaultsTyped;
 use super::source::Load;
-use crate::bench::{self, BenchOptions, Target};
+use crate::bench::relays::Contestant;
+use crate::bench::{self, BenchOptions, Target, Tracing};
 use crate::source::Offer;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use journey::account;
 use journey::record::Workload;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Runs a source against a sink, or a server of yours, and reports
+/// Runs a source, a relay and a sink, or a server of yours, and reports
 ///
-/// Without options: a sink on a free port of this host, 100 sessions, 400-byte messages, a connection each, ten
-/// seconds. Writes mailrun-results/TIME-NAME/ with run.json, report.md and interval logs.
+/// Without options: a sink and a durable relay on free ports of this host, 100 sessions, 400-byte messages, a connection
+/// each, eight seconds. Writes mailrun-results/TIME-NAME/ with run.json, report.md and interval logs; the relay keeps its
+/// mail there meanwhile.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(super) struct Typed {
@@ -23,8 +26,8 @@ pub(super) struct Typed {
     scenario: Option<Scenario>,
     #[command(flatten)]
     load: Load,
-    /// A server that is running already, in place of the bench's own sink.
-    #[arg(long, value_name = "HOST:PORT")]
+    /// A server that is running already, in place of the bench's own relay and sink.
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["relay", "no_relay", "relay_address"])]
     to: Option<String>,
     /// The mailrun sink (its --http address) at the end of whatever that server feeds: it closes the ledger.
     #[arg(long, value_name = "http://HOST:PORT", requires = "to")]
@@ -39,6 +42,8 @@ pub(super) struct Typed {
     #[arg(long)]
     allow_public: bool,
     #[command(flatten)]
+    relay: RelayTyped,
+    #[command(flatten)]
     approach: ApproachTyped,
     #[command(flatten)]
     faults: FaultsTyped,
@@ -48,11 +53,14 @@ const EXAMPLES: &str = "\
 Examples:
   mailrun bench
   mailrun bench --messages 200000 --sessions 100 --reuse --out D
+  mailrun bench --relay none                                     source and sink alone: the limit here
+  mailrun bench --relay postfix                                  the same load through a private Postfix (as root)
   mailrun bench --rate 2000 --arrival poisson --duration 30s
   mailrun bench --tls starttls --reuse=10 --pipelining stream
   mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025   a relay that feeds a mailrun sink
   mailrun bench --drop 0.001                                     shows that the ledger finds what is lost
-  mailrun bench smtp-source-table                                smtp-source, go-smtp-source and mailrun, side by side";
+  mailrun bench smtp-source-table                                smtp-source, go-smtp-source and mailrun, side by side
+  mailrun bench relay-400 --compare mailrun,postfix              the published contest of relays";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
@@ -61,7 +69,7 @@ impl Typed {
         }
         let faults = self.faults.words();
         if self.to.is_some() && !faults.is_empty() {
-            anyhow::bail!("{} is for the bench's own sink: start yours with it", faults[0]);
+            bail!("{} is for the bench's own sink: start yours with it", faults[0]);
         }
         let load = &self.load;
         let offer = load.offer()?;
@@ -77,14 +85,17 @@ impl Typed {
             seed: load.seed,
             ..Workload::default()
         };
+        let between = self.between()?;
         // Whatever is wrong with it is better said here than by the source.
         self.approach.options()?;
         let mut sink_options = faults;
-        sink_options.extend(self.approach.sink_words());
-        let trusts_own_sink = self.to.is_none() && self.approach.needs_trust();
+        // Behind a relay the sink is not who the source speaks to.
+        let is_direct = self.to.is_none() && between == Contestant::None;
+        sink_options.extend(is_direct.then(|| self.approach.sink_words()).into_iter().flatten());
+        let trusts_own_sink = is_direct && self.approach.needs_trust();
         let target = match self.to {
             Some(address) => Target::Server { address, sink: self.sink },
-            None => Target::OwnSink,
+            None => between.target(),
         };
         let mut source_options = load.words();
         source_options.extend(self.approach.words());
@@ -96,11 +107,26 @@ impl Typed {
             workload,
             source_options,
             sink_options,
+            tracing: Tracing::Off,
             trusts_own_sink,
             command: std::env::args().collect(),
         })?;
         super::print(&outcome.record)?;
         eprintln!("written to {}", outcome.directory.display());
         Ok(if account::held(&outcome.record) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+
+    /// The relay between the bench's own source and sink.
+    fn between(&self) -> Result<Contestant> {
+        let Some(option) = self.approach.to_be_agreed_on() else {
+            return Ok(self.relay.asked().unwrap_or_else(relays::usual));
+        };
+        match self.relay.asked() {
+            // The relay that a bench starts offers none of it.
+            None | Some(Contestant::None) => Ok(Contestant::None),
+            // It is the user's, and knows what it was set up for.
+            Some(relay @ Contestant::Running { .. }) => Ok(relay),
+            Some(relay) => bail!("{option} is not for the {relay} that a bench starts: say --relay none, or start one"),
+        }
     }
 }

@@ -4,6 +4,10 @@
 mod approach;
 mod bench;
 mod links;
+mod notices;
+mod relays;
+#[cfg_attr(not(test), expect(dead_code, reason = "a subcommand once the relay runs"))]
+mod relay;
 mod scenarios;
 mod sink;
 mod source;
@@ -36,10 +40,11 @@ struct Typed {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun bench                                       source and sink on this host, ten seconds, a report
+  mailrun bench                                       source, relay and sink on this host, a report
   mailrun bench --messages 200000 --sessions 100 --reuse --out D
   mailrun sink --listen 127.0.0.1:2525                takes mail and counts it
   mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and times it
+  mailrun relay --to 127.0.0.1:2526 --spool DIR       takes mail, keeps it safe and hands it on
 
 Exit status: 0 it held; 1 the ledger does not close or a goal was missed; 2 it could not run.";
 
@@ -48,6 +53,7 @@ enum Command {
     Bench(bench::Typed),
     Source(source::Typed),
     Sink(sink::Typed),
+    Relay(Box<relay::Typed>),
     InstallLinks(links::Typed),
 }
 
@@ -80,12 +86,18 @@ enum LiveTyped {
 
 impl OutputsTyped {
     fn outputs(&self) -> Outputs {
-        let live = match self.live {
-            LiveTyped::Line => Live::Line,
-            LiveTyped::Json => Live::Json,
-            LiveTyped::Off => Live::Off,
-        };
+        let live = self.live.into();
         Outputs { json: self.json.clone(), ledger: self.ledger.clone(), hlog: self.hlog.clone(), live }
+    }
+}
+
+impl From<LiveTyped> for Live {
+    fn from(typed: LiveTyped) -> Self {
+        match typed {
+            LiveTyped::Line => Self::Line,
+            LiveTyped::Json => Self::Json,
+            LiveTyped::Off => Self::Off,
+        }
     }
 }
 
@@ -140,6 +152,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Bench(typed) => typed.run(),
         Command::Source(typed) => typed.run(),
         Command::Sink(typed) => typed.run(),
+        Command::Relay(typed) => relay::run(&typed),
         Command::InstallLinks(typed) => typed.run(),
     };
     outcome.unwrap_or_else(|error| {
@@ -176,6 +189,12 @@ fn finish(record: &Record, live: Live) -> Result<ExitCode> {
         print(record)?;
     }
     Ok(if account::held(record) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Says something on standard output.
+fn say(text: &str) {
+    // A reader that went away has read enough.
+    let _ = io::stdout().lock().write_all(text.as_bytes());
 }
 
 /// Prints the report for a terminal, or for a file where standard output is none.

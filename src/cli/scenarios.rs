@@ -1,7 +1,8 @@
 //! `mailrun bench SCENARIO`: the published tables, run anew on this machine.
+use super::relays::{ContestTyped, RELAY_64K, RELAY_400};
 use super::sink::FaultsTyped;
 use super::values;
-use crate::bench::tables::{self, Proof, TableOptions};
+use crate::bench::tables::{self, Proof, Sheet, TableOptions};
 use anyhow::Result;
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
@@ -16,6 +17,12 @@ const SPARE_FILES: u64 = 64;
 pub(super) enum Scenario {
     SmtpSourceTable(TableTyped),
     SmtpSourceCheck(CheckTyped),
+    /// Times relays with messages of 400 octets, as the published benchmark does
+    #[command(name = "relay-400")]
+    Relay400(ContestTyped),
+    /// Times relays with messages of 64 KiB, likewise
+    #[command(name = "relay-64k")]
+    Relay64k(ContestTyped),
 }
 
 /// Times smtp-source, go-smtp-source and `mailrun smtp-source` side by side
@@ -77,22 +84,29 @@ fn recipients() -> impl TypedValueParser<Value = u32> {
 
 impl Scenario {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let (messages, runs, recipients, proof, sink_options) = match self {
-            Self::SmtpSourceTable(typed) => (typed.messages, typed.runs, vec![1], Proof::None, Vec::new()),
+        let sheet = match self {
+            Self::SmtpSourceTable(typed) => typed.runs.follow(typed.messages, vec![1], Proof::None, Vec::new()),
             Self::SmtpSourceCheck(typed) => {
-                (typed.messages, typed.runs, typed.recipients, Proof::EveryDelivery, typed.faults.words())
+                let faults = typed.faults.words();
+                typed.runs.follow(typed.messages, typed.recipients, Proof::EveryDelivery, faults)
             }
-        };
-        // All parties inherit it. Each would raise its own limit, and some only as they go along.
-        let most = runs.sessions.iter().copied().max().unwrap_or_default();
-        net::open_files::raise(u64::from(most) + SPARE_FILES);
-        let RunsTyped { sessions, rounds, limit } = runs;
-        let options = TableOptions { messages, rounds, sessions, recipients, proof, limit, sink_options };
-        let sheet = tables::run(&options)?;
+            Self::Relay400(typed) => typed.run(RELAY_400),
+            Self::Relay64k(typed) => typed.run(RELAY_64K),
+        }?;
         match writeln!(io::stdout(), "{}", sheet.text) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
             _ => {}
         }
         Ok(if sheet.is_good { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+}
+
+impl RunsTyped {
+    fn follow(self, messages: u64, recipients: Vec<u32>, proof: Proof, sink_options: Vec<String>) -> Result<Sheet> {
+        // All parties inherit it. Each would raise its own limit, and some only as they go along.
+        let most = self.sessions.iter().copied().max().unwrap_or_default();
+        net::open_files::raise(u64::from(most) + SPARE_FILES);
+        let Self { sessions, rounds, limit } = self;
+        tables::run(&TableOptions { messages, rounds, sessions, recipients, proof, limit, sink_options })
     }
 }

@@ -181,7 +181,7 @@ Examples:
 const RULES: &str = "\
 Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
   COMMAND  connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit, or * for all
-  ADDRESS  user@domain, @domain or user@; rcpt has `to`, mail has `from`
+  ADDRESS  user@domain, @domain, user@, or * for all; rcpt and . have `to`, mail has `from`
   REPLY    in quotes, a code of 4xx or 5xx and a text, in place of the one shown here
   CHANCE   0.01 or 1%; always without. The same seed does the same to the same sessions and messages
   On any command:
@@ -195,7 +195,7 @@ Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
   On rcpt:
     greylist TIME [remember N]  450 4.7.1 until client, sender and recipient come again after TIME
     domain cap N                451 4.7.1 beyond N open transactions for the domain
-    directed                    450-user@..., 550@...: the recipient says the reply
+    directed                    450-user@..., 550@...: the recipient says the reply; on . too
   On data:
     abort [after TIME]          354, read no more, 550 This violates SMTP, close
     read SIZE/s                 read the message no faster: back-pressure
@@ -203,6 +203,9 @@ Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
   On . (the end of the message):
     lose reply                  take the message and close the connection in place of the 250
     drop, duplicate, corrupt    answer 250 and forget it, count it twice, change a byte
+  On . with `to`, and .: directed, after all other rules, for each recipient, with a chance of its own:
+    any of the first list, lose reply, drop, duplicate. LMTP answers for each recipient; in SMTP the first that is
+    refused or cut decides for the whole message, delays add up, and a recipient is dropped or doubled by itself
   Rules are asked in their order; delays add up; the first that refuses or cuts is the last asked.
 
 Rules file, and what PUT http://ADDR/rules takes, in TOML or JSON (GET shows those in force):
@@ -212,6 +215,7 @@ Rules file, and what PUT http://ADDR/rules takes, in TOML or JSON (GET shows tho
     'rcpt: greylist 30s',
     'mail: limit 100/s burst 20 \"421 4.7.0 Too fast\"',
     '.: lose reply 0.001',
+    '. to @full.example: soft reject \"452 4.2.2 Mailbox full\"',
   ]
 
 Examples:

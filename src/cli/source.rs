@@ -1,5 +1,6 @@
 //! `mailrun source`: what was typed, to what it means.
 use super::approach::ApproachTyped;
+use super::notices::NoticesTyped;
 use super::{ArrivalTyped, OutputsTyped, PipeliningTyped, end_with_parent, finish, values};
 use crate::source::{self, CorpusOptions, Offer, Pattern, RateStage, Reach, SourceOptions, Spread, Trace, Unfit};
 use anyhow::{Result, bail};
@@ -121,6 +122,8 @@ pub(super) struct Load {
     /// The seed of everything random.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
+    #[command(flatten)]
+    notices: NoticesTyped,
 }
 
 impl Load {
@@ -172,6 +175,7 @@ impl Load {
         words.extend(self.warm_up.map(|length| format!("--warm-up={}us", length.as_micros())));
         let flags = [(self.mime, "--mime"), (self.corpus_skip_bad, "--corpus-skip-bad")];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
+        words.extend(self.notices.words());
         words
     }
 }
@@ -210,6 +214,7 @@ impl Typed {
             pipelining: self.load.pipelining.into(),
             from: self.load.from,
             recipient: self.load.rcpt,
+            notices: self.load.notices.notices(),
             subject: self.subject,
             file: self.file,
             arrival: self.load.arrival.with(offer.as_ref()),

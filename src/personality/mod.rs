@@ -2,12 +2,23 @@
 //!
 //! Chosen by the first argument (`mailrun smtp-source …`) or by the name the program was called by, so that a symbolic
 //! link makes the old command (`mailrun install-links DIR`).
+mod date;
 mod ending;
+mod extras;
+mod fence;
+mod gate;
 mod getopt;
 mod go_smtp_source;
+mod host_port;
+mod hostname;
+mod numbers;
+mod outgoing;
+mod postmark;
 mod printable;
 mod smtp_sink;
 mod smtp_source;
+mod timing;
+mod voice;
 
 use std::ffi::OsStr;
 use std::path::Path;

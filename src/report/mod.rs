@@ -14,6 +14,7 @@ mod headline;
 mod markdown;
 pub(crate) mod numbers;
 mod parties;
+pub(crate) mod relay;
 mod seconds;
 mod section;
 mod spark;

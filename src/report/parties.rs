@@ -45,11 +45,12 @@ fn note(record: &Record) -> String {
     std::iter::once(always).chain(faults).collect::<Vec<_>>().join("; ")
 }
 
-/// The messages that a party's work was for: those a source sent, those a sink took.
+/// The messages that a party's work was for: those a source sent, those a sink took, those that a relay did.
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
         Role::Source => Stage::Sent,
-        Role::Relay => Stage::Accepted,
+        // It is the source that saw it.
+        Role::Relay => return record.stages.iter().find(|row| row.name == Stage::Accepted).map(|row| row.count),
         Role::Sink => Stage::Delivered,
     };
     let own = record.stages.iter().filter(|row| row.party == party.name);

@@ -78,6 +78,26 @@ pub(crate) fn unwatched() -> Record {
     record
 }
 
+/// The same through a relay, which has the last of it 1.5 s after it was accepted.
+pub(crate) fn relayed() -> Record {
+    let mut record = held();
+    let relay = Party {
+        user_s: Some(2.0),
+        sys_s: Some(3.0),
+        write_bytes: Some(MESSAGES * 1_024),
+        durability: "sync".to_owned(),
+        ..party(Role::Relay, "mailrun")
+    };
+    record.parties.insert(1, relay);
+    for row in record.stages.iter_mut().filter(|row| row.name == Stage::Delivered) {
+        row.duration_s += 1.5;
+    }
+    for (row, queued) in record.series.iter_mut().zip([3_000, 9_000, 12_000, 12_000, 0]) {
+        row.queued = queued;
+    }
+    record
+}
+
 /// What a sink knows by itself.
 pub(crate) fn sink_alone() -> Record {
     let mut record = held();

@@ -1,6 +1,6 @@
 //! The parts of a report, in the order they are read.
 use super::table::Table;
-use super::{encryption, fates, parties, seconds, stages, workload};
+use super::{encryption, fates, parties, relay, seconds, stages, workload};
 use journey::record::Record;
 
 /// A titled part.
@@ -30,6 +30,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     let parts = [
         workload::offered(record),
         stages::reached(record),
+        relay::between(record),
         stages::latencies(record),
         seconds::course(record, room),
         stages::phases(record),

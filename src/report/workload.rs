@@ -17,6 +17,7 @@ pub(crate) fn offered(record: &Record) -> Option<Section> {
     let mut facts = vec![("load", load(workload))];
     facts.extend(mail(workload).map(|mail| ("mail", mail)));
     facts.extend(addresses(workload).map(|addresses| ("addresses", addresses)));
+    facts.extend(workload.dsn.as_ref().map(|asked| ("DSN", plain(asked))));
     facts.extend([("sessions", sessions(workload)), ("arrival", arrival(workload))]);
     facts.extend(warm_up(record).map(|warm_up| ("warm-up", warm_up)));
     facts.push(("target", target(workload)));

@@ -90,7 +90,7 @@ impl Collector {
         for (_, run) in tally.runs.iter() {
             self.recent.merge(&run.delivered);
         }
-        lock(&self.view).total.merge(&tally);
+        lock(&self.view).merge(&tally);
         tally.clear();
         // A worker that has ended takes nothing back.
         let _ = back.try_send(tally);

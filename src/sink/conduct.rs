@@ -22,6 +22,7 @@ pub(super) struct Conduct {
     /// Commands of any kind.
     commands: u32,
     sender: Vec<u8>,
+    roll: Roll,
     /// What the open transaction holds of domain caps.
     seats: Seats,
     manners: Option<Box<Manners>>,
@@ -32,7 +33,7 @@ pub(super) struct Conduct {
 pub(super) struct Moment<'a> {
     pub(super) command: Command,
     pub(super) client: IpAddr,
-    /// The sender at MAIL, the recipient at RCPT.
+    /// The sender at MAIL, the recipient at RCPT, and where each is asked for, at the end of the message.
     pub(super) address: Option<Path<'a>>,
     /// The message's own number, where it has a trace.
     pub(super) sequence: Option<u64>,
@@ -88,6 +89,30 @@ pub(super) enum Bite {
     Over(Deed, Arc<Armed>),
 }
 
+/// The recipients that a transaction has, kept where a rule asks for each of them at the end of the message.
+#[derive(Debug, Default)]
+struct Roll {
+    octets: Vec<u8>,
+    /// Where each ends; one that is empty was taken before there was such a rule.
+    ends: Vec<usize>,
+}
+
+impl Roll {
+    fn enter(&mut self, place: usize, recipient: &Path<'_>) {
+        while self.ends.len() < place {
+            self.ends.push(self.octets.len());
+        }
+        self.octets.extend_from_slice(recipient.as_bytes());
+        self.ends.push(self.octets.len());
+    }
+
+    fn recipient(&self, place: usize) -> Option<Path<'_>> {
+        let from = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let mailbox = self.octets.get(from..*self.ends.get(place)?)?;
+        Path::mailbox(mailbox).ok().filter(|path| !path.is_null())
+    }
+}
+
 /// A transaction's places under domain caps, which it leaves when it is over.
 #[derive(Debug, Default)]
 pub(super) struct Seats(Vec<(Arc<Armed>, Domain)>);
@@ -95,20 +120,51 @@ pub(super) struct Seats(Vec<(Arc<Armed>, Domain)>);
 impl Conduct {
     pub(super) fn new(number: u64) -> Self {
         let (said, commands) = ([0; Command::ALL.len()], 0);
-        Self { number, said, commands, sender: Vec::new(), seats: Seats::default(), manners: None }
+        let (sender, roll, seats) = (Vec::new(), Roll::default(), Seats::default());
+        Self { number, said, commands, sender, roll, seats, manners: None }
     }
 
     /// What the rules say to a command: they are asked in their order, delays add up, and the first that refuses or
     /// cuts decides.
     pub(super) fn judge(&mut self, rules: &Ruleset, moment: &Moment<'_>) -> Judgement {
+        let nth = self.said[moment.command as usize];
+        let judgement = self.weigh(rules, moment, &Draw { seed: rules.seed, session: self.number, nth, recipient: 0 });
+        self.said[moment.command as usize] += 1;
+        self.commands += 1;
+        if let (Command::Mail, Deed::Grant, Some(sender)) = (moment.command, &judgement.deed, moment.address) {
+            self.sender.clear();
+            self.sender.extend_from_slice(sender.as_bytes());
+        }
+        judgement
+    }
+
+    /// What the rules say of the recipient in that place, from 0, of a message whose end has been judged.
+    pub(super) fn judge_recipient(&mut self, rules: &Ruleset, moment: &Moment<'_>, place: usize) -> Judgement {
+        let roll = std::mem::take(&mut self.roll);
+        let nth = self.said[moment.command as usize].saturating_sub(1);
+        let draw = Draw { seed: rules.seed, session: self.number, nth, recipient: place as u64 + 1 };
+        let judgement = self.weigh(rules, &Moment { address: roll.recipient(place), ..*moment }, &draw);
+        self.roll = roll;
+        judgement
+    }
+
+    /// The transaction has a recipient more, in that place.
+    pub(super) fn enter_recipient(&mut self, place: usize, recipient: &Path<'_>) {
+        self.roll.enter(place, recipient);
+    }
+
+    fn weigh(&mut self, rules: &Ruleset, moment: &Moment<'_>, draw: &Draw) -> Judgement {
         let mut judgement = Judgement { delay: Duration::ZERO, deed: Deed::Grant, by: None };
         let seats = self.seats.0.len();
-        let draw = Draw { seed: rules.seed, session: self.number, nth: self.said[moment.command as usize] };
-        for armed in rules.rules.iter().filter(|armed| armed.rule.commands.contain(moment.command)) {
+        let is_asked = |armed: &&Arc<Armed>| {
+            let rule = &armed.rule;
+            rule.commands.contain(moment.command) && rule.is_for_each_recipient() == (draw.recipient > 0)
+        };
+        for armed in rules.rules.iter().filter(is_asked) {
             if !armed.rule.is_about(moment.address.as_ref()) || !draw.hits(armed, moment.sequence) {
                 continue;
             }
-            let delay = self.delay(armed, moment, &draw);
+            let delay = self.delay(armed, moment, draw);
             if !delay.is_zero() {
                 armed.act();
                 judgement.delay += delay;
@@ -119,12 +175,6 @@ impl Conduct {
                 (judgement.deed, judgement.by) = (deed, Some(Arc::clone(armed)));
                 break;
             }
-        }
-        self.said[moment.command as usize] += 1;
-        self.commands += 1;
-        if let (Command::Mail, Deed::Grant, Some(sender)) = (moment.command, &judgement.deed, moment.address) {
-            self.sender.clear();
-            self.sender.extend_from_slice(sender.as_bytes());
         }
         judgement
     }
@@ -211,7 +261,8 @@ impl Conduct {
 
     /// Whether the message that comes next is changed.
     pub(super) fn corrupts(&self, rules: &Ruleset) -> bool {
-        let draw = Draw { seed: rules.seed, session: self.number, nth: self.said[Command::Data as usize] };
+        let nth = self.said[Command::Data as usize];
+        let draw = Draw { seed: rules.seed, session: self.number, nth, recipient: 0 };
         let hit = rules.rules.iter().find(|armed| armed.rule.action == Action::Corrupt && draw.hits(armed, None));
         hit.inspect(|armed| armed.act()).is_some()
     }
@@ -254,6 +305,7 @@ impl Conduct {
     /// The transaction is over, or its message is being answered: what it holds.
     pub(super) fn close(&mut self) -> Seats {
         self.manners = None;
+        self.roll = Roll::default();
         std::mem::take(&mut self.seats)
     }
 }
@@ -288,6 +340,8 @@ struct Draw {
     session: u64,
     /// How often the session has said the command before.
     nth: u32,
+    /// The recipient that is asked for, from 1; 0 where the whole is.
+    recipient: u64,
 }
 
 impl Draw {
@@ -301,12 +355,14 @@ impl Draw {
         }
         let by_message = sequence.filter(|_| matches!(armed.rule.action, Action::Drop | Action::Duplicate));
         chance > 0.0
-            && by_message.map_or_else(|| self.fraction(armed.place), |number| self.of(armed.place, number, 0)) < chance
+            && by_message
+                .map_or_else(|| self.fraction(armed.place), |number| self.of(armed.place, number, self.recipient))
+                < chance
     }
 
     fn fraction(&self, place: u64) -> f64 {
         // A session's numbers begin where no message's are.
-        self.of(place, self.session | 1 << 63, u64::from(self.nth))
+        self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 
     /// A number from 0 to 1 that depends on nothing but its arguments and the seed.
@@ -482,6 +538,48 @@ mod tests {
         assert!(refused.iter().any(|deed| *deed != Deed::Grant));
         let dropped = deeds(".: drop 0.5");
         assert!(dropped.iter().all(|deed| *deed == dropped[0]), "the same message meets the same fate");
+    }
+
+    #[test]
+    fn a_recipient_is_asked_for_after_the_dot_by_its_place() {
+        let control = control(1, &[". to no@: hard reject", ".: directed", ". to *: delay 5ms", ".: delay 1s"]);
+        let rules = control.in_force().unwrap();
+        let mut conduct = Conduct::new(0);
+        let said = ["a@x", "no@x", "452-b@x"];
+        for (place, recipient) in said.iter().enumerate().skip(1) {
+            conduct.enter_recipient(place, &Path::mailbox(recipient.as_bytes()).unwrap());
+        }
+        let whole = conduct.judge(&rules, &moment(Command::Dot));
+        assert_eq!((whole.delay, code(&whole)), (MS * 1000, 0), "rules for each recipient are not the message's");
+        let mut of = |place| {
+            let judgement = conduct.judge_recipient(&rules, &moment(Command::Dot), place);
+            (judgement.delay, code(&judgement))
+        };
+        assert_eq!(of(0), (Duration::ZERO, 0), "taken before there was such a rule");
+        assert_eq!([of(1), of(2), of(3)], [(Duration::ZERO, 500), (Duration::ZERO, 452), (Duration::ZERO, 0)]);
+        conduct.close();
+        conduct.enter_recipient(0, &Path::mailbox(b"a@x").unwrap());
+        assert_eq!(conduct.judge_recipient(&rules, &moment(Command::Dot), 0).delay, MS * 5);
+    }
+
+    #[test]
+    fn each_recipient_has_a_chance_of_its_own() {
+        let refused = |rule: &str, seed: u64| -> Vec<bool> {
+            let control = control(seed, &[rule]);
+            let rules = control.in_force().unwrap();
+            let mut conduct = Conduct::new(0);
+            (0..1000).for_each(|place| conduct.enter_recipient(place, &Path::mailbox(b"a@x").unwrap()));
+            let moment = Moment { sequence: Some(5), ..moment(Command::Dot) };
+            conduct.judge(&rules, &moment);
+            let mut hit = |place| conduct.judge_recipient(&rules, &moment, place).deed != Deed::Grant;
+            (0..1000).map(&mut hit).collect()
+        };
+        for rule in [". to *: soft reject 0.1", ". to *: drop 10%"] {
+            let (one, again, other) = (refused(rule, 1), refused(rule, 1), refused(rule, 2));
+            let count = one.iter().filter(|hit| **hit).count();
+            assert!((60..140).contains(&count), "{rule}: {count}");
+            assert!(one == again && one != other, "{rule}");
+        }
     }
 
     proptest! {

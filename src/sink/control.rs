@@ -63,6 +63,13 @@ impl Memory {
     }
 }
 
+impl Ruleset {
+    /// Whether a rule is for each recipient of a message at its end.
+    pub(super) fn ask_for_recipients(&self) -> bool {
+        self.rules.iter().any(|armed| armed.rule.is_for_each_recipient())
+    }
+}
+
 impl Armed {
     /// It has done what it says.
     pub(super) fn act(&self) {

@@ -2,8 +2,9 @@
 use super::conduct::{Bite, Conduct, Deed, Judgement, Moment, Seats};
 use super::control::{Armed, Control, Ruleset};
 use super::dump::{Draft, Dump, Envelope};
+use super::handout::{Fate, Handout, join};
 use super::rules::Command;
-use super::welcome::Users;
+use crate::users::Users;
 use journey::record::Resource;
 use journey::trace::recipient_number;
 use journey::{ClockId, Found, Mark, Phase, RunTally, SinkTally, Trace, TraceReader};
@@ -12,6 +13,7 @@ use smtp::command::{Hello, Mail};
 use smtp::login::Auth;
 use smtp::proxy::Header;
 use smtp::sasl::Secret;
+use smtp::server::Protocol;
 use smtp::verdict::Verdict;
 use smtp::xclient::Xclient;
 use smtp::{Path, Reply};
@@ -41,18 +43,27 @@ pub(super) struct Shared {
     first_connection: OnceLock<Duration>,
     /// Messages to end after.
     most: Option<u64>,
+    /// Whether the end of a message has one answer, or one for each recipient.
+    protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
 }
 
 impl Shared {
-    pub(super) fn new(control: Control, dump: Option<Dump>, users: Option<Users>, most: Option<u64>) -> Self {
+    pub(super) fn new(
+        control: Control,
+        dump: Option<Dump>,
+        users: Option<Users>,
+        most: Option<u64>,
+        protocol: Protocol,
+    ) -> Self {
         Self {
             control: Arc::new(control),
             dump,
             users,
             first_connection: OnceLock::new(),
             most,
+            protocol,
             answered: AtomicU64::new(0),
             monotonic: crate::party::monotonic_clock(),
         }
@@ -67,7 +78,8 @@ impl Shared {
 /// A worker's tally, handed to the collector at every tick.
 pub(super) struct Till(Rc<Books>);
 
-struct Books {
+/// What a worker's sessions count into, and look up.
+pub(super) struct Books {
     shared: Arc<Shared>,
     tally: RefCell<Box<SinkTally>>,
     full: Sender<Parcel>,
@@ -135,6 +147,8 @@ struct Side {
     /// The name the client gave itself, and the message being kept.
     hello: String,
     draft: Option<Draft>,
+    /// LMTP: the message whose recipients are being answered for.
+    handout: Option<Rc<Handout>>,
 }
 
 /// A message that is whole.
@@ -184,6 +198,7 @@ impl Handler for Inbox {
             Ok(answer) => answer,
             Err(refusal) => return refusal,
         };
+        self.enter(recipient);
         self.numbers.push(recipient_number(recipient.as_bytes()));
         if let Some(draft) = self.side.as_mut().and_then(|side| side.draft.as_mut()) {
             draft.envelope().recipients.push(String::from_utf8_lossy(recipient.as_bytes()).into_owned());
@@ -219,6 +234,24 @@ impl Handler for Inbox {
             return Answer::Yes;
         }
         self.message_beside(found, bytes, now)
+    }
+
+    fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
+        let Some(handout) = self.side.as_ref().and_then(|side| side.handout.clone()) else { return Answer::Yes };
+        let place = recipient as usize;
+        if handout.is_last(place)
+            && let Some(side) = &mut self.side
+        {
+            side.handout = None;
+        }
+        let (books, delay) = (Rc::clone(&self.books), handout.delay(place));
+        if delay.is_zero() {
+            return handout.answer(place, &books, now);
+        }
+        Answer::eventually(async move {
+            net::sleep(delay).await;
+            handout.answer(place, &books, clock::now())
+        })
     }
 
     fn verify(&mut self, _who: &[u8]) -> Answer {
@@ -309,7 +342,7 @@ impl Handler for Inbox {
     }
 
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
-        self.books.shared.users.as_ref().and_then(|users| users.secret(auth.name))
+        self.books.shared.users.as_ref().and_then(|users| users.secret(auth))
     }
 
     fn login_ended(&mut self, outcome: LoginOutcome) {
@@ -359,23 +392,75 @@ impl Inbox {
         conduct.get_or_insert_with(|| Conduct::new(shared.control.number_session())).judge(rules, &moment)
     }
 
-    /// A message of a session that has more to do than to count.
-    fn message_beside(&mut self, found: Found, bytes: u64, now: Duration) -> Answer {
+    /// Remembers a recipient that was taken, where a rule will ask for it.
+    fn enter(&mut self, recipient: &Path<'_>) {
+        let place = self.numbers.len();
+        if let Some(conduct) = self.side.as_mut().and_then(|side| side.conduct.as_mut())
+            && self.books.rules().is_some_and(|rules| rules.ask_for_recipients())
+        {
+            conduct.enter_recipient(place, recipient);
+        }
+    }
+
+    /// What the rules say of a whole message, and, if they grant it, of each of its recipients.
+    fn judge_message(&mut self, sequence: Option<u64>, now: Duration) -> (Duration, Deed, Vec<Fate>) {
         let cut = self.side.as_mut().and_then(|side| side.conduct.as_mut()?.whole());
-        let Judgement { delay, deed, by } = match (cut, self.books.rules()) {
+        let rules = self.books.rules();
+        let Judgement { delay, deed, by } = match (cut, &rules) {
             (Some((deed, by)), _) => {
                 by.act();
                 Judgement { delay: Duration::ZERO, deed, by: Some(by) }
             }
-            (None, Some(rules)) => self.judge(&rules, Command::Dot, None, sequence(&found), now),
+            (None, Some(rules)) => self.judge(rules, Command::Dot, None, sequence, now),
             (None, None) => Judgement { delay: Duration::ZERO, deed: Deed::Grant, by: None },
         };
         if let Some(by) = by {
             self.books.note(Command::Dot, &deed, &by);
         }
-        let side = self.side.as_mut();
-        let (draft, seats) = side.map_or_else(Default::default, |side| side.close());
-        let numbers = std::mem::take(&mut self.numbers);
+        let fates = match rules.filter(|rules| deed == Deed::Grant && rules.ask_for_recipients()) {
+            Some(rules) => self.judge_recipients(&rules, sequence, now),
+            None => Vec::new(),
+        };
+        (delay, deed, fates)
+    }
+
+    /// What the rules say of each recipient, up to the one that ends the asking; nothing where all are granted at once.
+    fn judge_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<Fate> {
+        let shared = &self.books.shared;
+        let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
+        let (command, client) = (Command::Dot, self.client.ip());
+        let moment = Moment { command, client, address: None, sequence, now, since };
+        let Some(conduct) = self.side.as_mut().and_then(|side| side.conduct.as_mut()) else { return Vec::new() };
+        let mut fates = Vec::new();
+        for place in 0..self.numbers.len() {
+            let Judgement { delay, deed, by } = conduct.judge_recipient(rules, &moment, place);
+            if let Some(by) = by {
+                self.books.note(Command::Dot, &deed, &by);
+            }
+            let fate = Fate { delay, deed };
+            let ends = fate.ends(shared.protocol);
+            fates.push(fate);
+            if ends {
+                break;
+            }
+        }
+        if fates.iter().all(Fate::is_plain) { Vec::new() } else { fates }
+    }
+
+    /// A message of a session that has more to do than to count.
+    fn message_beside(&mut self, found: Found, bytes: u64, now: Duration) -> Answer {
+        let (mut delay, mut deed, fates) = self.judge_message(sequence(&found), now);
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let side = self.side.get_or_insert_default();
+        let (draft, seats) = side.close();
+        if !fates.is_empty() {
+            if self.books.shared.protocol == Protocol::Lmtp {
+                side.handout = Some(Rc::new(Handout::new(found, bytes, numbers, fates, draft, seats)));
+                return held_back(delay, Answer::Yes);
+            }
+            let joined = join(fates, &mut numbers);
+            (delay, deed) = (delay + joined.delay, joined.deed);
+        }
         let arrival = Arrival { found, numbers, bytes, deed, draft, _seats: seats };
         let books = Rc::clone(&self.books);
         if delay.is_zero() {
@@ -430,7 +515,7 @@ fn held_back(delay: Duration, answer: Answer) -> Answer {
 }
 
 /// What goes over the wire.
-fn answer(deed: Deed) -> Answer {
+pub(super) fn answer(deed: Deed) -> Answer {
     match deed {
         Deed::Grant | Deed::Drop | Deed::Duplicate => Answer::Yes,
         Deed::Refuse(reply) => Answer::Reply(reply),
@@ -472,6 +557,17 @@ fn changed(block: &[u8]) -> Vec<u8> {
     changed
 }
 
+/// Marks the units of a message in the ledger.
+fn mark(run: &mut RunTally, trace: &Trace, numbers: &[u32]) {
+    for number in numbers {
+        match run.units.mark(trace.sequence, *number) {
+            Mark::First => {}
+            Mark::Again => run.duplicates += 1,
+            Mark::Full => run.overflow += 1,
+        }
+    }
+}
+
 impl Books {
     fn knows(&self, auth: &Auth<'_>) -> bool {
         self.shared.users.as_ref().is_some_and(|users| users.knows(auth))
@@ -510,19 +606,45 @@ impl Books {
             Deed::Grant | Deed::LoseReply => 1,
             Deed::Duplicate => 2,
         };
-        if let Some((draft, dump)) = draft.filter(|_| times > 0).zip(self.shared.dump.as_ref())
-            && let Err(error) = draft.keep(dump)
-        {
-            let text = format!("the message could not be kept: {error}");
-            self.tally.borrow_mut().errors.add(Phase::Reply, NO_ROOM.code(), &text);
-            return Answer::Reply(NO_ROOM.clone());
+        if let Err(refusal) = self.keep(draft.filter(|_| times > 0)) {
+            return refusal;
         }
         self.arrive(&found, &numbers, bytes, now, times);
         answer(deed)
     }
 
+    /// Keeps what there is to keep of a message, or refuses the message.
+    pub(super) fn keep(&self, draft: Option<Draft>) -> Result<(), Answer> {
+        let Some((draft, dump)) = draft.zip(self.shared.dump.as_ref()) else { return Ok(()) };
+        draft.keep(dump).map_err(|error| {
+            let text = format!("the message could not be kept: {error}");
+            self.tally.borrow_mut().errors.add(Phase::Reply, NO_ROOM.code(), &text);
+            self.no_room()
+        })
+    }
+
+    pub(super) fn no_room(&self) -> Answer {
+        Answer::Reply(NO_ROOM.clone())
+    }
+
+    /// Counts further recipients of a message that is counted.
+    pub(super) fn arrive_for(&self, found: &Found, numbers: &[u32], now: Duration) {
+        let tally = &mut **self.tally.borrow_mut();
+        tally.recipients += numbers.len() as u64;
+        tally.last_arrival = Some(now);
+        if let Found::Intact(trace) | Found::Corrupt(Some(trace)) = found {
+            let run = tally.runs.open(trace.run);
+            run.recipients += numbers.len() as u64;
+            run.last_delivered = Some(now);
+            if !trace.is_warm_up() {
+                run.last_counted = Some(now);
+            }
+            mark(run, trace, numbers);
+        }
+    }
+
     /// Counts a message, so many times.
-    fn arrive(&self, found: &Found, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
+    pub(super) fn arrive(&self, found: &Found, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
         self.shared.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
             self.count(found, numbers, bytes, now);
@@ -567,13 +689,7 @@ impl Books {
         } else {
             run.last_counted = Some(now);
         }
-        for number in numbers {
-            match run.units.mark(trace.sequence, *number) {
-                Mark::First => {}
-                Mark::Again => run.duplicates += 1,
-                Mark::Full => run.overflow += 1,
-            }
-        }
+        mark(run, trace, numbers);
         match self.created(trace, now) {
             Some(_) if trace.is_warm_up() => {}
             Some(created) => {

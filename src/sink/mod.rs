@@ -5,12 +5,14 @@
 //!                            ├ conduct: what rules make of a command, asked of
 //!                            │   control: the rules in force ← rulebook (TOML, JSON) ← rules (the language)
 //!                            │   policies: what rules remember
+//!                            ├ handout: the end of a message that recipients fare differently with
 //!                            └ dump: messages kept as they came
 //! ```
 mod collector;
 mod conduct;
 mod control;
 mod dump;
+mod handout;
 mod inbox;
 mod policies;
 mod report;
@@ -21,7 +23,8 @@ mod welcome;
 
 use crate::interrupt::Interrupt;
 use crate::party::Outputs;
-use anyhow::{Context, Result};
+use crate::reason::reason;
+use anyhow::{Context, Result, anyhow};
 use collector::Collector;
 use control::Control;
 use dump::Dump;
@@ -29,10 +32,11 @@ pub(crate) use dump::Shelf;
 use inbox::{Shared, Till};
 use journey::RunId;
 use journey::record::Record;
-use net::{Endpoint, Files, Server};
+use net::{Endpoint, Files, Server, Shortage};
 pub(crate) use rulebook::Rulebook;
 pub(crate) use rules::Rule;
 use smtp::Limits;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -84,7 +88,7 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
     let control = Control::new(options.rules.clone(), options.seed);
     let dump = options.dump.clone().map(Dump::open).transpose()?;
     let users = options.welcome.users()?;
-    let shared = Arc::new(Shared::new(control, dump, users, options.messages));
+    let shared = Arc::new(Shared::new(control, dump, users, options.messages, options.welcome.protocol));
     let make = {
         let shared = Arc::clone(&shared);
         move || Till::new(Arc::clone(&shared), full.clone())
@@ -100,11 +104,22 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
         .workers(options.workers)
         .sessions(options.sessions)
         .start_at(&endpoint)
-        .with_context(|| format!("cannot listen on {endpoint}"))?;
+        .map_err(|error| cannot_listen(&endpoint, &error))?;
     let mut collector = Collector::begin(options, server.endpoint(), http, &shared)?;
     collector.follow(&tallies, &shared, &interrupt)?;
     server.stop();
     collector.finish(&tallies)
+}
+
+fn cannot_listen(endpoint: &Endpoint, error: &io::Error) -> anyhow::Error {
+    let why = reason(error);
+    match Shortage::of(error, true) {
+        Some(Shortage::Descriptors) => {
+            anyhow!("cannot listen on {endpoint}: {why}. Raise `ulimit -n`, or use fewer --workers.")
+        }
+        Some(Shortage::HostDescriptors) => anyhow!("cannot listen on {endpoint}: {why}. Raise the sysctl fs.file-max."),
+        Some(Shortage::Ports) | None => anyhow!("cannot listen on {endpoint}: {why}"),
+    }
 }
 
 fn resolve(option: &str, address: &str) -> Result<SocketAddr> {

@@ -20,6 +20,8 @@ pub(super) struct View {
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
     series: Series,
+    /// Messages so far, but for those of a warm-up.
+    counted: u64,
     sight: Sight,
 }
 
@@ -33,13 +35,21 @@ impl View {
             total: SinkTally::default(),
             started_at: jiff::Timestamp::now(),
             series: Series::new(now),
+            counted: 0,
             sight: Sight::now(),
         }
     }
 
+    /// Adds what a worker saw.
+    pub(super) fn merge(&mut self, tally: &SinkTally) {
+        let warm_up: u64 = tally.runs.iter().map(|(_, run)| run.warm_up_messages).sum();
+        self.counted += tally.messages.saturating_sub(warm_up);
+        self.total.merge(tally);
+    }
+
     /// Takes the counters down for the seconds.
     pub(super) fn tick(&mut self, now: Duration, recent: &Latencies) {
-        self.series.add(now, 0, 0, self.total.messages, self.total.errors.total(), recent);
+        self.series.add(now, 0, 0, self.counted, self.total.errors.total(), recent);
     }
 
     /// The run that a record without further word is about: the expected one, or the one with the most messages.

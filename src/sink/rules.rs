@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! rule     = command *( [","] command ) [ "to" pattern / "from" pattern ] ":" action [ chance ]
+//!            "to" is for RCPT, and for ".": then the rule is asked for each recipient of the message
 //! command  = CONNECT / HELO / EHLO / LHLO / MAIL / RCPT / DATA / "." / RSET / NOOP / VRFY / QUIT / "*"
-//! pattern  = local@domain / @domain / local@
+//! pattern  = local@domain / @domain / local@ / "*"
 //! chance   = 0.01 / 1%                                     without: always
 //! reply    = DQUOTE 4xx or 5xx, text DQUOTE                 without: smtp-sink's
 //!
@@ -17,7 +18,7 @@
 //!          / "reset" ["at" octets]        RST; "data: reset at N" at that octet of the message
 //! RCPT     / "greylist" time ["remember" n] [reply]      450 until the triplet comes again after that time
 //!          / "domain cap" n [reply]       451 beyond n transactions that are open for the domain
-//!          / "directed"                   450-user@…, 550@…: the recipient says the reply
+//! RCPT "." / "directed"                   450-user@…, 550@…: the recipient says the reply
 //! DATA     / "abort" ["after" time] [reply]              354, then no more reading, a reply and the end
 //!          / "read" octets "/s"           the message is read no faster
 //! "."      / "lose reply"                 the message is taken, and the connection closed in place of the 250
@@ -156,6 +157,9 @@ impl Rule {
         let began = words.clone();
         let action = action(&mut words)?;
         suits(&action, commands).map_err(|what| began.mistake(what))?;
+        if pattern.is_some() && action == Action::Corrupt {
+            return Err(began.mistake("what is changed is the message, which is the same for all its recipients"));
+        }
         let chance = words.chance()?;
         words.end()?;
         Ok(Self { text: text.trim().to_owned(), commands, pattern, action, chance })
@@ -166,13 +170,18 @@ impl Rule {
         &self.text
     }
 
+    /// Whether it is asked for each recipient after the end of the message, and not once for all of them.
+    pub(super) fn is_for_each_recipient(&self) -> bool {
+        self.commands.contain(Command::Dot) && (self.pattern.is_some() || self.action == Action::Directed)
+    }
+
     /// Whether it is about that address, where it says whose.
     pub(super) fn is_about(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
 }
 
-/// Addresses: the parts that are given have to be equal, in capitals or not.
+/// Addresses: the parts that are given have to be equal, in capitals or not; of `*`, none is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     local_part: Option<String>,
@@ -181,6 +190,9 @@ struct Pattern {
 
 impl Pattern {
     fn parse(text: &str) -> Option<Self> {
+        if text == "*" {
+            return Some(Self { local_part: None, domain: None });
+        }
         let part = |part: &str| (!part.is_empty()).then(|| part.to_owned());
         let (local_part, domain) = text.rsplit_once('@')?;
         let pattern = Self { local_part: part(local_part), domain: part(domain) };
@@ -246,14 +258,18 @@ fn head(words: &mut Words<'_>) -> Result<(Commands, Option<Pattern>), Mistake> {
     if commands == Commands::default() {
         return Err(words.mistake(no_command(words.peek())));
     }
-    let wanted = [("to", Command::Recipient, "rcpt"), ("from", Command::Mail, "mail")];
+    let wanted = [
+        ("to", [Command::Recipient, Command::Dot], "rcpt, or for ., and no other command"),
+        ("from", [Command::Mail; 2], "mail and no other command"),
+    ];
     let mut pattern = None;
-    if let Some((word, command, name)) = wanted.into_iter().find(|(word, ..)| words.peek() == Some(word)) {
-        if !commands.is_only(command) {
-            return Err(words.mistake(format!("{word:?} is for {name} and no other command")));
+    if let Some((word, fitting, names)) = wanted.into_iter().find(|(word, ..)| words.peek() == Some(word)) {
+        if !fitting.into_iter().any(|command| commands.is_only(command)) {
+            return Err(words.mistake(format!("{word:?} is for {names}")));
         }
         words.next();
-        let read = |text: &str| Pattern::parse(text).ok_or("say whose: local@domain, @domain or local@".to_owned());
+        let whose = "say whose: local@domain, @domain, local@, or * for all";
+        let read = |text: &str| Pattern::parse(text).ok_or(whose.to_owned());
         pattern = Some(words.value("an address", read)?);
     }
     match words.peek() {
@@ -309,6 +325,8 @@ fn action(words: &mut Words<'_>) -> Result<Action, Mistake> {
 /// Whether the action can be done on those commands.
 fn suits(action: &Action, commands: Commands) -> Result<(), &'static str> {
     let (command, what) = match action {
+        Action::Directed if commands.is_only(Command::Dot) => return Ok(()),
+        Action::Directed if !commands.is_only(Command::Recipient) => return Err("this is for rcpt, or for ., alone"),
         Action::Greylist { .. } | Action::DomainCap { .. } | Action::Directed => (Command::Recipient, "rcpt"),
         Action::Abort { .. } | Action::Read { .. } | Action::ResetAt { .. } => (Command::Data, "data"),
         Action::LoseReply | Action::Drop | Action::Duplicate | Action::Corrupt => (Command::Dot, "."),
@@ -568,6 +586,11 @@ mod tests {
             (".: corrupt 1", ". | Corrupt | 1"),
             ("rcpt to @slow.example: delay 1", "rcpt | Delay { from: 1s, to: 1s } | 1"),
             ("mail from a@b: hang up", "mail | HangUp(None) | 1"),
+            (". to a@b: hard reject 0.5", ". | Reject 500 5.3.0 Error: command failed | 0.5"),
+            (". to *: delay 1s 10%", ". | Delay { from: 1s, to: 1s } | 0.1"),
+            ("rcpt to *: reset", "rcpt | Reset | 1"),
+            (".: directed 50%", ". | Directed | 0.5"),
+            (". to @b: lose reply", ". | LoseReply | 1"),
             ("*: reset", "connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit starttls tls auth | Reset | 1"),
         ];
         for (text, expected) in rows {
@@ -614,6 +637,11 @@ mod tests {
             ("data: lose reply", "column 7: this is for ."),
             ("*: drop", "column 4: this is for ."),
             ("mail to a@b: drop", "column 6: \"to\" is for rcpt"),
+            ("rcpt, . to a@b: delay 1s", "column 9: \"to\" is for rcpt, or for ., and"),
+            (". from a@b: drop", "column 3: \"from\" is for mail"),
+            (". to a@b: corrupt", "column 11: what is changed is the message"),
+            (". to a@b: greylist 5s", "column 11: this is for rcpt"),
+            ("rcpt, .: directed", "column 10: this is for rcpt, or for ., alone"),
             ("rcpt to: drop", "column 8: an address is missing"),
             ("rcpt to nobody: drop", "column 9: say whose"),
             ("rcpt to @: drop", "column 9: say whose"),
@@ -662,6 +690,22 @@ mod tests {
         assert!(matches("a@", "a@x.example") && matches("postmaster@", "postmaster") && !matches("@b", "postmaster"));
         assert!(!Rule::parse("rcpt to a@: hang up").unwrap().is_about(None));
         assert!(Rule::parse("rcpt: hang up").unwrap().is_about(None));
+        assert!(matches("*", "x@y.example") && !Rule::parse(". to *: hang up").unwrap().is_about(None));
+    }
+
+    #[test]
+    fn a_rule_on_the_dot_with_an_address_is_for_each_recipient() {
+        for (text, expected) in [
+            (". to a@: soft reject", true),
+            (". to *: delay 1s", true),
+            (".: directed", true),
+            (".: soft reject", false),
+            ("*: delay 1s", false),
+            ("rcpt to a@: soft reject", false),
+            ("rcpt: directed", false),
+        ] {
+            assert_eq!(Rule::parse(text).unwrap().is_for_each_recipient(), expected, "{text}");
+        }
     }
 
     proptest! {

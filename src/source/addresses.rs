@@ -38,8 +38,17 @@ pub(crate) struct Pattern {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(String),
-    Number { least: u64, most: u64, digits: usize },
-    OneOf { words: Vec<Word>, total: u64 },
+    Number {
+        least: u64,
+        most: u64,
+        digits: usize,
+    },
+    OneOf {
+        words: Vec<Word>,
+        total: u64,
+    },
+    /// The message's number; in a text, not in an address.
+    MessageNumber,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +77,32 @@ impl Pattern {
         let pattern = Self { typed: typed.to_owned(), pieces: pieces(typed)? };
         pattern.check(Numbering::Bare)?;
         Ok(pattern)
+    }
+
+    /// Reads a pattern of texts that need be no addresses; in it `{n}` is the message's number.
+    ///
+    /// # Errors
+    /// What is wrong with it, or with a text that it gives, of which `fits` speaks.
+    pub(crate) fn text(typed: &str, fits: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, String> {
+        let mut pieces = pieces(typed)?;
+        for piece in &mut pieces {
+            if matches!(piece, Piece::OneOf { words, .. } if matches!(words.as_slice(), [word] if word.text == "n")) {
+                *piece = Piece::MessageNumber;
+            }
+        }
+        let pattern = Self { typed: typed.to_owned(), pieces };
+        pattern.each(|text| fits(&text).map_err(|why| pattern.wrong(&text, &why)))?;
+        Ok(pattern)
+    }
+
+    /// Appends the text of the message with that number to `out`.
+    pub(super) fn write_text(&self, chance: &mut Chance, number: u64, out: &mut Vec<u8>) {
+        for piece in &self.pieces {
+            match piece {
+                Piece::MessageNumber => push_number(number, 1, out),
+                piece => piece.write(chance, out),
+            }
+        }
     }
 
     /// As it was typed.
@@ -143,6 +178,14 @@ impl Pattern {
     /// # Errors
     /// Names the first that is none.
     pub(super) fn check(&self, numbering: Numbering) -> Result<(), String> {
+        self.each(|mut address| {
+            append_place(numbering, MAX_RECIPIENTS - 1, 0, &mut address);
+            Path::mailbox(&address).map(drop).map_err(|why| self.wrong(&address, &why.to_string()))
+        })
+    }
+
+    /// Checks every text that can come of it, but for its numbers, of which the longest stands for all.
+    fn each(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
         let choices: Vec<usize> = self.pieces.iter().map(Piece::choices).collect();
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
         let Some(combinations) = combinations.filter(|count| *count <= MOST_COMBINATIONS) else {
@@ -151,24 +194,21 @@ impl Pattern {
                 self.typed
             ));
         };
-        (0..combinations).try_for_each(|combination| self.check_one(combination, &choices, numbering))
+        (0..combinations).try_for_each(|combination| check(self.combined(combination, &choices)))
     }
 
-    fn check_one(&self, mut combination: usize, choices: &[usize], numbering: Numbering) -> Result<(), String> {
-        let mut address = Vec::new();
+    fn combined(&self, mut combination: usize, choices: &[usize]) -> Vec<u8> {
+        let mut text = Vec::new();
         for (piece, count) in self.pieces.iter().zip(choices) {
-            piece.write_choice(combination % count, &mut address);
+            piece.write_choice(combination % count, &mut text);
             combination /= count;
         }
-        append_place(numbering, MAX_RECIPIENTS - 1, 0, &mut address);
-        Path::mailbox(&address).map(drop).map_err(|why| {
-            let address = String::from_utf8_lossy(&address);
-            if address == self.typed {
-                format!("{address:?}: {why}")
-            } else {
-                format!("{:?} gives {address:?}: {why}", self.typed)
-            }
-        })
+        text
+    }
+
+    fn wrong(&self, text: &[u8], why: &str) -> String {
+        let text = String::from_utf8_lossy(text);
+        if text == self.typed { format!("{text:?}: {why}") } else { format!("{:?} gives {text:?}: {why}", self.typed) }
     }
 }
 
@@ -176,6 +216,7 @@ impl Piece {
     fn write(&self, chance: &mut Chance, out: &mut Vec<u8>) {
         match self {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
+            Self::MessageNumber => {}
             Self::Number { least, most, digits } => {
                 push_number(least + chance.below(most - least + 1), *digits, out);
             }
@@ -195,7 +236,7 @@ impl Piece {
     /// How many different texts it has, as far as being well-formed goes: all numbers are alike.
     fn choices(&self) -> usize {
         match self {
-            Self::Text(_) | Self::Number { .. } => 1,
+            Self::Text(_) | Self::Number { .. } | Self::MessageNumber => 1,
             Self::OneOf { words, .. } => words.len(),
         }
     }
@@ -205,6 +246,7 @@ impl Piece {
             Self::Text(text) => out.extend_from_slice(text.as_bytes()),
             // The longest.
             Self::Number { most, digits, .. } => push_number(*most, *digits, out),
+            Self::MessageNumber => push_number(u64::MAX, 1, out),
             Self::OneOf { words, .. } => out.extend_from_slice(words[choice].text.as_bytes()),
         }
     }
@@ -214,6 +256,7 @@ impl Piece {
     fn trailing_numbers(&self) -> (u64, usize, bool) {
         match self {
             Self::Number { least, most, digits } => (most - least + 1, digits.max(&digits_of(*least)).to_owned(), true),
+            Self::MessageNumber => (1, 0, false),
             Self::Text(text) => (1, trailing_digits(text), trailing_digits(text) == text.len()),
             Self::OneOf { words, .. } => {
                 let widths = || words.iter().map(|word| trailing_digits(&word.text));

@@ -3,7 +3,7 @@ use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use journey::record::Pipelining;
 use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
-use smtp::client::{Chunking, Options, Pipelining as Commands, StartTls};
+use smtp::client::{Chunking, Notifications, Options, Pipelining as Commands, StartTls};
 use smtp::proxy::{Header, render_v1, render_v2};
 use smtp::sasl::Credentials;
 use smtp::server::Protocol;
@@ -103,6 +103,7 @@ impl Approach {
             credentials: told.credentials.clone(),
             chunking: told.chunking,
             introduction: told.introduction.clone(),
+            notifications: Notifications::Unasked,
         };
         let security = match told.tls {
             TlsMode::None => None,
@@ -110,6 +111,12 @@ impl Approach {
             TlsMode::Implicit => Some(ClientSecurity::Implicit(client_tls(told, host)?)),
         };
         Ok(Self { security, options: Arc::new(options), proxy: told.proxy, bind: told.bind, turn: AtomicU32::new(0) })
+    }
+
+    /// The same where envelopes ask for notifications.
+    pub(super) fn asking_for(self, notifications: Notifications) -> Self {
+        let options = Options { notifications, ..Options::clone(&self.options) };
+        Self { options: Arc::new(options), ..self }
     }
 
     /// The PROXY header of a connection between these addresses, if one is to be sent.

@@ -18,6 +18,8 @@ pub(super) enum Purpose {
     Recipient,
     /// What a generated message says.
     Words,
+    /// What the server is to call the message in a notification.
+    EnvelopeId,
 }
 
 /// Draws for one purpose and one message.

@@ -46,7 +46,8 @@ impl Collector {
             started_at,
             began: now,
             total: SourceTally::default(),
-            chronicle: Chronicle::begin(now, "accepted", outputs.hlog.as_deref())?,
+            chronicle: Chronicle::begin(now, "accepted", outputs.hlog.as_deref())?
+                .leaving_out_before(setting.warm_until),
             sight: Sight::now(),
             telling: Telling::new(outputs.live),
             recent: Latencies::default(),
@@ -73,7 +74,7 @@ impl Collector {
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    workers.join()?;
+                    workers.join();
                     break;
                 }
             }
@@ -105,8 +106,9 @@ impl Collector {
     fn tick(&mut self) -> Result<()> {
         let now = clock::now();
         self.next_tick = now + TICK;
-        let total = &self.total;
-        self.chronicle.series.add(now, total.sent, total.accepted, 0, total.errors.total(), &self.recent);
+        let (total, warm_up) = (&self.total, &self.total.warm_up);
+        let (sent, accepted) = (total.sent - warm_up.sent, total.accepted - warm_up.accepted);
+        self.chronicle.series.add(now, sent, accepted, 0, total.errors.total(), &self.recent);
         self.chronicle.log(now, &self.recent)?;
         let progress = self.progress(now);
         self.telling.progress(progress, || report::live_line(&progress));

@@ -4,6 +4,7 @@ use super::SourceOptions;
 use super::addresses::{Numbering, Pattern};
 use super::chance::{Chance, Purpose};
 use super::mail::{Mail, Pick};
+use super::notices::Notices;
 use anyhow::{Result, anyhow, bail};
 use journey::trace::{MAX_RECIPIENTS, recipient_number};
 use smtp::{Envelope, Extensions};
@@ -36,6 +37,7 @@ pub(super) struct Drawn {
     sender: Pattern,
     recipient: Pattern,
     numbering: Numbering,
+    notices: Notices,
     seed: u64,
 }
 
@@ -62,7 +64,7 @@ pub(super) struct Addressed {
 pub(super) struct Drafts {
     envelopes: [Option<Arc<Envelope>>; 2],
     turn: usize,
-    /// The sender, each recipient, the parameters of MAIL.
+    /// The sender, each recipient and the parameters of its RCPT, the parameters of MAIL.
     text: Vec<u8>,
     /// Where each of these ends.
     ends: Vec<usize>,
@@ -92,7 +94,7 @@ impl Envelopes {
             bail!("--rcpt: a message has a recipient");
         }
         let (sender, recipient) = (options.from.clone(), options.recipient.clone());
-        let drawn = Drawn { sender, recipient, numbering, seed: options.seed };
+        let drawn = Drawn { sender, recipient, numbering, notices: options.notices.clone(), seed: options.seed };
         match (mail.same(), options.recipients.only()) {
             (Some(template), Some(count)) if drawn.is_literal() => {
                 let is_eight_bit = template.is_eight_bit;
@@ -131,7 +133,7 @@ impl Same {
 
 impl Drawn {
     fn is_literal(&self) -> bool {
-        self.sender.literal().is_some() && self.recipient.literal().is_some()
+        self.sender.literal().is_some() && self.recipient.literal().is_some() && self.notices.are_the_same()
     }
 
     /// All that can be asked for, where no message differs.
@@ -171,11 +173,16 @@ impl Drawn {
         ends.push(text.len());
         let mut chance = Chance::new(self.seed, Purpose::Recipient, number);
         for place in 0..recipients {
+            let begin = text.len();
             self.recipient.write(&mut chance, self.numbering, place, text);
+            ends.push(text.len());
+            self.notices.write_recipient(begin, text);
             ends.push(text.len());
         }
         let utf8 = parameters.utf8 && !text.is_ascii();
+        let begin = text.len();
         Parameters { utf8, ..parameters }.write(text);
+        self.notices.write_mail(self.seed, number, begin, text);
         ends.push(text.len());
     }
 }
@@ -201,8 +208,14 @@ impl Drafts {
     }
 
     fn recipients(&self) -> impl Iterator<Item = &[u8]> {
+        self.recipients_with().map(|(recipient, _)| recipient)
+    }
+
+    /// Each recipient and the parameters of its RCPT.
+    fn recipients_with(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let last = self.ends.len() - 1;
-        self.ends[..last].windows(2).map(|pair| &self.text[pair[0]..pair[1]])
+        let piece = |from, to| &self.text[self.ends[from]..self.ends[to]];
+        (1..last).step_by(2).map(move |at| (piece(at - 1, at), piece(at, at + 1)))
     }
 
     fn parameters(&self) -> &[u8] {
@@ -230,7 +243,7 @@ impl Drafts {
     }
 
     fn write(&self, envelope: &mut Envelope) {
-        let written = envelope.rewrite(self.sender(), self.parameters(), self.recipients());
+        let written = envelope.rewrite_with(self.sender(), self.parameters(), self.recipients_with());
         written.expect("every address that a pattern gives was checked before the run");
     }
 }
@@ -238,12 +251,13 @@ impl Drafts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use smtp::dsn::{Notify, Return};
     use std::collections::BTreeSet;
 
     fn drawn(from: &str, rcpt: &str, most: u64) -> Drawn {
         let recipient = Pattern::parse(rcpt).unwrap();
         let numbering = recipient.numbering(most);
-        Drawn { sender: Pattern::parse(from).unwrap(), numbering, recipient, seed: 1 }
+        Drawn { sender: Pattern::parse(from).unwrap(), numbering, recipient, notices: Notices::default(), seed: 1 }
     }
 
     fn extensions(lines: &str) -> Extensions {
@@ -299,6 +313,34 @@ mod tests {
             held = Some(addressed.envelope);
         }
         assert!(held.is_some() && memory.len() == 2, "{} envelopes", memory.len());
+    }
+
+    #[test]
+    fn what_is_to_be_told_is_asked_of_mail_and_of_each_recipient() {
+        let wanted = |envelope_id: &str| Notices {
+            notify: Notify::parse(b"success,delay"),
+            returns: Some(Return::Header),
+            envelope_id: Some(super::super::notices::envelope_id(envelope_id).unwrap()),
+            names_original: true,
+        };
+        let same = Drawn { notices: wanted("a run=1"), ..drawn("a@b", "c+d@e", 2) };
+        assert!(same.is_literal());
+        let same = same.rendered_once(2, 400, false);
+        assert_eq!(same.choose(&extensions("SIZE")).mail(), b"MAIL FROM:<a@b> SIZE=400 RET=HDRS ENVID=a+20run+3D1\r\n");
+        let rcpt = &same.choose(&extensions("")).recipient(1).to_vec();
+        assert_eq!(rcpt, b"RCPT TO:<c+d1@e> NOTIFY=SUCCESS,DELAY ORCPT=rfc822;c+2Bd1@e\r\n");
+        assert_eq!(same.numbers, [0, 1], "what is behind an address is none of it");
+
+        let drawn = Drawn { notices: wanted("run1-{n}"), ..drawn("", "u{1..9}@e", 1) };
+        assert!(!drawn.is_literal(), "each message has its own ENVID");
+        let pick = Mail::Same(template()).pick(7);
+        let occasion = Occasion { number: 7, recipients: 3, pick, extensions: &extensions("") };
+        let envelope = drawn.address(occasion, &mut Drafts::default()).envelope;
+        assert_eq!(envelope.mail(), b"MAIL FROM:<> RET=HDRS ENVID=run1-7\r\n");
+        assert_eq!(envelope.recipients(), 3);
+        let line = String::from_utf8(envelope.recipient(2).to_vec()).unwrap();
+        let address = line.split(['<', '>']).nth(1).unwrap();
+        assert!(line.ends_with(&format!(" NOTIFY=SUCCESS,DELAY ORCPT=rfc822;{address}\r\n")), "{line}");
     }
 
     fn template() -> crate::source::message::Template {

@@ -16,6 +16,7 @@ mod lines;
 mod mail;
 mod message;
 mod mime;
+mod notices;
 mod pacing;
 mod plan;
 mod report;
@@ -28,6 +29,7 @@ mod worker;
 pub(crate) use addresses::Pattern;
 pub(crate) use approach::{AddressRange, ApproachOptions, ProxyVersion};
 pub(crate) use corpus::{CorpusOptions, Unfit};
+pub(crate) use notices::{Notices, envelope_id};
 pub(crate) use spread::Spread;
 pub(crate) use stages::{Offer, RateStage};
 
@@ -73,6 +75,8 @@ pub(crate) struct SourceOptions {
     pub(crate) pipelining: Pipelining,
     pub(crate) from: Pattern,
     pub(crate) recipient: Pattern,
+    /// What the sender wants to be told (RFC 3461).
+    pub(crate) notices: Notices,
     pub(crate) subject: Option<String>,
     pub(crate) file: Option<PathBuf>,
     pub(crate) corpus: Option<CorpusOptions>,
@@ -143,6 +147,7 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let plan = Plan::new(options.messages, options.limit().map(|limit| now + limit));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
     let approach = Approach::new(&options.approach, options.pipelining, host_of(&options.to))?;
+    let approach = approach.asking_for(options.notices.notifications());
     let setting = Arc::new(Setting { options, server, approach, mail, about, envelopes, plan, warm_until });
     let mut collector = Collector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;
@@ -221,6 +226,7 @@ impl SourceOptions {
             corpus: about.corpus.clone(),
             mime_messages: about.mime_messages,
             stages: self.offer.as_ref().map(Offer::stages).unwrap_or_default(),
+            dsn: self.notices.described(),
         }
     }
 }

@@ -12,6 +12,7 @@ use net::{Alarm, Caller, Ended, Handshake, Next, Outbox, clock};
 use smtp::Extensions;
 use smtp::client::{Client, Event, GaveUp, Outcome, Verb, Violation};
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -204,9 +205,11 @@ impl Sender {
         let (verb, what) = match ended {
             Ended::Closed => (None, "the peer closed the session".to_owned()),
             Ended::GaveUp(why) => (Some(gave_up_at(*why)), why.to_string()),
-            Ended::Lost(verb, error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Ended::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
+            // In TLS 1.3 a client is done before the server has seen its certificate, so that a refusal comes later.
+            Ended::Lost(_, error) if error.kind() == ErrorKind::InvalidData => (Some(Verb::StartTls), reason(error)),
             Ended::Lost(verb, error) => (*verb, format!("connection lost: {}", reason(error))),
             Ended::Timeout(verb) => (*verb, format!("no reply within {:?}", self.setting.options.timeout)),
             Ended::Violated(_, injected @ Violation::Injected(_)) => (Some(Verb::StartTls), injected.to_string()),
@@ -217,7 +220,8 @@ impl Sender {
         let is_unheard = self.jobs.back().is_some_and(|job| !job.touched && job.sent.is_none() && self.begun > 1);
         let kept = if is_unheard { self.jobs.pop_back() } else { None };
         let is_counted = self.has_farewell || matches!(ended, Ended::GaveUp(why) if was_refused(*why));
-        if !is_counted && (!self.jobs.is_empty() || matches!(verb, Some(Verb::Greeting | Verb::Hello))) {
+        let is_of_setup = matches!(verb, Some(Verb::Greeting | Verb::Hello | Verb::StartTls));
+        if !is_counted && (!self.jobs.is_empty() || is_of_setup) {
             let phase = phase_of(verb.unwrap_or(Verb::Message));
             self.recorder.tally(|tally| tally.errors.add(phase, 0, &what));
         }
@@ -423,6 +427,7 @@ fn gave_up_at(why: GaveUp) -> Verb {
         GaveUp::NoTls | GaveUp::TlsRefused => Verb::StartTls,
         GaveUp::NoMechanism | GaveUp::NotAuthenticated | GaveUp::Exchange(_) => Verb::Auth,
         GaveUp::NoXclient | GaveUp::XclientRefused => Verb::Xclient,
+        GaveUp::NoDsn => Verb::Hello,
     }
 }
 

@@ -45,35 +45,54 @@ pub(super) struct Workers {
 
 impl Workers {
     /// After the last tally: waits for the threads.
-    ///
-    /// # Errors
-    /// If one could not begin: descriptors have run out.
-    pub(super) fn join(self) -> Result<()> {
+    pub(super) fn join(self) {
         for thread in self.threads {
             // One that panicked has said so on standard error.
-            if let Ok(Err(error)) = thread.join() {
-                bail!("a worker could not begin: {}. Raise `ulimit -n`, or use fewer --workers.", reason(&error));
-            }
+            let _ = thread.join();
         }
-        Ok(())
     }
 }
 
 /// Starts the workers.
+///
+/// # Errors
+/// If one could not begin: descriptors have run out. The others end with the process.
 pub(super) fn start(setting: &Arc<Setting>) -> Result<Workers> {
     let workers = setting.options.workers.min(setting.options.sessions as usize).max(1);
     let (full, tallies) = channel();
     let began = clock::now();
-    let (emptied, threads) = (0..workers)
+    let started = (0..workers)
         .map(|number| {
-            let (give, emptied) = channel();
+            let ((give, emptied), (begun, begins)) = (channel(), channel());
             let post = Post { number, workers, began, setting: Arc::clone(setting), full: full.clone(), emptied };
-            let thread = net::worker::spawn(&format!("load-{number}"), Files::Private, move |desk| post.work(desk))
-                .context("cannot start a thread")?;
-            Ok((give, thread))
+            let work = move |desk| async move {
+                // The starter waits for it.
+                let _ = begun.send(());
+                post.work(desk).await;
+            };
+            let thread = net::worker::spawn(&format!("load-{number}"), Files::Private, work);
+            Ok((give, thread.context("cannot start a thread")?, begins))
         })
-        .collect::<Result<(Vec<_>, Vec<_>)>>()?;
+        .collect::<Result<Vec<_>>>()?;
+    let (mut emptied, mut threads) = (Vec::new(), Vec::new());
+    for (give, thread, begins) in started {
+        threads.push(begun(thread, &begins)?);
+        emptied.push(give);
+    }
     Ok(Workers { tallies, emptied, threads })
+}
+
+/// Waits until a worker has its event loop.
+fn begun(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>) -> Result<JoinHandle<io::Result<()>>> {
+    if begins.recv().is_ok() {
+        return Ok(thread);
+    }
+    match thread.join() {
+        Ok(Err(error)) => {
+            bail!("a worker could not begin: {}. Raise `ulimit -n`, or use fewer --workers.", reason(&error))
+        }
+        _ => bail!("a worker could not begin"),
+    }
 }
 
 /// A worker's place.

@@ -54,6 +54,7 @@ fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_bytes: usize) 
 
 /// Refuses by name, and keeps what it takes.
 struct Inbox {
+    refused_greeting: Option<(u16, &'static str)>,
     message: Vec<u8>,
     /// Recipients of the transaction.
     recipients: Vec<Vec<u8>>,
@@ -61,6 +62,10 @@ struct Inbox {
 }
 
 impl Handler for Inbox {
+    fn connect(&mut self, _now: Duration) -> Answer {
+        self.refused_greeting.map_or(Answer::Yes, |(code, text)| Answer::reply(code, text))
+    }
+
     fn mail(&mut self, _mail: &Mail<'_>) -> Answer {
         self.recipients.clear();
         Answer::Yes
@@ -126,9 +131,15 @@ fn our_server_plays_every_dialog() {
         for piece_bytes in sizes {
             let taken = Arc::new(Mutex::new(Vec::new()));
             let kept = Arc::clone(&taken);
+            let refused_greeting = dialog.refused_greeting();
             let make = move || {
                 let kept = Arc::clone(&kept);
-                move |_peer| Inbox { message: Vec::new(), recipients: Vec::new(), taken: Arc::clone(&kept) }
+                move |_peer| Inbox {
+                    refused_greeting,
+                    message: Vec::new(),
+                    recipients: Vec::new(),
+                    taken: Arc::clone(&kept),
+                }
             };
             let offers = dialog.clone();
             let server = Server::new(make)

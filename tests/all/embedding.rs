@@ -1,4 +1,6 @@
 //! The crates in somebody else's program: a server with a handler of its own, a client, in one process.
+use crate::party::Sink;
+use crate::stand_in::{Act, At, StandIn};
 use net::{Answer, Client, Handler, Parting, Peer, Running, Server};
 use smtp::command::{Hello, Mail};
 use smtp::{Envelope, Limits, Path};
@@ -129,6 +131,18 @@ fn a_handler_hears_what_a_client_says() {
         "Quit",
     ];
     assert_eq!(heard, expected);
+}
+
+#[test]
+fn a_client_that_is_turned_away_says_why_whether_or_not_the_server_waits_for_quit() {
+    let patient = StandIn::start(|now| (now.at == At::Greeting).then_some(Act::Say("554 5.3.2 Not today")));
+    let sink = Sink::start(&["--fault", "connect: hard reject \"554 5.3.2 Not today\""]);
+    for address in [patient.address, sink.smtp] {
+        match Client::connect(address, "client.example", PATIENCE) {
+            Err(net::Error::Closed(last)) => assert_eq!(last, "554 5.3.2 Not today"),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -210,6 +210,68 @@ fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     }
 }
 
+/// Whether it says in one line, and nothing else, that there are too few descriptors and what to do.
+fn is_told(ended: &Ended) -> bool {
+    let is_named = ended.err.contains("open files") && ended.err.contains("aise `ulimit -n`");
+    ended.code == Some(2) && ended.out.is_empty() && ended.err.lines().count() == 1 && is_named
+}
+
+#[test]
+fn a_worker_without_an_event_loop_ends_the_sink_with_what_to_do() {
+    let mut refused = 0;
+    for number in 10..60 {
+        let Some(words) = with_descriptors(number, "sink --listen 127.0.0.1:0 --workers 3") else { return };
+        let sink = start(&words);
+        let is_listening = || sink.complained().contains("listening");
+        wait_until("the sink to listen or to end", || (is_listening() || !sink.complained().is_empty()).then_some(()));
+        if is_listening() {
+            let serve = sink.threads().iter().filter(|name| name.starts_with("serve-")).count();
+            assert_eq!(serve, 3, "with {number} descriptors");
+            sink.terminate();
+            assert_eq!(sink.finish().code, Some(0));
+            assert!(refused > 0, "with 10 descriptors there was room");
+            return;
+        }
+        let ended = sink.finish();
+        assert!(is_told(&ended) || !ended.err.contains("cannot listen"), "with {number}: {ended:?}");
+        assert_eq!(ended.code, Some(2), "with {number}: {ended:?}");
+        refused += u32::from(is_told(&ended));
+    }
+    panic!("it never listened");
+}
+
+#[test]
+fn a_worker_without_an_event_loop_ends_the_source_at_once() {
+    let begun = Instant::now();
+    let mut refused = 0;
+    for number in 10..60 {
+        let sink = Sink::start(&[]);
+        // It would take a minute, were the other workers to go on.
+        let command = format!("source --to {} --workers 3 --sessions 3 --rate 1 --duration 60s", sink.address());
+        let Some(words) = with_descriptors(number, &command) else { return };
+        let source = start(&words);
+        let has_workers = || source.threads().iter().filter(|name| name.starts_with("load-")).count() == 3;
+        let stands = wait_until("the source to begin or to end", || match source.complained().is_empty() {
+            true => sink_has_sessions(&sink).then(&has_workers),
+            false => Some(false),
+        });
+        if stands {
+            assert!(refused > 0 && begun.elapsed() < Duration::from_secs(50), "{refused}");
+            return;
+        }
+        let ended = source.finish();
+        assert!(is_told(&ended) || !ended.err.contains("a worker"), "with {number}: {ended:?}");
+        assert_eq!(ended.code, Some(2), "with {number}: {ended:?}");
+        refused += u32::from(is_told(&ended) && ended.err.contains("a worker could not begin"));
+    }
+    panic!("it never began");
+}
+
+/// Whether somebody has connected.
+fn sink_has_sessions(sink: &Sink) -> bool {
+    sink.ask("/status")["connections"].as_u64() > Some(0)
+}
+
 #[test]
 fn a_sink_without_descriptors_is_the_limit() {
     let (place, port) = (tempfile::tempdir().unwrap(), low_port());

@@ -2,6 +2,8 @@
 use crate::party::{SourceRun, accepted, errors, source};
 use crate::stand_in::{Act, At, Delivery, StandIn};
 use journey::{Phase, Stage};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const POINTS: [(At, Phase); 8] = [
     (At::Greeting, Phase::Banner),
@@ -103,6 +105,38 @@ fn a_server_that_refuses_everything_makes_the_run_fail() {
             // A refused EHLO is tried again as HELO, which is refused as well.
             assert!(counted == 4 || (point == At::Hello && counted == 8), "{reply} to {point:?}: {counted}");
         }
+    }
+}
+
+#[test]
+fn a_server_that_refuses_to_greet_hears_quit() {
+    for (reply, is_said) in [("554 5.3.2 No service", 1), ("421 4.3.2 Closed", 0)] {
+        let quits = Arc::new(AtomicU64::new(0));
+        let heard = Arc::clone(&quits);
+        let server = StandIn::start(move |now| {
+            heard.fetch_add(u64::from(now.at == At::Quit), Ordering::SeqCst);
+            (now.at == At::Greeting).then_some(Act::Say(reply))
+        });
+        let run = send(&server, &["--messages", "4"]);
+        assert_eq!((run.ended.code, outcome(&run)), (Some(1), (0, 4)), "{reply}");
+        assert_eq!(quits.load(Ordering::SeqCst), 4 * is_said, "{reply} (RFC 5321 §3.1, §3.8)");
+        assert_eq!(run.record.errors.iter().map(|row| row.count).sum::<u64>(), 4, "{reply}: {:?}", run.record.errors);
+    }
+}
+
+#[test]
+fn a_server_that_goes_ahead_with_a_mail_it_refused_takes_nothing() {
+    for mode in ["group", "stream"] {
+        let server = StandIn::start(|now| match now.at {
+            At::Mail => Some(Act::Say("550 5.7.1 Not from you")),
+            // RCPT and DATA have no place there, and it goes along with both. After the dot it closes.
+            At::Other => Some(Act::Say(["250 2.1.5 Ok", "354 Go on"][now.before as usize % 2])),
+            _ => None,
+        });
+        let run = send(&server, &["--messages", "6", "--reuse", "--pipelining", mode]);
+        assert_eq!((run.ended.code, accepted(&run.record)), (Some(1), 0), "{mode}");
+        assert_eq!(server.strays(), 2 * 6, "{mode}: nothing of a message but its end (RFC 2920 §3.1)");
+        assert_eq!(errors(&run.record, Phase::Mail, 550), 6, "{mode}: {:?}", run.record.errors);
     }
 }
 

@@ -40,5 +40,6 @@ mod smtp_source;
 mod stand_in;
 mod tables;
 mod tls;
+mod traced;
 mod wire;
 mod workloads;

@@ -80,6 +80,12 @@ impl Process {
         String::from_utf8_lossy(&fs::read(self.place.path().join(name)).unwrap_or_default()).into_owned()
     }
 
+    /// The names of its threads.
+    pub(crate) fn threads(&self) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
+        tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok()).collect()
+    }
+
     pub(crate) fn terminate(&self) {
         kill_process(self.pid(), Signal::TERM).unwrap();
     }

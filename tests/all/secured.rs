@@ -228,9 +228,9 @@ fn a_client_shows_its_certificate_where_it_must() {
         for words in [["--tls-cert", &other_chain, "--tls-key", &other_key].as_slice(), &[]] {
             let ours = host.hears(&[&load, words].concat());
             // In TLS 1.3 a client is done before the server has seen its certificate: what is refused is what it says next.
-            let lost = [Phase::Tls, Phase::Banner, Phase::Ehlo].map(|phase| errors(&ours.record, phase, 0));
-            let counts = (ours.ended.code, accepted(&ours.record), ours.record.ledger.rejected, lost.iter().sum());
-            assert_eq!(counts, (Some(1), 0, Some(5), 5), "{words:?}: {:?}", ours.record.errors);
+            failed(&ours, 5, Phase::Tls, 0);
+            let said = said(&ours.record, Phase::Tls);
+            assert!(said.contains("refuses the certificate of this side"), "{words:?}: {said}");
         }
         let theirs = host.sink.stop();
         let counts = (took(&theirs).messages, handshakes(&theirs)[0].2, errors(&theirs, Phase::Tls, 0));
@@ -446,6 +446,29 @@ fn a_message_that_lmtp_refuses_after_the_dot_is_refused_for_each_recipient() {
     let units = 3 * (40 - refused);
     assert_eq!((ours.record.ledger.accepted, theirs.ledger.delivered), (Some(units), Some(units)));
     assert_eq!((ours.ended.code, ours.record.ledger.rejected, is_same), (Some(0), Some(3 * refused), true));
+}
+
+#[test]
+fn recipients_that_lmtp_refuses_after_the_dot_are_in_neither_ledger() {
+    for (pipelining, chunking) in [("off", None), ("group", None), ("stream", None), ("stream", Some("--chunking"))] {
+        let load = ["--messages", "40", "--sessions", "2", "--recipients", "5", "--reuse", "--pipelining", pipelining];
+        let load: Vec<&str> = load.into_iter().chain(chunking).collect();
+        let rules = ["--fault", ". to to1@: hard reject", "--fault", ". to *: soft reject 0.3"];
+        let (ours, theirs, is_same) = lmtp(&rules, &load);
+        let soft = errors(&theirs, Phase::Reply, 450);
+        assert!((20..80).contains(&soft), "{:?}", theirs.errors);
+        let refused = soft + 40;
+        assert_eq!((errors(&ours.record, Phase::Reply, 500), errors(&ours.record, Phase::Reply, 450)), (40, soft));
+        assert_eq!(ours.record.ledger.accepted, Some(200 - refused), "{pipelining}");
+        assert_eq!((theirs.ledger.delivered, theirs.ledger.duplicates), (Some(200 - refused), Some(0)));
+        assert_eq!((ours.ended.code, ours.record.ledger.rejected, is_same), (Some(0), Some(refused), true));
+        assert_eq!(theirs.ledger.delivered, Some(sum_of_recipients(&theirs)));
+    }
+}
+
+/// The recipients that the sink counted.
+fn sum_of_recipients(record: &Record) -> u64 {
+    crate::party::took(record).recipients
 }
 
 #[test]

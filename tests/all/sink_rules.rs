@@ -100,7 +100,10 @@ fn every_command_is_refused_in_smtp_sinks_words_and_the_session_goes_on() {
 #[test]
 fn a_greeting_may_be_refused_too() {
     let sink = Sink::start(&["--fault", "connect: hard reject \"554 5.7.1 Not you\""]);
-    assert_eq!(Wire::connect(sink.smtp).replies(), ["554 5.7.1 Not you\r\n"]);
+    let mut turned_away = Wire::connect(sink.smtp);
+    turned_away.send("MAIL FROM:<a@b>\r\nQUIT\r\n");
+    let replies = ["554 5.7.1 Not you\r\n", "503 5.5.1 No service here: send QUIT\r\n", "221 2.0.0 Bye\r\n"];
+    assert_eq!(turned_away.replies(), replies);
     put_rules(&sink, &["connect: hang up"]);
     assert!(Wire::connect(sink.smtp).replies().is_empty());
     put_rules(&sink, &["connect: reset"]);
@@ -706,4 +709,109 @@ fn a_refused_ehlo_or_rset_leaves_the_transaction_as_it_is() {
     }
     let took = sink.took();
     assert_eq!((took.messages, took.recipients), (1, 2));
+}
+
+/// Hands over a message for those recipients; what is said until `replies` have come or the connection is closed.
+fn deliver_to(wire: &mut Wire, recipients: &[&str], replies: usize) -> Vec<String> {
+    let recipients = recipients.iter().map(|recipient| format!("RCPT TO:<{recipient}@example.com>"));
+    for line in ["MAIL FROM:<a@example.com>".to_owned()].into_iter().chain(recipients).chain(["DATA".to_owned()]) {
+        assert!(wire.say(&line).starts_with(['2', '3']), "{line}");
+    }
+    wire.send(MESSAGE);
+    (0..replies).map_while(|_| wire.reply()).map(|reply| reply[..3].to_owned()).collect()
+}
+
+/// Waits until the sink has counted so many messages and recipients.
+fn counts(sink: &Sink, expected: (u64, u64)) {
+    let expected = [expected.0, expected.1].map(Value::from);
+    wait_until("the counts", || {
+        let status = sink.ask("/status");
+        (["messages", "recipients"].map(|name| status[name].clone()) == expected).then_some(())
+    });
+}
+
+#[test]
+fn lmtp_recipients_are_refused_held_back_and_forgotten_each_by_itself_after_the_dot() {
+    let place = tempfile::tempdir().unwrap();
+    let kept = place.path().join("kept");
+    let rules = [
+        ". to no@: hard reject \"550 5.7.1 Not for no\"",
+        ". to slow@example.com: delay 150ms",
+        ". to lost@: drop",
+        ". to twice@: duplicate",
+        ".: directed",
+    ];
+    let faults = rules.iter().flat_map(|rule| ["--fault", rule]);
+    let words: Vec<&str> = ["--lmtp", "--dump-file", kept.to_str().unwrap()].into_iter().chain(faults).collect();
+    let sink = Sink::start(&words);
+    let mut wire = Wire::greeted(sink.smtp);
+    assert!(wire.say("LHLO a").starts_with("250"));
+    assert_eq!(deliver_to(&mut wire, &["no", "b", "450-c", "lost", "d"], 5), ["550", "250", "450", "250", "250"]);
+    counts(&sink, (1, 2));
+    let begun = Instant::now();
+    assert_eq!(deliver_to(&mut wire, &["slow", "slow", "twice"], 3), ["250"; 3]);
+    assert!(begun.elapsed() >= Duration::from_millis(300), "{:?}", begun.elapsed());
+    counts(&sink, (2, 6));
+    assert_eq!(deliver_to(&mut wire, &["no", "no"], 2), ["550"; 2], "nobody has it, and it does not count");
+    assert_eq!(deliver_to(&mut wire, &["d"], 1), ["250"], "what nobody has anything against is as ever");
+    assert_eq!([acted(&sink, rules[0]), acted(&sink, rules[1]), acted(&sink, rules[4])], [3, 2, 1]);
+    let record = sink.stop();
+    assert_eq!((took_of(&record), errors(&record, Phase::Reply, 550)), ((3, 7), 3), "{:?}", record.errors);
+    let kept = String::from_utf8(fs::read(&kept).unwrap()).unwrap();
+    let kept: Vec<&str> = kept.lines().filter(|line| line.starts_with("{\"bytes\"")).collect();
+    let lists =
+        [r#"["b@example.com","d@example.com"]"#, r#"["slow@example.com","slow@example.com","twice@example.com"]"#];
+    assert!(kept.len() == 3 && kept.iter().zip(lists).all(|(line, list)| line.contains(list)), "{kept:?}");
+}
+
+fn took_of(record: &journey::record::Record) -> (u64, u64) {
+    let took = took(record);
+    (took.messages, took.recipients)
+}
+
+#[test]
+fn an_lmtp_session_that_ends_at_a_recipient_has_answered_those_before_it() {
+    for (rule, replies, counted) in [
+        (". to cut@: hang up", ["250"].as_slice(), 1),
+        (". to cut@: hang up \"451 4.0.0 Enough\"", &["250", "451"], 1),
+        (". to cut@: soft reject \"421 4.0.0 Enough\"", &["250", "421"], 1),
+        (". to cut@: lose reply", &["250"], 2),
+        (". to cut@: reset", &[], 1),
+    ] {
+        let sink = Sink::start(&["--lmtp", "--fault", rule]);
+        let mut wire = Wire::greeted(sink.smtp);
+        assert!(wire.say("LHLO a").starts_with("250"));
+        let heard = deliver_to(&mut wire, &["b", "cut", "c"], 3);
+        // RST takes with it what has not been read.
+        assert!(heard == replies || rule.ends_with("reset"), "{rule}: {heard:?}");
+        let took = sink.took();
+        assert_eq!((took.messages, took.recipients), (1, counted), "{rule}");
+    }
+}
+
+#[test]
+fn one_recipient_refused_after_the_dot_refuses_the_message_in_smtp() {
+    let sink = Sink::start(&[
+        "--fault",
+        ". to no@: hard reject",
+        "--fault",
+        ". to *: delay 60ms",
+        "--fault",
+        ". to cut@: hang up \"421 4.0.0 Enough\"",
+        "--fault",
+        ". to lost@: drop",
+    ]);
+    let mut wire = after(&sink, &["EHLO a"]);
+    assert_eq!(deliver_to(&mut wire, &["b", "no", "c"], 1), ["500"]);
+    assert_eq!(acted(&sink, ". to *: delay 60ms"), 1, "who comes later is not asked for");
+    let begun = Instant::now();
+    assert_eq!(deliver_to(&mut wire, &["b", "lost", "c"], 1), ["250"]);
+    assert!(begun.elapsed() >= Duration::from_millis(180), "a delay for each: {:?}", begun.elapsed());
+    counts(&sink, (1, 2));
+    assert_eq!(deliver_to(&mut wire, &["lost"], 1), ["250"]);
+    counts(&sink, (1, 2));
+    assert_eq!(deliver_to(&mut wire, &["b", "cut"], 2), ["421"]);
+    let record = sink.stop();
+    assert_eq!(took_of(&record), (1, 2));
+    assert_eq!((errors(&record, Phase::Reply, 500), errors(&record, Phase::Reply, 421)), (1, 1));
 }

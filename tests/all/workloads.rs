@@ -1,11 +1,13 @@
 //! Workloads as users ask for them: sizes, corpora, MIME, addresses, recipients, connections, pauses, stages, warm-up;
 //! in each the ledger closes, and a server that writes everything down has seen what was drawn.
 use crate::party::{LIMIT, bench, fates, mailrun, source, stage};
-use journey::record::{Arrival, Record};
+use crate::stand_in::StandIn;
+use journey::record::{Arrival, Record, SeriesRow};
 use journey::trace::{Found, WARM_UP, recipient_number};
 use journey::{Phase, Stage, Trace, TraceReader};
 use net::{Answer, Handler, Parting, Peer, Running, Server};
-use smtp::command::Mail;
+use smtp::command::{Mail, Recipient};
+use smtp::dsn::{Notify, Return};
 use smtp::{Limits, Path};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,6 +22,8 @@ struct Seen {
     sender: String,
     declared: Option<u64>,
     recipients: Vec<String>,
+    /// What MAIL, and then each RCPT, said that the sender wants to be told.
+    asked: Vec<String>,
     text: Vec<u8>,
     number: u64,
 }
@@ -48,7 +52,17 @@ impl Handler for Clerk {
         self.current.recipients.clear();
         self.current.sender = String::from_utf8_lossy(mail.sender.as_bytes()).into_owned();
         self.current.declared = mail.size;
+        let returns = mail.returns.map(Return::keyword);
+        let id = mail.envelope_id.map(|id| String::from_utf8_lossy(&id.decode()).into_owned());
+        self.current.asked = vec![format!("{returns:?} {id:?}")];
         Answer::Yes
+    }
+
+    fn recipient_with(&mut self, recipient: &Recipient<'_>) -> Answer {
+        let notify = recipient.notify.map(Notify::render);
+        let original = recipient.original.map(|it| String::from_utf8_lossy(&it.address.decode()).into_owned());
+        self.current.asked.push(format!("{notify:?} {original:?}"));
+        self.recipient(&recipient.path)
     }
 
     fn recipient(&mut self, recipient: &Path<'_>) -> Answer {
@@ -347,6 +361,41 @@ fn stages_are_offered_one_after_the_other() {
 }
 
 #[test]
+fn notifications_are_asked_for_of_every_message_and_recipient() {
+    let base = ["--messages", "20", "--sessions", "2", "--recipients", "2", "--rcpt", "a+b@c"];
+    for pipelining in ["off", "stream"] {
+        let words = [
+            "--dsn-notify",
+            "success,DELAY",
+            "--dsn-ret",
+            "hdrs",
+            "--dsn-envid",
+            "run 7/{n}",
+            "--dsn-orcpt",
+            "--reuse",
+        ];
+        for message in seen(&[&base, words.as_slice(), &["--pipelining", pipelining]].concat()) {
+            let mail = format!("Some(\"HDRS\") Some(\"run 7/{}\")", message.number);
+            let told = |place| format!("Some(\"SUCCESS,DELAY\") Some(\"a+b{place}@c\")");
+            assert_eq!(message.asked, [mail, told(0), told(1)]);
+        }
+    }
+    let plain = seen(&base);
+    assert!(plain.iter().all(|message| message.asked == ["None None"; 3]));
+    let never = closed(&["--messages", "20", "--sessions", "2", "--dsn-notify", "never", "--dsn-envid", "x"]);
+    assert_eq!(never.workload.dsn.as_deref(), Some("NOTIFY=NEVER ENVID=x"), "bench passes it on");
+}
+
+#[test]
+fn who_asks_for_notifications_sends_nothing_to_a_server_without() {
+    let server = StandIn::start(|_| None);
+    let run = source(&server.address(), &["--messages", "4", "--sessions", "1", "--dsn-notify", "never"]);
+    assert_eq!((run.ended.code, server.taken()), (Some(1), 0), "{:?}", run.ended);
+    let errors: Vec<_> = run.record.errors.iter().map(|row| (row.phase, row.count, row.text.as_str())).collect();
+    assert_eq!(errors, [(Phase::Ehlo, 4, "the server does not offer DSN")]);
+}
+
+#[test]
 fn the_warm_up_is_in_the_ledger_and_in_no_figure() {
     let run = bench(&["--rate", "200", "--duration", "1500ms", "--warm-up", "500ms", "--sessions", "10", "--reuse"]);
     let record = run.record_of(0);
@@ -360,6 +409,9 @@ fn the_warm_up_is_in_the_ledger_and_in_no_figure() {
         assert!((0.8..1.5).contains(&row.duration_s) && (130.0..250.0).contains(&row.rate_per_s), "{row:?}");
     }
     assert_eq!((warm_up.accepted, warm_up.length_s), (warm_up.created, 0.5));
+    let sum = |count: fn(&SeriesRow) -> u64| record.series.iter().map(count).sum::<u64>();
+    let counted = created - warm_up.created;
+    assert_eq!([sum(|row| row.sent), sum(|row| row.accepted), sum(|row| row.delivered)], [counted; 3]);
     assert_eq!(fates(&record.ledger), [created, created, 0, 0, 0]);
     assert!(record.verdict.closed, "{:?}", record.verdict);
     let data = record.phases.iter().find(|row| row.name == Phase::Data).unwrap();
@@ -394,7 +446,11 @@ fn a_plain_run_says_nothing_of_what_does_not_vary() {
 
 #[test]
 fn what_cannot_be_offered_is_one_line() {
-    let table: [(&[&str], &str); 22] = [
+    let table: [(&[&str], &str); 26] = [
+        (&["--dsn-notify", "never,success"], "neither never nor"),
+        (&["--dsn-notify", "failure,failure"], "neither never nor"),
+        (&["--dsn-ret", "half"], "half"),
+        (&["--dsn-envid", "grün"], "1 to 100"),
         (&["--size", "9..4"], "backwards"),
         (&["--size", "10..400"], "begins too small"),
         (&["--size", "400:0"], "weight"),

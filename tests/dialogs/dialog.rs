@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `# text` | a comment; `# ours only: why` says that other servers differ, and that is no fault |
 //! | `@ recipients 3` | a limit to start the server with, by its name in `smtp::Limits` |
-//! | `+ word` | what the server offers or wants besides: `lmtp`, `starttls`, `auth`, `xclient`, `needs-tls`, `needs-auth`, `auth-needs-tls` |
+//! | `+ word` | what the server offers or wants besides: `lmtp`, `starttls`, `auth`, `xclient`, `needs-tls`, `needs-auth`, `auth-needs-tls`; `turned-away`: it greets with 554 |
 //! | `> text` | the client sends this line and CRLF |
 //! | `>! text` | the same, with escapes: `\r`, `\n`, `\0`, `\xHH`, `\\`, `{text*count}` |
 //! | `>> text` | with escapes and without CRLF |
@@ -151,9 +151,16 @@ impl Dialog {
                 "needs-tls" => offer.requires.tls = true,
                 "needs-auth" => offer.requires.auth = true,
                 "auth-needs-tls" => offer.requires.tls_for_auth = true,
+                // How the application behind the server greets.
+                "turned-away" => {}
                 word => panic!("{}: nothing is called {word}", self.name),
             }
         }
+    }
+
+    /// Code and text of the greeting, where it is a refusal.
+    pub(crate) fn refused_greeting(&self) -> Option<(u16, &'static str)> {
+        self.offers.iter().any(|word| word == "turned-away").then_some((554, "5.3.2 No service"))
     }
 
     /// Everything the client says, in one piece.

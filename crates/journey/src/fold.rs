@@ -51,9 +51,10 @@ fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec<ErrorRow> 
 }
 
 /// Joins both series by the host's absolute second: sent and accepted are the source's, delivered and latencies the
-/// sink's. What the sink saw outside the run, or on another host's clock, is left out.
+/// sink's. What the sink saw outside the run, which begins after the warm-up, or on another host's clock, is left out.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let origin = source.origin_ns / NS_PER_S;
+    let begin = source.series.first().map_or(u64::MAX, |row| row.second);
     let end = source.series.last().map_or(0, |row| row.second) + LONGEST_TAIL_S;
     let mut seconds: BTreeMap<u64, SeriesRow> = BTreeMap::new();
     for row in &source.series {
@@ -61,7 +62,7 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     }
     for row in &sink.series {
         let second = (sink.origin_ns / NS_PER_S + row.second).checked_sub(origin);
-        if let Some(second) = second.filter(|second| *second <= end) {
+        if let Some(second) = second.filter(|second| *second <= end && (*second >= begin || row.delivered > 0)) {
             let joined = seconds.entry(second).or_insert_with(|| SeriesRow { second, ..SeriesRow::default() });
             joined.delivered += row.delivered;
             joined.errors += row.errors;

@@ -300,6 +300,9 @@ pub struct Workload {
     /// The rates that followed each other, at open loop; empty where there was one.
     #[serde(default)]
     pub stages: Vec<OfferedStage>,
+    /// The parameters of DSN (RFC 3461) that envelopes had, as `NOTIFY=NEVER RET=HDRS`; `null` where they had none.
+    #[serde(default)]
+    pub dsn: Option<String>,
 }
 
 /// What a party is in the run.

@@ -18,6 +18,8 @@ const LONGEST_TICK: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub struct Series {
     origin: Duration,
+    /// Rows that end before are left out: the run warmed up.
+    from: Duration,
     last_tick: Duration,
     stood_at: Counters,
     width_s: u64,
@@ -40,6 +42,7 @@ impl Series {
         let origin = Duration::from_secs(origin.as_secs());
         Self {
             origin,
+            from: origin,
             last_tick: origin,
             stood_at: Counters::default(),
             width_s: 1,
@@ -47,6 +50,13 @@ impl Series {
             current: SeriesRow::default(),
             latencies: Latencies::default(),
         }
+    }
+
+    /// Leaves rows out that end before that time and count no message: those of a warm-up. The others keep their place:
+    /// the first that is left has the number of its second.
+    #[must_use]
+    pub fn leaving_out_before(self, then: Duration) -> Self {
+        Self { from: then.max(self.origin), ..self }
     }
 
     /// Where second 0 begins, as the run record has it.
@@ -72,6 +82,9 @@ impl Series {
     pub fn rows(&self) -> Vec<SeriesRow> {
         let mut rows = self.rows.clone();
         append(&mut rows, self.current_row());
+        let first = (self.from - self.origin).as_secs();
+        // A tick that reaches beyond the warm-up may fall into its last second.
+        rows.retain(|row| row.second + self.width_s > first || row.sent + row.accepted + row.delivered > 0);
         rows
     }
 
@@ -171,6 +184,27 @@ mod tests {
         let p99: Vec<_> = rows.iter().map(|row| row.p99_ms.round()).collect();
         assert_eq!(p99, [100.0, 5.0, 0.0], "a second in which nothing came has no latency");
         assert_eq!((rows[1].accepted, rows[1].delivered, rows[1].errors), (1, 1, 1));
+    }
+
+    #[test]
+    fn rows_of_the_warm_up_are_left_out_and_the_others_keep_their_second() {
+        let origin = Duration::from_millis(10_300);
+        let mut series = Series::new(origin).leaving_out_before(origin + Duration::from_millis(2_500));
+        for second in 0..5 {
+            let now = Duration::from_millis(10_900 + second * 1000);
+            // Something that is no message goes on being counted: an error.
+            series.add(now, second.saturating_sub(2), 0, 0, second + 1, &one(5));
+        }
+        let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent, row.errors)).collect();
+        assert_eq!(rows, [(2, 0, 1), (3, 1, 1), (4, 1, 1)], "second 2 is part of the warm-up and part of the run");
+        assert_eq!(series.origin_ns(), 10_000_000_000);
+        let mut early = Series::new(origin).leaving_out_before(Duration::from_millis(12_010));
+        early.add(Duration::from_millis(11_850), 0, 0, 0, 0, &one(5));
+        early.add(Duration::from_millis(12_100), 1, 0, 0, 0, &one(5));
+        let rows: Vec<_> = early.rows().iter().map(|row| (row.second, row.sent)).collect();
+        assert_eq!(rows, [(1, 1)], "no message is lost with its tick");
+        let nothing = Series::new(origin).leaving_out_before(Duration::ZERO);
+        assert_eq!(nothing.rows().len(), 1);
     }
 
     #[test]

@@ -338,14 +338,14 @@ impl Runs {
     pub fn merge(&mut self, other: &Self) {
         self.evicted += other.evicted;
         self.evicted_messages += other.evicted_messages;
-        for (run, tally) in other.iter().filter(|(_, tally)| tally.messages > 0) {
+        for (run, tally) in other.iter().filter(|(_, tally)| tally.is_active()) {
             self.open(run).merge(tally);
         }
     }
 
     /// Begins anew. Keeps the memory of runs that were active, drops the others.
     pub fn clear(&mut self) {
-        self.rows.retain(|(_, tally)| tally.messages > 0);
+        self.rows.retain(|(_, tally)| tally.is_active());
         self.rows.iter_mut().for_each(|(_, tally)| tally.clear());
         self.evicted = 0;
         self.evicted_messages = 0;
@@ -406,6 +406,11 @@ pub struct RunTally {
 }
 
 impl RunTally {
+    /// Whether anything came: a message, or further recipients of one that came before, as LMTP has them.
+    fn is_active(&self) -> bool {
+        self.messages > 0 || self.recipients > 0
+    }
+
     /// Adds what another worker, or this one since its last tick, saw. A unit that both saw is a duplicate.
     pub fn merge(&mut self, other: &Self) {
         let merged = self.units.merge(&other.units);
@@ -557,6 +562,23 @@ mod tests {
         let tally = all.runs.find(run).unwrap();
         assert_eq!((all.messages, tally.messages, tally.duplicates), (1, 1, 0));
         assert_eq!(worker.runs.iter().count(), 0, "a run that went quiet is dropped");
+    }
+
+    #[test]
+    fn recipients_that_follow_their_message_in_a_later_tick_are_added() {
+        let run = RunId([1; 16]);
+        let (mut worker, mut all) = (SinkTally::default(), SinkTally::default());
+        arrive(&mut worker, run, 1, 1);
+        all.merge(&worker);
+        worker.clear();
+        let tally = worker.runs.open(run);
+        tally.recipients += 1;
+        tally.units.mark(1, 1);
+        all.merge(&worker);
+        worker.clear();
+        let tally = all.runs.find(run).unwrap();
+        assert_eq!((tally.messages, tally.recipients, tally.units.count()), (1, 1, 2));
+        assert_eq!(worker.runs.find(run).map(|tally| tally.recipients), Some(0), "its memory is kept");
     }
 
     #[test]

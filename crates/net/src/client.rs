@@ -149,18 +149,31 @@ impl Client {
             if self.session.wants() == Want::Close {
                 return Err(Error::Closed(last));
             }
-            let count = self.stream.read(&mut buffer).map_err(|error| in_time(error, self.patience))?;
-            if count == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-            }
+            let count = match self.stream.read(&mut buffer) {
+                Ok(0) => return Err(self.turned_away(io::ErrorKind::UnexpectedEof.into(), last)),
+                Ok(count) => count,
+                Err(error) => return Err(self.turned_away(error, last)),
+            };
             let (mut input, mut out) = (&buffer[..count], Vec::new());
             while let Some(event) = self.session.next_event(&mut input, clock::now(), &mut out)? {
-                last = format!("{} {}", event.reply.code(), event.reply.text());
+                if event.to != Verb::Quit {
+                    last = format!("{} {}", event.reply.code(), event.reply.text());
+                }
                 note(event.to, event.reply.code(), event.reply.text(), event.ends);
             }
-            self.say(&out)?;
+            if let Err(error) = self.stream.write_all(&out) {
+                return Err(self.turned_away(error, last));
+            }
         }
         Ok(())
+    }
+
+    /// A peer that refused to serve, and did not wait for QUIT, has said why.
+    fn turned_away(&self, error: io::Error, last: String) -> Error {
+        match self.session.waits_for() {
+            Some(Verb::Quit) if !last.is_empty() => Error::Closed(last),
+            _ => in_time(error, self.patience),
+        }
     }
 }
 

@@ -48,6 +48,10 @@ pub trait Service: 'static {
     fn tick(&self, now: Duration) {
         let _ = now;
     }
+    /// What is to be done when no session is left and before the worker ends; its tasks still run meanwhile.
+    fn wind_up(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
 }
 
 impl<H: Handler, F: Fn(Peer) -> H + 'static> Service for F {
@@ -333,6 +337,7 @@ async fn serve<S: Service>(
     while open.get() > 0 && clock::now() < latest {
         sleep(LOOK).await;
     }
+    service.wind_up().await;
     service.tick(clock::now());
     Ok(())
 }

@@ -3,10 +3,10 @@
 use crate::clock;
 use crate::socket::Socket;
 use crate::tls_setup::{ClientTls, ServerTls};
-use rustls::HandshakeKind;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
+use rustls::{AlertDescription, HandshakeKind};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
@@ -443,6 +443,73 @@ fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
     count
 }
 
+/// What is wrong in TLS itself: always of the kind [`io::ErrorKind::InvalidData`], by which a caller tells it from a
+/// connection that broke.
 fn refused(error: rustls::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {error}"))
+    let what = match error {
+        rustls::Error::AlertReceived(alert @ AlertDescription::DecryptError) => {
+            format!("TLS: the peer refuses the certificate of this side, or a signature (alert {alert:?})")
+        }
+        rustls::Error::AlertReceived(alert) if is_about_certificate(alert) => {
+            format!("TLS: the peer refuses the certificate of this side (alert {alert:?})")
+        }
+        error => format!("TLS: {error}"),
+    };
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Alerts that a certificate, or the lack of one, brings about (RFC 8446 §6.2).
+fn is_about_certificate(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::CertificateRequired
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(outgoing: &mut Outgoing, octets: &[u8]) {
+        let fill = |room: &mut [u8]| match room.get_mut(..octets.len()) {
+            Some(room) => {
+                room.copy_from_slice(octets);
+                Ok(Ok(octets.len()))
+            }
+            None => Err(octets.len()),
+        };
+        outgoing.append(fill).unwrap();
+    }
+
+    #[test]
+    fn a_workers_memory_is_lent_to_one_session_at_a_time() {
+        let (mut first, mut second) = (Outgoing::default(), Outgoing::default());
+        write(&mut first, b"abc");
+        write(&mut second, &[7; 5000]);
+        write(&mut first, b"defg");
+        assert_eq!(&first.memory[..first.filled], b"abcdefg");
+        assert_eq!(&second.memory[..second.filled], [7; 5000]);
+        let lent = second.memory.as_ptr();
+        second.give_back();
+        first.give_back();
+        assert!(first.is_empty() && first.memory.is_empty() && second.memory.is_empty());
+        write(&mut first, b"h");
+        assert_eq!((first.filled, first.memory.as_ptr()), (1, lent), "the larger of the two was kept");
+    }
+
+    #[test]
+    fn what_cannot_be_written_holds_no_memory() {
+        let mut outgoing = Outgoing::default();
+        write(&mut outgoing, &[1; 100]);
+        outgoing.give_back();
+        let failed = outgoing.append(|_| Ok(Err(io::ErrorKind::BrokenPipe.into())));
+        assert!(failed.is_err() && outgoing.memory.is_empty());
+        assert!(SPARE.take().len() >= 100);
+    }
 }

@@ -147,7 +147,12 @@ impl ServerTls {
         };
         let mut config = builder.with_single_cert(certificate.chain, certificate.key)?;
         match resumption {
-            SessionResumption::On => config.ticketer = rustls::crypto::ring::Ticketer::new()?,
+            SessionResumption::On => {
+                config.ticketer = rustls::crypto::ring::Ticketer::new()?;
+                // One a handshake, resumed ones included, is what a client needs that comes again; each costs both
+                // sides a key derivation, an encryption and a record.
+                config.send_tls13_tickets = 1;
+            }
             SessionResumption::Off => {
                 config.session_storage = Arc::new(NoServerSessionStorage {});
                 config.send_tls13_tickets = 0;
@@ -368,5 +373,69 @@ impl ServerCertVerifier for Anybody {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{ClientConnection, HandshakeKind, ProtocolVersion, ServerConnection};
+
+    fn client_of(versions: TlsVersions) -> ClientTls {
+        ClientTls::of_versions(versions, "localhost", &Trust::Anybody, None, SessionResumption::On).unwrap()
+    }
+
+    fn server() -> ServerTls {
+        ServerTls::new(Certificate::self_signed(&["localhost"]).unwrap(), None, SessionResumption::On).unwrap()
+    }
+
+    /// A pair of ends, and what either has to say handed to the other until both are silent.
+    fn shake(client: &mut ClientConnection, server: &mut ServerConnection) {
+        while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
+            let mut wire = Vec::new();
+            client.write_tls(&mut wire).unwrap();
+            server.read_tls(&mut wire.as_slice()).unwrap();
+            server.process_new_packets().unwrap();
+            wire.clear();
+            server.write_tls(&mut wire).unwrap();
+            client.read_tls(&mut wire.as_slice()).unwrap();
+            client.process_new_packets().unwrap();
+        }
+    }
+
+    fn ends(client: &ClientTls, server: &ServerTls) -> (ClientConnection, ServerConnection) {
+        let client = ClientConnection::new(client.config(), client.name()).unwrap();
+        (client, ServerConnection::new(server.config()).unwrap())
+    }
+
+    #[test]
+    fn as_many_sessions_are_resumed_at_a_time_as_there_were_before() {
+        for versions in [TlsVersions::Only13, TlsVersions::Only12] {
+            let (client, server) = (client_of(versions), server());
+            let mut kinds = Vec::new();
+            for _ in 0..3 {
+                // All begin before the first is done, as parallel sessions do.
+                let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
+                pairs.iter_mut().for_each(|(client, server)| shake(client, server));
+                kinds
+                    .push(pairs.iter().filter(|(_, end)| end.handshake_kind() == Some(HandshakeKind::Resumed)).count());
+            }
+            assert_eq!(kinds, [0, 40, 40], "{versions:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_offers_the_versions_that_it_is_told() {
+        let server = server();
+        let rows = [
+            (TlsVersions::All, ProtocolVersion::TLSv1_3),
+            (TlsVersions::Only13, ProtocolVersion::TLSv1_3),
+            (TlsVersions::Only12, ProtocolVersion::TLSv1_2),
+        ];
+        for (versions, agreed) in rows {
+            let (mut client, mut server) = ends(&client_of(versions), &server);
+            shake(&mut client, &mut server);
+            assert_eq!(client.protocol_version(), Some(agreed));
+        }
     }
 }

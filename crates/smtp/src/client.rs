@@ -132,6 +132,16 @@ pub enum Chunking {
     IfOffered,
 }
 
+/// Whether envelopes say what the sender wants to be told (RFC 3461).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Notifications {
+    /// They do not.
+    #[default]
+    Unasked,
+    /// They do: nothing is sent to a server that does not offer DSN.
+    Asked,
+}
+
 /// What is last in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -156,6 +166,8 @@ pub struct Options {
     pub chunking: Chunking,
     /// Who to introduce with XCLIENT.
     pub introduction: Option<Introduction>,
+    /// Whether envelopes have parameters of DSN.
+    pub notifications: Notifications,
 }
 
 /// Why a session said QUIT before it sent anything.
@@ -182,6 +194,9 @@ pub enum GaveUp {
     /// It was refused.
     #[error("the server refused XCLIENT")]
     XclientRefused,
+    /// Notifications are asked for, and DSN is not offered.
+    #[error("the server does not offer DSN")]
+    NoDsn,
 }
 
 /// What a peer did that ends the conversation.
@@ -545,6 +560,8 @@ impl Dialogue {
     fn step_between(&mut self, to: Verb, yes: bool, reply: &Received<'_>, out: &mut Vec<u8>) {
         match to {
             Verb::Greeting if yes => self.hello(out),
+            // A peer that refuses to serve waits for QUIT (RFC 5321 §3.1); with 421 it closes by itself (§3.8).
+            Verb::Greeting if reply.code() != 421 => self.quit(out),
             Verb::Greeting | Verb::Quit => self.progress = Progress::Closed,
             Verb::Hello => self.greeted(reply, out),
             Verb::Reset if self.expected.is_empty() => self.progress = Progress::Idle,
@@ -634,10 +651,10 @@ impl Dialogue {
         None
     }
 
-    /// A peer that says 354 though it took no recipient gets an empty message (RFC 2920 §3.1). In LMTP nobody is
-    /// there for whom it could be answered.
+    /// A peer that says 354 though it refused MAIL, or took no recipient, gets an empty message (RFC 2920 §3.1). In LMTP
+    /// nobody is there for whom it could be answered.
     fn data_answered(&mut self, go_ahead: bool, out: &mut Vec<u8>) -> Option<Outcome> {
-        if go_ahead && self.accepted > 0 {
+        if go_ahead && self.accepted > 0 && self.mail_stands {
             self.progress = Progress::GoAhead;
             return None;
         }
@@ -716,6 +733,9 @@ impl Dialogue {
             }
             setup.introduction = Some(lines);
             return self.introduced(out);
+        }
+        if options.notifications == Notifications::Asked && !self.extensions.dsn {
+            return self.give_up(GaveUp::NoDsn, out);
         }
         if let (Some(credentials), None) = (&options.credentials, &setup.exchange) {
             self.log_in(credentials, out);
@@ -903,6 +923,9 @@ mod tests {
         dialogue(Pipelining::Group, &["c@d"], 2, &[READY, group].concat());
         let empty = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 550 no\n< 354 go\n> .\n< 554 no\n> QUIT\n";
         dialogue(Pipelining::Group, &["c@d"], 1, &[READY, empty].concat());
+        let no_mail =
+            "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 550 no\n< 250 ok\n< 354 go\n> .\n< 250 ok\n> QUIT\n";
+        dialogue(Pipelining::Group, &["c@d"], 1, &[READY, no_mail].concat());
     }
 
     #[test]
@@ -922,7 +945,8 @@ mod tests {
 
     #[test]
     fn a_421_or_a_refused_greeting_ends_it() {
-        for bytes in ["554 no\r\n", "220 hi\r\n421 bye\r\n"] {
+        dialogue(Pipelining::Off, &["c@d"], 1, "< 554 no\n> QUIT\n< 221 bye\n");
+        for bytes in ["421 no\r\n", "220 hi\r\n421 bye\r\n"] {
             let mut client = Client::new("me".into(), Pipelining::Off, NOW);
             let mut input = bytes.as_bytes();
             while client.next_event(&mut input, NOW, &mut Vec::new()).unwrap().is_some() {}
@@ -984,6 +1008,7 @@ mod tests {
         credentials: None,
         chunking: Chunking::IfOffered,
         introduction: None,
+        notifications: Notifications::Unasked,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";
     const ALONE: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 CHUNKING\n";
@@ -1205,6 +1230,20 @@ mod tests {
         let script = [AUTH, "SCRAM-SHA-256\n> AUTH SCRAM-SHA-256 ", &first, "\n< 235 ok\n> QUIT\n"].concat();
         let scram = play(scram, &["c@d"], 1, &script);
         assert_eq!(scram.gave_up(), Some(GaveUp::Exchange(Failure::Impostor)), "a yes without proof");
+    }
+
+    #[test]
+    fn who_asks_for_notifications_sends_nothing_where_there_are_none() {
+        let options = Options { notifications: Notifications::Asked, ..with_tls(StartTls::IfOffered) };
+        let offered =
+            "< 220 hi\n> EHLO me\n< 250-x\n< 250-STARTTLS\n< 250 DSN\n> STARTTLS\n< 220 go\n> (tls)\n> EHLO me\n";
+        let client =
+            dialogue_with(options.clone(), &["c@d"], 1, &[offered, "< 250-x\n< 250 DSN\n> MAIL FROM:<a@b>\n"].concat());
+        assert_eq!(client.gave_up(), None);
+        for rest in ["< 250-x\n< 250 SIZE\n> QUIT\n", "< 500 what\n> HELO me\n< 250 x\n> QUIT\n"] {
+            let client = dialogue_with(options.clone(), &["c@d"], 1, &[offered, rest].concat());
+            assert_eq!(client.gave_up(), Some(GaveUp::NoDsn), "{rest}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a sender wants to be told of its message: the parameters of RFC 3461, RET and ENVID on MAIL, NOTIFY and ORCPT
 //! on RCPT.
-use crate::xtext::Xtext;
+use crate::xtext::{self, Xtext};
 
 /// What a notification returns of the message (RFC 3461 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,8 +12,16 @@ pub enum Return {
 }
 
 impl Return {
+    /// The value of RET.
+    pub fn keyword(self) -> &'static str {
+        match self {
+            Self::Full => "FULL",
+            Self::Header => "HDRS",
+        }
+    }
+
     /// Reads the value of RET.
-    pub(crate) fn parse(value: &[u8]) -> Option<Self> {
+    pub fn parse(value: &[u8]) -> Option<Self> {
         match value {
             _ if value.eq_ignore_ascii_case(b"FULL") => Some(Self::Full),
             _ if value.eq_ignore_ascii_case(b"HDRS") => Some(Self::Header),
@@ -36,13 +44,25 @@ impl Notify {
     /// When it takes longer than usual.
     pub const DELAY: Self = Self(4);
 
+    /// This and `other`.
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Whether all of `other` is wanted; nothing is where NEVER was said.
     pub fn wants(self, other: Self) -> bool {
         other.0 != 0 && self.0 & other.0 == other.0
     }
 
+    /// The value of NOTIFY.
+    pub fn render(self) -> String {
+        let words = [(Self::SUCCESS, "SUCCESS"), (Self::FAILURE, "FAILURE"), (Self::DELAY, "DELAY")];
+        let wanted: Vec<&str> = words.iter().filter(|(word, _)| self.wants(*word)).map(|(_, name)| *name).collect();
+        if wanted.is_empty() { "NEVER".to_owned() } else { wanted.join(",") }
+    }
+
     /// Reads the value of NOTIFY: NEVER, or some of the others, each once.
-    pub(crate) fn parse(value: &[u8]) -> Option<Self> {
+    pub fn parse(value: &[u8]) -> Option<Self> {
         if value.eq_ignore_ascii_case(b"NEVER") {
             return Some(Self::NEVER);
         }
@@ -53,7 +73,7 @@ impl Notify {
                 _ if word.eq_ignore_ascii_case(b"DELAY") => Self::DELAY,
                 _ => return None,
             };
-            (sum.0 & word.0 == 0).then_some(Self(sum.0 | word.0))
+            (sum.0 & word.0 == 0).then_some(sum.and(word))
         })
     }
 }
@@ -83,8 +103,27 @@ impl<'a> OriginalRecipient<'a> {
     }
 }
 
-/// Reads the value of ENVID.
-pub(crate) fn envelope_id(value: &[u8]) -> Option<Xtext<'_>> {
+/// The value of ORCPT for that mailbox: `rfc822;a+2Bb@c`, or, where it is no ASCII, `utf-8;` and an escape for each
+/// character that is none (RFC 6533 §3). `None` where that is longer than a value may be.
+pub fn render_original_recipient(mailbox: &str) -> Option<String> {
+    let (kind, address) = match mailbox.is_ascii() {
+        true => ("rfc822;", xtext::encode(mailbox.as_bytes())),
+        false => ("utf-8;", mailbox.chars().map(escaped).collect()),
+    };
+    let value = kind.to_owned() + &address;
+    (value.len() <= ORIGINAL_RECIPIENT_BYTES).then_some(value)
+}
+
+fn escaped(character: char) -> String {
+    match character {
+        '+' | '=' | '\\' => format!("\\x{{{:02X}}}", u32::from(character)),
+        '!'..='~' => character.to_string(),
+        _ => format!("\\x{{{:02X}}}", u32::from(character)),
+    }
+}
+
+/// Reads the value of ENVID: 1 to 100 octets of [`crate::xtext`].
+pub fn envelope_id(value: &[u8]) -> Option<Xtext<'_>> {
     let id = Xtext::parse(value)?;
     (!value.is_empty() && value.len() <= ENVELOPE_ID_BYTES && id.is_printable()).then_some(id)
 }
@@ -129,6 +168,27 @@ mod tests {
         }
         let long = |length: usize| [b"rfc822;".as_slice(), &vec![b'x'; length - 7]].concat();
         assert!(OriginalRecipient::parse(&long(500)).is_some() && OriginalRecipient::parse(&long(501)).is_none());
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for bits in 0..8 {
+            assert_eq!(Notify::parse(Notify(bits).render().as_bytes()), Some(Notify(bits)));
+        }
+        for returns in [Return::Full, Return::Header] {
+            assert_eq!(Return::parse(returns.keyword().as_bytes()), Some(returns));
+        }
+        for (mailbox, expected) in [
+            ("b@example.com", Some("rfc822;b@example.com")),
+            ("a+b=c@d", Some("rfc822;a+2Bb+3Dc@d")),
+            ("\"a b\"@c", Some("rfc822;\"a+20b\"@c")),
+            ("jürgen+x@d", Some("utf-8;j\\x{FC}rgen\\x{2B}x@d")),
+        ] {
+            let value = render_original_recipient(mailbox);
+            assert_eq!(value.as_deref(), expected);
+            assert!(OriginalRecipient::parse(value.unwrap().as_bytes()).is_some(), "{mailbox}");
+        }
+        assert_eq!(render_original_recipient(&"ü".repeat(100)), None, "607 octets");
     }
 
     #[test]

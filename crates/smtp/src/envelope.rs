@@ -62,6 +62,19 @@ impl Envelope {
         self.fill(sender, parameters, recipients.map(|recipient| (recipient, b"".as_slice())))
     }
 
+    /// The same with parameters behind each recipient.
+    ///
+    /// # Errors
+    /// As [`Envelope::rewrite`].
+    pub fn rewrite_with<'a>(
+        &mut self,
+        sender: &[u8],
+        parameters: &[u8],
+        recipients: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<(), BadPath> {
+        self.fill(sender, parameters, recipients)
+    }
+
     fn fill<'a>(
         &mut self,
         sender: &[u8],
@@ -154,6 +167,10 @@ mod tests {
         envelope.rewrite(b"a@b", b"SIZE=1", [b"c@d".as_slice(), b"e@f"].into_iter()).unwrap();
         assert_eq!(envelope, Envelope::new("a@b", "SIZE=1", ["c@d", "e@f"]).unwrap());
         assert_eq!(envelope.wire.as_ptr(), memory);
+        let told = [(b"c@d".as_slice(), b"NOTIFY=NEVER".as_slice()), (b"e@f", b"")];
+        envelope.rewrite_with(b"a@b", b"RET=HDRS", told.into_iter()).unwrap();
+        let expected = [("c@d", "NOTIFY=NEVER"), ("e@f", "")];
+        assert_eq!(envelope, Envelope::with_parameters("a@b", "RET=HDRS", expected).unwrap());
     }
 
     #[test]

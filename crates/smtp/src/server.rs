@@ -12,6 +12,7 @@
 //!    ├──── tls_started ────┴──STARTTLS──▶ ExpectTls
 //!    └──── XCLIENT, from there and from ExpectHello
 //!
+//! greeting refused ──▶ ExpectQuit: 503 to all else
 //! any state ──a BDAT that is refused──▶ Skip: its octets ──▶ that state, or ExpectMail
 //! any state ── QUIT, 421, too many errors, time-out ──▶ Closed
 //! ```
@@ -105,6 +106,8 @@ enum State {
     ExpectTls,
     Authenticate(Box<Login>),
     Skip(Box<Skip>),
+    /// The greeting was a refusal: it is the client that ends the session (RFC 5321 §3.1).
+    ExpectQuit,
     Closed,
 }
 
@@ -214,7 +217,7 @@ impl Server {
             return None;
         }
         match &mut self.dialogue.state {
-            State::ExpectHello | State::ExpectMail | State::ExpectRecipient(_) => {}
+            State::ExpectHello | State::ExpectMail | State::ExpectRecipient(_) | State::ExpectQuit => {}
             State::ExpectMessage { reader, .. } => {
                 let piece = reader.next(input)?;
                 return Some(self.dialogue.piece(piece, now, out));
@@ -268,7 +271,8 @@ impl Server {
         Some(Event::Answered)
     }
 
-    /// Answers the open question; `None` gives the answer that lets the session go on. A 421 ends it.
+    /// Answers the open question; `None` gives the answer that lets the session go on. A 421 ends it. After any other
+    /// refusal to greet the session waits for QUIT and says 503 to all else (RFC 5321 §3.1), within its limits.
     pub fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         self.dialogue.answer(answer, now, out);
     }
@@ -459,6 +463,7 @@ impl Dialogue {
                 self.state = State::Closed;
                 return self.answered(verdict, out);
             }
+            _ if matches!(self.state, State::ExpectQuit) => Verdict::NoService,
             verdict => verdict,
         };
         if !self.bears(verdict) {
@@ -553,7 +558,7 @@ impl Dialogue {
     fn step(&mut self, asked: Asked, kind: Kind, now: Duration) {
         let positive = matches!(kind, Kind::Completion | Kind::Intermediate);
         match asked {
-            Asked::Greeting if !positive => self.state = State::Closed,
+            Asked::Greeting if !positive => self.state = State::ExpectQuit,
             Asked::Hello(_) if positive => self.state = State::ExpectMail,
             Asked::Reset if positive && !matches!(self.state, State::ExpectHello) => self.state = State::ExpectMail,
             Asked::Quit if positive => {
@@ -643,8 +648,11 @@ impl Dialogue {
         }
     }
 
-    /// What the server insists on (RFC 3207 §4, RFC 4954 §6).
+    /// What the server insists on (RFC 3207 §4, RFC 4954 §6); nothing but QUIT after a refusal to greet.
     fn admitted(&self, command: &Command<'_>) -> Result<(), Verdict> {
+        if matches!(self.state, State::ExpectQuit) && !matches!(command, Command::Quit) {
+            return Err(Verdict::NoService);
+        }
         let requires = &self.identity.requires;
         let is_free = matches!(command, Command::Hello(..) | Command::Noop | Command::Quit | Command::StartTls);
         if requires.tls && !self.is_over_tls && !is_free {

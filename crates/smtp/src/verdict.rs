@@ -58,6 +58,8 @@ pub enum Verdict {
     Timeout,
     /// The server ends.
     ShuttingDown,
+    /// A command other than QUIT after a greeting that was a refusal.
+    NoService,
     /// More sessions than allowed.
     TooManySessions,
     /// EHLO or HELO to an LMTP server.
@@ -129,6 +131,7 @@ impl Verdict {
             Self::TooManyCommands => say!("421 4.7.0 Too many commands without mail"),
             Self::Timeout => say!("421 4.4.2 Timeout"),
             Self::ShuttingDown => say!("421 4.3.2 Shutting down"),
+            Self::NoService => say!("503 5.5.1 No service here: send QUIT"),
             Self::TooManySessions => say!("421 4.3.2 Too many sessions, try again later"),
             Self::LmtpSpoken => say!("500 5.5.1 This is LMTP: say LHLO"),
             Self::SmtpSpoken => say!("500 5.5.1 This is SMTP: say EHLO"),

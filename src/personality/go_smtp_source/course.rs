@@ -5,13 +5,27 @@ use super::pace::Pace;
 use super::target::Target;
 use super::voice::{Fatal, log};
 use crate::personality::ending::Ending;
-use crate::personality::smtp_source::address::Public;
-use crate::personality::smtp_source::connection::Gate;
+use crate::personality::fence::Public;
+use crate::personality::gate::Gate;
+use crate::personality::postmark;
+use crate::personality::timing::Timing;
+use journey::trace::MAX_RECIPIENTS;
 use net::{ClientTls, Outbox, SessionResumption, Trust, clock};
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
 /// Octets that one read may bring: replies are short.
 const READ_BYTES: usize = 16 * 1024;
+
+/// A message that a session has taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Task {
+    /// From 1.
+    pub(super) number: i64,
+    /// When it was taken up, where somebody wants to know.
+    pub(super) began: Option<Duration>,
+}
 
 /// Everything that sessions share.
 #[derive(Debug)]
@@ -31,6 +45,7 @@ pub(super) struct Course {
     /// Connections with which messages were given up.
     failed: Cell<u64>,
     closed: Cell<u64>,
+    timing: Timing,
     ending: Ending<Fatal>,
 }
 
@@ -42,6 +57,9 @@ impl Course {
     pub(super) fn new(options: Options, allowed: Public) -> Result<Self, Fatal> {
         if options.target.is_empty() {
             return Err(Fatal("host is missing".to_owned()));
+        }
+        if options.extras.traces {
+            postmark::check_recipients(&options.recipient, options.recipients_each().unsigned_abs()).map_err(Fatal)?;
         }
         let message = Message::new(&options).map_err(Fatal)?;
         let target = Target::parse(&options.target, allowed).map_err(Fatal)?;
@@ -57,6 +75,7 @@ impl Course {
             taken: Cell::new(0),
             failed: Cell::new(0),
             closed: Cell::new(0),
+            timing: Timing::begin(),
             ending: Ending::of(options.sessions_at_work()),
             options,
         })
@@ -68,34 +87,45 @@ impl Course {
         Self::new(Options::parse(&words).unwrap(), Public::Refused).unwrap()
     }
 
-    /// Takes up a message, if there is one left: its number, from 1.
-    pub(super) fn take_up(&self) -> Option<i64> {
+    /// Takes up a message, if there is one left.
+    pub(super) fn take_up(&self) -> Option<Task> {
         let number = self.taken.get() + 1;
         if number > self.options.messages {
             return None;
         }
         self.taken.set(number);
         self.verbose(|| self.announcement(number));
-        Some(number)
+        Some(Task { number, began: self.options.extras.want_times().then(clock::now) })
+    }
+
+    /// A message was accepted.
+    pub(super) fn accepted(&self, task: Task) {
+        self.timing.accepted(task.began);
     }
 
     /// What `-v` says of a message that is taken up.
     fn announcement(&self, number: i64) -> String {
-        let Options { messages, recipients, recipient, .. } = &self.options;
-        let named: Vec<String> = (0..self.options.recipients_each())
-            .map(|place| match self.recipient_number(number, place) {
-                Some(number) => format!("{number}_{recipient}"),
-                None => recipient.clone(),
-            })
-            .collect();
+        let Options { messages, recipients, .. } = &self.options;
+        let named: Vec<String> =
+            (0..self.options.recipients_each()).map(|place| self.recipient(number, place).concat()).collect();
         let named = named.join(" ");
         format!("ntx:{messages} i:{} txidx:{number} nrcpt:{recipients} recipients:[{named}]", number - 1)
     }
 
-    /// The number that stands before a message's recipient at that place, from 0.
-    pub(super) fn recipient_number(&self, message: i64, place: i64) -> Option<i64> {
-        let each = self.options.recipients;
-        (each > 1).then(|| (message - 1).wrapping_mul(each).wrapping_add(place + 1))
+    /// A message's recipient at that place, from 0, in parts: its number stands before it, or with `--trace` where the
+    /// far end can read it, at the end of the local part.
+    pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
+        let Options { recipients: each, recipient, extras, .. } = &self.options;
+        if *each <= 1 {
+            return [recipient.as_str().into(), "".into(), "".into()];
+        }
+        let number = (message - 1).wrapping_mul(*each).wrapping_add(place + 1);
+        if extras.traces {
+            let (local, domain) = recipient.split_at(recipient.rfind('@').unwrap_or(recipient.len()));
+            let number = number.rem_euclid(MAX_RECIPIENTS.into());
+            return [local.into(), number.to_string().into(), domain.into()];
+        }
+        [number.to_string().into(), "_".into(), recipient.as_str().into()]
     }
 
     /// Waits until a message may go.
@@ -139,6 +169,9 @@ impl Course {
     /// # Errors
     /// Messages were given up; the original does not tell.
     pub(super) fn conclude(&self) -> Result<(), Fatal> {
+        if self.options.extras.reports {
+            log(&self.timing.report(self.options.messages));
+        }
         match self.failed.get() {
             0 => Ok(()),
             failed => Err(Fatal(format!("{failed} of {} messages were not sent", self.options.messages))),
@@ -160,19 +193,27 @@ mod tests {
     #[test]
     fn messages_are_numbered_from_one() {
         let course = Course::for_tests(&["-m", "2"]);
-        assert_eq!([course.take_up(), course.take_up(), course.take_up()], [Some(1), Some(2), None]);
+        let taken = [(); 3].map(|()| course.take_up().map(|task| task.number));
+        assert_eq!(taken, [Some(1), Some(2), None]);
         assert_eq!(Course::for_tests(&["-m", "0"]).take_up(), None);
     }
 
     #[test]
     fn recipients_are_numbered_through_the_run() {
         let course = Course::for_tests(&["-r", "3", "-m", "4", "-t", "b"]);
-        assert_eq!(course.recipient_number(1, 0), Some(1));
-        assert_eq!(course.recipient_number(4, 2), Some(12));
+        assert_eq!((course.recipient(1, 0).concat(), course.recipient(4, 2).concat()), ("1_b".into(), "12_b".into()));
         assert_eq!(course.announcement(2), "ntx:4 i:1 txidx:2 nrcpt:3 recipients:[4_b 5_b 6_b]");
         let plain = Course::for_tests(&["-r", "0"]);
-        assert_eq!(plain.recipient_number(4, 0), None);
+        assert_eq!(plain.recipient(4, 0).concat(), "to@example.com");
         assert_eq!(plain.announcement(1), "ntx:1 i:0 txidx:1 nrcpt:0 recipients:[to@example.com]");
+    }
+
+    #[test]
+    fn with_a_trace_numbers_stand_where_it_is_read() {
+        let course = Course::for_tests(&["--trace", "-r", "3", "-m", "400", "-t", "a@b"]);
+        let all: Vec<String> = (0..3).map(|place| course.recipient(342, place).concat()).collect();
+        assert_eq!(all, ["a0@b", "a1@b", "a2@b"], "from 1024 on they begin again");
+        assert_eq!(course.recipient(1, 0).concat(), "a1@b");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!               └▶ OldHello ┘
 //! ```
 //! A reply that should not be ends it.
-use super::course::Course;
+use super::course::{Course, Task};
 use super::message::HOSTNAME;
 use super::reply::Heard;
 use net::Outbox;
@@ -74,16 +74,16 @@ pub(super) struct Dialogue {
     /// What the server offers that MAIL makes use of.
     takes_8bit: bool,
     takes_utf8: bool,
-    /// The number of the message that is under way, from 1.
-    number: i64,
+    /// The message that is under way.
+    task: Task,
     /// Its recipients that have been named.
     named: i64,
 }
 
 impl Dialogue {
     /// A connection that stands, for that message: the server is to greet.
-    pub(super) fn new(number: i64) -> Self {
-        Self { awaits: Awaits::Greeting, takes_8bit: false, takes_utf8: false, number, named: 0 }
+    pub(super) fn new(task: Task) -> Self {
+        Self { awaits: Awaits::Greeting, takes_8bit: false, takes_utf8: false, task, named: 0 }
     }
 
     /// What is being done.
@@ -109,8 +109,8 @@ impl Dialogue {
     ///
     /// # Errors
     /// The sender is not one line.
-    pub(super) fn begin(&mut self, number: i64, desk: &mut Desk<'_>) -> Result<Turn, String> {
-        (self.number, self.named, self.awaits) = (number, 0, Awaits::Mail);
+    pub(super) fn begin(&mut self, task: Task, desk: &mut Desk<'_>) -> Result<Turn, String> {
+        (self.task, self.named, self.awaits) = (task, 0, Awaits::Mail);
         let sender = one_line(&desk.course.options.sender)?;
         let body = if self.takes_8bit { " BODY=8BITMIME" } else { "" };
         let utf8 = if self.takes_utf8 { " SMTPUTF8" } else { "" };
@@ -153,7 +153,7 @@ impl Dialogue {
                     self.note_offers(text);
                 }
                 if !desk.course.options.uses_tls {
-                    return self.begin(self.number, desk);
+                    return self.begin(self.task, desk);
                 }
                 desk.say(&["STARTTLS"]);
                 Ok(self.wait_for(Awaits::StartTls))
@@ -161,7 +161,7 @@ impl Dialogue {
             Awaits::StartTls => Ok(Turn::Tls),
             Awaits::SecureHello => {
                 self.note_offers(text);
-                self.begin(self.number, desk)
+                self.begin(self.task, desk)
             }
             Awaits::Mail => self.say_recipient(desk),
             Awaits::Recipient if self.named < desk.course.options.recipients_each() => self.say_recipient(desk),
@@ -170,11 +170,13 @@ impl Dialogue {
                 Ok(self.wait_for(Awaits::Data))
             }
             Awaits::Data => {
-                desk.course.message.render(self.number, desk.out);
+                desk.course.message.render(self.task, desk.out);
                 Ok(self.wait_for(Awaits::EndOfData))
             }
-            Awaits::EndOfData if desk.course.options.keeps => Ok(Turn::Free),
-            Awaits::EndOfData => Ok(self.quit(desk)),
+            Awaits::EndOfData => {
+                desk.course.accepted(self.task);
+                Ok(if desk.course.options.keeps { Turn::Free } else { self.quit(desk) })
+            }
             Awaits::Quit => Ok(Turn::Close),
         }
     }
@@ -190,11 +192,9 @@ impl Dialogue {
 
     fn say_recipient(&mut self, desk: &mut Desk<'_>) -> Result<Turn, String> {
         self.awaits = Awaits::Recipient;
-        let recipient = one_line(&desk.course.options.recipient)?;
-        match desk.course.recipient_number(self.number, self.named) {
-            Some(number) => desk.say(&["RCPT TO:<", &number.to_string(), "_", recipient, ">"]),
-            None => desk.say(&["RCPT TO:<", recipient, ">"]),
-        }
+        one_line(&desk.course.options.recipient)?;
+        let [before, number, behind] = desk.course.recipient(self.task.number, self.named);
+        desk.say(&["RCPT TO:<", &before, &number, &behind, ">"]);
         self.named += 1;
         Ok(Turn::Wait)
     }
@@ -228,7 +228,8 @@ mod tests {
     /// Runs replies through a dialogue: what it says, how it ends up, and where.
     fn play(words: &[&str], replies: &[(u16, &str)]) -> (Vec<String>, Result<Turn, String>, Stage) {
         let course = Course::for_tests(words);
-        let (mut dialogue, mut out, mut last) = (Dialogue::new(1), Outbox::default(), Ok(Turn::Wait));
+        let (mut dialogue, mut out, mut last) =
+            (Dialogue::new(Task { number: 1, began: None }), Outbox::default(), Ok(Turn::Wait));
         for (code, text) in replies {
             let mut desk = Desk { course: &course, out: &mut out };
             last = dialogue.replied(Heard::Reply(*code, text.as_bytes()), &mut desk);

@@ -1,10 +1,12 @@
 //! The message: headers of its own for each, and a body that all share; or a file as it is.
+use super::course::Task;
 use super::dots::{self, Place};
 use super::options::Options;
 use super::subject::subject;
-use jiff::Zoned;
-use jiff::tz::TimeZone;
+use crate::personality::date;
+use crate::personality::postmark::Postmark;
 use net::Outbox;
+use smtp::data;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -18,6 +20,7 @@ const LINE_BYTES: usize = 80;
 /// What is sent, but for what differs from message to message.
 #[derive(Debug)]
 pub(super) struct Message {
+    postmark: Option<Postmark>,
     head: Option<Head>,
     /// Encoded, with the end of data.
     body: Arc<[u8]>,
@@ -36,7 +39,7 @@ impl Message {
     /// What the options ask for.
     ///
     /// # Errors
-    /// The file cannot be read: in the original's words.
+    /// The file cannot be read: in the original's words. Or the message cannot be traced.
     pub(super) fn new(options: &Options) -> Result<Self, String> {
         let mut body = Vec::new();
         let (head, place) = match &options.file {
@@ -44,13 +47,23 @@ impl Message {
             None => (Some(Head::new(options)), dots::encode(&text(options.body_bytes), Place::BeginLine, &mut body)),
         };
         dots::end(place, &mut body);
-        Ok(Self { head, body: body.into() })
+        let postmark = if options.extras.traces {
+            let mut sample = Vec::new();
+            head.iter().for_each(|head| head.render(1, &mut sample));
+            Some(Postmark::new(&sample, body.strip_suffix(data::END).unwrap_or(&body))?)
+        } else {
+            None
+        };
+        Ok(Self { postmark, head, body: body.into() })
     }
 
-    /// The message of that number, dot-stuffed, with the end of data.
-    pub(super) fn render(&self, number: i64, out: &mut Outbox) {
+    /// The message of that task, dot-stuffed, with the end of data.
+    pub(super) fn render(&self, task: Task, out: &mut Outbox) {
+        if let Some(postmark) = &self.postmark {
+            postmark.stamp(task.began, out.bytes());
+        }
         if let Some(head) = &self.head {
-            head.render(number, out.bytes());
+            head.render(task.number, out.bytes());
         }
         out.append_shared(&self.body);
     }
@@ -58,7 +71,9 @@ impl Message {
 
 impl Head {
     fn new(options: &Options) -> Self {
-        let before = format!("From: <{}>\nTo: <{}>\nDate: {}\n", options.sender, options.recipient, date());
+        // RFC 1123, with the zone's name.
+        let date = date::now("%a, %d %b %Y %H:%M:%S %Z");
+        let before = format!("From: <{}>\nTo: <{}>\nDate: {date}\n", options.sender, options.recipient);
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             before_subject: before.into_bytes(),
@@ -74,13 +89,6 @@ impl Head {
         write!(text, "\nMessage-Id: <{}.{number:04x}@{HOSTNAME}>\n\n", self.run).expect("a vector takes all");
         dots::encode(&text, Place::Begin, out);
     }
-}
-
-/// Now (RFC 1123, with the zone's name).
-fn date() -> String {
-    let now = Zoned::now();
-    let now = if now.time_zone().is_unknown() { now.with_time_zone(TimeZone::UTC) } else { now };
-    now.strftime("%a, %d %b %Y %H:%M:%S %Z").to_string()
 }
 
 /// A body as the original makes it: for a size, one octet less than that, a line end behind every 80th.
@@ -117,7 +125,7 @@ mod tests {
 
     fn rendered(options: &Options, number: i64) -> String {
         let mut out = Outbox::default();
-        Message::new(options).unwrap().render(number, &mut out);
+        Message::new(options).unwrap().render(Task { number, began: None }, &mut out);
         String::from_utf8(out.to_vec()).unwrap()
     }
 
@@ -140,7 +148,7 @@ mod tests {
         let (options, head) = (Options::default(), Message::new(&Options::default()).unwrap());
         let of = |number| {
             let mut out = Outbox::default();
-            head.render(number, &mut out);
+            head.render(Task { number, began: None }, &mut out);
             out.to_vec()
         };
         assert_ne!(of(1), of(2));

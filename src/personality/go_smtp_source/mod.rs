@@ -20,7 +20,7 @@ mod target;
 mod voice;
 
 use super::Call;
-use super::smtp_source;
+use super::fence::Public;
 use course::Course;
 use flags::BadFlag;
 use options::Options;
@@ -57,7 +57,7 @@ pub(super) fn run(call: &Call) -> ExitCode {
 
 fn send(options: Options) -> Result<(), Fatal> {
     let sessions = options.sessions_at_work();
-    let course = Rc::new(Course::new(options, smtp_source::public())?);
+    let course = Rc::new(Course::new(options, Public::as_told())?);
     net::open_files::raise(sessions.saturating_add(SPARE_FILES));
     let shared = Rc::clone(&course);
     let work = |_| async move {

@@ -1,6 +1,7 @@
 //! Options: go-smtp-source's flags and their defaults.
 use super::flags::{self, BadFlag, Kind};
 use super::numbers::{BadNumber, boolean, float, integer};
+use crate::personality::extras::Extras;
 
 /// The longest body that is made: it lies in memory.
 const MOST_BODY_BYTES: i64 = i32::MAX as i64;
@@ -8,6 +9,7 @@ const MOST_BODY_BYTES: i64 = i32::MAX as i64;
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
+    pub(super) extras: Extras,
     pub(super) messages: i64,
     pub(super) body_bytes: i64,
     pub(super) sessions: i64,
@@ -31,6 +33,7 @@ pub(super) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            extras: Extras::default(),
             messages: 1,
             body_bytes: 0,
             sessions: 1,
@@ -56,6 +59,7 @@ impl Options {
     /// [`BadFlag`].
     pub(super) fn parse(words: &[String]) -> Result<Self, BadFlag> {
         let mut options = Self::default();
+        let words = options.extras.take_off(words);
         let rest = flags::parse(words, kind, |name, value| options.set(name, value))?;
         options.target = rest.first().cloned().unwrap_or_default();
         options.check()
@@ -153,8 +157,9 @@ mod tests {
     #[test]
     fn every_flag_and_its_default() {
         assert_eq!(read(""), Ok(Options::default()));
-        let all = "-m 2 -l 3 -s 4 -f a -S %d -d -v -t b -r 5 -tls -resolve-once -q 6.5 -F g h:1 i";
+        let all = "--report --trace -m 2 -l 3 -s 4 -f a -S %d -d -v -t b -r 5 -tls -resolve-once -q 6.5 -F g h:1 i";
         let expected = Options {
+            extras: Extras { traces: true, reports: true },
             messages: 2,
             body_bytes: 3,
             sessions: 4,

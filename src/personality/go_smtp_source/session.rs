@@ -1,9 +1,10 @@
 //! A session: takes up messages, connects for them, and drives the dialogue over its connection.
-use super::course::Course;
+use super::course::{Course, Task};
 use super::dialogue::{Desk, Dialogue, Stage, Turn};
 use super::message::reason;
 use super::reply::ReplyReader;
 use super::voice::{Fatal, log};
+use crate::personality::outgoing::{Outgoing, Written};
 use net::{Alarm, Outbox, Socket, Stream, clock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -27,11 +28,12 @@ pub(super) async fn run(course: Rc<Course>, number: u64) {
 
 /// A connection for each message.
 async fn send_each(course: &Rc<Course>) -> Result<(), Fatal> {
-    while let Some(number) = course.take_up() {
+    while let Some(task) = course.take_up() {
+        let number = task.number;
         course.keep_pace().await;
         course.verbose(|| format!("Opening a SMTP session ({number})..."));
         let mut line = match connect(course).await {
-            Ok(stream) => Line::new(course, stream, number),
+            Ok(stream) => Line::new(course, stream, task),
             Err(why) => {
                 course.give_up(&format!("unable to connect to the server: {why}"));
                 continue;
@@ -69,9 +71,9 @@ async fn keep(course: &Rc<Course>, session: u64) -> Result<(), Fatal> {
             break;
         }
         match course.take_up() {
-            Some(number) => {
+            Some(task) => {
                 course.keep_pace().await;
-                line.began = Some(number);
+                line.next = Some(task);
             }
             None => line.is_leaving = true,
         }
@@ -128,10 +130,9 @@ struct Line {
     reader: ReplyReader,
     /// Replies that came before they were asked for.
     early: Vec<u8>,
-    /// What the socket has not taken yet.
-    unsent: Option<Box<Outbox>>,
+    outgoing: Outgoing,
     /// The message to begin with on the free connection.
-    began: Option<i64>,
+    next: Option<Task>,
     /// QUIT is to be said on it.
     is_leaving: bool,
     /// How the conversation is to pause once all is written.
@@ -141,15 +142,15 @@ struct Line {
 }
 
 impl Line {
-    fn new(course: &Rc<Course>, (stream, peer): (Stream, SocketAddr), number: i64) -> Self {
+    fn new(course: &Rc<Course>, (stream, peer): (Stream, SocketAddr), task: Task) -> Self {
         Self {
             stream,
             peer,
-            dialogue: Dialogue::new(number),
+            dialogue: Dialogue::new(task),
             reader: ReplyReader::default(),
             early: Vec::new(),
-            unsent: None,
-            began: None,
+            outgoing: Outgoing::default(),
+            next: None,
             is_leaving: false,
             parting: None,
             alarm: Alarm::default(),
@@ -182,7 +183,7 @@ impl Line {
         shaken.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())).map_err(|error| self.lost("read", &error))?;
         let mut own = Box::<Outbox>::default();
         self.dialogue.secured(&mut Desk { course: &course, out: &mut own });
-        self.unsent = Some(own);
+        self.outgoing.hold(own);
         Ok(())
     }
 
@@ -225,8 +226,8 @@ impl Line {
 
     /// Says what the session has decided since the connection was free.
     fn resume(&mut self, desk: &mut Desk<'_>) -> Result<(), String> {
-        if let Some(number) = self.began.take() {
-            self.dialogue.begin(number, desk)?;
+        if let Some(task) = self.next.take() {
+            self.dialogue.begin(task, desk)?;
         } else if std::mem::take(&mut self.is_leaving) {
             self.dialogue.quit(desk);
         }
@@ -241,7 +242,7 @@ impl Line {
                 Turn::Wait => {}
                 // Without a pace to keep the next message begins in the same write.
                 Turn::Free if !desk.course.pace.is_limited() => match desk.course.take_up() {
-                    Some(number) => drop(self.dialogue.begin(number, desk)?),
+                    Some(task) => drop(self.dialogue.begin(task, desk)?),
                     None => drop(self.dialogue.quit(desk)),
                 },
                 parting => self.parting = Some(parting),
@@ -253,25 +254,11 @@ impl Line {
 
     /// True once nothing is left to write.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
-        if self.unsent.is_none() {
-            if outbox.is_empty() {
-                return Ok(true);
-            }
+        let written = self.outgoing.flush(outbox, &mut self.stream)?;
+        if matches!(written, Written::All | Written::Partly { some: true }) {
             self.deadline = clock::now() + PATIENCE;
-            if outbox.write_to(&mut self.stream)? {
-                return Ok(true);
-            }
-            self.unsent = Some(Box::new(std::mem::take(outbox)));
         }
-        let unsent = self.unsent.as_mut().expect("set above");
-        while self.stream.poll_writable().is_ready() {
-            self.deadline = clock::now() + PATIENCE;
-            if unsent.write_to(&mut self.stream)? {
-                self.unsent = None;
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(!matches!(written, Written::Partly { .. }))
     }
 
     fn poll_timeout(&mut self) -> Poll<Result<Turn, String>> {

@@ -1,7 +1,7 @@
 //! Where mail goes: `host:port` as Go's net package splits it and looks it up.
 use super::message::reason;
-use crate::personality::smtp_source::address::{Public, port_in};
-use crate::reach;
+use crate::personality::fence::Public;
+use crate::personality::host_port::port_in;
 use std::fs;
 use std::future::poll_fn;
 use std::io;
@@ -55,13 +55,8 @@ impl Target {
             }
             (None, Err(_)) => look_up_aside(self.host.clone()).await?,
         };
-        match found.iter().find(|address| self.allowed == Public::Refused && !reach::is_local(**address)) {
-            Some(public) => Err(format!(
-                "{public}: public address: load goes to loopback and private addresses only; if the server is yours, \
-                 set MAILRUN_ALLOW_PUBLIC=1"
-            )),
-            None => Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect()),
-        }
+        found.iter().try_for_each(|address| self.allowed.check(*address, address))?;
+        Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
     /// As it is named where it cannot be reached: the address, where the typed one is none.

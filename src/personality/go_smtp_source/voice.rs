@@ -1,6 +1,5 @@
 //! What the program says on standard error, in the way of Go's log package: date, time, text.
-use jiff::Zoned;
-use jiff::tz::TimeZone;
+use crate::personality::date;
 use std::io::{self, Write};
 
 /// What ends the program with status 1.
@@ -10,9 +9,7 @@ pub(super) struct Fatal(pub(super) String);
 
 /// Says a line.
 pub(super) fn log(text: &str) {
-    let now = Zoned::now();
-    let now = if now.time_zone().is_unknown() { now.with_time_zone(TimeZone::UTC) } else { now };
-    let line = format!("{} {}", now.strftime("%Y/%m/%d %H:%M:%S"), printable(text));
+    let line = format!("{} {}", date::now("%Y/%m/%d %H:%M:%S"), printable(text));
     say(line.trim_end_matches('\n'));
 }
 

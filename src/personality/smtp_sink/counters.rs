@@ -1,6 +1,10 @@
 //! What is counted: sessions that ended, QUITs, messages; and the running counter of `-c`.
 use super::options::Settings;
+use crate::personality::timing::{latency, pace};
+use journey::Latencies;
+use net::clock;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// The counts.
 #[derive(Debug, Default)]
@@ -11,6 +15,8 @@ pub(super) struct Counters {
     quits_wanted: Option<u64>,
     messages_wanted: Option<u64>,
     is_shown: bool,
+    /// For `--report`: when the first client came and the last message was complete.
+    times: Option<[Option<Duration>; 2]>,
     /// What is to be printed.
     text: Vec<u8>,
 }
@@ -21,6 +27,7 @@ impl Counters {
             quits_wanted: settings.quits_wanted,
             messages_wanted: settings.messages_wanted,
             is_shown: settings.shows_counters,
+            times: settings.extras.reports.then_some([None; 2]),
             ..Self::default()
         }
     }
@@ -30,9 +37,19 @@ impl Counters {
         self.quits += 1;
     }
 
+    /// A client has come.
+    pub(super) fn note_client(&mut self) {
+        if let Some([first @ None, _]) = &mut self.times {
+            *first = Some(clock::now());
+        }
+    }
+
     /// A message is complete.
     pub(super) fn count_message(&mut self) {
         self.messages += 1;
+        if let Some([_, last]) = &mut self.times {
+            *last = Some(clock::now());
+        }
         self.show();
     }
 
@@ -50,6 +67,15 @@ impl Counters {
     /// Whether there have been as many messages as `-M` says.
     pub(super) fn has_messages(&self) -> bool {
         self.messages_wanted.is_some_and(|wanted| self.messages >= wanted)
+    }
+
+    /// What `--report` tells: how fast messages came, and how long those took whose creation is known.
+    pub(super) fn report(&self, times: Option<&Latencies>) -> String {
+        let Self { sessions, quits, messages, .. } = self;
+        let [first, last] = self.times.unwrap_or_default();
+        let took = last.zip(first).map_or(Duration::ZERO, |(last, first)| last.saturating_sub(first));
+        let text = format!("{messages} messages, {sessions} sessions, {quits} QUITs, {}", pace(*messages, took));
+        times.map_or_else(|| text.clone(), |times| format!("{text}, {}", latency(times)))
     }
 
     fn show(&mut self) {

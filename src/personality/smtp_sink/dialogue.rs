@@ -39,6 +39,8 @@ pub(super) trait Witness {
     fn content(&mut self, octets: &[u8]);
     /// The message is complete.
     fn received(&mut self);
+    /// `.` was granted: the message that was last complete, if there is one, is the sink's now.
+    fn accepted(&mut self);
     /// RSET ended the transaction, if there was one.
     fn abandoned(&mut self);
     /// QUIT was granted.
@@ -268,7 +270,10 @@ impl Dialogue {
             Command::Mail => self.mail(rest, out, witness),
             Command::Rcpt => self.rcpt(rest, out, witness),
             Command::Data => return self.data(out, witness),
-            Command::Dot => self.owe(None, out),
+            Command::Dot => {
+                self.owe(None, out);
+                witness.accepted();
+            }
             Command::Quit => {
                 out.extend_from_slice(replies::BYE);
                 witness.quit();
@@ -472,6 +477,8 @@ mod tests {
             self.note("message", &content);
             self.messages += 1;
         }
+
+        fn accepted(&mut self) {}
 
         fn abandoned(&mut self) {
             self.note("rset", b"");

@@ -1,7 +1,7 @@
 //! Opens the listening socket, with the options that the original gives its own.
-use super::address::Place;
 use super::options::Settings;
-use super::voice::Voice;
+use crate::personality::host_port::{Optional, Place};
+use crate::personality::voice::Voice;
 use crate::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -15,7 +15,7 @@ const SOCKET_MODE: u32 = 0o666;
 
 /// Listens; an error is what to say of it.
 pub(super) fn open(settings: &Settings, voice: &Voice) -> Result<OwnedFd, String> {
-    match Place::read(&settings.address, settings.family)? {
+    match Place::read(&settings.address, Optional::Host, settings.family)? {
         Place::Unix(path) => open_unix(&path, settings.backlog),
         Place::Inet(address) => {
             if settings.verbosity > 0 {

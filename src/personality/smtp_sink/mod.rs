@@ -5,7 +5,6 @@
 //! options ─▶ listen ─▶ privileges ─▶ accept ─▶ session ─ octets ─▶ dialogue ─ remarks ─▶ counters, dump, syslog
 //! ```
 //! One thread, one event loop, as the original has. Where this differs from it, `docs/drop-in.md` says so and why.
-mod address;
 mod body;
 mod commands;
 mod counters;
@@ -14,17 +13,18 @@ mod dice;
 mod dump;
 mod listen;
 mod local_text;
-mod numbers;
 mod options;
 mod privileges;
+mod register;
 mod replies;
 mod session;
 mod sink;
 mod syslog;
 mod template;
-mod voice;
 
 use super::Call;
+use super::voice::Voice;
+use crate::interrupt::{Asked, Interrupt};
 use crate::reason::reason;
 use jiff::tz::TimeZone;
 use net::{Door, worker};
@@ -38,12 +38,13 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
-use voice::Voice;
 
 /// What descriptors are needed besides those of the sessions.
 const OWN_DESCRIPTORS: u64 = 64;
 /// Until descriptors may be there again.
 const BREATH: Duration = Duration::from_millis(10);
+/// Between looks at whether a signal has come.
+const GLANCE: Duration = Duration::from_millis(20);
 /// How long clients may take to say QUIT once `-M` is reached.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -59,7 +60,12 @@ pub(super) fn run(call: &Call) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    match worker::run(|_| take_mail(settings, listener)) {
+    // It begins a thread: not before privileges are gone, which each thread has its own.
+    let interrupt = match settings.extras.want_times().then(Interrupt::watch).transpose() {
+        Ok(interrupt) => interrupt,
+        Err(error) => return refused(Refusal::fatal(format!("{error:#}"))),
+    };
+    match worker::run(|_| take_mail(settings, listener, interrupt)) {
         Ok(End::Done) => ExitCode::SUCCESS,
         Ok(End::Broken(why)) => refused(Refusal::fatal(why)),
         Err(error) => refused(Refusal::fatal(reason(&error))),
@@ -78,21 +84,39 @@ fn prepare(call: &Call, voice: &Voice) -> Result<(Settings, OwnedFd), Refusal> {
     Ok((settings, listener))
 }
 
-async fn take_mail(settings: Settings, listener: OwnedFd) -> End {
+async fn take_mail(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> End {
     // The time of day is for dumps and the log; finding out where this machine is takes dozens of system calls.
     let is_dated = settings.keeping.is_some() || settings.rules.log_any();
     let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
     let sink = Rc::new(Sink::new(settings, zone));
+    if let Some(interrupt) = interrupt {
+        worker::spawn_local(heed(interrupt, Rc::clone(&sink)));
+    }
+    let end = serve(&sink, listener).await;
+    sink.conclude();
+    end
+}
+
+/// Ends the run at a signal, so that there is an end at which to say something.
+async fn heed(interrupt: Interrupt, sink: Rc<Sink>) {
+    while interrupt.asked() == Asked::Nothing {
+        net::sleep(GLANCE).await;
+    }
+    sink.end(End::Done);
+}
+
+async fn serve(sink: &Rc<Sink>, listener: OwnedFd) -> End {
     let door = match Door::open(listener) {
         Ok(door) => door,
         Err(error) => return End::Broken(reason(&error)),
     };
     while !sink.has_ended() && !sink.has_enough() {
-        match next(&sink, &door).await {
+        match next(sink, &door).await {
             None => {}
             Some(Ok((descriptor, client))) => {
                 sink.enter();
-                worker::spawn_local(session::serve(Rc::clone(&sink), descriptor, client));
+                sink.counters.borrow_mut().note_client();
+                worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
             // The client has gone again, or descriptors have run out.
             Some(Err(_)) => net::sleep(BREATH).await,
@@ -102,7 +126,7 @@ async fn take_mail(settings: Settings, listener: OwnedFd) -> End {
     if sink.has_ended() {
         return sink.ending().unwrap_or(End::Done);
     }
-    see_clients_out(&sink).await
+    see_clients_out(sink).await
 }
 
 /// The next client; `None` where there is to be none any more.

@@ -1,9 +1,11 @@
 //! smtp-sink's command line: its letters, their defaults, and what it says of those it does not take.
 use super::commands::{Command, Delay, Rules};
-use super::numbers::{atoi, is_all_digits};
 use super::replies::{Announced, Replies};
 use crate::personality::Call;
+use crate::personality::extras::Extras;
 use crate::personality::getopt;
+use crate::personality::host_port::Family;
+use crate::personality::numbers::{atoi, is_all_digits, positive};
 
 const LETTERS: &str = "468aA:b:B:cCd:D:eEf:Fh:H:Ln:m:M:NpPq:Q:r:R:s:S:t:T:u:vw:W:";
 
@@ -11,15 +13,6 @@ const USAGE: &str = "[-468acCeEFLpPv] [-A abort_delay] [-b soft_bounce_reply] [-
      [-d dump-template] [-D dump-template] [-f commands] [-h hostname] [-m max_concurrency] [-M message_quit_count] \
      [-n quit_count] [-q commands] [-r commands] [-R root-dir] [-s commands] [-S start-string] [-u user_privs] \
      [-w delay] [host]:port backlog";
-
-/// Which addresses a name may stand for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Family {
-    #[default]
-    Any,
-    V4,
-    V6,
-}
 
 /// Where messages are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +28,7 @@ pub(super) enum Keeping {
 pub(super) struct Settings {
     /// The word the program was called by, as its messages begin.
     pub(super) called: String,
+    pub(super) extras: Extras,
     pub(super) address: String,
     pub(super) backlog: i32,
     pub(super) family: Family,
@@ -85,6 +79,7 @@ impl Settings {
     fn new(called: &str) -> Self {
         Self {
             called: called.to_owned(),
+            extras: Extras::default(),
             address: String::new(),
             backlog: 0,
             family: Family::default(),
@@ -111,9 +106,11 @@ impl Settings {
     /// Reads the command line. Letters are acted on one by one, so that the first that is wrong is the one complained
     /// of.
     pub(super) fn read(call: &Call) -> Result<Self, Refusal> {
-        let (arguments, bad) = getopt::parse_up_to_bad(LETTERS, &call.arguments);
+        let mut settings = Self::new(&call.called);
+        let words = settings.extras.take_off(&call.arguments);
+        let (arguments, bad) = getopt::parse_up_to_bad(LETTERS, words);
         let mut draft = Draft {
-            settings: Self::new(&call.called),
+            settings,
             announced: Announced::default(),
             soft: "450 4.3.0 Error: command failed".to_owned(),
             hard: "500 5.3.0 Error: command failed".to_owned(),
@@ -283,10 +280,6 @@ fn greetings(is_lmtp: bool, esmtp: bool) -> &'static [Command] {
 
 fn named(name: &str) -> Result<Command, Refusal> {
     Command::named(name.as_bytes()).ok_or_else(|| Refusal::fatal(format!("unknown command: {name}")))
-}
-
-fn positive(text: &str) -> Option<u32> {
-    u32::try_from(atoi(text)).ok().filter(|number| *number > 0)
 }
 
 /// The next word between colons, which takes the colon after it with it.

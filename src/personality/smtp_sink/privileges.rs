@@ -1,6 +1,6 @@
 //! Leaves the privileges behind that opening the socket may have needed: `-u` and `-R`.
 use super::options::Settings;
-use super::voice::Voice;
+use crate::personality::voice::Voice;
 use crate::reason::reason;
 use nix::unistd::{self, User};
 use std::ffi::CString;

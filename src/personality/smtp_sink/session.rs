@@ -2,6 +2,7 @@
 use super::commands::{Command, Delay};
 use super::dialogue::{Dialogue, Step, Witness};
 use super::dump::{Capture, DiskError};
+use super::register::Reading;
 use super::sink::Sink;
 use net::{Alarm, Socket, clock};
 use rustix::fd::OwnedFd;
@@ -23,6 +24,7 @@ pub(super) async fn serve(sink: Rc<Sink>, descriptor: OwnedFd, client: Option<So
         let mut session = Session {
             dialogue: Dialogue::new(Rc::clone(&sink.settings)),
             capture: Capture::new(sink.archive.clone(), client),
+            trace: Tracking::default(),
             alarm: Alarm::default(),
             rest: Vec::new(),
             socket,
@@ -48,11 +50,19 @@ enum Waited<T> {
     TimedOut,
 }
 
+/// With `--trace`: the message that is being read, and the one that is complete and not accepted yet.
+#[derive(Default)]
+struct Tracking {
+    reading: Option<Box<Reading>>,
+    complete: Option<Box<Reading>>,
+}
+
 struct Session {
     sink: Rc<Sink>,
     socket: Socket,
     dialogue: Dialogue,
     capture: Capture,
+    trace: Tracking,
     alarm: Alarm,
     /// Read and not taken yet: the dialogue made a pause.
     rest: Vec<u8>,
@@ -89,8 +99,8 @@ impl Session {
 
     /// One step of the dialogue, with what it said left in the sink's buffer.
     async fn turn(&mut self, act: impl FnOnce(&mut Dialogue, &mut Vec<u8>, &mut Scribe<'_>) -> Step) -> Step {
-        let Self { sink, dialogue, capture, .. } = self;
-        let step = take_turn(sink, capture, |out, scribe| act(dialogue, out, scribe));
+        let Self { sink, dialogue, capture, trace, .. } = self;
+        let step = take_turn(&mut Scribe { sink, capture, trace }, |out, scribe| act(dialogue, out, scribe));
         self.stop_at_end().await;
         step
     }
@@ -125,7 +135,7 @@ impl Session {
 
     /// Reads what has come and takes it; `None` where that was the end.
     async fn read(&mut self) -> Option<Step> {
-        let Self { sink, socket, dialogue, capture, alarm, rest } = self;
+        let Self { sink, socket, dialogue, capture, trace, alarm, rest } = self;
         let waited = within(alarm, sink.settings.timeout_s, |_| {
             sink.lend_room(|room| {
                 let count = match ready!(socket.poll_read(room)) {
@@ -133,7 +143,8 @@ impl Session {
                     Ok(count) => count,
                 };
                 let mut input = &room[..count];
-                let step = take_turn(sink, capture, |out, scribe| dialogue.receive(&mut input, out, scribe));
+                let scribe = &mut Scribe { sink, capture, trace };
+                let step = take_turn(scribe, |out, scribe| dialogue.receive(&mut input, out, scribe));
                 rest.extend_from_slice(input);
                 Poll::Ready(Some(step))
             })
@@ -198,24 +209,26 @@ async fn within<T>(alarm: &mut Alarm, timeout_s: u32, mut poll: impl FnMut(&mut 
 
 /// A step of the dialogue. What it says is added to the sink's buffer, and what it counted is printed before the client
 /// can hear of it.
-fn take_turn(sink: &Rc<Sink>, capture: &mut Capture, act: impl FnOnce(&mut Vec<u8>, &mut Scribe<'_>) -> Step) -> Step {
+fn take_turn<'s>(scribe: &mut Scribe<'s>, act: impl FnOnce(&mut Vec<u8>, &mut Scribe<'s>) -> Step) -> Step {
+    let sink = scribe.sink;
     let mut out = sink.take_out();
-    let mut scribe = Scribe { sink, capture };
-    let step = act(&mut out, &mut scribe);
+    let step = act(&mut out, scribe);
     sink.hold(out);
     sink.counters.borrow_mut().print();
     step
 }
 
-/// Writes down what the dialogue remarks: counters, dumps, the log, the terminal.
+/// Writes down what the dialogue remarks: counters, dumps, traces, the log, the terminal.
 struct Scribe<'a> {
     sink: &'a Sink,
     capture: &'a mut Capture,
+    trace: &'a mut Tracking,
 }
 
 impl Scribe<'_> {
-    fn keep(&mut self, outcome: Result<(), DiskError>) {
-        if let Err(error) = outcome {
+    /// What is to be kept of it, if anything is.
+    fn keep(&mut self, write: impl FnOnce(&mut Capture) -> Result<(), DiskError>) {
+        if let Err(error) = write(self.capture) {
             self.sink.break_off(&error);
         }
     }
@@ -233,33 +246,39 @@ impl Witness for Scribe<'_> {
     }
 
     fn greeted(&mut self, command: Command, rest: &[u8]) {
-        let outcome = self.capture.greeted(command, rest);
-        self.keep(outcome);
+        self.keep(|capture| capture.greeted(command, rest));
     }
 
     fn began(&mut self, rest: &[u8]) {
-        let outcome = self.capture.begin(rest);
-        self.keep(outcome);
+        self.keep(|capture| capture.begin(rest));
+        if self.sink.register.is_some() {
+            *self.trace = Tracking { reading: Some(Box::default()), complete: None };
+        }
     }
 
     fn addressed(&mut self, rest: &[u8]) {
-        let outcome = self.capture.address(rest);
-        self.keep(outcome);
+        self.keep(|capture| capture.address(rest));
+        if let Some(reading) = &mut self.trace.reading {
+            reading.address(rest);
+        }
     }
 
     fn data(&mut self) {
-        let outcome = self.capture.head();
-        self.keep(outcome);
+        self.keep(Capture::head);
     }
 
     fn content(&mut self, octets: &[u8]) {
-        let outcome = self.capture.content(octets);
-        self.keep(outcome);
+        self.keep(|capture| capture.content(octets));
+        if let Some(reading) = &mut self.trace.reading {
+            reading.content(octets);
+        }
     }
 
     fn received(&mut self) {
-        let outcome = self.capture.finish();
-        self.keep(outcome);
+        self.keep(Capture::finish);
+        if self.trace.reading.is_some() {
+            self.trace.complete = self.trace.reading.take();
+        }
         let mut counters = self.sink.counters.borrow_mut();
         counters.count_message();
         if counters.has_messages() {
@@ -267,9 +286,14 @@ impl Witness for Scribe<'_> {
         }
     }
 
+    fn accepted(&mut self) {
+        if let Some((reading, register)) = self.trace.complete.take().zip(self.sink.register.as_ref()) {
+            register.borrow_mut().enter(&reading.letter());
+        }
+    }
+
     fn abandoned(&mut self) {
-        let outcome = self.capture.abandon();
-        self.keep(outcome);
+        self.keep(Capture::abandon);
     }
 
     fn quit(&mut self) {

@@ -3,8 +3,9 @@ use super::counters::Counters;
 use super::dice::Dice;
 use super::dump::{Archive, DiskError};
 use super::options::Settings;
+use super::register::Register;
 use super::syslog::Syslog;
-use super::voice::Voice;
+use crate::personality::voice::Voice;
 use jiff::tz::TimeZone;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -35,6 +36,8 @@ pub(super) struct Sink {
     pub(super) dice: Dice,
     pub(super) archive: Option<Rc<Archive>>,
     pub(super) counters: RefCell<Counters>,
+    /// With `--trace`.
+    pub(super) register: Option<RefCell<Register>>,
     room: RefCell<Room>,
     out: RefCell<Vec<u8>>,
     sessions: Cell<usize>,
@@ -57,6 +60,7 @@ impl Sink {
             dice: Dice::new(seed),
             archive,
             counters: RefCell::new(Counters::new(&settings)),
+            register: settings.extras.traces.then(RefCell::default),
             room: RefCell::default(),
             out: RefCell::default(),
             sessions: Cell::default(),
@@ -140,6 +144,18 @@ impl Sink {
 
     pub(super) fn has_ended(&self) -> bool {
         self.end.borrow().is_some()
+    }
+
+    /// Says what was asked for at the end.
+    pub(super) fn conclude(&self) {
+        let register = self.register.as_ref().map(RefCell::borrow);
+        if self.settings.extras.reports {
+            let times = register.as_ref().and_then(|register| register.latencies());
+            self.voice.say(self.counters.borrow().report(times));
+        }
+        if let Some(register) = register {
+            self.voice.say(register.summary());
+        }
     }
 
     pub(super) fn ending(&self) -> Option<End> {

@@ -1,7 +1,6 @@
 //! What the program says on standard error, in Postfix's way: the name it was called by, a label, one line.
-use super::super::getopt::BadOption;
-use crate::personality::printable::printable;
-use std::io::{self, Write};
+use crate::personality::getopt::BadOption;
+use crate::personality::voice::Voice;
 
 /// What is said while mail goes on.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,55 +25,31 @@ pub(super) enum Misuse {
     Bad { warning: Option<String>, fatal: String },
 }
 
+impl Remark {
+    pub(super) fn say(&self, voice: &Voice) {
+        match self {
+            Self::Info(text) => voice.say(text),
+            Self::Warning(text) => voice.warn(text),
+        }
+    }
+}
+
 impl Misuse {
     pub(super) fn bad(fatal: String) -> Self {
         Self::Bad { warning: None, fatal }
     }
-}
 
-/// Says it all.
-#[derive(Debug)]
-pub(super) struct Voice {
-    called: String,
-}
-
-impl Voice {
-    pub(super) fn new(called: &str) -> Self {
-        Self { called: called.to_owned() }
-    }
-
-    pub(super) fn remark(&self, remark: &Remark) {
-        match remark {
-            Remark::Info(text) => self.say("", text),
-            Remark::Warning(text) => self.say("warning: ", text),
-        }
-    }
-
-    pub(super) fn fatal(&self, text: &str) {
-        self.say("fatal: ", text);
-    }
-
-    pub(super) fn misuse(&self, misuse: &Misuse) {
-        match misuse {
-            Misuse::Usage(bad) => {
-                if let Some(bad) = bad {
-                    self.say("", &bad.to_string());
-                }
-                self.fatal(&format!("usage: {} {USAGE}", self.called));
+    pub(super) fn say(&self, voice: &Voice) {
+        match self {
+            Self::Usage(bad) => {
+                bad.iter().for_each(|bad| voice.say(bad.to_string()));
+                voice.fatal(&format!("usage: {} {USAGE}", voice.called));
             }
-            Misuse::Bad { warning, fatal } => {
-                if let Some(warning) = warning {
-                    self.say("warning: ", warning);
-                }
-                self.fatal(fatal);
+            Self::Bad { warning, fatal } => {
+                warning.iter().for_each(|warning| voice.warn(warning));
+                voice.fatal(fatal);
             }
         }
-    }
-
-    fn say(&self, label: &str, text: &str) {
-        let line = format!("{}: {label}{}\n", self.called, printable(text.as_bytes()));
-        // Without a standard error there is nobody to tell.
-        let _ = io::stderr().write_all(line.as_bytes());
     }
 }
 

@@ -1,13 +1,15 @@
 //! The course of a run: what all sessions share, and the counts that make them one run.
-use super::address::{self, Public, Target};
-use super::complaints::{Fatal, Remark, Voice};
-use super::connection::Gate;
-use super::hostname;
+use super::complaints::Fatal;
 use super::message::{Content, Message};
-use super::options::{Delay, Options};
+use super::options::{Delay, Dialect, Options};
 use super::recipient::Recipient;
 use crate::personality::ending::Ending;
-use journey::Latencies;
+use crate::personality::fence::Public;
+use crate::personality::gate::Gate;
+use crate::personality::host_port::{Optional, Place};
+use crate::personality::timing::Timing;
+use crate::personality::voice::Voice;
+use crate::personality::{hostname, postmark};
 use net::{Outbox, clock};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -22,7 +24,7 @@ const READ_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct Course {
     pub(super) options: Options,
-    pub(super) target: Target,
+    pub(super) target: Place,
     pub(super) hostname: String,
     pub(super) sender: String,
     pub(super) recipient: Recipient,
@@ -43,24 +45,24 @@ pub(super) struct Course {
     ending: Ending<Fatal>,
 }
 
-/// What `--report` tells.
-#[derive(Debug, Default)]
-struct Timing {
-    began: Duration,
-    accepted: Cell<u64>,
-    latencies: RefCell<Latencies>,
-}
-
 impl Course {
     /// Reads, looks up and renders all that a run needs, in the original's order.
     pub(super) fn new(options: Options, voice: Voice, allowed: Public) -> Result<Self, Fatal> {
         let content = Content::new(&options)?;
-        let target = address::resolve(&options.target, options.family, allowed)?;
+        let target = Place::read(&options.target, Optional::Port, options.family).map_err(Fatal)?;
+        if let Place::Inet(address) = &target {
+            let typed = options.target.strip_prefix("inet:").unwrap_or(&options.target);
+            allowed.check(address.ip(), typed).map_err(Fatal)?;
+        }
         let hostname = options.hostname.clone().map_or_else(|| own_hostname(&voice), Ok)?;
         let default_address = format!("foo@{hostname}");
         let sender = options.sender.clone().unwrap_or_else(|| default_address.clone());
-        let recipient = Recipient::new(&options, options.recipient.as_ref().unwrap_or(&default_address));
-        let message = Message::new(&options, &sender, &hostname, content);
+        let address = options.recipient.as_ref().unwrap_or(&default_address);
+        if options.extras.traces {
+            check_recipients(&options, address)?;
+        }
+        let recipient = Recipient::new(&options, address);
+        let message = Message::new(&options, &sender, &hostname, content)?;
         Ok(Self {
             target,
             hostname,
@@ -75,7 +77,7 @@ impl Course {
             remaining: Cell::new(0),
             sent: Cell::new(0),
             chance: RefCell::new(StdRng::seed_from_u64(std::process::id().into())),
-            timing: Timing { began: clock::now(), ..Timing::default() },
+            timing: Timing::begin(),
             ending: Ending::of(0),
             options,
         })
@@ -133,15 +135,12 @@ impl Course {
 
     /// The time, where somebody wants to know it.
     pub(super) fn stopwatch(&self) -> Option<Duration> {
-        self.options.reports.then(clock::now)
+        self.options.extras.want_times().then(clock::now)
     }
 
     /// A message was accepted that had been taken up at that time.
     pub(super) fn accepted(&self, began: Option<Duration>) {
-        self.timing.accepted.set(self.timing.accepted.get() + 1);
-        if let Some(began) = began {
-            self.timing.latencies.borrow_mut().record(clock::now().saturating_sub(began));
-        }
+        self.timing.accepted(began);
     }
 
     /// A session has nothing more to do, or ends the run.
@@ -159,28 +158,26 @@ impl Course {
         if self.options.counts {
             print(format_args!("\n"));
         }
-        if self.options.reports {
-            self.voice.remark(&Remark::Info(self.report(clock::now())));
+        if self.options.extras.reports {
+            self.voice.say(self.timing.report(self.options.messages));
         }
     }
+}
 
-    fn report(&self, now: Duration) -> String {
-        let seconds = now.saturating_sub(self.timing.began).as_secs_f64().max(1e-9);
-        let accepted = self.timing.accepted.get();
-        let latencies = self.timing.latencies.borrow();
-        let [p50, p99] = [0.5, 0.99].map(|quantile| latencies.quantile_ms(quantile));
-        format!(
-            "{} messages, {accepted} accepted, {seconds:.3} s, {:.0} msg/s, latency p50 {p50:.3} ms, p99 {p99:.3} ms",
-            self.options.messages,
-            accepted as f64 / seconds,
-        )
+/// Whether the far end can tell the recipients of a message apart.
+fn check_recipients(options: &Options, address: &str) -> Result<(), Fatal> {
+    if options.dialect == Dialect::Before39 && options.recipients > 1 {
+        return Err(Fatal(
+            "--trace cannot tell recipients apart whose numbers come first: use --dialect 3.9".to_owned(),
+        ));
     }
+    postmark::check_recipients(address, options.recipients.into()).map_err(Fatal)
 }
 
 fn own_hostname(voice: &Voice) -> Result<String, Fatal> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     hostname::check_name(&name).map_err(|warning| {
-        voice.remark(&Remark::Warning(warning));
+        voice.warn(&warning);
         Fatal("unable to use my own hostname".to_owned())
     })?;
     Ok(name)
@@ -216,12 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn a_report_in_one_line() {
-        let course = course("--report -m 4 127.0.0.1:9");
-        for _ in 0..3 {
-            course.accepted(course.stopwatch());
+    fn recipients_that_a_trace_cannot_tell_apart_are_refused() {
+        let refused = |line: &str| {
+            let options = Options::parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).unwrap();
+            check_recipients(&options, options.recipient.as_deref().unwrap_or("foo@h")).is_err()
+        };
+        for line in ["--trace -r 2 h", "--trace --dialect 3.8 -N h", "--trace -N -t a9@b h", "--trace -r 1024 h"] {
+            assert!(!refused(line), "{line}");
         }
-        let said = course.report(course.timing.began + Duration::from_secs(2));
-        assert!(said.starts_with("4 messages, 3 accepted, 2.000 s, 2 msg/s, latency p50 0.00"), "{said}");
+        for line in ["--trace --dialect 3.8 -r 2 h", "--trace -r 2 -t a9@b h", "--trace -r 1025 h"] {
+            assert!(refused(line), "{line}");
+        }
     }
 }

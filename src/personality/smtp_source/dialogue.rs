@@ -13,6 +13,7 @@ use super::message::Place;
 use super::reply::Reply;
 use crate::personality::printable::printable;
 use net::Outbox;
+use std::time::Duration;
 
 /// What is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub(super) struct Desk<'a> {
     pub(super) remarks: &'a mut Vec<Remark>,
     /// The connection's, for the Message-Id.
     pub(super) descriptor: i32,
+    /// When the message was taken up, where somebody looked at the clock.
+    pub(super) began: Option<Duration>,
 }
 
 impl Desk<'_> {
@@ -212,8 +215,8 @@ impl Dialogue {
     }
 
     fn send_message(&mut self, desk: &mut Desk<'_>) -> Turn {
-        let Desk { course, descriptor, .. } = *desk;
-        let place = Place { descriptor, remaining: course.remaining(), number: self.number };
+        let Desk { course, descriptor, began, .. } = *desk;
+        let place = Place { descriptor, remaining: course.remaining(), number: self.number, began };
         course.message.render(place, &course.recipient, desk.out);
         if course.options.is_verbose {
             desk.remarks.push(Remark::Info(".".to_owned()));
@@ -306,7 +309,7 @@ mod tests {
             let mut reader = ReplyReader::default();
             let mut input = wire.as_bytes();
             let reply = reader.next(&mut input).unwrap().unwrap();
-            let mut desk = Desk { course: &course, out: &mut out, remarks: &mut remarks, descriptor: 5 };
+            let mut desk = Desk { course: &course, out: &mut out, remarks: &mut remarks, descriptor: 5, began: None };
             last = dialogue.replied(&reply, &mut desk);
         }
         let said = String::from_utf8_lossy(out.bytes()).into_owned();

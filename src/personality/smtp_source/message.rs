@@ -2,13 +2,14 @@
 use super::complaints::Fatal;
 use super::options::Options;
 use super::recipient::Recipient;
+use crate::personality::date;
+use crate::personality::postmark::Postmark;
 use crate::reason::reason;
-use jiff::Zoned;
-use jiff::tz::TimeZone;
 use net::Outbox;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What is sent where neither length nor file is given.
 const GARBAGE: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
@@ -20,6 +21,7 @@ const COPIED_BYTES: usize = 16 * 1024;
 /// What every message of a run shares.
 #[derive(Debug)]
 pub(super) struct Message {
+    postmark: Option<Postmark>,
     head: Option<Head>,
     /// The body with the end of data.
     body: Arc<[u8]>,
@@ -37,16 +39,33 @@ struct Head {
 }
 
 impl Message {
-    /// Renders it; reads the file if there is one.
-    pub(super) fn new(options: &Options, sender: &str, hostname: &str, content: Content) -> Self {
+    /// Renders it.
+    ///
+    /// # Errors
+    /// It cannot be traced.
+    pub(super) fn new(options: &Options, sender: &str, hostname: &str, content: Content) -> Result<Self, Fatal> {
         let head = (!options.is_old && options.file.is_none()).then(|| Head::new(options, sender, hostname));
-        let body = [content.0.as_slice(), b".\r\n"].concat();
-        Self { head, body: body.into() }
+        let mut body = content.0;
+        let postmark = if options.extras.traces {
+            if options.is_old && options.file.is_none() {
+                // What `-o` sends is all body: the trace is its header, and an empty line ends that (RFC 5322 §2.1).
+                body.splice(..0, *b"\r\n");
+            }
+            let sample = head.as_ref().map(Head::sample).unwrap_or_default();
+            Some(Postmark::new(&sample, &body).map_err(Fatal)?)
+        } else {
+            None
+        };
+        body.extend_from_slice(b".\r\n");
+        Ok(Self { postmark, head, body: body.into() })
     }
 
     /// Writes it down to be sent: on which descriptor, with how many messages left in the run, to the recipient with
     /// that number.
     pub(super) fn render(&self, at: Place, recipient: &Recipient, outbox: &mut Outbox) {
+        if let Some(postmark) = &self.postmark {
+            postmark.stamp(at.began, outbox.bytes());
+        }
         if let Some(head) = &self.head {
             head.render(at, recipient, outbox.bytes());
         }
@@ -65,18 +84,26 @@ pub(super) struct Place {
     /// Below zero once there are more sessions than messages; printed as the original prints an unsigned int.
     pub(super) remaining: i32,
     pub(super) number: Option<u32>,
+    /// When the message was taken up, where somebody looked at the clock.
+    pub(super) began: Option<Duration>,
 }
 
 impl Head {
     fn new(options: &Options, sender: &str, hostname: &str) -> Self {
         let process = std::process::id();
-        let before_id = format!(">\r\nDate: {}\r\nMessage-Id: <{process:04x}.", date());
+        let date = date::now("%a, %e %b %Y %H:%M:%S %z (%Z)");
+        let before_id = format!(">\r\nDate: {date}\r\nMessage-Id: <{process:04x}.");
         let subject = options.subject.as_ref().map(|subject| format!("Subject: {subject}\r\n")).unwrap_or_default();
         Self {
             before_recipient: format!("From: <{sender}>\r\nTo: <").into_bytes(),
             before_id: before_id.into_bytes(),
             after_id: format!("@{hostname}>\r\n{subject}\r\n").into_bytes(),
         }
+    }
+
+    /// All that is the same in all messages.
+    fn sample(&self) -> Vec<u8> {
+        [self.before_recipient.as_slice(), &self.before_id, &self.after_id].concat()
     }
 
     fn render(&self, at: Place, recipient: &Recipient, out: &mut Vec<u8>) {
@@ -86,13 +113,6 @@ impl Head {
         write!(out, "{:04x}.{:04x}", at.descriptor, at.remaining).expect("a vector takes all");
         out.extend_from_slice(&self.after_id);
     }
-}
-
-/// Now, as Postfix writes dates: a day below 10 with a blank before it, the zone's name in brackets.
-fn date() -> String {
-    let now = Zoned::now();
-    let now = if now.time_zone().is_unknown() { now.with_time_zone(TimeZone::UTC) } else { now };
-    now.strftime("%a, %e %b %Y %H:%M:%S %z (%Z)").to_string()
 }
 
 /// What stands between headers and end of data, as it goes on the wire.
@@ -202,7 +222,7 @@ mod tests {
         let options = Options { subject: Some("hi".to_owned()), ..Options::default() };
         let head = Head::new(&options, "a@b", "host");
         let mut out = Vec::new();
-        let place = Place { descriptor: 7, remaining: -2, number: None };
+        let place = Place { descriptor: 7, remaining: -2, number: None, began: None };
         head.render(place, &Recipient::new(&options, "c@d"), &mut out);
         let lines: Vec<&str> = text(&out).split("\r\n").collect();
         assert_eq!(lines[..2], ["From: <a@b>", "To: <c@d>"]);

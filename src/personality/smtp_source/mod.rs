@@ -4,12 +4,10 @@
 //! options ─▶ course (message, recipient, address, counts) ─▶ session × n ─ connection ─▶ the server
 //!                                                              dialogue: reply in, command out
 //! ```
-pub(super) mod address;
 mod complaints;
-pub(super) mod connection;
+mod connection;
 mod course;
 mod dialogue;
-mod hostname;
 mod message;
 mod options;
 mod recipient;
@@ -17,9 +15,10 @@ mod reply;
 mod session;
 
 use super::Call;
+use super::fence::Public;
+use super::voice::Voice;
 use crate::reason::reason;
-use address::Public;
-use complaints::{Fatal, Voice};
+use complaints::Fatal;
 use course::Course;
 use options::Options;
 use std::process::ExitCode;
@@ -34,7 +33,7 @@ pub(super) fn run(call: &Call) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
         Err(misuse) => {
-            voice.misuse(&misuse);
+            misuse.say(&voice);
             return ExitCode::FAILURE;
         }
     };
@@ -49,7 +48,7 @@ pub(super) fn run(call: &Call) -> ExitCode {
 
 fn send(options: Options, voice: Voice) -> Result<(), Fatal> {
     net::open_files::raise(u64::from(options.sessions.min(options.messages)) + SPARE_FILES);
-    let course = Rc::new(Course::new(options, voice, public())?);
+    let course = Rc::new(Course::new(options, voice, Public::as_told())?);
     let sessions = course.begin();
     let shared = Rc::clone(&course);
     let work = |_| async move {
@@ -61,11 +60,4 @@ fn send(options: Options, voice: Voice) -> Result<(), Fatal> {
     net::worker::run(work).map_err(|error| Fatal(format!("event loop: {}", reason(&error))))??;
     course.conclude();
     Ok(())
-}
-
-/// The same variable as for `mailrun source`.
-pub(super) fn public() -> Public {
-    let said = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
-    let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&said.to_ascii_lowercase().as_str());
-    if is_no { Public::Refused } else { Public::Allowed }
 }

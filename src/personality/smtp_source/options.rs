@@ -1,7 +1,8 @@
 //! The command line of smtp-source: the original's letters by getopt, after long options of our own.
-use super::super::getopt;
 use super::complaints::Misuse;
-use super::hostname;
+use crate::personality::extras::Extras;
+use crate::personality::host_port::Family;
+use crate::personality::{getopt, hostname, numbers};
 use std::time::Duration;
 
 /// A letter that is followed by a colon takes an argument.
@@ -20,15 +21,6 @@ pub(super) enum Dialect {
     Since39,
 }
 
-/// Which addresses of a host will do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Family {
-    #[default]
-    Any,
-    V4,
-    V6,
-}
-
 /// What is waited between messages of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Delay {
@@ -44,8 +36,7 @@ pub(super) enum Delay {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) dialect: Dialect,
-    /// Say at the end how long it took.
-    pub(super) reports: bool,
+    pub(super) extras: Extras,
     pub(super) patience: Duration,
     pub(super) family: Family,
     /// Warn of replies that should not be, and go on.
@@ -81,7 +72,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             dialect: Dialect::default(),
-            reports: false,
+            extras: Extras::default(),
             patience: PATIENCE,
             family: Family::default(),
             tolerates: false,
@@ -128,17 +119,13 @@ impl Options {
     /// Our own options, which come first; what follows them. A long option that is not ours is left for getopt to
     /// complain of, as the original would.
     fn take_own<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], Misuse> {
-        while let [word, rest @ ..] = words {
+        loop {
+            words = self.extras.take_off(words);
+            let [word, rest @ ..] = words else { return Ok(words) };
             let (name, joined) =
                 word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
-            match name {
-                "--report" if joined.is_none() => {
-                    self.reports = true;
-                    words = rest;
-                    continue;
-                }
-                "--dialect" | "--timeout" => {}
-                _ => break,
+            if !matches!(name, "--dialect" | "--timeout") {
+                return Ok(words);
             }
             let (value, rest) = match (joined, rest) {
                 (Some(value), rest) => (value, rest),
@@ -148,7 +135,6 @@ impl Options {
             self.take_own_value(name, value)?;
             words = rest;
         }
-        Ok(words)
     }
 
     fn take_own_value(&mut self, name: &str, value: &str) -> Result<(), Misuse> {
@@ -247,32 +233,7 @@ fn either_length_or_file() -> Misuse {
 }
 
 fn positive(what: &str, argument: &str) -> Result<u32, Misuse> {
-    let number = u32::try_from(atoi(argument)).ok().filter(|number| *number > 0);
-    number.ok_or_else(|| Misuse::bad(format!("bad {what}: {argument}")))
-}
-
-/// A number as atoi(3) of a 64-bit glibc reads it: what follows the digits is passed over, no digits are 0, and what
-/// does not fit a long is cut to its lower half.
-fn atoi(text: &str) -> i32 {
-    strtol(text).0 as i32
-}
-
-/// A number as strtol(3) reads it, base 10, and what follows it.
-pub(super) fn strtol(text: &str) -> (i64, &str) {
-    let body = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
-    let (sign, digits) = match body.as_bytes().first() {
-        Some(b'-') => (-1, &body[1..]),
-        Some(b'+') => (1, &body[1..]),
-        _ => (1, body),
-    };
-    let end = digits.bytes().take_while(u8::is_ascii_digit).count();
-    if end == 0 {
-        return (0, text);
-    }
-    let value = digits[..end]
-        .bytes()
-        .fold(0i64, |n, digit| n.saturating_mul(10).saturating_add(sign * i64::from(digit - b'0')));
-    (value, &digits[end..])
+    numbers::positive(argument).ok_or_else(|| Misuse::bad(format!("bad {what}: {argument}")))
 }
 
 #[cfg(test)]
@@ -325,8 +286,9 @@ mod tests {
 
     #[test]
     fn our_own_options_come_first() {
-        let read_own = read("--dialect 3.8 --report --timeout=0.5 -r 2 host").unwrap();
-        assert_eq!((read_own.dialect, read_own.reports), (Dialect::Before39, true));
+        let read_own = read("--trace --dialect 3.8 --report --timeout=0.5 -r 2 host").unwrap();
+        assert_eq!(read_own.extras, Extras { traces: true, reports: true });
+        assert_eq!(read_own.dialect, Dialect::Before39);
         assert_eq!((read_own.patience, read_own.numbers_recipients), (Duration::from_millis(500), false));
         assert!(read("-r 2 host").unwrap().numbers_recipients, "since 3.9, -r implies -N");
         assert_eq!(read("-c --report host"), Err(Misuse::Usage(Some(BadOption::Unknown('-')))));
@@ -344,23 +306,7 @@ mod tests {
         assert_eq!(read("a b"), Err(Misuse::Usage(None)));
     }
 
-    #[test]
-    fn numbers_are_read_by_atoi() {
-        let rows =
-            [("5x", 5), (" +7", 7), ("", 0), ("x", 0), ("-3", -3), ("4294967297", 1), ("3000000000", -1_294_967_296)];
-        for (text, number) in rows {
-            assert_eq!(atoi(text), number, "{text}");
-        }
-        assert_eq!(atoi("99999999999999999999"), -1);
-        assert_eq!(atoi("-99999999999999999999"), 0);
-    }
-
     proptest! {
-        #[test]
-        fn numbers_that_fit_are_read_as_they_are(number: i32, rest in "[a-z]*") {
-            prop_assert_eq!(atoi(&format!("{number}{rest}")), number);
-        }
-
         #[test]
         fn any_words_are_read_or_refused(words in prop::collection::vec("[-46AcCdFlLmMNorRsStTvw0-9a=:\\[\\] é]{0,9}", 0..8)) {
             let _ = Options::parse(&words);

@@ -1,5 +1,6 @@
 //! Recipients: one address, numbered or not, before the address or at the end of its local part.
 use super::options::{Dialect, Options};
+use journey::trace::MAX_RECIPIENTS;
 use std::cell::Cell;
 use std::io::Write;
 
@@ -25,6 +26,8 @@ pub(super) struct Recipient {
     numbering: Numbering,
     /// How many numbers have been given out.
     given: Cell<u32>,
+    /// After which they begin again from 0: a trace tells so many recipients of a message apart.
+    most: u32,
 }
 
 impl Recipient {
@@ -36,7 +39,8 @@ impl Recipient {
             (Dialect::Since39, true) => Numbering::CountedBehind,
             (Dialect::Since39, false) => Numbering::Plain,
         };
-        Self { local: local.to_owned(), domain: domain.to_owned(), numbering, given: Cell::new(0) }
+        let most = if options.extras.traces && options.recipients > 1 { MAX_RECIPIENTS - 1 } else { u32::MAX };
+        Self { local: local.to_owned(), domain: domain.to_owned(), numbering, given: Cell::new(0), most }
     }
 
     /// The number of the next recipient, of whom and of those to follow there are `left`.
@@ -46,7 +50,7 @@ impl Recipient {
             Numbering::Plain => None,
             Numbering::LeftBefore => (left > 1).then_some(left),
             Numbering::CountedBefore | Numbering::CountedBehind => {
-                self.given.set(given.wrapping_add(1));
+                self.given.set(if given == self.most { 0 } else { given + 1 });
                 Some(if self.numbering == Numbering::CountedBefore { given.wrapping_add(1) } else { given })
             }
         }

@@ -5,6 +5,7 @@ use super::course::Course;
 use super::dialogue::{Desk, Dialogue, Turn};
 use super::options::Delay;
 use super::reply::ReplyReader;
+use crate::personality::outgoing::{Outgoing, Written};
 use net::{Alarm, Outbox, Stream, clock};
 use std::future::poll_fn;
 use std::io;
@@ -59,8 +60,7 @@ struct Line {
     reader: ReplyReader,
     /// Replies that came before they were asked for.
     early: Vec<u8>,
-    /// What the socket has not taken yet.
-    unsent: Option<Box<Outbox>>,
+    outgoing: Outgoing,
     /// Messages in what is being written.
     messages: u32,
     /// How the conversation is to end once all is written.
@@ -78,7 +78,7 @@ impl Line {
             dialogue: Dialogue::new(),
             reader: ReplyReader::default(),
             early: Vec::new(),
-            unsent: None,
+            outgoing: Outgoing::default(),
             messages: 0,
             parting: None,
             alarm,
@@ -93,10 +93,10 @@ impl Line {
         let course = Rc::clone(&self.course);
         let mut remarks = Vec::new();
         let mut own = Box::<Outbox>::default();
-        let mut desk = desk(&self.stream, &course, &mut own, &mut remarks);
+        let mut desk = desk(&self.stream, &course, &mut own, &mut remarks, self.began);
         say(&mut self.dialogue, &mut desk);
-        remarks.iter().for_each(|remark| course.voice.remark(remark));
-        self.unsent = Some(own);
+        remarks.iter().for_each(|remark| remark.say(&course.voice));
+        self.outgoing.hold(own);
         self
     }
 
@@ -140,7 +140,7 @@ impl Line {
     fn take(&mut self, course: &Course, mut input: &[u8], outbox: &mut Outbox) -> Result<(), Fatal> {
         let mut remarks = Vec::new();
         while self.parting.is_none() {
-            let mut desk = desk(&self.stream, course, outbox, &mut remarks);
+            let mut desk = desk(&self.stream, course, outbox, &mut remarks, self.began);
             let turn = match self.reader.next(&mut input) {
                 Ok(Some(reply)) => self.dialogue.replied(&reply, &mut desk).map_err(|refusal| Fatal(refusal.0)),
                 Ok(None) => return Ok(()),
@@ -159,7 +159,7 @@ impl Line {
                 }
                 Ok(parting) => self.parting = Some(*parting),
             }
-            remarks.drain(..).for_each(|remark| course.voice.remark(&remark));
+            remarks.drain(..).for_each(|remark| remark.say(&course.voice));
             turn?;
         }
         self.early = input.to_owned();
@@ -168,34 +168,14 @@ impl Line {
 
     /// True once nothing is left to write.
     fn flush(&mut self, course: &Course, outbox: &mut Outbox) -> io::Result<bool> {
-        if self.unsent.is_none() {
-            if outbox.is_empty() {
-                return Ok(true);
-            }
-            if outbox.write_to(&mut self.stream)? {
-                self.written(course);
-                return Ok(true);
-            }
-            self.unsent = Some(Box::new(std::mem::take(outbox)));
+        let written = self.outgoing.flush(outbox, &mut self.stream)?;
+        if matches!(written, Written::All | Written::Partly { some: true }) {
             self.deadline = clock::now() + course.options.patience;
         }
-        let unsent = self.unsent.as_mut().expect("set above");
-        while self.stream.poll_writable().is_ready() {
-            if unsent.write_to(&mut self.stream)? {
-                self.unsent = None;
-                self.written(course);
-                return Ok(true);
-            }
-            self.deadline = clock::now() + course.options.patience;
+        if written == Written::All {
+            (0..std::mem::take(&mut self.messages)).for_each(|_| course.count_sent());
         }
-        Ok(false)
-    }
-
-    fn written(&mut self, course: &Course) {
-        for _ in 0..std::mem::take(&mut self.messages) {
-            course.count_sent();
-        }
-        self.deadline = clock::now() + course.options.patience;
+        Ok(!matches!(written, Written::Partly { .. }))
     }
 
     fn poll_timeout(&mut self, course: &Course) -> Poll<Result<Turn, Fatal>> {
@@ -212,6 +192,12 @@ impl Line {
     }
 }
 
-fn desk<'a>(stream: &Stream, course: &'a Course, out: &'a mut Outbox, remarks: &'a mut Vec<Remark>) -> Desk<'a> {
-    Desk { course, out, remarks, descriptor: stream.as_fd().as_raw_fd() }
+fn desk<'a>(
+    stream: &Stream,
+    course: &'a Course,
+    out: &'a mut Outbox,
+    remarks: &'a mut Vec<Remark>,
+    began: Option<Duration>,
+) -> Desk<'a> {
+    Desk { course, out, remarks, descriptor: stream.as_fd().as_raw_fd(), began }
 }

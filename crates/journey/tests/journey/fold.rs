@@ -28,6 +28,18 @@ fn seconds_are_joined_by_the_hosts_clock() {
 }
 
 #[test]
+fn a_run_begins_after_its_warm_up() {
+    let (mut source, mut sink) = (sample::source(), sample::sink());
+    (source.origin_ns, sink.origin_ns) = (1000 * S, 998 * S);
+    source.series = vec![SeriesRow { accepted: 5, ..second(3) }, SeriesRow { accepted: 5, ..second(4) }];
+    let delivered = |number| SeriesRow { delivered: number / 5 * 5, errors: 1, ..second(number) };
+    sink.series = (0..7).map(delivered).collect();
+    let run = fold(source, Some(sink), LedgerRow::default());
+    let joined: Vec<_> = run.series.iter().map(|row| (row.second, row.delivered, row.errors)).collect();
+    assert_eq!(joined, [(3, 5, 1), (4, 5, 1)]);
+}
+
+#[test]
 fn a_sink_on_another_host_adds_no_seconds() {
     let (mut source, mut sink) = (sample::source(), sample::sink());
     sink.origin_ns = 10_000_000 * S;

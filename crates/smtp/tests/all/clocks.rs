@@ -238,11 +238,42 @@ fn a_refusal_leaves_the_session_where_it_was() {
 }
 
 #[test]
-fn a_refused_greeting_ends_the_session() {
+fn a_refused_greeting_waits_for_quit_and_not_for_ever() {
+    let turned_away = || {
+        let (mut server, mut out) = (silent_server(), Vec::new());
+        server.answer(Some(&Reply::new(554, "no")), at(1), &mut out);
+        assert_eq!(text(&out), "554 no\r\n");
+        assert!(!server.is_closed());
+        (server, Vec::new())
+    };
+    let (mut server, mut out) = turned_away();
+    feed(&mut server, b"EHLO a\r\nQUIT\r\n", at(2), &mut out);
+    assert_eq!(text(&out), "503 5.5.1 No service here: send QUIT\r\n221 2.0.0 Bye\r\n");
+    assert!(server.is_closed() && server.has_quit());
+
+    let (mut server, mut out) = turned_away();
+    assert_eq!(server.deadline(), Some(at(1) + IDLE));
+    server.tick(at(1) + IDLE, &mut out);
+    assert_eq!(text(&out), "421 4.4.2 Timeout\r\n");
+    assert!(server.is_closed() && !server.has_quit());
+
+    let (mut server, mut out) = turned_away();
+    feed(&mut server, &b"NOOP\r\n".repeat(100), at(2), &mut out);
+    let errors = Limits::default().errors as usize;
+    assert_eq!(text(&out).matches("503 ").count(), errors);
+    assert!(text(&out).ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed());
+}
+
+#[test]
+fn a_client_that_is_turned_away_may_be_refused_its_quit_and_stays_turned_away() {
     let (mut server, mut out) = (silent_server(), Vec::new());
     server.answer(Some(&Reply::new(554, "no")), at(1), &mut out);
-    assert_eq!(text(&out), "554 no\r\n");
-    assert!(server.is_closed());
+    let mut input = b"QUIT\r\nMAIL FROM:<a@b>\r\n".as_slice();
+    out.clear();
+    assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Quit));
+    server.answer(Some(&Reply::new(450, "stay")), at(2), &mut out);
+    assert_eq!(server.next_event(&mut input, at(2), &mut out), Some(Event::Answered));
+    assert_eq!(text(&out), "450 stay\r\n503 5.5.1 No service here: send QUIT\r\n");
 }
 
 #[test]

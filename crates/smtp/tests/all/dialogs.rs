@@ -29,7 +29,8 @@ fn host(dialog: &Dialog) -> Host {
     }
     let mut offer = Offer::new(&limits);
     dialog.change(&mut offer);
-    Host::new(&Arc::new(Identity::offering("test", limits, offer)), refuse)
+    let greeting = dialog.refused_greeting().map(|(code, text)| Reply::new(code, text));
+    Host::greeting(greeting.as_ref(), &Arc::new(Identity::offering("test", limits, offer)), refuse)
 }
 
 /// Dialogs that can be said in one breath: TLS is begun between two.

@@ -64,9 +64,18 @@ pub(crate) struct Host {
 impl Host {
     /// A session that has said its greeting.
     pub(crate) fn new(identity: &Arc<Identity>, refuse: fn(&Heard) -> Option<Reply>) -> Self {
+        Self::greeting(None, identity, refuse)
+    }
+
+    /// A session that has said that instead of its greeting.
+    pub(crate) fn greeting(
+        instead: Option<&Reply>,
+        identity: &Arc<Identity>,
+        refuse: fn(&Heard) -> Option<Reply>,
+    ) -> Self {
         let mut server = Server::new(identity.clone(), Duration::ZERO);
         let mut out = Vec::new();
-        server.answer(None, Duration::ZERO, &mut out);
+        server.answer(instead, Duration::ZERO, &mut out);
         Self { server, heard: Vec::new(), out, refuse, message: Vec::new(), taken: Vec::new() }
     }
 

@@ -2,7 +2,7 @@
 //! nothing panics.
 use crate::host::{Dice, Heard, Host};
 use proptest::prelude::*;
-use smtp::client::{Chunking, Client, Options, Part, Pipelining, StartTls, Violation, Want};
+use smtp::client::{Chunking, Client, Notifications, Options, Part, Pipelining, StartTls, Violation, Want};
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
 use smtp::reply::Reply;
@@ -188,8 +188,8 @@ fn pipelining() -> impl Strategy<Value = Pipelining> {
 }
 
 fn options() -> impl Strategy<Value = Options> {
-    let extended = (pipelining(), any::<[bool; 3]>(), 0usize..3, proptest::option::of(0usize..5));
-    let extended = extended.prop_map(|(pipelining, [is_lmtp, is_chunked, is_introduced], tls, mechanism)| {
+    let extended = (pipelining(), any::<[bool; 4]>(), 0usize..3, proptest::option::of(0usize..5));
+    let extended = extended.prop_map(|(pipelining, [is_lmtp, is_chunked, is_introduced, asks], tls, mechanism)| {
         let introduction = Introduction::default().telling(Attribute::Name, "client.example").unwrap();
         let credentials = |at: usize| Credentials::new("user", "pencil").by(Mechanisms::NONE.with(Mechanism::ALL[at]));
         Options {
@@ -199,6 +199,7 @@ fn options() -> impl Strategy<Value = Options> {
             credentials: mechanism.map(credentials),
             chunking: if is_chunked { Chunking::IfOffered } else { Chunking::Never },
             introduction: is_introduced.then_some(introduction),
+            notifications: if asks { Notifications::Asked } else { Notifications::Unasked },
         }
     });
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]
@@ -211,7 +212,7 @@ fn replies() -> impl Strategy<Value = Vec<u8>> {
         b"250 ok\r\n",
         b"250-x\r\n250 PIPELINING\r\n",
         b"250-x\r\n250-PIPELINING\r\n250-CHUNKING\r\n250-STARTTLS\r\n250-XCLIENT NAME\r\n250 AUTH PLAIN LOGIN CRAM-MD5 XOAUTH2 SCRAM-SHA-256\r\n",
-        b"250-x\r\n250-CHUNKING\r\n250 AUTH LOGIN PLAIN\r\n",
+        b"250-x\r\n250-CHUNKING\r\n250-DSN\r\n250 AUTH LOGIN PLAIN\r\n",
         b"220 go\r\n",
         b"235 ok\r\n",
         b"334 \r\n",

@@ -3,7 +3,9 @@
 use crate::host::Dice;
 use crate::link::Link;
 use proptest::prelude::*;
-use smtp::client::{self, Chunking, Client, Options, Outcome, Part, Pipelining, Protocol, StartTls, Verb, Want};
+use smtp::client::{
+    self, Chunking, Client, Notifications, Options, Outcome, Part, Pipelining, Protocol, StartTls, Verb, Want,
+};
 use smtp::data;
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
@@ -57,6 +59,7 @@ impl Features {
             credentials,
             chunking: if self.chunk_bytes.is_some() { Chunking::IfOffered } else { Chunking::Never },
             introduction: self.xclient.then_some(introduction),
+            notifications: Notifications::Unasked,
         }
     }
 

@@ -1,18 +1,34 @@
 //! Numbers as the C library reads them from a command line.
 
-/// atoi(3): blanks, a sign, digits, and anything after them; 0 without digits. Beyond what fits, as glibc does: the
-/// largest `long`, cut to an `int`.
-pub(super) fn atoi(text: &str) -> i32 {
-    let text = text.trim_start_matches([' ', '\t', '\n', '\x0b', '\x0c', '\r']);
-    let (is_negative, digits) = match text.as_bytes() {
-        [b'-', ..] => (true, &text[1..]),
-        [b'+', ..] => (false, &text[1..]),
-        _ => (false, text),
+/// A number as strtol(3) reads it, base 10, and what follows it: blanks, a sign, digits. Without digits it is 0, and all
+/// follows it.
+pub(super) fn strtol(text: &str) -> (i64, &str) {
+    let body = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
+    let (sign, digits) = match body.as_bytes().first() {
+        Some(b'-') => (-1, &body[1..]),
+        Some(b'+') => (1, &body[1..]),
+        _ => (1, body),
     };
-    let digits = digits.bytes().take_while(u8::is_ascii_digit).map(|digit| i64::from(digit - b'0'));
+    let end = digits.bytes().take_while(u8::is_ascii_digit).count();
+    if end == 0 {
+        return (0, text);
+    }
     // Towards the sign, so that the smallest number is reached without overflow.
-    let digits = digits.map(|digit| if is_negative { -digit } else { digit });
-    digits.fold(0i64, |number, digit| number.saturating_mul(10).saturating_add(digit)) as i32
+    let value = digits[..end]
+        .bytes()
+        .fold(0i64, |n, digit| n.saturating_mul(10).saturating_add(sign * i64::from(digit - b'0')));
+    (value, &digits[end..])
+}
+
+/// A number as atoi(3) of a 64-bit glibc reads it: what follows the digits is passed over, no digits are 0, and what
+/// does not fit a long is cut to its lower half.
+pub(super) fn atoi(text: &str) -> i32 {
+    strtol(text).0 as i32
+}
+
+/// The same, where only numbers above 0 will do.
+pub(super) fn positive(text: &str) -> Option<u32> {
+    u32::try_from(atoi(text)).ok().filter(|number| *number > 0)
 }
 
 /// Whether there is at least one character and all are digits.
@@ -39,6 +55,7 @@ mod tests {
             ("4294967297", 1),
             ("99999999999999999999", -1),
             ("-99999999999999999999", 0),
+            ("3000000000", -1_294_967_296),
         ];
         for (text, number) in rows {
             assert_eq!(atoi(text), number, "{text:?}");

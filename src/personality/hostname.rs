@@ -1,5 +1,5 @@
 //! Host names and addresses as Postfix takes them, and its words for those it does not.
-use crate::personality::printable::printable;
+use super::printable::printable;
 
 /// The longest label of a name (RFC 1035 §2.3.4).
 const LABEL_BYTES: usize = 63;

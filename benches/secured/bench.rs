@@ -1,0 +1,121 @@
+//! What all runs have in common: a certificate, two cores, and who runs where.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use net::Certificate;
+
+use crate::party::Party;
+use crate::processor::processor_time;
+
+const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
+
+/// No run takes longer than a few seconds; one that takes this long hangs.
+const RUN_LIMIT: Duration = Duration::from_secs(120);
+
+/// A side of a connection, and its core.
+#[derive(Clone, Copy)]
+pub(crate) enum Side {
+    Server,
+    Client,
+}
+
+/// The table that everything is measured on.
+pub(crate) struct Bench {
+    directory: tempfile::TempDir,
+    is_pinned: bool,
+    openssl_version: String,
+}
+
+/// A client's run: what it said, how long it took, and the processor time of both sides.
+pub(crate) struct Run {
+    pub(crate) said: String,
+    pub(crate) wall: Duration,
+    pub(crate) client_time: Duration,
+    pub(crate) server_time: Duration,
+}
+
+impl Bench {
+    /// With a new certificate: ECDSA on P-256.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let Ok(version) = Command::new("openssl").arg("version").output() else {
+            bail!("openssl is not installed (Debian: apt-get install openssl)");
+        };
+        let directory = tempfile::tempdir()?;
+        let certificate = Certificate::self_signed(&["localhost", "127.0.0.1"])?;
+        std::fs::write(directory.path().join("certificate.pem"), certificate.to_pem())?;
+        std::fs::write(directory.path().join("key.pem"), certificate.key_to_pem())?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let is_pinned = cores > 1 && Command::new("taskset").arg("--version").output().is_ok();
+        let openssl_version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+        Ok(Self { directory, is_pinned, openssl_version })
+    }
+
+    pub(crate) fn openssl_version(&self) -> &str {
+        &self.openssl_version
+    }
+
+    pub(crate) fn cores(&self) -> &'static str {
+        if self.is_pinned { "on a core each" } else { "NOT PINNED: no taskset, or one core only" }
+    }
+
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.directory.path().join("certificate.pem")
+    }
+
+    pub(crate) fn key(&self) -> PathBuf {
+        self.directory.path().join("key.pem")
+    }
+
+    /// A place for a file that ends with the run.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The program, on that side's core. `taskset` becomes the program it starts, so its number is the program's.
+    pub(crate) fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
+        if !self.is_pinned {
+            return Command::new(program);
+        }
+        let core = match side {
+            Side::Server => "0",
+            Side::Client => "1",
+        };
+        let mut command = Command::new("taskset");
+        command.args(["-c", core]).arg(program);
+        command
+    }
+
+    /// Mailrun's sink, under TLS from the first octet on, or without.
+    pub(crate) fn start_sink(&self, tls: &str) -> anyhow::Result<(Party, SocketAddr)> {
+        let mut command = self.command(Side::Server, MAILRUN);
+        command.args(["sink", "--listen", "127.0.0.1:0", "--live", "json", "--workers", "1", "--tls", tls]);
+        if tls != "none" {
+            command.arg("--tls-cert").arg(self.certificate()).arg("--tls-key").arg(self.key());
+        }
+        Party::start_listening(command)
+    }
+
+    /// Mailrun's source.
+    pub(crate) fn source(&self) -> Command {
+        let mut command = self.command(Side::Client, MAILRUN);
+        command.arg("source");
+        command
+    }
+
+    /// Waits for a client's end and reads both sides' accounts.
+    pub(crate) fn attend(&self, server: &Party, client: impl FnOnce() -> anyhow::Result<Party>) -> anyhow::Result<Run> {
+        let server_before = processor_time(server.pid())?;
+        let began = std::time::Instant::now();
+        let client = client()?;
+        ensure!(client.ends_within(RUN_LIMIT)?, "a client did not end within {} s", RUN_LIMIT.as_secs());
+        let wall = began.elapsed();
+        let client_time = processor_time(client.pid())?;
+        let server_time = processor_time(server.pid()).context("the server ended")?.saturating_sub(server_before);
+        Ok(Run { said: client.reap()?, wall, client_time, server_time })
+    }
+}

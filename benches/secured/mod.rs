@@ -1,0 +1,8 @@
+//! The parties of a TLS run, OpenSSL's and mailrun's, and what their runs come to.
+
+pub(crate) mod bench;
+pub(crate) mod bulk;
+pub(crate) mod handshakes;
+pub(crate) mod openssl;
+pub(crate) mod row;
+pub(crate) mod shaker;

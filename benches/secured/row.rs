@@ -1,0 +1,88 @@
+//! The table: who, how fast, at what cost, and whether that is enough.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::spread::Spread;
+
+/// Above this a rate is of octets.
+const LARGE_RATE: f64 = 1e7;
+
+/// A contestant in a case.
+pub(crate) struct Row {
+    pub(crate) case: String,
+    pub(crate) contestant: String,
+    pub(crate) rate: Option<Spread>,
+    pub(crate) client_us: Option<f64>,
+    pub(crate) server_us: Option<f64>,
+    pub(crate) targets: Vec<Target>,
+}
+
+/// A ratio, and what it must reach, if anything.
+pub(crate) struct Target {
+    pub(crate) words: &'static str,
+    pub(crate) ratio: Option<Spread>,
+    pub(crate) least: Option<f64>,
+}
+
+impl Target {
+    fn is_missed(&self) -> bool {
+        matches!((self.ratio, self.least), (Some(ratio), Some(least)) if ratio.median < least)
+    }
+
+    fn text(&self) -> String {
+        let Some(ratio) = self.ratio else { return format!("{}: not measured", self.words) };
+        format!("{}: {:.2} ({:.2}–{:.2})", self.words, ratio.median, ratio.least, ratio.most)
+    }
+
+    fn verdict(&self) -> String {
+        let (Some(ratio), Some(least)) = (self.ratio, self.least) else { return "–".to_owned() };
+        let word = if self.is_missed() { "FAIL" } else { "PASS" };
+        let unsure = if (ratio.least..ratio.most).contains(&least) { ", within the spread" } else { "" };
+        format!("{word} ≥ {least:.2}{unsure}")
+    }
+}
+
+impl Row {
+    pub(crate) fn has_failed(&self) -> bool {
+        self.targets.iter().any(Target::is_missed)
+    }
+}
+
+/// One row a case and contestant.
+pub(crate) fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(["case", "contestant", "per second (min–max)", "µs client", "µs server", "ratio", "verdict"]);
+    for column in 2..5 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let mut case = "";
+    for row in rows {
+        let title = if row.case == case { "" } else { &row.case };
+        case = &row.case;
+        let joined = |text: fn(&Target) -> String| row.targets.iter().map(text).collect::<Vec<_>>().join("\n");
+        table.add_row([
+            title.to_owned(),
+            row.contestant.clone(),
+            row.rate.map_or_else(String::new, rate),
+            microseconds(row.client_us),
+            microseconds(row.server_us),
+            joined(Target::text),
+            joined(Target::verdict),
+        ]);
+    }
+    table
+}
+
+fn rate(rate: Spread) -> String {
+    if rate.most < LARGE_RATE {
+        return format!("{:.0} ({:.0}–{:.0})", rate.median, rate.least, rate.most);
+    }
+    format!("{:.2} ({:.2}–{:.2}) GB", rate.median / 1e9, rate.least / 1e9, rate.most / 1e9)
+}
+
+fn microseconds(value: Option<f64>) -> String {
+    value.filter(|value| value.is_finite()).map_or_else(|| "–".to_owned(), |value| format!("{value:.0}"))
+}

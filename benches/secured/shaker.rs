@@ -1,0 +1,151 @@
+//! A client of ours that does nothing but shake hands: what s_time is to OpenSSL, by the code that the source uses.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use net::{ClientTls, Handshake, SessionResumption, Socket, Stream, TlsVersions, Trust, worker};
+use rustix::net::{Shutdown, shutdown};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::bench::{Bench, Side};
+use super::handshakes::{Kind, Version};
+use crate::party::Party;
+
+/// What makes this program the client.
+const ROLE: &str = "tls-shaker";
+
+/// How long it shakes.
+const RUN: Duration = Duration::from_millis(800);
+
+/// What follows the handshake.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parting {
+    /// The connection is closed at once, as s_time does it.
+    AtOnce,
+    /// This side ends first and reads up to the other's end: a server's tickets come after the handshake (TLS 1.3).
+    Heard,
+}
+
+/// What it says at its end.
+#[derive(Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) handshakes: u64,
+    pub(crate) resumed: u64,
+    pub(crate) seconds: f64,
+    pub(crate) cipher: String,
+}
+
+/// Starts it: that many connections at a time.
+pub(crate) fn start(
+    bench: &Bench,
+    version: Version,
+    kind: Kind,
+    parting: Parting,
+    sessions: u32,
+    to: SocketAddr,
+) -> anyhow::Result<Party> {
+    let mut command: Command = bench.command(Side::Client, std::env::current_exe()?);
+    let version = if version == Version::Tls13 { "1.3" } else { "1.2" };
+    let kind = if kind == Kind::Full { "full" } else { "resumed" };
+    let parting = if parting == Parting::AtOnce { "at-once" } else { "heard" };
+    command.args([ROLE, &to.to_string(), version, kind, parting, &sessions.to_string()]);
+    Party::start(command)
+}
+
+/// What it said, where every handshake was of the kind that was asked for, but for the first of each session.
+pub(crate) fn report(said: &str, kind: Kind, sessions: u32) -> anyhow::Result<Report> {
+    let report: Report = serde_json::from_str(said).context("the shaker's report")?;
+    ensure!(report.handshakes > u64::from(sessions), "the shaker made {} handshakes", report.handshakes);
+    match kind {
+        Kind::Full => ensure!(report.resumed == 0, "{} handshakes were resumed", report.resumed),
+        Kind::Resumed => {
+            let full = report.handshakes - report.resumed;
+            ensure!(full <= 2 * u64::from(sessions), "{full} of {} handshakes were full ones", report.handshakes);
+        }
+    }
+    Ok(report)
+}
+
+/// The role, if this program was started for it.
+pub(crate) fn play(arguments: &[String]) -> Option<anyhow::Result<()>> {
+    (arguments.get(1)? == ROLE).then(|| shake_for_a_while(&arguments[2..]))
+}
+
+fn shake_for_a_while(words: &[String]) -> anyhow::Result<()> {
+    let [to, version, kind, parting, sessions] = words else { bail!("the shaker takes five words") };
+    let to: SocketAddr = to.parse()?;
+    let versions = if version == "1.3" { TlsVersions::Only13 } else { TlsVersions::Only12 };
+    let resumption = if kind == "full" { SessionResumption::Off } else { SessionResumption::On };
+    let parting = if parting == "heard" { Parting::Heard } else { Parting::AtOnce };
+    let tls = ClientTls::of_versions(versions, "localhost", &Trust::Anybody, None, resumption)?;
+    let began = Instant::now();
+    let mut report = worker::run(move |_| shake_side_by_side(sessions.parse().unwrap_or(1), to, tls, parting))??;
+    report.seconds = began.elapsed().as_secs_f64();
+    serde_json::to_writer(std::io::stdout(), &report)?;
+    Ok(())
+}
+
+/// That many connections at a time, until the time is over.
+async fn shake_side_by_side(sessions: usize, to: SocketAddr, tls: ClientTls, parting: Parting) -> io::Result<Report> {
+    let until = Instant::now() + RUN;
+    let report = Rc::new(RefCell::new(Report::default()));
+    let (ended, mut ends) = mpsc::unbounded_channel();
+    for _ in 0..sessions {
+        let (report, tls, ended) = (Rc::clone(&report), tls.clone(), ended.clone());
+        worker::spawn_local(async move {
+            let mut outcome = Ok(());
+            while outcome.is_ok() && Instant::now() < until {
+                outcome = shake(to, &tls, parting).await.map(|handshake| report.borrow_mut().count(handshake));
+            }
+            // Whoever waits for it waits for all.
+            let _ = ended.send(outcome);
+        });
+    }
+    drop(ended);
+    while let Some(outcome) = ends.recv().await {
+        outcome?;
+    }
+    Ok(report.take())
+}
+
+impl Report {
+    fn count(&mut self, handshake: Handshake) {
+        self.handshakes += 1;
+        self.resumed += u64::from(handshake.resumed);
+        self.cipher = handshake.cipher;
+    }
+}
+
+async fn shake(to: SocketAddr, tls: &ClientTls, parting: Parting) -> io::Result<Handshake> {
+    let mut stream = Stream::from(Socket::connect(to).await?);
+    let handshake = stream.connect_tls(tls).await?;
+    if parting == Parting::Heard {
+        next_turn().await;
+        shutdown(&stream, Shutdown::Write)?;
+        let mut room = [0; 4096];
+        // How the server ends is its own affair: the handshake has been made.
+        while poll_fn(|_| stream.poll_read(&mut room)).await.is_ok_and(|count| count > 0) {}
+    }
+    Ok(handshake)
+}
+
+/// What was written last may leave only when the turn is over.
+async fn next_turn() {
+    let mut has_waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,127 @@
+//! TLS side by side: mailrun's handshakes, resumed handshakes and bulk against what OpenSSL's programs do on the same
+//! cores.
+//!
+//! `cargo bench --bench tls -- [--quick] [--rounds N] [--only full,resumed,bulk]`
+//!
+//! The rules: the same certificate, cipher and versions for all; contestants take turns (A B C A B C …), client and
+//! server each on a core of its own. A handshake is priced in processor time of the side that is compared, because a
+//! client and a server that wait for each other in turn say by their rate how fast this machine wakes them. The same
+//! client meets both servers, and both clients meet the same server. Exit status: 0 all targets met, 1 one was missed,
+//! 2 it could not run.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench reports to the terminal")]
+
+#[path = "ruler/party.rs"]
+mod party;
+#[path = "ruler/place.rs"]
+mod place;
+#[path = "ruler/processor.rs"]
+mod processor;
+mod secured;
+#[path = "ruler/spread.rs"]
+mod spread;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Parser;
+
+use secured::bench::Bench;
+use secured::bulk::Bulk;
+use secured::handshakes::{Case, Kind, Version};
+use secured::row::{Row, table};
+use secured::{bulk, handshakes, shaker};
+
+/// Measures mailrun's TLS against OpenSSL's programs.
+#[derive(Parser)]
+struct Options {
+    /// Rounds; each contestant runs once a round.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Three rounds: a look, not a measurement.
+    #[arg(long)]
+    quick: bool,
+    /// Only these: full, resumed (which measures full handshakes too), bulk.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Cargo says this to every bench.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+impl Options {
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 3 } else { 5 })
+    }
+
+    fn wants(&self, what: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == what)
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let kinds: &[Kind] = match (self.wants("full"), self.wants("resumed")) {
+            (_, true) => &[Kind::Full, Kind::Resumed],
+            (true, false) => &[Kind::Full],
+            (false, false) => &[],
+        };
+        let versions = [Version::Tls13, Version::Tls12];
+        versions.into_iter().flat_map(|version| kinds.iter().map(move |&kind| Case { version, kind })).collect()
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    let outcome = match shaker::play(&arguments) {
+        Some(played) => played.map(|()| ExitCode::SUCCESS),
+        None => compare(&Options::parse()),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("tls: {error:#}");
+        ExitCode::from(2)
+    })
+}
+
+fn compare(options: &Options) -> anyhow::Result<ExitCode> {
+    if cfg!(debug_assertions) {
+        println!("tls: a debug build measures nothing; run `cargo bench --bench tls`");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(unknown) = options.only.iter().find(|name| !["full", "resumed", "bulk"].contains(&name.as_str())) {
+        bail!("nothing is called {unknown}: there are full, resumed, bulk");
+    }
+    println!("{}", place::place());
+    let bench = Bench::new()?;
+    println!("{}; client and server {}", bench.openssl_version(), bench.cores());
+    let rows = measure(options, &bench)?;
+    println!();
+    println!(
+        "{} rounds, contestants in turn. µs: user + system time of /proc/PID/stat, of the whole process, a handshake \
+         or a MB. Ratios are medians of the rounds' ratios.",
+        options.rounds()
+    );
+    if options.wants("resumed") {
+        println!(
+            "Resumed ÷ full is judged for TLS 1.2 alone: TLS 1.3 makes a key exchange on resumption too (psk_dhe_ke), which \
+             no implementation saves; there it stands beside what s_server gains. Rates hold the TCP connection's cost."
+        );
+    }
+    if options.quick {
+        println!("--quick: too few runs to judge by; take the verdicts as hints.");
+    }
+    println!("{}", table(&rows));
+    Ok(ExitCode::from(u8::from(rows.iter().any(Row::has_failed))))
+}
+
+fn measure(options: &Options, bench: &Bench) -> anyhow::Result<Vec<Row>> {
+    let cases = options.cases();
+    let (mut shaken, mut carried) = (Vec::new(), Vec::new());
+    for round in 1..=options.rounds() {
+        eprintln!("round {round}");
+        shaken.push(handshakes::round(bench, &cases).context("handshakes")?);
+        if options.wants("bulk") {
+            carried.push(Bulk::run(bench).context("bulk")?);
+        }
+    }
+    let mut rows = handshakes::rows(&cases, &shaken);
+    rows.extend(bulk::rows(&carried));
+    Ok(rows)
+}

@@ -1,0 +1,71 @@
+//! What a spool that is opened still has to do.
+use crate::live::SharedLive;
+use crate::tidying::notes_of;
+use crate::{Error, Id, Left};
+use std::sync::Arc;
+
+/// The messages that were not done when the spool was opened, in the order in which they stand in the log. Costs 8
+/// bytes a message; each is read when it is asked for, and left out if it is done by then.
+pub struct Backlog {
+    live: Arc<SharedLive>,
+    ids: std::vec::IntoIter<Id>,
+}
+
+impl Backlog {
+    pub(crate) fn new(live: Arc<SharedLive>) -> Self {
+        let ids = live.lock().in_log_order().into_iter();
+        Self { live, ids }
+    }
+
+    pub(crate) fn empty() -> Self {
+        Self { live: Arc::default(), ids: Vec::new().into_iter() }
+    }
+
+    /// How many are still to come, at most.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Whether nothing is still to come.
+    pub fn is_empty(&self) -> bool {
+        self.ids.len() == 0
+    }
+
+    fn read(&self, id: Id) -> Result<Left, Error> {
+        self.live.read(id, |whereabouts| {
+            let (segment, spot) = (&whereabouts.segment, whereabouts.spot);
+            let head = segment.head(spot)?.ok_or_else(|| segment.damaged(spot.at()))?;
+            Ok(Left {
+                id,
+                received_ns: head.record.received_ns,
+                envelope: head.envelope().to_vec(),
+                notes: notes_of(whereabouts, &head)?,
+                body_bytes: u64::from(head.record.body_bytes),
+            })
+        })
+    }
+}
+
+impl Iterator for Backlog {
+    type Item = Result<Left, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let id = self.ids.next()?;
+            match self.read(id) {
+                Err(Error::Unknown(_)) => {}
+                outcome => return Some(outcome),
+            }
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (0, Some(self.ids.len()))
+    }
+}
+
+impl std::fmt::Debug for Backlog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backlog").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

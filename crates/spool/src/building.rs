@@ -1,0 +1,135 @@
+//! A batch while it is put together: small things copied into one buffer, large bodies where they are.
+use crate::format::{BATCH_BYTES, BLOCK, Batch, Record};
+use std::io::IoSlice;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bodies up to this are copied: that costs less than a piece of their own in the system call.
+const COPIED_BYTES: usize = 4096;
+
+pub(crate) struct Building {
+    bytes: Vec<u8>,
+    /// Up to which of `bytes` the pieces reach.
+    pieced: usize,
+    pieces: Vec<Piece>,
+    length: u64,
+    records: u32,
+}
+
+enum Piece {
+    Own(Range<usize>),
+    Body(Arc<[u8]>),
+}
+
+/// A body on its way into a batch, and what goes with it.
+pub(crate) struct Content<'a> {
+    pub(crate) record: Record,
+    pub(crate) envelope: &'a [u8],
+    pub(crate) notes: &'a [u8],
+    pub(crate) body: Option<&'a Arc<[u8]>>,
+}
+
+impl Default for Building {
+    fn default() -> Self {
+        let bytes = vec![0; BATCH_BYTES];
+        Self { bytes, pieced: 0, pieces: Vec::new(), length: BATCH_BYTES as u64, records: 0 }
+    }
+}
+
+impl Building {
+    /// How long the batch is by now, its own header included.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// Adds a record, and says where in the batch it stands.
+    pub(crate) fn push(&mut self, content: &Content<'_>, seed: u32) -> u64 {
+        let at = self.length;
+        content.record.write(content.envelope, content.notes, seed, &mut self.bytes);
+        match content.body {
+            Some(body) if body.len() > COPIED_BYTES => {
+                self.piece();
+                self.pieces.push(Piece::Body(Arc::clone(body)));
+            }
+            Some(body) => self.bytes.extend_from_slice(body),
+            None => {}
+        }
+        let padding = content.record.bytes() - content.record.head_bytes() - u64::from(content.record.body_bytes);
+        self.bytes.resize(self.bytes.len() + padding as usize, 0);
+        self.length += content.record.bytes();
+        self.records += 1;
+        at
+    }
+
+    /// What has been added to `bytes` becomes a piece.
+    fn piece(&mut self) {
+        if self.pieced < self.bytes.len() {
+            self.pieces.push(Piece::Own(self.pieced..self.bytes.len()));
+            self.pieced = self.bytes.len();
+        }
+    }
+
+    /// Completes the batch, up to the end of its last block, and gives what is to be written at once.
+    pub(crate) fn finish(&mut self, seed: u32, synced: u64) -> Vec<IoSlice<'_>> {
+        let batch = Batch { records: self.records, bytes: self.length, synced };
+        self.bytes[..BATCH_BYTES].copy_from_slice(&batch.written(seed));
+        let padding = self.length.next_multiple_of(BLOCK) - self.length;
+        self.bytes.resize(self.bytes.len() + padding as usize, 0);
+        self.piece();
+        let slice_of = |piece| match piece {
+            &Piece::Own(Range { start, end }) => IoSlice::new(&self.bytes[start..end]),
+            Piece::Body(body) => IoSlice::new(body),
+        };
+        self.pieces.iter().map(slice_of).collect()
+    }
+
+    /// Begins anew, with the buffers that there are.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.bytes.resize(BATCH_BYTES, 0);
+        self.pieces.clear();
+        (self.pieced, self.length, self.records) = (0, BATCH_BYTES as u64, 0);
+        self.bytes.shrink_to(MOST_KEPT_BYTES);
+    }
+}
+
+/// A buffer that a burst has made larger is given back.
+const MOST_KEPT_BYTES: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Id;
+    use crate::format::{Kind, RECORD_BYTES, checksum};
+
+    fn joined(pieces: &[IoSlice<'_>]) -> Vec<u8> {
+        pieces.iter().flat_map(|piece| piece.to_vec()).collect()
+    }
+
+    #[test]
+    fn large_bodies_are_not_copied() {
+        let large: Arc<[u8]> = vec![7; 10_001].into();
+        let small: Arc<[u8]> = vec![8; 10].into();
+        let mut building = Building::default();
+        for body in [&small, &large, &small] {
+            let record = Record { body_bytes: body.len() as u32, ..Record::bare(Kind::Stored, Id(1)) };
+            building.push(&Content { record, envelope: b"", notes: b"", body: Some(body) }, 3);
+        }
+        let length = building.length();
+        assert_eq!(length, 32 + 3 * RECORD_BYTES as u64 + 2 * 16 + 10_008);
+        let pieces = building.finish(3, 0);
+        assert_eq!(pieces.len(), 3);
+        assert!(std::ptr::eq(&raw const pieces[1][0], &raw const large[0]));
+        let all = joined(&pieces);
+        assert_eq!(all.len() as u64, length.next_multiple_of(BLOCK));
+        assert_eq!(Batch::read(&all, 3, 8192, 1 << 20).map(|batch| (batch.records, batch.bytes)), Some((3, length)));
+        let body_at = 32 + 2 * RECORD_BYTES + 16;
+        assert_eq!(checksum(&all[body_at..body_at + large.len()]), checksum(&large));
+        building.clear();
+        assert!(building.is_empty() && joined(&building.finish(0, 0)).len() == 4096);
+    }
+}

@@ -1,0 +1,54 @@
+//! The commit thread: takes what has gathered, writes and syncs it, tells the receipts, tidies up.
+use crate::Error;
+use crate::inbox::{Inbox, Meanwhile, Taken};
+use crate::log::Log;
+use crate::receipt::Outcome;
+use crate::tidying::Progress;
+use std::io;
+use std::sync::Arc;
+
+/// Runs until the spool is closed or its disk fails.
+pub(crate) fn run(inbox: &Arc<Inbox>, mut log: Log) {
+    let _guard = Guard(Arc::clone(inbox));
+    if let Err(error) = until_closed(inbox, &mut log) {
+        inbox.stop(Error::poisoned(&error));
+    }
+}
+
+fn until_closed(inbox: &Inbox, log: &mut Log) -> io::Result<()> {
+    let mut taken = Taken::default();
+    let mut meanwhile = Meanwhile::Chores;
+    loop {
+        inbox.take(&mut taken, meanwhile);
+        if !taken.stores.is_empty() || !taken.lazies.is_empty() {
+            match log.commit(&mut taken) {
+                Ok(refused) => taken.ticket.settle(Outcome::StoredBut(refused)),
+                Err(error) => {
+                    taken.ticket.settle(Outcome::Failed(Error::poisoned(&error)));
+                    return Err(error);
+                }
+            }
+        }
+        if taken.is_last {
+            return log.close();
+        }
+        meanwhile = match log.tidy()? {
+            Progress::More => Meanwhile::Chores,
+            Progress::Nothing => Meanwhile::Nothing,
+        };
+    }
+}
+
+/// Nobody waits forever for a thread that is gone, for whatever reason. What it had taken, `Taken` tells.
+struct Guard(Arc<Inbox>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let reason = if std::thread::panicking() {
+            Error::Poisoned("the commit thread came to grief".into())
+        } else {
+            Error::Closed
+        };
+        self.0.end(reason);
+    }
+}

@@ -1,0 +1,162 @@
+//! What a spool asks of a disk, and the directory of a file system that gives it.
+use rustix::fs::{FallocateFlags, FlockOperation};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A directory for one spool.
+pub trait Disk: Send + Sync {
+    /// Keeps every other process off, for as long as what is returned lives. `WouldBlock` if one is there already.
+    fn lock(&self) -> io::Result<Box<dyn Send + Sync>>;
+    /// The names of all files.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Makes an empty file, or empties the one that has this name.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a file that is there.
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Returns when files made and removed before are so for good.
+    fn sync_directory(&self) -> io::Result<()>;
+}
+
+/// A file of a [`Disk`].
+pub trait DiskFile: Send + Sync {
+    /// Its length.
+    fn bytes(&self) -> io::Result<u64>;
+    /// Reads until `buffer` is full or the file ends, and says how much that was.
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
+    /// Writes all pieces, one after the other.
+    fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
+    /// Makes an empty file so long and fills it with zeros, so that a later write changes nothing but data: no block
+    /// has to be found, and a sync of it needs no commit of the file system's journal.
+    fn preallocate(&self, bytes: u64) -> io::Result<()>;
+    /// Returns when everything that was written before survives power loss.
+    fn sync_data(&self) -> io::Result<()>;
+}
+
+/// A directory of a file system.
+#[derive(Debug)]
+pub struct RealDisk {
+    directory: PathBuf,
+}
+
+impl RealDisk {
+    const LOCK: &'static str = "lock";
+
+    /// Uses that directory, and makes it if need be: for its owner only, since it will hold other people's mail.
+    pub fn new(directory: impl Into<PathBuf>) -> io::Result<Self> {
+        let directory = directory.into();
+        if !directory.is_dir() {
+            DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+            if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        Ok(Self { directory })
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    fn file(&self, name: &str, options: &mut OpenOptions) -> io::Result<File> {
+        options.read(true).write(true).mode(0o600).open(self.directory.join(name))
+    }
+}
+
+impl Disk for RealDisk {
+    fn lock(&self) -> io::Result<Box<dyn Send + Sync>> {
+        let file = self.file(Self::LOCK, OpenOptions::new().create(true).truncate(false))?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(file))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.directory)? {
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(self.file(name, OpenOptions::new().create(true).truncate(true))?))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(self.file(name, &mut OpenOptions::new())?))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.directory.join(name))
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match FileExt::read_at(self, &mut buffer[filled..], at + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, mut pieces: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {
+        IoSlice::advance_slices(&mut pieces, 0); // drops empty ones at the front
+        while !pieces.is_empty() {
+            match rustix::io::pwritev(self, &pieces[..pieces.len().min(MOST_PIECES)], at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    at += written as u64;
+                    IoSlice::advance_slices(&mut pieces, written);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn preallocate(&self, bytes: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
+            // Not every file system can; the zeros do it too.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let zeros = vec![0; ZEROS_BYTES];
+        let mut at = 0;
+        while at < bytes {
+            let length = (bytes - at).min(ZEROS_BYTES as u64);
+            self.write_all_at(&zeros[..length as usize], at)?;
+            at += length;
+            // In portions, so that a sync of another file does not find all of it in its way.
+            self.sync_data()?;
+        }
+        self.sync_all()
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self)
+    }
+}
+
+/// IOV_MAX: what Linux takes in one call.
+const MOST_PIECES: usize = 1024;
+const ZEROS_BYTES: usize = 8 << 20;

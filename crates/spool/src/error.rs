@@ -1,0 +1,64 @@
+//! What can go wrong with a spool, named by whom to blame.
+use crate::Id;
+use std::io;
+use std::sync::Arc;
+
+/// Why the spool did not do what it was asked. Cheap to clone: a whole batch may fail of one cause.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no room for this message now; there will be when others are done. An SMTP server answers 452.
+    #[error("the spool is full")]
+    Full,
+    /// Writing or a sync failed, so nobody knows what the disk holds: nothing is taken any more. An SMTP server answers
+    /// 451; a restart recovers what is there.
+    #[error("the spool's disk failed, and nothing is taken until it has been opened anew: {0}")]
+    Poisoned(Arc<str>),
+    /// What was once synced does not read as it was written. The file and the offset say where.
+    #[error("{file} is damaged at offset {offset}: move it aside to do without what it holds")]
+    Damaged {
+        /// Its name in the spool's directory.
+        file: String,
+        /// The first octet that does not make sense.
+        offset: u64,
+    },
+    /// A later mailrun has written this segment.
+    #[error("{file} was written by a later version of mailrun (spool format {version}): open it with that one")]
+    Newer {
+        /// Its name in the spool's directory.
+        file: String,
+        /// The version that its header states.
+        version: u32,
+    },
+    /// Another process has this spool open.
+    #[error("another process has this spool open")]
+    Held,
+    /// The message, or its envelope, is larger than the options allow, whatever room there is.
+    #[error("{bytes} bytes are more than the {most} that one message may have")]
+    TooLarge {
+        /// What was to be stored.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// The spool has been closed.
+    #[error("the spool has been closed")]
+    Closed,
+    /// There is no such message: it is done, or never was.
+    #[error("there is no message {0}")]
+    Unknown(Id),
+    /// The disk could not be read or its directory not be used.
+    #[error("the spool's disk: {0}")]
+    Disk(Arc<io::Error>),
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(Arc::new(error))
+    }
+}
+
+impl Error {
+    pub(crate) fn poisoned(cause: &io::Error) -> Self {
+        Self::Poisoned(cause.to_string().into())
+    }
+}

@@ -1,0 +1,406 @@
+//! A disk in memory that does what disks do at their worst: it crashes at any operation, tears and reorders what was
+//! not synced, fills up, fails a sync. For tests, also of others.
+use crate::disk::{Disk, DiskFile};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, IoSlice};
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// What is written whole or not at all; what was not synced may have any of its sectors old, new, or neither.
+const SECTOR: usize = 512;
+
+/// A disk in memory. Clones are of the same disk.
+#[derive(Clone, Default)]
+pub struct FaultyDisk(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    released: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The files by their names, as a process sees them.
+    files: BTreeMap<String, usize>,
+    /// The files by their names as they are for good.
+    durable_files: BTreeMap<String, usize>,
+    contents: Vec<Content>,
+    operations: u64,
+    syncs: u64,
+    writes: Vec<WriteSize>,
+    freeze_at_operation: Option<u64>,
+    freeze_at_sync: Option<u64>,
+    fail_sync: Option<u64>,
+    is_frozen: bool,
+    capacity: Option<u64>,
+    holds_syncs: bool,
+    lies: bool,
+    is_locked: bool,
+}
+
+/// How large a write was and of how many pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteSize {
+    /// Octets.
+    pub bytes: u64,
+    /// Pieces given together.
+    pub pieces: usize,
+}
+
+#[derive(Clone, Default)]
+struct Content {
+    seen: Vec<u8>,
+    durable: Vec<u8>,
+    /// What has been written since the last sync.
+    dirty: Vec<Range<usize>>,
+}
+
+/// A generator that is good enough to choose sectors.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ (z >> 31)) % sides
+    }
+}
+
+impl FaultyDisk {
+    /// An empty disk without faults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("nothing panics while it holds the disk")
+    }
+
+    /// How many operations have changed it or asked for a sync.
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// How many syncs there were, of files and of the directory.
+    pub fn syncs(&self) -> u64 {
+        self.state().syncs
+    }
+
+    /// The sizes of all writes so far.
+    pub fn writes(&self) -> Vec<WriteSize> {
+        self.state().writes.clone()
+    }
+
+    /// Freezes at that operation, counted from 0 over the disk's life: it is done in part, and nothing after it at all.
+    pub fn freeze_at_operation(&self, operation: u64) {
+        self.state().freeze_at_operation = Some(operation);
+    }
+
+    /// Freezes at that sync, counted from 0 over the disk's life: it is not done, nor is anything after it.
+    pub fn freeze_at_sync(&self, sync: u64) {
+        self.state().freeze_at_sync = Some(sync);
+    }
+
+    /// Freezes now.
+    pub fn freeze(&self) {
+        self.state().is_frozen = true;
+        self.0.released.notify_all();
+    }
+
+    /// Fails that sync, counted from 0. As Linux does, it forgets what was to be synced: the next one succeeds.
+    pub fn fail_sync(&self, sync: u64) {
+        self.state().fail_sync = Some(sync);
+    }
+
+    /// Says of every sync of a file that it is done, and does nothing: for tests of tests.
+    pub fn lie_about_syncs(&self) {
+        self.state().lies = true;
+    }
+
+    /// Has room for so many octets; none: for any.
+    pub fn limit(&self, capacity: Option<u64>) {
+        self.state().capacity = capacity;
+    }
+
+    /// Lets every sync wait until they are released: what is stored meanwhile gathers.
+    pub fn hold_syncs(&self) {
+        self.state().holds_syncs = true;
+    }
+
+    /// Ends [`Self::hold_syncs`].
+    pub fn release_syncs(&self) {
+        self.state().holds_syncs = false;
+        self.0.released.notify_all();
+    }
+
+    /// The disk as it is after the process has died, and not the host: all writes are there.
+    pub fn after_kill(&self) -> Self {
+        let state = self.state();
+        let contents = state.contents.clone();
+        let fresh = State {
+            files: state.files.clone(),
+            durable_files: state.durable_files.clone(),
+            contents,
+            ..State::default()
+        };
+        Self::of(fresh)
+    }
+
+    /// The disk as it may be after the power has failed: of what was not synced, `seed` chooses what is there.
+    pub fn after_power_loss(&self, seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let state = self.state();
+        let mut files = state.durable_files.clone();
+        for (name, file) in state.files.iter().filter(|(name, _)| !state.durable_files.contains_key(*name)) {
+            if dice.roll(2) == 0 {
+                files.insert(name.clone(), *file);
+            }
+        }
+        files.retain(|name, _| state.files.contains_key(name) || dice.roll(2) == 0);
+        let contents = state.contents.iter().map(|content| content.after_power_loss(&mut dice)).collect();
+        Self::of(State { durable_files: files.clone(), files, contents, ..State::default() })
+    }
+
+    fn of(state: State) -> Self {
+        Self(Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() }))
+    }
+
+    /// The names of all files.
+    pub fn names(&self) -> Vec<String> {
+        self.state().files.keys().cloned().collect()
+    }
+
+    /// What a file holds; nothing, if there is none of that name.
+    pub fn octets(&self, name: &str) -> Option<Vec<u8>> {
+        let state = self.state();
+        state.files.get(name).map(|file| state.contents[*file].seen.clone())
+    }
+
+    /// Puts a file there, for good.
+    pub fn put(&self, name: &str, octets: &[u8]) {
+        let mut state = self.state();
+        let content = Content { seen: octets.to_vec(), durable: octets.to_vec(), dirty: Vec::new() };
+        state.contents.push(content);
+        let file = state.contents.len() - 1;
+        state.files.insert(name.to_owned(), file);
+        state.durable_files.insert(name.to_owned(), file);
+    }
+}
+
+impl Content {
+    fn write(&mut self, bytes: &[u8], at: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        let end = at + bytes.len();
+        if self.seen.len() < end {
+            self.seen.resize(end, 0);
+        }
+        self.seen[at..end].copy_from_slice(bytes);
+        self.dirty.push(at..end);
+    }
+
+    fn sync(&mut self) {
+        self.durable.resize(self.seen.len(), 0);
+        for range in std::mem::take(&mut self.dirty) {
+            self.durable[range.clone()].copy_from_slice(&self.seen[range]);
+        }
+    }
+
+    fn after_power_loss(&self, dice: &mut Dice) -> Self {
+        let mut octets = self.durable.clone();
+        // All, none, or any of what was not synced.
+        let mood = dice.roll(4);
+        let sectors: BTreeSet<usize> =
+            self.dirty.iter().flat_map(|range| range.start / SECTOR..range.end.div_ceil(SECTOR)).collect();
+        for sector in sectors {
+            let from = sector * SECTOR;
+            let new = &self.seen[from.min(self.seen.len())..((sector + 1) * SECTOR).min(self.seen.len())];
+            let (takes, tears) = match mood {
+                0 => (true, false),
+                1 => (false, false),
+                2 => (dice.roll(2) == 0, false),
+                _ => (dice.roll(2) == 0, dice.roll(8) == 0),
+            };
+            if takes && octets.len() < from + new.len() {
+                octets.resize(from + new.len(), 0);
+            }
+            // Only what has never been written before is torn within a sector: assumed of the media.
+            let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR][..old.len()]);
+            let length = if tears && is_fresh { dice.roll(new.len() as u64 + 1) as usize } else { new.len() };
+            if takes {
+                octets[from..from + length].copy_from_slice(&new[..length]);
+            }
+        }
+        Self { seen: octets.clone(), durable: octets, dirty: Vec::new() }
+    }
+}
+
+fn frozen() -> io::Error {
+    io::Error::other("the disk is frozen")
+}
+
+impl State {
+    /// Counts an operation, and says whether it is the one at which the disk freezes.
+    fn count(&mut self) -> io::Result<bool> {
+        if self.is_frozen {
+            return Err(frozen());
+        }
+        self.is_frozen = self.freeze_at_operation == Some(self.operations);
+        self.operations += 1;
+        Ok(self.is_frozen)
+    }
+
+    /// An operation that is done or not.
+    fn step(&mut self) -> io::Result<()> {
+        if self.count()? { Err(frozen()) } else { Ok(()) }
+    }
+
+    fn sync(&mut self) -> io::Result<bool> {
+        self.step()?;
+        let number = self.syncs;
+        self.syncs += 1;
+        if self.freeze_at_sync == Some(number) {
+            self.is_frozen = true;
+            return Err(frozen());
+        }
+        Ok(self.fail_sync == Some(number))
+    }
+
+    fn check_room(&self, file: usize, end: u64) -> io::Result<()> {
+        let others = self.files.values().filter(|other| **other != file);
+        let others: u64 = others.map(|other| self.contents[*other].seen.len() as u64).sum();
+        match self.capacity {
+            Some(capacity) if others + end.max(self.contents[file].seen.len() as u64) > capacity => {
+                Err(ErrorKind::StorageFull.into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+struct FaultyFile {
+    disk: FaultyDisk,
+    content: usize,
+}
+
+struct Lock(FaultyDisk);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.0.state().is_locked = false;
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn lock(&self) -> io::Result<Box<dyn Send + Sync>> {
+        let mut state = self.state();
+        if state.is_locked {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        state.is_locked = true;
+        Ok(Box::new(Lock(self.clone())))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.names())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.state();
+        state.step()?;
+        state.contents.push(Content::default());
+        let content = state.contents.len() - 1;
+        state.files.insert(name.to_owned(), content);
+        Ok(Arc::new(FaultyFile { disk: self.clone(), content }))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let content = *self.state().files.get(name).ok_or(ErrorKind::NotFound)?;
+        Ok(Arc::new(FaultyFile { disk: self.clone(), content }))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        state.files.remove(name).map(|_| ()).ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if state.sync()? {
+            return Err(io::Error::other("the sync failed"));
+        }
+        state.durable_files = state.files.clone();
+        Ok(())
+    }
+}
+
+impl DiskFile for FaultyFile {
+    fn bytes(&self) -> io::Result<u64> {
+        Ok(self.disk.state().contents[self.content].seen.len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        let state = self.disk.state();
+        let seen = &state.contents[self.content].seen;
+        let from = seen.len().min(at as usize);
+        let length = buffer.len().min(seen.len() - from);
+        buffer[..length].copy_from_slice(&seen[from..from + length]);
+        Ok(length)
+    }
+
+    fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()> {
+        let bytes = pieces.iter().map(|piece| &**piece).collect::<Vec<&[u8]>>().concat();
+        let mut state = self.disk.state();
+        let freezes = state.count()?;
+        state.check_room(self.content, at + bytes.len() as u64)?;
+        state.writes.push(WriteSize { bytes: bytes.len() as u64, pieces: pieces.len() });
+        let length = if freezes { Dice(at).roll(bytes.len() as u64 + 1) as usize } else { bytes.len() };
+        state.contents[self.content].write(&bytes[..length], at as usize);
+        if freezes { Err(frozen()) } else { Ok(()) }
+    }
+
+    fn preallocate(&self, bytes: u64) -> io::Result<()> {
+        let mut state = self.disk.state();
+        let freezes = state.count()?;
+        state.check_room(self.content, bytes)?;
+        let length = if freezes { bytes / 2 } else { bytes } as usize;
+        let content = &mut state.contents[self.content];
+        content.seen.resize(length, 0);
+        if freezes {
+            return Err(frozen());
+        }
+        content.sync();
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        while state.holds_syncs && !state.is_frozen {
+            state = self.disk.0.released.wait(state).expect("nothing panics while it holds the disk");
+        }
+        let fails = state.sync()?;
+        if state.lies {
+            return Ok(());
+        }
+        let content = &mut state.contents[self.content];
+        if fails {
+            // Linux marks the pages clean and reports the failure once.
+            content.dirty.clear();
+            return Err(io::Error::other("the sync failed"));
+        }
+        content.sync();
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for FaultyDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FaultyDisk").field("operations", &self.operations()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,374 @@
+//! The octets of a spool, written and read: headers of segments, batches and records. `docs/spool-format.md` draws them.
+//!
+//! All numbers are little-endian. Whatever a reader is given, it answers with a value or with "not one of ours".
+use crate::Id;
+use std::hash::{BuildHasher, RandomState};
+
+/// Batches begin at multiples of this, so that no write touches a block that an earlier sync has promised.
+pub(crate) const BLOCK: u64 = 4096;
+/// Two blocks for the header, which is written to one and the other in turn; then the batches.
+pub(crate) const BATCHES_AT: u64 = 2 * BLOCK;
+pub(crate) const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"mrspool\0";
+/// Nothing has ever been counted so far; what says so would make the next number overflow.
+const MOST_COUNTED: u64 = u64::MAX >> 1;
+
+pub(crate) const HEADER_BYTES: usize = 64;
+pub(crate) const BATCH_BYTES: usize = 32;
+pub(crate) const RECORD_BYTES: usize = 40;
+/// Where in a record the checksum of its body stands.
+pub(crate) const BODY_CRC_AT: usize = 36;
+
+/// What a segment is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing in it counts.
+    Free,
+    /// It holds batches.
+    Used,
+}
+
+/// The header of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) state: State,
+    /// How often this file's header has been written; says in which of its two places it stands.
+    pub(crate) turn: u64,
+    /// The number of this use: each use of any segment has the next one. Of a free segment, the last.
+    pub(crate) use_number: u64,
+    /// A number that nobody outside knows, so that no message can contain what would read as a record.
+    pub(crate) salt: u64,
+    /// Every number below has been given to a message.
+    pub(crate) next_id: u64,
+    /// Where the batches of the use before end, which was then synced; 0 if it was not.
+    pub(crate) previous_end: u64,
+}
+
+/// What stands in one of the two places of a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Header(Header),
+    Newer(u32),
+    Illegible,
+}
+
+impl Header {
+    /// Where this header belongs.
+    pub(crate) fn at(&self) -> u64 {
+        self.turn % 2 * BLOCK
+    }
+
+    /// What the checksums of this use are combined with.
+    pub(crate) fn seed(&self) -> u32 {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.use_number.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.salt.to_le_bytes());
+        checksum(&bytes)
+    }
+
+    /// The header with which a new use of this segment begins.
+    pub(crate) fn begin(self, use_number: u64, next_id: u64, previous_end: u64) -> Self {
+        let mut next = Self { state: State::Used, turn: self.turn + 1, use_number, salt: 0, next_id, previous_end };
+        loop {
+            next.salt = RandomState::new().hash_one((use_number, next.salt));
+            if next.seed() != self.seed() {
+                return next;
+            }
+        }
+    }
+
+    /// The header with which a use ends.
+    pub(crate) fn end(self, next_id: u64) -> Self {
+        Self { state: State::Free, turn: self.turn + 1, next_id, previous_end: 0, ..self }
+    }
+
+    pub(crate) fn written(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        let state: u32 = if self.state == State::Free { 1 } else { 2 };
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&state.to_le_bytes());
+        let numbers = [self.turn, self.use_number, self.salt, self.next_id, self.previous_end];
+        for (at, number) in numbers.into_iter().enumerate() {
+            bytes[16 + 8 * at..24 + 8 * at].copy_from_slice(&number.to_le_bytes());
+        }
+        Self::seal(&mut bytes);
+        bytes
+    }
+
+    /// Makes the checksum right.
+    pub(crate) fn seal(bytes: &mut [u8; HEADER_BYTES]) {
+        let crc = checksum(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+impl Place {
+    pub(crate) fn read(bytes: &[u8; HEADER_BYTES]) -> Self {
+        if bytes[..8] != MAGIC {
+            return Self::Illegible;
+        }
+        // Before the checksum, which a later version may have elsewhere.
+        let version = u32_at(bytes, 8);
+        if version > VERSION {
+            return Self::Newer(version);
+        }
+        let state = match u32_at(bytes, 12) {
+            1 => State::Free,
+            2 => State::Used,
+            _ => return Self::Illegible,
+        };
+        if version != VERSION || u32_at(bytes, 60) != checksum(&bytes[..60]) || u32_at(bytes, 56) != 0 {
+            return Self::Illegible;
+        }
+        let header = Header {
+            state,
+            turn: u64_at(bytes, 16),
+            use_number: u64_at(bytes, 24),
+            salt: u64_at(bytes, 32),
+            next_id: u64_at(bytes, 40),
+            previous_end: u64_at(bytes, 48),
+        };
+        let is_countable = [header.turn, header.use_number, header.next_id].into_iter().all(|n| n <= MOST_COUNTED);
+        if is_countable { Self::Header(header) } else { Self::Illegible }
+    }
+}
+
+/// What stands before the records of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Batch {
+    pub(crate) records: u32,
+    /// Its length, this included, without what fills its last block.
+    pub(crate) bytes: u64,
+    /// Everything in this use before that offset had been synced when this was written.
+    pub(crate) synced: u64,
+}
+
+impl Batch {
+    pub(crate) fn written(&self, seed: u32) -> [u8; BATCH_BYTES] {
+        let mut bytes = [0; BATCH_BYTES];
+        bytes[4] = BATCH_KIND;
+        bytes[8..12].copy_from_slice(&self.records.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.synced.to_le_bytes());
+        seal(&mut bytes, seed);
+        bytes
+    }
+
+    /// The batch that begins at `at`, if it could stand there in a segment of `segment_bytes`.
+    pub(crate) fn read(bytes: &[u8], seed: u32, at: u64, segment_bytes: u64) -> Option<Self> {
+        let bytes: &[u8; BATCH_BYTES] = bytes.first_chunk()?;
+        if bytes[4] != BATCH_KIND || u32_at(bytes, 0) != checksum(&bytes[4..]) ^ seed {
+            return None;
+        }
+        let batch = Self { records: u32_at(bytes, 8), bytes: u64_at(bytes, 16), synced: u64_at(bytes, 24) };
+        let fits = batch.bytes >= BATCH_BYTES as u64 && batch.bytes <= segment_bytes.saturating_sub(at);
+        (fits && batch.synced <= at).then_some(batch)
+    }
+}
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A message: envelope and body.
+    Stored = 1,
+    /// A message that stood elsewhere before, with all that had been noted of it.
+    Moved = 2,
+    /// Something noted of a message.
+    Note = 3,
+    /// A message that nothing is left to be done of.
+    Done = 4,
+}
+
+const BATCH_KIND: u8 = b'B';
+
+/// The fixed part of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) kind: Kind,
+    pub(crate) id: Id,
+    pub(crate) received_ns: u64,
+    /// The length of the envelope, or of the note.
+    pub(crate) envelope_bytes: u32,
+    /// The length of all notes of a moved message, each with its length before it.
+    pub(crate) notes_bytes: u32,
+    pub(crate) body_bytes: u32,
+    pub(crate) body_crc: u32,
+}
+
+impl Record {
+    /// A record without envelope, notes and body.
+    pub(crate) fn bare(kind: Kind, id: Id) -> Self {
+        Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
+    }
+
+    /// From its first octet to its body's: what its own checksum covers.
+    pub(crate) fn head_bytes(&self) -> u64 {
+        RECORD_BYTES as u64 + u64::from(self.envelope_bytes) + u64::from(self.notes_bytes)
+    }
+
+    /// All of it; records begin at multiples of 8.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.head_bytes() + u64::from(self.body_bytes)).next_multiple_of(8)
+    }
+
+    /// Appends the head to `out`.
+    pub(crate) fn write(&self, envelope: &[u8], notes: &[u8], seed: u32, out: &mut Vec<u8>) {
+        let from = out.len();
+        out.extend_from_slice(&[0, 0, 0, 0, self.kind as u8, 0, 0, 0]);
+        out.extend_from_slice(&self.id.0.to_le_bytes());
+        out.extend_from_slice(&self.received_ns.to_le_bytes());
+        for number in [self.envelope_bytes, self.notes_bytes, self.body_bytes, self.body_crc] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(envelope);
+        out.extend_from_slice(notes);
+        seal(&mut out[from..], seed);
+    }
+
+    /// The fixed part as it stands, not yet checked.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
+        let kind = match bytes[4] {
+            1 => Kind::Stored,
+            2 => Kind::Moved,
+            3 => Kind::Note,
+            4 => Kind::Done,
+            _ => return None,
+        };
+        let id = Some(Id(u64_at(bytes, 8))).filter(|id| id.0 <= MOST_COUNTED)?;
+        Some(Self {
+            kind,
+            id,
+            received_ns: u64_at(bytes, 16),
+            envelope_bytes: u32_at(bytes, 24),
+            notes_bytes: u32_at(bytes, 28),
+            body_bytes: u32_at(bytes, 32),
+            body_crc: u32_at(bytes, 36),
+        })
+    }
+
+    /// Whether `head`, from first octet to body, is as it was written.
+    pub(crate) fn is_intact(head: &[u8], seed: u32) -> bool {
+        head.len() >= RECORD_BYTES && u32_at(head, 0) == checksum(&head[4..]) ^ seed
+    }
+}
+
+/// Notes as a moved message carries them.
+pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
+    let mut joined = Vec::with_capacity(notes.iter().map(|note| note.len() + 4).sum());
+    for note in notes {
+        joined.extend_from_slice(&(note.len() as u32).to_le_bytes());
+        joined.extend_from_slice(note);
+    }
+    joined
+}
+
+/// Undoes [`join_notes`]; nothing, if it is not that.
+pub(crate) fn split_notes(mut joined: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut notes = Vec::new();
+    while !joined.is_empty() {
+        let (length, rest) = joined.split_first_chunk::<4>()?;
+        let (note, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        notes.push(note.to_vec());
+        joined = rest;
+    }
+    Some(notes)
+}
+
+/// CRC-32C (CRC-32/ISCSI).
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+pub(crate) fn seal(bytes: &mut [u8], seed: u32) {
+    let crc = checksum(&bytes[4..]) ^ seed;
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(*bytes[at..].first_chunk().expect("offsets are of fixed parts, whose length is checked"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(*bytes[at..].first_chunk().expect("offsets are of fixed parts, whose length is checked"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header { state: State::Free, turn: 4, use_number: 3, salt: 77, next_id: 9, previous_end: 0 }
+    }
+
+    #[test]
+    fn a_use_has_a_seed_of_its_own() {
+        let begun = header().begin(4, 12, 8192);
+        assert_eq!((begun.state, begun.turn, begun.use_number, begun.previous_end), (State::Used, 5, 4, 8192));
+        assert_ne!(begun.seed(), header().seed());
+        assert_ne!(begun.at(), header().at());
+        assert_eq!(begun.end(20), Header { state: State::Free, turn: 6, next_id: 20, previous_end: 0, ..begun });
+    }
+
+    #[test]
+    fn any_changed_octet_makes_a_header_illegible_or_newer() {
+        let good = header().written();
+        assert_eq!(Place::read(&good), Place::Header(header()));
+        for at in 0..HEADER_BYTES {
+            let mut bad = good;
+            bad[at] ^= 0x55;
+            assert_ne!(Place::read(&bad), Place::Header(header()));
+            assert_eq!(matches!(Place::read(&bad), Place::Newer(_)), (8..12).contains(&at), "{at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn batches_are_read_as_written(records: u32, bytes in 32u64..5000, seed: u32, at in 0usize..32, flip in 1u8..) {
+            let batch = Batch { records, bytes, synced: 8192 };
+            let mut written = batch.written(seed);
+            prop_assert_eq!(Batch::read(&written, seed, 8192, 8192 + bytes), Some(batch));
+            prop_assert_eq!(Batch::read(&written, seed, 8192, 8191 + bytes), None);
+            prop_assert_eq!(Batch::read(&written, seed, 4096, 1 << 20), None);
+            prop_assert_eq!(Batch::read(&written, seed ^ 1, 8192, 1 << 20), None);
+            written[at] ^= flip;
+            prop_assert_eq!(Batch::read(&written, seed, 8192, 1 << 20), None);
+        }
+
+        #[test]
+        fn records_are_read_as_written(
+            id in 0..=MOST_COUNTED,
+            received_ns: u64,
+            body_bytes: u32,
+            envelope: Vec<u8>,
+            notes: Vec<Vec<u8>>,
+            seed: u32,
+            at: prop::sample::Index,
+        ) {
+            let joined = join_notes(&notes);
+            prop_assert_eq!(split_notes(&joined), Some(notes));
+            let record = Record {
+                kind: Kind::Moved, id: Id(id), received_ns, body_bytes, body_crc: 5,
+                envelope_bytes: envelope.len() as u32, notes_bytes: joined.len() as u32,
+            };
+            let mut written = Vec::new();
+            record.write(&envelope, &joined, seed, &mut written);
+            prop_assert_eq!(written.len() as u64, record.head_bytes());
+            prop_assert_eq!(Record::read(&written), Some(record));
+            prop_assert!(Record::is_intact(&written, seed) && !Record::is_intact(&written, !seed));
+            let at = at.index(written.len());
+            written[at] ^= 1;
+            prop_assert!(!Record::is_intact(&written, seed));
+        }
+
+        #[test]
+        fn no_octets_make_a_reader_panic(bytes: Vec<u8>, seed: u32) {
+            _ = split_notes(&bytes);
+            _ = Record::read(&bytes);
+            _ = Record::is_intact(&bytes, seed);
+            _ = Batch::read(&bytes, seed, 8192, 1 << 20);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Where messages gather while the commit thread is at the disk: what comes together is committed together.
+use crate::message::{Lazy, Numbered};
+use crate::receipt::{Outcome, Ticket};
+use crate::{Draft, Error, Id, Receipt, format};
+use std::mem;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// How long notes wait for a batch to go with.
+pub(crate) const LAZINESS: Duration = Duration::from_secs(1);
+/// So many notes do not wait: memory is bounded.
+const MOST_LAZY: usize = 16_384;
+
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+struct State {
+    stores: Vec<Numbered>,
+    lazies: Vec<Lazy>,
+    /// When the oldest of `lazies` came.
+    lazy_since: Option<Instant>,
+    ticket: Arc<Ticket>,
+    next_id: u64,
+    /// Whether the commit thread waits for the bell.
+    is_asleep: bool,
+    is_closing: bool,
+    /// Why nothing is taken any more.
+    stopped: Option<Error>,
+}
+
+/// What the commit thread takes at once. Given back empty, so that the vectors go around.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub(crate) stores: Vec<Numbered>,
+    pub(crate) lazies: Vec<Lazy>,
+    pub(crate) ticket: Arc<Ticket>,
+    /// Nothing comes after this.
+    pub(crate) is_last: bool,
+}
+
+impl Drop for Taken {
+    /// Nobody waits forever for a batch that the commit thread has come to grief over.
+    fn drop(&mut self) {
+        self.ticket.settle(Outcome::Failed(Error::Poisoned("the commit thread came to grief".into())));
+    }
+}
+
+/// Whether the commit thread has something to do when nothing has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meanwhile {
+    Chores,
+    Nothing,
+}
+
+impl Inbox {
+    pub(crate) fn new(next_id: u64) -> Self {
+        let state = State {
+            stores: Vec::new(),
+            lazies: Vec::new(),
+            lazy_since: None,
+            ticket: Arc::default(),
+            next_id,
+            is_asleep: false,
+            is_closing: false,
+            stopped: None,
+        };
+        Self { state: Mutex::new(state), bell: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it holds the inbox")
+    }
+
+    /// Hands a message to the next batch.
+    pub(crate) fn store(&self, draft: Draft) -> Receipt {
+        // Here, in the caller's thread: of these there are many, of commit threads one.
+        let body_crc = format::checksum(&draft.body);
+        let mut state = self.state();
+        if let Some(error) = &state.stopped {
+            return Receipt::known(Err(error.clone()));
+        }
+        let id = Id(state.next_id);
+        state.next_id += 1;
+        let place = state.stores.len() as u32;
+        state.stores.push(Numbered { id, body_crc, draft });
+        let receipt = Receipt::of_batch(Arc::clone(&state.ticket), place, id);
+        self.ring(state);
+        receipt
+    }
+
+    /// Hands a note to some later batch.
+    pub(crate) fn add(&self, lazy: Lazy) {
+        let mut state = self.state();
+        if state.stopped.is_some() {
+            return;
+        }
+        state.lazies.push(lazy);
+        let is_first = state.lazies.len() == 1;
+        if is_first {
+            state.lazy_since = Some(Instant::now());
+        }
+        if is_first || state.lazies.len() == MOST_LAZY {
+            self.ring(state);
+        }
+    }
+
+    fn ring(&self, mut state: MutexGuard<'_, State>) {
+        // The one who wakes it says so, and nobody rings twice.
+        if mem::take(&mut state.is_asleep) {
+            drop(state);
+            self.bell.notify_one();
+        }
+    }
+
+    /// Lets what is here be committed, and nothing more come.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.is_closing = true;
+        state.stopped.get_or_insert(Error::Closed);
+        self.ring(state);
+    }
+
+    /// Refuses everything from now on, and what is here.
+    pub(crate) fn stop(&self, error: Error) {
+        let mut state = self.state();
+        state.stopped = Some(error.clone());
+        let ticket = mem::take(&mut state.ticket);
+        let dropped = (mem::take(&mut state.stores), mem::take(&mut state.lazies));
+        drop(state);
+        drop(dropped);
+        ticket.settle(Outcome::Failed(error));
+    }
+
+    /// The commit thread is gone. Of those who still wait, nobody will be heard.
+    pub(crate) fn end(&self, reason: Error) {
+        let known = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
+        match known {
+            Some(Error::Poisoned(_)) => {}
+            _ => self.stop(reason),
+        }
+    }
+
+    /// Fills `taken`, which is empty, with all that has come, and waits until there is something.
+    pub(crate) fn take(&self, taken: &mut Taken, meanwhile: Meanwhile) {
+        let mut state = self.state();
+        loop {
+            let patience = state.patience();
+            if patience == Some(Duration::ZERO) {
+                break;
+            }
+            if meanwhile == Meanwhile::Chores {
+                return;
+            }
+            state.is_asleep = true;
+            state = match patience {
+                None => self.bell.wait(state).expect("nothing panics while it holds the inbox"),
+                Some(time) => self.bell.wait_timeout(state, time).expect("nothing panics while it holds the inbox").0,
+            };
+            state.is_asleep = false;
+        }
+        mem::swap(&mut taken.stores, &mut state.stores);
+        mem::swap(&mut taken.lazies, &mut state.lazies);
+        state.lazy_since = None;
+        taken.is_last = state.is_closing;
+        taken.ticket = mem::take(&mut state.ticket);
+    }
+}
+
+impl State {
+    /// How long what is here may wait: nothing at all for messages.
+    fn patience(&self) -> Option<Duration> {
+        if !self.stores.is_empty() || self.is_closing || self.lazies.len() >= MOST_LAZY {
+            return Some(Duration::ZERO);
+        }
+        self.lazy_since.map(|since| LAZINESS.saturating_sub(since.elapsed()))
+    }
+}

@@ -1,0 +1,192 @@
+//! What is not done yet: where each message and its notes stand, and how much of each segment still counts.
+use crate::segment::{Segment, Spot};
+use crate::{Error, Id};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Messages that are not done, and the segments in use, oldest first, with use numbers that have no gap.
+#[derive(Default)]
+pub(crate) struct Live {
+    messages: HashMap<u64, Entry, BuildHasherDefault<IdHasher>>,
+    segments: VecDeque<Tenant>,
+    bytes: u64,
+}
+
+/// A message: 24 bytes, and 8 of its number.
+struct Entry {
+    spot: Spot,
+    /// Where its notes stand; most messages have none.
+    #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
+    notes: Option<Box<Vec<Spot>>>,
+}
+
+struct Tenant {
+    segment: Arc<Segment>,
+    messages: u32,
+    bytes: u64,
+}
+
+/// Where a message and its notes stand, and in which segment it is.
+#[derive(Clone)]
+pub(crate) struct Whereabouts {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) spot: Spot,
+    pub(crate) notes: Vec<(Arc<Segment>, Spot)>,
+}
+
+/// How full the segments are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fill {
+    pub(crate) messages: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) segments: u64,
+    pub(crate) segment_bytes: u64,
+    /// What in all segments but the newest does not count.
+    pub(crate) wasted_bytes: u64,
+}
+
+impl Live {
+    /// A new segment begins.
+    pub(crate) fn begin(&mut self, segment: Arc<Segment>) {
+        debug_assert!(self.newest().is_none_or(|newest| newest.wrapping_add(1) == segment.header.use_number));
+        self.segments.push_back(Tenant { segment, messages: 0, bytes: 0 });
+    }
+
+    fn newest(&self) -> Option<u64> {
+        self.segments.back().map(|tenant| tenant.segment.header.use_number)
+    }
+
+    /// The oldest segment, if it is not the newest too, and how many messages in it are not done.
+    pub(crate) fn oldest(&self) -> Option<(&Arc<Segment>, u32)> {
+        let is_alone = self.segments.len() < 2;
+        self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
+    }
+
+    /// Gives up the oldest segment.
+    pub(crate) fn pop_oldest(&mut self) -> Option<Arc<Segment>> {
+        let tenant = self.segments.pop_front()?;
+        debug_assert_eq!((tenant.messages, tenant.bytes), (0, 0));
+        Some(tenant.segment)
+    }
+
+    fn tenant(&mut self, use_number: u64) -> Option<&mut Tenant> {
+        let oldest = self.segments.front()?.segment.header.use_number;
+        self.segments.get_mut(use_number.checked_sub(oldest)? as usize)
+    }
+
+    fn segment(&self, use_number: u64) -> Option<&Arc<Segment>> {
+        let oldest = self.segments.front()?.segment.header.use_number;
+        self.segments.get(use_number.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
+    }
+
+    /// A message stands there, and no longer elsewhere. Its notes are in the same record.
+    pub(crate) fn place(&mut self, id: Id, spot: Spot) {
+        if let Some(former) = self.messages.insert(id.0, Entry { spot, notes: None }) {
+            self.leave(former.spot);
+        }
+        self.bytes += spot.bytes();
+        if let Some(tenant) = self.tenant(spot.use_number) {
+            tenant.messages += 1;
+            tenant.bytes += spot.bytes();
+        }
+    }
+
+    /// A note of it stands there. Notes of messages that are done are forgotten.
+    pub(crate) fn note(&mut self, id: Id, spot: Spot) {
+        if let Some(entry) = self.messages.get_mut(&id.0) {
+            entry.notes.get_or_insert_default().push(spot);
+        }
+    }
+
+    /// Nothing is left to be done of it.
+    pub(crate) fn done(&mut self, id: Id) {
+        if let Some(entry) = self.messages.remove(&id.0) {
+            self.leave(entry.spot);
+        }
+    }
+
+    fn leave(&mut self, spot: Spot) {
+        self.bytes -= spot.bytes();
+        if let Some(tenant) = self.tenant(spot.use_number) {
+            tenant.messages -= 1;
+            tenant.bytes -= spot.bytes();
+        }
+    }
+
+    /// Whether that message stands exactly there.
+    pub(crate) fn is_at(&self, id: Id, spot: Spot) -> bool {
+        self.messages.get(&id.0).is_some_and(|entry| entry.spot == spot)
+    }
+
+    pub(crate) fn whereabouts(&self, id: Id) -> Option<Whereabouts> {
+        let entry = self.messages.get(&id.0)?;
+        let segment_of = |spot: &Spot| Some((Arc::clone(self.segment(spot.use_number)?), *spot));
+        let notes = entry.notes.iter().flat_map(|notes| notes.iter()).map(segment_of).collect::<Option<_>>()?;
+        Some(Whereabouts { segment: Arc::clone(self.segment(entry.spot.use_number)?), spot: entry.spot, notes })
+    }
+
+    /// All messages, in the order in which they stand in the log.
+    pub(crate) fn in_log_order(&self) -> Vec<Id> {
+        let mut all: Vec<(Spot, u64)> = self.messages.iter().map(|(id, entry)| (entry.spot, *id)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, id)| Id(id)).collect()
+    }
+
+    pub(crate) fn fill(&self) -> Fill {
+        let older = self.segments.iter().rev().skip(1);
+        Fill {
+            wasted_bytes: older.map(|tenant| tenant.segment.bytes - tenant.bytes).sum(),
+            messages: self.messages.len() as u64,
+            live_bytes: self.bytes,
+            segments: self.segments.len() as u64,
+            segment_bytes: self.segments.iter().map(|tenant| tenant.segment.bytes).sum(),
+        }
+    }
+}
+
+/// What the commit thread writes and readers look up.
+#[derive(Default)]
+pub(crate) struct SharedLive(Mutex<Live>);
+
+impl SharedLive {
+    pub(crate) fn new(live: Live) -> Self {
+        Self(Mutex::new(live))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Live> {
+        self.0.lock().expect("nothing panics while it holds the index")
+    }
+
+    /// Reads something of a message. While `read` was at it, the message may have been moved and its segment have been
+    /// used anew: only what does not make sense where the message still stands is damage.
+    pub(crate) fn read<T>(&self, id: Id, mut read: impl FnMut(&Whereabouts) -> Result<T, Error>) -> Result<T, Error> {
+        loop {
+            let Some(whereabouts) = self.lock().whereabouts(id) else { return Err(Error::Unknown(id)) };
+            match read(&whereabouts) {
+                Err(Error::Damaged { .. }) if !self.lock().is_at(id, whereabouts.spot) => {}
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+/// Numbers that grow need no more than to be spread; nobody outside chooses them.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 / golden ratio; the table uses the high bits and the low ones.
+        let spread = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = spread ^ (spread >> 32);
+    }
+}

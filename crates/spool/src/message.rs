@@ -1,0 +1,67 @@
+//! What goes into a spool and what comes out: drafts, receipts' content, what is left from a former run.
+use std::fmt;
+use std::sync::Arc;
+
+/// A message's number in the spool: grows, and is never used again. Users see it as 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(pub u64);
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A message that is to be stored.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// When it was received, in nanoseconds of Unix time.
+    pub received_ns: u64,
+    /// Whatever has to be known of it besides its content; opaque to the spool.
+    pub envelope: Vec<u8>,
+    /// Its content. Not copied if it is large.
+    pub body: Arc<[u8]>,
+}
+
+/// The proof that a message is as durable as the spool's mode promises. Only the spool makes one, and only afterwards.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub(crate) id: Id,
+}
+
+impl Stored {
+    /// The number by which the message is known from now on.
+    pub fn id(&self) -> Id {
+        self.id
+    }
+}
+
+/// A message that is still to be done, as a spool that is opened finds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Its number.
+    pub id: Id,
+    /// When it was received, in nanoseconds of Unix time.
+    pub received_ns: u64,
+    /// The draft's envelope.
+    pub envelope: Vec<u8>,
+    /// What has been noted of it since, oldest first.
+    pub notes: Vec<Vec<u8>>,
+    /// How long its body is; [`Spool::read`](crate::Spool::read) has it.
+    pub body_bytes: u64,
+}
+
+/// A message and the number it was given, on its way into the log.
+#[derive(Debug)]
+pub(crate) struct Numbered {
+    pub(crate) id: Id,
+    pub(crate) body_crc: u32,
+    pub(crate) draft: Draft,
+}
+
+/// What is written when there is an occasion.
+#[derive(Debug)]
+pub(crate) enum Lazy {
+    Note(Id, Box<[u8]>),
+    Done(Id),
+}

@@ -1,0 +1,55 @@
+//! How large a spool may be and what its receipts promise.
+
+/// What a receipt promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The message survives power loss: it has been synced.
+    #[default]
+    Sync,
+    /// The message survives the death of the process, not that of the host: it has been written.
+    Write,
+    /// The message survives nothing: it is in memory only, and the directory is not even opened.
+    Memory,
+}
+
+/// How large a spool may be and what its receipts promise.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The size of a segment. A larger message has one of its own. Made smaller where `most_bytes` would hold fewer than
+    /// four.
+    pub segment_bytes: u64,
+    /// How much of the disk the spool may use, free segments included. One segment's worth of it is kept back for notes
+    /// and for messages that are moved, so that a full spool can empty itself.
+    pub most_bytes: u64,
+    /// The largest body; at most 4 GiB less 64 KiB, which is what a record can hold.
+    pub most_message_bytes: u64,
+    /// What a receipt promises.
+    pub durability: Durability,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 << 20,
+            most_bytes: 16 << 30,
+            most_message_bytes: 1 << 30,
+            durability: Durability::default(),
+        }
+    }
+}
+
+impl Options {
+    /// No segment is smaller, nor is its size a broken number of blocks.
+    pub const LEAST_SEGMENT_BYTES: u64 = 64 << 10;
+    /// The longest envelope, and the longest note.
+    pub const MOST_ENVELOPE_BYTES: u64 = 16 << 20;
+
+    /// These options with values that fit each other.
+    pub(crate) fn fitted(mut self) -> Self {
+        let wanted = self.segment_bytes.min(self.most_bytes / 4).clamp(Self::LEAST_SEGMENT_BYTES, 4 << 30);
+        self.segment_bytes = wanted / Self::LEAST_SEGMENT_BYTES * Self::LEAST_SEGMENT_BYTES;
+        self.most_bytes = self.most_bytes.max(4 * self.segment_bytes);
+        self.most_message_bytes = self.most_message_bytes.min(u64::from(u32::MAX) - (64 << 10));
+        self
+    }
+}

@@ -1,0 +1,167 @@
+//! The receipt of a message that is being stored: a future that any runtime can await.
+use crate::message::Stored;
+use crate::{Error, Id};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+/// Resolves when the message is as durable as the spool's mode promises, or when it is known that it will not be.
+/// To drop it changes nothing: the message may be stored nevertheless.
+#[derive(Debug)]
+#[must_use = "only the receipt tells whether the message was stored"]
+pub struct Receipt(Awaited);
+
+#[derive(Debug)]
+enum Awaited {
+    Batch { ticket: Arc<Ticket>, place: u32, id: Id },
+    Known(Option<Result<Stored, Error>>),
+}
+
+impl Receipt {
+    pub(crate) fn of_batch(ticket: Arc<Ticket>, place: u32, id: Id) -> Self {
+        Self(Awaited::Batch { ticket, place, id })
+    }
+
+    pub(crate) fn known(outcome: Result<Id, Error>) -> Self {
+        Self(Awaited::Known(Some(outcome.map(|id| Stored { id }))))
+    }
+
+    /// Waits for it in a thread that may sleep.
+    pub fn wait(mut self) -> Result<Stored, Error> {
+        let waker = Waker::from(Arc::new(Sleeper(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Poll::Ready(outcome) = Pin::new(&mut self).poll(&mut context) {
+                return outcome;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+impl Future for Receipt {
+    type Output = Result<Stored, Error>;
+
+    /// Panics when it is polled again after it has resolved, as futures may.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Awaited::Known(outcome) => Poll::Ready(outcome.take().expect("a receipt resolves once")),
+            Awaited::Batch { ticket, place, id } => {
+                let outcome = ticket.outcome(*place, context.waker());
+                let id = *id;
+                outcome.map(|outcome| {
+                    self.0 = Awaited::Known(None);
+                    outcome.map(|()| Stored { id })
+                })
+            }
+        }
+    }
+}
+
+struct Sleeper(std::thread::Thread);
+
+impl std::task::Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What the receipts of one batch wait for together: one allocation for all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    outcome: Option<Outcome>,
+    wakers: Vec<Option<Waker>>,
+}
+
+/// What became of a batch.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// All are stored but these, each with its place in the batch; in that order.
+    StoredBut(Vec<(u32, Error)>),
+    /// None is.
+    Failed(Error),
+}
+
+impl Ticket {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().expect("nothing panics while it holds a ticket")
+    }
+
+    fn outcome(&self, place: u32, waker: &Waker) -> Poll<Result<(), Error>> {
+        let mut waiting = self.waiting();
+        match &waiting.outcome {
+            None => {}
+            Some(Outcome::Failed(error)) => return Poll::Ready(Err(error.clone())),
+            Some(Outcome::StoredBut(failed)) => {
+                let found = failed.binary_search_by_key(&place, |(place, _)| *place);
+                return Poll::Ready(found.map_or(Ok(()), |at| Err(failed[at].1.clone())));
+            }
+        }
+        let place = place as usize;
+        if waiting.wakers.len() <= place {
+            waiting.wakers.resize(place + 1, None);
+        }
+        match &mut waiting.wakers[place] {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Tells all receipts. What has been said once holds.
+    pub(crate) fn settle(&self, outcome: Outcome) {
+        let wakers = {
+            let mut waiting = self.waiting();
+            waiting.outcome.get_or_insert(outcome);
+            std::mem::take(&mut waiting.wakers)
+        };
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    struct Count(AtomicUsize);
+
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn every_receipt_of_a_batch_is_woken_once_and_hears_its_own() {
+        let ticket = Arc::new(Ticket::default());
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        let mut context = Context::from_waker(&waker);
+        let mut receipts: Vec<_> =
+            (0..5).map(|at| Receipt::of_batch(Arc::clone(&ticket), at, Id(100 + u64::from(at)))).collect();
+        for receipt in receipts.iter_mut().rev().skip(1) {
+            assert!(Pin::new(&mut *receipt).poll(&mut context).is_pending());
+            assert!(Pin::new(&mut *receipt).poll(&mut context).is_pending());
+        }
+        ticket.settle(Outcome::StoredBut(vec![(1, Error::Full), (3, Error::Closed)]));
+        assert_eq!(count.0.load(Ordering::Relaxed), 4, "the last one had not yet asked");
+        let heard: Vec<_> = receipts.into_iter().map(Receipt::wait).collect();
+        assert!(matches!(heard[1], Err(Error::Full)) && matches!(heard[3], Err(Error::Closed)));
+        let stored: Vec<u64> = heard.into_iter().flatten().map(|stored| stored.id().0).collect();
+        assert_eq!(stored, [100, 102, 104]);
+    }
+
+    #[test]
+    fn a_receipt_can_be_awaited_by_a_thread() {
+        let ticket = Arc::new(Ticket::default());
+        let receipt = Receipt::of_batch(Arc::clone(&ticket), 0, Id(1));
+        let waiter = std::thread::spawn(move || receipt.wait());
+        ticket.settle(Outcome::Failed(Error::Closed));
+        assert!(matches!(waiter.join().unwrap(), Err(Error::Closed)));
+    }
+}

@@ -1,0 +1,89 @@
+//! A segment in use, and single records read from it.
+use crate::Error;
+use crate::disk::DiskFile;
+use crate::format::{Header, RECORD_BYTES, Record};
+use std::io;
+use std::sync::Arc;
+
+/// A segment's file and the header of its present use.
+pub(crate) struct Segment {
+    pub(crate) name: String,
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) header: Header,
+    /// The length of the file.
+    pub(crate) bytes: u64,
+}
+
+/// Where a record stands. Small, since every message that is not done has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Spot {
+    pub(crate) use_number: u64,
+    eighths: u32,
+    length_eighths: u32,
+}
+
+impl Spot {
+    pub(crate) fn new(use_number: u64, at: u64, bytes: u64) -> Self {
+        let eighth = |bytes: u64| u32::try_from(bytes / 8).expect("a segment has less than 32 GiB");
+        Self { use_number, eighths: eighth(at), length_eighths: eighth(bytes) }
+    }
+
+    pub(crate) fn at(self) -> u64 {
+        u64::from(self.eighths) * 8
+    }
+
+    pub(crate) fn bytes(self) -> u64 {
+        u64::from(self.length_eighths) * 8
+    }
+}
+
+/// A record read without its body.
+pub(crate) struct Head {
+    pub(crate) record: Record,
+    bytes: Vec<u8>,
+}
+
+impl Head {
+    pub(crate) fn envelope(&self) -> &[u8] {
+        &self.bytes[RECORD_BYTES..RECORD_BYTES + self.record.envelope_bytes as usize]
+    }
+
+    /// The notes of a moved message, joined.
+    pub(crate) fn notes(&self) -> &[u8] {
+        &self.bytes[RECORD_BYTES + self.record.envelope_bytes as usize..]
+    }
+}
+
+/// What a first read of a record takes in: most heads.
+const GLANCE: u64 = 1024;
+
+impl Segment {
+    pub(crate) fn damaged(&self, offset: u64) -> Error {
+        Error::Damaged { file: self.name.clone(), offset }
+    }
+
+    /// The record at that spot up to its body; nothing, if none stands there.
+    pub(crate) fn head(&self, spot: Spot) -> io::Result<Option<Head>> {
+        let mut bytes = vec![0; spot.bytes().min(GLANCE) as usize];
+        let read = self.file.read_at(&mut bytes, spot.at())?;
+        let Some(record) = Record::read(&bytes[..read]).filter(|record| record.bytes() == spot.bytes()) else {
+            return Ok(None);
+        };
+        let (length, known) = (record.head_bytes() as usize, read);
+        bytes.truncate(known);
+        bytes.resize(length, 0);
+        if length > known && self.file.read_at(&mut bytes[known..], spot.at() + known as u64)? < length - known {
+            return Ok(None);
+        }
+        Ok(Record::is_intact(&bytes, self.header.seed()).then_some(Head { record, bytes }))
+    }
+
+    /// The body of that record, unchecked; nothing, if the file ends before.
+    pub(crate) fn body(&self, spot: Spot, record: &Record) -> io::Result<Option<Arc<[u8]>>> {
+        // Collected from an iterator whose length is known, it is allocated once, where it stays.
+        let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
+        let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
+        let read = self.file.read_at(buffer, spot.at() + record.head_bytes())?;
+        Ok((read == body.len()).then_some(body))
+    }
+}

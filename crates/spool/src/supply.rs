@@ -1,0 +1,174 @@
+//! Segments that are free: made, used again, and no more of them than the spool may have.
+use crate::disk::{Disk, DiskFile};
+use crate::format::{BLOCK, Header, State};
+use crate::segment::Segment;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+/// A segment in which nothing counts, zeros or records of former uses throughout.
+pub(crate) struct Spare {
+    pub(crate) name: String,
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) header: Header,
+    pub(crate) bytes: u64,
+}
+
+/// What a segment is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// New messages.
+    Messages,
+    /// Notes, and messages that are moved, by which room is made: these may use what is kept back.
+    Upkeep,
+}
+
+/// Why there is no segment.
+#[derive(Debug)]
+pub(crate) enum Shortage {
+    /// The spool, or the disk, has no room for one.
+    Room,
+    Disk(io::Error),
+}
+
+impl From<io::Error> for Shortage {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Room,
+            _ => Self::Disk(error),
+        }
+    }
+}
+
+pub(crate) struct Supply {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) segment_bytes: u64,
+    pub(crate) most_bytes: u64,
+    pub(crate) spares: Vec<Spare>,
+    /// The bytes of the segments that are in use.
+    pub(crate) used_bytes: u64,
+    /// The number in the next file's name.
+    pub(crate) next_file: u64,
+    /// Whether the tender is making a segment now.
+    pub(crate) is_making: bool,
+    /// Whether it could not: then it leaves it until a segment was taken or given back.
+    pub(crate) has_failed: bool,
+    pub(crate) is_closed: bool,
+}
+
+/// Spares beyond so many are removed, unless more segments than that are in use.
+const MOST_IDLE_SPARES: u64 = 4;
+
+impl Supply {
+    pub(crate) const PREFIX: &'static str = "segment-";
+
+    /// The bytes of all segments.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.used_bytes + self.spares.iter().map(|spare| spare.bytes).sum::<u64>()
+    }
+
+    /// Whether it would be well to have one more segment ready.
+    pub(crate) fn wants_spare(&self) -> bool {
+        self.spares.is_empty() && !self.has_failed && self.permits(self.segment_bytes, Purpose::Messages)
+    }
+
+    pub(crate) fn next_name(&mut self) -> String {
+        self.next_file += 1;
+        format!("{}{:08x}", Self::PREFIX, self.next_file - 1)
+    }
+
+    /// Whether a segment of that size may be taken.
+    pub(crate) fn permits(&self, bytes: u64, purpose: Purpose) -> bool {
+        let kept_back = if purpose == Purpose::Messages { self.segment_bytes } else { 0 };
+        self.used_bytes + bytes + kept_back <= self.most_bytes
+    }
+
+    /// A segment of exactly that size.
+    pub(crate) fn take(&mut self, bytes: u64, purpose: Purpose) -> Result<Spare, Shortage> {
+        if !self.permits(bytes, purpose) {
+            return Err(Shortage::Room);
+        }
+        let spare = match self.spares.iter().position(|spare| spare.bytes == bytes) {
+            Some(at) => self.spares.swap_remove(at),
+            None => self.make(bytes)?,
+        };
+        self.used_bytes += bytes;
+        self.has_failed = false;
+        Ok(spare)
+    }
+
+    fn make(&mut self, bytes: u64) -> Result<Spare, Shortage> {
+        // Of the wrong size, as it turns out.
+        while self.bytes() + bytes > self.most_bytes && !self.spares.is_empty() {
+            self.drop_spare()?;
+        }
+        let name = self.next_name();
+        Ok(Self::make_file(&*self.disk, &name, bytes)?)
+    }
+
+    /// Makes a segment, which nobody needs to be told of before it is done.
+    pub(crate) fn make_file(disk: &dyn Disk, name: &str, bytes: u64) -> io::Result<Spare> {
+        let made = Self::fill_file(disk, name, bytes);
+        if made.is_err() {
+            // A part of a segment helps nobody, least of all on a full disk. What stays is found when the spool is opened.
+            _ = disk.remove(name);
+        }
+        made
+    }
+
+    fn fill_file(disk: &dyn Disk, name: &str, bytes: u64) -> io::Result<Spare> {
+        let file = disk.create(name)?;
+        file.preallocate(bytes)?;
+        let header = Header { state: State::Free, turn: 0, use_number: 0, salt: 0, next_id: 0, previous_end: 0 };
+        write_header(&*file, &header)?;
+        file.sync_data()?;
+        disk.sync_directory()?;
+        Ok(Spare { name: name.to_owned(), file, header, bytes })
+    }
+
+    fn most_spares(&self) -> u64 {
+        MOST_IDLE_SPARES.max(self.used_bytes / self.segment_bytes)
+    }
+
+    fn drop_spare(&mut self) -> io::Result<()> {
+        self.spares.pop().map_or(Ok(()), |spare| self.disk.remove(&spare.name))
+    }
+
+    /// Ends the use of a segment, for good when this returns. To be called in the order in which they were begun, or a
+    /// restart would find a gap.
+    pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64) -> io::Result<()> {
+        self.used_bytes -= segment.bytes;
+        self.has_failed = false;
+        while self.spares.len() as u64 > self.most_spares() {
+            self.drop_spare()?;
+        }
+        let is_too_much = self.bytes() + segment.bytes > self.most_bytes;
+        if is_too_much || segment.bytes != self.segment_bytes || self.spares.len() as u64 >= self.most_spares() {
+            self.disk.remove(&segment.name)?;
+            return self.disk.sync_directory();
+        }
+        let header = segment.header.end(next_id);
+        write_header(&*segment.file, &header)?;
+        segment.file.sync_data()?;
+        let (name, file) = (segment.name.clone(), Arc::clone(&segment.file));
+        self.spares.push(Spare { name, file, header, bytes: segment.bytes });
+        Ok(())
+    }
+
+    /// Removes spares of which nothing is known to be of use: those of another size.
+    pub(crate) fn drop_odd_ones(&mut self) -> io::Result<()> {
+        let segment_bytes = self.segment_bytes;
+        for spare in self.spares.extract_if(.., |spare| spare.bytes != segment_bytes) {
+            self.disk.remove(&spare.name)?;
+        }
+        while self.spares.len() as u64 > self.most_spares() {
+            self.drop_spare()?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes it to its place, and the rest of the block as zeros.
+pub(crate) fn write_header(file: &dyn DiskFile, header: &Header) -> io::Result<()> {
+    let rest = [0; BLOCK as usize - crate::format::HEADER_BYTES];
+    file.write_at(&mut [IoSlice::new(&header.written()), IoSlice::new(&rest)], header.at())
+}

@@ -1,0 +1,68 @@
+//! The thread that keeps a free segment ready, so that the commit thread need not wait while one is filled with zeros.
+use crate::supply::{Purpose, Spare, Supply};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// The supply, and the bell of whoever tends it.
+pub(crate) struct Tended {
+    supply: Mutex<Supply>,
+    bell: Condvar,
+}
+
+impl Tended {
+    pub(crate) fn new(supply: Supply) -> Self {
+        Self { supply: Mutex::new(supply), bell: Condvar::new() }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Supply> {
+        self.supply.lock().expect("nothing panics while it holds the supply")
+    }
+
+    /// A segment of exactly that size: one that is ready, or about to be, or else made now. Nothing is made by two at
+    /// once, so that together they keep to what the spool may have.
+    pub(crate) fn take(&self, bytes: u64, purpose: Purpose) -> Result<Spare, crate::supply::Shortage> {
+        let mut supply = self.lock();
+        while supply.is_making && supply.spares.iter().all(|spare| spare.bytes != bytes) {
+            supply = self.wait(supply);
+        }
+        let taken = supply.take(bytes, purpose);
+        drop(supply);
+        self.bell.notify_all();
+        taken
+    }
+
+    fn wait<'a>(&self, supply: MutexGuard<'a, Supply>) -> MutexGuard<'a, Supply> {
+        self.bell.wait(supply).expect("nothing panics while it holds the supply")
+    }
+
+    /// Ends the tender.
+    pub(crate) fn close(&self) {
+        self.lock().is_closed = true;
+        self.bell.notify_all();
+    }
+
+    /// Makes a segment whenever none is ready and there is room for one, until the supply is closed.
+    pub(crate) fn tend(self: &Arc<Self>) {
+        let mut supply = self.lock();
+        loop {
+            while !supply.is_closed && !supply.wants_spare() {
+                supply = self.wait(supply);
+            }
+            if supply.is_closed {
+                return;
+            }
+            supply.is_making = true;
+            let (disk, name, bytes) = (Arc::clone(&supply.disk), supply.next_name(), supply.segment_bytes);
+            drop(supply);
+            let made: io::Result<Spare> = Supply::make_file(&*disk, &name, bytes);
+            supply = self.lock();
+            supply.is_making = false;
+            match made {
+                Ok(spare) => supply.spares.push(spare),
+                // The commit thread will try for itself, when it needs one, and say what is the matter.
+                Err(_) => supply.has_failed = true,
+            }
+            self.bell.notify_all();
+        }
+    }
+}

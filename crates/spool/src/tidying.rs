@@ -1,0 +1,136 @@
+//! Making room: the messages that still count in the oldest segment are moved to the end of the log.
+//!
+//! Segments are given up in order, so one message that waits for days would hold up all after it. Moving it costs
+//! writing; so it is done only when the segments in use hold more than twice what counts. Then, of what is written, at
+//! most about half is moved messages.
+use crate::building::Content;
+use crate::format::{Kind, Record, join_notes, split_notes};
+use crate::live::{Fill, Whereabouts};
+use crate::log::{Flush, Log};
+use crate::scan::{Bodies, Found, Scan, Seen};
+use crate::segment::{Segment, Spot};
+use crate::supply::Shortage;
+use crate::{Error, Options};
+use std::io;
+use std::sync::Arc;
+
+/// How far it has come in the oldest segment.
+#[derive(Default)]
+pub(crate) struct Tidying {
+    at: Option<(u64, Scan)>,
+    /// What could not be read or had no room; tried again when something has changed.
+    is_stuck: bool,
+}
+
+/// So many bytes are moved at a time, so that messages that come meanwhile do not wait long.
+const SLICE_BYTES: u64 = 4 << 20;
+/// And so many batches passed.
+const SLICE_BATCHES: u32 = 256;
+
+/// Whether there is more to do at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    More,
+    Nothing,
+}
+
+/// Whether the oldest segment is worth emptying.
+fn is_worth_it(fill: Fill, is_pressed: bool, options: &Options) -> bool {
+    let segment = options.segment_bytes;
+    let is_sparse = fill.segments > 4 && fill.segment_bytes > 2 * fill.live_bytes + 2 * segment;
+    is_sparse || (is_pressed && fill.wasted_bytes >= segment)
+}
+
+impl Log {
+    /// What is done between batches: gives up segments, and makes a part of the way to the next one.
+    pub(crate) fn tidy(&mut self) -> io::Result<Progress> {
+        self.retire()?;
+        if !self.has_to_tidy() {
+            return Ok(Progress::Nothing);
+        }
+        let Some(oldest) = self.live.lock().oldest().map(|(segment, _)| Arc::clone(segment)) else {
+            return Ok(Progress::Nothing);
+        };
+        self.tidying.is_stuck = false;
+        match self.empty_some(&oldest) {
+            Ok(()) => {}
+            Err(Shortage::Room) => self.tidying.is_stuck = true,
+            Err(Shortage::Disk(error)) => return Err(error),
+        }
+        self.flush(Flush::Buffered)?;
+        self.retire()?;
+        let is_emptied = self.live.lock().oldest().is_none_or(|(segment, _)| !Arc::ptr_eq(segment, &oldest));
+        let more = (is_emptied || !self.tidying.is_stuck) && self.has_to_tidy();
+        Ok(if more { Progress::More } else { Progress::Nothing })
+    }
+
+    fn has_to_tidy(&self) -> bool {
+        let fill = self.live.lock().fill();
+        is_worth_it(fill, self.is_pressed, &self.options)
+    }
+
+    /// Moves some of what counts in that segment.
+    fn empty_some(&mut self, oldest: &Arc<Segment>) -> Result<(), Shortage> {
+        let mut scan = match self.tidying.at.take() {
+            Some((use_number, scan)) if use_number == oldest.header.use_number => scan,
+            _ => Scan::new(Arc::clone(&oldest.file), oldest.header.seed(), oldest.bytes, Bodies::Skipped),
+        };
+        let (mut seen, mut moved) = (Vec::new(), 0);
+        for _ in 0..SLICE_BATCHES {
+            match scan.next(&mut seen)? {
+                Found::Batch => moved += self.relocate_all(oldest, &seen)?,
+                // The end; or damage, and then what has not been moved keeps the segment.
+                Found::Nothing(_) => {
+                    self.tidying.is_stuck = true;
+                    return Ok(());
+                }
+            }
+            if moved >= SLICE_BYTES {
+                break;
+            }
+        }
+        self.tidying.at = Some((oldest.header.use_number, scan));
+        Ok(())
+    }
+
+    fn relocate_all(&mut self, segment: &Arc<Segment>, seen: &[Seen]) -> Result<u64, Shortage> {
+        let mut moved = 0;
+        for one in seen.iter().filter(|one| matches!(one.kind, Kind::Stored | Kind::Moved)) {
+            let spot = Spot::new(segment.header.use_number, one.at, one.bytes);
+            let whereabouts = {
+                let live = self.live.lock();
+                live.is_at(one.id, spot).then(|| live.whereabouts(one.id)).flatten()
+            };
+            if let Some(whereabouts) = whereabouts {
+                self.relocate_one(&whereabouts)?;
+                moved += one.bytes;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn relocate_one(&mut self, whereabouts: &Whereabouts) -> Result<(), Shortage> {
+        let Whereabouts { segment, spot, .. } = whereabouts;
+        let unreadable = || Shortage::Room; // it stays, and so does its segment
+        let head = segment.head(*spot)?.ok_or_else(unreadable)?;
+        // Its checksum goes with it: a body that has been spoiled stays known as such.
+        let body = segment.body(*spot, &head.record)?.ok_or_else(unreadable)?;
+        let mut notes = notes_of(whereabouts, &head).map_err(|_| unreadable())?;
+        while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MOST_ENVELOPE_BYTES {
+            notes.remove(0);
+        }
+        let notes = join_notes(&notes);
+        let record = Record { kind: Kind::Moved, notes_bytes: notes.len() as u32, ..head.record };
+        self.relocate(&Content { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
+    }
+}
+
+/// All notes of a message whose head has been read: those it carries, and those that follow.
+pub(crate) fn notes_of(whereabouts: &Whereabouts, head: &crate::segment::Head) -> Result<Vec<Vec<u8>>, Error> {
+    let mut notes = split_notes(head.notes()).ok_or_else(|| whereabouts.segment.damaged(whereabouts.spot.at()))?;
+    for (segment, spot) in &whereabouts.notes {
+        let head = segment.head(*spot)?.ok_or_else(|| segment.damaged(spot.at()))?;
+        notes.push(head.envelope().to_vec());
+    }
+    Ok(notes)
+}

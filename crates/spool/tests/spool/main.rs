@@ -1,0 +1,6 @@
+//! The spool from outside: what it promises, whatever the disk does.
+#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+mod crash;
+mod model;
+mod recovery;
+mod room;

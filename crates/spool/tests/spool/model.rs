@@ -1,0 +1,165 @@
+//! What a spool must hold by what it has answered: a naive model, and the comparison after a crash.
+use proptest::prelude::*;
+use spool::faulty::FaultyDisk;
+use spool::{Backlog, Draft, Error, Id, Left, Options, Receipt, Spool, Stored};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Something that is asked of a spool.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// So many messages at once, of that size.
+    Store { messages: usize, bytes: usize },
+    /// A note of one of the messages that are not done.
+    Note(prop::sample::Index),
+    /// One of them is done.
+    Done(prop::sample::Index),
+    /// All but one of them are.
+    DoneButOne,
+}
+
+pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let bytes = prop_oneof![3 => 0..500usize, 3 => 3000..9000usize, 1 => 20_000..40_000usize, 1 => 60_000..90_000usize];
+    let step = prop_oneof![
+        5 => (1..6usize, bytes).prop_map(|(messages, bytes)| Step::Store { messages, bytes }),
+        2 => any::<prop::sample::Index>().prop_map(Step::Note),
+        3 => any::<prop::sample::Index>().prop_map(Step::Done),
+        1 => Just(Step::DoneButOne),
+    ];
+    prop::collection::vec(step, 1..most)
+}
+
+/// What is known of a message.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    notes: Vec<Vec<u8>>,
+    /// So many of the notes were taken before a message that has been stored since.
+    sure_notes: usize,
+    is_done: bool,
+    is_surely_done: bool,
+}
+
+/// What has been answered and asked of a spool, over any number of crashes.
+#[derive(Default)]
+pub(crate) struct Model {
+    known: BTreeMap<Id, Known>,
+    /// Every number that was ever answered; those of messages that are done too.
+    highest: u64,
+    drafts: u64,
+}
+
+pub(crate) fn small() -> Options {
+    Options { segment_bytes: 64 << 10, most_bytes: 12 * (64 << 10), ..Options::default() }
+}
+
+pub(crate) fn open(disk: &FaultyDisk, options: Options) -> Result<(Spool, Backlog), Error> {
+    Spool::open(Arc::new(disk.clone()), options)
+}
+
+/// A draft that tells from itself what it must be.
+pub(crate) fn draft(number: u64, bytes: usize) -> Draft {
+    let envelope = format!("draft {number} of {bytes}").into_bytes();
+    Draft { received_ns: number, envelope, body: body(number, bytes) }
+}
+
+fn body(number: u64, bytes: usize) -> Arc<[u8]> {
+    let line = format!("This is a line of message {number}, which has no other like it.\r\n").into_bytes();
+    let mut body = line.repeat(bytes / line.len() + 1);
+    body.truncate(bytes);
+    body.into()
+}
+
+/// Asserts that a message is a draft, whole, whether it was answered or not.
+pub(crate) fn assert_genuine(spool: &Spool, left: &Left) {
+    let envelope = String::from_utf8(left.envelope.clone()).unwrap();
+    let words: Vec<&str> = envelope.split(' ').collect();
+    let (number, bytes): (u64, usize) = (words[1].parse().unwrap(), words[3].parse().unwrap());
+    assert_eq!((left.received_ns, left.body_bytes), (number, bytes as u64));
+    assert!(spool.read(left.id).unwrap() == body(number, bytes), "{} has another body", left.id);
+}
+
+impl Model {
+    fn choose(&self, index: prop::sample::Index) -> Option<Id> {
+        let open: Vec<Id> = self.open().collect();
+        (!open.is_empty()).then(|| open[index.index(open.len())])
+    }
+
+    fn open(&self) -> impl Iterator<Item = Id> + '_ {
+        self.known.iter().filter(|(_, known)| !known.is_done).map(|(id, _)| *id)
+    }
+
+    /// Does it, and says whether the spool still answers.
+    pub(crate) fn step(&mut self, spool: &Spool, step: &Step) -> bool {
+        match step {
+            Step::Store { messages, bytes } => return self.store(spool, *messages, *bytes),
+            Step::Note(index) => {
+                let Some(id) = self.choose(*index) else { return true };
+                let known = self.known.get_mut(&id).unwrap();
+                let note = format!("note {} of {id}", known.notes.len()).into_bytes();
+                spool.note(id, &note);
+                known.notes.push(note);
+            }
+            Step::Done(index) => self.choose(*index).into_iter().for_each(|id| self.done(spool, id)),
+            Step::DoneButOne => {
+                let open: Vec<Id> = self.open().skip(1).collect();
+                open.into_iter().for_each(|id| self.done(spool, id));
+            }
+        }
+        true
+    }
+
+    fn done(&mut self, spool: &Spool, id: Id) {
+        spool.done(id);
+        self.known.get_mut(&id).unwrap().is_done = true;
+    }
+
+    fn store(&mut self, spool: &Spool, messages: usize, bytes: usize) -> bool {
+        let before = self.known.clone();
+        let drafts = (0..messages).map(|_| {
+            self.drafts += 1;
+            draft(self.drafts, bytes)
+        });
+        let receipts: Vec<Receipt> = drafts.map(|draft| spool.store(draft)).collect();
+        let outcomes: Vec<Result<Stored, Error>> = receipts.into_iter().map(Receipt::wait).collect();
+        for outcome in outcomes {
+            match outcome {
+                Ok(stored) => self.stored(stored.id(), &before),
+                Err(Error::Full) => {}
+                Err(Error::Poisoned(_)) => return false,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        true
+    }
+
+    /// What was handed over before a message that is stored has been synced with it.
+    fn stored(&mut self, id: Id, before: &BTreeMap<Id, Known>) {
+        assert!(id.0 > self.highest, "{id} is not new");
+        self.highest = id.0;
+        self.known.insert(id, Known::default());
+        for (id, known) in before {
+            let now = self.known.get_mut(id).unwrap();
+            now.sure_notes = known.notes.len();
+            now.is_surely_done = known.is_done;
+        }
+    }
+
+    /// Compares what a spool has kept with what it must have, and takes that as known from now on.
+    pub(crate) fn compare(&mut self, spool: &Spool, backlog: Backlog, unwritten: u64) {
+        let left: BTreeMap<Id, Left> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
+        for (id, known) in &self.known {
+            assert!(known.is_done || left.contains_key(id), "{id} is lost");
+            assert!(!known.is_surely_done || unwritten > 0 || !left.contains_key(id), "{id} has come back");
+        }
+        for (id, left) in &left {
+            assert_genuine(spool, left);
+            if let Some(known) = self.known.get(id) {
+                assert!(known.notes.starts_with(&left.notes), "{id}: {:?} of {:?}", left.notes, known.notes);
+                assert!(left.notes.len() >= known.sure_notes || unwritten > 0, "{id} has lost notes");
+            }
+            self.highest = self.highest.max(id.0);
+        }
+        let known_of = |left: Left| Known { sure_notes: left.notes.len(), notes: left.notes, ..Known::default() };
+        self.known = left.into_iter().map(|(id, left)| (id, known_of(left))).collect();
+    }
+}

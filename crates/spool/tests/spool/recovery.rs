@@ -1,0 +1,234 @@
+//! Opening: what is torn is cut, what is damaged is refused by name and place, what belongs to others is left alone.
+use crate::model::{assert_genuine, draft, open, small};
+use spool::faulty::FaultyDisk;
+use spool::{Durability, Error, Options, RealDisk, Receipt, Spool};
+use std::sync::Arc;
+
+/// A disk with three batches of one small message each, in one segment.
+fn three_batches() -> (FaultyDisk, String) {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    for number in 1..=3 {
+        spool.store(draft(number, 300)).wait().unwrap();
+    }
+    spool.close();
+    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
+    (disk, name)
+}
+
+const BATCHES_AT: usize = 8192;
+const BLOCK: usize = 4096;
+/// A batch of one message of 300 octets: heads, envelope and body, before what fills the block.
+const BATCH: usize = UNPADDED.next_multiple_of(8);
+const UNPADDED: usize = 32 + 40 + "draft 1 of 300".len() + 300;
+
+fn with_octets(name: &str, octets: &[u8]) -> FaultyDisk {
+    let disk = FaultyDisk::new();
+    disk.put(name, octets);
+    disk
+}
+
+fn numbers_left(disk: &FaultyDisk) -> Result<Vec<u64>, Error> {
+    let (spool, backlog) = open(disk, small())?;
+    let left: Vec<_> = backlog.map(|left| left.unwrap()).collect();
+    left.iter().for_each(|left| assert_genuine(&spool, left));
+    Ok(left.iter().map(|left| left.received_ns).collect())
+}
+
+#[test]
+fn a_torn_tail_is_cut_wherever_it_is_torn() {
+    let (disk, name) = three_batches();
+    let octets = disk.octets(&name).unwrap();
+    let last = BATCHES_AT + 2 * BLOCK;
+    for torn in 0..=BATCH {
+        let mut cut = octets.clone();
+        cut[last + torn..last + BLOCK].fill(0);
+        let is_same = cut == octets;
+        let disk = with_octets(&name, &cut);
+        assert_eq!(numbers_left(&disk).unwrap(), if is_same { vec![1, 2, 3] } else { vec![1, 2] }, "{torn}");
+        // And the file itself may end there.
+        let disk = with_octets(&name, &octets[..last + torn]);
+        assert_eq!(numbers_left(&disk).unwrap().len(), if torn == BATCH { 3 } else { 2 }, "{torn}");
+    }
+}
+
+/// These were not written by this code, but by a script that knows `docs/spool-format.md`; fuzzing begins from them.
+#[test]
+fn what_the_format_says_is_what_is_read() {
+    let seed = |name: &str| {
+        let seeds = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/segment");
+        with_octets("segment-00000000", &std::fs::read(seeds.join(name)).unwrap())
+    };
+    let assert_left = |name: &str, expected: &[(u64, &[u8], &[u8])]| {
+        let (spool, backlog) = open(&seed(name), small()).unwrap();
+        let left: Vec<_> = backlog.map(|left| left.unwrap()).collect();
+        assert_eq!(left.len(), expected.len());
+        for (left, (id, note, body)) in left.iter().zip(expected) {
+            assert_eq!((left.id.0, &left.envelope[..], &left.notes[..]), (*id, &b"env"[..], &[note.to_vec()][..]));
+            assert_eq!(*spool.read(left.id).unwrap(), **body);
+        }
+    };
+    assert_left("header_only", &[]);
+    assert_left("torn", &[(1, b"tried", b"Hello\r\n")]);
+    assert_left("two_batches", &[(2, b"note", &[b'x'; 50])]);
+}
+
+#[test]
+fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
+    let (disk, name) = three_batches();
+    let mut octets = disk.octets(&name).unwrap();
+    octets[BATCHES_AT + 2 * BLOCK + 100] ^= 1;
+    let disk = with_octets(&name, &octets);
+    let (spool, backlog) = open(&disk, small()).unwrap();
+    assert_eq!(backlog.len(), 2);
+    assert_eq!(spool.usage().cut_bytes, BATCH as u64);
+    spool.store(draft(4, 300)).wait().unwrap();
+    spool.close();
+    // The flipped octet flips back: the message was not answered to anybody by this spool.
+    let mut octets = disk.octets(&name).unwrap();
+    octets[BATCHES_AT + 2 * BLOCK + 100] ^= 1;
+    disk.put(&name, &octets);
+    assert_eq!(numbers_left(&disk).unwrap(), [1, 2, 4]);
+}
+
+#[test]
+fn a_bad_middle_is_refused_with_file_and_offset() {
+    let (disk, name) = three_batches();
+    let octets = disk.octets(&name).unwrap();
+    for at in 0..BATCH {
+        let mut bad = octets.clone();
+        bad[BATCHES_AT + BLOCK + at] ^= 0x10;
+        match numbers_left(&with_octets(&name, &bad)) {
+            Err(Error::Damaged { file, offset }) => {
+                assert_eq!(file, name);
+                let batch = (BATCHES_AT + BLOCK) as u64;
+                assert!((batch..=batch + 32).contains(&offset), "{offset}");
+            }
+            other => assert!(at >= UNPADDED && other.is_ok(), "{at}: {other:?}"),
+        }
+    }
+    // A write that never reached the media, though it was synced.
+    let mut bad = octets.clone();
+    bad[BATCHES_AT + BLOCK..BATCHES_AT + 2 * BLOCK].fill(0);
+    assert!(matches!(numbers_left(&with_octets(&name, &bad)), Err(Error::Damaged { offset: 12_288, .. })));
+}
+
+#[test]
+fn a_segment_that_ends_before_the_next_one_begins_is_damaged() {
+    let (disk, name) = three_batches();
+    let (spool, _) = open(&disk, small()).unwrap();
+    spool.store(draft(4, 300)).wait().unwrap();
+    spool.close();
+    let mut octets = disk.octets(&name).unwrap();
+    octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // the last batch of its segment, not of the log
+    disk.put(&name, &octets);
+    assert!(matches!(numbers_left(&disk), Err(Error::Damaged { file, offset: 16_416 }) if file == name));
+}
+
+#[test]
+fn a_segment_that_is_missing_is_noticed() {
+    let disk = FaultyDisk::new();
+    for number in 1..=3 {
+        let (spool, _) = open(&disk, small()).unwrap();
+        spool.store(draft(number, 300)).wait().unwrap();
+        spool.close();
+    }
+    let is_used = |name: &String| {
+        let octets = disk.octets(name).unwrap();
+        [0, BLOCK].into_iter().max_by_key(|at| octets[at + 16]).map(|at| octets[at + 12]) == Some(2)
+    };
+    let names: Vec<String> = disk.names().into_iter().filter(is_used).collect();
+    assert_eq!(names.len(), 3);
+    let less = FaultyDisk::new();
+    for name in [&names[0], &names[2]] {
+        less.put(name, &disk.octets(name).unwrap());
+    }
+    assert!(matches!(numbers_left(&less), Err(Error::Damaged { offset: 0, .. })));
+}
+
+#[test]
+fn a_lost_header_is_noticed_where_there_are_batches() {
+    let (disk, name) = three_batches();
+    let mut octets = disk.octets(&name).unwrap();
+    octets[..BATCHES_AT].fill(0);
+    let refused = numbers_left(&with_octets(&name, &octets));
+    assert!(matches!(refused, Err(Error::Damaged { file, offset: 0 }) if file == name));
+}
+
+#[test]
+fn a_later_version_is_refused_by_name() {
+    let (disk, name) = three_batches();
+    let mut octets = disk.octets(&name).unwrap();
+    let place = [0, BLOCK].into_iter().find(|at| octets[at + 12] == 2).unwrap();
+    octets[place + 8] = 2;
+    let refused = numbers_left(&with_octets(&name, &octets));
+    assert!(matches!(refused, Err(Error::Newer { file, version: 2 }) if file == name));
+}
+
+#[test]
+fn files_that_were_being_made_are_made_anew_and_others_left_alone() {
+    for octets in [&[][..], &[0; 100], &[0; BATCHES_AT + 10]] {
+        let (disk, _) = three_batches();
+        disk.put("segment-00000007", octets);
+        disk.put("notes.txt", b"mine");
+        disk.put("segment-", b"mine");
+        assert_eq!(numbers_left(&disk).unwrap(), [1, 2, 3]);
+        assert!(!disk.names().contains(&"segment-00000007".to_owned()));
+        assert_eq!(disk.octets("notes.txt").as_deref(), Some(&b"mine"[..]));
+        assert_eq!(disk.octets("segment-").as_deref(), Some(&b"mine"[..]));
+    }
+}
+
+#[test]
+fn two_programs_do_not_share_a_spool() {
+    let directory = tempfile::tempdir().unwrap();
+    let open = || Spool::open(Arc::new(RealDisk::new(directory.path()).unwrap()), small());
+    let (spool, _) = open().unwrap();
+    assert!(matches!(open(), Err(Error::Held)));
+    let other = spool.clone();
+    spool.close();
+    assert!(matches!(other.store(draft(1, 1)).wait(), Err(Error::Closed)));
+    let (_again, _) = open().unwrap();
+}
+
+#[test]
+fn a_directory_of_a_file_system_keeps_what_a_disk_in_memory_keeps() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a/spool");
+    for durability in [Durability::Sync, Durability::Write] {
+        let options = Options { durability, ..small() };
+        let (spool, _) = Spool::open(Arc::new(RealDisk::new(&path).unwrap()), options.clone()).unwrap();
+        let receipts: Vec<Receipt> = (1..20).map(|number| spool.store(draft(number, 5000))).collect();
+        let ids: Vec<_> = receipts.into_iter().map(|receipt| receipt.wait().unwrap().id()).collect();
+        ids[..17].iter().for_each(|id| spool.done(*id));
+        spool.note(ids[18], b"tried once");
+        drop(spool);
+        let (spool, backlog) = Spool::open(Arc::new(RealDisk::new(&path).unwrap()), options).unwrap();
+        let left: Vec<_> = backlog.map(|left| left.unwrap()).collect();
+        left.iter().for_each(|left| assert_genuine(&spool, left));
+        assert_eq!(
+            left.iter().map(|left| (left.id, left.notes.len())).collect::<Vec<_>>(),
+            [(ids[17], 0), (ids[18], 1)]
+        );
+        left.iter().for_each(|left| spool.done(left.id));
+        spool.close();
+    }
+}
+
+#[test]
+fn numbers_are_never_used_again() {
+    let disk = FaultyDisk::new();
+    let mut last = 0;
+    for round in 0..6 {
+        let (spool, backlog) = open(&disk, small()).unwrap();
+        assert!(backlog.is_empty());
+        // An oversized one is removed as a file, and its numbers must not go with it.
+        let bytes = if round % 2 == 0 { 200_000 } else { 100 };
+        let id = spool.store(draft(1, bytes)).wait().unwrap().id();
+        assert!(id.0 > last, "{id}");
+        last = id.0;
+        spool.done(id);
+        spool.close();
+        drop(open(&disk, small()).unwrap());
+    }
+}

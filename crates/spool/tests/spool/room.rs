@@ -1,0 +1,276 @@
+//! Room: a full spool says so and recovers by itself, segments are used again, one message holds up no others.
+use crate::model::{assert_genuine, draft, open, small};
+use spool::faulty::FaultyDisk;
+use spool::{Disk, DiskFile, Durability, Error, Id, Options, Receipt, Spool};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn store(spool: &Spool, number: u64, bytes: usize) -> Result<Id, Error> {
+    spool.store(draft(number, bytes)).wait().map(|stored| stored.id())
+}
+
+/// Waits until it holds; what is lazy takes about a second.
+fn wait_until(mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < limit, "it does not come about");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until a free segment is ready, and nothing is at the disk any more.
+fn settle(spool: &Spool) {
+    settle_at(spool, 2 * (64 << 10));
+}
+
+fn settle_at(spool: &Spool, disk_bytes: u64) {
+    wait_until(|| spool.usage().disk_bytes == disk_bytes);
+}
+
+fn fill(spool: &Spool, bytes: usize) -> Vec<Id> {
+    let mut ids = Vec::new();
+    loop {
+        match store(spool, ids.len() as u64, bytes) {
+            Ok(id) => ids.push(id),
+            Err(Error::Full) => return ids,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_full_spool_says_so_and_recovers_by_itself() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    for _ in 0..3 {
+        let ids = fill(&spool, 10_000);
+        assert!(ids.len() > 40, "{}", ids.len());
+        assert!(spool.usage().disk_bytes <= small().most_bytes);
+        ids.iter().for_each(|id| spool.done(*id));
+        wait_until(|| spool.usage().messages == 0);
+    }
+    assert!(store(&spool, 1, 10_000).is_ok());
+    let usage = spool.usage();
+    assert!(usage.refused >= 3 && usage.unwritten == 0, "{usage:?}");
+}
+
+#[test]
+fn a_full_spool_whose_messages_are_spread_recovers_too() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    let ids = fill(&spool, 10_000);
+    ids.iter().enumerate().filter(|(at, _)| at % 4 != 0).for_each(|(_, id)| spool.done(*id));
+    let more = (0..1000).find(|_| store(&spool, 7, 10_000).is_ok());
+    assert!(more.is_some(), "{:?}", spool.usage());
+    assert!(spool.usage().moved > 0);
+    for id in ids.iter().step_by(4) {
+        assert_eq!(spool.read(*id).unwrap().len(), 10_000);
+    }
+}
+
+#[test]
+fn a_full_disk_is_a_full_spool() {
+    let disk = FaultyDisk::new();
+    disk.limit(Some(200_000));
+    let (spool, _) = open(&disk, small()).unwrap();
+    let ids = fill(&spool, 10_000);
+    assert!(!ids.is_empty());
+    assert_eq!(spool.usage().disk_bytes, 3 * (64 << 10));
+    disk.limit(None);
+    assert!(store(&spool, 1, 10_000).is_ok());
+    drop(spool);
+    let (_, backlog) = open(&disk, small()).unwrap();
+    assert_eq!(backlog.len(), ids.len() + 1);
+}
+
+#[test]
+fn a_spool_that_is_opened_with_less_room_than_it_uses_empties_itself() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    fill(&spool, 10_000);
+    drop(spool);
+    let (spool, backlog) = open(&disk, Options { most_bytes: 4 * (64 << 10), ..small() }).unwrap();
+    assert!(matches!(store(&spool, 1, 100), Err(Error::Full)));
+    backlog.for_each(|left| spool.done(left.unwrap().id));
+    wait_until(|| spool.usage().messages == 0);
+    assert!(store(&spool, 1, 100).is_ok());
+    assert!(spool.usage().disk_bytes <= 4 * (64 << 10), "{:?}", spool.usage());
+}
+
+#[test]
+fn segments_are_used_again() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    for number in 0..300 {
+        let id = store(&spool, number, 10_000).unwrap();
+        spool.done(id);
+    }
+    let usage = spool.usage();
+    assert!(usage.disk_bytes <= 4 * (64 << 10), "{usage:?}");
+    assert!(disk.names().len() <= 4, "{:?}", disk.names());
+    drop(spool);
+    let (_, backlog) = open(&disk, small()).unwrap();
+    assert!(backlog.len() <= 1, "{}", backlog.len());
+}
+
+#[test]
+fn one_message_that_waits_holds_up_no_segment_and_keeps_its_notes() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    let waits = store(&spool, 1, 12_345).unwrap();
+    let mut others = VecDeque::new();
+    for number in 2..400 {
+        if number % 50 == 0 {
+            spool.note(waits, format!("try {number}").as_bytes());
+        }
+        others.push_back(store(&spool, number, 10_000).unwrap());
+        if others.len() > 3 {
+            spool.done(others.pop_front().unwrap());
+        }
+    }
+    let usage = spool.usage();
+    assert!(usage.moved > 0 && usage.moved < 100 && usage.segments < 8, "{usage:?}");
+    assert_eq!(spool.read(waits).unwrap().len(), 12_345);
+    drop(spool);
+    let (spool, backlog) = open(&disk, small()).unwrap();
+    let left: Vec<_> = backlog.map(|left| left.unwrap()).collect();
+    let found = left.iter().find(|left| left.id == waits).unwrap();
+    assert_genuine(&spool, found);
+    let tries: Vec<_> = (1..8).map(|at| format!("try {}", at * 50).into_bytes()).collect();
+    assert_eq!(found.notes, tries);
+}
+
+#[test]
+fn a_large_message_has_a_segment_of_its_own_or_is_refused() {
+    let disk = FaultyDisk::new();
+    let options = Options { most_message_bytes: 300_000, ..small() };
+    let (spool, _) = open(&disk, options).unwrap();
+    let id = store(&spool, 1, 300_000).unwrap();
+    assert_eq!(spool.read(id).unwrap().len(), 300_000);
+    let refused = store(&spool, 2, 300_001);
+    assert!(matches!(refused, Err(Error::TooLarge { bytes: 300_001, most: 300_000 })));
+    spool.done(id);
+    store(&spool, 3, 100).unwrap();
+    wait_until(|| spool.usage().disk_bytes <= 3 * (64 << 10));
+}
+
+#[test]
+fn what_gathers_while_a_sync_runs_is_one_write_and_one_sync() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    store(&spool, 0, 100).unwrap();
+    settle(&spool);
+    disk.hold_syncs();
+    let writes_before = disk.writes().len();
+    let first = spool.store(draft(1, 100));
+    wait_until(|| disk.writes().len() > writes_before);
+    let gathered: Vec<Receipt> = (2..50).map(|number| spool.store(draft(number, 100))).collect();
+    let (writes, syncs) = (disk.writes().len(), disk.syncs());
+    disk.release_syncs();
+    first.wait().unwrap();
+    gathered.into_iter().for_each(|receipt| assert!(receipt.wait().is_ok()));
+    assert_eq!((disk.writes().len() - writes, disk.syncs() - syncs), (1, 2));
+}
+
+#[test]
+fn a_failed_sync_poisons_for_good() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    let id = store(&spool, 0, 100).unwrap();
+    settle(&spool);
+    disk.fail_sync(disk.syncs());
+    assert!(matches!(store(&spool, 1, 100), Err(Error::Poisoned(_))));
+    assert!(matches!(store(&spool, 2, 100), Err(Error::Poisoned(_))), "though the next sync would succeed");
+    assert_eq!(spool.read(id).unwrap().len(), 100);
+    drop(spool);
+    let (_, backlog) = open(&disk.after_power_loss(1), small()).unwrap();
+    assert_eq!(backlog.map(|left| left.unwrap().id).collect::<Vec<_>>()[0], id);
+}
+
+/// A disk whose files panic when a batch is written.
+struct Grief(FaultyDisk);
+
+struct GriefFile(Arc<dyn DiskFile>);
+
+impl Disk for Grief {
+    fn lock(&self) -> io::Result<Box<dyn Send + Sync>> {
+        self.0.lock()
+    }
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.0.list()
+    }
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.create(name)
+    }
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(GriefFile(self.0.open(name)?)))
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+    fn sync_directory(&self) -> io::Result<()> {
+        self.0.sync_directory()
+    }
+}
+
+impl DiskFile for GriefFile {
+    fn bytes(&self) -> io::Result<u64> {
+        self.0.bytes()
+    }
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        self.0.read_at(buffer, at)
+    }
+    fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()> {
+        assert!(at < 8192, "this disk does not take batches");
+        self.0.write_at(pieces, at)
+    }
+    fn preallocate(&self, bytes: u64) -> io::Result<()> {
+        self.0.preallocate(bytes)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_commit_thread_that_has_panicked() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    settle_at(&spool, 64 << 10);
+    drop(spool);
+    let (spool, _) = Spool::open(Arc::new(Grief(disk)), small()).unwrap();
+    assert!(matches!(store(&spool, 1, 100), Err(Error::Poisoned(_))));
+    wait_until(|| matches!(store(&spool, 2, 100), Err(Error::Poisoned(_))));
+}
+
+#[test]
+fn notes_are_written_within_about_a_second_when_nothing_else_is() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    let id = store(&spool, 0, 100).unwrap();
+    settle(&spool);
+    let syncs = disk.syncs();
+    let commits = spool.usage().commits;
+    spool.note(id, b"seen");
+    wait_until(|| spool.usage().commits > commits);
+    assert_eq!(disk.syncs(), syncs, "not synced by itself");
+    let (_, mut backlog) = open(&disk.after_kill(), small()).unwrap();
+    assert_eq!(backlog.next().unwrap().unwrap().notes, [b"seen"]);
+}
+
+#[test]
+fn in_memory_nothing_is_written() {
+    let disk = FaultyDisk::new();
+    let options = Options { durability: Durability::Memory, ..small() };
+    let (spool, backlog) = open(&disk, options).unwrap();
+    assert!(backlog.is_empty());
+    let ids = fill(&spool, 10_000);
+    assert_eq!(spool.read(ids[3]).unwrap().len(), 10_000);
+    spool.done(ids[3]);
+    assert!(matches!(spool.read(ids[3]), Err(Error::Unknown(_))));
+    assert!(store(&spool, 1, 10_000).is_ok());
+    assert_eq!(spool.usage().messages, ids.len() as u64);
+    assert_eq!((disk.operations(), disk.names().len()), (0, 0));
+}

@@ -1,0 +1,50 @@
+//! Any text as a pattern of addresses and of texts: what is wrong with it, or a pattern every address of which is one.
+#![no_main]
+#[path = "../../src/source/addresses.rs"]
+#[allow(dead_code)] // a part of it is the source's
+mod addresses;
+#[path = "../../src/source/chance.rs"]
+#[allow(dead_code)] // likewise
+mod chance;
+#[path = "../../src/source/spread.rs"]
+#[allow(dead_code)] // likewise
+mod spread;
+
+use addresses::Pattern;
+use chance::{Chance, Purpose};
+use libfuzzer_sys::fuzz_target;
+use smtp::Path;
+
+fn write_addresses(pattern: &Pattern) {
+    for most in [1, 3] {
+        let numbering = pattern.numbering(most);
+        if let Err(why) = pattern.check(numbering) {
+            assert!(!why.is_empty());
+            continue;
+        }
+        for (number, place) in [(1, 0), (2, 1), (3, 1_023)] {
+            let mut address = Vec::new();
+            pattern.write(&mut Chance::new(7, Purpose::Recipient, number), numbering, place, &mut address);
+            assert!(Path::mailbox(&address).is_ok(), "{}", address.escape_ascii());
+            let literal = pattern.literal().filter(|_| most == 1);
+            assert!(literal.is_none_or(|literal| address.starts_with(b"<") || address.len() >= literal.len()));
+        }
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(typed) = std::str::from_utf8(data) else { return };
+    match Pattern::parse(typed) {
+        Ok(pattern) => {
+            assert_eq!(pattern.typed(), typed);
+            write_addresses(&pattern);
+        }
+        Err(why) => assert!(!why.is_empty()),
+    }
+    let is_short = |text: &[u8]| if text.len() <= 100 { Ok(()) } else { Err("it is too long".to_owned()) };
+    if let Ok(pattern) = Pattern::text(typed, is_short) {
+        let mut text = Vec::new();
+        pattern.write_text(&mut Chance::new(7, Purpose::EnvelopeId, 1), u64::MAX, &mut text);
+        assert!(is_short(&text).is_ok(), "{}", text.escape_ascii());
+    }
+});

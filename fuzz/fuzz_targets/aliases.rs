@@ -1,0 +1,36 @@
+//! Any text as an alias file: mistakes that lie within it, or aliases that end, each with no more than was promised.
+#![no_main]
+#[path = "../../src/relay/aliases.rs"]
+#[allow(dead_code)] // a part of it is the relay's
+mod aliases;
+
+use aliases::{Aliases, Meant, Surroundings, plain};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let is_local = |domain: &str| domain.ends_with('a');
+    let around = Surroundings { is_local: &is_local, is_user: &|name| name.len() < 4 };
+    let aliases = match Aliases::parse(text, &around) {
+        Ok(aliases) => aliases,
+        Err(mistakes) => {
+            assert!(!mistakes.is_empty());
+            let lines = text.lines().count();
+            assert!(mistakes.iter().all(|mistake| (1..=lines).contains(&mistake.line) && mistake.column > 0));
+            return;
+        }
+    };
+    // Every name that the text could define, by what stands before its colons and at signs.
+    for name in text.split([':', '\n', '@']).map(str::trim) {
+        let _ = plain(name);
+        let Some(meant) = aliases.expand(name, "a") else { continue };
+        assert!((1..=1000).contains(&meant.len()));
+        for one in meant {
+            if let Meant::Elsewhere(address) = one {
+                let path = smtp::Path::mailbox(address.as_bytes()).expect("an address can be sent to");
+                let domain = path.domain().expect("it is somewhere").to_ascii_lowercase();
+                assert!(!domain.ends_with(b"a"), "{address} is local");
+            }
+        }
+    }
+});

@@ -1,0 +1,58 @@
+//! Any texts of a next hop and any message in a notification: its lines are sound, and its parts and groups as many as there should be.
+#![no_main]
+#[path = "../../src/relay/bounce/mod.rs"]
+#[allow(dead_code)] // a part of it is the relay's
+mod bounce;
+#[path = "../../src/relay/received.rs"]
+#[allow(dead_code)] // likewise
+mod received;
+
+use bounce::{Action, Facts, Recipient};
+use jiff::Timestamp;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let mut texts = data.splitn(6, |octet| *octet == 0xff);
+    let mut next = || texts.next().unwrap_or_default();
+    let (sender, address, text, original, id, message) = (next(), next(), next(), next(), next(), next());
+    let now = Timestamp::UNIX_EPOCH;
+    let facts = Facts {
+        id: "3e8",
+        host: "relay.example",
+        sender,
+        envelope_id: Some(id),
+        returns: None,
+        smtp_utf8: data.len() % 2 == 0,
+        arrived: now,
+        message,
+    };
+    let recipient = Recipient {
+        address,
+        original: Some(original),
+        notify: None,
+        action: Action::Failed,
+        enhanced: None,
+        code: Some(550),
+        text,
+        remote_mta: std::str::from_utf8(text).ok(),
+        last_attempt: None,
+    };
+    let Some(notice) = bounce::notice(&facts, &[recipient, recipient], 1000, now) else {
+        assert!(sender.is_empty());
+        return;
+    };
+    let lines: Vec<&[u8]> = notice.message.strip_suffix(b"\r\n").unwrap().split(|octet| *octet == b'\n').collect();
+    for (at, line) in lines.iter().enumerate() {
+        let text = line.strip_suffix(b"\r");
+        assert!(text.is_some() || at + 1 == lines.len(), "a bare LF");
+        let text = text.unwrap_or(line);
+        assert!(text.len() <= 998 && !text.contains(&b'\r') && !text.contains(&0));
+    }
+    let message = String::from_utf8_lossy(&notice.message);
+    let boundary = message.lines().next_back().and_then(|line| line.strip_suffix("--")).unwrap();
+    let delimiter = format!("\r\n{boundary}");
+    assert_eq!(message.matches(&delimiter).count(), 4, "before each of three parts, and at the end");
+    let status = message.split(&delimiter).nth(2).unwrap();
+    assert_eq!(status.matches("\r\nAction: ").count(), 2);
+    assert!(notice.eight_bit || notice.message.is_ascii());
+});

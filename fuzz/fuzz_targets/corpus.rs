@@ -1,0 +1,74 @@
+//! Any octets as an mbox and as a message to send: refused, or letters that a receiver reads as they were meant. The last
+//! octet chooses what becomes of the unfit, and how much memory there is.
+#![no_main]
+#[path = "../../src/source/corpus.rs"]
+#[allow(dead_code)] // a part of it is the source's
+mod corpus;
+#[path = "../../src/source/lines.rs"]
+#[allow(dead_code)] // likewise
+mod lines;
+
+use corpus::{Corpus, CorpusOptions, Letter, Unfit};
+use libfuzzer_sys::fuzz_target;
+use smtp::data::{DataReader, Piece};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// A file for this process alone, in memory where there is such a place.
+static PLACE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let memory = Path::new("/dev/shm");
+    let directory = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    directory.join(format!("mailrun-fuzz-{}.eml", std::process::id()))
+});
+
+/// What a receiver makes of a letter: headers and body, unstuffed.
+fn received(letter: &Letter) -> Vec<u8> {
+    let wire = [letter.headers.as_slice(), &letter.rest].concat();
+    let (mut reader, mut input, mut content) = (DataReader::new(1_000), wire.as_slice(), Vec::new());
+    loop {
+        match reader.next(&mut input) {
+            Some(Piece::Content(octets)) => content.extend_from_slice(octets),
+            Some(Piece::End) => break,
+            None => panic!("no end of data: {}", wire.escape_ascii()),
+        }
+    }
+    assert!(input.is_empty() && reader.flaw().is_none(), "{}", wire.escape_ascii());
+    content
+}
+
+fn check(corpus: &Corpus, limit_bytes: u64) {
+    assert!(!corpus.letters.is_empty());
+    let held: usize = corpus.letters.iter().map(|letter| letter.headers.len() + letter.rest.len()).sum();
+    // The last one may go beyond the limit by what ends its data.
+    assert!(held as u64 <= limit_bytes + 3, "{held} of {limit_bytes}");
+    for letter in &corpus.letters {
+        let content = received(letter);
+        assert_eq!(content.len() as u64, letter.bytes);
+        assert_eq!(letter.is_eight_bit, !content.is_ascii());
+        let body = letter.headers.len() - letter.headers.split(|octet| *octet == b'\n').filter(|line| line.starts_with(b".")).count();
+        assert_eq!(journey::trace::checksum(&content[body..]), letter.checksum);
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&choice, text)) = data.split_last() else { return };
+    fs::write(&*PLACE, text).expect("there is room for it");
+    let limit_bytes = if choice & 1 == 0 { 1 << 20 } else { 64 };
+    let mut skipping = None;
+    for unfit in [Unfit::Skipped, Unfit::Refused] {
+        let options = CorpusOptions { path: PLACE.clone(), limit_bytes, unfit };
+        match (corpus::read(&options), unfit) {
+            (Ok(corpus), Unfit::Skipped) => {
+                check(&corpus, limit_bytes);
+                skipping = Some(corpus);
+            }
+            (Ok(corpus), Unfit::Refused) => {
+                let skipping = skipping.as_ref().expect("who bears the unfit reads what is fit");
+                assert_eq!((corpus.skipped, skipping.skipped, &corpus.letters), (0, 0, &skipping.letters));
+            }
+            (Err(why), _) => assert!(why.to_string().starts_with("--corpus")),
+        }
+    }
+    let _ = fs::remove_file(&*PLACE);
+});

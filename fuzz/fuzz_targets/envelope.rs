@@ -1,0 +1,22 @@
+//! Any bytes as an envelope and as notes of the spool: an error, or what is written again as the same bytes.
+#![no_main]
+#[path = "../../src/relay/envelope.rs"]
+#[allow(dead_code)] // a part of it is the relay's
+mod envelope;
+
+use envelope::{Envelope, Progress, decode_note, encode_note};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    match Envelope::decode(data) {
+        Ok(envelope) => assert_eq!(envelope.encode().as_deref(), Ok(data)),
+        Err(malformed) => assert!(malformed.offset <= data.len()),
+    }
+    if let Ok(facts) = decode_note(data) {
+        assert_eq!(encode_note(&facts).as_deref(), Ok(data));
+        let mut progress = Progress::new(3);
+        if progress.read(data).is_ok() {
+            assert_eq!(progress.recipients.len(), 3);
+        }
+    }
+});

@@ -1,0 +1,71 @@
+//! Any text as an address of Postfix's host_port(3), and as a number of strtol(3): the same number as by hand, and a
+//! place or a complaint. Names that would be looked up are left out: nobody is to be asked.
+#![no_main]
+#[path = "../../src/personality/host_port.rs"]
+#[allow(dead_code)] // a part of it is the personalities'
+mod host_port;
+#[path = "../../src/personality/hostname.rs"]
+#[allow(dead_code)] // likewise
+mod hostname;
+#[path = "../../src/personality/numbers.rs"]
+#[allow(dead_code)] // likewise
+mod numbers;
+#[path = "../../src/personality/printable.rs"]
+#[allow(dead_code)] // likewise
+mod printable;
+
+use host_port::{Family, Optional, Place, port_in};
+use libfuzzer_sys::fuzz_target;
+
+/// Whether the host in it, or all of it, could be a name.
+fn has_name(typed: &str) -> bool {
+    let typed = typed.strip_prefix("inet:").unwrap_or(typed);
+    let bracketed = typed.strip_prefix('[').map(|inside| hostname::after_ipv6_tag(inside).unwrap_or(inside));
+    let hosts = [
+        Some(typed),
+        typed.rsplit_once(':').map(|(host, _)| host),
+        bracketed.and_then(|inside| inside.split_once(']')).map(|(host, _)| host),
+    ];
+    hosts.into_iter().flatten().any(|host| hostname::check_name(host).is_ok())
+}
+
+fn check_numbers(text: &str) {
+    let (number, rest) = numbers::strtol(text);
+    assert!(text.ends_with(rest));
+    let digits = text[..text.len() - rest.len()].trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
+    match digits.parse::<i64>() {
+        Ok(by_hand) => assert_eq!(number, by_hand),
+        // Beyond the ends there is no number but the last.
+        Err(_) if !digits.is_empty() => assert!(number == i64::MIN || number == i64::MAX),
+        Err(_) => assert_eq!((number, rest), (0, text)),
+    }
+    assert_eq!(numbers::positive(text).map(i64::from), Some(i64::from(numbers::atoi(text))).filter(|n| *n > 0));
+    assert!(!numbers::is_all_digits(text) || rest.is_empty());
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    check_numbers(text);
+    if let Some((services, name)) = text.split_once('\n') {
+        let port = port_in(name, services);
+        assert!(port.is_none() || name.contains(services));
+    }
+    let _ = (hostname::check_name(text), hostname::check_literal(text), hostname::check_ipv6(text));
+    if hostname::check_ipv4(text).is_ok() {
+        assert!(text.bytes().all(|octet| octet.is_ascii_digit() || octet == b'.'));
+    }
+    if has_name(text) {
+        return;
+    }
+    for optional in [Optional::Host, Optional::Port] {
+        for family in [Family::Any, Family::V4, Family::V6] {
+            match (Place::read(text, optional, family), family) {
+                (Ok(Place::Unix(path)), _) => assert_eq!(text.strip_prefix("unix:"), Some(path.as_str())),
+                (Ok(Place::Inet(address)), Family::V4) => assert!(address.is_ipv4()),
+                (Ok(Place::Inet(address)), Family::V6) => assert!(address.is_ipv6()),
+                (Ok(Place::Inet(_)), Family::Any) => {}
+                (Err(why), _) => assert!(!why.is_empty()),
+            }
+        }
+    }
+});

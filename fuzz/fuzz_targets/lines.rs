@@ -1,0 +1,42 @@
+//! Any octets as lines, in blocks of any size: the same lines, numbered and measured.
+#![no_main]
+#[path = "../../src/source/lines.rs"]
+mod lines;
+
+use libfuzzer_sys::fuzz_target;
+use lines::{Lines, MOST_LINE_BYTES};
+use std::io::BufReader;
+
+fn all(text: &[u8], block_bytes: usize) -> Vec<(Vec<u8>, u64, u64)> {
+    let mut lines = Lines::new(BufReader::with_capacity(block_bytes, text));
+    let mut found = Vec::new();
+    while let Some(line) = lines.next().expect("memory can be read") {
+        found.push((line.text.to_vec(), line.bytes, line.number));
+    }
+    found
+}
+
+/// The same in one breath: LF and CR end a line, and LF after CR belongs to it.
+fn expected(text: &[u8]) -> Vec<&[u8]> {
+    let (mut found, mut rest) = (Vec::new(), text);
+    while !rest.is_empty() {
+        let end = rest.iter().position(|octet| matches!(octet, b'\r' | b'\n')).unwrap_or(rest.len());
+        found.push(&rest[..end]);
+        let ending = if rest[end..].starts_with(b"\r\n") { 2 } else { 1 };
+        rest = rest.get(end + ending..).unwrap_or_default();
+    }
+    found
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&block_bytes, text)) = data.split_last() else { return };
+    let expected = expected(text);
+    for block_bytes in [text.len().max(1), 1, usize::from(block_bytes).max(1)] {
+        let found = all(text, block_bytes);
+        assert_eq!(found.len(), expected.len());
+        for (at, (line, whole)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!((line.1, line.2), (whole.len() as u64, at as u64 + 1));
+            assert_eq!(line.0, whole[..whole.len().min(MOST_LINE_BYTES + 1)]);
+        }
+    }
+});

@@ -1,0 +1,34 @@
+//! Any text as a number that varies: what is wrong with it, or draws that lie within its bounds and rise with the chance.
+#![no_main]
+#[path = "../../src/source/chance.rs"]
+#[allow(dead_code)] // a part of it is the source's
+mod chance;
+#[path = "../../src/quantities.rs"]
+#[allow(dead_code)] // likewise
+mod quantities;
+#[path = "../../src/source/spread.rs"]
+#[allow(dead_code)] // likewise
+mod spread;
+
+use chance::Purpose;
+use libfuzzer_sys::fuzz_target;
+use spread::Spread;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let spread = match Spread::parse(text, quantities::bytes) {
+        Ok(spread) => spread,
+        Err(why) => return assert!(!why.is_empty()),
+    };
+    let bounds = spread.least()..=spread.most();
+    assert!(!bounds.is_empty() && spread.expression() == text);
+    assert!((0..20).all(|number| bounds.contains(&spread.of(1, Purpose::Mail, number))));
+    let quantiles: Vec<u64> = spread.quantiles(50).collect();
+    assert!(quantiles.iter().all(|number| bounds.contains(number)), "{quantiles:?} in {bounds:?}");
+    // The mean is a sum of rounded numbers.
+    let mean = spread.mean();
+    let room = 1e-9 * spread.most() as f64;
+    assert!((spread.least() as f64 - room..=spread.most() as f64 + room).contains(&mean), "{mean} in {bounds:?}");
+    assert_eq!(spread.varied().is_none(), spread.only().is_some());
+    assert_eq!(Spread::parse(spread.expression(), quantities::bytes), Ok(spread));
+});

@@ -1,0 +1,160 @@
+//! Who stands between source and sink, in the words of `--relay` and `--compare`.
+use crate::bench::Target;
+use journey::record::Role;
+use std::fmt;
+use std::str::FromStr;
+
+/// What a command must be told: where to hand mail on to.
+const TO: &str = "{to}";
+
+/// A relay under test, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Contestant {
+    /// Nothing: the source sends to the sink.
+    None,
+    /// `mailrun relay`.
+    Mailrun(Durability),
+    /// A private Postfix.
+    Postfix,
+    /// A program of the user's, word by word; `{listen}`, `{to}` and `{spool}` are filled in.
+    Command(Vec<String>),
+    /// A server that is running already, at HOST:PORT, and hands on to `sink`.
+    Running {
+        /// Where it takes mail.
+        address: String,
+        /// Where the bench's sink is to listen.
+        sink: String,
+    },
+}
+
+/// When our own relay answers 250.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// When the message is on disk.
+    #[default]
+    Sync,
+    /// When the kernel has it.
+    Write,
+    /// At once.
+    Memory,
+}
+
+impl Durability {
+    const ALL: [Self; 3] = [Self::Sync, Self::Write, Self::Memory];
+
+    /// As the relay's own option has it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Write => "write",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl Contestant {
+    /// Where the load of a run goes to.
+    pub(crate) fn target(self) -> Target {
+        match self {
+            Self::None => Target::OwnSink,
+            relay => Target::Relay(relay),
+        }
+    }
+
+    /// When it answers 250, as far as that is known: Postfix syncs each message's file first (`mail_stream_finish`).
+    pub(super) fn durability(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Mailrun(durability) => durability.word(),
+            Self::Postfix => "sync",
+            Self::Command(_) | Self::Running { .. } => "unknown",
+        }
+    }
+
+    /// A part of a path that tells it from the others.
+    pub(super) fn file_name(&self) -> String {
+        let letter = |c: char| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '-' };
+        self.to_string().chars().take(40).map(letter).collect::<String>().trim_matches('-').to_owned()
+    }
+
+    /// What it is in the run; nothing where there is none.
+    pub(super) fn role(&self) -> Option<Role> {
+        (*self != Self::None).then_some(Role::Relay)
+    }
+}
+
+impl FromStr for Contestant {
+    type Err = String;
+
+    fn from_str(typed: &str) -> Result<Self, String> {
+        match typed.trim() {
+            "none" => return Ok(Self::None),
+            "mailrun" => return Ok(Self::Mailrun(Durability::Sync)),
+            "postfix" => return Ok(Self::Postfix),
+            _ => {}
+        }
+        if let Some(word) = typed.strip_prefix("mailrun:") {
+            let known = Durability::ALL.into_iter().find(|durability| durability.word() == word);
+            return known.map(Self::Mailrun).ok_or_else(|| format!("{word} is none of sync, write, memory"));
+        }
+        let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
+        if !words.iter().any(|word| word.contains(TO)) {
+            return Err(format!(
+                "{typed} is none of mailrun, mailrun:write, mailrun:memory, postfix, none; a command of your own has {TO} \
+                 in it where it is told to send mail to, {{listen}} where it is told to listen, and {{spool}} for a \
+                 directory of its own"
+            ));
+        }
+        Ok(Self::Command(words))
+    }
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Mailrun(Durability::Sync) => f.write_str("mailrun"),
+            Self::Mailrun(durability) => write!(f, "mailrun:{}", durability.word()),
+            Self::Postfix => f.write_str("postfix"),
+            Self::Command(words) => f.write_str(words[0].rsplit('/').next().unwrap_or_default()),
+            Self::Running { address, .. } => f.write_str(address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_word_means_one_and_is_written_as_it_is_read() {
+        for (word, expected) in [
+            ("none", Contestant::None),
+            ("mailrun", Contestant::Mailrun(Durability::Sync)),
+            ("mailrun:write", Contestant::Mailrun(Durability::Write)),
+            ("mailrun:memory", Contestant::Mailrun(Durability::Memory)),
+            ("postfix", Contestant::Postfix),
+        ] {
+            let read: Contestant = word.parse().unwrap();
+            assert_eq!((&read, read.to_string().as_str()), (&expected, word));
+        }
+        assert_eq!("mailrun:sync".parse(), Ok(Contestant::Mailrun(Durability::Sync)));
+    }
+
+    #[test]
+    fn a_command_must_be_told_where_to_send() {
+        let command: Contestant = "/opt/mta --in {listen} --out {to}".parse().unwrap();
+        assert_eq!(command.to_string(), "mta");
+        assert_eq!(command.durability(), "unknown");
+        for wrong in ["sendmail", "", "mailrun:never", "  "] {
+            assert!(wrong.parse::<Contestant>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_fit_for_a_path() {
+        let command: Contestant = "../../x:y {to}".parse().unwrap();
+        assert_eq!(command.file_name(), "x-y");
+        assert_eq!(Contestant::Mailrun(Durability::Write).file_name(), "mailrun-write");
+    }
+}

@@ -1,0 +1,110 @@
+//! What a run of a contest is to its table: times, rates, costs, and what is wrong with it.
+use crate::report::numbers::count;
+use crate::report::relay::{self, Passage};
+use anyhow::{Context, Result};
+use journey::record::Record;
+
+/// A run's figures.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Measure {
+    pub(super) passage: Passage,
+    /// Milliseconds of the relay's whole tree for 1,000 messages; `None` where it was not seen.
+    pub(super) cpu_ms_per_1000: Option<f64>,
+    /// Bytes that a message caused to be written to storage.
+    pub(super) written_each: Option<f64>,
+    pub(super) max_rss_bytes: Option<u64>,
+    /// Why the account does not close, or not all was accepted that was sent.
+    pub(super) fault: Option<String>,
+    /// Why its figures say something else than they seem to.
+    pub(super) doubts: Vec<String>,
+}
+
+impl Measure {
+    /// From a run's record.
+    ///
+    /// # Errors
+    /// If nobody saw both its ends.
+    pub(super) fn of(record: &Record, messages: u64) -> Result<Self> {
+        let passage = Passage::of(record).context("the record has no figures of delivery")?;
+        let relay = relay::party(record);
+        let written = relay.and_then(|party| party.write_bytes).filter(|_| passage.accepted > 0);
+        Ok(Self {
+            cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, passage.accepted)),
+            written_each: written.map(|bytes| bytes as f64 / passage.accepted as f64),
+            max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
+            fault: fault(record, messages),
+            doubts: doubts(record),
+            passage,
+        })
+    }
+}
+
+/// What is not as it should be: all sent, all accepted, all delivered, once.
+fn fault(record: &Record, messages: u64) -> Option<String> {
+    let ledger = &record.ledger;
+    let number = |field: Option<u64>| field.unwrap_or_default();
+    let (accepted, delivered) = (number(ledger.accepted), number(ledger.delivered));
+    if record.verdict.closed && accepted == messages && delivered == messages {
+        return None;
+    }
+    let mut parts = vec![format!(
+        "of {} messages {} were accepted and {} delivered",
+        count(messages),
+        count(accepted),
+        count(delivered)
+    )];
+    let named = [
+        (ledger.lost, "lost"),
+        (ledger.rejected, "rejected"),
+        (ledger.duplicates, "duplicates"),
+        (ledger.corrupt, "corrupt"),
+        (ledger.in_flight, "in flight"),
+    ];
+    let named = named.into_iter().map(|(field, name)| (number(field), name)).filter(|(number, _)| *number > 0);
+    parts.extend(named.map(|(number, name)| format!("{name} {}", count(number))));
+    parts.extend(record.errors.first().map(|error| format!("the first error: {} {}", error.code, error.text)));
+    Some(parts.join(", "))
+}
+
+/// The reasons of a verdict that is not valid: those that are not of the account.
+fn doubts(record: &Record) -> Vec<String> {
+    if record.verdict.valid {
+        return Vec::new();
+    }
+    record.verdict.reasons.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    #[test]
+    fn a_run_that_held_has_figures_and_no_fault() {
+        let measure = Measure::of(&sample::relayed(), 200_000).unwrap();
+        assert_eq!((measure.cpu_ms_per_1000, measure.written_each), (Some(25.0), Some(1024.0)));
+        assert_eq!((measure.fault, measure.passage.drain_s()), (None, 1.5));
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let fault = Measure::of(&sample::lossy(), 200_000).unwrap().fault.unwrap();
+        assert_eq!(fault, "of 200,000 messages 200,000 were accepted and 199,800 delivered, lost 200");
+        // All that was accepted came, but not all was accepted.
+        let fault = Measure::of(&sample::held(), 200_001).unwrap().fault.unwrap();
+        assert!(fault.starts_with("of 200,001 messages 200,000 were accepted"), "{fault}");
+    }
+
+    #[test]
+    fn without_a_far_end_there_is_nothing_to_compare() {
+        assert!(Measure::of(&sample::unwatched(), 200_000).is_err());
+    }
+
+    #[test]
+    fn a_run_that_is_not_valid_says_why() {
+        let mut record = sample::held();
+        record.verdict.valid = false;
+        record.verdict.reasons = vec!["The sink was the limit.".to_owned()];
+        assert_eq!(Measure::of(&record, 200_000).unwrap().doubts, ["The sink was the limit."]);
+    }
+}

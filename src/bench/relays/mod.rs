@@ -1,0 +1,52 @@
+//! Relays under test: how one is started between source and sink, what it used, and the published contest of several.
+//!
+//! ```text
+//! contestant ─→ starting ─→ (bench::course) ─→ record      one run: source → relay → sink
+//!   (words)     postfix: its private home      tree: what its processes used
+//!
+//! contest ─→ runs, interleaved ─→ measure ─→ sheet         relay-400, relay-64k: time to accept, time to deliver
+//!   strace: system calls a message, in short runs of their own
+//! ```
+mod contest;
+mod contestant;
+mod measure;
+mod port;
+mod postfix;
+mod sheet;
+mod starting;
+mod strace;
+pub(super) mod tree;
+
+pub(crate) use contest::{ContestOptions, run};
+pub(crate) use contestant::{Contestant, Durability};
+pub(super) use starting::{Ready, Starting, prepare};
+
+use journey::record::{Party, Record, Role};
+use std::path::Path;
+
+/// File systems that forget: tmpfs, ramfs (statfs(2)).
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// The relay as a party of the run.
+pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Party> {
+    contestant.role()?;
+    // What it knows of itself: our own writes a record.
+    let known = own.and_then(|record| record.parties.iter().find(|party| party.role == Role::Relay));
+    Some(Party {
+        role: Role::Relay,
+        name: contestant.to_string(),
+        command: Vec::new(),
+        user_s: None,
+        sys_s: None,
+        max_rss_bytes: None,
+        write_bytes: None,
+        durability: contestant.durability().to_owned(),
+        faults: Vec::new(),
+        workers: known.and_then(|party| party.workers),
+    })
+}
+
+/// Whether the files below that directory are in memory, so that a sync says nothing.
+pub(super) fn is_in_memory(directory: &Path) -> bool {
+    rustix::fs::statfs(directory).is_ok_and(|filesystem| IN_MEMORY.contains(&(filesystem.f_type as u64)))
+}

@@ -1,0 +1,34 @@
+//! A port for a server that cannot be given port 0.
+use anyhow::{Result, bail};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Below the kernel's own range (32768 and up), where no outgoing connection of the load can take it.
+const FIRST: u32 = 20_000;
+const PORTS: u32 = 12_000;
+
+/// One that nobody listens on now. Two benches that start together begin to look in different places.
+pub(super) fn free() -> Result<SocketAddr> {
+    static TRIED: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..PORTS {
+        let tried = TRIED.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + std::process::id().wrapping_mul(613).wrapping_add(tried.wrapping_mul(7)) % PORTS;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, u16::try_from(port).unwrap_or(u16::MAX)));
+        if TcpListener::bind(address).is_ok() {
+            return Ok(address);
+        }
+    }
+    bail!("no port between {FIRST} and {} is free on 127.0.0.1", FIRST + PORTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_low_and_not_given_twice() {
+        let (one, other) = (free().unwrap(), free().unwrap());
+        assert_ne!(one, other);
+        assert!((20_000..32_000).contains(&one.port()) && TcpListener::bind(one).is_ok());
+    }
+}

@@ -1,0 +1,177 @@
+//! A private Postfix: its own configuration, queue and log in the run directory, on a port that was free.
+//! `/etc/postfix` is neither read nor written.
+//!
+//! Its master(8) is started as `postfix start-fg` would start it, so it is a child of the bench's: its processor time,
+//! with that of all daemons that have ended, is in the kernel's books (`tree`), and it cannot outlive a run.
+use super::port;
+use super::starting::{Ready, Starting};
+use crate::bench::directory::RunDirectory;
+use crate::bench::parties::{Group, Order};
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// main.cf. The published benchmark's own was never published; this is Debian's Postfix made to relay everything to one
+/// sink as fast as it can: no DNS, 250 connections to it from the beginning (stock: 5), no limits in the way.
+const MAIN: &str = "\
+compatibility_level = 3.6
+queue_directory = DIR/queue
+data_directory = DIR/data
+maillog_file = DIR/log
+maillog_file_prefixes = DIR
+myhostname = postfix.example
+inet_interfaces = 127.0.0.1
+inet_protocols = ipv4
+mydestination =
+alias_maps =
+alias_database =
+local_recipient_maps =
+mynetworks = 127.0.0.0/8
+smtpd_relay_restrictions = permit_mynetworks, reject
+smtpd_peername_lookup = no
+smtpd_helo_restrictions =
+smtpd_sender_restrictions =
+smtpd_recipient_restrictions =
+smtpd_data_restrictions =
+relayhost = [HOST]:PORT
+disable_dns_lookups = yes
+smtp_dns_support_level = disabled
+smtp_host_lookup = native
+default_process_limit = 300
+smtp_destination_concurrency_limit = 250
+initial_destination_concurrency = 250
+smtpd_client_connection_count_limit = 500
+smtpd_client_connection_rate_limit = 0
+message_size_limit = 0
+";
+
+/// master.cf: as it is installed, without chroot, and without the services that a relay has no use for.
+const MASTER: &str = "\
+LISTEN inet n - n - - smtpd -o receive_override_options=no_header_body_checks
+pickup unix n - n 60 1 pickup
+cleanup unix n - n - 0 cleanup
+qmgr unix n - n 300 1 qmgr
+tlsmgr unix - - n 1000? 1 tlsmgr
+rewrite unix - - n - - trivial-rewrite
+bounce unix - - n - 0 bounce
+defer unix - - n - 0 bounce
+trace unix - - n - 0 bounce
+verify unix - - n - 1 verify
+flush unix n - n 1000? 0 flush
+proxymap unix - - n - - proxymap
+proxywrite unix - - n - 1 proxymap
+smtp unix - - n - - smtp
+relay unix - - n - - smtp
+showq unix n - n - - showq
+error unix - - n - - error
+retry unix - - n - - error
+discard unix - - n - - discard
+local unix - n n - - local
+virtual unix - n n - - virtual
+lmtp unix - - n - - lmtp
+anvil unix - - n - 1 anvil
+scache unix - - n - 1 scache
+postlog unix-dgram n - n - 1 postlogd
+";
+
+/// The program.
+///
+/// # Errors
+/// If it is not installed, or the user may not run it.
+pub(super) fn find() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from));
+    let found = places.map(|place| place.join("postfix")).find(|path| path.is_file());
+    let found = found.context("cannot compare with Postfix: there is no `postfix` in PATH or /usr/sbin; install it")?;
+    ensure!(rustix::process::geteuid().is_root(), "cannot compare with Postfix: only root may start one");
+    Ok(found)
+}
+
+/// Sets one up that hands on to `sink`.
+pub(super) fn prepare(directory: &RunDirectory, sink: &str) -> Result<Starting> {
+    let program = find()?;
+    let sink: SocketAddr = sink.parse().with_context(|| format!("Postfix cannot hand on to {sink}"))?;
+    let listen = port::free()?;
+    let home = directory.spool();
+    settle_in(&home, listen, sink)?;
+    let configuration = home.join("conf");
+    // It makes the rest of the tree, with the owners that it wants.
+    succeed(&program, &["-c".as_ref(), configuration.as_os_str(), "check".as_ref()])?;
+    let words: [&OsStr; 4] = ["-c".as_ref(), configuration.as_os_str(), "-h".as_ref(), "daemon_directory".as_ref()];
+    let daemons = succeed(&program.with_file_name("postconf"), &words)?;
+    let words = ["-s", "-c", &configuration.to_string_lossy()].map(str::to_owned).to_vec();
+    let mut order = Order::relay(&Path::new(daemons.trim()).join("master"), words, directory);
+    order.environment.push(("MAIL_CONFIG", configuration));
+    order.group = Group::ByItself;
+    Ok(Starting { order, ready: Ready::Answers(listen) })
+}
+
+fn settle_in(home: &Path, listen: SocketAddr, sink: SocketAddr) -> Result<()> {
+    let cannot = || format!("cannot set up Postfix in {}", home.display());
+    let configuration = home.join("conf");
+    for place in [&configuration, &home.join("queue")] {
+        fs::create_dir_all(place).with_context(cannot)?;
+    }
+    fs::set_permissions(home, Permissions::from_mode(0o755)).with_context(cannot)?;
+    if let Some(closed) = home.ancestors().skip(1).find(|place| !lets_through(place)) {
+        bail!(
+            "cannot set up Postfix in {}: its daemons are other users and may not enter {} (chmod o+x it, or name \
+             another place with --out)",
+            home.display(),
+            closed.display()
+        );
+    }
+    fs::write(configuration.join("main.cf"), main(home, sink)).with_context(cannot)?;
+    fs::write(configuration.join("master.cf"), MASTER.replace("LISTEN", &listen.to_string())).with_context(cannot)
+}
+
+fn main(home: &Path, sink: SocketAddr) -> String {
+    let main = MAIN.replace("DIR", &home.to_string_lossy());
+    main.replace("HOST", &sink.ip().to_string()).replace("PORT", &sink.port().to_string())
+}
+
+fn lets_through(place: &Path) -> bool {
+    place.as_os_str().is_empty() || place.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o001 != 0)
+}
+
+/// Runs a command to its end; what it wrote.
+fn succeed(program: &Path, words: &[&OsStr]) -> Result<String> {
+    let name = program.display();
+    let output = Command::new(program).args(words).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start {name}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{name} ended with {}: {}",
+        output.status,
+        said.lines().last().unwrap_or_default()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_it_is_in_its_own_place() {
+        let main = main(Path::new("/run/x"), SocketAddr::from(([127, 0, 0, 1], 40_001)));
+        assert!(main.contains("queue_directory = /run/x/queue\n") && main.contains("relayhost = [127.0.0.1]:40001\n"));
+        assert!(!main.contains("DIR") && !main.contains("PORT"), "{main}");
+    }
+
+    #[test]
+    fn a_place_that_its_daemons_cannot_enter_is_said_so() {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), Permissions::from_mode(0o700)).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let why = settle_in(&place.path().join("a/relay.spool"), address, address).unwrap_err().to_string();
+        assert!(why.contains("its daemons are other users") && why.contains("--out"), "{why}");
+        fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
+        settle_in(&place.path().join("a/relay.spool"), address, address).unwrap();
+    }
+}

@@ -1,0 +1,372 @@
+//! A contest's tables as they are read: figures with their spread, ratios to one of the contestants, and below them all
+//! that went wrong and all that must be known.
+use super::contest::{CallsEach, ContestOptions, Finds, Lane, Run};
+use super::contestant::Contestant;
+use super::measure::Measure;
+use crate::bench::tables::Sheet;
+use crate::host;
+use crate::report::numbers::{count, counted, figure, megabytes, memory, octets, rate};
+use crate::report::table::{Align, Table, plain};
+
+/// What stands where there is no figure.
+const NONE: &str = "–";
+/// Room enough for every figure: a cell that is broken in two is worse to read than a line that is.
+const WIDTH: u16 = 160;
+
+/// The tables.
+pub(super) fn of(finds: &Finds, options: &ContestOptions) -> Sheet {
+    let mut remarks = faults(finds);
+    let is_good = remarks.is_empty();
+    let base = base(finds);
+    let ratios = base.map(|base| ratios(finds, base));
+    remarks.extend(notes(finds, options));
+    let mut lines = vec![title(options), String::new()];
+    let mut tables = vec![figures(finds), costs(finds)];
+    if let Some(Ratios { table, remarks: more }) = ratios {
+        tables.push(table);
+        remarks.extend(more);
+    }
+    for table in tables.iter().filter(|table| !table.is_empty()) {
+        lines.extend([table.terminal(WIDTH), String::new()]);
+    }
+    if finds.done < finds.planned {
+        remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
+    }
+    lines.append(&mut remarks);
+    Sheet { text: lines.join("\n"), is_good }
+}
+
+fn title(options: &ContestOptions) -> String {
+    let host = host::facts();
+    let rounds = match options.rounds {
+        1 => "one round".to_owned(),
+        rounds => format!("medians of {rounds} rounds, interleaved, and their spread"),
+    };
+    format!(
+        "{}: {} of {} over {} sessions to 5 domains, a new connection each; {rounds} · {}, {}, Linux {}",
+        plain(&options.name),
+        counted(options.messages, "message"),
+        size(options.size),
+        options.sessions,
+        plain(&host.cpu_model),
+        counted(u64::from(host.cores), "core"),
+        plain(&host.kernel)
+    )
+}
+
+fn size(typed: &str) -> String {
+    typed
+        .strip_suffix('k')
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .map_or_else(|| format!("{typed} B"), |kib| octets(kib << 10))
+}
+
+fn figures(finds: &Finds) -> Table {
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("relay", Align::Left),
+        ("durability", Align::Left),
+        right("accept s"),
+        right("accepted/s"),
+        right("deliver s"),
+        right("delivered/s"),
+        right("MB/s"),
+        right("drain s"),
+        right("queue"),
+        ("ledger", Align::Left),
+    ]);
+    for lane in finds.lanes.iter().filter(|lane| !lane.runs.is_empty()) {
+        let of = |value: &dyn Fn(&Measure) -> Option<f64>, show: fn(f64) -> String| spread(lane, value).shown(show);
+        table.row(vec![
+            lane.contestant.to_string(),
+            lane.contestant.durability().to_owned(),
+            of(&|run| Some(run.passage.accept_s), figure),
+            of(&|run| Some(run.passage.accepted_per_s), rate),
+            of(&|run| Some(run.passage.deliver_s), figure),
+            of(&|run| Some(run.passage.delivered_per_s), rate),
+            of(&|run| Some(run.passage.delivered_bytes_per_s), megabytes),
+            of(&|run| Some(run.passage.drain_s()), figure),
+            of(&|run| run.passage.deepest.map(|(most, _)| most as f64), whole),
+            ledger(lane),
+        ]);
+    }
+    table
+}
+
+/// What the relays used.
+fn costs(finds: &Finds) -> Table {
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("relay", Align::Left),
+        right("CPU ms/1,000"),
+        right("calls/msg"),
+        right("syncs/msg"),
+        right("written/msg"),
+        right("max RSS"),
+    ]);
+    let relays = finds.lanes.iter().filter(|lane| lane.contestant != Contestant::None);
+    for lane in relays.filter(|lane| !lane.runs.is_empty()) {
+        let of = |value: &dyn Fn(&Measure) -> Option<f64>, show: fn(f64) -> String| spread(lane, value).shown(show);
+        let (calls, syncs) = match &lane.calls {
+            CallsEach::Counted { all, syncs } => (figure(*all), figure(*syncs)),
+            CallsEach::NotMeasured(_) => ("not measured".to_owned(), "not measured".to_owned()),
+        };
+        table.row(vec![
+            lane.contestant.to_string(),
+            of(&|run| run.cpu_ms_per_1000, figure),
+            calls,
+            syncs,
+            of(&|run| run.written_each, bytes),
+            of(&|run| run.max_rss_bytes.map(|bytes| bytes as f64), bytes),
+        ]);
+    }
+    table
+}
+
+fn whole(value: f64) -> String {
+    count(value.round() as u64)
+}
+
+fn bytes(value: f64) -> String {
+    memory(value.round() as u64)
+}
+
+fn ledger(lane: &Lane) -> String {
+    let bad = lane.runs.iter().filter(|run| !is_good(run)).count();
+    match bad {
+        0 => "closed".to_owned(),
+        bad => format!("NOT OK in {bad} of {}", lane.runs.len()),
+    }
+}
+
+fn is_good(run: &Run) -> bool {
+    matches!(run, Run::Done(measure) if measure.fault.is_none())
+}
+
+/// The middle and both ends of what the rounds gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Spread(Option<[f64; 3]>);
+
+impl Spread {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+        sorted.sort_by(f64::total_cmp);
+        let ends = sorted.first().copied().zip(sorted.last().copied());
+        Self(ends.map(|(least, most)| {
+            let median = f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+            [least, median, most]
+        }))
+    }
+
+    /// `12.3 (11.9–12.8)`, or `12.3` where all are shown alike.
+    fn shown(self, show: fn(f64) -> String) -> String {
+        let Some(values) = self.0 else { return NONE.to_owned() };
+        let [least, median, most] = values.map(show);
+        if least == most { median } else { format!("{median} ({least}–{most})") }
+    }
+}
+
+/// Of the runs whose account closes: figures of the others are of other work.
+fn spread(lane: &Lane, value: &dyn Fn(&Measure) -> Option<f64>) -> Spread {
+    Spread::of(lane.runs.iter().filter_map(|run| match run {
+        Run::Done(measure) if measure.fault.is_none() => value(measure),
+        Run::Done(_) | Run::Failed(_) => None,
+    }))
+}
+
+/// Whom the others are held against: Postfix, or the last that was named. Source and sink alone are nobody's measure.
+fn base(finds: &Finds) -> Option<&Lane> {
+    let postfix = finds.lanes.iter().find(|lane| lane.contestant == Contestant::Postfix);
+    let last = || finds.lanes.iter().rfind(|lane| lane.contestant != Contestant::None);
+    postfix.or_else(last).filter(|_| finds.lanes.len() > 1)
+}
+
+struct Ratios {
+    table: Table,
+    remarks: Vec<String>,
+}
+
+/// What a ratio is of: its title, and how two runs of a round are compared.
+type Comparison = (&'static str, fn(&Measure, &Measure) -> Option<f64>);
+
+const COMPARISONS: [Comparison; 4] = [
+    ("× accepted/s", |run, base| Some(run.passage.accepted_per_s / base.passage.accepted_per_s)),
+    ("× delivered/s", |run, base| Some(run.passage.delivered_per_s / base.passage.delivered_per_s)),
+    ("× CPU", |run, base| Some(run.cpu_ms_per_1000? / base.cpu_ms_per_1000?)),
+    ("× written", |run, base| Some(run.written_each? / base.written_each?)),
+];
+
+fn ratios(finds: &Finds, base: &Lane) -> Ratios {
+    let columns = COMPARISONS.map(|(title, _)| (title, Align::Right));
+    let [accepted, delivered, cpu, written] = columns;
+    let titles = [("relay", Align::Left), ("against", Align::Left), accepted, delivered, cpu, written];
+    let (mut table, mut remarks) = (Table::new(titles), Vec::new());
+    for lane in finds.lanes.iter().filter(|lane| !std::ptr::eq(*lane, base) && !lane.runs.is_empty()) {
+        let mut row = vec![lane.contestant.to_string(), base.contestant.to_string()];
+        for (title, compare) in COMPARISONS {
+            let ratio = ratio(lane, base, compare);
+            row.push(ratio.shown(|value| format!("{value:.2}")));
+            if ratio.0.is_some_and(|[least, _, most]| least < 1.0 && most > 1.0) {
+                remarks.push(format!(
+                    "{} {title}: some rounds above 1 and some below, so no difference is claimed.",
+                    lane.contestant
+                ));
+            }
+        }
+        table.row(row);
+    }
+    if !table.is_empty() {
+        remarks.push("Ratios are of the two runs of the same round.".to_owned());
+    }
+    Ratios { table, remarks }
+}
+
+fn ratio(lane: &Lane, base: &Lane, compare: fn(&Measure, &Measure) -> Option<f64>) -> Spread {
+    Spread::of(lane.runs.iter().zip(&base.runs).filter_map(|pair| match pair {
+        (Run::Done(run), Run::Done(base)) if run.fault.is_none() && base.fault.is_none() => compare(run, base),
+        _ => None,
+    }))
+}
+
+/// A line for each run that failed or whose account does not close.
+fn faults(finds: &Finds) -> Vec<String> {
+    let line = |lane: &Lane, run: &Run| {
+        let why = match run {
+            Run::Done(measure) => measure.fault.clone()?,
+            Run::Failed(why) => why.clone(),
+        };
+        Some(plain(&format!("NOT OK: {}: {why}", lane.contestant)))
+    };
+    let lanes = finds.lanes.iter();
+    lanes.flat_map(|lane| lane.runs.iter().filter_map(move |run| line(lane, run))).collect()
+}
+
+/// What a reader must know besides.
+fn notes(finds: &Finds, options: &ContestOptions) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    for lane in &finds.lanes {
+        let doubts = lane.runs.iter().filter_map(|run| match run {
+            Run::Done(measure) => Some(&measure.doubts),
+            Run::Failed(_) => None,
+        });
+        for doubt in doubts.flatten() {
+            // The same in every round is one thing to know; figures in it may differ.
+            let note = plain(&format!("{}: {doubt}", lane.contestant));
+            if !notes.iter().any(|known| known.chars().take(50).eq(note.chars().take(50))) {
+                notes.push(note);
+            }
+        }
+        if let CallsEach::NotMeasured(why) = &lane.calls {
+            notes.extend(
+                options.counts_calls.then(|| plain(&format!("calls of {}: not measured: {why}", lane.contestant))),
+            );
+        }
+    }
+    if !options.counts_calls {
+        notes.push(
+            "calls/msg, syncs/msg: not measured (--syscalls does, in runs of their own under strace).".to_owned(),
+        );
+    }
+    notes.push(
+        "accept s, deliver s: from the first message created to the last accepted, or delivered. queue: the most that was \
+         accepted and not delivered at the end of a second. CPU: user and system time of all the relay's processes, those \
+         that have ended too, from its start until it rests."
+            .to_owned(),
+    );
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contestant::Durability;
+    use super::*;
+    use crate::report::sample;
+
+    fn measure(deliver_s: f64, cpu_ms: f64) -> Measure {
+        let mut measure = Measure::of(&sample::relayed(), 200_000).unwrap();
+        measure.passage.deliver_s = deliver_s;
+        measure.passage.delivered_per_s = 1_000.0 / deliver_s;
+        measure.cpu_ms_per_1000 = Some(cpu_ms);
+        measure
+    }
+
+    fn done(deliver_s: f64, cpu_ms: f64) -> Run {
+        Run::Done(Box::new(measure(deliver_s, cpu_ms)))
+    }
+
+    fn lane(contestant: Contestant, runs: Vec<Run>) -> Lane {
+        Lane { contestant, runs, calls: CallsEach::NotMeasured("--syscalls was not said".to_owned()) }
+    }
+
+    fn finds(ours: Vec<Run>, theirs: Vec<Run>) -> Finds {
+        let (done, ours) = (ours.len() + theirs.len(), lane(Contestant::Mailrun(Durability::Sync), ours));
+        Finds { lanes: vec![ours, lane(Contestant::Postfix, theirs)], done, planned: done }
+    }
+
+    fn options() -> ContestOptions {
+        ContestOptions {
+            name: "relay-64k".to_owned(),
+            contestants: Vec::new(),
+            messages: 200_000,
+            sessions: 250,
+            size: "64k",
+            rounds: 3,
+            counts_calls: false,
+            out: None,
+            command: Vec::new(),
+        }
+    }
+
+    fn line<'t>(text: &'t str, start: &str) -> &'t str {
+        text.lines().find(|line| line.trim_start().starts_with(start)).unwrap_or_else(|| panic!("{start} in\n{text}"))
+    }
+
+    #[test]
+    fn figures_have_their_spread_and_ratios_are_of_the_same_round() {
+        // 2, 10 and 5 times as fast as theirs in its round; the medians, 4 s and 10 s, would say 2.5.
+        let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
+        let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
+        let sheet = of(&finds(ours, theirs), &options());
+        assert!(sheet.is_good, "{}", sheet.text);
+        assert!(line(&sheet.text, "mailrun ").contains("4.000 (1.000–8.000)"), "{}", sheet.text);
+        let ratios = sheet.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
+        assert!(ratios.contains("5.00 (2.00–10.00)") && ratios.contains("0.10"), "{}", sheet.text);
+        assert!(sheet.text.contains("200,000 messages of 64 KiB over 250 sessions"), "{}", sheet.text);
+        assert!(sheet.text.contains("calls/msg, syncs/msg: not measured"), "{}", sheet.text);
+    }
+
+    #[test]
+    fn a_run_that_does_not_close_is_marked_and_in_no_figure() {
+        let mut lossy = measure(1.0, 1.0);
+        lossy.fault = Some("lost 5".to_owned());
+        let ours = vec![Run::Done(Box::new(lossy)), done(4.0, 10.0)];
+        let sheet = of(&finds(ours, vec![done(8.0, 100.0), done(8.0, 100.0)]), &options());
+        assert!(!sheet.is_good && sheet.text.contains("NOT OK: mailrun: lost 5"), "{}", sheet.text);
+        let row = line(&sheet.text, "mailrun ");
+        assert!(row.contains("NOT OK in 1 of 2") && !row.contains("1.000–"), "{}", sheet.text);
+        let ratios = sheet.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
+        assert!(ratios.contains(" 2.00 "), "the round that closed: {}", sheet.text);
+    }
+
+    #[test]
+    fn a_contestant_that_cannot_run_is_named() {
+        let sheet = of(&finds(vec![Run::Failed("no\nspool".to_owned())], vec![done(8.0, 1.0)]), &options());
+        assert!(!sheet.is_good && sheet.text.contains("NOT OK: mailrun: no spool"), "{}", sheet.text);
+        assert!(line(&sheet.text, "mailrun ").contains("NOT OK in 1 of 1"), "{}", sheet.text);
+    }
+
+    #[test]
+    fn no_difference_is_claimed_within_the_spread() {
+        let sheet =
+            of(&finds(vec![done(4.0, 9.0), done(6.0, 9.0)], vec![done(5.0, 10.0), done(5.0, 10.0)]), &options());
+        assert!(sheet.text.contains("mailrun × delivered/s: some rounds above 1 and some below"), "{}", sheet.text);
+        assert!(!sheet.text.contains("× CPU: some"), "{}", sheet.text);
+    }
+
+    #[test]
+    fn a_lone_relay_has_no_ratios() {
+        let finds = Finds { lanes: vec![lane(Contestant::Postfix, vec![done(8.0, 1.0)])], done: 1, planned: 3 };
+        let sheet = of(&finds, &options());
+        assert!(!sheet.text.contains('×') && sheet.text.contains("Stopped after 1 of 3 runs."), "{}", sheet.text);
+    }
+}

@@ -1,0 +1,143 @@
+//! How each relay is started: its command line, where it keeps its mail, and how one sees that it listens.
+use super::contestant::Contestant;
+use super::{port, postfix};
+use crate::bench::directory::RunDirectory;
+use crate::bench::parties::Order;
+use crate::bench::plan::Tracing;
+use anyhow::{Context, Result};
+use journey::record::Role;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// A connection on this host stands at once or not at all; a greeting may take a process to be started first.
+const GREETING_WITHIN: Duration = Duration::from_secs(5);
+
+/// A relay that is to be started.
+#[derive(Debug)]
+pub(in crate::bench) struct Starting {
+    pub(in crate::bench) order: Order,
+    pub(in crate::bench) ready: Ready,
+}
+
+/// How one sees that a party takes mail.
+#[derive(Debug)]
+pub(in crate::bench) enum Ready {
+    /// It says so on its standard output (`live::Event::Listening`).
+    Says,
+    /// A connection to that address is greeted; or it says so.
+    Answers(SocketAddr),
+}
+
+impl Ready {
+    /// Its address, if a greeting of 220 comes from there.
+    pub(in crate::bench) fn answers(&self) -> Option<String> {
+        let Self::Answers(address) = self else { return None };
+        let mut stream = TcpStream::connect(address).ok()?;
+        stream.set_read_timeout(Some(GREETING_WITHIN)).ok()?;
+        let mut greeting = [0; 512];
+        let length = stream.read(&mut greeting).ok()?;
+        stream.write_all(b"QUIT\r\n").ok()?;
+        // Read to its end: a server that is hung up on might complain.
+        let _ = stream.read(&mut [0; 512]);
+        greeting[..length].starts_with(b"220").then(|| address.to_string())
+    }
+}
+
+/// Makes ready all that it needs, the relay handing on to `sink`; `None` for one that is running already.
+///
+/// # Errors
+/// If it cannot run here.
+pub(in crate::bench) fn prepare(
+    contestant: &Contestant,
+    tracing: &Tracing,
+    program: &Path,
+    directory: &RunDirectory,
+    sink: &str,
+) -> Result<Option<Starting>> {
+    let spool = directory.spool();
+    let starting = match contestant {
+        Contestant::None | Contestant::Running { .. } => return Ok(None),
+        Contestant::Mailrun(durability) => {
+            let record = directory.party(Role::Relay).record;
+            let [spool, record] = [&spool, &record].map(|path| path.to_string_lossy().into_owned());
+            let words = ["relay", "--listen", "127.0.0.1:0", "--to", sink, "--spool", &spool].into_iter().chain([
+                "--durability",
+                durability.word(),
+                "--json",
+                &record,
+                "--live",
+                "json",
+            ]);
+            let order = Order::relay(program, words.map(str::to_owned).collect(), directory);
+            Starting { order, ready: Ready::Says }
+        }
+        Contestant::Postfix => postfix::prepare(directory, sink)?,
+        Contestant::Command(words) => {
+            fs::create_dir_all(&spool).with_context(|| format!("cannot make {}", spool.display()))?;
+            let listen = port::free()?;
+            let words = filled(words, &listen, sink, &spool);
+            let order = Order::relay(Path::new(&words[0]), words[1..].to_vec(), directory);
+            Starting { order, ready: Ready::Answers(listen) }
+        }
+    };
+    Ok(Some(match tracing {
+        Tracing::Off => starting,
+        Tracing::Strace(strace) => {
+            Starting { order: super::strace::wrapped(starting.order, strace, directory), ..starting }
+        }
+    }))
+}
+
+fn filled(words: &[String], listen: &SocketAddr, sink: &str, spool: &Path) -> Vec<String> {
+    let fill = |word: &String| {
+        let word = word.replace("{listen}", &listen.to_string()).replace("{to}", sink);
+        word.replace("{spool}", &spool.to_string_lossy())
+    };
+    words.iter().map(fill).collect()
+}
+
+/// Whether a relay can run here, before anything is started.
+///
+/// # Errors
+/// If not, with what to do.
+pub(super) fn check(contestant: &Contestant) -> Result<()> {
+    match contestant {
+        Contestant::Postfix => postfix::find().map(drop),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_command_is_told_where() {
+        let words = ["mta", "-l", "{listen}", "--next={to}", "-q{spool}"].map(str::to_owned);
+        let listen = SocketAddr::from(([127, 0, 0, 1], 20_001));
+        let filled = filled(&words, &listen, "127.0.0.1:9", Path::new("/d/relay.spool"));
+        assert_eq!(filled, ["mta", "-l", "127.0.0.1:20001", "--next=127.0.0.1:9", "-q/d/relay.spool"]);
+    }
+
+    #[test]
+    fn only_a_greeting_is_an_answer() {
+        for (greeting, expected) in [("220 mx\r\n", true), ("554 no\r\n", false), ("", false)] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let server = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(greeting.as_bytes()).unwrap();
+                // Until the client has said QUIT or gone.
+                let _ = stream.shutdown(std::net::Shutdown::Write).and_then(|()| stream.read(&mut [0; 64]));
+            });
+            assert_eq!(Ready::Answers(address).answers(), expected.then(|| address.to_string()), "{greeting:?}");
+            server.join().unwrap();
+            assert_eq!(Ready::Answers(address).answers(), None, "nobody listens now");
+        }
+        assert_eq!(Ready::Says.answers(), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! What the sender wants to be told of its mail: what was typed, to what it means.
+use crate::source::{Notices, Pattern, envelope_id};
+use clap::{Args, ValueEnum};
+use smtp::dsn::{Notify, Return};
+
+/// Parameters of DSN (RFC 3461).
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Notifications (RFC 3461): nothing is sent to a server that does not offer DSN")]
+pub(super) struct NoticesTyped {
+    /// When to be told of each recipient: never, or some of success,failure,delay.
+    #[arg(long, value_name = "WHEN", value_parser = notify)]
+    dsn_notify: Option<Notify>,
+    /// How much of the message a notification is to bring back.
+    #[arg(long, value_enum, value_name = "PART")]
+    dsn_ret: Option<ReturnTyped>,
+    /// What notifications are to call the message: a text or a pattern, in which {n} is the message's number.
+    #[arg(long, value_name = "TEXT", value_parser = envelope_id)]
+    dsn_envid: Option<Pattern>,
+    /// Name each recipient as the original one too.
+    #[arg(long)]
+    dsn_orcpt: bool,
+}
+
+/// How much, as typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ReturnTyped {
+    /// All of it
+    Full,
+    /// Its header
+    Hdrs,
+}
+
+impl From<ReturnTyped> for Return {
+    fn from(typed: ReturnTyped) -> Self {
+        match typed {
+            ReturnTyped::Full => Self::Full,
+            ReturnTyped::Hdrs => Self::Header,
+        }
+    }
+}
+
+fn notify(text: &str) -> Result<Notify, String> {
+    let wrong = || format!("{text:?} is neither never nor some of success,failure,delay, each once");
+    Notify::parse(text.as_bytes()).ok_or_else(wrong)
+}
+
+impl NoticesTyped {
+    /// What is meant.
+    pub(super) fn notices(&self) -> Notices {
+        Notices {
+            notify: self.dsn_notify,
+            returns: self.dsn_ret.map(Return::from),
+            envelope_id: self.dsn_envid.clone(),
+            names_original: self.dsn_orcpt,
+        }
+    }
+
+    /// It, in the words of a source.
+    pub(super) fn words(&self) -> Vec<String> {
+        let valued = [
+            ("--dsn-notify", self.dsn_notify.map(|notify| notify.render().to_lowercase())),
+            ("--dsn-ret", self.dsn_ret.map(|part| Return::from(part).keyword().to_lowercase())),
+            ("--dsn-envid", self.dsn_envid.as_ref().map(|pattern| pattern.typed().to_owned())),
+        ];
+        let words = valued.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?)));
+        words.chain(self.dsn_orcpt.then(|| "--dsn-orcpt".to_owned())).collect()
+    }
+}

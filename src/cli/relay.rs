@@ -1,0 +1,274 @@
+//! `mailrun relay`: what was typed, to what it means.
+use super::values;
+use crate::party::Live;
+use crate::relay::config::{Complaint, Complaints, Config, Durability, LISTEN, LogLevel, Reach};
+use crate::relay::{self, Orders};
+use anyhow::{Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Takes mail, keeps it safe, and hands it on: store and forward
+///
+/// What is answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = MANUAL)]
+pub(super) struct Typed {
+    /// What to do: listeners, networks, routes, aliases, limits (TOML); --help shows every key.
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["to", "spool"])]
+    config: Option<PathBuf>,
+    /// Say what is wrong with FILE, with lines and columns, and end.
+    #[arg(long, requires = "config")]
+    check: bool,
+    /// Where to listen; port 0 lets the kernel choose, unix:PATH makes a unix-domain socket [default: 127.0.0.1:2525].
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "config")]
+    listen: Option<String>,
+    /// Where all mail goes: HOST:PORT, lmtp:HOST:PORT, lmtp:unix:PATH, or discard.
+    #[arg(long, value_name = "WHERE", conflicts_with = "config", requires = "spool")]
+    to: Option<String>,
+    /// The directory that keeps messages.
+    #[arg(long, value_name = "DIR", conflicts_with = "config", requires = "to")]
+    spool: Option<PathBuf>,
+    /// When to answer 250 [default: sync].
+    #[arg(long, value_enum, value_name = "WHEN")]
+    durability: Option<DurabilityTyped>,
+    /// Threads [default: half of the processors].
+    #[arg(long, value_name = "N", value_parser = values::workers)]
+    workers: Option<usize>,
+    /// Write the run record (mailrun-run/1) to FILE at the end.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Serve metrics, health and readiness here: /metrics, /health, /ready.
+    #[arg(long, value_name = "HOST:PORT")]
+    http: Option<SocketAddr>,
+    /// The socket of `mailrun queue` [default: control.sock in the spool's directory].
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
+    live: super::LiveTyped,
+    /// Deliver to public addresses too: this is no test, and the mail is yours to send.
+    #[arg(long)]
+    allow_public: bool,
+}
+
+/// When a message is answered 250, as typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum DurabilityTyped {
+    /// When it is on disk: it survives the loss of power
+    Sync,
+    /// When the kernel has it: it survives the end of this process
+    Write,
+    /// At once: it survives nothing
+    Memory,
+}
+
+impl From<DurabilityTyped> for Durability {
+    fn from(typed: DurabilityTyped) -> Self {
+        match typed {
+            DurabilityTyped::Sync => Self::Sync,
+            DurabilityTyped::Write => Self::Write,
+            DurabilityTyped::Memory => Self::Memory,
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun relay --to 127.0.0.1:2526 --spool /var/tmp/spool
+  mailrun relay --listen 127.0.0.1:2525 --to discard --spool DIR --durability write
+  mailrun relay --config relay.toml
+  mailrun relay --config relay.toml --check           --help shows every key of the file";
+
+/// Behind `--help`.
+const MANUAL: &str = concat!(
+    "\
+Examples:
+  mailrun relay --to 127.0.0.1:2526 --spool /var/tmp/spool
+  mailrun relay --listen 127.0.0.1:2525 --to lmtp:unix:/run/lmtp.sock --spool DIR --http 127.0.0.1:8025
+  mailrun relay --config relay.toml --check
+
+FILE, in TOML; only [spool] and its directory have to be there. Every key:
+
+",
+    include_str!("../relay/config/example.toml"),
+    "
+The alias file: NAME: TARGET, TARGET...
+  sales: ann, bob@elsewhere.example        for all local domains; sales@b.example: for one
+  nobody: .                                accepted, and discarded
+  ann: ann, keeper                         herself, and a copy to another
+
+Who may send where: recipients in local domains are taken from everybody, if there is such a mailbox or alias
+(else 550 5.1.1); others only from `networks` and from who has logged in (else 554 5.7.1)."
+);
+
+/// Relays, or looks at a configuration file.
+///
+/// # Errors
+/// If it could not run.
+pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
+    if typed.check
+        && let Some(file) = &typed.config
+    {
+        let (text, is_good) = checked(&Config::read(file));
+        super::say(&format!("{text}\n"));
+        return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
+    }
+    let config = typed.config()?;
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(config.log).with_ansi(false).init();
+    let orders = Orders { file: typed.config.clone(), live: typed.live.into() };
+    let done = relay::run(config, &orders)?;
+    if !matches!(orders.live, Live::Json) {
+        super::say(&told(&done));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a relay has done, a line each.
+fn told(done: &relay::Done) -> String {
+    let mut text = String::new();
+    for (name, meaning, value) in done.rows() {
+        let _ = writeln!(text, "{value:>12}  {name:<20} {meaning}");
+    }
+    text
+}
+
+impl From<LogLevel> for tracing::level_filters::LevelFilter {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Error => Self::ERROR,
+            LogLevel::Warn => Self::WARN,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Debug => Self::DEBUG,
+        }
+    }
+}
+
+impl Typed {
+    /// Whether only the file is to be looked at.
+    pub(super) fn is_check(&self) -> bool {
+        self.check
+    }
+
+    /// Where the run record goes.
+    pub(super) fn record(&self) -> Option<&PathBuf> {
+        self.json.as_ref()
+    }
+
+    /// What is meant: the file, or the three flags, and what other flags change of it.
+    ///
+    /// # Errors
+    /// What is wrong with it: a line for each complaint.
+    pub(super) fn config(&self) -> Result<Config> {
+        let reach = if self.allow_public { Reach::Anywhere } else { Reach::Local };
+        let mut config = match (&self.config, &self.to, &self.spool) {
+            (Some(file), ..) => Config::read_within(file, reach)?,
+            (None, Some(to), Some(spool)) => {
+                let listen = self.listen.as_deref().unwrap_or(LISTEN);
+                Config::from_flags(listen, to, spool, reach).map_err(|what| anyhow!(what))?
+            }
+            _ => bail!("say --config FILE, or --to HOST:PORT and --spool DIR"),
+        };
+        config.spool.durability = self.durability.map_or(config.spool.durability, Durability::from);
+        config.workers = self.workers.or(config.workers);
+        config.http = self.http.or(config.http);
+        config.control = self.control.clone().unwrap_or(config.control);
+        Ok(config)
+    }
+}
+
+/// What `--check` prints, and whether the file will do.
+pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
+    match outcome {
+        Err(complaints) => {
+            let many = complaints.list.len();
+            let noun = if many == 1 { "complaint" } else { "complaints" };
+            let Complaint { line, .. } = &complaints.list[0];
+            (format!("{complaints}\n{many} {noun}, the first in line {line}"), false)
+        }
+        Ok(config) => {
+            let listeners: Vec<String> =
+                config.listen.iter().chain(&config.listen_tls).map(ToString::to_string).collect();
+            let aliases = config.router.aliases();
+            (format!("it will do: listens on {}, {aliases} aliases", listeners.join(", ")), true)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::fs;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        typed: Typed,
+    }
+
+    fn typed(words: &[&str]) -> Result<Typed, clap::Error> {
+        Line::try_parse_from([&["relay"], words].concat()).map(|line| line.typed)
+    }
+
+    #[test]
+    fn three_flags_make_a_relay() {
+        let words = ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:2526", "--spool", "/tmp/s", "--durability", "write"];
+        let config = typed(&words).unwrap().config().unwrap();
+        assert_eq!(config.spool.durability, Durability::Write);
+        assert_eq!((config.spool.directory, config.control), ("/tmp/s".into(), "/tmp/s/control.sock".into()));
+        assert_eq!(config.listen[0].to_string(), "127.0.0.1:0");
+        let public = ["--to", "8.8.8.8:25", "--spool", "/tmp/s"];
+        let why = typed(&public).unwrap().config().unwrap_err().to_string();
+        assert!(why.contains("public") && why.contains("--allow-public"), "{why}");
+        assert!(typed(&[&public[..], &["--allow-public"]].concat()).unwrap().config().is_ok());
+    }
+
+    #[test]
+    fn flags_change_what_a_file_says() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("relay.toml");
+        fs::write(&path, "workers = 7\nspool.directory = 's'\n").unwrap();
+        let file = path.to_str().unwrap();
+        let config = typed(&["--config", file]).unwrap().config().unwrap();
+        assert_eq!((config.workers, config.spool.directory), (Some(7), place.path().join("s")));
+        let words =
+            ["--config", file, "--workers", "3", "--http", "127.0.0.1:0", "--control", "/c", "--json", "r.json"];
+        let typed_words = typed(&words).unwrap();
+        assert_eq!(typed_words.record(), Some(&"r.json".into()));
+        let config = typed_words.config().unwrap();
+        assert_eq!((config.workers, config.control), (Some(3), "/c".into()));
+        assert!(config.http.is_some() && typed(&["--config", file, "--check"]).unwrap().is_check());
+        assert!(checked(&Config::read(&path)).1);
+    }
+
+    #[test]
+    fn allow_public_on_the_command_line_holds_for_the_file() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("relay.toml");
+        fs::write(&path, "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = '8.8.8.8:25'\n").unwrap();
+        let file = path.to_str().unwrap();
+        let why = typed(&["--config", file]).unwrap().config().unwrap_err().to_string();
+        assert!(why.contains("relay.toml, line 4, column 8: 8.8.8.8 is a public address"), "{why}");
+        let config = typed(&["--config", file, "--allow-public"]).unwrap().config().unwrap();
+        assert_eq!(config.reach, Reach::Anywhere);
+        let (said, holds) = checked(&Config::read(&path));
+        assert!(!holds && said.ends_with("1 complaint, the first in line 4"), "{said}");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        for words in [
+            &[][..],
+            &["--to", "127.0.0.1:1"],
+            &["--spool", "s"],
+            &["--check"],
+            &["--config", "f", "--to", "127.0.0.1:1", "--spool", "s"],
+            &["--config", "f", "--durability", "never"],
+        ] {
+            assert!(typed(words).is_err(), "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The options that every personality has besides those of its original. They come first, so that what follows is read
+//! as the original reads it.
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extras {
+    /// `--trace`: messages bear a trace, or are looked at for one.
+    pub(super) traces: bool,
+    /// `--report`: a line at the end tells how fast it all went.
+    pub(super) reports: bool,
+}
+
+impl Extras {
+    /// Takes them off the front of a command line; what follows.
+    pub(super) fn take_off<'w>(&mut self, words: &'w [String]) -> &'w [String] {
+        let count = words.iter().take_while(|word| self.take(word)).count();
+        &words[count..]
+    }
+
+    /// Whether it matters when a message was taken up.
+    pub(super) fn want_times(self) -> bool {
+        self.traces || self.reports
+    }
+
+    fn take(&mut self, word: &str) -> bool {
+        match word {
+            "--trace" => self.traces = true,
+            "--report" => self.reports = true,
+            _ => return false,
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_come_first() {
+        let words = ["--report", "--trace", "-d", "--trace"].map(str::to_owned);
+        let mut extras = Extras::default();
+        assert_eq!(extras.take_off(&words), ["-d", "--trace"]);
+        assert_eq!(extras, Extras { traces: true, reports: true });
+        let mut none = Extras::default();
+        let other = ["--trace=on", "--report"].map(str::to_owned);
+        assert_eq!((none.take_off(&other).len(), none), (2, Extras::default()));
+    }
+}

@@ -1,0 +1,50 @@
+//! Load stays at home: where it may go.
+use crate::reach;
+use std::net::IpAddr;
+
+/// Whether load may go to public addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Public {
+    Allowed,
+    Refused,
+}
+
+impl Public {
+    /// By the same variable as for `mailrun source`.
+    pub(super) fn as_told() -> Self {
+        let said = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
+        let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&said.to_ascii_lowercase().as_str());
+        if is_no { Self::Refused } else { Self::Allowed }
+    }
+
+    /// Whether it may go to that address, which is `named` so.
+    ///
+    /// # Errors
+    /// It may not: what to do.
+    pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {
+        if self == Self::Allowed || reach::is_local(address) {
+            return Ok(());
+        }
+        Err(format!(
+            "{named}: public address: load goes to loopback and private addresses only; if the server is yours, set \
+             MAILRUN_ALLOW_PUBLIC=1"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_addresses_are_refused_unless_allowed() {
+        let check = |public: Public, address: &str| public.check(address.parse().unwrap(), "h:25");
+        let refused = check(Public::Refused, "8.8.8.8").unwrap_err();
+        assert!(
+            refused.starts_with("h:25: public address") && refused.ends_with("set MAILRUN_ALLOW_PUBLIC=1"),
+            "{refused}"
+        );
+        assert_eq!(check(Public::Allowed, "8.8.8.8"), Ok(()));
+        assert_eq!(check(Public::Refused, "127.0.0.1"), Ok(()));
+    }
+}

@@ -1,0 +1,285 @@
+//! Addresses as Postfix's host_port(3) reads them, `unix:PATH` or `[inet:][HOST]:PORT`, and as getaddrinfo(3) looks them
+//! up.
+use super::hostname;
+use super::numbers::{is_all_digits, strtol};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+
+/// The service whose port is meant where none is given, and that port where the host does not know the service.
+const SERVICE: (&str, u16) = ("smtp", 25);
+/// The longest path of a unix-domain socket.
+const PATH_BYTES: usize = 107;
+
+/// Which addresses of a host will do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Family {
+    #[default]
+    Any,
+    V4,
+    V6,
+}
+
+/// What an address may lack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Optional {
+    /// The host, to listen at: it is every address there is.
+    Host,
+    /// The port, to connect to: it is SMTP's.
+    Port,
+}
+
+/// Where a socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Inet(SocketAddr),
+    /// A unix-domain socket's path.
+    Unix(String),
+}
+
+impl Place {
+    /// Reads it and looks its names up; the first address that the family allows is the one.
+    ///
+    /// # Errors
+    /// In Postfix's words.
+    pub(super) fn read(typed: &str, optional: Optional, family: Family) -> Result<Self, String> {
+        if let Some(path) = typed.strip_prefix("unix:") {
+            return if path.len() > PATH_BYTES {
+                Err(format!("unix-domain name too long: {path}"))
+            } else {
+                Ok(Self::Unix(path.to_owned()))
+            };
+        }
+        let typed = typed.strip_prefix("inet:").unwrap_or(typed);
+        let resolved =
+            split(typed, optional).map_err(str::to_owned).and_then(|(host, service)| look_up(host, service, family));
+        resolved.map(Self::Inet).map_err(|what| format!("{typed}: {what}"))
+    }
+}
+
+/// Host, if there is one, and service.
+fn split(typed: &str, optional: Optional) -> Result<(Option<&str>, &str), &'static str> {
+    let alone = if optional == Optional::Host { ("", typed) } else { (typed, "") };
+    let (host, service) = match typed.strip_prefix('[') {
+        Some(bracketed) => split_bracketed(bracketed).map(|(host, service)| (Some(host), service))?,
+        None => {
+            let (host, service) = typed.rsplit_once(':').unwrap_or(alone);
+            (Some(host).filter(|host| !host.is_empty()), service)
+        }
+    };
+    match optional {
+        Optional::Port if host.is_none() => return Err("missing host information"),
+        Optional::Host if service.is_empty() => return Err("missing service information"),
+        _ => {}
+    }
+    if host.is_some_and(|host| hostname::check_name(host).is_err() && !hostname::is_address(host)) {
+        return Err("valid hostname or network address required");
+    }
+    if service.starts_with(|c: char| c.is_ascii_digit()) && !is_all_digits(service) {
+        return Err("garbage after numerical service");
+    }
+    Ok((host, if service.is_empty() { SERVICE.0 } else { service }))
+}
+
+fn split_bracketed(bracketed: &str) -> Result<(&str, &str), &'static str> {
+    let tagged = hostname::after_ipv6_tag(bracketed);
+    let (host, rest) = tagged.unwrap_or(bracketed).split_once(']').ok_or("missing \"]\"")?;
+    let service = match rest.strip_prefix(':') {
+        Some(service) => service,
+        None if rest.is_empty() => rest,
+        None => return Err("garbage after \"]\""),
+    };
+    if tagged.is_some() && hostname::check_ipv6(host).is_err() {
+        return Err("malformed IPv6 address");
+    }
+    Ok((host, service))
+}
+
+/// The first address of the host that the family allows, as getaddrinfo(3) orders and complains.
+fn look_up(host: Option<&str>, service: &str, family: Family) -> Result<SocketAddr, String> {
+    let port = port_of(service).ok_or("Servname not supported for ai_socktype")?;
+    let Some(host) = host else {
+        let any = if family == Family::V6 { IpAddr::from(Ipv6Addr::UNSPECIFIED) } else { Ipv4Addr::UNSPECIFIED.into() };
+        return Ok(SocketAddr::new(any, port));
+    };
+    let addresses = (host, port).to_socket_addrs().map_err(|error| {
+        let text = error.to_string();
+        text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).to_owned()
+    })?;
+    let fits = |address: &SocketAddr| match family {
+        Family::Any => true,
+        Family::V4 => address.is_ipv4(),
+        Family::V6 => address.is_ipv6(),
+    };
+    let unfit = if hostname::is_address(host) {
+        "Address family for hostname not supported"
+    } else {
+        "Name or service not known"
+    };
+    addresses.into_iter().find(fits).ok_or_else(|| unfit.to_owned())
+}
+
+/// A number, or a name from the host's list of services.
+fn port_of(service: &str) -> Option<u16> {
+    match strtol(service) {
+        (port, "") if !service.is_empty() && port >= 0 => u16::try_from(port).ok(),
+        _ => port_in(&fs::read_to_string("/etc/services").unwrap_or_default(), service)
+            .or_else(|| (service == SERVICE.0).then_some(SERVICE.1)),
+    }
+}
+
+/// A TCP service in the text of `/etc/services`: name, `port/tcp`, aliases.
+pub(super) fn port_in(services: &str, name: &str) -> Option<u16> {
+    services.lines().find_map(|line| {
+        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
+        let official = words.next()?;
+        let port = words.next()?.strip_suffix("/tcp")?;
+        if official == name || words.any(|alias| alias == name) { port.parse().ok() } else { None }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn hosts_to_connect_to() {
+        let good = [
+            ("localhost", ("localhost", "smtp")),
+            ("localhost:", ("localhost", "smtp")),
+            ("localhost:2525", ("localhost", "2525")),
+            ("127.0.0.1:http", ("127.0.0.1", "http")),
+            ("[127.0.0.1]", ("127.0.0.1", "smtp")),
+            ("[::1]:", ("::1", "smtp")),
+            ("[IPV6:::1]:25", ("::1", "25")),
+            ("[a.b]:+1", ("a.b", "+1")),
+        ];
+        for (typed, parts) in good {
+            assert_eq!(split(typed, Optional::Port), Ok((Some(parts.0), parts.1)), "{typed}");
+        }
+        let required = "valid hostname or network address required";
+        let bad = [
+            ("", "missing host information"),
+            (":25", "missing host information"),
+            ("::1", required),
+            ("[]:1", required),
+            ("12345", required),
+            ("256.1.1.1:1", required),
+            ("a:b:c", required),
+            ("[::1", "missing \"]\""),
+            ("[::1]x", "garbage after \"]\""),
+            ("[ipv6:zz]", "malformed IPv6 address"),
+            ("[IPv6:1.2.3.4]:1", "malformed IPv6 address"),
+            ("h:1x", "garbage after numerical service"),
+        ];
+        for (typed, said) in bad {
+            assert_eq!(split(typed, Optional::Port), Err(said), "{typed}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_either_family() {
+        let inet = |typed: &str, family| Place::read(typed, Optional::Port, family);
+        let said = |text: &str| Err(text.to_owned());
+        let at = |address: &str| Ok(Place::Inet(address.parse().unwrap()));
+        assert_eq!(inet("inet:127.0.0.1:1", Family::Any), at("127.0.0.1:1"));
+        assert_eq!(inet("[::1]:0001", Family::V6), at("[::1]:1"));
+        assert_eq!(inet("127.0.0.01:1", Family::V4), at("127.0.0.1:1"), "as inet_aton(3) reads it");
+        assert_eq!(inet("[::1]:1", Family::V4), said("[::1]:1: Address family for hostname not supported"));
+        assert_eq!(inet("127.0.0.1:-1", Family::Any), said("127.0.0.1:-1: Servname not supported for ai_socktype"));
+        assert_eq!(
+            inet("127.0.0.1:65536", Family::Any),
+            said("127.0.0.1:65536: Servname not supported for ai_socktype")
+        );
+        assert_eq!(inet("unix:/x", Family::V4), Ok(Place::Unix("/x".to_owned())));
+        let long = "x".repeat(108);
+        assert_eq!(inet(&format!("unix:{long}"), Family::V4), said(&format!("unix-domain name too long: {long}")));
+    }
+
+    #[test]
+    fn places_to_listen_at() {
+        let rows = [
+            ("2525", "0.0.0.0:2525"),
+            (":2525", "0.0.0.0:2525"),
+            ("inet::2525", "0.0.0.0:2525"),
+            ("127.0.0.1:2525", "127.0.0.1:2525"),
+            ("inet:127.0.0.01:+2525", "127.0.0.1:2525"),
+            ("[127.0.0.1]:002525", "127.0.0.1:2525"),
+            ("[IPv6:::1]:25", "[::1]:25"),
+            ("::1:25", "[::1]:25"),
+            ("127.0.0.1:-0", "127.0.0.1:0"),
+        ];
+        for (text, expected) in rows {
+            let expected = Place::Inet(expected.parse().unwrap());
+            assert_eq!(Place::read(text, Optional::Host, Family::Any), Ok(expected), "{text}");
+        }
+        assert_eq!(Place::read("unix:/a", Optional::Host, Family::Any), Ok(Place::Unix("/a".to_owned())));
+        assert_eq!(Place::read(":25", Optional::Host, Family::V6), Ok(Place::Inet("[::]:25".parse().unwrap())));
+    }
+
+    #[test]
+    fn what_is_no_place_to_listen_at() {
+        let required = "valid hostname or network address required";
+        let rows = [
+            ("", "missing service information"),
+            ("22:", "missing service information"),
+            ("[127.0.0.1]", "missing service information"),
+            ("[127.0.0.1", "missing \"]\""),
+            ("[127.0.0.1]25", "garbage after \"]\""),
+            ("[ipv6:127.0.0.1]:25", "malformed IPv6 address"),
+            ("[]:25", required),
+            ("1.2.3:25", required),
+            ("0.1.2.3:25", required),
+            ("a..b:25", required),
+            ("-a:25", required),
+            ("[fe80::1%lo]:25", required),
+            ("127.0.0.1", "garbage after numerical service"),
+            ("127.0.0.1:25x", "garbage after numerical service"),
+            ("127.0.0.1:-5", "Servname not supported for ai_socktype"),
+            ("127.0.0.1:99999", "Servname not supported for ai_socktype"),
+            ("unix:/x", "Servname not supported for ai_socktype"),
+        ];
+        for (text, expected) in rows {
+            let (text, full) = (format!("inet:{text}"), format!("{text}: {expected}"));
+            assert_eq!(Place::read(&text, Optional::Host, Family::Any), Err(full));
+        }
+        let long = "x".repeat(108);
+        let refused = Place::read(&format!("unix:{long}"), Optional::Host, Family::Any);
+        assert_eq!(refused, Err(format!("unix-domain name too long: {long}")));
+        let wrong = Place::read("[::1]:25", Optional::Host, Family::V4).unwrap_err();
+        assert_eq!(wrong, "[::1]:25: Address family for hostname not supported");
+    }
+
+    #[test]
+    fn services_by_name() {
+        let list = "# c\nsmtp\t\t25/tcp\t\tmail # x\ntime 37/udp\nsubmission 587/tcp msa\nodd 99999/tcp\n";
+        let rows =
+            [("smtp", Some(25)), ("mail", Some(25)), ("time", None), ("msa", Some(587)), ("SMTP", None), ("odd", None)];
+        for (name, port) in rows {
+            assert_eq!(port_in(list, name), port, "{name}");
+        }
+        assert_eq!(port_of("smtp"), Some(25), "whatever the host knows");
+        assert_eq!(port_of(""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_is_split_or_refused(typed in "[a-z0-9:.\\[\\]%é -]{0,40}") {
+            for optional in [Optional::Host, Optional::Port] {
+                if let Ok((host, service)) = split(&typed, optional) {
+                    prop_assert!(!service.is_empty() && host.is_none_or(|host| !host.is_empty() && typed.contains(host)));
+                }
+            }
+        }
+
+        #[test]
+        fn what_is_written_is_read(octets: [u8; 4], port in 1u16..) {
+            prop_assume!(octets[0] != 0);
+            let address = SocketAddr::from((octets, port));
+            for optional in [Optional::Host, Optional::Port] {
+                let read = Place::read(&address.to_string(), optional, Family::Any);
+                prop_assert_eq!(read, Ok(Place::Inet(address)));
+            }
+        }
+    }
+}

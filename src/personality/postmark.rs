@@ -1,0 +1,134 @@
+//! `--trace` of a source: the header line in front of each message by which `mailrun sink` and `smtp-sink --trace`
+//! recognise it (`journey::trace`).
+use crate::party;
+use journey::trace::{self, MAX_RECIPIENTS, Trace};
+use net::clock;
+use smtp::data;
+use std::cell::Cell;
+use std::time::Duration;
+
+/// A header line's end and the empty line.
+const EMPTY_LINE: &[u8] = b"\n\r\n";
+
+/// The line, made once for a run; number and time are put in as each message goes out.
+#[derive(Debug)]
+pub(super) struct Postmark {
+    line: [u8; Trace::HEADER_BYTES],
+    stamped: Cell<u64>,
+}
+
+impl Postmark {
+    /// For messages that are `head`, which may differ from message to message but in its end, and `rest`, which does
+    /// not. Both are as they go on the wire, without the end of data.
+    ///
+    /// # Errors
+    /// What the checksum covers would not be the same in all messages; or there is no randomness.
+    pub(super) fn new(head: &[u8], rest: &[u8]) -> Result<Self, String> {
+        let message = [b"\r\n", head, rest].concat();
+        let body = memchr::memmem::find(&message, EMPTY_LINE).map_or(message.len(), |at| at + EMPTY_LINE.len());
+        if body < head.len() + 2 {
+            return Err("--trace: there is an empty line among the header fields".to_owned());
+        }
+        let trace = Trace {
+            run: party::fresh_run_id().map_err(|error| error.to_string())?,
+            sequence: 0,
+            created: Duration::ZERO,
+            clock: party::monotonic_clock(),
+            checksum: trace::checksum(&data::unstuffed(&message[body..])),
+        };
+        let mut line = [0; Trace::HEADER_BYTES];
+        trace.write(&mut line);
+        Ok(Self { line, stamped: Cell::new(0) })
+    }
+
+    /// Begins the next message, which was taken up at that time.
+    pub(super) fn stamp(&self, taken_up: Option<Duration>, out: &mut Vec<u8>) {
+        let at = out.len();
+        out.extend_from_slice(&self.line);
+        let sequence = self.stamped.replace(self.stamped.get() + 1);
+        Trace::patch(&mut out[at..], sequence, taken_up.unwrap_or_else(clock::now));
+    }
+}
+
+/// What the far end tells the recipients of a message apart by is the number that ends their local part: whether so
+/// many can be told apart whose numbers are put there.
+///
+/// # Errors
+/// They cannot: why.
+pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
+    let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
+    match each {
+        0 | 1 => Ok(()),
+        _ if each > MAX_RECIPIENTS.into() => {
+            Err(format!("--trace tells {MAX_RECIPIENTS} recipients of a message apart, not {each}"))
+        }
+        _ if local.ends_with(|c: char| c.is_ascii_digit()) => {
+            Err(format!("--trace: {address}: recipients are told apart by the number at the end; there is one already"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use journey::{Found, TraceReader};
+    use proptest::prelude::*;
+
+    fn read(postmark: &Postmark, message: &[u8]) -> Found {
+        let (mut out, mut reader) = (Vec::new(), TraceReader::default());
+        postmark.stamp(None, &mut out);
+        reader.receive(&out);
+        reader.receive(&data::unstuffed(message));
+        reader.finish()
+    }
+
+    #[test]
+    fn every_message_is_recognised_by_its_number() {
+        let postmark = Postmark::new(b"From: a\r\n\r\n", b"..x\r\n").unwrap();
+        for number in 0..3 {
+            let found = read(&postmark, b"From: b and c\r\n\r\n..x\r\n");
+            assert!(matches!(found, Found::Intact(trace) if trace.sequence == number), "{found:?}");
+        }
+        assert!(matches!(read(&postmark, b"From: a\r\n\r\n.x\r\n"), Found::Corrupt(Some(_))));
+        let other = Postmark::new(b"", b"").unwrap();
+        assert_ne!(other.line[..46], postmark.line[..46], "each run has its own id");
+    }
+
+    #[test]
+    fn messages_that_bring_their_header() {
+        for message in ["a: b\r\n\r\nbody\r\n\r\nmore\r\n", "\r\nbody\r\n", "no empty line\r\n", ".", ""] {
+            let mut stuffed = Vec::new();
+            data::stuff(message.as_bytes(), &mut stuffed);
+            let found = read(&Postmark::new(b"", &stuffed).unwrap(), &stuffed);
+            assert!(matches!(found, Found::Intact(_)), "{message:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_line_in_the_header_is_refused() {
+        assert!(Postmark::new(b"Subject: a\r\n\r\nb\r\n\r\n", b"x").unwrap_err().contains("empty line"));
+        assert!(Postmark::new(b"\r\nSubject: a\r\n\r\n", b"x").is_err());
+    }
+
+    #[test]
+    fn recipients_that_cannot_be_told_apart_are_refused() {
+        for (address, each) in [("a@b", 1), ("a1@b", 1), ("a@b1", 1024), ("a1", 0)] {
+            assert_eq!(check_recipients(address, each), Ok(()));
+        }
+        for (address, each) in [("a@b", 1025), ("a1@b", 2), ("a1", 2)] {
+            assert!(check_recipients(address, each).unwrap_err().starts_with("--trace"));
+        }
+    }
+
+    proptest! {
+        /// Whatever a message is, its own postmark fits it.
+        #[test]
+        fn any_message_fits_its_postmark(message in "[a.\r\n]{0,40}") {
+            let mut stuffed = Vec::new();
+            data::stuff(message.as_bytes(), &mut stuffed);
+            let found = read(&Postmark::new(b"", &stuffed).unwrap(), &stuffed);
+            prop_assert!(matches!(found, Found::Intact(_)), "{:?}", found);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! `--report` of a source: messages, seconds, messages a second, and how long a message took, in one line.
+use journey::Latencies;
+use net::clock;
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+/// Since when it sends, and what was accepted.
+#[derive(Debug)]
+pub(super) struct Timing {
+    began: Duration,
+    accepted: Cell<u64>,
+    latencies: RefCell<Latencies>,
+}
+
+impl Timing {
+    /// It begins now.
+    pub(super) fn begin() -> Self {
+        Self { began: clock::now(), accepted: Cell::default(), latencies: RefCell::default() }
+    }
+
+    /// A message was accepted that had been taken up at that time, where somebody looked at the clock.
+    pub(super) fn accepted(&self, taken_up: Option<Duration>) {
+        self.accepted.set(self.accepted.get() + 1);
+        if let Some(taken_up) = taken_up {
+            self.latencies.borrow_mut().record(clock::now().saturating_sub(taken_up));
+        }
+    }
+
+    /// The line, where so many messages were to be sent.
+    pub(super) fn report(&self, messages: impl std::fmt::Display) -> String {
+        self.report_at(messages, clock::now())
+    }
+
+    fn report_at(&self, messages: impl std::fmt::Display, now: Duration) -> String {
+        let accepted = self.accepted.get();
+        let pace = pace(accepted, now.saturating_sub(self.began));
+        format!("{messages} messages, {accepted} accepted, {pace}, {}", latency(&self.latencies.borrow()))
+    }
+}
+
+/// So many messages in that time.
+pub(super) fn pace(messages: u64, time: Duration) -> String {
+    let seconds = time.as_secs_f64().max(1e-9);
+    format!("{seconds:.3} s, {:.0} msg/s", messages as f64 / seconds)
+}
+
+/// How long messages took.
+pub(super) fn latency(times: &Latencies) -> String {
+    let [p50, p99] = [0.5, 0.99].map(|quantile| times.quantile_ms(quantile));
+    format!("latency p50 {p50:.3} ms, p99 {p99:.3} ms")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_in_one_line() {
+        let timing = Timing::begin();
+        for _ in 0..3 {
+            timing.accepted(Some(clock::now()));
+        }
+        let said = timing.report_at(4, timing.began + Duration::from_secs(2));
+        assert!(said.starts_with("4 messages, 3 accepted, 2.000 s, 2 msg/s, latency p50 0.00"), "{said}");
+    }
+}

@@ -1,0 +1,30 @@
+//! What a Postfix program says on its standard error: the word it was called by, a label, one line.
+use super::printable::printable;
+use std::io::{self, Write};
+
+/// The name in front of every line.
+#[derive(Debug)]
+pub(super) struct Voice {
+    pub(super) called: String,
+}
+
+impl Voice {
+    pub(super) fn new(called: &str) -> Self {
+        Self { called: called.to_owned() }
+    }
+
+    /// Says a line; what cannot be printed becomes `?`, so that no peer can write to the terminal.
+    pub(super) fn say(&self, text: impl AsRef<[u8]>) {
+        let line = format!("{}: {}\n", self.called, printable(text.as_ref()));
+        // Without a standard error there is nobody to tell.
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
+
+    pub(super) fn warn(&self, text: &str) {
+        self.say(format!("warning: {text}"));
+    }
+
+    pub(super) fn fatal(&self, text: &str) {
+        self.say(format!("fatal: {text}"));
+    }
+}

@@ -1,0 +1,629 @@
+//! The alias file: who is meant by a name of a local domain. Text in, a table that cannot loop out.
+//!
+//! ```text
+//! # a comment
+//! sales:               ann, bob@elsewhere.example, "of any kind"@elsewhere.example
+//! sales@b.example:     carol            in this local domain only; asked before the plain name
+//! nobody:              .                accepted, and discarded
+//! ann:                 ann, keeper      herself, and a copy to another
+//! list:                one,
+//!     two, three                        a line that begins with a blank goes on with the one before
+//! ```
+//! Names are compared without regard to capitals (RFC 5321 §2.4 leaves that to the host). A name that stands for itself
+//! means the mailbox; a longer circle is refused, and so is one that expands to too many.
+use smtp::Path;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+/// The longest file, in octets.
+pub(crate) const LONGEST: usize = 64 << 20;
+/// Aliases that a file may have.
+const MOST_ALIASES: usize = 1_000_000;
+/// Recipients that one alias may come to: those of one transaction with most servers (RFC 5321 §4.5.3.1.8 asks for 100).
+const MOST_RECIPIENTS: usize = 1000;
+/// Aliases behind one another.
+const DEEPEST: usize = 50;
+/// Mistakes that are told at once.
+const MOST_MISTAKES: usize = 20;
+/// Between name and domain in a key: no address has it.
+const SEAM: char = '\0';
+
+/// What is wrong, and where: line and column from 1, columns in characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mistake {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+    pub(crate) what: String,
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}: {}", self.line, self.column, self.what)
+    }
+}
+
+/// What aliases have to know of the relay.
+pub(crate) struct Surroundings<'a> {
+    /// Whether a domain, in lower case, is local.
+    pub(crate) is_local: &'a dyn Fn(&str) -> bool,
+    /// Whether a name, in lower case, is a mailbox of local domains.
+    pub(crate) is_user: &'a dyn Fn(&str) -> bool,
+}
+
+/// Who is meant in the end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Meant {
+    /// Nobody: `.`.
+    Nobody,
+    /// A mailbox of a local domain, both as written.
+    Mailbox { local_part: Box<str>, domain: Box<str> },
+    /// An address that is not local.
+    Elsewhere(Box<str>),
+}
+
+/// All aliases.
+#[derive(Debug, Default)]
+pub(crate) struct Aliases {
+    /// From a key to where its targets are.
+    keys: HashMap<Box<str>, usize>,
+    targets: Vec<Box<[Target]>>,
+}
+
+/// What an alias leads to.
+#[derive(Clone, Debug)]
+enum Target {
+    Nobody,
+    /// Another alias, in that domain if it is said, else in that of the recipient.
+    Alias(usize, Option<Box<str>>),
+    /// A mailbox, likewise.
+    Mailbox(Box<str>, Option<Box<str>>),
+    Elsewhere(Box<str>),
+}
+
+impl Aliases {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// All that is wrong with it, up to twenty mistakes.
+    pub(crate) fn parse(text: &str, surroundings: &Surroundings<'_>) -> Result<Self, Vec<Mistake>> {
+        if text.len() > LONGEST {
+            return Err(vec![Mistake { line: 1, column: 1, what: format!("it is longer than {LONGEST} octets") }]);
+        }
+        let mut reading = Reading::default();
+        text.lines().enumerate().for_each(|(number, line)| reading.line(number + 1, line));
+        reading.finish(surroundings)
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.targets.len()
+    }
+
+    /// Who is meant by a local part (quotes included) of a local domain (in lower case), each once; `None` if there is
+    /// no such alias. At most a thousand.
+    pub(crate) fn expand(&self, local_part: &str, domain: &str) -> Option<Vec<Meant>> {
+        let name = plain(local_part);
+        if self.keys.is_empty() || name.contains(SEAM) {
+            return None;
+        }
+        let first = find(&self.keys, &name, domain)?;
+        let mut seen = HashSet::new();
+        let mut meant = Vec::new();
+        let mut open = vec![(first, Cow::Borrowed(domain))];
+        while let Some((number, domain)) = open.pop() {
+            for target in self.targets[number].iter() {
+                match target {
+                    Target::Alias(next, other) => {
+                        let domain = other.as_deref().map_or_else(|| domain.clone(), Cow::Borrowed);
+                        open.push((*next, domain));
+                    }
+                    target => {
+                        let found = target.meant(&domain);
+                        if seen.insert(found.clone()) {
+                            meant.push(found);
+                        }
+                    }
+                }
+            }
+        }
+        Some(meant)
+    }
+}
+
+impl Target {
+    /// Who that is in a domain; an alias is nobody yet.
+    fn meant(&self, domain: &str) -> Meant {
+        match self {
+            Self::Nobody | Self::Alias(..) => Meant::Nobody,
+            Self::Mailbox(local_part, other) => Meant::Mailbox {
+                local_part: local_part.clone(),
+                domain: other.clone().unwrap_or_else(|| domain.into()),
+            },
+            Self::Elsewhere(address) => Meant::Elsewhere(address.clone()),
+        }
+    }
+}
+
+/// A local part as names are compared: without quotes and capitals.
+pub(crate) fn plain(local_part: &str) -> Cow<'_, str> {
+    let Some(quoted) = local_part.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else {
+        let is_plain = local_part.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
+        return if is_plain { Cow::Borrowed(local_part) } else { Cow::Owned(local_part.to_lowercase()) };
+    };
+    let mut text = String::with_capacity(quoted.len());
+    let mut letters = quoted.chars();
+    while let Some(letter) = letters.next() {
+        text.extend(if letter == '\\' { letters.next() } else { Some(letter) });
+    }
+    Cow::Owned(text.to_lowercase())
+}
+
+/// The alias of a plain name: of the domain first, then of all local domains.
+fn find(keys: &HashMap<Box<str>, usize>, name: &str, domain: &str) -> Option<usize> {
+    let of_domain = keys.get(qualified(name, domain).as_str());
+    of_domain.or_else(|| keys.get(name)).copied()
+}
+
+fn qualified(name: &str, domain: &str) -> String {
+    format!("{name}{SEAM}{domain}")
+}
+
+/// An address or a bare name: local part and domain as written.
+fn address(text: &str) -> Option<(&str, Option<&str>)> {
+    if let Ok(path) = Path::mailbox(text.as_bytes())
+        && let Some(domain) = path.domain()
+    {
+        return Some((str::from_utf8(path.local_part()).ok()?, Some(str::from_utf8(domain).ok()?)));
+    }
+    let is_name = Path::mailbox(format!("{text}@x").as_bytes()).is_ok_and(|path| path.local_part() == text.as_bytes());
+    is_name.then_some((text, None))
+}
+
+/// A word of the file, and where it stands.
+#[derive(Clone, Copy, Debug)]
+struct Word<'a> {
+    text: &'a str,
+    line: usize,
+    column: usize,
+}
+
+impl Word<'_> {
+    fn mistake(&self, what: String) -> Mistake {
+        Mistake { line: self.line, column: self.column, what }
+    }
+}
+
+/// What has been read so far.
+#[derive(Debug, Default)]
+struct Reading<'a> {
+    keys: HashMap<Box<str>, usize>,
+    entries: Vec<Entry<'a>>,
+    mistakes: Vec<Mistake>,
+}
+
+/// An alias as written.
+#[derive(Debug)]
+struct Entry<'a> {
+    name: Word<'a>,
+    targets: Vec<Word<'a>>,
+}
+
+impl<'a> Reading<'a> {
+    fn line(&mut self, number: usize, line: &'a str) {
+        if self.mistakes.len() >= MOST_MISTAKES || line.trim().is_empty() || line.trim_start().starts_with('#') {
+            return;
+        }
+        if line.starts_with([' ', '\t']) {
+            let words = words(line, 0, number);
+            match self.entries.last_mut() {
+                Some(entry) => entry.targets.extend(words),
+                None => self.mistakes.push(Mistake {
+                    line: number,
+                    column: 1,
+                    what: "this goes on with a line before it, and there is none: begin with NAME: TARGET".to_owned(),
+                }),
+            }
+            return;
+        }
+        let Some(colon) = outside(line, ':').next() else {
+            let what = "an alias is NAME: TARGET, TARGET; there is no colon".to_owned();
+            self.mistakes.push(Mistake { line: number, column: 1, what });
+            return;
+        };
+        let name = Word { text: line[..colon].trim(), line: number, column: 1 };
+        self.begin(name, words(line, colon + 1, number));
+    }
+
+    fn begin(&mut self, name: Word<'a>, targets: Vec<Word<'a>>) {
+        let key = match address(name.text) {
+            Some((local_part, Some(domain))) => qualified(&plain(local_part), &domain.to_lowercase()),
+            Some((local_part, None)) => plain(local_part).into_owned(),
+            None => {
+                let what = format!("{:?} is no name; say it like sales, or sales@example.com", name.text);
+                return self.mistakes.push(name.mistake(what));
+            }
+        };
+        if let Some(earlier) = self.keys.get(key.as_str()) {
+            let line = self.entries[*earlier].name.line;
+            let what = format!("{} is an alias already in line {line}: put all its targets there", name.text);
+            return self.mistakes.push(name.mistake(what));
+        }
+        if self.entries.len() >= MOST_ALIASES {
+            return self.mistakes.push(name.mistake(format!("there are at most {MOST_ALIASES} aliases")));
+        }
+        self.keys.insert(key.into(), self.entries.len());
+        self.entries.push(Entry { name, targets });
+    }
+
+    fn finish(mut self, surroundings: &Surroundings<'_>) -> Result<Aliases, Vec<Mistake>> {
+        let mut targets = Vec::with_capacity(self.entries.len());
+        let mut mistakes = std::mem::take(&mut self.mistakes);
+        for (number, entry) in self.entries.iter().enumerate() {
+            if mistakes.len() >= MOST_MISTAKES {
+                break;
+            }
+            match self.targets(number, entry, surroundings) {
+                Ok(found) => targets.push(found),
+                Err(mistake) => mistakes.push(mistake),
+            }
+        }
+        // Numbers mean something only where every alias has its targets.
+        if mistakes.is_empty() {
+            mistakes.extend(Survey::of(&targets).mistake(&self.entries));
+        }
+        if mistakes.is_empty() { Ok(Aliases { keys: self.keys, targets }) } else { Err(mistakes) }
+    }
+
+    fn targets(&self, own: usize, entry: &Entry<'a>, around: &Surroundings<'_>) -> Result<Box<[Target]>, Mistake> {
+        if entry.targets.is_empty() {
+            let what = format!("{} stands for nobody: name a target, or a dot to discard its mail", entry.name.text);
+            return Err(entry.name.mistake(what));
+        }
+        if entry.targets.len() > MOST_RECIPIENTS {
+            return Err(entry.name.mistake(format!("{} has more than {MOST_RECIPIENTS} targets", entry.name.text)));
+        }
+        entry.targets.iter().map(|word| self.target(own, word, around)).collect()
+    }
+
+    fn target(&self, own: usize, word: &Word<'a>, around: &Surroundings<'_>) -> Result<Target, Mistake> {
+        if word.text == "." {
+            return Ok(Target::Nobody);
+        }
+        let Some((local_part, domain)) = address(word.text).filter(|_| !word.text.starts_with(['|', '/'])) else {
+            return Err(word.mistake(no_target(word.text)));
+        };
+        let domain = domain.map(str::to_lowercase);
+        if domain.as_deref().is_some_and(|domain| !(around.is_local)(domain)) {
+            return Ok(Target::Elsewhere(word.text.into()));
+        }
+        let name = plain(local_part);
+        let found = match &domain {
+            Some(domain) => find(&self.keys, &name, domain),
+            None => self.keys.get(name.as_ref()).copied(),
+        };
+        let domain = domain.map(Into::into);
+        match found.filter(|number| *number != own) {
+            Some(number) => Ok(Target::Alias(number, domain)),
+            None if (around.is_user)(&name) => Ok(Target::Mailbox(local_part.into(), domain)),
+            None => Err(word.mistake(format!("{} is no alias, and no mailbox of this relay", word.text))),
+        }
+    }
+}
+
+fn no_target(text: &str) -> String {
+    if text.starts_with(['|', '/']) || text.starts_with(":include:") {
+        return format!("{text:?}: programs, files and lists are no targets; name a mailbox, an address or a dot");
+    }
+    format!("{text:?} is no target; say it like ann, ann@example.com or a dot")
+}
+
+/// Where that character stands outside quotes and brackets.
+fn outside(line: &str, wanted: char) -> impl Iterator<Item = usize> {
+    let (mut quoted, mut escaped, mut bracketed) = (false, false, false);
+    line.char_indices().filter_map(move |(at, letter)| {
+        let found = letter == wanted && !quoted && !bracketed;
+        if !quoted {
+            bracketed = (bracketed || letter == '[') && letter != ']';
+        }
+        quoted ^= letter == '"' && !escaped;
+        escaped = quoted && letter == '\\' && !escaped;
+        found.then_some(at)
+    })
+}
+
+/// What stands between commas from that octet of a line on; what is empty is passed over.
+fn words(line: &str, from: usize, number: usize) -> Vec<Word<'_>> {
+    let commas: Vec<usize> = outside(&line[from..], ',').map(|at| from + at).collect();
+    let begins = std::iter::once(from).chain(commas.iter().map(|comma| comma + 1));
+    let ends = commas.iter().copied().chain([line.len()]);
+    let mut words = Vec::new();
+    let (mut counted, mut column) = (0, 1);
+    for (begin, end) in begins.zip(ends) {
+        let text = line[begin..end].trim();
+        if text.is_empty() {
+            continue;
+        }
+        let at = begin + (line[begin..end].len() - line[begin..end].trim_start().len());
+        column += line[counted..at].chars().count();
+        counted = at;
+        words.push(Word { text, line: number, column });
+    }
+    words
+}
+
+/// How far each alias goes, found without recursion: a file may chain a million.
+struct Survey {
+    /// Recipients and depth of each alias that is done.
+    done: Vec<Option<(usize, usize)>>,
+    fault: Option<Fault>,
+}
+
+/// What cannot be.
+enum Fault {
+    /// These lead to each other.
+    Circle(Vec<usize>),
+    TooMany(usize),
+    TooDeep(usize),
+}
+
+impl Survey {
+    fn of(targets: &[Box<[Target]>]) -> Self {
+        let mut survey = Self { done: vec![None; targets.len()], fault: None };
+        for first in 0..targets.len() {
+            survey.walk(first, targets);
+            if survey.fault.is_some() {
+                break;
+            }
+        }
+        survey
+    }
+
+    /// Goes down from one alias, each before those that lead to it.
+    fn walk(&mut self, first: usize, targets: &[Box<[Target]>]) {
+        let mut path = vec![(first, 0)];
+        let mut is_open = HashSet::from([first]);
+        while let Some((number, next)) = path.last_mut() {
+            let number = *number;
+            if self.done[number].is_some() || *next == targets[number].len() {
+                self.settle(number, &targets[number]);
+                is_open.remove(&number);
+                path.pop();
+                continue;
+            }
+            let target = &targets[number][*next];
+            *next += 1;
+            if let Target::Alias(other, _) = target
+                && self.done[*other].is_none()
+            {
+                if !is_open.insert(*other) {
+                    let circle = path.iter().map(|(number, _)| *number).skip_while(|number| number != other);
+                    self.fault = Some(Fault::Circle(circle.collect()));
+                    return;
+                }
+                path.push((*other, 0));
+            }
+        }
+    }
+
+    fn settle(&mut self, number: usize, targets: &[Target]) {
+        let (mut recipients, mut depth) = (0_usize, 1);
+        for target in targets {
+            let (more, below) = match target {
+                Target::Alias(other, _) => self.done[*other].unwrap_or_default(),
+                _ => (1, 0),
+            };
+            recipients = recipients.saturating_add(more);
+            depth = depth.max(below + 1);
+        }
+        self.done[number] = Some((recipients, depth));
+        if self.fault.is_none() && recipients > MOST_RECIPIENTS {
+            self.fault = Some(Fault::TooMany(number));
+        } else if self.fault.is_none() && depth > DEEPEST {
+            self.fault = Some(Fault::TooDeep(number));
+        }
+    }
+
+    fn mistake(self, entries: &[Entry<'_>]) -> Option<Mistake> {
+        let name = |number: &usize| entries[*number].name.text;
+        Some(match self.fault? {
+            Fault::Circle(circle) => {
+                let first = circle.first()?;
+                let shown: Vec<&str> = circle.iter().take(10).chain([first]).map(name).collect();
+                entries[*first].name.mistake(format!("aliases go round in a circle: {}", shown.join(" → ")))
+            }
+            Fault::TooMany(number) => {
+                let what = format!("{} comes to more than {MOST_RECIPIENTS} recipients", name(&number));
+                entries[number].name.mistake(what)
+            }
+            Fault::TooDeep(number) => {
+                let what = format!("{} leads through more than {DEEPEST} aliases one behind another", name(&number));
+                entries[number].name.mistake(what)
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Of a relay for a.example and b.example, with the mailboxes ann and bob.
+    fn parse(text: &str) -> Result<Aliases, Vec<Mistake>> {
+        let is_local = |domain: &str| ["a.example", "b.example"].contains(&domain);
+        let is_user = |name: &str| ["ann", "bob"].contains(&name);
+        Aliases::parse(text, &Surroundings { is_local: &is_local, is_user: &is_user })
+    }
+
+    /// In words: `-` for nobody.
+    fn words(meant: Vec<Meant>) -> Vec<String> {
+        let word = |one| match one {
+            Meant::Nobody => "-".to_owned(),
+            Meant::Mailbox { local_part, domain } => format!("{local_part}@{domain}"),
+            Meant::Elsewhere(address) => address.into(),
+        };
+        meant.into_iter().map(word).collect()
+    }
+
+    fn expand(aliases: &Aliases, name: &str, domain: &str) -> Option<Vec<String>> {
+        let mut meant = words(aliases.expand(name, domain)?);
+        meant.sort();
+        Some(meant)
+    }
+
+    #[test]
+    fn a_table_of_aliases() {
+        let aliases = parse(
+            "# ours\nsales: ann, Bob@else.example, \"of, any\"@else.example\nsales@B.example: bob\n\nnobody: .\nann: ann, sink\n\
+             sink: .\nall:\n  sales,\n\tbob , ann@b.example\n  # between\n  x@else.example\n\"Odd, Name\": ann\nPostmaster: bob\nbob@[IPv6:::1]: ann\n",
+        )
+        .unwrap();
+        let rows: &[(&str, &str, Option<&[&str]>)] = &[
+            ("sales", "a.example", Some(&["\"of, any\"@else.example", "-", "Bob@else.example", "ann@a.example"])),
+            ("SALES", "a.example", Some(&["\"of, any\"@else.example", "-", "Bob@else.example", "ann@a.example"])),
+            ("\"sa\\les\"", "b.example", Some(&["bob@b.example"])),
+            ("nobody", "a.example", Some(&["-"])),
+            ("ann", "b.example", Some(&["-", "ann@b.example"])),
+            ("\"odd, name\"", "a.example", Some(&["-", "ann@a.example"])),
+            ("postmaster", "a.example", Some(&["bob@a.example"])),
+            ("bob", "a.example", None),
+            ("sales@b.example", "a.example", None),
+            ("\"sales@b.example\"", "a.example", None),
+            ("sales\0b.example", "a.example", None),
+            ("", "a.example", None),
+            ("\"", "a.example", None),
+        ];
+        for (name, domain, expected) in rows {
+            let expected = expected.map(|words| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
+            assert_eq!(expand(&aliases, name, domain), expected, "{name} at {domain}");
+        }
+        let all = expand(&aliases, "all", "a.example").unwrap();
+        assert!(
+            ["ann@a.example", "ann@b.example", "bob@a.example", "x@else.example"]
+                .iter()
+                .all(|one| all.contains(&(*one).to_owned())),
+            "{all:?}"
+        );
+        assert_eq!(all.len(), 7, "{all:?}");
+        assert_eq!(aliases.len(), 9);
+    }
+
+    #[test]
+    fn a_table_of_mistakes_with_their_lines_and_columns() {
+        let rows = [
+            ("sales ann", "line 1, column 1: an alias is NAME: TARGET"),
+            ("\n a: ann", "line 2, column 1: this goes on with a line before it"),
+            (": ann", "line 1, column 1: \"\" is no name"),
+            ("a b: ann", "line 1, column 1: \"a b\" is no name"),
+            ("a@@b: ann", "line 1, column 1: \"a@@b\" is no name"),
+            ("a:", "line 1, column 1: a stands for nobody"),
+            ("a: ,,", "line 1, column 1: a stands for nobody"),
+            ("a: ann, eve", "line 1, column 9: eve is no alias, and no mailbox"),
+            ("a: ann,\n  eve@A.example", "line 2, column 3: eve@A.example is no alias, and no mailbox"),
+            ("ä: ann, é é", "line 1, column 9: \"é é\" is no target"),
+            ("a: |/bin/sh", "line 1, column 4: \"|/bin/sh\": programs, files and lists"),
+            ("a: /etc/passwd", "line 1, column 4: \"/etc/passwd\": programs, files and lists"),
+            ("a: :include:/etc/passwd", "line 1, column 4: \":include:/etc/passwd\": programs, files and lists"),
+            ("a: \"|sh\"@else.example, x@y@z", "line 1, column 24: \"x@y@z\" is no target"),
+            ("a: <ann@else.example>", "line 1, column 4: \"<ann@else.example>\" is no target"),
+            ("a: ann\nA: bob", "line 2, column 1: A is an alias already in line 1"),
+            ("a: b\nb: c, ann\nc: a", "line 1, column 1: aliases go round in a circle: a → b → c → a"),
+            ("x: a\na: b@b.example\nb: a@a.example", "line 2, column 1: aliases go round in a circle: a → b → a"),
+        ];
+        for (text, expected) in rows {
+            let said = parse(text).expect_err(text)[0].to_string();
+            assert!(said.starts_with(expected), "{text:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn several_mistakes_are_told_at_once_but_not_a_thousand() {
+        let said = parse("a: eve\nb\nc: |x\n").unwrap_err();
+        let lines: Vec<_> = said.iter().map(|mistake| mistake.line).collect();
+        assert_eq!(lines, [2, 1, 3]);
+        let many: String = (0..1000).map(|number| format!("a{number}: nonsense\n")).collect();
+        assert_eq!(parse(&many).unwrap_err().len(), MOST_MISTAKES);
+    }
+
+    #[test]
+    fn a_name_that_stands_for_itself_is_its_mailbox() {
+        let aliases = parse("ann: ann@a.example, ann\nbob@b.example: bob\n").unwrap();
+        assert_eq!(expand(&aliases, "ann", "b.example").unwrap(), ["ann@a.example", "ann@b.example"]);
+        assert_eq!(expand(&aliases, "bob", "b.example").unwrap(), ["bob@b.example"]);
+        assert!(parse("eve: eve\n").is_err(), "no such mailbox");
+    }
+
+    #[test]
+    fn what_grows_or_goes_too_deep_is_refused_without_going_there() {
+        let doubling: String = (0..60).map(|n| format!("a{n}: a{}@a.example, a{0}@b.example\n", n + 1)).collect();
+        let said = parse(&(doubling + "a60: ann\n")).unwrap_err();
+        assert!(said[0].what.contains("more than 1000 recipients"), "{said:?}");
+        let chain: String = (0..20_000).map(|n| format!("a{n}: a{}\n", n + 1)).collect();
+        let said = parse(&(chain.clone() + "a20000: ann\n")).unwrap_err();
+        assert!(said[0].what.contains("more than 50 aliases one behind another"), "{said:?}");
+        let said = parse(&(chain + "a20000: a0\n")).unwrap_err();
+        assert!(said[0].what.contains("go round in a circle"), "{said:?}");
+        let wide = (0..1001).map(|n| format!("u{n}@else.example")).collect::<Vec<_>>().join(", ");
+        assert!(parse(&format!("a: {wide}\n")).unwrap_err()[0].what.contains("more than 1000 targets"));
+    }
+
+    #[test]
+    fn the_same_seen_twice_is_meant_once() {
+        let aliases = parse("a: b, c\nb: ann, x@else.example\nc: ann, x@else.example\n").unwrap();
+        assert_eq!(expand(&aliases, "a", "a.example").unwrap(), ["ann@a.example", "x@else.example"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_aliases_or_mistakes_within_it(text in "([ab@:,. \\t\\n\"\\\\#|\\[\\]é]|ann|bob|a\\.example){0,40}") {
+            match parse(&text) {
+                Ok(aliases) => {
+                    for key in aliases.keys.keys() {
+                        let (name, domain) = key.split_once(SEAM).unwrap_or((key, "a.example"));
+                        let meant = aliases.expand(name, domain);
+                        prop_assert!(meant.is_none_or(|meant| (1..=MOST_RECIPIENTS).contains(&meant.len())));
+                    }
+                }
+                Err(mistakes) => {
+                    prop_assert!(!mistakes.is_empty());
+                    for mistake in mistakes {
+                        let line = text.lines().nth(mistake.line - 1).unwrap();
+                        prop_assert!(mistake.column <= line.chars().count() + 1);
+                    }
+                }
+            }
+        }
+
+        /// Whatever leads to whatever: what is let through ends, with no more than was promised.
+        #[test]
+        fn any_graph_ends_or_is_refused(edges in prop::collection::vec(prop::collection::vec(0..12_usize, 1..4), 12)) {
+            let line = |(number, to): (usize, &Vec<usize>)| {
+                let to: Vec<String> = to.iter().map(|other| format!("n{other}")).collect();
+                format!("n{number}: {}, u{number}@else.example\n", to.join(", "))
+            };
+            let text: String = edges.iter().enumerate().map(line).collect();
+            // Reachable in one step or more, by another's own way: a circle of two or more.
+            let mut reach = [[false; 12]; 12];
+            for (number, to) in edges.iter().enumerate() {
+                to.iter().filter(|other| **other != number).for_each(|other| reach[number][*other] = true);
+            }
+            for middle in 0..12 { for from in 0..12 { for to in 0..12 {
+                let joined = reach[from][middle] && reach[middle][to];
+                reach[from][to] |= joined;
+            } } }
+            let has_circle = (0..12).any(|number| reach[number][number]);
+            let is_local = |_: &str| false;
+            let parsed = Aliases::parse(&text, &Surroundings { is_local: &is_local, is_user: &|_| true });
+            prop_assert_eq!(parsed.is_err(), has_circle, "{}", text);
+            if let Ok(aliases) = parsed {
+                for (number, reached) in reach.iter().enumerate() {
+                    let meant = aliases.expand(&format!("n{number}"), "a.example").unwrap();
+                    let wanted = (0..12).filter(|to| *to == number || reached[*to]).count();
+                    let elsewhere = meant.iter().filter(|one| matches!(one, Meant::Elsewhere(_))).count();
+                    prop_assert_eq!(elsewhere, wanted);
+                }
+            }
+        }
+    }
+}

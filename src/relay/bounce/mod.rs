@@ -1,0 +1,220 @@
+//! Notifications: what became of a message, told to its sender as RFC 3461 asks and RFC 3464 writes it.
+//!
+//! ```text
+//! multipart/report                          who is told what is decided here
+//!  ├─ text/plain                            explanation.rs: for people
+//!  ├─ message/delivery-status               status.rs: for programs
+//!  └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
+//! ```
+//! Pure: facts in, a message out; the times are arguments, and the boundary comes from the queue id. Whatever texts the
+//! next hop had, lines end in CRLF, are not longer than 998 octets, and hold no bare CR or LF and no NUL.
+//!
+//! A notification goes out with the null reverse-path, and RFC 3461 §6.1 wants `NOTIFY=NEVER` where it goes: nothing
+//! ever answers it.
+mod explanation;
+mod returned;
+mod status;
+mod words;
+
+use super::received;
+use jiff::Timestamp;
+use returned::Returned;
+use smtp::dsn::{Notify, Return};
+use smtp::reply::Enhanced;
+use std::fmt::Write;
+use words::Letters;
+
+/// What is known of the message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts<'a> {
+    /// The queue id; of letters and digits.
+    pub(crate) id: &'a str,
+    /// What this relay calls itself.
+    pub(crate) host: &'a str,
+    /// The reverse-path; empty for a message that nobody is told of.
+    pub(crate) sender: &'a [u8],
+    /// ENVID as it came: xtext.
+    pub(crate) envelope_id: Option<&'a [u8]>,
+    /// RET.
+    pub(crate) returns: Option<Return>,
+    /// Whether MAIL said SMTPUTF8.
+    pub(crate) smtp_utf8: bool,
+    pub(crate) arrived: Timestamp,
+    /// The message, CRLF, dots unstuffed.
+    pub(crate) message: &'a [u8],
+}
+
+/// What became of a recipient.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recipient<'a> {
+    pub(crate) address: &'a [u8],
+    /// ORCPT as it came: `rfc822;` and xtext.
+    pub(crate) original: Option<&'a [u8]>,
+    /// NOTIFY.
+    pub(crate) notify: Option<Notify>,
+    pub(crate) action: Action,
+    pub(crate) enhanced: Option<Enhanced>,
+    /// The code of the reply that `text` is from; `None` where `text` is this relay's own.
+    pub(crate) code: Option<u16>,
+    /// What was said, any octets; empty where nothing was.
+    pub(crate) text: &'a [u8],
+    /// The next hop that the reply is from.
+    pub(crate) remote_mta: Option<&'a str>,
+    pub(crate) last_attempt: Option<Timestamp>,
+}
+
+/// RFC 3464 §2.3.3, in the order in which a person is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Action {
+    /// It will not be delivered.
+    Failed,
+    /// It has not been delivered yet; it is tried until then.
+    Delayed { until: Timestamp },
+    /// A next hop has it that does not notify (RFC 3461 §5.2.2).
+    Relayed,
+    /// It went on to the members of an alias, and nothing more will be told (RFC 3461 §5.2.7).
+    Expanded,
+    /// It is in the mailbox.
+    Delivered,
+}
+
+impl Action {
+    /// What a sender that wants to hear of it has said.
+    fn asked_by(self) -> Notify {
+        match self {
+            Self::Failed => Notify::FAILURE,
+            Self::Delayed { .. } => Notify::DELAY,
+            Self::Relayed | Self::Expanded | Self::Delivered => Notify::SUCCESS,
+        }
+    }
+
+    fn subject(self) -> &'static str {
+        match self {
+            Self::Failed => "Undelivered mail: your message could not be delivered",
+            Self::Delayed { .. } => "Delayed mail: your message has not been delivered yet",
+            Self::Relayed => "Relayed mail: your message was passed on",
+            Self::Expanded => "Relayed mail: your message was passed on to several recipients",
+            Self::Delivered => "Delivered mail: your message was delivered",
+        }
+    }
+}
+
+/// A notification, to be sent with the null reverse-path.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Notice {
+    /// The sender of the message that it is about.
+    pub(crate) recipient: Vec<u8>,
+    /// Whether it needs SMTPUTF8 (RFC 6533).
+    pub(crate) smtp_utf8: bool,
+    /// Whether it needs 8BITMIME.
+    pub(crate) eight_bit: bool,
+    /// The message, CRLF, dots not stuffed.
+    pub(crate) message: Vec<u8>,
+}
+
+/// Whether a sender is told (RFC 3461 §4.1, §5.2): without NOTIFY of failures and delays.
+pub(crate) fn is_due(sender: &[u8], notify: Option<Notify>, action: Action) -> bool {
+    let asked = action.asked_by();
+    !sender.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
+}
+
+/// The notification of what became of these recipients, if somebody is to be told of any of them. A message of more
+/// than `whole_bytes` does not come back whole.
+pub(crate) fn notice(
+    facts: &Facts<'_>,
+    recipients: &[Recipient<'_>],
+    whole_bytes: usize,
+    now: Timestamp,
+) -> Option<Notice> {
+    let is_told = |recipient: &&Recipient<'_>| is_due(facts.sender, recipient.notify, recipient.action);
+    let mut told: Vec<Recipient<'_>> = recipients.iter().filter(is_told).copied().collect();
+    // Stable: of one action they stay in the order of the envelope.
+    told.sort_by_key(|recipient| recipient.action);
+    let gravest = told.first()?.action;
+    let returned = Returned::choose(facts, gravest, whole_bytes);
+    let letters = letters(facts, &told, &returned);
+    let parts =
+        [explanation::part(facts, &told, &returned), status::part(facts, &told, letters), returned.part(letters)];
+    let eight_bit = letters == Letters::Utf8 || parts.iter().any(|part| !part.body.is_ascii());
+    let boundary = boundary(facts.id, &parts);
+    let mut message = header(facts, gravest, &boundary, eight_bit, now).into_bytes();
+    parts.iter().for_each(|part| part.write(&boundary, &mut message));
+    message.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    Some(Notice { recipient: facts.sender.to_vec(), smtp_utf8: letters == Letters::Utf8, eight_bit, message })
+}
+
+/// UTF-8 where the sender's mail can take it and something needs it (RFC 6533 §1): otherwise a path of servers that
+/// would do for the notification might be refused it.
+fn letters(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returned<'_>) -> Letters {
+    let is_needed = || told.iter().any(|told| !told.address.is_ascii()) || !returned.header_is_ascii();
+    let utf8 = !facts.sender.is_ascii() || (facts.smtp_utf8 && is_needed());
+    if utf8 { Letters::Utf8 } else { Letters::Ascii }
+}
+
+/// A part of the report.
+#[derive(Debug)]
+struct Part<'a> {
+    kind: &'static str,
+    description: &'static str,
+    body: std::borrow::Cow<'a, [u8]>,
+}
+
+impl Part<'_> {
+    fn write(&self, boundary: &str, out: &mut Vec<u8>) {
+        let encoding = if self.body.is_ascii() { "7bit" } else { "8bit" };
+        let (kind, description) = (self.kind, self.description);
+        let header = format!(
+            "--{boundary}\r\nContent-Type: {kind}\r\nContent-Description: {description}\r\nContent-Transfer-Encoding: \
+             {encoding}\r\n\r\n"
+        );
+        out.extend_from_slice(header.as_bytes());
+        out.extend_from_slice(&self.body);
+        // This line end is the boundary's, not the body's (RFC 2046 §5.1.1).
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn header(facts: &Facts<'_>, gravest: Action, boundary: &str, eight_bit: bool, now: Timestamp) -> String {
+    let host = words::token(facts.host);
+    let mut header = String::new();
+    let mut add = |name: &str, value: &str| {
+        write!(header, "{name}: {value}\r\n").expect("a String takes any text");
+    };
+    add("From", &format!("Mail Delivery System <MAILER-DAEMON@{host}>"));
+    add("To", &format!("<{}>", words::plain(facts.sender, Letters::Utf8)));
+    add("Subject", gravest.subject());
+    add("Date", &received::date(now));
+    // A queue id tells of one message, and a message of several notices at different times.
+    add("Message-ID", &format!("<notice.{}.{}@{host}>", words::token(facts.id), now.as_nanosecond()));
+    // RFC 3834 §5: nothing that answers by itself answers this.
+    add("Auto-Submitted", "auto-replied");
+    add("MIME-Version", "1.0");
+    add("Content-Type", &format!("multipart/report; report-type=delivery-status;\r\n boundary=\"{boundary}\""));
+    add("Content-Transfer-Encoding", if eight_bit { "8bit" } else { "7bit" });
+    header.push_str("\r\nThis is a notification in MIME format.\r\n\r\n");
+    header
+}
+
+/// A boundary of the queue id, and a number that the parts do not have behind it. All such boundaries are of one
+/// length, so that none begins with another.
+fn boundary(id: &str, parts: &[Part<'_>]) -> String {
+    const DIGITS: usize = 8;
+    let prefix = format!("=_{}_", words::token(id));
+    let finder = memchr::memmem::Finder::new(&prefix);
+    let mut used: Vec<u32> = Vec::new();
+    for part in parts {
+        let numbers = finder.find_iter(&part.body).filter_map(|at| {
+            let digits = part.body.get(at + prefix.len()..at + prefix.len() + DIGITS)?;
+            u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+        });
+        used.extend(numbers);
+    }
+    used.sort_unstable();
+    used.dedup();
+    // The first gap: found in one pass, whatever a message that knows the id has in it.
+    let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
+    format!("{prefix}{free:0DIGITS$x}")
+}
+
+#[cfg(test)]
+mod read_back;

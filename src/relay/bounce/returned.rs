@@ -1,0 +1,172 @@
+//! What comes back of the message: all of it, or its header (RFC 3461 §4.3, RFC 6522).
+use super::words::Letters;
+use super::{Action, Facts, Part};
+use smtp::dsn::Return;
+use std::borrow::Cow;
+
+/// A longer header is cut at the end of a line.
+const HEADER_BYTES: usize = 64 << 10;
+/// No line is longer, its end not counted (RFC 5322 §2.1.1).
+const LINE_BYTES: usize = 998;
+
+/// What comes back.
+#[derive(Debug)]
+pub(super) enum Returned<'a> {
+    Whole(&'a [u8]),
+    Header(Vec<u8>),
+}
+
+impl<'a> Returned<'a> {
+    /// The whole message tells a sender most, but of a failure alone, and unless it asked for less. One that is too
+    /// large, or could not be sent as it is, does not come back whole.
+    pub(super) fn choose(facts: &Facts<'a>, gravest: Action, whole_bytes: usize) -> Self {
+        let message = facts.message;
+        let is_wanted = gravest == Action::Failed && facts.returns != Some(Return::Header);
+        if is_wanted && message.len() <= whole_bytes && is_sound(message) {
+            Self::Whole(message)
+        } else {
+            Self::Header(sound_header(message))
+        }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self, Self::Whole(_))
+    }
+
+    fn header(&self) -> &[u8] {
+        match self {
+            Self::Whole(message) => &message[..header_bytes(message)],
+            Self::Header(header) => header,
+        }
+    }
+
+    /// Whether there are no octets above 127 in the header, which are of SMTPUTF8 (RFC 6532), or a mistake.
+    pub(super) fn header_is_ascii(&self) -> bool {
+        self.header().is_ascii()
+    }
+
+    pub(super) fn part(&self, letters: Letters) -> Part<'_> {
+        // What is no UTF-8 must not be called so, whoever sent it.
+        let is_global = letters == Letters::Utf8 && std::str::from_utf8(self.header()).is_ok();
+        let (kind, description) = match (self, is_global) {
+            (Self::Whole(_), false) => ("message/rfc822", "Your message"),
+            (Self::Whole(_), true) => ("message/global", "Your message"),
+            (Self::Header(_), false) => ("text/rfc822-headers", "The header of your message"),
+            (Self::Header(_), true) => ("message/global-headers", "The header of your message"),
+        };
+        let body = match self {
+            Self::Whole(message) => message,
+            Self::Header(header) => header.as_slice(),
+        };
+        Part { kind, description, body: Cow::Borrowed(body) }
+    }
+}
+
+/// The lines of a text, without their ends. A line ends in LF, whatever comes before it.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split_inclusive(|octet| *octet == b'\n')
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// How long the header is, its empty line not counted.
+fn header_bytes(message: &[u8]) -> usize {
+    lines(message).take_while(|line| !without_end(line).is_empty()).map(<[u8]>::len).sum()
+}
+
+/// Whether a message may be sent as it is (RFC 5322 §2.1.1, §2.3): one that came as BINARYMIME may not.
+fn is_sound(message: &[u8]) -> bool {
+    lines(message).all(|line| {
+        let text = line.strip_suffix(b"\r\n").unwrap_or(line);
+        text.len() <= LINE_BYTES && memchr::memchr3(b'\r', b'\n', 0, text).is_none()
+    })
+}
+
+/// The header, brought into the form that it should have had.
+fn sound_header(message: &[u8]) -> Vec<u8> {
+    let mut header = Vec::new();
+    for line in lines(message).map(without_end).take_while(|line| !line.is_empty()) {
+        let line = &line[..whole_characters(line, LINE_BYTES)];
+        if header.len() + line.len() + 2 > HEADER_BYTES {
+            break;
+        }
+        header.extend(line.iter().map(|octet| if matches!(octet, b'\r' | 0) { b'?' } else { *octet }));
+        header.extend_from_slice(b"\r\n");
+    }
+    header
+}
+
+/// How much of a line is kept: at most that many octets, cut between characters of UTF-8.
+fn whole_characters(line: &[u8], most: usize) -> usize {
+    let is_inner = |at: usize| line.get(at).is_some_and(|octet| octet & 0xC0 == 0x80);
+    if line.len() <= most {
+        line.len()
+    } else {
+        (most.saturating_sub(3)..=most).rev().find(|at| !is_inner(*at)).unwrap_or(most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_table_of_headers() {
+        let rows: [(&[u8], &[u8]); 9] = [
+            (b"A: b\r\n\r\nbody\r\n", b"A: b\r\n"),
+            (b"A: b\r\n\tc\r\n\r\n", b"A: b\r\n\tc\r\n"),
+            (b"\r\nbody", b""),
+            (b"", b""),
+            (b"A: b", b"A: b\r\n"),
+            (b"A: b\nC: d\n\nbody", b"A: b\r\nC: d\r\n"),
+            (b"A: b\rC\0: d\r\n\r\n", b"A: b?C?: d\r\n"),
+            (b"A: b\r\r\n\r\n", b"A: b?\r\n"),
+            (b"A: b\r\n\nbody", b"A: b\r\n"),
+        ];
+        for (message, expected) in rows {
+            assert_eq!(sound_header(message), expected, "{}", String::from_utf8_lossy(message));
+        }
+    }
+
+    #[test]
+    fn a_header_bomb_comes_back_cut() {
+        let many = sound_header(&b"A: 0123456789\r\n".repeat(100_000));
+        assert!(many.len() <= HEADER_BYTES && many.len() > HEADER_BYTES - 20 && many.ends_with(b"\r\n"));
+        let long = [b"A: ".as_slice(), "ä".repeat(50_000).as_bytes()].concat();
+        let cut = sound_header(&long);
+        assert_eq!((cut.len(), std::str::from_utf8(&cut).is_ok()), (LINE_BYTES - 1 + 2, true));
+    }
+
+    #[test]
+    fn a_message_is_sound_or_not() {
+        let line = |length: usize| [vec![b'x'; length], b"\r\n".to_vec()].concat();
+        let rows = [
+            (b"".to_vec(), true),
+            (b"a\r\n\r\nb".to_vec(), true),
+            (line(998), true),
+            (line(999), false),
+            (vec![b'x'; 999], false),
+            (b"a\nb\r\n".to_vec(), false),
+            (b"a\rb\r\n".to_vec(), false),
+            (b"a\r\r\n".to_vec(), false),
+            (b"a\0b\r\n".to_vec(), false),
+            (b"a\r".to_vec(), false),
+        ];
+        for (message, expected) in rows {
+            assert_eq!(is_sound(&message), expected, "{}", String::from_utf8_lossy(&message));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_comes_back_sound(message in proptest::collection::vec(
+            prop_oneof![Just(b'\r'), Just(b'\n'), Just(0), Just(b'a'), any::<u8>()], 0..400)) {
+            let header = sound_header(&message);
+            prop_assert!(is_sound(&header) && header_bytes(&header) == header.len());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The part for programs: `message/delivery-status` (RFC 3464 §2), or its form in UTF-8 (RFC 6533 §4).
+use super::words::{self, Letters};
+use super::{Action, Facts, Part, Recipient, received};
+use smtp::reply::Enhanced;
+use smtp::xtext::Xtext;
+use std::borrow::Cow;
+
+pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], letters: Letters) -> Part<'static> {
+    let mut body = of_message(facts);
+    for recipient in told {
+        body.push_str("\r\n");
+        body.push_str(&of_recipient(recipient, letters));
+    }
+    let kind = match letters {
+        Letters::Ascii => "message/delivery-status",
+        Letters::Utf8 => "message/global-delivery-status",
+    };
+    Part { kind, description: "Delivery report", body: Cow::Owned(body.into_bytes()) }
+}
+
+/// RFC 3464 §2.2.
+fn of_message(facts: &Facts<'_>) -> String {
+    let mut out = String::new();
+    let mut field = |name: &str, value: &str| words::fold(value, &format!("{name}: "), " ", &mut out);
+    if let Some(id) = facts.envelope_id {
+        field("Original-Envelope-Id", &words::plain(&decoded(id), Letters::Ascii));
+    }
+    field("Reporting-MTA", &format!("dns; {}", words::token(facts.host)));
+    field("Arrival-Date", &received::date(facts.arrived));
+    field("X-Mailrun-Queue-Id", &words::token(facts.id));
+    out
+}
+
+/// RFC 3464 §2.3.
+fn of_recipient(recipient: &Recipient<'_>, letters: Letters) -> String {
+    let mut out = String::new();
+    let mut field = |name: &str, value: &str| words::fold(value, &format!("{name}: "), " ", &mut out);
+    // Never made up: RFC 3461 §6.3 wants it there exactly if ORCPT was.
+    if let Some(original) = recipient.original {
+        field("Original-Recipient", &original_recipient(original));
+    }
+    field("Final-Recipient", &final_recipient(recipient.address, letters));
+    field("Action", action_word(recipient.action));
+    field("Status", &status(recipient).to_string());
+    if let Some(remote) = recipient.remote_mta {
+        field("Remote-MTA", &format!("dns; {}", words::token(remote)));
+    }
+    if let Some(diagnostic) = diagnostic(recipient, letters) {
+        field("Diagnostic-Code", &diagnostic);
+    }
+    if let Some(at) = recipient.last_attempt {
+        field("Last-Attempt-Date", &received::date(at));
+    }
+    if let Action::Delayed { until } = recipient.action {
+        field("Will-Retry-Until", &received::date(until));
+    }
+    out
+}
+
+/// What xtext stands for; what is none, as it is.
+pub(super) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    Xtext::parse(text).map_or(Cow::Borrowed(text), |xtext| xtext.decode())
+}
+
+/// The value of ORCPT with its address decoded (RFC 3461 §6.3). That of a `utf-8` address stays: it has an encoding of
+/// its own, which stands for the same in either form of the report (RFC 6533 §3).
+fn original_recipient(original: &[u8]) -> String {
+    let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
+    let (kind, address) = (&original[..at], original[at..].strip_prefix(b";").unwrap_or(original));
+    let address = if kind.eq_ignore_ascii_case(b"utf-8") { Cow::Borrowed(address) } else { decoded(address) };
+    format!("{}; {}", words::token(&String::from_utf8_lossy(kind)), words::plain(&address, Letters::Ascii))
+}
+
+fn final_recipient(address: &[u8], letters: Letters) -> String {
+    match letters {
+        _ if address.is_ascii() => format!("rfc822; {}", words::plain(address, letters)),
+        Letters::Utf8 => format!("utf-8; {}", words::plain(address, letters)),
+        Letters::Ascii => format!("utf-8; {}", words::plain(words::ascii_address(address).as_bytes(), letters)),
+    }
+}
+
+fn action_word(action: Action) -> &'static str {
+    match action {
+        Action::Failed => "failed",
+        Action::Delayed { .. } => "delayed",
+        Action::Relayed => "relayed",
+        Action::Expanded => "expanded",
+        Action::Delivered => "delivered",
+    }
+}
+
+/// The enhanced code that suits what happened; a next hop may have sent any, or none.
+pub(super) fn status(recipient: &Recipient<'_>) -> Enhanced {
+    let (suits, otherwise): (&[u8], u8) = match recipient.action {
+        // One that has been tried for too long fails with the code of its last try (4.4.7).
+        Action::Failed => (&[4, 5], 5),
+        Action::Delayed { .. } => (&[4], 4),
+        Action::Relayed | Action::Expanded | Action::Delivered => (&[2], 2),
+    };
+    recipient.enhanced.filter(|enhanced| suits.contains(&enhanced.0)).unwrap_or(Enhanced(otherwise, 0, 0))
+}
+
+/// RFC 3464 §2.3.6: a reply is of type `smtp`; this relay's own words are of a type of its own.
+fn diagnostic(recipient: &Recipient<'_>, letters: Letters) -> Option<String> {
+    let text = words::plain(recipient.text, letters);
+    match recipient.code {
+        Some(code) => Some(format!("smtp; {code} {text}").trim_end().to_owned()),
+        None if text.is_empty() => None,
+        None => Some(format!("x-mailrun; {text}")),
+    }
+}

@@ -1,0 +1,71 @@
+//! What a relay has done since it began, in numbers: counted where it happens, read by whoever asks.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that grows.
+#[derive(Debug, Default)]
+pub(super) struct Count(AtomicU64);
+
+impl Count {
+    pub(super) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub(super) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The numbers of all workers.
+#[derive(Debug, Default)]
+pub(super) struct Census {
+    /// Connections taken.
+    pub(super) sessions: Count,
+    /// Messages answered 250.
+    pub(super) accepted: Count,
+    /// Their recipients.
+    pub(super) accepted_recipients: Count,
+    /// Their octets.
+    pub(super) accepted_bytes: Count,
+    /// Messages refused for want of room.
+    pub(super) full: Count,
+    /// Messages refused for other reasons at their end.
+    pub(super) refused: Count,
+    /// Recipients that a next hop has taken, or that were delivered here.
+    pub(super) delivered: Count,
+    /// Tries that ended with a temporary refusal, or without an answer.
+    pub(super) deferred: Count,
+    /// Recipients refused for good.
+    pub(super) failed: Count,
+    /// Recipients whose time ran out.
+    pub(super) expired: Count,
+    /// Notices written to senders.
+    pub(super) notices: Count,
+    /// Connections to next hops.
+    pub(super) connections: Count,
+    /// Connections that could not be made.
+    pub(super) unreachable: Count,
+    /// Messages found in the spool at the start.
+    pub(super) recovered: Count,
+}
+
+impl Census {
+    /// All of them by name, with what they are.
+    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 14] {
+        [
+            ("sessions", "connections taken", self.sessions.value()),
+            ("accepted", "messages answered 250", self.accepted.value()),
+            ("accepted_recipients", "recipients of messages answered 250", self.accepted_recipients.value()),
+            ("accepted_bytes", "octets of messages answered 250", self.accepted_bytes.value()),
+            ("full", "messages answered 452 because the spool was full", self.full.value()),
+            ("refused", "messages refused at their end for other reasons", self.refused.value()),
+            ("delivered", "recipients taken by a next hop or delivered here", self.delivered.value()),
+            ("deferred", "recipients put off, once for each try", self.deferred.value()),
+            ("failed", "recipients refused for good", self.failed.value()),
+            ("expired", "recipients whose time ran out", self.expired.value()),
+            ("notices", "notices written to senders", self.notices.value()),
+            ("connections", "connections to next hops", self.connections.value()),
+            ("unreachable", "connections to next hops that could not be made", self.unreachable.value()),
+            ("recovered", "messages found in the spool at the start", self.recovered.value()),
+        ]
+    }
+}

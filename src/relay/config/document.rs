@@ -1,0 +1,268 @@
+//! A TOML file as sections whose keys are taken one by one: what is wrong is gathered with its place, and what nobody
+//! took was unknown.
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use strsim::levenshtein;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The longest file, in octets.
+pub(super) const LONGEST: usize = 1 << 20;
+/// Complaints that are told at once.
+const MOST: usize = 50;
+
+/// What is wrong, where, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    /// From 1.
+    pub(crate) line: usize,
+    /// From 1, in characters.
+    pub(crate) column: usize,
+    pub(crate) what: String,
+}
+
+/// All that is wrong with a file; at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Complaints {
+    pub(crate) file: PathBuf,
+    pub(crate) list: Vec<Complaint>,
+}
+
+impl fmt::Display for Complaints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, Complaint { line, column, what }) in self.list.iter().enumerate() {
+            let end = if number == 0 { "" } else { "\n" };
+            write!(f, "{end}{}, line {line}, column {column}: {what}", self.file.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Complaints {}
+
+/// What is wrong so far: offset and words.
+#[derive(Debug, Default)]
+pub(super) struct Notes(RefCell<Vec<(usize, String)>>);
+
+impl Notes {
+    pub(super) fn add(&self, span: &Range<usize>, what: impl Into<String>) {
+        self.0.borrow_mut().push((span.start, what.into()));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// What came out well; what did not is noted.
+    pub(super) fn keep<T>(&self, span: &Range<usize>, outcome: Result<T, String>) -> Option<T> {
+        outcome.map_err(|what| self.add(span, what)).ok()
+    }
+
+    /// All of it in the order of the file, if there is any.
+    pub(super) fn complaints(&self, file: &Path, text: &str) -> Result<(), Complaints> {
+        let mut notes = self.0.take();
+        notes.sort();
+        notes.dedup();
+        notes.truncate(MOST);
+        let complaint = |(offset, what)| {
+            let (line, column) = place(text, offset);
+            Complaint { line, column, what }
+        };
+        let list: Vec<Complaint> = notes.into_iter().map(complaint).collect();
+        if list.is_empty() { Ok(()) } else { Err(Complaints { file: file.to_owned(), list }) }
+    }
+}
+
+/// Line and column of an octet.
+fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before: String = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, letter)| letter).collect();
+    let column = before.chars().rev().take_while(|letter| *letter != '\n').count() + 1;
+    (before.matches('\n').count() + 1, column)
+}
+
+/// A table, and which of its keys are known.
+pub(super) struct Section<'a> {
+    /// Empty for the file itself.
+    name: String,
+    pub(super) span: Range<usize>,
+    entries: BTreeMap<String, (Range<usize>, Spanned<DeValue<'a>>)>,
+    known: Vec<&'static str>,
+    notes: &'a Notes,
+}
+
+impl<'a> Section<'a> {
+    /// The whole file. What breaks the grammar of TOML is noted.
+    pub(super) fn whole(text: &'a str, notes: &'a Notes) -> Self {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in errors {
+            let at = error.span().unwrap_or(0..0);
+            notes.add(&at, format!("this is no TOML: {}", error.message().replace('\n', ", ")));
+        }
+        Self::of(String::new(), 0..0, table.into_inner(), notes)
+    }
+
+    fn of(name: String, span: Range<usize>, table: DeTable<'a>, notes: &'a Notes) -> Self {
+        let entry = |(key, value): (Spanned<_>, _)| {
+            let span = key.span();
+            let key: std::borrow::Cow<'_, str> = key.into_inner();
+            (key.into_owned(), (span, value))
+        };
+        Self { name, span, entries: table.into_iter().map(entry).collect(), known: Vec::new(), notes }
+    }
+
+    /// Where a key stands, if it is there.
+    pub(super) fn key(&self, key: &str) -> Option<Range<usize>> {
+        self.entries.get(key).map(|(span, _)| span.clone())
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'a>>> {
+        self.known.push(key);
+        self.entries.remove(key).map(|(_, value)| value)
+    }
+
+    /// A text, a number or a time: what stands there, and where.
+    pub(super) fn text(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
+        let value = self.take(key)?;
+        let span = value.span();
+        let text = match value.into_inner() {
+            DeValue::String(text) => text.into_owned(),
+            DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
+            DeValue::Float(number) => number.as_str().to_owned(),
+            _ => {
+                self.notes.add(&span, format!("{key} has another form; say it like {key} = {example}"));
+                return None;
+            }
+        };
+        Some((span, text))
+    }
+
+    /// A text that means something.
+    pub(super) fn value<T>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let (span, text) = self.text(key, example)?;
+        self.notes.keep(&span, parse(&text))
+    }
+
+    /// One text, or a list of them.
+    pub(super) fn list(&mut self, key: &'static str, example: &str) -> Option<Vec<(Range<usize>, String)>> {
+        let value = self.take(key)?;
+        let span = value.span();
+        let items = match value.into_inner() {
+            DeValue::Array(items) => items.into_iter().collect(),
+            other => vec![Spanned::new(span, other)],
+        };
+        let mut texts = Vec::new();
+        for item in items {
+            let span = item.span();
+            match item.into_inner() {
+                DeValue::String(text) => texts.push((span, text.into_owned())),
+                _ => self.notes.add(&span, format!("{key} holds texts; say it like {key} = {example}")),
+            }
+        }
+        Some(texts)
+    }
+
+    /// A list of what means something; `None` too if one does not.
+    pub(super) fn values<T>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let texts = self.list(key, example)?;
+        // All are looked at before the first that is wrong makes nothing of it.
+        let values: Vec<Option<T>> =
+            texts.into_iter().map(|(span, text)| self.notes.keep(&span, parse(&text))).collect();
+        values.into_iter().collect()
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&mut self, key: &'static str) -> Option<bool> {
+        let value = self.take(key)?;
+        let span = value.span();
+        let DeValue::Boolean(flag) = value.into_inner() else {
+            self.notes.add(&span, format!("{key} is true or false, without quotes"));
+            return None;
+        };
+        Some(flag)
+    }
+
+    /// `[key]`
+    pub(super) fn table(&mut self, key: &'static str) -> Option<Section<'a>> {
+        let value = self.take(key)?;
+        let span = value.span();
+        let DeValue::Table(table) = value.into_inner() else {
+            self.notes.add(&span, format!("{key} is a table; write [{key}], and its keys in the lines below"));
+            return None;
+        };
+        Some(Self::of(key.to_owned(), span, table, self.notes))
+    }
+
+    /// `[[key]]`, as often as it is there.
+    pub(super) fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        let Some(value) = self.take(key) else { return Vec::new() };
+        let span = value.span();
+        let DeValue::Array(items) = value.into_inner() else {
+            self.notes.add(&span, format!("{key} may be there several times; write [[{key}]]"));
+            return Vec::new();
+        };
+        let mut sections = Vec::new();
+        for item in items {
+            let span = item.span();
+            match item.into_inner() {
+                DeValue::Table(table) => {
+                    let name = format!("{key} {}", sections.len() + 1);
+                    sections.push(Self::of(name, span, table, self.notes));
+                }
+                _ => self.notes.add(&span, format!("{key} holds tables; write [[{key}]]")),
+            }
+        }
+        sections
+    }
+
+    /// Whatever was not taken is unknown.
+    pub(super) fn end(self) {
+        for (key, (span, _)) in &self.entries {
+            let known = self.known.iter().min_by_key(|known| levenshtein(known, key));
+            let place = if self.name.is_empty() { "here".to_owned() } else { format!("in {}", self.name) };
+            let all = self.known.join(", ");
+            let what = match known.filter(|known| levenshtein(known, key) <= 2) {
+                Some(known) => format!("{key} is unknown {place}; {known} is meant?"),
+                None => format!("{key} is unknown {place}; there are {all}"),
+            };
+            self.notes.add(span, what);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_counted_in_characters() {
+        assert_eq!(place("a\nä = 1", 5), (2, 3));
+        assert_eq!(place("", 0), (1, 1));
+    }
+
+    #[test]
+    fn what_nobody_took_is_unknown() {
+        let text = "lisen = 1\nother = 2\nlisten = 'a'\n";
+        let notes = Notes::default();
+        let mut section = Section::whole(text, &notes);
+        assert_eq!(section.text("listen", "1").map(|(_, text)| text).as_deref(), Some("a"));
+        section.end();
+        let complaints = notes.complaints(Path::new("f"), text).unwrap_err();
+        assert_eq!(
+            complaints.to_string(),
+            "f, line 1, column 1: lisen is unknown here; listen is meant?\nf, line 2, column 1: other is unknown here; there are listen"
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! The sections of relay.toml, key by key, to what they mean.
+use super::document::{LONGEST, Notes, Section};
+use super::routes::Routing;
+use super::{Complaints, Config, Delivery, Dns, Durability, Limits, LogLevel, Networks, Outside, Reach, Spool};
+use crate::quantities::{bytes, duration};
+use crate::relay::retry::Schedule;
+use crate::relay::routing::is_domain;
+use crate::users::Users;
+use ipnet::IpNet;
+use net::{Certificate, Endpoint, ServerTls, SessionResumption};
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The least that a spool can work with.
+const LEAST_SPOOL: u64 = 1 << 20;
+/// Received fields before which no loop may be suspected (RFC 5321 §6.3).
+const LEAST_HOPS: u64 = 100;
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Reads a configuration.
+pub(super) fn read(text: &str, file: &Path, outside: &Outside<'_>) -> Result<Config, Complaints> {
+    let notes = Notes::default();
+    if text.len() > LONGEST {
+        notes.add(&(0..0), format!("it is longer than {LONGEST} octets"));
+        notes.complaints(file, text)?;
+    }
+    let config = {
+        let mut root = Section::whole(text, &notes);
+        let base = file.parent().unwrap_or(Path::new(""));
+        let config = notes.is_empty().then(|| Reader { notes: &notes, base, outside }.config(&mut root));
+        if config.is_some() {
+            root.end();
+        }
+        config
+    };
+    notes.complaints(file, text)?;
+    Ok(config.expect("where nothing is wrong, it has been read"))
+}
+
+/// What sections are read with.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub(super) notes: &'a Notes,
+    /// Where relative paths begin.
+    pub(super) base: &'a Path,
+    pub(super) outside: &'a Outside<'a>,
+}
+
+impl<'a> Reader<'a> {
+    fn config(self, root: &mut Section<'a>) -> Config {
+        let spool = self.spool(root);
+        let mut config = Config::plain(&spool.directory, self.outside.hostname.clone());
+        config.spool = spool;
+        let allow_public = root.flag("allow_public").unwrap_or_default();
+        config.reach = if allow_public { Reach::Anywhere } else { self.outside.reach };
+        config.hostname = root.value("hostname", "\"relay.example.com\"", host_name).unwrap_or(config.hostname);
+        self.listening(root, &mut config);
+        self.login(root, &mut config);
+        config.networks = root.values("networks", "[\"10.0.0.0/8\"]", network).map_or(config.networks, Networks);
+        config.workers = root.value("workers", "2", |text| Ok(count(text, 1024)? as usize));
+        config.log = root.value("log", "\"info\"", |text| one_of(&LogLevel::ALL, text)).unwrap_or_default();
+        config.http = root.value("http", "\"127.0.0.1:8025\"", address);
+        config.control = self.path(root, "control").map_or(config.control, |(_, path)| path);
+        config.limits = self.limits(root, &config.spool);
+        config.delivery = delivery(root);
+        config.retry = self.retry(root);
+        config.dns = dns(root);
+        config.router = Routing { reader: self, reach: config.reach }.router(root);
+        config
+    }
+
+    fn spool(self, root: &mut Section<'a>) -> Spool {
+        let mut spool = Config::plain(Path::new("spool"), String::new()).spool;
+        let Some(mut section) = root.table("spool") else {
+            self.notes.add(&(0..0), "nothing says where messages are kept; write [spool] and directory = \"PATH\"");
+            return spool;
+        };
+        match self.path(&mut section, "directory") {
+            Some((_, path)) => spool.directory = path,
+            None => self.notes.add(&section.span, "the spool has no directory; write directory = \"PATH\""),
+        }
+        let size = |text: &str| match bytes(text)? {
+            few if few < LEAST_SPOOL => Err(format!("{text:?} is too little for a spool; it has at least 1M")),
+            enough => Ok(enough),
+        };
+        spool.durability =
+            section.value("durability", "\"sync\"", |text| one_of(&Durability::ALL, text)).unwrap_or_default();
+        spool.most_bytes = section.value("size", "\"10G\"", size).unwrap_or(spool.most_bytes);
+        spool.memory_bytes = section.value("memory", "\"128M\"", bytes).unwrap_or(spool.memory_bytes);
+        section.end();
+        spool
+    }
+
+    fn listening(self, root: &mut Section<'a>, config: &mut Config) {
+        const EXAMPLE: &str = "[\"127.0.0.1:2525\"]";
+        let listen = root.key("listen");
+        config.listen = root.values("listen", EXAMPLE, endpoint).unwrap_or_else(|| config.listen.clone());
+        let implicit = root.key("listen_tls");
+        config.listen_tls = root.values("listen_tls", EXAMPLE, endpoint).unwrap_or_default();
+        let tls = root.table("tls");
+        match (&tls, implicit) {
+            (None, Some(key)) => self.notes.add(&key, "listen_tls needs [tls] with certificate and key"),
+            (None, None) if config.listen.is_empty() => {
+                self.notes.add(&listen.unwrap_or(0..0), format!("it listens nowhere; write listen = {EXAMPLE}"));
+            }
+            _ => {}
+        }
+        config.tls = tls.and_then(|section| self.tls(section));
+    }
+
+    fn tls(self, mut section: Section<'a>) -> Option<ServerTls> {
+        let span = section.span.clone();
+        let chain = self.path(&mut section, "certificate");
+        let key = self.path(&mut section, "key");
+        section.end();
+        let (Some((chain_at, chain)), Some((key_at, key))) = (chain, key) else {
+            self.notes.add(&span, "TLS needs both: certificate = \"FILE\" and key = \"FILE\", in PEM form");
+            return None;
+        };
+        let (chain, key) = (self.file(&chain_at, &chain), self.file(&key_at, &key));
+        let certificate = Certificate::from_pem(&chain?, &key?).map_err(|why| why.to_string());
+        let certificate = self.notes.keep(&chain_at, certificate)?;
+        let setup = ServerTls::new(certificate, None, SessionResumption::On).map_err(|why| why.to_string());
+        self.notes.keep(&chain_at, setup)
+    }
+
+    fn login(self, root: &mut Section<'a>, config: &mut Config) {
+        let Some(mut section) = root.table("auth") else { return };
+        let users = self.path(&mut section, "users");
+        let Some((span, path)) = users else {
+            self.notes.add(&section.span, "nobody can log in; write users = \"FILE\", of lines name:password");
+            return section.end();
+        };
+        let is_inside = |endpoint: &Endpoint| endpoint.ip().is_none_or(|ip| ip.is_loopback());
+        if config.tls.is_none() && !config.listen.iter().all(is_inside) {
+            let what = "passwords would cross the network in the clear; add [tls], or listen on loopback only";
+            self.notes.add(&section.span, what);
+        }
+        let named = |why: anyhow::Error| format!("{}, {why:#}", path.display());
+        let users = self.text(&span, &path).and_then(|text| self.notes.keep(&span, Users::parse(&text).map_err(named)));
+        config.users = users.map(Arc::new);
+        section.end();
+    }
+
+    fn limits(self, root: &mut Section<'a>, spool: &Spool) -> Limits {
+        let mut limits = Limits::default();
+        let Some(mut section) = root.table("limits") else { return limits };
+        let message = |text: &str| match bytes(text)? {
+            few if few < 64 << 10 => Err(format!("{text:?}: messages of 64k are to be taken (RFC 5321 §4.5.3.1.7)")),
+            many if many > spool.most_bytes => Err(format!("{text:?} is more than the spool holds")),
+            bytes => Ok(bytes),
+        };
+        let recipients = |text: &str| match count(text, 1_000_000)? {
+            few @ ..100 => Err(format!("{few} is too few: 100 recipients are to be taken (RFC 5321 §4.5.3.1.8)")),
+            enough => Ok(enough as usize),
+        };
+        let hops = |text: &str| match count(text, 10_000)? {
+            few @ ..LEAST_HOPS => Err(format!("{few} is too few: a message may have 100 hops (RFC 5321 §6.3)")),
+            enough => Ok(enough as u32),
+        };
+        limits.message_bytes = section.value("message", "\"64M\"", message).unwrap_or(limits.message_bytes);
+        limits.recipients = section.value("recipients", "1000", recipients).unwrap_or(limits.recipients);
+        let sessions = section.value("sessions", "10000", |text| Ok(count(text, 1_000_000)? as usize));
+        limits.sessions = sessions.unwrap_or(limits.sessions);
+        limits.hops = section.value("hops", "100", hops).unwrap_or(limits.hops);
+        limits.idle = section.value("idle", "\"5m\"", some_time).unwrap_or(limits.idle);
+        section.end();
+        limits
+    }
+
+    fn retry(self, root: &mut Section<'a>) -> Schedule {
+        let mut retry = Schedule::default();
+        let Some(mut section) = root.table("retry") else { return retry };
+        let longest_at = section.key("longest");
+        let delay_at = section.key("delay_notice");
+        let backoff = &mut retry.backoff;
+        backoff.first = section.value("first", "\"5m\"", some_time).unwrap_or(backoff.first);
+        backoff.longest = section.value("longest", "\"1h\"", some_time).unwrap_or(backoff.longest.max(backoff.first));
+        retry.lifetime = section.value("expiry", "\"5d\"", some_time).unwrap_or(retry.lifetime);
+        retry.notice_lifetime = section.value("notice_expiry", "\"5d\"", some_time).unwrap_or(retry.lifetime);
+        let delay = |text: &str| if text == "never" { Ok(None) } else { some_time(text).map(Some) };
+        let delay = section.value("delay_notice", "\"4h\"", delay);
+        // What nobody asked for is not to be wrong: a short-lived queue has no time for it.
+        let default = retry.delay_notice.filter(|after| *after < retry.lifetime);
+        retry.delay_notice = delay.unwrap_or(default);
+        if retry.backoff.longest < retry.backoff.first {
+            let at = longest_at.unwrap_or(section.span.clone());
+            self.notes.add(&at, "the longest wait is shorter than the first; make it as long at least");
+        }
+        if retry.delay_notice.is_some_and(|after| after >= retry.lifetime) {
+            let at = delay_at.unwrap_or(section.span.clone());
+            self.notes.add(&at, "the message expires before that; make it shorter than expiry, or \"never\"");
+        }
+        section.end();
+        retry
+    }
+
+    /// A path, from where relative ones begin.
+    pub(super) fn path(self, section: &mut Section<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
+        let (span, text) = section.text(key, "\"PATH\"")?;
+        if text.is_empty() {
+            self.notes.add(&span, format!("{key} is empty; write {key} = \"PATH\""));
+            return None;
+        }
+        Some((span, self.base.join(text)))
+    }
+
+    /// What a file holds, whose name stands there.
+    pub(super) fn file(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
+        let bytes = (self.outside.read)(path).map_err(|error| format!("cannot read {}: {error}", path.display()));
+        self.notes.keep(span, bytes)
+    }
+
+    /// Likewise, as text.
+    pub(super) fn text(self, span: &Range<usize>, path: &Path) -> Option<String> {
+        let text = String::from_utf8(self.file(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
+        self.notes.keep(span, text)
+    }
+}
+
+fn delivery(root: &mut Section<'_>) -> Delivery {
+    let mut delivery = Delivery::default();
+    let Some(mut section) = root.table("delivery") else { return delivery };
+    delivery.per_destination = section.value("per_destination", "20", connections).unwrap_or(delivery.per_destination);
+    delivery.overall = section.value("overall", "1000", connections).unwrap_or(delivery.overall);
+    section.end();
+    delivery
+}
+
+fn dns(root: &mut Section<'_>) -> Dns {
+    let mut dns = Dns::default();
+    let Some(mut section) = root.table("dns") else { return dns };
+    dns.servers = section.values("servers", "[\"127.0.0.1:53\"]", name_server).unwrap_or_default();
+    dns.patience = section.value("timeout", "\"5s\"", some_time).unwrap_or(dns.patience);
+    section.end();
+    dns
+}
+
+/// The word's meaning.
+pub(super) fn one_of<T: Copy>(all: &[(T, &str)], text: &str) -> Result<T, String> {
+    let found = all.iter().find(|(_, word)| *word == text).map(|(meaning, _)| *meaning);
+    found.ok_or_else(|| {
+        let words: Vec<&str> = all.iter().map(|(_, word)| *word).collect();
+        format!("{text:?} is none of {}", words.join(", "))
+    })
+}
+
+/// A number from one on.
+fn count(text: &str, most: u64) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ => Err(format!("{text:?} is no number from 1 to {most}")),
+    }
+}
+
+pub(super) fn connections(text: &str) -> Result<u32, String> {
+    count(text, 100_000).map(|number| number as u32)
+}
+
+/// A time that is not nought; days too.
+fn some_time(text: &str) -> Result<Duration, String> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()).filter(|days| *days <= 10_000);
+    match days.map_or_else(|| duration(text), |days| Ok(DAY * days)) {
+        Ok(Duration::ZERO) => Err(format!("{text:?}: it must be more than nought")),
+        Ok(time) => Ok(time),
+        Err(_) => Err(format!("{text:?} is no time; say it like 30s, 5m, 4h or 5d")),
+    }
+}
+
+fn host_name(text: &str) -> Result<String, String> {
+    if is_domain(text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("{text:?} is no host name; say it like relay.example.com"))
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    let host = text.parse::<IpAddr>().map(IpNet::from);
+    let network = host.or_else(|_| text.parse::<IpNet>());
+    let network = network.map_err(|_| format!("{text:?} is no network; say it like 10.0.0.0/8 or 2001:db8::/32"))?;
+    if network.prefix_len() == 0 {
+        return Err(format!("{text:?} is everybody: that would be an open relay; name your own networks"));
+    }
+    let is_mapped = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    if is_mapped(network.network()) {
+        return Err(format!("{text:?}: write the IPv4 network itself; addresses are compared without ::ffff:"));
+    }
+    Ok(network.trunc())
+}
+
+pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
+    Endpoint::resolve(text).map_err(|why| format!("{text:?} is neither HOST:PORT nor unix:PATH ({why})"))
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    match Endpoint::resolve(text) {
+        Ok(Endpoint::Tcp(address)) => Ok(address),
+        _ => Err(format!("{text:?} is no HOST:PORT; say it like 127.0.0.1:8025")),
+    }
+}
+
+fn name_server(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
+    bare.or_else(|_| text.parse()).map_err(|_| format!("{text:?} is no address; say it like 127.0.0.1 or [::1]:53"))
+}

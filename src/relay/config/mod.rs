@@ -1,0 +1,751 @@
+//! What a relay is told: from relay.toml, or from three flags. What is not said is safe: loopback only, synced.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `document` | TOML as sections whose keys are taken one by one; complaints with line and column |
+//! | `meaning` | each section's keys, to what they mean |
+//! | `routes` | `[[route]]`, and `[local]` |
+//!
+//! `docs/relay.md` has every key; [`EXAMPLE`] is read by a test.
+mod document;
+mod meaning;
+mod routes;
+
+use super::retry::Schedule;
+use super::routing::{DomainPattern, Route, Router, Standing};
+use super::routing::{Local, Mx, Way};
+use crate::users::Users;
+pub(crate) use document::{Complaint, Complaints};
+use ipnet::IpNet;
+use net::{Endpoint, ServerTls};
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a relay listens unless it is told.
+pub(crate) const LISTEN: &str = "127.0.0.1:2525";
+/// The longest file that any key names.
+const LONGEST_FILE: u64 = 64 << 20;
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The name to greet with, and of `Received:` and notices.
+    pub(crate) hostname: String,
+    pub(crate) listen: Vec<Endpoint>,
+    /// TLS before the greeting.
+    pub(crate) listen_tls: Vec<Endpoint>,
+    pub(crate) networks: Networks,
+    pub(crate) spool: Spool,
+    pub(crate) limits: Limits,
+    /// This side of TLS with clients.
+    pub(crate) tls: Option<ServerTls>,
+    /// Who may log in.
+    pub(crate) users: Option<Arc<Users>>,
+    pub(crate) router: Router,
+    pub(crate) delivery: Delivery,
+    pub(crate) retry: Schedule,
+    pub(crate) dns: Dns,
+    pub(crate) reach: Reach,
+    /// Metrics, health and readiness.
+    pub(crate) http: Option<SocketAddr>,
+    /// The socket of `mailrun queue`.
+    pub(crate) control: PathBuf,
+    /// `None` for half of the processors.
+    pub(crate) workers: Option<usize>,
+    pub(crate) log: LogLevel,
+}
+
+/// Whose mail is relayed without a login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Networks(pub(crate) Vec<IpNet>);
+
+impl Default for Networks {
+    /// This host.
+    fn default() -> Self {
+        let own = ["127.0.0.0/8", "::1/128"].map(|network| network.parse().expect("both are networks"));
+        Self(own.into())
+    }
+}
+
+impl Networks {
+    /// Whether an address belongs to them. An IPv4 address is one however it is written (RFC 4291 §2.5.5.2).
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
+    }
+}
+
+/// What is kept on disk, and in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spool {
+    pub(crate) directory: PathBuf,
+    pub(crate) durability: Durability,
+    /// Beyond that, messages are answered 452.
+    pub(crate) most_bytes: u64,
+    /// Bodies beyond that are dropped from memory, and read again.
+    pub(crate) memory_bytes: u64,
+}
+
+/// When a message is answered 250.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// When it is on disk for good.
+    #[default]
+    Sync,
+    /// When the kernel has it.
+    Write,
+    /// At once; nothing is ever written.
+    Memory,
+}
+
+impl Durability {
+    pub(crate) const ALL: [(Self, &'static str); 3] =
+        [(Self::Sync, "sync"), (Self::Write, "write"), (Self::Memory, "memory")];
+}
+
+/// How much of anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) message_bytes: u64,
+    pub(crate) recipients: usize,
+    pub(crate) sessions: usize,
+    /// `Received:` fields, beyond which a message goes round in a loop.
+    pub(crate) hops: u32,
+    /// How long a client may be silent.
+    pub(crate) idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { message_bytes: 64 << 20, recipients: 1000, sessions: 10_000, hops: 100, idle: Duration::from_secs(300) }
+    }
+}
+
+impl Limits {
+    /// In the words of a session.
+    pub(crate) fn of_session(&self) -> smtp::Limits {
+        smtp::Limits {
+            message_bytes: self.message_bytes,
+            recipients: self.recipients,
+            idle: self.idle,
+            ..smtp::Limits::default()
+        }
+    }
+}
+
+/// How many connections at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) per_destination: u32,
+    pub(crate) overall: u32,
+}
+
+impl Default for Delivery {
+    fn default() -> Self {
+        Self { per_destination: 20, overall: 1000 }
+    }
+}
+
+/// Whom to ask for mail exchangers and addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dns {
+    /// Empty for the system's.
+    pub(crate) servers: Vec<SocketAddr>,
+    /// For one answer.
+    pub(crate) patience: Duration,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Self { servers: Vec::new(), patience: Duration::from_secs(5) }
+    }
+}
+
+/// Where mail may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Loopback and private addresses.
+    #[default]
+    Local,
+    /// Public ones too.
+    Anywhere,
+}
+
+/// The least that is worth a line of log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+}
+
+impl LogLevel {
+    pub(crate) const ALL: [(Self, &'static str); 4] =
+        [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
+}
+
+/// What configuration is read with: files, variables and the name of this host. Tests have their own.
+pub(crate) struct Outside<'a> {
+    pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
+    pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
+    pub(crate) hostname: String,
+    /// How far mail may go even if the file does not say so.
+    pub(crate) reach: Reach,
+}
+
+impl Outside<'_> {
+    /// That of this process.
+    pub(crate) fn real() -> Self {
+        Self { read: &read, variable: &|name| std::env::var(name).ok(), hostname: hostname(), reach: Reach::default() }
+    }
+}
+
+/// A file, but no more of it than could be meant.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {LONGEST_FILE} octets")));
+    }
+    Ok(bytes)
+}
+
+/// What this host calls itself, where that is a name that others can be told.
+fn hostname() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if super::routing::is_domain(&name) { name } else { "localhost".to_owned() }
+}
+
+impl Config {
+    /// Reads a file, and those that it names. Relative paths begin in its directory.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub(crate) fn read(file: &Path) -> Result<Self, Complaints> {
+        Self::read_within(file, Reach::Local)
+    }
+
+    /// The same, where mail may go as far as `reach` even if the file does not say so.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub(crate) fn read_within(file: &Path, reach: Reach) -> Result<Self, Complaints> {
+        let outside = Outside { reach, ..Outside::real() };
+        let complain =
+            |what: String| Complaints { file: file.to_owned(), list: vec![Complaint { line: 1, column: 1, what }] };
+        let bytes = (outside.read)(file).map_err(|error| complain(format!("it cannot be read: {error}")))?;
+        let text = String::from_utf8(bytes).map_err(|_| complain("it is not UTF-8, which TOML is".to_owned()))?;
+        Self::parse(&text, file, &outside)
+    }
+
+    /// The same of a text that stands in that file.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub(crate) fn parse(text: &str, file: &Path, outside: &Outside<'_>) -> Result<Self, Complaints> {
+        meaning::read(text, file, outside)
+    }
+
+    /// Without a file: all mail that comes to `listen` goes to `to` (`HOST[:PORT]`, `lmtp:HOST:PORT`, `lmtp:unix:PATH`
+    /// or `discard`), by way of the directory `spool`.
+    ///
+    /// # Errors
+    /// What is wrong with one of them.
+    pub(crate) fn from_flags(listen: &str, to: &str, spool: &Path, reach: Reach) -> Result<Self, String> {
+        let hop = routes::hop(to, reach).map_err(|what| format!("--to {what}"))?;
+        let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], way: Way::Hop(hop) };
+        let listen = Endpoint::resolve(listen).map_err(|why| format!("--listen {listen}: {why}"))?;
+        let mut config = Self::plain(spool, hostname());
+        config.listen = vec![listen];
+        config.reach = reach;
+        config.router = Router::new(Local::default(), vec![route], Way::Mx(Mx::default()));
+        Ok(config)
+    }
+
+    /// Where nothing is said but the directory.
+    fn plain(spool: &Path, hostname: String) -> Self {
+        Self {
+            hostname,
+            listen: vec![Endpoint::Tcp(LISTEN.parse().expect("it is an address"))],
+            listen_tls: Vec::new(),
+            networks: Networks::default(),
+            spool: Spool {
+                directory: spool.to_owned(),
+                durability: Durability::default(),
+                most_bytes: 10 << 30,
+                memory_bytes: 128 << 20,
+            },
+            limits: Limits::default(),
+            tls: None,
+            users: None,
+            router: Router::new(Local::default(), Vec::new(), Way::Mx(Mx::default())),
+            delivery: Delivery::default(),
+            retry: Schedule::default(),
+            dns: Dns::default(),
+            reach: Reach::default(),
+            http: None,
+            control: spool.join("control.sock"),
+            workers: None,
+            log: LogLevel::default(),
+        }
+    }
+
+    /// What a client may do.
+    pub(crate) fn standing(&self, client: IpAddr, login: LoggedIn) -> Standing {
+        match login {
+            LoggedIn::Yes => Standing::Friend,
+            LoggedIn::No if self.networks.contain(client) => Standing::Friend,
+            LoggedIn::No => Standing::Stranger,
+        }
+    }
+
+    /// The keys whose new values hold only after a restart: what a reload has to tell.
+    pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        let changes = [
+            ("listen", self.listen != new.listen),
+            ("listen_tls", self.listen_tls != new.listen_tls),
+            ("http", self.http != new.http),
+            ("control", self.control != new.control),
+            ("workers", self.workers != new.workers),
+            ("spool", self.spool != new.spool),
+            ("dns", self.dns != new.dns),
+        ];
+        changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(key, _)| key).collect()
+    }
+}
+
+/// Whether a client has logged in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoggedIn {
+    Yes,
+    No,
+}
+
+/// A file with every key, as the manual shows it.
+pub(crate) const EXAMPLE: &str = include_str!("example.toml");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::routing::{Hop, Refusal, Routed, To};
+    use proptest::prelude::*;
+    use smtp::Path as Address;
+
+    /// Files that are there, in memory.
+    fn file(path: &Path) -> io::Result<Vec<u8>> {
+        let certificate = || net::Certificate::self_signed(&["localhost"]).expect("it is a name");
+        let text = match path.to_str().unwrap() {
+            "/etc/relay/certificate.pem" | "/etc/relay/key.pem" => {
+                // Both of one pair, as rustls insists.
+                static PAIR: std::sync::OnceLock<(String, String)> = std::sync::OnceLock::new();
+                let pair = PAIR.get_or_init(|| {
+                    let certificate = certificate();
+                    (certificate.to_pem(), certificate.key_to_pem())
+                });
+                if path.ends_with("key.pem") { pair.1.clone() } else { pair.0.clone() }
+            }
+            "/etc/relay/ca.pem" => certificate().to_pem(),
+            "/etc/relay/users" => "ann:secret\n".to_owned(),
+            "/etc/relay/mailboxes" => "# ours\nann\nBob:x\npostmaster\n".to_owned(),
+            "/etc/relay/nobody" => "ann\n".to_owned(),
+            "/etc/relay/aliases" => "sales: ann, bob@else.example\nnowhere: .\n".to_owned(),
+            "/etc/relay/loop" => "a: b\nb: a\n".to_owned(),
+            "/etc/relay/two-mistakes" => "a: |x\nb: /y\n".to_owned(),
+            "/etc/relay/password" => "pass word\nsecond line\n".to_owned(),
+            "/etc/relay/latin1" => return Ok(vec![0xe9]),
+            _ => return Err(io::ErrorKind::NotFound.into()),
+        };
+        Ok(text.into_bytes())
+    }
+
+    fn parse(text: &str) -> Result<Config, Complaints> {
+        let variable = |name: &str| (name == "SECRET").then(|| "s3cret".to_owned());
+        let outside =
+            Outside { read: &file, variable: &variable, hostname: "host.example".to_owned(), reach: Reach::Local };
+        Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside)
+    }
+
+    fn routed(config: &Config, sender: &str, recipient: &str) -> Result<Routed, Refusal> {
+        let [sender, recipient] = [sender, recipient].map(|text| Address::mailbox(text.as_bytes()).unwrap());
+        config.router.route(Standing::Friend, &sender, &recipient)
+    }
+
+    fn hop(config: &Config, sender: &str, recipient: &str) -> Hop {
+        match routed(config, sender, recipient) {
+            Ok(Routed::As(hop)) => hop,
+            other => panic!("{recipient}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn one_line_is_enough_and_safe() {
+        let config = parse("spool.directory = 'spool'").unwrap();
+        assert_eq!(config.hostname, "host.example");
+        assert_eq!(config.listen, [Endpoint::Tcp(LISTEN.parse().unwrap())]);
+        assert!(config.listen[0].ip().unwrap().is_loopback() && config.listen_tls.is_empty() && config.http.is_none());
+        assert_eq!((config.networks.clone(), config.reach), (Networks::default(), Reach::Local));
+        assert_eq!(config.spool.directory, Path::new("/etc/relay/spool"));
+        assert_eq!(config.spool.durability, Durability::Sync);
+        assert_eq!(config.control, Path::new("/etc/relay/spool/control.sock"));
+        assert_eq!((config.limits.clone(), config.retry.clone()), (Limits::default(), Schedule::default()));
+        assert_eq!(hop(&config, "", "a@b.example").to_string(), "mx:b.example");
+        assert!(config.users.is_none() && config.tls.is_none());
+    }
+
+    #[test]
+    fn the_example_has_every_key_and_means_what_it_says() {
+        let config = parse(EXAMPLE).unwrap_or_else(|complaints| panic!("{complaints}"));
+        assert_eq!((config.hostname.as_str(), config.workers), ("relay.example.com", Some(2)));
+        assert_eq!((config.spool.most_bytes, config.spool.memory_bytes), (10 << 30, 128 << 20));
+        assert_eq!(config.listen_tls.len(), 1);
+        assert!(config.tls.is_some() && config.users.is_some());
+        assert_eq!(config.retry.backoff.longest, Duration::from_secs(3600));
+        assert_eq!(config.retry.lifetime, Duration::from_secs(5 * 86_400));
+        assert_eq!(config.dns.servers, ["127.0.0.1:53".parse().unwrap()]);
+        let partner = hop(&config, "x@y.example", "a@sub.partner.example");
+        assert_eq!((partner.to_string().as_str(), partner.connections(20)), ("smtp:10.0.0.1:25,10.0.0.2:25", 50));
+        let Hop::Smtp(smarthost) = hop(&config, "any@office.example.com", "a@far.example") else { panic!("no SMTP") };
+        let credentials = smarthost.credentials.as_ref().unwrap();
+        assert_eq!((credentials.name.as_str(), credentials.secret.as_str()), ("relay", "pass word"));
+        assert_eq!(smarthost.security.name.as_deref(), Some("smarthost.example.net"));
+        assert!(smarthost.security.authority.is_some() && smarthost.security.policy.is_verified());
+        assert_eq!(hop(&config, "", "a@lists.example.com").to_string(), "lmtp:unix:/run/lists.sock");
+        assert_eq!(hop(&config, "", "A@archive.example.com").to_string(), "maildir:/etc/relay/archive/a");
+        assert_eq!(hop(&config, "", "a@nowhere.example.com"), Hop::Discard);
+        assert_eq!(hop(&config, "", "ann@example.com").to_string(), "maildir:/etc/relay/mail/example.com/ann");
+        assert_eq!(hop(&config, "", "nowhere@example.com"), Hop::Discard);
+        assert_eq!(routed(&config, "", "eve@example.com"), Err(Refusal::UnknownUser));
+        assert!(matches!(routed(&config, "", "sales@example.com"), Ok(Routed::Instead(all)) if all.len() == 2));
+        assert_eq!(hop(&config, "", "a@far.example").to_string(), "mx:far.example");
+        assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
+    }
+
+    /// A row: what follows a line that says where the spool is, and how each complaint begins, behind the file's name.
+    type Row = (&'static str, &'static [&'static str]);
+
+    fn check(rows: &[Row]) {
+        let mut wrong = Vec::new();
+        for (text, expected) in rows {
+            let text = format!("spool.directory = 's'\n{text}");
+            let said = parse(&text).map(|_| ()).map_err(|complaints| complaints.to_string()).err().unwrap_or_default();
+            let said: Vec<&str> =
+                said.lines().map(|line| line.strip_prefix("/etc/relay/relay.toml, ").unwrap()).collect();
+            let is_as_expected = said.len() == expected.len()
+                && said.iter().zip(*expected).all(|(line, expected)| line.starts_with(expected));
+            if !is_as_expected {
+                wrong.push(format!("{text}\nsays {said:#?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    }
+
+    #[test]
+    fn a_table_of_complaints_with_their_lines_and_columns() {
+        check(&[
+            ("listn = ['127.0.0.1:25']", &["line 2, column 1: listn is unknown here; listen is meant?"]),
+            (
+                "frobnicate = 1",
+                &["line 2, column 1: frobnicate is unknown here; there are spool, allow_public, hostname,"],
+            ),
+            ("listen = '127.0.0.1'", &["line 2, column 10: \"127.0.0.1\" is neither HOST:PORT nor unix:PATH"]),
+            ("listen = []", &["line 2, column 1: it listens nowhere; write listen = "]),
+            ("listen = ['127.0.0.1:1',\n  5]", &["line 3, column 3: listen holds texts; say it like listen = ["]),
+            ("listen_tls = '127.0.0.1:1'", &["line 2, column 1: listen_tls needs [tls]"]),
+            ("hostname = 'a b'", &["line 2, column 12: \"a b\" is no host name; say it like relay"]),
+            (
+                "networks = ['10.0.0.0/8', '10.0.0.0/33']",
+                &["line 2, column 27: \"10.0.0.0/33\" is no network; say it like"],
+            ),
+            ("networks = '0.0.0.0/0'", &["line 2, column 12: \"0.0.0.0/0\" is everybody: that would be an open relay"]),
+            ("networks = '::/0'", &["line 2, column 12: \"::/0\" is everybody"]),
+            (
+                "networks = '::ffff:10.0.0.0/104'",
+                &["line 2, column 12: \"::ffff:10.0.0.0/104\": write the IPv4 network itself"],
+            ),
+            ("workers = 0", &["line 2, column 11: \"0\" is no number from 1 to 1024"]),
+            ("workers = true", &["line 2, column 11: workers has another form; say it like workers = 2"]),
+            ("allow_public = 'yes'", &["line 2, column 16: allow_public is true or false, without quotes"]),
+            ("log = 'loud'", &["line 2, column 7: \"loud\" is none of error, warn, info, debug"]),
+            ("http = 'unix:/x'", &["line 2, column 8: \"unix:/x\" is no HOST:PORT"]),
+            ("limits = 3", &["line 2, column 10: limits is a table; write [limits], and its keys in the lines below"]),
+            ("[limits]\nmesage = '1M'", &["line 3, column 1: mesage is unknown in limits; message is meant?"]),
+            ("[limits]\nmessage = '5x'", &["line 3, column 11: \"5x\" is no size; say it like 400, 64k or 10M"]),
+            ("[limits]\nmessage = '1k'", &["line 3, column 11: \"1k\": messages of 64k are to be taken (RFC 5321"]),
+            ("[limits]\nmessage = '20G'", &["line 3, column 11: \"20G\" is more than the spool holds"]),
+            ("[limits]\nrecipients = 10", &["line 3, column 14: 10 is too few: 100 recipients"]),
+            ("[limits]\nhops = 30", &["line 3, column 8: 30 is too few"]),
+            (
+                "[retry]\nfirst = '1h'\nlongest = '5m'",
+                &["line 4, column 1: the longest wait is shorter than the first"],
+            ),
+            ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["line 4, column 1: the message expires before that"]),
+            ("[retry]\nfirst = 'soon'", &["line 3, column 9: \"soon\" is no time; say it like 30s, 5m, 4h or 5d"]),
+            ("[retry]\nfirst = 0", &["line 3, column 9: \"0\": it must be more than nought"]),
+            ("[delivery]\noverall = -1", &["line 3, column 11: \"-1\" is no number from 1"]),
+            ("[dns]\nservers = ['localhost']", &["line 3, column 12: \"localhost\" is no address"]),
+            ("[tls]\nkey = 'key.pem'", &["line 2, column 1: TLS needs both: certificate"]),
+            (
+                "[tls]\nkey = 'gone'\ncertificate = 'certificate.pem'",
+                &["line 3, column 7: cannot read /etc/relay/gone: "],
+            ),
+            (
+                "[tls]\nkey = 'certificate.pem'\ncertificate = 'certificate.pem'",
+                &["line 4, column 15: no private key in PEM form"],
+            ),
+            (
+                "[tls]\nkey = ''\ncertificate = 'certificate.pem'",
+                &["line 2, column 1: TLS needs both", "line 3, column 7: key is empty"],
+            ),
+            ("[auth]", &["line 2, column 1: nobody can log in; write users = "]),
+            (
+                "[auth]\nusers = 'mailboxes'",
+                &["line 3, column 9: /etc/relay/mailboxes, line 2: not of the form name:password"],
+            ),
+            (
+                "listen = '192.168.0.1:25'\n[auth]\nusers = 'users'",
+                &["line 3, column 1: passwords would cross the network in the clear"],
+            ),
+            ("a = ", &["line 2, column 5: this is no TOML: "]),
+            (
+                "a = \nb = [\n",
+                &["line 2, column 5: this is no TOML: ", "line 3, column 6: this is no TOML: unclosed array"],
+            ),
+            ("workers = 1\nworkers = 2", &["line 3, column 1: this is no TOML: duplicate key"]),
+        ]);
+    }
+
+    #[test]
+    fn a_table_of_complaints_of_routes() {
+        check(&[
+            ("[[route]]\nsmtp = 'a:25'", &["line 2, column 1: it does not say for which domains; write to = "]),
+            ("[[route]]\nto = '*'", &["line 2, column 1: it does not say where to; write one of smtp = "]),
+            ("[route]\nto = '*'", &["line 2, column 1: route may be there several times; write [[route]]"]),
+            ("[[route]]\nto = 'a b'\nmx = true", &["line 3, column 6: \"a b\" is no domain; say it like"]),
+            ("[[route]]\nto = '*'\nfrom = 'ann'\nmx = true", &["line 4, column 8: \"ann\" is no sender; say it like"]),
+            ("[[route]]\nto = '*'\nmx = true\ndiscard = true", &["line 5, column 1: a route has one end only"]),
+            ("[[route]]\nto = '*'\nmx = false", &["line 4, column 1: mx = false says nothing; take it out"]),
+            ("[[route]]\nto = '*'\nsmtp = []", &["line 4, column 1: smtp names no host"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = ['a:25', 'b:0', '[x]:25', 'c:25:25', '[::1]25']",
+                &[
+                    "line 4, column 17: \"b:0\" is no host",
+                    "line 4, column 24: \"[x]:25\" is no host",
+                    "line 4, column 34: \"c:25:25\" is no host",
+                    "line 4, column 45: \"[::1]25\" is no host",
+                ],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = '8.8.8.8'",
+                &["line 4, column 8: 8.8.8.8 is a public address; mail goes there only"],
+            ),
+            ("[[route]]\nto = '*'\nlmtp = '8.8.8.8:24'", &["line 4, column 8: 8.8.8.8 is a public address"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'maybe'",
+                &["line 5, column 7: \"maybe\" is none of none, opportunistic, required"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nca = 'ca.pem'",
+                &["line 5, column 6: nothing is verified without tls = "],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\nca = 'users'",
+                &["line 6, column 6: /etc/relay/users: no certificate in PEM"],
+            ),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nsni = 'x y'", &["line 5, column 7: \"x y\" is no host name"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nport = 25", &["line 5, column 1: port is for mx = true"]),
+            ("[[route]]\nto = '*'\nmx = true\nport = 70000", &["line 5, column 8: \"70000\" is no port"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'", &["line 5, column 8: user needs a password; write one of"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword = 'p'",
+                &["line 5, column 8: user needs", "line 6, column 1: passwords do not stand here"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'GONE'",
+                &["line 6, column 16: GONE is not set in the environment"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_file = 'latin1'",
+                &["line 6, column 17: /etc/relay/latin1 is not UTF-8"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\npassword_env = 'SECRET'",
+                &["line 5, column 16: whose password? add user"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'SECRET'\ntls = 'none'",
+                &["line 7, column 1: the password could be read on its way"],
+            ),
+            (
+                "[[route]]\nto = '*'\ndiscard = true\ntls = 'none'\nconnections = 3",
+                &["line 5, column 1: tls is for smtp and mx; take it out", "line 6, column 1: connections is for"],
+            ),
+            ("[[route]]\nto = '*'\nmaildir = '/m/{who}'", &["line 4, column 11: \"/m/{who}\": {who} is unknown"]),
+            (
+                "[[route]]\nto = '*'\nmx = true\n[[route]]\nto = 'a.example'\ndiscard = true",
+                &["line 6, column 1: route 1 takes all mail to * before this one: put this one first"],
+            ),
+            (
+                "[[route]]\nto = '*'\nmx = true\nrelay = 'x'",
+                &["line 5, column 1: relay is unknown in route 1; there are from, to,"],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn a_table_of_complaints_of_local_domains() {
+        check(&[
+            ("[local]\ndomains = ['a.example', 'x y']\nlmtp = 'unix:/l'", &["line 3, column 25: \"x y\" is no domain"]),
+            (
+                "[local]\ndomains = 'a.example'",
+                &["line 3, column 11: nothing says where mail to a.example goes; add maildir or lmtp"],
+            ),
+            ("[local]\ndomains = 'a.example'\nusers = 'mailboxes'", &["line 3, column 11: nothing says where mail"]),
+            (
+                "[local]\ndomains = 'a.example'\nmaildir = '/m/{user}'",
+                &["line 4, column 11: anybody could make directories; name the mailboxes"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\nmaildir = '/m'\nlmtp = 'unix:/l'",
+                &["line 5, column 1: mail goes to one place only"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\nusers = 'nobody'\nmaildir = '/m/{user}'",
+                &["line 2, column 1: a domain has a postmaster (RFC 5321 §4.5.1); add"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\naliases = 'gone'\nlmtp = 'unix:/l'",
+                &["line 4, column 11: cannot read /etc/relay/gone"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\naliases = 'loop'\nlmtp = 'unix:/l'",
+                &["line 4, column 11: /etc/relay/loop, line 1, column 1: aliases go round in a circle: a → b → a"],
+            ),
+            (
+                "[local]\ndomains = 'a.example'\naliases = 'two-mistakes'\nlmtp = 'unix:/l'",
+                &[
+                    "line 4, column 11: /etc/relay/two-mistakes, line 1, column 4: \"|x\"",
+                    "line 4, column 11: /etc/relay/two-mistakes, line 2, column 4: \"/y\"",
+                ],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let text = "lsten = 1\nworkers = 0\n[limits]\nhops = 1\nsesions = 1\n[[route]]\nsmtp = 'x y'\n";
+        let complaints = parse(text).unwrap_err();
+        let places: Vec<_> = complaints.list.iter().map(|complaint| (complaint.line, complaint.column)).collect();
+        assert_eq!(places, [(1, 1), (1, 1), (2, 11), (4, 8), (5, 1), (6, 1), (7, 8)], "{complaints}");
+    }
+
+    #[test]
+    fn a_spool_has_to_be_named() {
+        for (text, expected) in [
+            ("", "line 1, column 1: nothing says where messages are kept; write [spool]"),
+            ("workers = 1\n[spool]\nsize = '1G'", "line 2, column 1: the spool has no directory"),
+            ("[spool]\ndirectory = 's'\nsize = '1k'", "line 3, column 8: \"1k\" is too little for a spool"),
+            (
+                "[spool]\ndirectory = 's'\ndurability = 'maybe'",
+                "line 3, column 14: \"maybe\" is none of sync, write, memory",
+            ),
+        ] {
+            let said = parse(text).unwrap_err().to_string();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_or_no_text_is_said_so() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("relay.toml");
+        assert!(
+            Config::read(&path).unwrap_err().to_string().contains("relay.toml, line 1, column 1: it cannot be read: ")
+        );
+        std::fs::write(&path, [0xff]).unwrap();
+        assert!(Config::read(&path).unwrap_err().to_string().contains("it is not UTF-8"));
+        std::fs::write(&path, " ".repeat(document::LONGEST + 1)).unwrap();
+        assert!(Config::read(&path).unwrap_err().to_string().contains("it is longer than"));
+    }
+
+    #[test]
+    fn networks_and_logins_make_friends() {
+        let config = parse("spool.directory = 's'\nnetworks = ['10.1.2.3/8', '2001:db8::1']").unwrap();
+        for (address, expected) in [
+            ("10.200.0.1", Standing::Friend),
+            ("::ffff:10.0.0.1", Standing::Friend),
+            ("2001:db8::1", Standing::Friend),
+            ("127.0.0.1", Standing::Stranger),
+            ("2001:db8::2", Standing::Stranger),
+            ("11.0.0.1", Standing::Stranger),
+            ("::10.0.0.1", Standing::Stranger),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(config.standing(address, LoggedIn::No), expected, "{address}");
+            assert_eq!(config.standing(address, LoggedIn::Yes), Standing::Friend);
+        }
+        let own = parse("spool.directory = 's'").unwrap();
+        for address in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(own.standing(address.parse().unwrap(), LoggedIn::No), Standing::Friend);
+        }
+        assert_eq!(own.standing("10.0.0.1".parse().unwrap(), LoggedIn::No), Standing::Stranger);
+    }
+
+    #[test]
+    fn flags_alone_make_a_relay() {
+        let made = |to| Config::from_flags("127.0.0.1:0", to, Path::new("/s"), Reach::Local);
+        for (to, expected) in [
+            ("127.0.0.1:2526", "smtp:127.0.0.1:2526"),
+            ("::1", "smtp:[::1]:25"),
+            ("[::1]:2526", "smtp:[::1]:2526"),
+            ("Sink.example", "smtp:sink.example:25"),
+            ("lmtp:unix:/l", "lmtp:unix:/l"),
+            ("discard", "discard"),
+        ] {
+            let config = made(to).unwrap();
+            assert_eq!(hop(&config, "", "a@b.example").to_string(), expected);
+        }
+        for to in ["", "a b", "1.1.1.1:25", "lmtp:nonsense", "x:y"] {
+            assert!(made(to).unwrap_err().starts_with("--to "), "{to}");
+        }
+        assert!(Config::from_flags("nowhere", "discard", Path::new("/s"), Reach::Local).is_err());
+        assert!(Config::from_flags("127.0.0.1:0", "1.1.1.1", Path::new("/s"), Reach::Anywhere).is_ok());
+    }
+
+    #[test]
+    fn a_password_makes_tls_required_but_near_by() {
+        let text =
+            "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a.example'\nuser = 'u'\npassword_env = 'SECRET'";
+        let config = parse(text).unwrap();
+        let Hop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
+        assert!(smtp.security.policy.is_verified() && matches!(&smtp.to, To::Hosts(hosts) if hosts.len() == 1));
+        let near = text.replace("'a.example'", "'127.0.0.1:25'\ntls = 'none'");
+        assert!(parse(&near).is_ok());
+    }
+
+    #[test]
+    fn what_only_a_restart_changes_is_named() {
+        let old = parse("spool.directory = 's'").unwrap();
+        let new = parse("spool.directory = 's'\nworkers = 3\nnetworks = '10.0.0.0/8'\nlisten = '127.0.0.1:1'").unwrap();
+        assert_eq!(old.needs_restart(&new), ["listen", "workers"]);
+        assert!(old.needs_restart(&parse("spool.directory = 's'").unwrap()).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_complained_of_within_it(text in "([a-z\\[\\]='\"{},.0-9\\n# ]|\\[\\[route\\]\\]\\n|to = '\\*'\\n|smtp = |listen = |\\[spool\\]\\n|directory = 's'\\n|é){0,24}") {
+            if let Err(complaints) = parse(&text) {
+                prop_assert!(!complaints.list.is_empty());
+                let lines = text.matches('\n').count() + 1;
+                for complaint in complaints.list {
+                    prop_assert!((1..=lines).contains(&complaint.line) && !complaint.what.contains('\n'), "{:?}", complaint);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! `[local]` and `[[route]]`: whose mail ends here, and where the rest goes.
+use super::Reach;
+use super::document::{Notes, Section};
+use super::meaning::{Reader, connections, endpoint, one_of};
+use crate::reach::is_local;
+use crate::relay::aliases::{Aliases, Surroundings};
+use crate::relay::routing::{
+    Authority, DomainPattern, Hop, Host, Index, Lmtp, Local, Mailbox, Mx, Route, Router, Security, SenderPattern, Smtp,
+    Standing, Template, TlsPolicy, To, Way, is_domain,
+};
+use net::Endpoint;
+use smtp::Path as Address;
+use smtp::sasl::Credentials;
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Where SMTP is spoken (RFC 5321 §4.5.4.2).
+const SMTP_PORT: u16 = 25;
+/// Routes that a file may have.
+const MOST_ROUTES: usize = 100_000;
+
+/// What routes are read with.
+#[derive(Clone, Copy)]
+pub(super) struct Routing<'a> {
+    pub(super) reader: Reader<'a>,
+    pub(super) reach: Reach,
+}
+
+/// Where a message goes that `--to` names.
+pub(super) fn hop(text: &str, reach: Reach) -> Result<Hop, String> {
+    if text == "discard" {
+        return Ok(Hop::Discard);
+    }
+    if let Some(text) = text.strip_prefix("lmtp:") {
+        return lmtp_server(text, reach).map(|endpoint| Hop::Lmtp(Arc::new(Lmtp { endpoint, connections: None })));
+    }
+    let to = To::Hosts(Box::new([host(text, reach)?]));
+    Ok(Hop::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None })))
+}
+
+impl<'a> Routing<'a> {
+    pub(super) fn router(self, root: &mut Section<'a>) -> Router {
+        let sections = root.tables("route");
+        if let Some(first_beyond) = sections.get(MOST_ROUTES) {
+            self.notes().add(&first_beyond.span, format!("there are at most {MOST_ROUTES} routes"));
+        }
+        let routes = self.routes(sections);
+        let local = root.table("local");
+        let span = local.as_ref().map_or(0..0, |section| section.span.clone());
+        let (local, domains) = local.map_or_else(Default::default, |section| self.local(section, !routes.is_empty()));
+        let router = Router::new(local, routes, Way::Mx(Mx::default()));
+        self.has_places(&router, &domains, &span);
+        router
+    }
+
+    fn notes(&self) -> &'a Notes {
+        self.reader.notes
+    }
+
+    fn routes(self, sections: Vec<Section<'a>>) -> Vec<Route> {
+        let mut index = Index::default();
+        let mut routes = Vec::new();
+        for mut section in sections {
+            let span = section.key("to").unwrap_or(section.span.clone());
+            let route = self.route(&mut section);
+            section.end();
+            let Some(route) = route else { continue };
+            if let Some((domain, earlier)) = index.add(routes.len(), &route) {
+                let earlier = earlier + 1;
+                let what = format!(
+                    "route {earlier} takes all mail to {domain} before this one: put this one first, or take it out"
+                );
+                self.notes().add(&span, what);
+            }
+            routes.push(route);
+        }
+        routes
+    }
+
+    fn route(self, section: &mut Section<'a>) -> Option<Route> {
+        let from = section.values("from", "\"@example.com\"", SenderPattern::parse).unwrap_or_default();
+        let has_to = section.key("to").is_some();
+        let to = section.values("to", "\"example.com\"", DomainPattern::parse);
+        let way = self.way(section);
+        if to.as_ref().map_or(!has_to, Vec::is_empty) {
+            let what = "it does not say for which domains; write to = \"example.com\", or to = \"*\" for all";
+            self.notes().add(&section.span, what);
+        }
+        Some(Route { from, to: to?, way: way? })
+    }
+
+    /// Where to, and how one speaks with it there.
+    fn way(self, section: &mut Section<'a>) -> Option<Way> {
+        self.keys_suit(section);
+        let hosts_at = section.key("smtp");
+        let hosts = section.list("smtp", "\"HOST:PORT\"").zip(hosts_at).map(|(texts, span)| self.hosts(&span, texts));
+        let mx = self.yes(section, "mx");
+        let lmtp = section.value("lmtp", "\"unix:PATH\"", |text| lmtp_server(text, self.reach));
+        let maildir = self.maildir(section);
+        let discard = self.yes(section, "discard");
+        let connections = section.value("connections", "20", connections);
+        let port = section.value("port", "25", port);
+        let (security, credentials) = self.protection(section, hosts.as_deref());
+        if let Some(hosts) = hosts {
+            let to = To::Hosts(hosts.into());
+            return Some(Way::Hop(Hop::Smtp(Arc::new(Smtp { to, security, credentials, connections }))));
+        }
+        let mx = mx.map(|()| Way::Mx(Mx { port: port.unwrap_or(SMTP_PORT), security, credentials, connections }));
+        let lmtp = lmtp.map(|endpoint| Way::Hop(Hop::Lmtp(Arc::new(Lmtp { endpoint, connections }))));
+        let maildir = maildir.map(|(_, template)| Way::Maildir(template));
+        mx.or(lmtp).or(maildir).or(discard.map(|()| Way::Hop(Hop::Discard)))
+    }
+
+    /// Exactly one key says where to, and the others go with it.
+    fn keys_suit(self, section: &Section<'a>) {
+        const ENDS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
+        const OF_SMTP: [&str; 7] = ["tls", "ca", "sni", "user", "password", "password_file", "password_env"];
+        let given: Vec<&str> = ENDS.into_iter().filter(|key| section.key(key).is_some()).collect();
+        let [end] = given[..] else {
+            let (span, what) = match given.last().and_then(|last| section.key(last)) {
+                Some(span) => {
+                    (span, "a route has one end only; take all others of smtp, mx, lmtp, maildir and discard out")
+                }
+                None => (
+                    section.span.clone(),
+                    "it does not say where to; write one of smtp = \"HOST:PORT\", mx = true, lmtp = \"HOST:PORT\", maildir = \"PATH\" and discard = true",
+                ),
+            };
+            return self.notes().add(&span, what);
+        };
+        let misplaced = |key: &str, ends: &[&str], where_: &str| {
+            if let Some(span) = section.key(key).filter(|_| !ends.contains(&end)) {
+                self.notes().add(&span, format!("{key} is for {where_}; take it out"));
+            }
+        };
+        OF_SMTP.into_iter().for_each(|key| misplaced(key, &["smtp", "mx"], "smtp and mx"));
+        misplaced("connections", &["smtp", "mx", "lmtp"], "smtp, mx and lmtp");
+        misplaced("port", &["mx"], "mx = true, and hosts have theirs behind a colon");
+    }
+
+    /// A key that can only be true.
+    fn yes(self, section: &mut Section<'a>, key: &'static str) -> Option<()> {
+        let span = section.key(key)?;
+        match section.flag(key) {
+            Some(false) => {
+                self.notes().add(&span, format!("{key} = false says nothing; take it out"));
+                None
+            }
+            other => other.map(drop),
+        }
+    }
+
+    fn hosts(self, span: &Range<usize>, texts: Vec<(Range<usize>, String)>) -> Vec<Host> {
+        if texts.is_empty() {
+            self.notes().add(span, "smtp names no host; write smtp = \"HOST:PORT\"");
+        }
+        texts.into_iter().filter_map(|(span, text)| self.notes().keep(&span, host(&text, self.reach))).collect()
+    }
+
+    fn maildir(self, section: &mut Section<'a>) -> Option<(Range<usize>, Template)> {
+        let (span, text) = section.text("maildir", "\"/var/mail/{domain}/{user}\"")?;
+        let template = self.notes().keep(&span, Template::parse(&text))?;
+        Some((span, template.below(self.reader.base)))
+    }
+
+    /// TLS and AUTH. A password is not sent to whoever happens to answer, nor for everybody to read, unless the hosts
+    /// are this network's own.
+    fn protection(self, section: &mut Section<'a>, hosts: Option<&[Host]>) -> (Security, Option<Credentials>) {
+        let user_at = section.key("user");
+        let credentials = self.credentials(section);
+        let tls_at = section.key("tls");
+        let default = if user_at.is_some() { TlsPolicy::Required } else { TlsPolicy::Opportunistic };
+        let policy = section.value("tls", "\"required\"", |text| one_of(&TlsPolicy::ALL, text)).unwrap_or(default);
+        let is_near = |host: &Host| host.name.parse::<IpAddr>().is_ok_and(is_local);
+        let are_near = hosts.is_some_and(|hosts| hosts.iter().all(is_near));
+        if let (Some(span), Some(_)) = (&tls_at, &credentials)
+            && !policy.is_verified()
+            && !are_near
+        {
+            self.notes().add(span, "the password could be read on its way; write tls = \"required\" or \"implicit\"");
+        }
+        let authority = self.reader.path(section, "ca").and_then(|(span, path)| self.authority(&span, &path, policy));
+        let name = section.value("sni", "\"mail.example.com\"", |text| match is_domain(text) {
+            true => Ok(text.into()),
+            false => Err(format!("{text:?} is no host name; say it like mail.example.com")),
+        });
+        (Security { policy, authority, name }, credentials)
+    }
+
+    fn authority(self, span: &Range<usize>, path: &Path, policy: TlsPolicy) -> Option<Arc<Authority>> {
+        if !policy.is_verified() {
+            self.notes()
+                .add(span, "nothing is verified without tls = \"required\" or \"implicit\"; add one, or take ca out");
+            return None;
+        }
+        let pem = self.reader.file(span, path)?;
+        let authority = Arc::new(Authority { path: path.to_owned(), pem });
+        let security = Security { policy, authority: Some(Arc::clone(&authority)), name: None };
+        let usable = security.client("localhost").map_err(|why| format!("{}: {why}", path.display()));
+        self.notes().keep(span, usable).map(|_| authority)
+    }
+
+    fn credentials(self, section: &mut Section<'a>) -> Option<Credentials> {
+        if let Some(span) = section.key("password") {
+            let _ = section.text("password", "\"\"");
+            self.notes()
+                .add(&span, "passwords do not stand here; write password_file = \"FILE\" or password_env = \"NAME\"");
+        }
+        let file = self.reader.path(section, "password_file");
+        let variable = section.text("password_env", "\"NAME\"");
+        let Some((user_at, user)) = section.text("user", "\"NAME\"") else {
+            let lonely = file.map(|(span, _)| span).or(variable.map(|(span, _)| span));
+            lonely.iter().for_each(|span| self.notes().add(span, "whose password? add user = \"NAME\""));
+            return None;
+        };
+        let password = match (file, variable) {
+            (Some((span, path)), None) => {
+                let text = self.reader.text(&span, &path)?;
+                text.lines().next().unwrap_or_default().to_owned()
+            }
+            (None, Some((span, name))) => {
+                let set = (self.reader.outside.variable)(&name);
+                let set = set.ok_or_else(|| format!("{name} is not set in the environment"));
+                self.notes().keep(&span, set)?
+            }
+            _ => {
+                let what = "user needs a password; write one of password_file = \"FILE\" and password_env = \"NAME\"";
+                self.notes().add(&user_at, what);
+                return None;
+            }
+        };
+        Some(Credentials::new(&user, &password))
+    }
+
+    /// `[local]`, and where each of its domains stands.
+    fn local(self, mut section: Section<'a>, has_routes: bool) -> (Local, Vec<(Range<usize>, String)>) {
+        let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
+        for (span, domain) in &domains {
+            if !is_domain(domain) {
+                self.notes().add(span, format!("{domain:?} is no domain; say it like example.com"));
+            }
+        }
+        let lowered = |(_, domain): &(Range<usize>, String)| Box::<str>::from(domain.to_lowercase());
+        let mut local = Local { domains: domains.iter().map(lowered).collect(), ..Local::default() };
+        local.first = domains.first().map(lowered);
+        let users_at = self.reader.path(&mut section, "users");
+        local.users = users_at.and_then(|(span, path)| self.reader.text(&span, &path)).map(|text| names(&text));
+        local.mailbox = self.mailbox(&mut section, local.users.is_some());
+        if let Some((span, path)) = self.reader.path(&mut section, "aliases") {
+            local.aliases = self.aliases(&span, &path, &local, has_routes);
+        }
+        section.end();
+        (local, domains)
+    }
+
+    fn mailbox(self, section: &mut Section<'a>, has_users: bool) -> Option<Mailbox> {
+        let lmtp_at = section.key("lmtp");
+        let lmtp = section.value("lmtp", "\"unix:PATH\"", |text| lmtp_server(text, self.reach));
+        let lmtp = lmtp.map(|endpoint| Mailbox::Hop(Hop::Lmtp(Arc::new(Lmtp { endpoint, connections: None }))));
+        let Some((span, template)) = self.maildir(section) else { return lmtp };
+        if template.names_users() && !has_users {
+            self.notes().add(&span, "anybody could make directories; name the mailboxes: users = \"FILE\", one a line");
+        }
+        if let Some(span) = lmtp_at {
+            self.notes().add(&span, "mail goes to one place only; take lmtp or maildir out");
+        }
+        Some(Mailbox::Maildir(template))
+    }
+
+    fn aliases(self, span: &Range<usize>, path: &Path, local: &Local, has_routes: bool) -> Aliases {
+        let Some(text) = self.reader.text(span, path) else { return Aliases::default() };
+        let has_place = local.mailbox.is_some() || has_routes;
+        let is_user = |name: &str| local.users.as_ref().map_or(has_place, |users| users.contains(name));
+        let around = Surroundings { is_local: &|domain| local.has(domain), is_user: &is_user };
+        Aliases::parse(&text, &around).unwrap_or_else(|mistakes| {
+            mistakes.iter().for_each(|mistake| self.notes().add(span, format!("{}, {mistake}", path.display())));
+            Aliases::default()
+        })
+    }
+
+    /// Whether mail for local domains goes anywhere, and the postmaster's first (RFC 5321 §4.5.1).
+    fn has_places(self, router: &Router, domains: &[(Range<usize>, String)], span: &Range<usize>) {
+        let nobody = Address::mailbox(b"").expect("the null path is a path");
+        let reaches = |address: &str| {
+            let address = Address::mailbox(address.as_bytes());
+            address.is_ok_and(|address| router.route(Standing::Stranger, &nobody, &address).is_ok())
+        };
+        for (at, domain) in domains.iter().filter(|(_, domain)| is_domain(domain)) {
+            if !router.has_place_for(&domain.to_lowercase()) {
+                let what = format!(
+                    "nothing says where mail to {domain} goes; add maildir or lmtp to [local], or a route with to = \"{domain}\""
+                );
+                self.notes().add(at, what);
+            }
+        }
+        if self.notes().is_empty() && !domains.is_empty() && !reaches("postmaster") {
+            let what = "a domain has a postmaster (RFC 5321 §4.5.1); add postmaster: NAME to aliases, or to users";
+            self.notes().add(span, what);
+        }
+    }
+}
+
+/// Mailbox names, one a line; a password behind a colon is passed over.
+fn names(text: &str) -> HashSet<Box<str>> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| line.split(':').next().unwrap_or_default().trim().to_lowercase().into()).collect()
+}
+
+/// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`.
+fn host(text: &str, reach: Reach) -> Result<Host, String> {
+    let wrong = || format!("{text:?} is no host; say it like mail.example.com:25 or [::1]:25");
+    let (name, port) = match (text.parse::<IpAddr>(), text.strip_prefix('[')) {
+        (Ok(_), _) => (text, None),
+        (Err(_), Some(rest)) => {
+            let (name, after) = rest.split_once(']').ok_or_else(wrong)?;
+            name.parse::<IpAddr>().map_err(|_| wrong())?;
+            (name, if after.is_empty() { None } else { Some(after.strip_prefix(':').ok_or_else(wrong)?) })
+        }
+        (Err(_), None) => text.split_once(':').map_or((text, None), |(name, port)| (name, Some(port))),
+    };
+    if name.parse::<IpAddr>().is_err() && (!is_domain(name) || name.starts_with('[')) {
+        return Err(wrong());
+    }
+    let port = port.map_or(Ok(SMTP_PORT), self::port).map_err(|_| wrong())?;
+    name.parse().map_or(Ok(()), |address| may_reach(address, reach))?;
+    Ok(Host { name: name.to_lowercase().into(), port })
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    match text.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("{text:?} is no port; there are 1 to 65535")),
+    }
+}
+
+fn lmtp_server(text: &str, reach: Reach) -> Result<Endpoint, String> {
+    let endpoint = endpoint(text)?;
+    endpoint.ip().map_or(Ok(()), |address| may_reach(address, reach))?;
+    Ok(endpoint)
+}
+
+fn may_reach(address: IpAddr, reach: Reach) -> Result<(), String> {
+    if reach == Reach::Anywhere || is_local(address) {
+        return Ok(());
+    }
+    Err(format!(
+        "{address} is a public address; mail goes there only where allow_public = true is written at the top, or --allow-public said"
+    ))
+}

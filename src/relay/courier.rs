@@ -1,0 +1,539 @@
+//! Couriers: connections to next hops, kept from message to message, and what each recipient was answered.
+//!
+//! A courier asks the queue for the next message when the session is free, and once a message is on its way: the next
+//! one's MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
+use super::envelope::{Confirmation, Recipient, Refusal};
+use super::letter::Letter;
+use super::maildir;
+use super::office::{Office, Place};
+use super::queue::{Answer, Assignment, Closing, Courier, Outcome, Taken};
+use super::resolver::{Destination, Unroutable};
+use super::routing::{Hop, Lmtp, Smtp};
+use crate::reason::reason;
+use net::{Alarm, Caller, ClientSecurity, Conversation, Ended, Endpoint, Next, Outbox, Socket, clock};
+use smtp::client::{self, Client, Event, GaveUp, Pipelining, Protocol, StartTls, Verb};
+use smtp::command::BodyType;
+use smtp::dsn::Notify;
+use smtp::reply::Enhanced;
+use smtp::{Envelope, Extensions, Received};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// For a connection to be made.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
+/// For a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
+const REPLY_PATIENCE: Duration = Duration::from_secs(300);
+/// A connection that nobody needs is kept for so long.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Runs a courier from its being called to its return.
+pub(super) async fn run(office: Rc<Office>, courier: Courier) {
+    let hop = office.hops.borrow().hop(courier.hop);
+    match hop {
+        Hop::Discard => here(&office, courier, discard).await,
+        Hop::Maildir(root) => {
+            here(&office, courier, async |office, letter, job| mailbox(office, &root, letter, job).await).await
+        }
+        Hop::Lmtp(lmtp) => to_lmtp(&office, courier, &lmtp).await,
+        Hop::Smtp(smtp) => to_smtp(&office, courier, &smtp).await,
+    }
+}
+
+/// Delivers on this host, one message after the other, until there is none.
+async fn here(
+    office: &Rc<Office>,
+    mut courier: Courier,
+    deliver: impl AsyncFn(&Rc<Office>, &Letter, &Assignment<Letter>) -> Outcome,
+) {
+    let mut place = Place::default();
+    let mut idle = Alarm::default();
+    loop {
+        let mut until = None;
+        let assignment = poll_fn(|cx| {
+            let now = clock::now();
+            if place.is_dismissed() || office.is_closing() {
+                return Poll::Ready(None);
+            }
+            match office.take(&mut courier, &mut place, cx.waker(), now) {
+                Taken::Message(assignment) => Poll::Ready(Some(assignment)),
+                Taken::Leave => Poll::Ready(None),
+                Taken::Wait => idle.poll_due(Some(*until.get_or_insert(now + IDLE)), now).map(|()| None),
+            }
+        });
+        let Some(assignment) = assignment.await else { break };
+        let letter = assignment.letter.clone();
+        let outcome = deliver(office, &letter, &assignment).await;
+        if outcome == Outcome::Delivered {
+            office.setting.census.delivered.add(assignment.recipients.len() as u64);
+        }
+        office.outcome(assignment, outcome);
+    }
+    place.leave();
+    office.closed(courier, Closing::Finished);
+}
+
+async fn discard(_office: &Rc<Office>, _letter: &Letter, _assignment: &Assignment<Letter>) -> Outcome {
+    Outcome::Delivered
+}
+
+/// Puts a copy for each recipient into a Maildir.
+async fn mailbox(office: &Rc<Office>, root: &Arc<Path>, letter: &Letter, assignment: &Assignment<Letter>) -> Outcome {
+    let mut answers = Vec::new();
+    for number in assignment.recipients.iter() {
+        let recipient = letter.envelope.recipients[usize::from(number)].clone();
+        let (names, root, letter) = (Arc::clone(&office.setting.mailbox_names), Arc::clone(root), letter.clone());
+        let address = recipient.address.clone();
+        let delivered = office.setting.labour.done(move || {
+            let sheet = maildir::Letter { sender: &letter.envelope.sender, recipient: &address, message: &letter.body };
+            maildir::deliver(&root, &names, clock::wall(), &sheet)
+        });
+        answers.push(match delivered.await {
+            Some(Ok(_)) => taken(&recipient, Confirmation::Delivered),
+            Some(Err(failure)) => {
+                if failure.is_loud() {
+                    tracing::error!(%failure, "a mailbox cannot be written");
+                }
+                let (code, enhanced) = failure.code();
+                Answer::Deferred(Refusal::new(code, Some(enhanced), &failure.to_string(), ""))
+            }
+            None => Answer::Deferred(Refusal::new(451, Some(Enhanced(4, 3, 0)), "delivery came to grief", "")),
+        });
+    }
+    summed(office, answers)
+}
+
+/// A recipient that was taken; its sender may want to hear so (RFC 3461 §5.2.2).
+fn taken(recipient: &Recipient, how: Confirmation) -> Answer {
+    let is_asked = recipient.notify.is_some_and(|notify| notify.wants(Notify::SUCCESS));
+    if is_asked { Answer::Confirmed(how) } else { Answer::Delivered }
+}
+
+/// The usual outcome is said in one word.
+fn summed(office: &Office, answers: Vec<Answer>) -> Outcome {
+    let census = &office.setting.census;
+    for answer in &answers {
+        match answer {
+            Answer::Delivered | Answer::Confirmed(_) => census.delivered.add(1),
+            Answer::Failed(_) => census.failed.add(1),
+            // Counted by the queue's facts.
+            Answer::Deferred(_) => {}
+        }
+    }
+    if answers.iter().all(|answer| *answer == Answer::Delivered) { Outcome::Delivered } else { Outcome::Each(answers) }
+}
+
+async fn to_lmtp(office: &Rc<Office>, courier: Courier, lmtp: &Lmtp) {
+    let mut carrier = Carrier::new(office, courier, lmtp.endpoint.to_string().into());
+    let options = client::Options { protocol: Protocol::Lmtp, pipelining: Pipelining::Group, ..Default::default() };
+    let left = carrier.visit(&lmtp.endpoint, None, options).await;
+    carrier.finish(left);
+}
+
+async fn to_smtp(office: &Rc<Office>, courier: Courier, smtp: &Smtp) {
+    let found = office.setting.resolver.destinations(&smtp.to, office.seed()).await;
+    let destinations = match found {
+        Ok(destinations) => destinations,
+        Err(why) => return unroutable(office, courier, &why),
+    };
+    let mut carrier = Carrier::new(office, courier, "".into());
+    let mut left = Left::Unreachable(Refusal::new(0, None, "there is no server", ""));
+    for destination in &destinations {
+        left = carrier.try_host(smtp, destination).await;
+        if matches!(left, Left::Finished) || carrier.has_served {
+            break;
+        }
+    }
+    carrier.finish(left);
+}
+
+/// No server can be found. What will not pass fails the messages at hand; what may pass shuts the hop for a while.
+fn unroutable(office: &Rc<Office>, mut courier: Courier, why: &Unroutable) {
+    let (code, enhanced) = why.codes();
+    let refusal = Refusal::new(code, Enhanced::parse(enhanced.as_bytes()), &why.to_string(), "");
+    if why.is_transient() {
+        return office.closed(courier, Closing::Unreachable(refusal));
+    }
+    let mut place = Place::default();
+    while let Taken::Message(assignment) = office.take(&mut courier, &mut place, std::task::Waker::noop(), clock::now())
+    {
+        office.setting.census.failed.add(assignment.recipients.len() as u64);
+        office.outcome(assignment, Outcome::All(Answer::Failed(refusal.clone())));
+    }
+    place.leave();
+    office.closed(courier, Closing::Finished);
+}
+
+/// How a visit ended.
+enum Left {
+    /// As sessions do.
+    Finished,
+    Unreachable(Refusal),
+    /// TLS was offered and did not come about, where it need not.
+    WithoutTls,
+}
+
+/// What a courier found when it asked for the next message.
+enum Found {
+    /// Its commands.
+    Message(Arc<Envelope>),
+    /// It is called when there is one.
+    Nothing,
+    /// It is to go.
+    Leave,
+}
+
+/// A message under way.
+struct Job {
+    assignment: Assignment<Letter>,
+    /// What each recipient was answered so far, in the assignment's order.
+    refused: Vec<Option<Refusal>>,
+    /// Whether its last octet has been handed over.
+    is_sent: bool,
+    /// The next hop will tell of a success itself.
+    notifies: bool,
+}
+
+impl Job {
+    fn refuse_all(&mut self, refusal: &Refusal) {
+        for place in self.refused.iter_mut().filter(|place| place.is_none()) {
+            *place = Some(refusal.clone());
+        }
+    }
+
+    /// The answer of each recipient.
+    fn answers(&mut self) -> Vec<Answer> {
+        let recipients = &self.assignment.letter.envelope.recipients;
+        let notifies = self.notifies;
+        let answer = |(number, refused): (u16, Option<Refusal>)| match refused {
+            None if notifies => Answer::Delivered,
+            None => taken(&recipients[usize::from(number)], Confirmation::Relayed),
+            Some(refusal) if (500..600).contains(&refusal.code) => Answer::Failed(refusal),
+            Some(refusal) => Answer::Deferred(refusal),
+        };
+        self.assignment.recipients.iter().zip(self.refused.drain(..)).map(answer).collect()
+    }
+}
+
+/// A courier on its way.
+struct Carrier {
+    office: Rc<Office>,
+    courier: Option<Courier>,
+    place: Place,
+    /// The oldest first: the one whose replies come next.
+    jobs: VecDeque<Job>,
+    /// Where it is.
+    host: Arc<str>,
+    name: Arc<str>,
+    idle: Alarm,
+    idle_until: Option<Duration>,
+    leaves: bool,
+    is_writing_message: bool,
+    /// A transaction has been begun: the hop can be reached.
+    has_served: bool,
+    /// The peer said why it closes.
+    farewell: Option<Refusal>,
+    spare: Vec<Arc<Envelope>>,
+}
+
+impl Carrier {
+    fn new(office: &Rc<Office>, courier: Courier, host: Arc<str>) -> Self {
+        Self {
+            name: office.config().hostname.as_str().into(),
+            office: Rc::clone(office),
+            courier: Some(courier),
+            place: Place::default(),
+            jobs: VecDeque::with_capacity(2),
+            host,
+            idle: Alarm::default(),
+            idle_until: None,
+            leaves: false,
+            is_writing_message: false,
+            has_served: false,
+            farewell: None,
+            spare: Vec::new(),
+        }
+    }
+
+    async fn try_host(&mut self, smtp: &Smtp, destination: &Destination) -> Left {
+        self.host = Arc::clone(&destination.name);
+        let key = self.courier.as_ref().expect("it is out").hop;
+        let security = self.office.hops.borrow_mut().security(key, &destination.name);
+        let security = match security {
+            Ok(security) => security,
+            Err(why) => return Left::Unreachable(Refusal::new(0, None, &why, "")),
+        };
+        let endpoint = Endpoint::Tcp(destination.address);
+        let options = client::Options {
+            pipelining: Pipelining::Group,
+            tls: smtp.security.start_tls(),
+            credentials: smtp.credentials.clone(),
+            ..Default::default()
+        };
+        let left = self.visit(&endpoint, security, options.clone()).await;
+        if !matches!(left, Left::WithoutTls) {
+            return left;
+        }
+        // Opportunistic: better in the clear than not at all (RFC 7435 §3).
+        self.visit(&endpoint, None, client::Options { tls: StartTls::Never, ..options }).await
+    }
+
+    async fn visit(&mut self, to: &Endpoint, security: Option<ClientSecurity>, options: client::Options) -> Left {
+        let mut alarm = Alarm::default();
+        let is_optional = options.tls == StartTls::IfOffered;
+        self.farewell = None;
+        let connecting = Box::pin(Socket::connect_to(None, to));
+        let socket = match alarm.limit(clock::now() + CONNECT_PATIENCE, connecting).await {
+            Some(Ok(socket)) => socket,
+            Some(Err(error)) => return self.unreachable(&reason(&error)),
+            None => return self.unreachable("no connection in time"),
+        };
+        self.office.setting.census.connections.add(1);
+        let nonce = options.credentials.is_some().then(net::nonce);
+        let client = Client::with_options(Arc::clone(&self.name), Arc::new(options), nonce, clock::now());
+        let desk = self.office.desk.clone();
+        let talk = Conversation::new(socket, client, self, &mut alarm, REPLY_PATIENCE, desk).secured(security);
+        let ended = Box::pin(talk.run()).await;
+        self.ended(ended, is_optional)
+    }
+
+    fn unreachable(&self, why: &str) -> Left {
+        Left::Unreachable(Refusal::new(0, Some(Enhanced(4, 4, 1)), why, &self.host))
+    }
+
+    /// The session is over: what was under way comes back.
+    fn ended(&mut self, ended: Ended, tls_is_optional: bool) -> Left {
+        self.is_writing_message = false;
+        for job in self.jobs.drain(..) {
+            let outcome = if job.is_sent { Outcome::Unknown } else { Outcome::Unsent };
+            self.office.outcome(job.assignment, outcome);
+        }
+        if self.has_served {
+            return Left::Finished;
+        }
+        let text = match ended {
+            Ended::NotEncrypted(_) if tls_is_optional => return Left::WithoutTls,
+            Ended::Closed if self.leaves => return Left::Finished,
+            Ended::Closed => match self.farewell.take() {
+                Some(refusal) => return Left::Unreachable(refusal),
+                None => "the server closed the session".to_owned(),
+            },
+            Ended::GaveUp(why) => self.gave_up(why),
+            Ended::Lost(_, error) if error.kind() == io::ErrorKind::UnexpectedEof => "connection closed".to_owned(),
+            Ended::Lost(_, error) => format!("connection lost: {}", reason(&error)),
+            Ended::Timeout(_) => format!("no reply within {REPLY_PATIENCE:?}"),
+            Ended::Violated(_, violation) => violation.to_string(),
+            Ended::NotEncrypted(error) => reason(&error),
+        };
+        self.unreachable(&text)
+    }
+
+    fn gave_up(&mut self, why: GaveUp) -> String {
+        self.farewell.take().map_or_else(|| why.to_string(), |refusal| format!("{why}: {}", refusal.text))
+    }
+
+    /// Comes back from all visits.
+    fn finish(mut self, left: Left) {
+        self.place.leave();
+        let courier = self.courier.take().expect("it comes back once");
+        let closing = match left {
+            Left::Unreachable(refusal) => Closing::Unreachable(refusal),
+            Left::Finished | Left::WithoutTls => Closing::Finished,
+        };
+        self.office.closed(courier, closing);
+    }
+
+    /// The next message, rendered for what the peer offers. What cannot be sent there fails at once.
+    fn next(&mut self, cx: &Context<'_>, extensions: &Extensions, now: Duration) -> Found {
+        loop {
+            let courier = self.courier.as_mut().expect("it is out");
+            let assignment = match self.office.take(courier, &mut self.place, cx.waker(), now) {
+                Taken::Message(assignment) => assignment,
+                Taken::Wait => return Found::Nothing,
+                Taken::Leave => return Found::Leave,
+            };
+            match self.rendered(&assignment, extensions) {
+                Ok(envelope) => {
+                    let refused = vec![None; assignment.recipients.len()];
+                    let notifies = extensions.dsn;
+                    self.jobs.push_back(Job { assignment, refused, is_sent: false, notifies });
+                    self.has_served = true;
+                    self.idle_until = None;
+                    self.spare.push(Arc::clone(&envelope));
+                    return Found::Message(envelope);
+                }
+                Err(refusal) => {
+                    self.office.setting.census.failed.add(assignment.recipients.len() as u64);
+                    self.office.outcome(assignment, Outcome::All(Answer::Failed(refusal)));
+                }
+            }
+        }
+    }
+}
+
+impl Carrier {
+    fn rendered(&mut self, assignment: &Assignment<Letter>, extensions: &Extensions) -> Result<Arc<Envelope>, Refusal> {
+        let letter = &assignment.letter;
+        let parameters = mail_parameters(letter, extensions)?;
+        let recipients: Vec<(&[u8], String)> = assignment
+            .recipients
+            .iter()
+            .map(|number| {
+                let recipient = &letter.envelope.recipients[usize::from(number)];
+                (recipient.address.as_slice(), recipient_parameters(recipient, extensions))
+            })
+            .collect();
+        let mut envelope = self.draft();
+        let room = Arc::get_mut(&mut envelope).expect("a draft is nobody else's");
+        room.rewrite_with(
+            &letter.envelope.sender,
+            parameters.as_bytes(),
+            recipients.iter().map(|(address, parameters)| (*address, parameters.as_bytes())),
+        )
+        .map_err(|_| Refusal::new(553, Some(Enhanced(5, 1, 3)), "an address cannot be written", ""))?;
+        Ok(envelope)
+    }
+
+    /// An envelope that nobody needs any more, or a new one.
+    fn draft(&mut self) -> Arc<Envelope> {
+        let free = self.spare.iter().position(|envelope| Arc::strong_count(envelope) == 1);
+        match free {
+            Some(at) => self.spare.swap_remove(at),
+            None => Arc::new(Envelope::new("", "", ["a@b"]).expect("it is one")),
+        }
+    }
+
+    /// The reply as it is kept.
+    fn refusal(&self, reply: &Received<'_>) -> Refusal {
+        Refusal::new(reply.code(), reply.enhanced(), &reply.text(), &self.host)
+    }
+
+    /// The oldest message's transaction is over.
+    fn conclude(&mut self) {
+        let Some(mut job) = self.jobs.pop_front() else { return };
+        let answers = job.answers();
+        let outcome = summed(&self.office, answers);
+        self.office.outcome(job.assignment, outcome);
+    }
+
+    /// What a reply says of the oldest message.
+    fn heed(&mut self, to: Verb, reply: &Received<'_>) {
+        if reply.is_positive() {
+            return;
+        }
+        let refusal = self.refusal(reply);
+        if reply.code() == 421 || matches!(to, Verb::Greeting | Verb::Hello | Verb::StartTls | Verb::Auth) {
+            self.farewell = Some(refusal.clone());
+        }
+        let Some(job) = self.jobs.front_mut() else { return };
+        match to {
+            Verb::Recipient(place) | Verb::Delivery(place) => {
+                if let Some(slot) = job.refused.get_mut(place as usize) {
+                    slot.get_or_insert(refusal);
+                }
+            }
+            Verb::Mail | Verb::Data | Verb::Chunk | Verb::Message => job.refuse_all(&refusal),
+            _ => {}
+        }
+    }
+}
+
+/// What goes behind MAIL.
+fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, Refusal> {
+    let envelope = &letter.envelope;
+    let mut words = Vec::new();
+    if let Some(most) = extensions.size {
+        let bytes = letter.body.len() as u64;
+        if most > 0 && bytes > most {
+            return Err(Refusal::new(
+                552,
+                Some(Enhanced(5, 3, 4)),
+                "the message is larger than the next hop takes",
+                "",
+            ));
+        }
+        words.push(format!("SIZE={bytes}"));
+    }
+    if envelope.body == BodyType::EightBitMime && extensions.eight_bit_mime {
+        words.push("BODY=8BITMIME".to_owned());
+    }
+    if envelope.smtp_utf8 {
+        if !extensions.smtp_utf8 {
+            return Err(Refusal::new(553, Some(Enhanced(5, 6, 7)), "the next hop does not offer SMTPUTF8", ""));
+        }
+        words.push("SMTPUTF8".to_owned());
+    }
+    if extensions.dsn {
+        words.extend(envelope.returns.map(|returns| format!("RET={}", returns.keyword())));
+        let id = envelope.envelope_id.as_deref();
+        words.extend(id.map(|id| format!("ENVID={}", String::from_utf8_lossy(id))));
+    }
+    Ok(words.join(" "))
+}
+
+/// What goes behind RCPT.
+fn recipient_parameters(recipient: &Recipient, extensions: &Extensions) -> String {
+    if !extensions.dsn || (recipient.notify.is_none() && recipient.original.is_none()) {
+        return String::new();
+    }
+    let notify = recipient.notify.map(|notify| format!("NOTIFY={}", notify.render()));
+    let original = recipient.original.as_ref().map(|original| {
+        let (kind, address) = (String::from_utf8_lossy(&original.kind), String::from_utf8_lossy(&original.address));
+        format!("ORCPT={kind};{address}")
+    });
+    let words: Vec<String> = notify.into_iter().chain(original).collect();
+    words.join(" ")
+}
+
+impl Caller for Carrier {
+    fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next> {
+        self.leaves |= self.place.is_dismissed() || self.office.is_closing();
+        if self.leaves {
+            return Poll::Ready(Next::Quit);
+        }
+        let hop = self.courier.as_ref().expect("it is out").hop;
+        if early && !self.office.queue.borrow().has_letter(hop) {
+            return Poll::Ready(Next::Quit);
+        }
+        match self.next(cx, client.extensions(), now) {
+            Found::Message(envelope) => return Poll::Ready(Next::Transaction(envelope)),
+            Found::Leave => self.leaves = true,
+            Found::Nothing if early => {}
+            Found::Nothing => {
+                let until = *self.idle_until.get_or_insert(now + IDLE);
+                self.leaves = self.idle.poll_due(Some(until), now).is_ready();
+                if !self.leaves {
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(Next::Quit)
+    }
+
+    fn render(&mut self, outbox: &mut Outbox) {
+        if let Some(job) = self.jobs.front() {
+            job.assignment.letter.render(outbox);
+            self.is_writing_message = true;
+        }
+    }
+
+    fn written(&mut self, _now: Duration) {
+        if std::mem::take(&mut self.is_writing_message)
+            && let Some(job) = self.jobs.front_mut()
+        {
+            job.is_sent = true;
+        }
+    }
+
+    fn replied(&mut self, event: &Event<'_>, _now: Duration) {
+        self.heed(event.to, &event.reply);
+        if event.ends.is_some() {
+            self.conclude();
+        }
+    }
+}

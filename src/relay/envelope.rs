@@ -1,0 +1,828 @@
+//! What the spool keeps beside a body: the envelope, the notes of what has been done since, and the octets of both.
+//!
+//! ```text
+//! envelope  version(1) flags with address-kind [address] sender client-name [user] [envelope-id] count recipient…
+//!           flags: 1 SMTPUTF8 · 2,4 body type · 8,16 RET · 32 user · 64 ENVID
+//! recipient address flags [ORCPT kind, ORCPT address]      flags: 1,2,4 NOTIFY · 8 NOTIFY was given · 16 ORCPT
+//! note      version(1) fact…
+//! fact      kind [count index…] [what belongs to it]
+//! text      length octets        numbers and lengths are varints (LEB128), each in its one shortest form
+//! ```
+//! Whatever is read was checked before by the spool's checksum; it is read as if it came from an enemy all the same:
+//! nothing is taken that would be written differently, and no length is believed before the octets are there.
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use smtp::command::BodyType;
+use smtp::dsn::{Notify, Return};
+use smtp::reply::Enhanced;
+
+/// The version of both formats.
+const VERSION: u8 = 1;
+/// The most recipients of a message: their numbers are 16 bits wide here and in the queue.
+pub(crate) const MOST_RECIPIENTS: usize = u16::MAX as usize;
+/// The longest text of any kind: twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
+pub(crate) const MOST_TEXT_BYTES: usize = 1_024;
+/// How much of a peer's words is kept: one reply line (RFC 5321 §4.5.3.1.5).
+pub(crate) const REFUSAL_TEXT_BYTES: usize = 512;
+
+/// How a message came in (RFC 3848; the `with` of its Received line).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[rustfmt::skip]
+pub(crate) enum With {
+    /// Made here: a notice.
+    Local = 0,
+    Smtp = 1, Esmtp = 2, Esmtps = 3, Esmtpa = 4, Esmtpsa = 5,
+    Lmtp = 6, Lmtps = 7, Lmtpa = 8, Lmtpsa = 9,
+}
+
+impl With {
+    const ALL: [Self; 10] = [
+        Self::Local,
+        Self::Smtp,
+        Self::Esmtp,
+        Self::Esmtps,
+        Self::Esmtpa,
+        Self::Esmtpsa,
+        Self::Lmtp,
+        Self::Lmtps,
+        Self::Lmtpa,
+        Self::Lmtpsa,
+    ];
+}
+
+/// A message's envelope, and where it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    /// The reverse path without brackets; empty for the null path of notices.
+    pub(crate) sender: Vec<u8>,
+    pub(crate) with: With,
+    /// What the client called itself in HELO, EHLO or LHLO.
+    pub(crate) client_name: Vec<u8>,
+    /// `None` for a Unix-domain socket, and for what was made here.
+    pub(crate) client_address: Option<IpAddr>,
+    /// Who authenticated.
+    pub(crate) user: Option<Vec<u8>>,
+    pub(crate) smtp_utf8: bool,
+    pub(crate) body: BodyType,
+    /// RET.
+    pub(crate) returns: Option<Return>,
+    /// ENVID, as `xtext`.
+    pub(crate) envelope_id: Option<Vec<u8>>,
+    pub(crate) recipients: Vec<Recipient>,
+}
+
+/// One recipient.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Recipient {
+    /// The forward path without brackets.
+    pub(crate) address: Vec<u8>,
+    /// ORCPT.
+    pub(crate) original: Option<Original>,
+    /// NOTIFY; `None` where the sender did not say (RFC 3461 §4.1: failures, and delays if the relay pleases).
+    pub(crate) notify: Option<Notify>,
+}
+
+/// ORCPT: the recipient as the sender first named it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Original {
+    pub(crate) kind: Vec<u8>,
+    /// As `xtext`.
+    pub(crate) address: Vec<u8>,
+}
+
+/// A refusal, or why no answer could be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The reply's code; 0 where there was no reply.
+    pub(crate) code: u16,
+    pub(crate) enhanced: Option<Enhanced>,
+    /// The reply's text, or a reason of our own.
+    pub(crate) text: String,
+    /// The host that said it; empty for ourselves.
+    pub(crate) by: String,
+}
+
+impl Refusal {
+    /// Keeps what fits of a peer's words.
+    pub(crate) fn new(code: u16, enhanced: Option<Enhanced>, text: &str, by: &str) -> Self {
+        Self { code, enhanced, text: shortened(text), by: shortened(by) }
+    }
+}
+
+/// As much of a text as is kept, in whole characters.
+fn shortened(text: &str) -> String {
+    let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
+    let length = ends.take_while(|end| *end <= REFUSAL_TEXT_BYTES).last().unwrap_or(0);
+    text[..length].to_owned()
+}
+
+/// What became of a recipient for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Somebody else is responsible now, and nobody needs to be told.
+    Delivered,
+    /// Delivered, and the sender asked to be told so (NOTIFY=SUCCESS).
+    Confirmed(Confirmation),
+    /// Refused for good.
+    Failed(Refusal),
+    /// Too old; with the last refusal, if there was one.
+    Expired(Option<Refusal>),
+    /// Taken out by an operator; nobody is told.
+    Removed,
+}
+
+/// The word for a delivery in a notice (RFC 3464 §2.3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confirmation {
+    /// In a mailbox.
+    Delivered,
+    /// Handed to a next hop that sends no notices.
+    Relayed,
+    /// Replaced by other addresses.
+    Expanded,
+}
+
+/// Something that has been done, and need not be done again after a restart. Recipients are named by their numbers in
+/// the envelope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fact {
+    /// Nothing is left to do for them but to tell the sender, where the fate is of that kind.
+    Settled { recipients: Vec<u16>, fate: Fate },
+    /// The notice about their fate is in the spool.
+    Told { recipients: Vec<u16> },
+    /// They will be tried again.
+    Deferred { recipients: Vec<u16>, attempts: u32, next_unix_s: u64, refusal: Refusal },
+    /// The notice that they are late is in the spool.
+    DelayTold { recipients: Vec<u16> },
+    /// An operator has stopped the message.
+    Held,
+    /// And lets it go on.
+    Released,
+}
+
+impl Fate {
+    /// Whether a notice may be owed for it.
+    pub(crate) fn is_told(&self) -> bool {
+        match self {
+            Self::Delivered | Self::Removed => false,
+            Self::Confirmed(_) | Self::Failed(_) | Self::Expired(_) => true,
+        }
+    }
+}
+
+/// Octets that are no envelope or note, or not of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} at octet {offset}")]
+pub(crate) struct Malformed {
+    pub(crate) what: &'static str,
+    pub(crate) offset: usize,
+}
+
+/// An envelope or note that is beyond the format's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {MOST_RECIPIENTS} recipients, or a text of more than {MOST_TEXT_BYTES} octets")]
+pub(crate) struct BeyondLimits;
+
+impl Envelope {
+    /// The octets to keep; whatever is written can be read.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, BeyondLimits> {
+        let mut out = Writer { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
+        out.octets.extend([VERSION, self.flags(), self.with as u8]);
+        out.address(self.client_address);
+        out.text(&self.sender);
+        out.text(&self.client_name);
+        [&self.user, &self.envelope_id].into_iter().flatten().for_each(|text| out.text(text));
+        out.count(self.recipients.len());
+        self.recipients.iter().for_each(|recipient| recipient.encode(&mut out));
+        out.finish()
+    }
+
+    fn flags(&self) -> u8 {
+        let body = match self.body {
+            BodyType::SevenBit => 0,
+            BodyType::EightBitMime => 2,
+            BodyType::Binary => 4,
+        };
+        let returns = match self.returns {
+            None => 0,
+            Some(Return::Full) => 8,
+            Some(Return::Header) => 16,
+        };
+        let user = if self.user.is_some() { 32 } else { 0 };
+        let envelope_id = if self.envelope_id.is_some() { 64 } else { 0 };
+        u8::from(self.smtp_utf8) | body | returns | user | envelope_id
+    }
+
+    /// Reads what `encode` wrote.
+    pub(crate) fn decode(octets: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader { octets, at: 0 };
+        from.version()?;
+        let flags = from.octet()?;
+        let (body, returns) = (body_of(flags), returns_of(flags));
+        let (Some(body), Some(returns), 0) = (body, returns, flags & 128) else { return Err(from.bad("flags")) };
+        let with = usize::from(from.octet()?);
+        let with = *With::ALL.get(with).ok_or_else(|| from.bad("with"))?;
+        let client_address = from.address()?;
+        let (sender, client_name) = (from.text()?, from.text()?);
+        let user = if flags & 32 != 0 { Some(from.text()?) } else { None };
+        let envelope_id = if flags & 64 != 0 { Some(from.text()?) } else { None };
+        let recipients = (0..from.count()?).map(|_| Recipient::decode(&mut from)).collect::<Result<_, _>>()?;
+        from.finish()?;
+        let smtp_utf8 = flags & 1 != 0;
+        Ok(Self { sender, with, client_name, client_address, user, smtp_utf8, body, returns, envelope_id, recipients })
+    }
+}
+
+fn body_of(flags: u8) -> Option<BodyType> {
+    match flags & 6 {
+        0 => Some(BodyType::SevenBit),
+        2 => Some(BodyType::EightBitMime),
+        4 => Some(BodyType::Binary),
+        _ => None,
+    }
+}
+
+/// The outer `Option` is whether the bits are sound.
+fn returns_of(flags: u8) -> Option<Option<Return>> {
+    match flags & 24 {
+        0 => Some(None),
+        8 => Some(Some(Return::Full)),
+        16 => Some(Some(Return::Header)),
+        _ => None,
+    }
+}
+
+/// The bits of NOTIFY, and what they stand for.
+const NOTIFY: [(u8, Notify); 3] = [(1, Notify::SUCCESS), (2, Notify::FAILURE), (4, Notify::DELAY)];
+
+impl Recipient {
+    fn encode(&self, out: &mut Writer) {
+        out.text(&self.address);
+        let notify = self.notify.map_or(0, |notify| {
+            NOTIFY.iter().filter(|(_, what)| notify.wants(*what)).fold(8, |flags, (bit, _)| flags | bit)
+        });
+        out.octets.push(notify | if self.original.is_some() { 16 } else { 0 });
+        if let Some(original) = &self.original {
+            out.text(&original.kind);
+            out.text(&original.address);
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let address = from.text()?;
+        let flags = from.octet()?;
+        if flags >= 32 || (flags & 8 == 0 && flags & 7 != 0) {
+            return Err(from.bad("flags of a recipient"));
+        }
+        let wanted = NOTIFY.iter().filter(|(bit, _)| flags & bit != 0);
+        let notify = (flags & 8 != 0).then(|| wanted.fold(Notify::NEVER, |sum, (_, what)| sum.and(*what)));
+        let original =
+            if flags & 16 != 0 { Some(Original { kind: from.text()?, address: from.text()? }) } else { None };
+        Ok(Self { address, original, notify })
+    }
+}
+
+/// The octets of a note.
+pub(crate) fn encode_note(facts: &[Fact]) -> Result<Vec<u8>, BeyondLimits> {
+    let mut out = Writer { octets: vec![VERSION], fits: true };
+    facts.iter().for_each(|fact| fact.encode(&mut out));
+    out.finish()
+}
+
+/// Reads a note.
+pub(crate) fn decode_note(octets: &[u8]) -> Result<Vec<Fact>, Malformed> {
+    let mut from = Reader { octets, at: 0 };
+    from.version()?;
+    let mut facts = Vec::new();
+    while from.at < octets.len() {
+        facts.push(Fact::decode(&mut from)?);
+    }
+    Ok(facts)
+}
+
+impl Fact {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::Settled { recipients, fate } => {
+                out.octets.push(1);
+                out.numbers(recipients);
+                fate.encode(out);
+            }
+            Self::Told { recipients } => {
+                out.octets.push(2);
+                out.numbers(recipients);
+            }
+            Self::Deferred { recipients, attempts, next_unix_s, refusal } => {
+                out.octets.push(3);
+                out.numbers(recipients);
+                out.number(u64::from(*attempts));
+                out.number(*next_unix_s);
+                refusal.encode(out);
+            }
+            Self::DelayTold { recipients } => {
+                out.octets.push(4);
+                out.numbers(recipients);
+            }
+            Self::Held => out.octets.push(5),
+            Self::Released => out.octets.push(6),
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match from.octet()? {
+            1 => Ok(Self::Settled { recipients: from.numbers()?, fate: Fate::decode(from)? }),
+            2 => Ok(Self::Told { recipients: from.numbers()? }),
+            3 => Ok(Self::Deferred {
+                recipients: from.numbers()?,
+                attempts: from.small("attempts")?,
+                next_unix_s: from.number()?,
+                refusal: Refusal::decode(from)?,
+            }),
+            4 => Ok(Self::DelayTold { recipients: from.numbers()? }),
+            5 => Ok(Self::Held),
+            6 => Ok(Self::Released),
+            _ => Err(from.bad("kind of fact")),
+        }
+    }
+}
+
+impl Fate {
+    fn encode(&self, out: &mut Writer) {
+        let kind = match self {
+            Self::Delivered => 0,
+            Self::Confirmed(Confirmation::Delivered) => 1,
+            Self::Confirmed(Confirmation::Relayed) => 2,
+            Self::Confirmed(Confirmation::Expanded) => 3,
+            Self::Failed(_) => 4,
+            Self::Expired(None) => 5,
+            Self::Expired(Some(_)) => 6,
+            Self::Removed => 7,
+        };
+        out.octets.push(kind);
+        if let Self::Failed(refusal) | Self::Expired(Some(refusal)) = self {
+            refusal.encode(out);
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match from.octet()? {
+            0 => Ok(Self::Delivered),
+            1 => Ok(Self::Confirmed(Confirmation::Delivered)),
+            2 => Ok(Self::Confirmed(Confirmation::Relayed)),
+            3 => Ok(Self::Confirmed(Confirmation::Expanded)),
+            4 => Refusal::decode(from).map(Self::Failed),
+            5 => Ok(Self::Expired(None)),
+            6 => Refusal::decode(from).map(|refusal| Self::Expired(Some(refusal))),
+            7 => Ok(Self::Removed),
+            _ => Err(from.bad("fate")),
+        }
+    }
+}
+
+impl Refusal {
+    fn encode(&self, out: &mut Writer) {
+        out.number(u64::from(self.code));
+        // No class is 0 (RFC 3463 §2), so that 0 can say that there is none.
+        let Enhanced(class, subject, detail) = self.enhanced.unwrap_or(Enhanced(0, 0, 0));
+        out.octets.push(class);
+        if class != 0 {
+            out.number(u64::from(subject));
+            out.number(u64::from(detail));
+        }
+        out.text(self.text.as_bytes());
+        out.text(self.by.as_bytes());
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let code = from.small("code")?;
+        let enhanced = match from.octet()? {
+            0 => None,
+            class => Some(Enhanced(class, from.small("subject")?, from.small("detail")?)),
+        };
+        Ok(Self { code, enhanced, text: from.words()?, by: from.words()? })
+    }
+}
+
+/// How far a message has come, recipient by recipient: an envelope's notes, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) recipients: Vec<Standing>,
+    pub(crate) held: bool,
+}
+
+/// How far one recipient has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// What became of it; `None` while it is to be delivered.
+    pub(crate) fate: Option<Fate>,
+    /// Whether the sender was told of that fate.
+    pub(crate) told: bool,
+    /// Whether the sender was told that it is late.
+    pub(crate) delay_told: bool,
+    pub(crate) attempts: u32,
+    /// When it may be tried again; 0 for at once.
+    pub(crate) next_unix_s: u64,
+    pub(crate) refusal: Option<Refusal>,
+}
+
+impl Standing {
+    /// Whether its notice has still to be written.
+    pub(crate) fn is_owed(&self) -> bool {
+        !self.told && self.fate.as_ref().is_some_and(Fate::is_told)
+    }
+}
+
+impl Progress {
+    /// Nothing done yet.
+    pub(crate) fn new(recipients: usize) -> Self {
+        Self { recipients: vec![Standing::default(); recipients], held: false }
+    }
+
+    /// Takes in the next note.
+    pub(crate) fn read(&mut self, note: &[u8]) -> Result<(), Malformed> {
+        for fact in decode_note(note)? {
+            self.learn(fact)?;
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, fact: Fact) -> Result<(), Malformed> {
+        match fact {
+            Fact::Settled { recipients, fate } => self.each(&recipients, |it| it.fate = Some(fate.clone())),
+            Fact::Told { recipients } => self.each(&recipients, |it| it.told = true),
+            Fact::DelayTold { recipients } => self.each(&recipients, |it| it.delay_told = true),
+            Fact::Deferred { recipients, attempts, next_unix_s, refusal } => self.each(&recipients, |it| {
+                (it.attempts, it.next_unix_s, it.refusal) = (attempts, next_unix_s, Some(refusal.clone()));
+            }),
+            Fact::Held | Fact::Released => {
+                self.held = fact == Fact::Held;
+                Ok(())
+            }
+        }
+    }
+
+    fn each(&mut self, recipients: &[u16], mut learn: impl FnMut(&mut Standing)) -> Result<(), Malformed> {
+        for &number in recipients {
+            let unknown =
+                Malformed { what: "a recipient that the envelope does not have", offset: usize::from(number) };
+            learn(self.recipients.get_mut(usize::from(number)).ok_or(unknown)?);
+        }
+        Ok(())
+    }
+}
+
+struct Writer {
+    octets: Vec<u8>,
+    fits: bool,
+}
+
+impl Writer {
+    fn number(&mut self, mut number: u64) {
+        while number >= 128 {
+            self.octets.push(number as u8 | 128);
+            number >>= 7;
+        }
+        self.octets.push(number as u8);
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.fits &= text.len() <= MOST_TEXT_BYTES;
+        self.number(text.len() as u64);
+        self.octets.extend_from_slice(text);
+    }
+
+    fn count(&mut self, count: usize) {
+        self.fits &= count <= MOST_RECIPIENTS;
+        self.number(count as u64);
+    }
+
+    fn numbers(&mut self, numbers: &[u16]) {
+        self.count(numbers.len());
+        numbers.iter().for_each(|number| self.number(u64::from(*number)));
+    }
+
+    fn address(&mut self, address: Option<IpAddr>) {
+        match address {
+            None => self.octets.push(0),
+            Some(IpAddr::V4(address)) => {
+                self.octets.push(4);
+                self.octets.extend(address.octets());
+            }
+            Some(IpAddr::V6(address)) => {
+                self.octets.push(6);
+                self.octets.extend(address.octets());
+            }
+        }
+    }
+
+    fn finish(self) -> Result<Vec<u8>, BeyondLimits> {
+        if self.fits { Ok(self.octets) } else { Err(BeyondLimits) }
+    }
+}
+
+struct Reader<'a> {
+    octets: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn bad(&self, what: &'static str) -> Malformed {
+        Malformed { what, offset: self.at }
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let taken = self.octets[self.at..].get(..length).ok_or_else(|| self.bad("a sudden end"))?;
+        self.at += length;
+        Ok(taken)
+    }
+
+    fn array<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], Malformed> {
+        let octets = self.take(LENGTH)?;
+        Ok(octets.try_into().expect("`take` gives as many as it was asked for"))
+    }
+
+    fn octet(&mut self) -> Result<u8, Malformed> {
+        self.array().map(|[octet]| octet)
+    }
+
+    fn version(&mut self) -> Result<(), Malformed> {
+        if self.octet()? == VERSION { Ok(()) } else { Err(self.bad("a version that this program does not know")) }
+    }
+
+    /// A varint in its shortest form.
+    fn number(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let octet = self.octet()?;
+            let (part, last) = (u64::from(octet & 127), octet < 128);
+            if (part << shift) >> shift != part || (last && part == 0 && shift > 0) {
+                return Err(self.bad("a number that is not in its shortest form"));
+            }
+            number |= part << shift;
+            if last {
+                return Ok(number);
+            }
+        }
+        Err(self.bad("an endless number"))
+    }
+
+    fn small<T: TryFrom<u64>>(&mut self, what: &'static str) -> Result<T, Malformed> {
+        let number = self.number()?;
+        T::try_from(number).map_err(|_| self.bad(what))
+    }
+
+    fn text(&mut self) -> Result<Vec<u8>, Malformed> {
+        let length: usize = self.small("a length")?;
+        if length > MOST_TEXT_BYTES {
+            return Err(self.bad("a long text"));
+        }
+        self.take(length).map(<[u8]>::to_vec)
+    }
+
+    fn words(&mut self) -> Result<String, Malformed> {
+        String::from_utf8(self.text()?).map_err(|_| self.bad("a text that is not UTF-8"))
+    }
+
+    fn count(&mut self) -> Result<usize, Malformed> {
+        let count = self.small("a count")?;
+        if count > MOST_RECIPIENTS { Err(self.bad("too many recipients")) } else { Ok(count) }
+    }
+
+    fn numbers(&mut self) -> Result<Vec<u16>, Malformed> {
+        (0..self.count()?).map(|_| self.small("number of a recipient")).collect()
+    }
+
+    fn address(&mut self) -> Result<Option<IpAddr>, Malformed> {
+        match self.octet()? {
+            0 => Ok(None),
+            4 => Ok(Some(IpAddr::V4(Ipv4Addr::from(self.array::<4>()?)))),
+            6 => Ok(Some(IpAddr::V6(Ipv6Addr::from(self.array::<16>()?)))),
+            _ => Err(self.bad("kind of address")),
+        }
+    }
+
+    fn finish(self) -> Result<(), Malformed> {
+        if self.at == self.octets.len() { Ok(()) } else { Err(self.bad("something behind the end")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sample() -> Envelope {
+        Envelope {
+            sender: b"a@example.com".to_vec(),
+            with: With::Esmtpsa,
+            client_name: b"mx.example.com".to_vec(),
+            client_address: Some("2001:db8::1".parse().unwrap()),
+            user: Some(b"ann".to_vec()),
+            smtp_utf8: true,
+            body: BodyType::EightBitMime,
+            returns: Some(Return::Header),
+            envelope_id: Some(b"QQ+2B1".to_vec()),
+            recipients: vec![
+                Recipient { address: b"b@example.org".to_vec(), original: None, notify: None },
+                Recipient {
+                    address: b"c@example.org".to_vec(),
+                    original: Some(Original { kind: b"rfc822".to_vec(), address: b"c+2Bd@e".to_vec() }),
+                    notify: Some(Notify::SUCCESS.and(Notify::DELAY)),
+                },
+            ],
+        }
+    }
+
+    fn refusal() -> Refusal {
+        Refusal::new(550, Some(Enhanced(5, 1, 1)), "no such user", "mx.example.org")
+    }
+
+    #[test]
+    fn an_envelope_is_as_long_as_the_format_says() {
+        let notice = Envelope {
+            sender: Vec::new(),
+            with: With::Local,
+            client_name: Vec::new(),
+            client_address: None,
+            user: None,
+            smtp_utf8: false,
+            body: BodyType::SevenBit,
+            returns: None,
+            envelope_id: None,
+            recipients: vec![Recipient { address: b"a@b".to_vec(), original: None, notify: Some(Notify::NEVER) }],
+        };
+        assert_eq!(notice.encode().unwrap(), [1, 0, 0, 0, 0, 0, 1, 3, b'a', b'@', b'b', 8]);
+        assert_eq!(Envelope::decode(&notice.encode().unwrap()), Ok(notice));
+        assert_eq!(Envelope::decode(&sample().encode().unwrap()), Ok(sample()));
+    }
+
+    #[test]
+    fn what_is_no_envelope_says_where() {
+        let rows: [(&[u8], &str, usize); 14] = [
+            (&[], "a sudden end", 0),
+            (&[2, 0], "a version that this program does not know", 1),
+            (&[1, 6], "flags", 2),
+            (&[1, 24], "flags", 2),
+            (&[1, 128], "flags", 2),
+            (&[1, 0, 10], "with", 3),
+            (&[1, 0, 1, 5], "kind of address", 4),
+            (&[1, 0, 1, 4, 127, 0], "a sudden end", 4),
+            (&[1, 0, 1, 0, 0x81, 0x10], "a long text", 6),
+            (&[1, 0, 1, 0, 0x80, 0], "a number that is not in its shortest form", 6),
+            (
+                &[1, 0, 1, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2],
+                "a number that is not in its shortest form",
+                14,
+            ),
+            (&[1, 0, 1, 0, 0, 0, 0x80, 0x80, 4], "too many recipients", 9),
+            (&[1, 0, 1, 0, 0, 0, 1, 0, 7], "flags of a recipient", 9),
+            (&[1, 0, 1, 0, 0, 0, 0, 9], "something behind the end", 7),
+        ];
+        for (octets, what, offset) in rows {
+            assert_eq!(Envelope::decode(octets), Err(Malformed { what, offset }), "{octets:?}");
+        }
+        let whole = sample().encode().unwrap();
+        for length in 0..whole.len() {
+            assert!(Envelope::decode(&whole[..length]).is_err(), "cut at {length}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_that_could_not_be_read() {
+        let long = Envelope { sender: vec![b'x'; MOST_TEXT_BYTES], ..sample() };
+        assert_eq!(Envelope::decode(&long.encode().unwrap()), Ok(long));
+        let longer = Envelope { sender: vec![b'x'; MOST_TEXT_BYTES + 1], ..sample() };
+        assert_eq!(longer.encode(), Err(BeyondLimits));
+        let one = Recipient { address: Vec::new(), original: None, notify: None };
+        let many = Envelope { recipients: vec![one.clone(); MOST_RECIPIENTS], ..sample() };
+        assert_eq!(Envelope::decode(&many.encode().unwrap()), Ok(many));
+        let more = Envelope { recipients: vec![one; MOST_RECIPIENTS + 1], ..sample() };
+        assert_eq!(more.encode(), Err(BeyondLimits));
+        let wordy = Refusal::new(550, None, &"ä".repeat(1_000), "");
+        assert_eq!((wordy.text.len(), wordy.text.chars().all(|c| c == 'ä')), (512, true));
+    }
+
+    #[test]
+    fn notes_add_up() {
+        let all = [
+            Fact::Deferred { recipients: vec![0, 1, 2], attempts: 1, next_unix_s: 1_800_000_000, refusal: refusal() },
+            Fact::Settled { recipients: vec![0], fate: Fate::Delivered },
+            Fact::Settled { recipients: vec![2], fate: Fate::Failed(refusal()) },
+            Fact::Held,
+            Fact::DelayTold { recipients: vec![1] },
+        ];
+        let mut progress = Progress::new(3);
+        for fact in all {
+            progress.read(&encode_note(&[fact]).unwrap()).unwrap();
+        }
+        assert!(progress.held);
+        let [first, second, third] = progress.recipients.as_slice() else { panic!("there are three") };
+        assert_eq!((first.fate.as_ref(), first.is_owed()), (Some(&Fate::Delivered), false));
+        assert_eq!((second.attempts, second.next_unix_s, second.delay_told), (1, 1_800_000_000, true));
+        assert_eq!((second.fate.as_ref(), second.refusal.as_ref()), (None, Some(&refusal())));
+        assert!(third.is_owed());
+        progress.read(&encode_note(&[Fact::Told { recipients: vec![2] }, Fact::Released]).unwrap()).unwrap();
+        assert!(!progress.recipients[2].is_owed() && !progress.held);
+        let stranger = encode_note(&[Fact::Told { recipients: vec![3] }]).unwrap();
+        assert!(progress.read(&stranger).is_err(), "there is no fourth");
+        assert!(decode_note(&[1, 7]).is_err() && decode_note(&[]).is_err() && decode_note(&[1]) == Ok(vec![]));
+    }
+
+    fn text() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(any::<u8>(), 0..40)
+    }
+
+    fn any_refusal() -> impl Strategy<Value = Refusal> {
+        let enhanced = prop::option::of((1..6_u8, any::<u16>(), any::<u16>()).prop_map(|(a, b, c)| Enhanced(a, b, c)));
+        (any::<u16>(), enhanced, ".{0,40}", ".{0,20}")
+            .prop_map(|(code, enhanced, text, by)| Refusal::new(code, enhanced, &text, &by))
+    }
+
+    fn any_fate() -> impl Strategy<Value = Fate> {
+        prop_oneof![
+            Just(Fate::Delivered),
+            Just(Fate::Removed),
+            Just(Fate::Confirmed(Confirmation::Delivered)),
+            Just(Fate::Confirmed(Confirmation::Relayed)),
+            Just(Fate::Confirmed(Confirmation::Expanded)),
+            any_refusal().prop_map(Fate::Failed),
+            prop::option::of(any_refusal()).prop_map(Fate::Expired),
+        ]
+    }
+
+    fn any_fact() -> impl Strategy<Value = Fact> {
+        let numbers = || prop::collection::vec(any::<u16>(), 0..20);
+        prop_oneof![
+            (numbers(), any_fate()).prop_map(|(recipients, fate)| Fact::Settled { recipients, fate }),
+            numbers().prop_map(|recipients| Fact::Told { recipients }),
+            numbers().prop_map(|recipients| Fact::DelayTold { recipients }),
+            (numbers(), any::<u32>(), any::<u64>(), any_refusal()).prop_map(
+                |(recipients, attempts, next_unix_s, refusal)| Fact::Deferred {
+                    recipients,
+                    attempts,
+                    next_unix_s,
+                    refusal
+                }
+            ),
+            Just(Fact::Held),
+            Just(Fact::Released),
+        ]
+    }
+
+    fn any_recipient() -> impl Strategy<Value = Recipient> {
+        let original = prop::option::of((text(), text()).prop_map(|(kind, address)| Original { kind, address }));
+        let notify = prop::option::of(0..8_u8).prop_map(|bits| {
+            bits.map(|bits| {
+                NOTIFY.iter().filter(|(bit, _)| bits & bit != 0).fold(Notify::NEVER, |sum, it| sum.and(it.1))
+            })
+        });
+        (text(), original, notify).prop_map(|(address, original, notify)| Recipient { address, original, notify })
+    }
+
+    prop_compose! {
+        fn any_envelope()(
+            (sender, client_name) in (text(), text()),
+            (user, envelope_id) in (prop::option::of(text()), prop::option::of(text())),
+            with in prop::sample::select(&With::ALL[..]),
+            client_address in any::<Option<IpAddr>>(),
+            smtp_utf8: bool,
+            body in prop::sample::select(&[BodyType::SevenBit, BodyType::EightBitMime, BodyType::Binary][..]),
+            returns in prop::sample::select(&[None, Some(Return::Full), Some(Return::Header)][..]),
+            recipients in prop::collection::vec(any_recipient(), 0..8),
+        ) -> Envelope {
+            Envelope { sender, with, client_name, client_address, user, smtp_utf8, body, returns, envelope_id, recipients }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_envelope_is_read_as_it_was_written(envelope in any_envelope()) {
+            prop_assert_eq!(Envelope::decode(&envelope.encode().unwrap()), Ok(envelope));
+        }
+
+        #[test]
+        fn any_note_is_read_as_it_was_written(facts in prop::collection::vec(any_fact(), 0..6)) {
+            prop_assert_eq!(decode_note(&encode_note(&facts).unwrap()), Ok(facts));
+        }
+
+        #[test]
+        fn what_is_taken_of_hostile_octets_is_written_the_same(
+            envelope in any_envelope(), facts in prop::collection::vec(any_fact(), 0..6),
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        ) {
+            let flipped = |mut octets: Vec<u8>| {
+                flips.iter().for_each(|(at, octet)| *at.get_mut(&mut octets) = *octet);
+                octets
+            };
+            let octets = flipped(envelope.encode().unwrap());
+            if let Ok(read) = Envelope::decode(&octets) {
+                prop_assert_eq!(read.encode(), Ok(octets));
+            }
+            let octets = flipped(encode_note(&facts).unwrap());
+            if let Ok(read) = decode_note(&octets) {
+                prop_assert_eq!(encode_note(&read), Ok(octets));
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Threads for work that blocks: reading the spool, delivering into a Maildir. Event loops hand it over and await the
+//! answer.
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot;
+
+/// Enough that a slow Maildir does not keep the spool from being read.
+const THREADS: usize = 4;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Where work is handed in; clones are of the same threads.
+#[derive(Clone, Debug)]
+pub(super) struct Labour(Sender<Work>);
+
+impl Labour {
+    /// Starts the threads; they end with the last handle.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub(super) fn start() -> io::Result<Self> {
+        let (give, take) = channel();
+        let take = Arc::new(Mutex::new(take));
+        for number in 0..THREADS {
+            let take = Arc::clone(&take);
+            std::thread::Builder::new().name(format!("labour-{number}")).spawn(move || toil(&take))?;
+        }
+        Ok(Self(give))
+    }
+
+    /// Has it done; `None` if whoever did it came to grief.
+    pub(super) async fn done<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let (tell, told) = oneshot::channel();
+        let work = Box::new(move || {
+            // Whoever asked may be gone.
+            let _ = tell.send(work());
+        });
+        self.0.send(work).ok()?;
+        told.await.ok()
+    }
+}
+
+fn toil(take: &Mutex<Receiver<Work>>) {
+    loop {
+        let work = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(work) = work else { return };
+        // What panics has said so on standard error; its asker hears nothing, and the thread goes on.
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    }
+}

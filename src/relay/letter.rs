@@ -1,0 +1,84 @@
+//! A message in memory, with its envelope: what a courier needs to deliver it. A clone costs two counters.
+use super::envelope::Envelope;
+use net::Outbox;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// From here on a body is written from where it lies.
+const COPIED_BYTES: usize = 16 * 1024;
+
+/// A message in memory.
+#[derive(Clone, Debug)]
+pub(super) struct Letter {
+    pub(super) envelope: Arc<Envelope>,
+    /// Dots not stuffed; it begins with our own `Received:`.
+    pub(super) body: Arc<[u8]>,
+    /// When it was received, since the Unix epoch.
+    pub(super) received: Duration,
+}
+
+impl Letter {
+    /// What it takes in memory.
+    pub(super) fn memory_bytes(&self) -> u32 {
+        const ENVELOPE_BYTES: usize = 512;
+        u32::try_from(self.body.len() + ENVELOPE_BYTES).unwrap_or(u32::MAX)
+    }
+
+    /// Puts it on the wire: dots stuffed (RFC 5321 §4.5.2), and the end of data.
+    pub(super) fn render(&self, outbox: &mut Outbox) {
+        let body = &self.body;
+        if self.has_dots() {
+            smtp::data::stuff(body, outbox.bytes());
+        } else if body.len() < COPIED_BYTES {
+            outbox.bytes().extend_from_slice(body);
+        } else {
+            outbox.append_shared(body);
+        }
+        let end: &[u8] = if body.is_empty() || body.ends_with(b"\r\n") { b".\r\n" } else { b"\r\n.\r\n" };
+        outbox.bytes().extend_from_slice(end);
+    }
+
+    /// Whether a line begins with a dot.
+    fn has_dots(&self) -> bool {
+        self.body.first() == Some(&b'.') || memchr::memmem::find(&self.body, b"\n.").is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::envelope::With;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn letter(body: &[u8]) -> Letter {
+        let envelope = Envelope {
+            sender: b"a@b".to_vec(),
+            with: With::Local,
+            client_name: Vec::new(),
+            client_address: None,
+            user: None,
+            smtp_utf8: false,
+            body: smtp::command::BodyType::SevenBit,
+            returns: None,
+            envelope_id: None,
+            recipients: Vec::new(),
+        };
+        Letter { envelope: Arc::new(envelope), body: body.into(), received: Duration::ZERO }
+    }
+
+    proptest! {
+        /// However dots lie, what is written is what stuffing writes, and read again it is the message.
+        #[test]
+        fn what_is_rendered_is_the_message(lines in prop::collection::vec("[.a]{0,4}", 0..6), long in 0..2_usize) {
+            let mut body = lines.join("\r\n").into_bytes();
+            body.extend_from_slice(b"\r\n");
+            body.extend(std::iter::repeat_n(b"x\r\n".as_slice(), long * 8000).flatten());
+            let mut outbox = Outbox::default();
+            letter(&body).render(&mut outbox);
+            let mut expected = Vec::new();
+            smtp::data::stuff(&body, &mut expected);
+            expected.extend_from_slice(b".\r\n");
+            prop_assert_eq!(outbox.to_vec(), expected);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! A worker's office: its queue, and what reception and couriers share. Everything here happens on one thread.
+//!
+//! ```text
+//! reception ─ accept ─▶ queue ─ calls ─▶ couriers ─ outcome ─▶ queue ─ effects ─▶ spool: notes, notices, done
+//! ```
+use super::config::Config;
+use super::courier;
+use super::envelope::{Fact, encode_note};
+use super::hops::Hops;
+use super::letter::Letter;
+use super::queue::{Arrival, Assignment, Before, Call, Closing, Courier, Effects, HopKey, Kind};
+use super::queue::{MessageId, Notice, Options, Outcome, Queue, Recipients, Taken};
+use super::received;
+use super::setting::Setting;
+use super::telling;
+use crate::relay::envelope::Envelope;
+use net::{Desk, clock};
+use spool::{Id, Stored};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+/// A worker's office.
+pub(super) struct Office {
+    pub(super) setting: Arc<Setting>,
+    config: RefCell<Arc<Config>>,
+    edition: Cell<u64>,
+    pub(super) queue: RefCell<Queue<Letter>>,
+    pub(super) hops: RefCell<Hops>,
+    /// Couriers' buffers; those of the sessions are the server's.
+    pub(super) desk: Desk,
+    /// Couriers that wait, by hop.
+    waiting: RefCell<HashMap<HopKey, VecDeque<(Place, Waker)>>>,
+    /// Couriers that are out.
+    couriers: Cell<u32>,
+    is_closing: Cell<bool>,
+    /// Unix time at the zero of [`clock::now`].
+    origin: Duration,
+    pub(super) dates: RefCell<received::Clock>,
+    /// For seeds.
+    departures: Cell<u64>,
+}
+
+/// Where a courier is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place(Rc<Cell<Whereabouts>>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Whereabouts {
+    /// Busy.
+    #[default]
+    Away,
+    /// On the list of those who wait.
+    Listed,
+    /// It is to close.
+    Dismissed,
+}
+
+impl Place {
+    /// It does not wait any more: what stands on the list under its name is void.
+    pub(super) fn leave(&mut self) {
+        if self.0.get() == Whereabouts::Listed {
+            self.0.set(Whereabouts::Away);
+            *self = Self::default();
+        }
+    }
+
+    pub(super) fn is_dismissed(&self) -> bool {
+        self.0.get() == Whereabouts::Dismissed
+    }
+}
+
+/// What is to be done with the recipients of a message at one hop.
+pub(super) struct Errand {
+    pub(super) hop: HopKey,
+    /// By their numbers in the envelope.
+    pub(super) recipients: Vec<u16>,
+}
+
+impl Office {
+    pub(super) fn open(setting: Arc<Setting>) -> Rc<Self> {
+        let (config, edition) = (setting.config(), setting.edition());
+        let origin = clock::wall().saturating_sub(clock::now());
+        let workers = config.workers.unwrap_or_else(net::worker::default_count).max(1) as u32;
+        let share = |all: u32| all.div_ceil(workers).max(1);
+        let options = Options {
+            schedule: config.retry.clone(),
+            hop_couriers: share(config.delivery.per_destination),
+            couriers: share(config.delivery.overall),
+            letter_bytes: config.spool.memory_bytes / u64::from(workers),
+            seed: setting.seed,
+            origin_unix: origin,
+            ..Options::default()
+        };
+        Rc::new(Self {
+            config: RefCell::new(config),
+            edition: Cell::new(edition),
+            setting,
+            queue: RefCell::new(Queue::new(options)),
+            hops: RefCell::default(),
+            desk: Desk::default(),
+            waiting: RefCell::default(),
+            couriers: Cell::new(0),
+            is_closing: Cell::new(false),
+            origin,
+            dates: RefCell::new(received::Clock::new()),
+            departures: Cell::new(0),
+        })
+    }
+
+    /// The configuration in force.
+    pub(super) fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.borrow())
+    }
+
+    /// The time since the Unix epoch at that moment of [`clock::now`].
+    pub(super) fn unix(&self, now: Duration) -> Duration {
+        self.origin + now
+    }
+
+    /// Another number each time, for what is to be spread.
+    pub(super) fn seed(&self) -> u64 {
+        self.departures.set(self.departures.get() + 1);
+        self.setting.seed.wrapping_add(self.departures.get())
+    }
+
+    /// Takes up a message that is in the spool: the receipt proves it.
+    pub(super) fn accept(self: &Rc<Self>, stored: &Stored, letter: &Letter, errands: Vec<Errand>) {
+        let kind = if letter.envelope.sender.is_empty() { Kind::Notice } else { Kind::Mail };
+        let now = clock::now();
+        for Errand { hop, recipients } in errands {
+            let arrival = Arrival {
+                id: MessageId(stored.id().0),
+                hop,
+                recipients: Recipients::new(&recipients),
+                letter: Some(letter.clone()),
+                letter_bytes: letter.memory_bytes(),
+                received_unix_s: letter.received.as_secs(),
+                kind,
+                before: Before::default(),
+            };
+            self.queue.borrow_mut().put(arrival, now);
+        }
+        self.attend();
+    }
+
+    /// Does what the queue asks for; after whatever has happened to it.
+    pub(super) fn attend(self: &Rc<Self>) {
+        loop {
+            let call = self.queue.borrow_mut().wants_courier(clock::now());
+            match call {
+                Some(Call::Open(courier)) => self.send_out(courier),
+                Some(Call::Wake(hop)) => self.call(hop, Whereabouts::Away),
+                Some(Call::Dismiss(hop)) => self.call(hop, Whereabouts::Dismissed),
+                None => break,
+            }
+        }
+        let mut ids = Vec::new();
+        self.queue.borrow_mut().wants_letters(&mut ids);
+        for id in ids {
+            let office = Rc::clone(self);
+            net::worker::spawn_local(async move { office.fetch_for_queue(id).await });
+        }
+    }
+
+    fn send_out(self: &Rc<Self>, courier: Courier) {
+        self.couriers.set(self.couriers.get() + 1);
+        net::worker::spawn_local(courier::run(Rc::clone(self), courier));
+    }
+
+    /// Wakes one of a hop's couriers that wait.
+    fn call(&self, hop: HopKey, to: Whereabouts) {
+        let mut waiting = self.waiting.borrow_mut();
+        let Some(list) = waiting.get_mut(&hop) else { return };
+        while let Some((place, waker)) = list.pop_front() {
+            if place.0.get() == Whereabouts::Listed {
+                place.0.set(to);
+                waker.wake();
+                return;
+            }
+        }
+    }
+
+    /// The next message for a courier; without one it waits to be called.
+    pub(super) fn take(&self, courier: &mut Courier, place: &mut Place, waker: &Waker, now: Duration) -> Taken<Letter> {
+        place.leave();
+        let taken = self.queue.borrow_mut().take(courier, now);
+        if matches!(taken, Taken::Wait) {
+            *place = Place::default();
+            place.0.set(Whereabouts::Listed);
+            let mut waiting = self.waiting.borrow_mut();
+            waiting.entry(courier.hop).or_default().push_back((place.clone(), waker.clone()));
+        }
+        taken
+    }
+
+    /// An assignment comes back.
+    pub(super) fn outcome(self: &Rc<Self>, assignment: Assignment<Letter>, outcome: Outcome) {
+        let letter = (outcome != Outcome::Delivered).then(|| assignment.letter.clone());
+        let effects = self.queue.borrow_mut().outcome(assignment, outcome, clock::now());
+        self.carry_out(effects, letter);
+        self.attend();
+    }
+
+    /// A courier is back.
+    pub(super) fn closed(self: &Rc<Self>, courier: Courier, closing: Closing) {
+        self.couriers.set(self.couriers.get() - 1);
+        if let Closing::Unreachable(refusal) = &closing {
+            self.setting.census.unreachable.add(1);
+            let hop = self.hops.borrow().name(courier.hop);
+            tracing::warn!(%hop, reason = %refusal.text, "cannot be reached");
+        }
+        self.queue.borrow_mut().closed(courier, closing, clock::now());
+        self.attend();
+    }
+
+    /// Does what is due by now.
+    pub(super) fn tick(self: &Rc<Self>) {
+        if self.edition.get() != self.setting.edition() {
+            self.edition.set(self.setting.edition());
+            *self.config.borrow_mut() = self.setting.config();
+        }
+        let mut all = Vec::new();
+        loop {
+            let now = clock::now();
+            self.queue.borrow_mut().tick(now, &mut all);
+            all.drain(..).for_each(|effects| self.carry_out(effects, None));
+            if self.queue.borrow().deadline().is_none_or(|deadline| deadline > now) {
+                break;
+            }
+        }
+        self.attend();
+    }
+
+    /// What follows from what has happened: notes, notices, the end.
+    pub(super) fn carry_out(self: &Rc<Self>, effects: Effects, letter: Option<Letter>) {
+        let Effects { id, facts, notice, done } = effects;
+        self.count(&facts);
+        self.note(Id(id.0), &facts);
+        if let Some(notice) = notice {
+            self.tell(id, notice, letter);
+        }
+        if done {
+            self.setting.spool.done(Id(id.0));
+        }
+    }
+
+    fn count(&self, facts: &[Fact]) {
+        for fact in facts {
+            if let Fact::Deferred { recipients, .. } = fact {
+                self.setting.census.deferred.add(recipients.len() as u64);
+            }
+        }
+    }
+
+    fn note(&self, id: Id, facts: &[Fact]) {
+        if facts.is_empty() {
+            return;
+        }
+        match encode_note(facts) {
+            Ok(note) => self.setting.spool.note(id, &note),
+            Err(error) => tracing::error!(%id, %error, "what was done could not be noted: it may be done again"),
+        }
+    }
+
+    /// Tells the sender, in a task of its own.
+    pub(super) fn tell(self: &Rc<Self>, id: MessageId, notice: Notice, letter: Option<Letter>) {
+        let office = Rc::clone(self);
+        net::worker::spawn_local(async move { telling::tell(office, id, notice, letter).await });
+    }
+
+    async fn fetch_for_queue(self: Rc<Self>, id: MessageId) {
+        let fetched = self.fetch(id).await;
+        let effects = match fetched {
+            Some(letter) => {
+                self.queue.borrow_mut().loaded(id, &letter);
+                None
+            }
+            None => self.queue.borrow_mut().unreadable(id, clock::now()),
+        };
+        if let Some(effects) = effects {
+            self.carry_out(effects, None);
+        }
+        self.attend();
+    }
+
+    /// A message from the spool; what cannot be read has been logged.
+    pub(super) async fn fetch(&self, id: MessageId) -> Option<Letter> {
+        let spool = self.setting.spool.clone();
+        let id = Id(id.0);
+        let draft = match self.setting.labour.done(move || spool.fetch(id)).await? {
+            Ok(draft) => draft,
+            Err(error) => {
+                tracing::error!(%id, %error, "cannot be read: it is held");
+                return None;
+            }
+        };
+        match Envelope::decode(&draft.envelope) {
+            Ok(envelope) => Some(Letter {
+                envelope: Arc::new(envelope),
+                body: draft.body,
+                received: Duration::from_nanos(draft.received_ns),
+            }),
+            Err(error) => {
+                tracing::error!(%id, %error, "its envelope cannot be read: it is held");
+                None
+            }
+        }
+    }
+
+    /// No courier takes anything new.
+    pub(super) fn close(&self) {
+        self.is_closing.set(true);
+        let mut waiting = self.waiting.borrow_mut();
+        for (place, waker) in waiting.drain().flat_map(|(_, list)| list) {
+            if place.0.get() == Whereabouts::Listed {
+                place.0.set(Whereabouts::Dismissed);
+                waker.wake();
+            }
+        }
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.get()
+    }
+
+    /// Couriers that are out.
+    pub(super) fn couriers(&self) -> u32 {
+        self.couriers.get()
+    }
+}

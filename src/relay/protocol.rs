@@ -1,0 +1,371 @@
+//! What is said over the control socket: a request is a line of JSON; replies are lines of JSON, the last of which is
+//! `end` or `error`.
+//!
+//! ```text
+//! > {"ask":"list","hop":"smtp:127.0.0.1:2526"}
+//! < {"is":"entry","id":"0000000000000001","hop":"smtp:127.0.0.1:2526","state":"deferred",…}
+//! < {"is":"end"}
+//! > {"ask":"order","order":"hold","which":{"id":"0000000000000001"}}
+//! < {"is":"changed","messages":1}
+//! < {"is":"end"}
+//! ```
+use super::envelope::Refusal;
+use super::queue::{Order, State};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest request.
+pub(crate) const LONGEST_REQUEST: usize = 4096;
+
+/// What is asked of a relay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// The entries of the queue, in no order.
+    List {
+        /// Those for that hop.
+        #[serde(default)]
+        hop: Option<String>,
+        /// Those in that state.
+        #[serde(default)]
+        state: Option<StateWord>,
+        /// No more than so many.
+        #[serde(default)]
+        limit: Option<u64>,
+    },
+    /// All of one message.
+    Show { id: QueueId },
+    /// Something to be done.
+    Order { order: OrderWord, which: Chosen },
+    /// Numbers, in all and by hop.
+    Stats,
+}
+
+/// With what an order is to be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Chosen {
+    Id(QueueId),
+    /// Messages with recipients at that hop.
+    Hop(String),
+    All,
+}
+
+/// A message's number as users see it: 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct QueueId(pub(crate) u64);
+
+impl fmt::Display for QueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for QueueId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_one = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let id = u64::from_str_radix(text, 16).ok().filter(|_| is_one);
+        id.map(Self).ok_or_else(|| format!("{text:?} is no queue id: that is 16 hexadecimal digits"))
+    }
+}
+
+impl TryFrom<String> for QueueId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<QueueId> for String {
+    fn from(id: QueueId) -> Self {
+        id.to_string()
+    }
+}
+
+/// What is to be done, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OrderWord {
+    Hold,
+    Release,
+    Remove,
+    Retry,
+}
+
+impl From<OrderWord> for Order {
+    fn from(word: OrderWord) -> Self {
+        match word {
+            OrderWord::Hold => Self::Hold,
+            OrderWord::Release => Self::Release,
+            OrderWord::Remove => Self::Remove,
+            OrderWord::Retry => Self::Retry,
+        }
+    }
+}
+
+/// Where an entry is, as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StateWord {
+    /// Waits for a connection
+    Ready,
+    /// Waits for its next try
+    Deferred,
+    /// Is being sent
+    Sending,
+    /// Stopped by an operator
+    Held,
+    /// Settled; its sender is being told
+    Telling,
+}
+
+impl StateWord {
+    pub(crate) const ALL: [(Self, &'static str); 5] = [
+        (Self::Ready, "ready"),
+        (Self::Deferred, "deferred"),
+        (Self::Sending, "sending"),
+        (Self::Held, "held"),
+        (Self::Telling, "telling"),
+    ];
+
+    pub(crate) fn word(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+impl From<State> for StateWord {
+    fn from(state: State) -> Self {
+        match state {
+            State::Ready => Self::Ready,
+            State::Deferred => Self::Deferred,
+            State::InFlight => Self::Sending,
+            State::Held => Self::Held,
+            State::Telling => Self::Telling,
+        }
+    }
+}
+
+/// What a relay says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "lowercase")]
+pub(crate) enum Reply {
+    Entry(EntryRow),
+    Message(MessageRow),
+    Hop(HopRow),
+    Totals(TotalsRow),
+    /// An order is carried out.
+    Changed {
+        messages: u64,
+    },
+    /// That was all.
+    End,
+    /// That was all, because something is wrong.
+    Error {
+        text: String,
+    },
+}
+
+/// Some recipients of one message that travel to one hop together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EntryRow {
+    pub(crate) id: QueueId,
+    pub(crate) hop: String,
+    pub(crate) state: StateWord,
+    pub(crate) recipients: u64,
+    /// Tries so far.
+    pub(crate) attempts: u32,
+    pub(crate) received_unix_s: u64,
+    pub(crate) age_s: u64,
+    /// When it is tried next, if it is deferred.
+    pub(crate) next_unix_s: Option<u64>,
+    pub(crate) expires_unix_s: u64,
+    pub(crate) refusal: Option<RefusalRow>,
+    /// Whose mail it is, where one message is shown.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) to: Vec<String>,
+}
+
+/// Why it has not been delivered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RefusalRow {
+    /// 0 where there was no reply.
+    pub(crate) code: u16,
+    pub(crate) enhanced: Option<String>,
+    pub(crate) text: String,
+    /// The host that said it; empty for the relay itself.
+    pub(crate) by: String,
+}
+
+impl From<&Refusal> for RefusalRow {
+    fn from(refusal: &Refusal) -> Self {
+        Self {
+            code: refusal.code,
+            enhanced: refusal.enhanced.map(|enhanced| enhanced.to_string()),
+            text: refusal.text.clone(),
+            by: refusal.by.clone(),
+        }
+    }
+}
+
+impl fmt::Display for RefusalRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.code > 0 {
+            write!(f, "{} ", self.code)?;
+        }
+        match &self.enhanced {
+            // Most replies say it in their text.
+            Some(enhanced) if !self.text.starts_with(enhanced.as_str()) => write!(f, "{enhanced} ")?,
+            _ => {}
+        }
+        f.write_str(&self.text)
+    }
+}
+
+/// A message as it is in the spool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MessageRow {
+    pub(crate) id: QueueId,
+    /// Empty for a notice.
+    pub(crate) sender: String,
+    pub(crate) recipients: u64,
+    pub(crate) bytes: u64,
+    pub(crate) received_unix_s: u64,
+    /// What the client called itself.
+    pub(crate) client_name: String,
+    pub(crate) client_address: Option<String>,
+    /// Who had logged in.
+    pub(crate) user: Option<String>,
+}
+
+/// A hop's numbers, of all workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HopRow {
+    pub(crate) hop: String,
+    pub(crate) ready: u64,
+    pub(crate) deferred: u64,
+    pub(crate) sending: u64,
+    pub(crate) held: u64,
+    pub(crate) telling: u64,
+    pub(crate) couriers: u64,
+    pub(crate) idle: u64,
+    pub(crate) oldest_unix_s: Option<u64>,
+    /// No connection is tried for so long, because the last could not be made.
+    pub(crate) shut_for_s: Option<u64>,
+    pub(crate) refusal: Option<RefusalRow>,
+}
+
+impl HopRow {
+    /// Its entries, whatever state they are in.
+    pub(crate) fn entries(&self) -> u64 {
+        self.by_state().iter().map(|(_, count)| count).sum()
+    }
+
+    pub(crate) fn by_state(&self) -> [(StateWord, u64); 5] {
+        [
+            (StateWord::Ready, self.ready),
+            (StateWord::Deferred, self.deferred),
+            (StateWord::Sending, self.sending),
+            (StateWord::Held, self.held),
+            (StateWord::Telling, self.telling),
+        ]
+    }
+}
+
+/// The relay's numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TotalsRow {
+    pub(crate) durability: String,
+    pub(crate) workers: u64,
+    pub(crate) messages: u64,
+    pub(crate) entries: u64,
+    pub(crate) couriers: u64,
+    /// Messages in memory.
+    pub(crate) letter_bytes: u64,
+    pub(crate) spool_messages: u64,
+    pub(crate) spool_bytes: u64,
+    pub(crate) spool_disk_bytes: u64,
+    pub(crate) accepted: u64,
+    pub(crate) delivered: u64,
+    pub(crate) deferred: u64,
+    pub(crate) failed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn requests_are_what_the_manual_says() {
+        let rows: [(&str, Request); 5] = [
+            (r#"{"ask":"list"}"#, Request::List { hop: None, state: None, limit: None }),
+            (
+                r#"{"ask":"list","hop":"mx:a.example","state":"held","limit":3}"#,
+                Request::List { hop: Some("mx:a.example".into()), state: Some(StateWord::Held), limit: Some(3) },
+            ),
+            (r#"{"ask":"show","id":"00000000000000ff"}"#, Request::Show { id: QueueId(255) }),
+            (
+                r#"{"ask":"order","order":"retry","which":"all"}"#,
+                Request::Order { order: OrderWord::Retry, which: Chosen::All },
+            ),
+            (
+                r#"{"ask":"order","order":"hold","which":{"id":"0000000000000001"}}"#,
+                Request::Order { order: OrderWord::Hold, which: Chosen::Id(QueueId(1)) },
+            ),
+        ];
+        for (line, request) in rows {
+            assert_eq!(serde_json::from_str::<Request>(line).unwrap(), request, "{line}");
+            let written = serde_json::to_string(&request).unwrap();
+            assert_eq!(serde_json::from_str::<Request>(&written).unwrap(), request, "{written}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused() {
+        for line in [
+            "",
+            "{}",
+            "[]",
+            r#"{"ask":"dance"}"#,
+            r#"{"ask":"list","colour":"red"}"#,
+            r#"{"ask":"show","id":"1"}"#,
+            r#"{"ask":"show","id":"+000000000000001"}"#,
+            r#"{"ask":"order","order":"eat","which":"all"}"#,
+            r#"{"ask":"order","order":"hold","which":"some"}"#,
+        ] {
+            assert!(serde_json::from_str::<Request>(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_written_like_its_word() {
+        for (state, word) in StateWord::ALL {
+            assert_eq!((serde_json::to_string(&state).unwrap(), state.word()), (format!("\"{word}\""), word));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_id_is_read_back(id: u64) {
+            prop_assert_eq!(QueueId(id).to_string().parse(), Ok(QueueId(id)));
+        }
+
+        #[test]
+        fn any_hop_makes_one_line_that_is_read_back(hop in ".*", limit: Option<u64>) {
+            let request = Request::List { hop: Some(hop), state: None, limit };
+            let line = serde_json::to_string(&request).unwrap();
+            prop_assert!(!line.contains('\n'));
+            prop_assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
+        }
+
+        #[test]
+        fn any_octets_are_read_or_refused(octets: Vec<u8>) {
+            let _ = serde_json::from_slice::<Request>(&octets);
+        }
+    }
+}

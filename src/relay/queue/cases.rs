@@ -1,0 +1,578 @@
+//! The queue's promises one by one.
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::moves::SPARE_MESSAGES;
+use super::*;
+use crate::relay::envelope::{Fact, Fate};
+
+type Letter = Arc<[u8]>;
+
+const START: Duration = Duration::from_secs(100);
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn refusal(code: u16) -> Refusal {
+    Refusal::new(code, None, "come back later", "mx.example")
+}
+
+fn arrival(id: u64, hop: u32, recipients: &[u16]) -> Arrival<Letter> {
+    let letter: Letter = vec![0; 100].into();
+    Arrival {
+        id: MessageId(id),
+        hop: HopKey(hop),
+        recipients: Recipients::new(recipients),
+        letter: Some(letter),
+        letter_bytes: 100,
+        received_unix_s: START.as_secs(),
+        kind: Kind::Mail,
+        before: Before::default(),
+    }
+}
+
+fn queue(change: impl FnOnce(&mut Options)) -> Queue<Letter> {
+    let mut options = Options::default();
+    change(&mut options);
+    Queue::new(options)
+}
+
+/// A queue that already holds so many messages of one recipient for each hop.
+fn filled(messages: u64, hops: u32, change: impl FnOnce(&mut Options)) -> Queue<Letter> {
+    let mut queue = queue(change);
+    (0..messages).for_each(|id| {
+        (0..hops).for_each(|hop| queue.put(arrival(id * u64::from(hops) + u64::from(hop), hop, &[0]), START))
+    });
+    queue
+}
+
+fn opened(queue: &mut Queue<Letter>, now: Duration) -> Courier {
+    match queue.wants_courier(now) {
+        Some(Call::Open(courier)) => courier,
+        other => panic!("{other:?} instead of a new courier"),
+    }
+}
+
+fn taken(queue: &mut Queue<Letter>, courier: &mut Courier, now: Duration) -> Assignment<Letter> {
+    match queue.take(courier, now) {
+        Taken::Message(assignment) => assignment,
+        other => panic!("{other:?} instead of a message"),
+    }
+}
+
+fn is_waiting(taken: &Taken<Letter>) -> bool {
+    matches!(taken, Taken::Wait)
+}
+
+fn ticked(queue: &mut Queue<Letter>, now: Duration) -> Vec<Effects> {
+    let mut effects = Vec::new();
+    while queue.deadline().is_some_and(|deadline| deadline <= now) {
+        queue.tick(now, &mut effects);
+    }
+    effects
+}
+
+fn stats(queue: &Queue<Letter>, hop: u32) -> HopStats {
+    queue.hops().find(|stats| stats.hop == HopKey(hop)).expect("the hop has something to show")
+}
+
+#[test]
+fn a_message_comes_and_goes() {
+    let mut queue = filled(1, 1, |_| {});
+    let mut courier = opened(&mut queue, START);
+    assert_eq!(queue.wants_courier(START), None, "one is enough");
+    let assignment = taken(&mut queue, &mut courier, START);
+    assert_eq!((assignment.id, assignment.attempts, assignment.letter.len()), (MessageId(0), 0, 100));
+    assert!(is_waiting(&queue.take(&mut courier, START)));
+    let effects = queue.outcome(assignment, Outcome::Delivered, START);
+    assert_eq!(effects, Effects { id: MessageId(0), facts: vec![], notice: None, done: true });
+    assert_eq!(queue.totals(), Totals { couriers: 1, ..Totals::default() });
+    // The next one finds the courier there, and wakes it once.
+    queue.put(arrival(1, 0, &[0]), START);
+    assert_eq!(queue.wants_courier(START), Some(Call::Wake(HopKey(0))));
+    assert_eq!(queue.wants_courier(START), None);
+    let assignment = taken(&mut queue, &mut courier, START);
+    assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+    queue.closed(courier, Closing::Finished, START);
+    assert!(queue.is_idle(HopKey(0), START) && queue.deadline().is_none());
+}
+
+#[test]
+fn who_was_put_off_comes_back_alone() {
+    let mut queue = queue(|_| {});
+    queue.put(arrival(1, 0, &[0, 1, 2, 5]), START);
+    let mut courier = opened(&mut queue, START);
+    let assignment = taken(&mut queue, &mut courier, START);
+    let answers = [
+        Answer::Delivered,
+        Answer::Deferred(refusal(450)),
+        Answer::Failed(refusal(550)),
+        Answer::Deferred(refusal(452)),
+    ];
+    let effects = queue.outcome(assignment, Outcome::Each(answers.into()), START);
+    let next_unix_s = queue.show(MessageId(1)).iter().find_map(|entry| entry.next_unix_s).unwrap();
+    assert!((START.as_secs() + 225..=START.as_secs() + 375).contains(&next_unix_s));
+    let failed = Fate::Failed(refusal(550));
+    let expected = [
+        Fact::Settled { recipients: vec![0], fate: Fate::Delivered },
+        Fact::Settled { recipients: vec![2], fate: failed.clone() },
+        Fact::Deferred { recipients: vec![1, 5], attempts: 1, next_unix_s, refusal: refusal(452) },
+    ];
+    assert_eq!(effects.facts, expected);
+    let Some(Notice::Settled { ticket, fates }) = effects.notice else { panic!("a notice is owed") };
+    assert_eq!(fates, [(2, failed)]);
+    let told = queue.told(ticket);
+    assert_eq!((told.facts, told.done), (vec![Fact::Told { recipients: vec![2] }], false));
+    // It is read again when its time has come, and the courier called when it is there.
+    assert!(is_waiting(&queue.take(&mut courier, START)));
+    let later = seconds(next_unix_s + 2);
+    assert!(ticked(&mut queue, later).is_empty());
+    assert!(is_waiting(&queue.take(&mut courier, later)));
+    let mut ids = Vec::new();
+    queue.wants_letters(&mut ids);
+    assert_eq!((ids.as_slice(), queue.wants_courier(later)), ([MessageId(1)].as_slice(), None));
+    queue.loaded(MessageId(1), &vec![1; 100].into());
+    assert_eq!(queue.wants_courier(later), Some(Call::Wake(HopKey(0))));
+    let assignment = taken(&mut queue, &mut courier, later);
+    assert_eq!((assignment.recipients.to_vec(), assignment.attempts), (vec![1, 5], 1));
+    assert!(queue.outcome(assignment, Outcome::Delivered, later).done);
+}
+
+#[test]
+fn a_transaction_has_a_hundred_recipients_at_most() {
+    let mut queue = queue(|_| {});
+    queue.put(arrival(1, 0, &(0..250).collect::<Vec<_>>()), START);
+    queue.put(arrival(2, 0, &[]), START);
+    let mut courier = opened(&mut queue, START);
+    let all = [0; 3].map(|_| taken(&mut queue, &mut courier, START));
+    assert_eq!(all.each_ref().map(|it| it.recipients.len()), [100, 100, 50]);
+    assert!(is_waiting(&queue.take(&mut courier, START)));
+    let done = all.map(|assignment| queue.outcome(assignment, Outcome::Delivered, START).done);
+    assert_eq!(done, [false, false, true]);
+}
+
+#[test]
+fn a_message_lost_after_the_dot_is_tried_again() {
+    let mut queue = filled(1, 1, |_| {});
+    let mut courier = opened(&mut queue, START);
+    let assignment = taken(&mut queue, &mut courier, START);
+    let effects = queue.outcome(assignment, Outcome::Unknown, START);
+    assert!(!effects.done && effects.notice.is_none());
+    assert!(matches!(effects.facts.as_slice(), [Fact::Deferred { attempts: 1, .. }]));
+    assert_eq!(stats(&queue, 0).deferred, 1);
+}
+
+#[test]
+fn a_hop_that_never_answers_delays_no_other() {
+    // More hogging couriers are allowed to the first hop than there are in all.
+    let mut queue = filled(500, 4, |options| (options.couriers, options.hop_couriers) = (8, 20));
+    let (mut stuck, mut couriers, mut delivered) = (Vec::new(), Vec::new(), [0; 4]);
+    for _ in 0..2_000 {
+        while let Some(call) = queue.wants_courier(START) {
+            match call {
+                Call::Open(courier) if courier.hop == HopKey(0) => stuck.push(courier),
+                Call::Open(courier) => couriers.push(courier),
+                other => panic!("{other:?}, but nobody rests"),
+            }
+        }
+        // The first hop takes messages and says nothing, ever.
+        for courier in &mut stuck {
+            if let Taken::Message(assignment) = queue.take(courier, START) {
+                std::mem::forget(assignment);
+            }
+        }
+        for mut courier in std::mem::take(&mut couriers) {
+            match queue.take(&mut courier, START) {
+                Taken::Message(assignment) => {
+                    delivered[courier.hop.0 as usize] += 1;
+                    assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+                    couriers.push(courier);
+                }
+                Taken::Wait | Taken::Leave => queue.closed(courier, Closing::Finished, START),
+            }
+        }
+    }
+    assert_eq!(delivered, [0, 500, 500, 500]);
+    assert!(stuck.len() <= 4, "{} couriers are stuck: more than half", stuck.len());
+}
+
+#[test]
+fn who_has_had_its_share_leaves_for_who_has_nobody() {
+    let mut queue = filled(200, 1, |options| options.couriers = 1);
+    let mut courier = opened(&mut queue, START);
+    queue.put(arrival(9_999, 1, &[0]), START);
+    assert_eq!(queue.wants_courier(START), None);
+    let mut sent = 0;
+    while let Taken::Message(assignment) = queue.take(&mut courier, START) {
+        assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+        sent += 1;
+    }
+    assert_eq!(sent, 20, "a connection pays first");
+    queue.closed(courier, Closing::Finished, START);
+    let mut courier = opened(&mut queue, START);
+    assert_eq!(courier.hop, HopKey(1));
+    let assignment = taken(&mut queue, &mut courier, START);
+    assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+    // It has nothing more, and the first hop has nobody: whoever rests is dismissed, once.
+    assert!(is_waiting(&queue.take(&mut courier, START)));
+    assert_eq!(queue.wants_courier(START), Some(Call::Dismiss(HopKey(1))));
+    assert_eq!(queue.wants_courier(START), None);
+    queue.closed(courier, Closing::Finished, START);
+    assert_eq!(opened(&mut queue, START).hop, HopKey(0));
+}
+
+#[test]
+fn a_hop_that_cannot_be_reached_waits_as_a_whole() {
+    let mut queue = filled(100, 1, |_| {});
+    let mut couriers: Vec<Courier> = std::iter::from_fn(|| match queue.wants_courier(START) {
+        Some(Call::Open(courier)) => Some(courier),
+        _ => None,
+    })
+    .collect();
+    assert_eq!(couriers.len(), 18);
+    couriers.drain(..).for_each(|courier| queue.closed(courier, Closing::Unreachable(refusal(421)), START));
+    assert_eq!(queue.wants_courier(START), None);
+    let shut = stats(&queue, 0);
+    assert_eq!((shut.ready, shut.deferred, shut.couriers), (100, 0, 0));
+    assert_eq!(shut.refusal.as_deref(), Some(&refusal(421)));
+    // Eighteen that failed together are one outage: the first wait of five seconds, a quarter more or less.
+    let wait = shut.shut_until - START;
+    assert!((3_750..=6_250).contains(&wait.as_millis()), "{wait:?}");
+    assert_eq!(queue.totals().letter_bytes, 0, "its memory is for others");
+    assert!(ticked(&mut queue, shut.shut_until).is_empty());
+    // Then one tries, alone, and when it has succeeded the others come.
+    let now = shut.shut_until;
+    let mut first = opened(&mut queue, now);
+    assert_eq!(queue.wants_courier(now), None);
+    assert!(is_waiting(&queue.take(&mut first, now)));
+    let mut ids = Vec::new();
+    queue.wants_letters(&mut ids);
+    assert!(ids.len() > 1 && ids.is_sorted());
+    ids.iter().for_each(|id| queue.loaded(*id, &vec![0; 100].into()));
+    let assignment = taken(&mut queue, &mut first, now);
+    assert_eq!(assignment.attempts, 0, "nobody has burned an attempt");
+    assert!(queue.outcome(assignment, Outcome::Delivered, now).done);
+    assert_eq!(opened(&mut queue, now).hop, HopKey(0));
+}
+
+#[test]
+fn waits_for_a_hop_grow() {
+    let mut queue = filled(1, 1, |_| {});
+    let mut now = START;
+    for middle in [5, 10, 20, 40, 80, 160, 320, 600, 600] {
+        let courier = opened(&mut queue, now);
+        queue.closed(courier, Closing::Unreachable(refusal(0)), now);
+        let until = stats(&queue, 0).shut_until;
+        let range = seconds(middle) * 3 / 4..=seconds(middle) * 5 / 4;
+        assert!(range.contains(&(until - now)), "{:?} is not in {range:?}", until - now);
+        assert!(ticked(&mut queue, until - Duration::from_millis(1)).is_empty());
+        assert_eq!(queue.wants_courier(until - Duration::from_millis(1)), None);
+        now = until;
+        assert!(ticked(&mut queue, now).is_empty());
+    }
+}
+
+#[test]
+fn a_session_that_lives_goes_on_while_no_other_is_tried() {
+    let mut queue = filled(100, 1, |_| {});
+    let (mut living, refused) = (opened(&mut queue, START), opened(&mut queue, START));
+    queue.closed(refused, Closing::Unreachable(refusal(421)), START);
+    for _ in 0..30 {
+        let assignment = taken(&mut queue, &mut living, START);
+        assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+        assert_eq!(queue.wants_courier(START), None, "a delivery is no reason to ask again at once");
+    }
+    let until = stats(&queue, 0).shut_until;
+    assert!(ticked(&mut queue, until).is_empty());
+    assert_eq!(opened(&mut queue, until).hop, HopKey(0));
+}
+
+#[test]
+fn age_is_looked_at_wherever_a_message_is() {
+    let mut queue = queue(|_| {});
+    let held = Before { held: true, ..Before::default() };
+    let deferred = Before { next_unix_s: START.as_secs() + 100 * 86_400, attempts: 9, ..Before::default() };
+    queue.put(arrival(1, 0, &[0]), START);
+    queue.put(Arrival { before: held, ..arrival(2, 1, &[0]) }, START);
+    queue.put(Arrival { before: deferred, ..arrival(3, 2, &[0]) }, START);
+    queue.put(arrival(4, 3, &[0]), START);
+    let mut courier = std::iter::from_fn(|| queue.wants_courier(START)).find_map(|call| match call {
+        Call::Open(courier) if courier.hop == HopKey(3) => Some(courier),
+        _ => None,
+    });
+    let assignment = taken(&mut queue, courier.as_mut().unwrap(), START);
+    let late = ticked(&mut queue, START + seconds(4 * 3_600 + 1));
+    assert_eq!(late.len(), 4);
+    assert!(late.iter().all(|effects| matches!(effects.notice, Some(Notice::Late { .. }))), "{late:?}");
+    let expired = ticked(&mut queue, START + seconds(5 * 86_400 + 1));
+    let ids: Vec<u64> = expired.iter().map(|effects| effects.id.0).collect();
+    assert_eq!(ids, [1, 2, 3], "the fourth is with a courier");
+    for effects in expired {
+        let Some(Notice::Settled { ticket, fates }) = effects.notice else { panic!("the sender is told") };
+        assert_eq!(fates, [(0, Fate::Expired(None))]);
+        assert!(queue.told(ticket).done);
+    }
+    let outcome = Outcome::All(Answer::Deferred(refusal(450)));
+    let effects = queue.outcome(assignment, outcome, START + seconds(5 * 86_400 + 1));
+    let Some(Notice::Settled { fates, .. }) = effects.notice else { panic!("it is too old to wait") };
+    assert_eq!(fates, [(0, Fate::Expired(Some(refusal(450))))]);
+}
+
+#[test]
+fn a_notice_is_never_late() {
+    let mut queue = queue(|options| options.schedule.notice_lifetime = seconds(86_400));
+    queue.put(Arrival { kind: Kind::Notice, ..arrival(1, 0, &[0]) }, START);
+    assert!(ticked(&mut queue, START + seconds(86_399)).is_empty());
+    assert_eq!(ticked(&mut queue, START + seconds(86_401)).len(), 1);
+}
+
+#[test]
+fn a_message_that_ends_every_session_steps_aside() {
+    let mut queue = filled(2, 1, |_| {});
+    for _ in 0..3 {
+        let mut courier = opened(&mut queue, START);
+        let assignment = taken(&mut queue, &mut courier, START);
+        assert_eq!(assignment.id, MessageId(0));
+        drop(queue.outcome(assignment, Outcome::Unsent, START));
+        queue.hops[0].fruitless = 0;
+        queue.closed(courier, Closing::Finished, START);
+    }
+    let mut courier = opened(&mut queue, START);
+    assert_eq!(taken(&mut queue, &mut courier, START).id, MessageId(1));
+    assert_eq!(stats(&queue, 0).deferred, 1);
+}
+
+#[test]
+fn sessions_without_fruit_shut_the_hop() {
+    let mut queue = filled(100, 1, |_| {});
+    for round in 0..3 {
+        assert_eq!(stats(&queue, 0).shut_until, Duration::ZERO, "round {round}");
+        let mut courier = opened(&mut queue, START);
+        let assignment = taken(&mut queue, &mut courier, START);
+        drop(queue.outcome(assignment, Outcome::Unsent, START));
+        queue.closed(courier, Closing::Finished, START);
+    }
+    assert!(stats(&queue, 0).shut_until > START);
+    assert_eq!(queue.wants_courier(START), None);
+}
+
+#[test]
+fn couriers_do_not_flap() {
+    let mut queue = queue(|_| {});
+    let (mut couriers, mut opened, mut next): (Vec<(Courier, bool)>, usize, u64) = (Vec::new(), 0, 0);
+    // The backlog goes up to sixty and down to nothing, again and again.
+    for _ in 0..50 {
+        (0..60).for_each(|_| {
+            next += 1;
+            queue.put(arrival(next, 0, &[0]), START);
+        });
+        loop {
+            match queue.wants_courier(START) {
+                Some(Call::Open(courier)) => {
+                    opened += 1;
+                    couriers.push((courier, false));
+                }
+                Some(Call::Wake(_)) => {
+                    let found = couriers.iter_mut().find(|(_, waits)| *waits);
+                    found.expect("somebody waits").1 = false;
+                }
+                Some(Call::Dismiss(_)) => panic!("nobody is in the way"),
+                None if couriers.iter().all(|(_, waits)| *waits) => break,
+                None => {}
+            }
+            for (courier, waits) in couriers.iter_mut().filter(|(_, waits)| !waits) {
+                match queue.take(courier, START) {
+                    Taken::Message(assignment) => drop(queue.outcome(assignment, Outcome::Delivered, START)),
+                    Taken::Wait => *waits = true,
+                    Taken::Leave => panic!("nobody is in the way"),
+                }
+            }
+        }
+    }
+    assert_eq!(queue.totals().entries, 0);
+    assert!(opened == couriers.len() && (1..=20).contains(&opened), "{opened} opened");
+}
+
+#[test]
+fn a_slow_hop_leaves_memory_to_others() {
+    let mut queue = filled(0, 0, |options| options.letter_bytes = 10_000);
+    (0..1_000).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
+    assert_eq!(queue.totals().letter_bytes, 5_000, "half of it, at most");
+    (1_000..1_020).for_each(|id| queue.put(arrival(id, 1, &[0]), START));
+    assert_eq!(queue.totals().letter_bytes, 7_000, "a short backlog is all in memory");
+    // What was dropped is read in the order of the log, as memory becomes free.
+    let mut courier = opened(&mut queue, START);
+    assert_eq!(courier.hop, HopKey(0));
+    let (mut seen, mut ids) = (Vec::new(), Vec::new());
+    while seen.len() < 1_000 {
+        queue.wants_letters(&mut ids);
+        ids.drain(..).for_each(|id| queue.loaded(id, &vec![0; 100].into()));
+        let assignment = taken(&mut queue, &mut courier, START);
+        seen.push(assignment.id.0);
+        assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+        assert!(queue.totals().letter_bytes <= 10_000);
+    }
+    assert!(seen.is_sorted());
+}
+
+#[test]
+fn what_cannot_be_read_is_held() {
+    let mut queue = queue(|_| {});
+    queue.put(Arrival { letter: None, ..arrival(1, 0, &[0]) }, START);
+    let mut courier = opened(&mut queue, START);
+    let mut ids = Vec::new();
+    queue.wants_letters(&mut ids);
+    assert_eq!(ids, [MessageId(1)]);
+    assert_eq!(queue.unreadable(MessageId(1), START).unwrap().facts, [Fact::Held]);
+    assert!(is_waiting(&queue.take(&mut courier, START)));
+    assert_eq!((stats(&queue, 0).held, queue.totals().letter_bytes), (1, 0));
+    assert_eq!(queue.unreadable(MessageId(2), START), None);
+}
+
+#[test]
+fn orders_reach_what_a_courier_has() {
+    let mut queue = filled(3, 1, |_| {});
+    let mut courier = opened(&mut queue, START);
+    let [first, second, third] = [0; 3].map(|_| taken(&mut queue, &mut courier, START));
+    let order = |queue: &mut Queue<Letter>, order, id| {
+        queue.order(order, Which::Message(MessageId(id)), START, |effects| assert!(!effects.done))
+    };
+    assert_eq!((order(&mut queue, Order::Hold, 0), order(&mut queue, Order::Hold, 0)), (1, 0));
+    assert_eq!((order(&mut queue, Order::Remove, 1), order(&mut queue, Order::Remove, 1)), (1, 0));
+    assert_eq!((order(&mut queue, Order::Hold, 2), order(&mut queue, Order::Release, 2)), (1, 1));
+    assert_eq!(order(&mut queue, Order::Retry, 2), 0);
+    assert!(!queue.outcome(first, Outcome::Unsent, START).done);
+    assert!(queue.outcome(second, Outcome::All(Answer::Failed(refusal(550))), START).done, "nobody is told");
+    assert!(!queue.outcome(third, Outcome::Unsent, START).done);
+    let stats = stats(&queue, 0);
+    assert_eq!((stats.ready, stats.held, stats.deferred), (1, 1, 0));
+}
+
+#[test]
+fn orders_reach_all_of_a_hop() {
+    let mut queue = filled(10, 2, |_| {});
+    let order = |queue: &mut Queue<Letter>, order, which| queue.order(order, which, START, |_| {});
+    assert_eq!(order(&mut queue, Order::Hold, Which::Hop(HopKey(0))), 10);
+    assert_eq!((stats(&queue, 0).held, stats(&queue, 1).held), (10, 0));
+    assert_eq!(order(&mut queue, Order::Release, Which::All), 10);
+    assert_eq!(order(&mut queue, Order::Remove, Which::Hop(HopKey(1))), 10);
+    assert_eq!(order(&mut queue, Order::Hold, Which::Hop(HopKey(77))), 0);
+    assert_eq!(order(&mut queue, Order::Retry, Which::Hop(HopKey(77))), 0);
+    assert_eq!((queue.totals().messages, stats(&queue, 0).ready), (10, 10));
+    // A hop that is left alone is tried at once.
+    let courier = opened(&mut queue, START);
+    queue.closed(courier, Closing::Unreachable(refusal(421)), START);
+    assert_eq!(queue.wants_courier(START), None);
+    assert_eq!(order(&mut queue, Order::Retry, Which::All), 1, "the first of them opens the hop");
+    assert_eq!(opened(&mut queue, START).hop, HopKey(0));
+}
+
+#[test]
+fn a_notice_that_was_owed_before_a_restart_is_owed_after_it() {
+    let mut queue = queue(|_| {});
+    let failed = vec![(3, Fate::Failed(refusal(550)))];
+    queue.put(arrival(1, 0, &[0]), START);
+    let notice = queue.owe(arrival(1, 5, &[]), failed.clone());
+    let Notice::Settled { ticket, fates } = notice else { panic!("it is settled") };
+    assert_eq!(fates, failed);
+    let mut courier = opened(&mut queue, START);
+    let assignment = taken(&mut queue, &mut courier, START);
+    assert!(!queue.outcome(assignment, Outcome::Delivered, START).done, "not before the notice is stored");
+    assert!(queue.told(ticket).done);
+}
+
+#[test]
+fn a_list_is_shown_page_by_page() {
+    let mut queue = filled(10, 1, |_| {});
+    queue.order(Order::Remove, Which::Message(MessageId(4)), START, |_| {});
+    let (mut from, mut seen) = (Some(0), Vec::new());
+    while let Some(start) = from {
+        let page = queue.page(start, 3);
+        assert!(page.entries.len() <= 3);
+        seen.extend(page.entries.iter().map(|entry| entry.id.0));
+        from = page.next;
+    }
+    assert_eq!(seen, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
+    assert!(queue.show(MessageId(4)).is_empty() && queue.show(MessageId(5)).len() == 1);
+    assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs()));
+}
+
+#[test]
+fn a_million_entries_are_small_and_go_as_they_came() {
+    const MILLION: u64 = 1_000_000;
+    let mut queue = queue(|_| {});
+    for id in 0..MILLION {
+        queue.put(Arrival { letter: None, ..arrival(id, (id % 100) as u32, &[0]) }, START);
+    }
+    assert_eq!(queue.totals(), Totals { messages: 1_000_000, entries: 1_000_000, couriers: 0, letter_bytes: 0 });
+    let table = queue.entries.places() as usize * std::mem::size_of::<Entry<Letter>>();
+    // A place of the index: key, value, and hashbrown's octet of control; seven of eight may be in use.
+    let index = queue.messages.capacity() * 8 / 7 * (std::mem::size_of::<(MessageId, Index)>() + 1);
+    assert!(table + index <= 250 * MILLION as usize, "{} octets an entry", (table + index) / MILLION as usize);
+    // One of them is found, shown and taken out in no more steps than if it were alone.
+    assert_eq!(queue.order(Order::Remove, Which::Message(MessageId(777_777)), START, |_| {}), 1);
+    // All come late in the same second: a tick does a part of it, and the list is whole at the end.
+    let late = START + seconds(4 * 3_600 + 2);
+    let mut effects = Vec::new();
+    queue.tick(late, &mut effects);
+    assert_eq!(effects.len(), TICK_ENTRIES);
+    assert!(queue.deadline().is_some_and(|deadline| deadline <= late), "there is more to do");
+    let sent = deliver(&mut queue, MILLION / 50);
+    assert_eq!(queue.totals().messages as u64, MILLION - 1 - sent);
+}
+
+#[test]
+fn an_empty_queue_is_small_again() {
+    let mut queue = queue(|_| {});
+    (0..30_000).for_each(|id| queue.put(Arrival { letter: None, ..arrival(id, 0, &[0]) }, START));
+    let sent = deliver(&mut queue, 10_000);
+    let removed = queue.order(Order::Remove, Which::All, START, |effects| assert!(effects.done));
+    assert_eq!(removed as u64, 30_000 - sent);
+    assert_eq!((queue.totals().entries, queue.entries.places()), (0, 0));
+    assert!(queue.messages.capacity() <= 2 * SPARE_MESSAGES);
+}
+
+/// Delivers at least so many.
+fn deliver(queue: &mut Queue<Letter>, most: u64) -> u64 {
+    let (mut sent, mut ids, mut couriers) = (0, Vec::new(), Vec::new());
+    while sent < most {
+        while let Some(call) = queue.wants_courier(START) {
+            couriers.extend(if let Call::Open(courier) = call { Some(courier) } else { None });
+        }
+        queue.wants_letters(&mut ids);
+        let letter: Letter = vec![0; 100].into();
+        ids.drain(..).for_each(|id| queue.loaded(id, &letter));
+        for courier in &mut couriers {
+            if let Taken::Message(assignment) = queue.take(courier, START) {
+                assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+                sent += 1;
+            }
+        }
+    }
+    sent
+}
+
+#[test]
+fn the_first_of_a_line_is_read_however_little_memory_is_left() {
+    let mut queue = queue(|options| options.letter_bytes = 150);
+    queue.put(Arrival { letter: None, ..arrival(1, 0, &[0]) }, START);
+    queue.put(arrival(2, 0, &[0]), START);
+    let mut courier = opened(&mut queue, START);
+    assert!(is_waiting(&queue.take(&mut courier, START)));
+    let mut ids = Vec::new();
+    queue.wants_letters(&mut ids);
+    assert_eq!((ids.as_slice(), queue.totals().letter_bytes), ([MessageId(1)].as_slice(), 200));
+}
+
+#[test]
+fn a_restart_does_not_hurry_the_next_try() {
+    let mut queue = queue(|options| options.origin_unix = seconds(1_000));
+    let before = Before { next_unix_s: 1_000 + START.as_secs() + 60, attempts: 3, ..Before::default() };
+    queue.put(Arrival { before, received_unix_s: 1_050, ..arrival(1, 0, &[0]) }, START);
+    assert_eq!((queue.wants_courier(START), stats(&queue, 0).deferred), (None, 1));
+    assert_eq!(queue.deadline(), Some(START + seconds(60)));
+    assert!(ticked(&mut queue, START + seconds(60)).is_empty());
+    let courier = opened(&mut queue, START + seconds(60));
+    assert_eq!((courier.hop, stats(&queue, 0).ready), (HopKey(0), 1));
+}

@@ -1,0 +1,189 @@
+//! An entry of the queue: some recipients of one message that travel to one hop in one transaction.
+use std::fmt;
+use std::sync::Arc;
+
+use super::HopKey;
+use crate::relay::envelope::Refusal;
+
+/// A message's number in the spool; as users see it, its queue id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct MessageId(pub(crate) u64);
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// The most recipients of one transaction (RFC 5321 §4.5.3.1.8: what every server must take).
+pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
+
+/// Recipients by their numbers in the envelope. Most are a run of numbers, which takes no memory of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Recipients {
+    /// So many from `first` on.
+    Run { first: u16, count: u16 },
+    /// These.
+    Some(Box<[u16]>),
+}
+
+impl Recipients {
+    /// The shortest form.
+    pub(crate) fn new(numbers: &[u16]) -> Self {
+        let first = numbers.first().copied().unwrap_or(0);
+        let is_run = numbers.iter().enumerate().all(|(at, number)| usize::from(first) + at == usize::from(*number));
+        match u16::try_from(numbers.len()) {
+            Ok(count) if is_run => Self::Run { first, count },
+            _ => Self::Some(numbers.into()),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Run { count, .. } => usize::from(*count),
+            Self::Some(numbers) => numbers.len(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number at that place.
+    fn number(&self, at: usize) -> u16 {
+        match self {
+            Self::Run { first, .. } => first.wrapping_add(at as u16),
+            Self::Some(numbers) => numbers[at],
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u16> + '_ {
+        (0..self.len()).map(|at| self.number(at))
+    }
+
+    pub(crate) fn to_vec(&self) -> Vec<u16> {
+        self.iter().collect()
+    }
+}
+
+/// Where an entry is.
+///
+/// ```text
+///            ┌────────────── retry ──────────────┐
+///  put ─▶ Ready ─ take ─▶ InFlight ─ 4xx ─▶ Deferred       any but InFlight ─ hold ─▶ Held ─ release ─▶ Ready
+///            ▲               │ │ └─ 2xx ─▶ gone
+///            └── not sent ───┘ └─── 5xx ─▶ Telling ─ told ─▶ gone        any of them, too old ─▶ Telling
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Waits for a courier.
+    Ready,
+    /// Waits for its time.
+    Deferred,
+    /// A courier has it.
+    InFlight,
+    /// Stopped by an operator.
+    Held,
+    /// Settled; waits until the notice about it is in the spool.
+    Telling,
+}
+
+/// How many states there are.
+pub(super) const STATES: usize = 5;
+
+/// An entry's place in the table.
+pub(super) type Index = u32;
+/// No entry.
+pub(super) const NONE: Index = Index::MAX;
+
+/// The neighbours in a list.
+#[derive(Clone, Copy)]
+pub(super) struct Link {
+    pub(super) before: Index,
+    pub(super) after: Index,
+}
+
+/// The lists that an entry is in at the same time.
+#[derive(Clone, Copy)]
+pub(super) enum Thread {
+    /// Ready entries of a hop, deferred entries of a moment; free places.
+    State = 0,
+    /// All whose alarm is at the same moment.
+    Alarm = 1,
+    /// All entries of the hop, oldest first.
+    Hop = 2,
+    /// All entries of the message.
+    Message = 3,
+}
+
+/// An entry. Times are milliseconds of the queue's clock.
+pub(super) struct Entry<L> {
+    pub(super) links: [Link; 4],
+    /// Which slot of its wheel it is in, as `Thread::State` and `Thread::Alarm`.
+    pub(super) slots: [u16; 2],
+    pub(super) hop: HopKey,
+    pub(super) id: MessageId,
+    pub(super) recipients: Recipients,
+    /// The message, if it is in memory and no courier has it.
+    pub(super) letter: Option<L>,
+    pub(super) letter_bytes: u32,
+    pub(super) attempts: u32,
+    /// The last refusal; shared with the hop's other entries, which mostly hear the same.
+    pub(super) refusal: Option<Arc<Refusal>>,
+    pub(super) received_unix_s: u64,
+    /// When it may be tried again, while it is deferred.
+    pub(super) due_ms: u64,
+    /// When to look at its age next.
+    pub(super) alarm_ms: u64,
+    pub(super) expires_ms: u64,
+    pub(super) state: State,
+    pub(super) marks: Marks,
+    /// How many couriers gave it back, one after the other, without having sent it.
+    pub(super) given_back: u8,
+}
+
+/// What else is known of an entry.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Marks {
+    /// Its letter counts against the memory budget: here, or with a courier.
+    pub(super) counted: bool,
+    /// Its letter is being read from the spool.
+    pub(super) asked: bool,
+    /// The sender knows that it is late.
+    pub(super) late_told: bool,
+    /// To be held when the courier comes back.
+    pub(super) hold: bool,
+    /// To be forgotten when the courier comes back.
+    pub(super) remove: bool,
+    /// It is on the alarm wheel.
+    pub(super) alarmed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_shown_as_the_spool_shows_it() {
+        assert_eq!(MessageId(0x1f).to_string(), "000000000000001f");
+    }
+
+    #[test]
+    fn recipients_are_a_run_where_they_can_be() {
+        let rows: [(&[u16], bool); 6] =
+            [(&[], true), (&[7], true), (&[3, 4, 5], true), (&[3, 5], false), (&[4, 3], false), (&[65_535], true)];
+        for (numbers, is_run) in rows {
+            let recipients = Recipients::new(numbers);
+            assert_eq!(matches!(recipients, Recipients::Run { .. }), is_run, "{numbers:?}");
+            assert_eq!(recipients.to_vec(), numbers);
+            assert_eq!((recipients.len(), recipients.is_empty()), (numbers.len(), numbers.is_empty()));
+        }
+    }
+
+    #[test]
+    fn an_entry_is_small() {
+        // With the index from id to entry (up to 36 octets) it stays well below 250.
+        let size = std::mem::size_of::<Entry<Arc<[u8]>>>();
+        assert!(size <= 152, "{size}");
+    }
+}

@@ -1,0 +1,134 @@
+//! What the queue knows of a next hop: who waits for it, who is on the way to it, and whether it can be reached.
+use std::sync::Arc;
+
+use super::entries::List;
+use super::entry::{Index, NONE, STATES, State};
+use crate::relay::envelope::Refusal;
+
+/// A next hop, by its number. Numbers are small and dense: whoever names hops may use one again once the queue says
+/// that it is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct HopKey(pub(crate) u32);
+
+/// How fast the number of couriers grows with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 · backlog))`:
+/// one for a single message, half of the limit at 30 waiting, all but one in twenty at 130.
+const GROWTH: f64 = 0.023;
+
+/// A hop's books.
+pub(super) struct Hop {
+    pub(super) ready: List,
+    pub(super) all: List,
+    /// How many entries are in each state.
+    pub(super) counts: [u32; STATES],
+    /// Couriers that are connected or about to be.
+    pub(super) couriers: u32,
+    /// Those among them that found nothing to do.
+    pub(super) idle: u32,
+    /// Those that were idle, and have been called.
+    pub(super) called: u32,
+    /// Those that were idle, and have been told to close.
+    pub(super) dismissed: u32,
+    /// Messages taken since a courier was opened.
+    pub(super) served: u32,
+    /// How often in succession it could not be reached.
+    pub(super) failures: u32,
+    /// How often in succession a message came back unsent.
+    pub(super) fruitless: u32,
+    /// No courier is opened before.
+    pub(super) shut_until_ms: u64,
+    /// What was heard last, or why nothing was.
+    pub(super) refusal: Option<Arc<Refusal>>,
+    /// Letters in memory that are for this hop.
+    pub(super) letter_bytes: u64,
+    /// The first ready entry that nobody has looked at to see whether its letter must be read.
+    pub(super) ahead: Index,
+    /// Letters that are being read.
+    pub(super) asked: u32,
+    pub(super) listed: Listed,
+}
+
+/// The lists of hops that it is in.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Listed {
+    pub(super) waking: bool,
+    pub(super) starving: bool,
+    pub(super) growing: bool,
+    pub(super) resting: bool,
+    pub(super) reading: bool,
+}
+
+impl Hop {
+    pub(super) fn new() -> Self {
+        Self {
+            ready: List::EMPTY,
+            all: List::EMPTY,
+            counts: [0; STATES],
+            couriers: 0,
+            idle: 0,
+            called: 0,
+            dismissed: 0,
+            served: 0,
+            failures: 0,
+            fruitless: 0,
+            shut_until_ms: 0,
+            refusal: None,
+            letter_bytes: 0,
+            ahead: NONE,
+            asked: 0,
+            listed: Listed::default(),
+        }
+    }
+
+    pub(super) fn count(&self, state: State) -> u32 {
+        self.counts[state as usize]
+    }
+
+    /// How many couriers its backlog is worth.
+    fn wanted(&self, limit: u32) -> u32 {
+        let backlog = f64::from(self.count(State::Ready)) + f64::from(self.count(State::InFlight));
+        let wanted = f64::from(limit) * (1.0 - (-GROWTH * backlog).exp());
+        (wanted.ceil() as u32).clamp(1, limit)
+    }
+
+    /// Whether one more courier should be opened: something waits, nobody is free, and the hop is not avoided. Where it
+    /// could not be reached, one courier tries first.
+    pub(super) fn wants_another(&self, limit: u32, now_ms: u64) -> bool {
+        let is_possible = !self.ready.is_empty() && self.idle == 0 && self.shut_until_ms <= now_ms;
+        let wanted = if self.failures > 0 { 1 } else { limit };
+        // The curve is asked last: it is the only thing here that costs anything.
+        is_possible && self.couriers < wanted && self.couriers < self.wanted(limit)
+    }
+
+    /// Shares the text of a refusal with the last entry that heard the same.
+    pub(super) fn shared(&mut self, refusal: Refusal) -> Arc<Refusal> {
+        match &self.refusal {
+            Some(last) if **last == refusal => last.clone(),
+            _ => {
+                let refusal = Arc::new(refusal);
+                self.refusal = Some(refusal.clone());
+                refusal
+            }
+        }
+    }
+
+    /// Whether nothing of it is left to remember.
+    pub(super) fn is_idle(&self, now_ms: u64) -> bool {
+        self.all.is_empty() && self.couriers == 0 && self.shut_until_ms <= now_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn couriers_grow_with_the_backlog_up_to_the_limit() {
+        let mut hop = Hop::new();
+        let rows = [(1, 1), (2, 1), (3, 2), (10, 5), (30, 10), (100, 18), (200, 20), (1_000_000, 20)];
+        for (backlog, wanted) in rows {
+            hop.counts[State::Ready as usize] = backlog;
+            assert_eq!(hop.wanted(20), wanted, "{backlog} waiting");
+        }
+        assert_eq!(hop.wanted(1), 1);
+    }
+}

@@ -1,0 +1,124 @@
+//! What an operator sees: hops with their numbers, entries page by page.
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entry::{Index, NONE, State};
+use super::{HopKey, MessageId, Queue, Recipients};
+use crate::relay::envelope::Refusal;
+
+/// A hop's numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HopStats {
+    pub(crate) hop: HopKey,
+    /// Entries that wait for a courier.
+    pub(crate) ready: u32,
+    /// That wait for their time.
+    pub(crate) deferred: u32,
+    pub(crate) in_flight: u32,
+    pub(crate) held: u32,
+    /// Settled, with a notice to write.
+    pub(crate) telling: u32,
+    /// Connections, and attempts at one.
+    pub(crate) couriers: u32,
+    /// Connections that do nothing.
+    pub(crate) idle: u32,
+    /// When the entry that came first was received.
+    pub(crate) oldest_unix_s: Option<u64>,
+    /// On the queue's clock: no connection is tried before. In the past, or zero: it can be reached.
+    pub(crate) shut_until: Duration,
+    /// What it said last, or why nothing was heard.
+    pub(crate) refusal: Option<Arc<Refusal>>,
+}
+
+/// The queue's numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) messages: usize,
+    pub(crate) entries: usize,
+    pub(crate) couriers: u32,
+    /// Messages in memory, or being read into it.
+    pub(crate) letter_bytes: u64,
+}
+
+/// An entry as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedEntry {
+    pub(crate) id: MessageId,
+    pub(crate) hop: HopKey,
+    pub(crate) recipients: Recipients,
+    pub(crate) state: State,
+    pub(crate) attempts: u32,
+    pub(crate) received_unix_s: u64,
+    /// When it is tried next, if it is deferred.
+    pub(crate) next_unix_s: Option<u64>,
+    pub(crate) expires_unix_s: u64,
+    pub(crate) refusal: Option<Arc<Refusal>>,
+}
+
+/// Some of the entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) entries: Vec<ListedEntry>,
+    /// Where the next page begins.
+    pub(crate) next: Option<u32>,
+}
+
+impl<L: Clone> Queue<L> {
+    pub(crate) fn totals(&self) -> Totals {
+        Totals {
+            messages: self.messages.len(),
+            entries: self.entries.len(),
+            couriers: self.calls.open,
+            letter_bytes: self.letters.used_bytes,
+        }
+    }
+
+    /// Every hop that has something to show.
+    pub(crate) fn hops(&self) -> impl Iterator<Item = HopStats> + '_ {
+        let keys = (0..).map(HopKey);
+        let busy = keys.zip(&self.hops).filter(|(_, hop)| !hop.all.is_empty() || hop.couriers > 0);
+        busy.map(|(key, hop)| HopStats {
+            hop: key,
+            ready: hop.count(State::Ready),
+            deferred: hop.count(State::Deferred),
+            in_flight: hop.count(State::InFlight),
+            held: hop.count(State::Held),
+            telling: hop.count(State::Telling),
+            couriers: hop.couriers,
+            idle: hop.resting(),
+            oldest_unix_s: (!hop.all.is_empty()).then(|| self.entries[hop.all.first].received_unix_s),
+            shut_until: Duration::from_millis(hop.shut_until_ms),
+            refusal: hop.refusal.clone(),
+        })
+    }
+
+    /// Looks at no more than `most` places from `from` on: a list of a million is shown in many short turns, and needs
+    /// no lock. What comes and goes meanwhile may be missing or be seen twice.
+    pub(crate) fn page(&self, from: u32, most: u32) -> Page {
+        let end = from.saturating_add(most.max(1)).min(self.entries.places());
+        let live = (from..end).filter(|at| self.entries.is_live(*at));
+        let next = (end < self.entries.places()).then_some(end);
+        Page { entries: live.map(|at| self.listed(at)).collect(), next }
+    }
+
+    /// The entries of one message.
+    pub(crate) fn show(&self, id: MessageId) -> Vec<ListedEntry> {
+        self.of_message(id).into_iter().map(|at| self.listed(at)).collect()
+    }
+
+    fn listed(&self, at: Index) -> ListedEntry {
+        debug_assert!(at != NONE && self.entries.is_live(at));
+        let entry = &self.entries[at];
+        ListedEntry {
+            id: entry.id,
+            hop: entry.hop,
+            recipients: entry.recipients.clone(),
+            state: entry.state,
+            attempts: entry.attempts,
+            received_unix_s: entry.received_unix_s,
+            next_unix_s: (entry.state == State::Deferred).then(|| self.unix_s(entry.due_ms)),
+            expires_unix_s: self.unix_s(entry.expires_ms),
+            refusal: entry.refusal.clone(),
+        }
+    }
+}

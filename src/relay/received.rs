@@ -1,0 +1,583 @@
+//! The trace that a message carries from hop to hop: writes the `Received:` field, and counts those that are there.
+//!
+//! ```text
+//! Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA
+//! <TAB>(TLSv1.3) id 00000000000003e8 for <bob@example.org>
+//! <TAB>tls TLS_AES_256_GCM_SHA384; Sat, 21 Nov 2026 09:30:00 +0000
+//! ```
+//! RFC 5321 §4.4 has the grammar, RFC 3848 and RFC 6531 §4.3 the words after `with`, RFC 8314 §4.3 the clause `tls`.
+//! What the client says of itself can inject nothing: neither a line, nor a clause, nor a comment.
+use jiff::Timestamp;
+use smtp::Path;
+use smtp::command::Hello;
+use std::fmt;
+use std::io::Write;
+use std::net::IpAddr;
+
+/// A line of a header should not be longer, its end not counted (RFC 5322 §2.1.1).
+const LINE_BYTES: usize = 78;
+/// A domain is not longer (RFC 5321 §4.5.3.1.2).
+const NAME_BYTES: usize = 255;
+
+/// Where a message came from and how: what the field says but for the date.
+pub(crate) struct Stamp<'a> {
+    /// What the client called itself; any octets.
+    pub(crate) name: &'a [u8],
+    pub(crate) client: IpAddr,
+    /// What this relay calls itself.
+    pub(crate) host: &'a str,
+    pub(crate) hello: Hello,
+    /// Whether MAIL said SMTPUTF8.
+    pub(crate) smtp_utf8: bool,
+    pub(crate) tls: Option<Tls<'a>>,
+    /// Whether the client proved who it is. Its name is not told: it is half of what it logs in with.
+    pub(crate) authenticated: bool,
+    /// The queue id.
+    pub(crate) id: &'a dyn fmt::Display,
+    /// The recipient if there is one alone: of several, each would learn of the others (RFC 5321 §7.6).
+    pub(crate) recipient: Option<&'a [u8]>,
+}
+
+/// What a handshake agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tls<'a> {
+    /// `TLSv1.3`.
+    pub(crate) version: &'a str,
+    /// `TLS_AES_256_GCM_SHA384`, or `TLS13_…` as rustls has it.
+    pub(crate) cipher: &'a str,
+}
+
+impl Stamp<'_> {
+    /// Writes the field, its line end included. `date` comes from a [`Clock`].
+    pub(crate) fn write(&self, date: &str, out: &mut Vec<u8>) {
+        let mut field = Field::open(out);
+        field.clause(|out| {
+            out.extend_from_slice(b"from ");
+            self.write_client_name(out);
+        });
+        field.clause(|out| {
+            out.push(b'(');
+            write_literal(self.client, out);
+            out.push(b')');
+        });
+        field.clause(|out| {
+            out.extend_from_slice(b"by ");
+            write_name(self.host.as_bytes(), out);
+        });
+        field.clause(|out| write_all(&[b"with ", self.protocol().as_bytes()], out));
+        if let Some(tls) = self.tls {
+            field.clause(|out| {
+                out.push(b'(');
+                write_name(tls.version.as_bytes(), out);
+                out.push(b')');
+            });
+        }
+        field.clause(|out| write!(out, "id {}", self.id).expect("a Vec takes any octets"));
+        if let Some(recipient) = self.recipient.filter(|recipient| self.may_name(recipient)) {
+            field.clause(|out| write_all(&[b"for <", recipient, b">"], out));
+        }
+        if let Some(tls) = self.tls {
+            field.clause(|out| write_cipher(tls.cipher, out));
+        }
+        field.out.push(b';');
+        field.clause(|out| out.extend_from_slice(date.as_bytes()));
+        field.out.extend_from_slice(b"\r\n");
+    }
+
+    /// RFC 3848; RFC 6531 §4.3. There is no word for TLS without extensions: the clause `tls` says it.
+    fn protocol(&self) -> &'static str {
+        const NAMES: [[&str; 4]; 4] = [
+            ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
+            ["UTF8SMTP", "UTF8SMTPA", "UTF8SMTPS", "UTF8SMTPSA"],
+            ["LMTP", "LMTPA", "LMTPS", "LMTPSA"],
+            ["UTF8LMTP", "UTF8LMTPA", "UTF8LMTPS", "UTF8LMTPSA"],
+        ];
+        let row = match (self.hello, self.smtp_utf8) {
+            (Hello::Plain, _) => return "SMTP",
+            (Hello::Extended, false) => 0,
+            (Hello::Extended, true) => 1,
+            (Hello::Lmtp, false) => 2,
+            (Hello::Lmtp, true) => 3,
+        };
+        NAMES[row][usize::from(self.tls.is_some()) * 2 + usize::from(self.authenticated)]
+    }
+
+    fn write_client_name(&self, out: &mut Vec<u8>) {
+        match self.name {
+            [] => write_literal(self.client, out),
+            [b'[', inner @ .., b']'] => {
+                out.push(b'[');
+                write_name(inner, out);
+                out.push(b']');
+            }
+            name => write_name(name, out),
+        }
+    }
+
+    /// Whether the recipient can stand in a header: it obeys the grammar, and is ASCII unless all of the header may be
+    /// UTF-8.
+    fn may_name(&self, recipient: &[u8]) -> bool {
+        Path::mailbox(recipient).is_ok_and(|path| !path.is_null() && (self.smtp_utf8 || !path.is_internationalized()))
+    }
+}
+
+/// A header field that is being written: folded between clauses, never within one.
+struct Field<'a> {
+    out: &'a mut Vec<u8>,
+    /// Where the line began.
+    line: usize,
+}
+
+impl<'a> Field<'a> {
+    fn open(out: &'a mut Vec<u8>) -> Self {
+        let line = out.len();
+        out.extend_from_slice(b"Received:");
+        Self { out, line }
+    }
+
+    /// Writes a clause behind a blank, or on a line of its own.
+    fn clause(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let at = self.out.len();
+        self.out.push(b' ');
+        write(self.out);
+        // The `;` that may follow is counted too.
+        if self.out.len() - self.line > LINE_BYTES - 1 {
+            self.out.splice(at..=at, *b"\r\n\t");
+            self.line = at + 2;
+        }
+    }
+}
+
+fn write_all(parts: &[&[u8]], out: &mut Vec<u8>) {
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+/// RFC 5321 §4.1.3.
+fn write_literal(address: IpAddr, out: &mut Vec<u8>) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => write!(out, "[{address}]"),
+        IpAddr::V6(address) => write!(out, "[IPv6:{address}]"),
+    }
+    .expect("a Vec takes any octets")
+}
+
+/// Writes a name; what cannot be part of one becomes `?`, what is too long is cut.
+fn write_name(name: &[u8], out: &mut Vec<u8>) {
+    let fit = |octet: &u8| if octet.is_ascii_alphanumeric() || b"-._:".contains(octet) { *octet } else { b'?' };
+    out.extend(name.iter().take(NAME_BYTES).map(fit));
+}
+
+/// RFC 8314 §4.3: the name that IANA gave it.
+fn write_cipher(cipher: &str, out: &mut Vec<u8>) {
+    let (prefix, name) = cipher.strip_prefix("TLS13_").map_or(("", cipher), |name| ("TLS_", name));
+    write_all(&[b"tls ", prefix.as_bytes()], out);
+    write_name(name.as_bytes(), out);
+}
+
+/// The last second for which there is a date of four digits everywhere.
+const LAST_SECOND: i64 = 253_402_207_200;
+
+/// The date as a header has it (RFC 5322 §3.3), in UTC. Outside 1970 to 9999 it is the nearest that is within.
+pub(crate) fn date(at: Timestamp) -> String {
+    let second = at.as_second().clamp(0, LAST_SECOND);
+    let at = Timestamp::from_second(second).expect("it has just been brought within the range");
+    jiff::fmt::rfc2822::to_string(&at.to_zoned(jiff::tz::TimeZone::UTC)).expect("years from 1970 to 9999 are written")
+}
+
+/// The date of the second that it is, rendered once for all messages of that second; one a worker.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    unix_s: i64,
+    date: String,
+}
+
+impl Clock {
+    /// A clock that has shown nothing yet.
+    pub(crate) fn new() -> Self {
+        Self { unix_s: 0, date: date(Timestamp::UNIX_EPOCH) }
+    }
+
+    /// The date at that second since the epoch.
+    pub(crate) fn date(&mut self, unix_s: i64) -> &str {
+        if unix_s != self.unix_s {
+            let at = Timestamp::from_second(unix_s.clamp(0, LAST_SECOND)).unwrap_or(Timestamp::MAX);
+            *self = Self { unix_s, date: date(at) };
+        }
+        &self.date
+    }
+}
+
+/// A message that has been through more servers goes in circles (RFC 5321 §6.3): 554 5.4.6.
+pub(crate) const MOST_HOPS: u32 = 100;
+
+/// How much of the header has been seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Header {
+    /// It goes on.
+    Open,
+    /// The empty line has come.
+    Ended,
+    /// It is longer than the limit. What is beyond has not been looked at.
+    TooLarge,
+}
+
+/// Counts the `Received:` fields of a header that comes in blocks, however they are cut.
+///
+/// ```text
+/// Start ──r──▶ Name(1) ─ … ─▶ Name(8) ──blanks──▶ Blanks ──:──▶ counted ─▶ Rest
+///   │ ▲ └──else──▶ Rest (also from Name, Blanks) ──LF──┐
+///   │ └────────────────────────────────────────────────┘
+///   └──[CR] LF──▶ Ended
+/// ```
+/// A line ends in LF, whether or not CR comes before it, as the most lenient of the next hops may read it. Octets are
+/// looked at once and those of the header alone, up to the limit.
+#[derive(Clone, Debug)]
+pub(crate) struct Hops {
+    count: u32,
+    /// Octets that the header may still have.
+    left: usize,
+    header: Header,
+    place: Place,
+}
+
+/// Where in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Start,
+    /// Behind a CR that the line begins with.
+    Cr,
+    /// So many octets of the name have come.
+    Name(u8),
+    /// The name has come, and blanks (RFC 5322 §4.5).
+    Blanks,
+    Rest,
+}
+
+const NAME: &[u8] = b"received";
+
+impl Hops {
+    /// For a header of at most that many octets, its empty line included.
+    pub(crate) fn new(most_bytes: usize) -> Self {
+        Self { count: 0, left: most_bytes, header: Header::Open, place: Place::Start }
+    }
+
+    /// More of the message. Costs nothing once the header is [`Header::Ended`] or [`Header::TooLarge`].
+    pub(crate) fn feed(&mut self, block: &[u8]) {
+        if self.header != Header::Open {
+            return;
+        }
+        let within = &block[..block.len().min(self.left)];
+        let mut rest = within;
+        while !rest.is_empty() && self.header == Header::Open {
+            rest = self.step(rest);
+        }
+        self.left -= within.len();
+        if self.header == Header::Open && within.len() < block.len() {
+            self.header = Header::TooLarge;
+        }
+    }
+
+    /// Takes an octet, or all up to a line's end; gives what follows.
+    fn step<'a>(&mut self, octets: &'a [u8]) -> &'a [u8] {
+        if self.place == Place::Rest {
+            let Some(end) = memchr::memchr(b'\n', octets) else { return &[] };
+            self.place = Place::Start;
+            return &octets[end + 1..];
+        }
+        self.place = match (self.place, octets[0]) {
+            (Place::Start | Place::Cr, b'\n') => {
+                self.header = Header::Ended;
+                Place::Start
+            }
+            (_, b'\n') => Place::Start,
+            (Place::Start, b'\r') => Place::Cr,
+            (Place::Start, octet) if octet.eq_ignore_ascii_case(&NAME[0]) => Place::Name(1),
+            (Place::Name(seen), octet)
+                if NAME.get(usize::from(seen)).is_some_and(|n| octet.eq_ignore_ascii_case(n)) =>
+            {
+                Place::Name(seen + 1)
+            }
+            (Place::Name(8) | Place::Blanks, b':') => {
+                self.count += 1;
+                Place::Rest
+            }
+            (Place::Name(8) | Place::Blanks, b' ' | b'\t') => Place::Blanks,
+            _ => Place::Rest,
+        };
+        &octets[1..]
+    }
+
+    /// How many there are so far.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether there are more than [`MOST_HOPS`].
+    pub(crate) fn is_loop(&self) -> bool {
+        self.count > MOST_HOPS
+    }
+
+    /// How far the header has come.
+    pub(crate) fn header(&self) -> Header {
+        self.header
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+
+    const DATE: &str = "Sat, 21 Nov 2026 09:30:00 +0000";
+
+    fn stamp() -> Stamp<'static> {
+        Stamp {
+            name: b"client.example",
+            client: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+            host: "relay.example",
+            hello: Hello::Extended,
+            smtp_utf8: false,
+            tls: None,
+            authenticated: false,
+            id: &"00000000000003e8",
+            recipient: None,
+        }
+    }
+
+    fn written(stamp: &Stamp<'_>) -> Vec<u8> {
+        let mut out = b"before\r\n".to_vec();
+        stamp.write(DATE, &mut out);
+        out.split_off(8)
+    }
+
+    fn text(stamp: &Stamp<'_>) -> String {
+        String::from_utf8(written(stamp)).unwrap()
+    }
+
+    #[test]
+    fn a_field_says_from_whom_by_whom_how_and_when() {
+        assert_eq!(
+            text(&stamp()),
+            "Received: from client.example ([192.0.2.1]) by relay.example with ESMTP\r\n\
+             \tid 00000000000003e8; Sat, 21 Nov 2026 09:30:00 +0000\r\n"
+        );
+        let tls = Some(Tls { version: "TLSv1.3", cipher: "TLS13_AES_256_GCM_SHA384" });
+        let all = Stamp { tls, authenticated: true, recipient: Some(b"bob@example.org"), ..stamp() };
+        assert_eq!(
+            text(&all),
+            "Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA\r\n\
+             \t(TLSv1.3) id 00000000000003e8 for <bob@example.org>\r\n\
+             \ttls TLS_AES_256_GCM_SHA384; Sat, 21 Nov 2026 09:30:00 +0000\r\n"
+        );
+    }
+
+    #[test]
+    fn the_protocol_is_named_as_registered() {
+        let tls = Some(Tls { version: "TLSv1.2", cipher: "x" });
+        let rows = [
+            (Hello::Plain, false, None, false, "SMTP"),
+            (Hello::Plain, false, tls, false, "SMTP"),
+            (Hello::Extended, false, None, false, "ESMTP"),
+            (Hello::Extended, false, None, true, "ESMTPA"),
+            (Hello::Extended, false, tls, false, "ESMTPS"),
+            (Hello::Extended, true, tls, true, "UTF8SMTPSA"),
+            (Hello::Lmtp, false, None, false, "LMTP"),
+            (Hello::Lmtp, true, None, true, "UTF8LMTPA"),
+        ];
+        for (hello, smtp_utf8, tls, authenticated, expected) in rows {
+            assert_eq!(Stamp { hello, smtp_utf8, tls, authenticated, ..stamp() }.protocol(), expected);
+        }
+    }
+
+    #[test]
+    fn names_that_are_none_are_made_harmless() {
+        let long = [b'x'; 400];
+        let rows: [(&[u8], &str); 7] = [
+            (b"", "from [192.0.2.1] ("),
+            (b"[10.0.0.1]", "from [10.0.0.1] ("),
+            (b"[IPv6:::1]", "from [IPv6:::1] ("),
+            (b"a\r\nBcc: x@y", "from a??Bcc:?x?y ("),
+            (b"a (by b) ; c", "from a??by?b????c ("),
+            ("ä".as_bytes(), "from ?? ("),
+            (b"[a]b]", "from [a?b] ("),
+        ];
+        for (name, expected) in rows {
+            let field = text(&Stamp { name, ..stamp() });
+            assert!(field.contains(expected), "{field}");
+        }
+        let field = text(&Stamp { name: &long, ..stamp() });
+        assert!(field.starts_with(&format!("Received:\r\n\tfrom {}\r\n\t([192", "x".repeat(255))), "{field}");
+    }
+
+    #[test]
+    fn addresses_are_written_as_literals() {
+        let rows = [("::1", "[IPv6:::1]"), ("::ffff:127.0.0.1", "[127.0.0.1]"), ("10.1.2.3", "[10.1.2.3]")];
+        for (client, expected) in rows {
+            let mut out = Vec::new();
+            write_literal(client.parse().unwrap(), &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_recipient_is_named_where_the_header_can_hold_it() {
+        let rows: [(&[u8], bool, bool); 7] = [
+            (b"a@b", false, true),
+            (b"\"a >\"@b", false, true),
+            ("ä@b".as_bytes(), false, false),
+            ("ä@b".as_bytes(), true, true),
+            (b"", true, false),
+            (b"a@b> (x", false, false),
+            (b"a@b\r\nX: y", true, false),
+        ];
+        for (recipient, smtp_utf8, expected) in rows {
+            let field = text(&Stamp { recipient: Some(recipient), smtp_utf8, ..stamp() });
+            let clause = format!("for <{}>", String::from_utf8_lossy(recipient));
+            assert_eq!(field.contains(&clause), expected, "{field}");
+            assert_eq!(field.contains("for"), expected, "{field}");
+        }
+    }
+
+    #[test]
+    fn a_clock_renders_a_second_once_and_never_fails() {
+        let mut clock = Clock::new();
+        let rows = [
+            (0, "Thu, 1 Jan 1970 00:00:00 +0000"),
+            (1_795_253_400, DATE),
+            (1_795_253_400, DATE),
+            (1_795_253_401, "Sat, 21 Nov 2026 09:30:01 +0000"),
+            (-5, "Thu, 1 Jan 1970 00:00:00 +0000"),
+            (i64::MAX, "Thu, 30 Dec 9999 22:00:00 +0000"),
+            (0, "Thu, 1 Jan 1970 00:00:00 +0000"),
+        ];
+        for (unix_s, expected) in rows {
+            assert_eq!(clock.date(unix_s), expected);
+        }
+    }
+
+    const LIMIT: usize = 10_000;
+
+    /// The count and the header's state, with the message fed in blocks of that size.
+    fn counted(message: &[u8], block: usize, limit: usize) -> (u32, Header) {
+        let mut hops = Hops::new(limit);
+        message.chunks(block.max(1)).for_each(|block| hops.feed(block));
+        (hops.count(), hops.header())
+    }
+
+    #[test]
+    fn a_table_of_headers() {
+        let rows: [(&[u8], u32, Header); 18] = [
+            (b"", 0, Header::Open),
+            (b"Received: a\r\n\r\n", 1, Header::Ended),
+            (b"Received: a\r\n", 1, Header::Open),
+            (b"RECEIVED:a\r\nreceived:b\r\n\r\nReceived: body\r\n", 2, Header::Ended),
+            (b"Received: a\r\n\tReceived: folded\r\n\r\n", 1, Header::Ended),
+            (b"Received \t : a\r\n\r\n", 1, Header::Ended),
+            (b"X-Received: a\r\nReceived-SPF: b\r\nReceive: c\r\nReceivedd: d\r\n\r\n", 0, Header::Ended),
+            (b"Received\r\n: a\r\n\r\n", 0, Header::Ended),
+            (b"Received", 0, Header::Open),
+            (b"Subject: Received: x\r\n\r\n", 0, Header::Ended),
+            (b"\r\nReceived: a\r\n", 0, Header::Ended),
+            (b"\nReceived: a\r\n", 0, Header::Ended),
+            (b"Received: a\nReceived: b\n\nReceived: c\n", 2, Header::Ended),
+            (b"\rReceived: a\r\nReceived: b\r\n\r\n", 1, Header::Ended),
+            (b"\r\rx\r\nReceived: b\r\n\r\n", 1, Header::Ended),
+            (b"ReReceived: a\r\n\r\n", 0, Header::Ended),
+            (b"Received:", 1, Header::Open),
+            (b"Received:\r\n\r\n", 1, Header::Ended),
+        ];
+        for (message, count, header) in rows {
+            let shown = String::from_utf8_lossy(message);
+            for block in 1..=message.len().max(1) {
+                assert_eq!(counted(message, block, LIMIT), (count, header), "{shown} in blocks of {block}");
+            }
+            let trailing = [message, b"\r\n\r\nReceived: body\r\n"].concat();
+            assert_eq!(counted(&trailing, LIMIT, LIMIT), (count, Header::Ended), "{shown} with a body");
+        }
+    }
+
+    #[test]
+    fn a_header_is_read_up_to_its_limit() {
+        let header = b"Received: a\r\n\r\n";
+        assert_eq!(counted(header, 99, header.len()), (1, Header::Ended));
+        assert_eq!(counted(&[header.as_slice(), b"body"].concat(), 99, header.len()), (1, Header::Ended));
+        assert_eq!(counted(header, 99, header.len() - 1), (1, Header::TooLarge));
+        assert_eq!(counted(header, 1, 3), (0, Header::TooLarge));
+        assert_eq!(counted(b"abc", 1, 3), (0, Header::Open));
+        let bomb = b"Received: x\r\n".repeat(1_000_000);
+        assert_eq!(counted(&bomb, 4096, 13 * 200), (200, Header::TooLarge));
+    }
+
+    #[test]
+    fn more_than_a_hundred_hops_are_a_loop() {
+        for (fields, expected) in [(0, false), (100, false), (101, true), (500, true)] {
+            let mut hops = Hops::new(1 << 20);
+            hops.feed(&b"Received: from a by b; date\r\n".repeat(fields));
+            assert_eq!(hops.is_loop(), expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_counted_once() {
+        let tls = Some(Tls { version: "TLSv1.3", cipher: "TLS13_AES_256_GCM_SHA384" });
+        let field = written(&Stamp { tls, recipient: Some(b"bob@example.org"), ..stamp() });
+        assert_eq!(counted(&[field.as_slice(), b"\r\n"].concat(), 7, LIMIT), (1, Header::Ended));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_can_be_injected(
+            name in proptest::collection::vec(any::<u8>(), 0..600),
+            recipient in proptest::collection::vec(any::<u8>(), 0..300),
+            smtp_utf8: bool,
+        ) {
+            let field = written(&Stamp { name: &name, recipient: Some(&recipient), smtp_utf8, ..stamp() });
+            let body = field.strip_suffix(b"\r\n").expect("it ends in a line end");
+            let plain = String::from_utf8_lossy(body).replace("\r\n\t", " ");
+            prop_assert!(!plain.contains(['\r', '\n', '\0', '\t']), "{}", plain);
+            let lines_fit = body.split(|octet| *octet == b'\n').all(|line| line.len() <= 998);
+            prop_assert!(lines_fit);
+            prop_assert_eq!(plain.matches(" by ").count(), 1);
+            let is_dated = plain.ends_with(&format!("; {DATE}"));
+            prop_assert!(is_dated);
+        }
+
+        #[test]
+        fn any_split_counts_the_same(
+            parts in proptest::collection::vec(
+                prop_oneof![
+                    Just(b"Received: x\r\n".to_vec()), Just(b"rEcEiVeD".to_vec()), Just(b":".to_vec()),
+                    Just(b"\r\n".to_vec()), Just(b"\n".to_vec()), Just(b"\r".to_vec()), Just(b" ".to_vec()),
+                    proptest::collection::vec(any::<u8>(), 0..5),
+                ],
+                0..60,
+            ),
+            cuts in proptest::collection::vec(1..40_usize, 1..30),
+            limit in 0..300_usize,
+        ) {
+            let message = parts.concat();
+            let mut hops = Hops::new(limit);
+            let (mut rest, mut turn) = (message.as_slice(), 0);
+            while !rest.is_empty() {
+                let (block, after) = rest.split_at(cuts[turn % cuts.len()].min(rest.len()));
+                hops.feed(block);
+                (rest, turn) = (after, turn + 1);
+            }
+            prop_assert_eq!((hops.count(), hops.header()), counted(&message, message.len(), limit));
+        }
+
+        /// A slow and plain reading of whole lines agrees.
+        #[test]
+        fn the_count_is_that_of_whole_lines(
+            lines in proptest::collection::vec("(?i)(received|x)[ \t]{0,2}:? ?[a-z]{0,3}|\t?received:|", 0..30),
+        ) {
+            let message: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+            let header = lines.iter().take_while(|line| !line.is_empty());
+            let is_one = |line: &&String| {
+                line.split_once(':').is_some_and(|(name, _)| name.trim_end_matches([' ', '\t']).eq_ignore_ascii_case("received"))
+            };
+            prop_assert_eq!(counted(message.as_bytes(), 3, LIMIT).0 as usize, header.filter(is_one).count());
+        }
+    }
+}

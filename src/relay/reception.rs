@@ -1,0 +1,321 @@
+//! Receives mail: who may send where, what the message says of itself, and the answer once it is kept.
+use super::config::{Config, LoggedIn};
+use super::envelope::{Envelope, MOST_RECIPIENTS, Original, Recipient, With};
+use super::letter::Letter;
+use super::office::{Errand, Office};
+use super::queue::HopKey;
+use super::received::{self, Header, Hops, MOST_HOPS, Stamp};
+use super::routing::{Routed, Standing};
+use crate::users::Users;
+use net::{Answer, Handler, Handshake, LoginOutcome, Parting, Peer, clock};
+use smtp::command::{BodyType, Hello, Mail, Recipient as Rcpt};
+use smtp::login::Auth;
+use smtp::reply::Reply;
+use smtp::sasl::Secret;
+use smtp::verdict::Verdict;
+use smtp::{Path, xtext};
+use spool::{Draft, Error, Receipt, Stored};
+use std::fmt;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest header that is looked at for hops.
+const HEADER_BYTES: usize = 1 << 20;
+
+/// A session's side of receiving.
+pub(super) struct Reception {
+    office: Rc<Office>,
+    config: Arc<Config>,
+    /// `None` for the client of a unix-domain socket.
+    client: Option<IpAddr>,
+    hello: Hello,
+    name: Vec<u8>,
+    tls: Option<Handshake>,
+    /// Who it says it is, until AUTH is over; then who it is.
+    user: Option<Vec<u8>>,
+    logged_in: LoggedIn,
+    transaction: Transaction,
+}
+
+/// A message that is being received.
+struct Transaction {
+    envelope: Envelope,
+    errands: Vec<Errand>,
+    body: Vec<u8>,
+    hops: Hops,
+}
+
+impl Transaction {
+    fn new() -> Self {
+        let envelope = Envelope {
+            sender: Vec::new(),
+            with: With::Esmtp,
+            client_name: Vec::new(),
+            client_address: None,
+            user: None,
+            smtp_utf8: false,
+            body: BodyType::default(),
+            returns: None,
+            envelope_id: None,
+            recipients: Vec::new(),
+        };
+        Self { envelope, errands: Vec::new(), body: Vec::new(), hops: Hops::new(HEADER_BYTES) }
+    }
+
+    /// Adds a recipient that goes to that hop; without one it is taken and dropped.
+    fn add(&mut self, recipient: Recipient, hop: HopKey) {
+        let number = self.envelope.recipients.len() as u16;
+        self.envelope.recipients.push(recipient);
+        match self.errands.iter_mut().find(|errand| errand.hop == hop) {
+            Some(errand) => errand.recipients.push(number),
+            None => self.errands.push(Errand { hop, recipients: vec![number] }),
+        }
+    }
+}
+
+/// What a message is called in its own `Received:` before the spool has numbered it: when it came, and who took it.
+struct ReceptionId(Duration);
+
+impl fmt::Display for ReceptionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0.as_nanos())
+    }
+}
+
+impl Reception {
+    pub(super) fn new(office: &Rc<Office>, peer: Peer) -> Self {
+        let ip = peer.address.ip();
+        office.setting.census.sessions.add(1);
+        Self {
+            config: office.config(),
+            office: Rc::clone(office),
+            client: (!ip.is_unspecified()).then_some(ip),
+            hello: Hello::Plain,
+            name: Vec::new(),
+            tls: None,
+            user: None,
+            logged_in: LoggedIn::No,
+            transaction: Transaction::new(),
+        }
+    }
+
+    /// Whoever may write to a unix-domain socket is on this host and was let in by its permissions.
+    fn standing(&self) -> Standing {
+        self.client.map_or(Standing::Friend, |client| self.config.standing(client, self.logged_in))
+    }
+
+    fn with(&self) -> With {
+        match (self.hello, self.tls.is_some(), self.logged_in) {
+            (Hello::Plain, ..) => With::Smtp,
+            (Hello::Extended, false, LoggedIn::No) => With::Esmtp,
+            (Hello::Extended, true, LoggedIn::No) => With::Esmtps,
+            (Hello::Extended, false, LoggedIn::Yes) => With::Esmtpa,
+            (Hello::Extended, true, LoggedIn::Yes) => With::Esmtpsa,
+            (Hello::Lmtp, false, LoggedIn::No) => With::Lmtp,
+            (Hello::Lmtp, true, LoggedIn::No) => With::Lmtps,
+            (Hello::Lmtp, false, LoggedIn::Yes) => With::Lmtpa,
+            (Hello::Lmtp, true, LoggedIn::Yes) => With::Lmtpsa,
+        }
+    }
+
+    /// Writes our own `Received:` in front of the message.
+    fn stamp(&mut self) {
+        let unix = self.office.unix(clock::now());
+        let id = ReceptionId(unix);
+        let alone = match self.transaction.envelope.recipients.as_slice() {
+            [recipient] => Some(recipient.address.as_slice()),
+            _ => None,
+        };
+        let tls = self.tls.as_ref();
+        let stamp = Stamp {
+            name: &self.name,
+            client: self.client.unwrap_or(IpAddr::from([127, 0, 0, 1])),
+            host: &self.config.hostname,
+            hello: self.hello,
+            smtp_utf8: self.transaction.envelope.smtp_utf8,
+            tls: tls.map(|tls| received::Tls { version: &tls.version, cipher: &tls.cipher }),
+            authenticated: self.logged_in == LoggedIn::Yes,
+            id: &id,
+            recipient: alone,
+        };
+        let mut dates = self.office.dates.borrow_mut();
+        stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
+    }
+
+    /// Where a recipient goes.
+    fn route(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
+        let sender = Path::mailbox(&self.transaction.envelope.sender).expect("it was read as a path");
+        let routed = self.config.router.route(self.standing(), &sender, &rcpt.path);
+        let routed = routed.map_err(|refusal| refusal.reply().clone())?;
+        let recipient = |address: &[u8]| Recipient {
+            address: address.to_vec(),
+            original: rcpt.original.as_ref().map(|original| Original {
+                kind: original.kind.to_vec(),
+                address: original.address.as_bytes().to_vec(),
+            }),
+            notify: rcpt.notify,
+        };
+        let key = |hop| self.office.hops.borrow_mut().key(hop);
+        match routed {
+            Routed::As(hop) => self.transaction.add(recipient(rcpt.path.as_bytes()), key(&hop)),
+            Routed::Instead(members) => {
+                if self.transaction.envelope.recipients.len() + members.len() > MOST_RECIPIENTS {
+                    return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
+                }
+                for (address, hop) in &members {
+                    self.transaction.add(recipient(address.as_bytes()), key(hop));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Why a message that has come whole is not taken.
+    fn flaw(&self) -> Option<Reply> {
+        let hops = &self.transaction.hops;
+        if hops.is_loop() || hops.count() > self.config.limits.hops.min(MOST_HOPS) {
+            return Some(Reply::fixed("554 5.4.6 Too many hops: this message goes in circles\r\n"));
+        }
+        (hops.header() == Header::TooLarge).then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
+    }
+
+    /// Hands the message to the spool; what remains to be known is whether it is kept.
+    fn store(&mut self, transaction: Transaction) -> Result<(Receipt, Letter, Vec<Errand>), Reply> {
+        let Transaction { envelope, errands, body, .. } = transaction;
+        let too_much = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
+        let encoded = envelope.encode().map_err(too_much)?;
+        let received = self.office.unix(clock::now());
+        let letter = Letter { envelope: Arc::new(envelope), body: body.into(), received };
+        let received_ns = u64::try_from(received.as_nanos()).unwrap_or(u64::MAX);
+        let draft = Draft { received_ns, envelope: encoded, body: Arc::clone(&letter.body) };
+        Ok((self.office.setting.spool.store(draft), letter, errands))
+    }
+}
+
+/// The answer that takes responsibility (RFC 5321 §6.1): nobody has one to give who has no proof.
+fn kept(stored: &Stored) -> Answer {
+    Answer::Reply(Reply::new(250, &format!("2.0.0 Ok: queued as {}", stored.id())))
+}
+
+/// The answer where the message is not kept.
+fn not_kept(office: &Office, error: &Error) -> Answer {
+    let census = &office.setting.census;
+    let reply = match error {
+        Error::Full => {
+            census.full.add(1);
+            return Answer::Reply(Reply::fixed("452 4.3.1 The spool is full, try again later\r\n"));
+        }
+        Error::TooLarge { .. } => Reply::fixed("552 5.3.4 The message is too large\r\n"),
+        _ => {
+            tracing::error!(%error, "a message could not be stored");
+            if matches!(error, Error::Poisoned(_)) {
+                office.setting.fail();
+            }
+            Reply::fixed("451 4.3.0 The spool has failed, try again later\r\n")
+        }
+    };
+    census.refused.add(1);
+    Answer::Reply(reply)
+}
+
+impl Handler for Reception {
+    fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
+        self.hello = hello;
+        self.name.clear();
+        self.name.extend_from_slice(name);
+        Answer::Yes
+    }
+
+    fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        let with = self.with();
+        let envelope = &mut self.transaction.envelope;
+        envelope.sender.extend_from_slice(mail.sender.as_bytes());
+        envelope.client_name.extend_from_slice(&self.name);
+        (envelope.with, envelope.client_address) = (with, self.client);
+        (envelope.smtp_utf8, envelope.body, envelope.returns) = (mail.smtp_utf8, mail.body, mail.returns);
+        envelope.envelope_id = mail.envelope_id.map(|id| id.as_bytes().to_vec());
+        envelope.user = self.user.clone().filter(|_| self.logged_in == LoggedIn::Yes);
+        Answer::Yes
+    }
+
+    fn recipient_with(&mut self, recipient: &Rcpt<'_>) -> Answer {
+        if self.transaction.envelope.recipients.len() >= MOST_RECIPIENTS {
+            return Answer::Reply(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
+        }
+        self.route(recipient).map_or_else(Answer::Reply, |()| Answer::Yes)
+    }
+
+    fn data(&mut self) -> Answer {
+        self.stamp();
+        Answer::Yes
+    }
+
+    fn block(&mut self, block: &[u8]) {
+        self.transaction.hops.feed(block);
+        self.transaction.body.extend_from_slice(block);
+    }
+
+    fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
+        let flaw = self.flaw();
+        let transaction = std::mem::replace(&mut self.transaction, Transaction::new());
+        if let Some(reply) = flaw {
+            self.office.setting.census.refused.add(1);
+            return Answer::Reply(reply);
+        }
+        let (receipt, letter, errands) = match self.store(transaction) {
+            Ok(all) => all,
+            Err(reply) => return Answer::Reply(reply),
+        };
+        let office = Rc::clone(&self.office);
+        Answer::eventually(async move {
+            match receipt.await {
+                Ok(stored) => {
+                    let census = &office.setting.census;
+                    census.accepted.add(1);
+                    census.accepted_recipients.add(letter.envelope.recipients.len() as u64);
+                    census.accepted_bytes.add(bytes);
+                    office.accept(&stored, &letter, errands);
+                    kept(&stored)
+                }
+                Err(error) => not_kept(&office, &error),
+            }
+        })
+    }
+
+    fn encrypted(&mut self, handshake: &Handshake) {
+        self.tls = Some(handshake.clone());
+        // What was said in the clear does not count (RFC 3207 §4.2).
+        (self.user, self.logged_in) = (None, LoggedIn::No);
+    }
+
+    fn not_encrypted(&mut self, why: &std::io::Error) {
+        tracing::warn!(client = ?self.client, %why, "no TLS with a client");
+    }
+
+    fn login(&mut self, auth: &Auth<'_>) -> Answer {
+        self.user = Some(auth.name.as_bytes().to_vec());
+        let is_known = self.config.users.as_deref().is_some_and(|users| users.knows(auth));
+        if is_known { Answer::Yes } else { Answer::Reply(Verdict::NotAuthenticated.reply().clone()) }
+    }
+
+    fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
+        self.user = Some(auth.name.as_bytes().to_vec());
+        self.config.users.as_deref().and_then(|users: &Users| users.secret(auth))
+    }
+
+    fn login_ended(&mut self, outcome: LoginOutcome) {
+        self.logged_in = if outcome == LoginOutcome::Proved { LoggedIn::Yes } else { LoggedIn::No };
+        if outcome == LoginOutcome::NotProved {
+            let user = self.user.take().unwrap_or_default();
+            tracing::warn!(client = ?self.client, user = %xtext::encode(&user), "a login failed");
+        }
+    }
+
+    fn reset(&mut self, _why: Option<Verdict>) {
+        self.transaction = Transaction::new();
+    }
+
+    fn disconnect(&mut self, _parting: Parting) {}
+}

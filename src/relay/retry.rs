@@ -1,0 +1,111 @@
+//! How long until the next try: each wait twice the last, up to a longest, spread so that what failed together does not
+//! come back together.
+use std::time::Duration;
+
+/// How waits grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Backoff {
+    /// The wait after the first try.
+    pub(crate) first: Duration,
+    /// No wait is longer, but for the spread.
+    pub(crate) longest: Duration,
+}
+
+impl Backoff {
+    /// Of a message: Postfix's (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321 §4.5.4.1 wants waits of 30
+    /// minutes in general, and shorter ones at first.
+    pub(crate) const OF_MESSAGES: Self = Self { first: Duration::from_secs(300), longest: Duration::from_secs(4_000) };
+    /// Of a hop that cannot be reached: one connection is all that a try costs, and a server that was restarted should
+    /// not wait for its mail.
+    pub(crate) const OF_HOPS: Self = Self { first: Duration::from_secs(5), longest: Duration::from_secs(600) };
+
+    /// The wait after try number `attempt` (1 is the first): `first`, doubled for each try before it, no more than
+    /// `longest`; then between ¾ and 5/4 of that, by a draw that is the same for the same three numbers.
+    pub(crate) fn wait(&self, seed: u64, subject: u64, attempt: u32) -> Duration {
+        let doublings = attempt.saturating_sub(1).min(31);
+        let plain = self.first.saturating_mul(1 << doublings).min(self.longest.max(self.first));
+        let draw = mixed(seed ^ mixed(subject ^ mixed(u64::from(attempt))));
+        let spread = plain / 2;
+        // 16 bits of the draw: finer than anybody can tell, and the product cannot overflow.
+        let share = u32::from((draw >> 48) as u16);
+        (plain - plain / 4).saturating_add(spread / 65_536 * share)
+    }
+}
+
+/// When tries are made, and when they end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    pub(crate) backoff: Backoff,
+    /// How old a message may become (RFC 5321 §4.5.4.1: 4 or 5 days at least).
+    pub(crate) lifetime: Duration,
+    /// Likewise a notice (null reverse path).
+    pub(crate) notice_lifetime: Duration,
+    /// At this age the sender is told that it takes longer; `None` for never.
+    pub(crate) delay_notice: Option<Duration>,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        const DAY: Duration = Duration::from_secs(86_400);
+        let delay_notice = Some(Duration::from_secs(4 * 3_600));
+        Self { backoff: Backoff::OF_MESSAGES, lifetime: DAY * 5, notice_lifetime: DAY * 5, delay_notice }
+    }
+}
+
+/// SplitMix64's finisher (Steele, Lea, Flood 2014): every bit of the number touches every bit of the result.
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn seconds(number: u64) -> Duration {
+        Duration::from_secs(number)
+    }
+
+    #[test]
+    fn waits_double_up_to_the_longest() {
+        let schedule = Backoff::OF_MESSAGES;
+        let middles = [300, 600, 1_200, 2_400, 4_000, 4_000, 4_000];
+        for (attempt, middle) in (1..).zip(middles) {
+            for subject in 0..200 {
+                let wait = schedule.wait(1, subject, attempt);
+                let range = seconds(middle) * 3 / 4..=seconds(middle) * 5 / 4;
+                assert!(range.contains(&wait), "try {attempt}: {wait:?} is not in {range:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_fails_together_comes_back_apart() {
+        let schedule = Backoff::OF_MESSAGES;
+        let mut waits: Vec<u64> = (0..1_000).map(|subject| schedule.wait(7, subject, 1).as_secs()).collect();
+        let mean = waits.iter().sum::<u64>() / 1_000;
+        waits.sort_unstable();
+        waits.dedup();
+        // 150 whole seconds lie in the spread, and a thousand draws leave next to none of them out.
+        assert!(waits.len() > 120, "{} different waits", waits.len());
+        assert!((290..310).contains(&mean), "{mean}");
+        assert_eq!(schedule.wait(7, 3, 2), schedule.wait(7, 3, 2));
+        assert_ne!(schedule.wait(7, 3, 2), schedule.wait(8, 3, 2));
+    }
+
+    proptest! {
+        #[test]
+        fn any_schedule_gives_a_wait_within_its_bounds(
+            first in 0..100_000_u64, longest in 0..1_000_000_u64, seed: u64, subject: u64, attempt: u32,
+        ) {
+            let schedule = Backoff { first: seconds(first), longest: seconds(longest) };
+            let wait = schedule.wait(seed, subject, attempt);
+            prop_assert!(wait >= seconds(first) * 3 / 4);
+            prop_assert!(wait <= seconds(longest.max(first)) * 5 / 4);
+        }
+    }
+}

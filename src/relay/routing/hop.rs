@@ -1,0 +1,251 @@
+//! Where a message goes next, and how one speaks with it there. Hops that are equal share connections.
+use net::{ClientSecurity, ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust};
+use smtp::client::StartTls;
+use smtp::sasl::Credentials;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A next hop; a clone costs a counter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Hop {
+    /// Accepted, and gone.
+    Discard,
+    /// A Maildir.
+    Maildir(Arc<Path>),
+    /// A server that takes mail for good (RFC 2033).
+    Lmtp(Arc<Lmtp>),
+    /// A server that hands it on.
+    Smtp(Arc<Smtp>),
+}
+
+/// An LMTP server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lmtp {
+    pub(crate) endpoint: Endpoint,
+    /// At a time; `None` for what holds for all destinations.
+    pub(crate) connections: Option<u32>,
+}
+
+/// An SMTP server, or several of which any will do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Smtp {
+    pub(crate) to: To,
+    pub(crate) security: Security,
+    pub(crate) credentials: Option<Credentials>,
+    /// At a time; `None` for what holds for all destinations.
+    pub(crate) connections: Option<u32>,
+}
+
+/// Which servers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum To {
+    /// These, in their order.
+    Hosts(Box<[Host]>),
+    /// The mail exchangers of a domain, or what its address literal says (RFC 5321 §5.1).
+    Domain { name: Box<str>, port: u16 },
+}
+
+/// A server by name or address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Host {
+    /// A name, or an address without brackets.
+    pub(crate) name: Box<str>,
+    pub(crate) port: u16,
+}
+
+/// How a connection is protected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Security {
+    pub(crate) policy: TlsPolicy,
+    /// Whom to trust where the certificate is verified; the system's certificates without it.
+    pub(crate) authority: Option<Arc<Authority>>,
+    /// The name that the certificate is to bear, sent as SNI; that of the host without it.
+    pub(crate) name: Option<Box<str>>,
+}
+
+/// When there is TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum TlsPolicy {
+    None,
+    /// Where it is offered, nothing verified: it keeps out those who only listen (RFC 7435).
+    #[default]
+    Opportunistic,
+    /// By STARTTLS, verified, or nothing is sent.
+    Required,
+    /// Before the greeting, verified (RFC 8314).
+    Implicit,
+}
+
+impl TlsPolicy {
+    pub(crate) const ALL: [(Self, &'static str); 4] = [
+        (Self::None, "none"),
+        (Self::Opportunistic, "opportunistic"),
+        (Self::Required, "required"),
+        (Self::Implicit, "implicit"),
+    ];
+
+    /// Whether whoever is at the other end has shown that it is the right one.
+    pub(crate) fn is_verified(self) -> bool {
+        matches!(self, Self::Required | Self::Implicit)
+    }
+}
+
+/// Certificates to trust, from a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Authority {
+    pub(crate) path: PathBuf,
+    pub(crate) pem: Vec<u8>,
+}
+
+impl Security {
+    /// What the session does about STARTTLS.
+    pub(crate) fn start_tls(&self) -> StartTls {
+        match self.policy {
+            TlsPolicy::None | TlsPolicy::Implicit => StartTls::Never,
+            TlsPolicy::Opportunistic => StartTls::IfOffered,
+            TlsPolicy::Required => StartTls::Required,
+        }
+    }
+
+    /// This side of TLS with a host of that name. It reads certificates: once a hop and host, not once a connection.
+    ///
+    /// # Errors
+    /// If the certificates or the name cannot be used.
+    pub(crate) fn client(&self, host: &str) -> Result<Option<ClientSecurity>, TlsSetupError> {
+        let trust = match (&self.authority, self.policy.is_verified()) {
+            (_, false) => Trust::Anybody,
+            (None, true) => Trust::System,
+            (Some(authority), true) => Trust::Roots(authority.pem.clone()),
+        };
+        let name = self.name.as_deref().unwrap_or(host);
+        let setup = || ClientTls::new(name, &trust, None, SessionResumption::On);
+        Ok(match self.policy {
+            TlsPolicy::None => None,
+            TlsPolicy::Opportunistic | TlsPolicy::Required => Some(ClientSecurity::OnDemand(setup()?)),
+            TlsPolicy::Implicit => Some(ClientSecurity::Implicit(setup()?)),
+        })
+    }
+}
+
+impl Hop {
+    /// For mail that no route leads anywhere any more: a domain that does not exist (RFC 2606 §2), so that its sender is
+    /// told.
+    pub(crate) fn nowhere() -> Self {
+        let to = To::Domain { name: "invalid".into(), port: 25 };
+        Self::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None }))
+    }
+
+    /// How many connections to it there may be, given what holds for all.
+    pub(crate) fn connections(&self, each: u32) -> u32 {
+        match self {
+            Self::Discard | Self::Maildir(_) => each,
+            Self::Lmtp(lmtp) => lmtp.connections.unwrap_or(each),
+            Self::Smtp(smtp) => smtp.connections.unwrap_or(each),
+        }
+    }
+}
+
+impl Hash for Lmtp {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match &self.endpoint {
+            Endpoint::Tcp(address) => address.hash(state),
+            Endpoint::Unix(path) => path.hash(state),
+        }
+    }
+}
+
+impl Hash for Smtp {
+    /// Where it goes is enough to tell hops apart, but for a few; equality looks at all of it.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.to.hash(state);
+        self.security.policy.hash(state);
+    }
+}
+
+impl fmt::Display for Hop {
+    /// For logs, metrics and `mailrun queue`: nothing secret is in it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Discard => f.write_str("discard"),
+            Self::Maildir(path) => write!(f, "maildir:{}", path.display()),
+            Self::Lmtp(lmtp) => write!(f, "lmtp:{}", lmtp.endpoint),
+            Self::Smtp(smtp) => smtp.to.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for To {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Domain { name, .. } => write!(f, "mx:{name}"),
+            Self::Hosts(hosts) => {
+                f.write_str("smtp:")?;
+                for (number, host) in hosts.iter().enumerate() {
+                    let comma = if number == 0 { "" } else { "," };
+                    write!(f, "{comma}{host}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, port } = self;
+        if name.contains(':') { write!(f, "[{name}]:{port}") } else { write!(f, "{name}:{port}") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn smarthost(password: &str, policy: TlsPolicy) -> Hop {
+        Hop::Smtp(Arc::new(Smtp {
+            to: To::Hosts(Box::new([Host { name: "a.example".into(), port: 25 }])),
+            security: Security { policy, ..Default::default() },
+            credentials: Some(Credentials::new("me", password)),
+            connections: None,
+        }))
+    }
+
+    #[test]
+    fn equal_hops_are_one_and_a_secret_tells_others_apart() {
+        let hops = [
+            smarthost("x", TlsPolicy::Required),
+            smarthost("x", TlsPolicy::Required),
+            smarthost("y", TlsPolicy::Required),
+            smarthost("x", TlsPolicy::Implicit),
+            Hop::Discard,
+            Hop::Maildir(Path::new("/a").into()),
+            Hop::Maildir(Path::new("/a").into()),
+        ];
+        assert_eq!(hops.iter().collect::<HashSet<_>>().len(), 5);
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let hop = smarthost("s3cret", TlsPolicy::Required);
+        assert_eq!(hop.to_string(), "smtp:a.example:25");
+        assert!(!format!("{hop:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn each_policy_is_what_the_session_is_told() {
+        let security = |policy| Security { policy, ..Default::default() };
+        assert!(security(TlsPolicy::None).client("a.example").unwrap().is_none());
+        let opportunistic = security(TlsPolicy::Opportunistic);
+        assert_eq!(opportunistic.start_tls(), StartTls::IfOffered);
+        assert!(matches!(opportunistic.client("a.example"), Ok(Some(ClientSecurity::OnDemand(_)))));
+        let certificate = net::Certificate::self_signed(&["a.example"]).unwrap();
+        let authority = Authority { path: "ca.pem".into(), pem: certificate.to_pem().into_bytes() };
+        let implicit = Security { authority: Some(Arc::new(authority)), ..security(TlsPolicy::Implicit) };
+        assert!(matches!(implicit.client("192.0.2.1"), Ok(Some(ClientSecurity::Implicit(_)))));
+        assert!(implicit.client("not a name").is_err());
+        assert_eq!(security(TlsPolicy::Required).start_tls(), StartTls::Required);
+    }
+}

@@ -1,0 +1,130 @@
+//! Maildir paths with blanks for user and domain: `/var/mail/{domain}/{user}`. No address leads out of them.
+use std::path::{Component, Path, PathBuf};
+
+/// A path with blanks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Template(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    User,
+    Domain,
+}
+
+impl Template {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("\"\" is no path; say it like \"/var/mail/{domain}/{user}\"".to_owned());
+        }
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (name, after) = after.split_once('}').ok_or_else(|| format!("{text:?}: a {{ without its }}"))?;
+            pieces.push(Piece::Text(before.to_owned()));
+            pieces.push(match name {
+                "user" => Piece::User,
+                "domain" => Piece::Domain,
+                _ => return Err(format!("{text:?}: {{{name}}} is unknown; there are {{user}} and {{domain}}")),
+            });
+            rest = after;
+        }
+        pieces.push(Piece::Text(rest.to_owned()));
+        Ok(Self(pieces))
+    }
+
+    /// The same below that directory, where it is no absolute path.
+    pub(crate) fn below(mut self, directory: &Path) -> Self {
+        if let Some(Piece::Text(first)) = self.0.first_mut() {
+            *first = directory.join(&*first).to_string_lossy().into_owned();
+        }
+        self
+    }
+
+    /// Whether each user has a path of its own.
+    pub(crate) fn names_users(&self) -> bool {
+        self.0.contains(&Piece::User)
+    }
+
+    /// The path for a user, plain (without quotes and capitals), of a domain in lower case; `None` where one of them
+    /// would make another path of it.
+    pub(crate) fn fill(&self, user: &str, domain: &str) -> Option<PathBuf> {
+        let mut path = String::new();
+        for piece in &self.0 {
+            path.push_str(match piece {
+                Piece::Text(text) => text,
+                Piece::User => safe(user)?,
+                Piece::Domain => safe(domain)?,
+            });
+        }
+        Some(path.into())
+    }
+}
+
+/// A name that is one component of a path, and not a hidden one.
+fn safe(name: &str) -> Option<&str> {
+    let is_one =
+        matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(only)] if only == name);
+    let has_control = name.chars().any(char::is_control);
+    (is_one && !name.contains(['/', '\\']) && !name.starts_with('.') && !has_control).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn blanks_are_filled() {
+        let template = Template::parse("/var/mail/{domain}/{user}/Maildir").unwrap();
+        assert_eq!(template.fill("ann", "a.example"), Some("/var/mail/a.example/ann/Maildir".into()));
+        assert!(template.names_users());
+        let one = Template::parse("all").unwrap().below(Path::new("/srv"));
+        assert_eq!((one.fill("..", "/"), one.names_users()), (Some("/srv/all".into()), false));
+        assert_eq!(Template::parse("{user}").unwrap().below(Path::new("/srv")).fill("a", "b"), Some("/srv/a".into()));
+        assert_eq!(Template::parse("/x/{user}").unwrap().below(Path::new("/srv")).fill("a", "b"), Some("/x/a".into()));
+    }
+
+    #[test]
+    fn what_is_no_template_is_refused() {
+        for (text, named) in [("", "no path"), ("/{user", "without its"), ("/{name}", "{name} is unknown")] {
+            let why = Template::parse(text).unwrap_err();
+            assert!(why.contains(named), "{why}");
+        }
+    }
+
+    #[test]
+    fn no_name_leads_out() {
+        let template = Template::parse("/var/mail/{domain}/{user}").unwrap();
+        for (user, domain) in [
+            ("..", "a"),
+            (".", "a"),
+            ("", "a"),
+            ("a/../../etc", "a"),
+            ("/etc/passwd", "a"),
+            ("a/", "a"),
+            (".hidden", "a"),
+            ("a\0b", "a"),
+            ("a", "[../..]"),
+            ("a", ".."),
+        ] {
+            assert_eq!(template.fill(user, domain), None, "{user:?} at {domain:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_filled_path_is_always_two_below(user in "[ -~/.]{0,12}", domain in "[ -~/.]{0,12}") {
+            let filled = Template::parse("/m/{domain}/{user}").unwrap().fill(&user, &domain);
+            if let Some(path) = filled {
+                let components: Vec<_> = path.components().skip(1).collect();
+                prop_assert_eq!(components.len(), 3);
+                prop_assert!(components.iter().all(|component| matches!(component, Component::Normal(_))));
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The numbers of all workers' queues, put together: in all, and for the hops that have the most.
+use super::inquiry::Silent;
+use super::office::Office;
+use super::protocol::{HopRow, TotalsRow};
+use super::queue::HopStats;
+use super::setting::Setting;
+use net::clock;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Hops that are told apart; more are summed up. A queue may know a hundred thousand of them.
+const MOST_HOPS: usize = 100;
+/// What the others are called: no hop has such a name.
+const OTHERS: &str = "(others)";
+
+/// What the queues hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Survey {
+    pub(super) totals: TotalsRow,
+    /// Those with the most entries first.
+    pub(super) hops: Vec<HopRow>,
+}
+
+/// Asks all workers; blocks until they have answered.
+pub(super) fn survey(setting: &Setting) -> Result<Survey, Silent> {
+    let mut survey = Survey { totals: totals(setting), hops: Vec::new() };
+    let mut hops = HashMap::new();
+    for answer in setting.inquiries.ask_all(own) {
+        let (totals, rows) = answer?;
+        survey.totals.workers += 1;
+        survey.totals.messages += totals.messages as u64;
+        survey.totals.entries += totals.entries as u64;
+        survey.totals.couriers += u64::from(totals.couriers);
+        survey.totals.letter_bytes += totals.letter_bytes;
+        rows.into_iter().for_each(|row| add(&mut hops, row));
+    }
+    survey.hops = foremost(hops.into_values().collect());
+    Ok(survey)
+}
+
+/// What all workers share.
+fn totals(setting: &Setting) -> TotalsRow {
+    let usage = setting.spool.usage();
+    let census = &setting.census;
+    TotalsRow {
+        durability: setting.durability().to_owned(),
+        spool_messages: usage.messages,
+        spool_bytes: usage.bytes,
+        spool_disk_bytes: usage.disk_bytes,
+        accepted: census.accepted.value(),
+        delivered: census.delivered.value(),
+        deferred: census.deferred.value(),
+        failed: census.failed.value(),
+        ..TotalsRow::default()
+    }
+}
+
+/// One worker's.
+fn own(office: &Rc<Office>) -> (super::queue::Totals, Vec<HopRow>) {
+    let (queue, hops) = (office.queue.borrow(), office.hops.borrow());
+    let rows = queue.hops().map(|stats| row(&stats, &hops.name(stats.hop)));
+    (queue.totals(), foremost(rows.collect()))
+}
+
+fn row(stats: &HopStats, name: &str) -> HopRow {
+    let shut = stats.shut_until.saturating_sub(clock::now()).as_secs();
+    HopRow {
+        hop: name.to_owned(),
+        ready: u64::from(stats.ready),
+        deferred: u64::from(stats.deferred),
+        sending: u64::from(stats.in_flight),
+        held: u64::from(stats.held),
+        telling: u64::from(stats.telling),
+        couriers: u64::from(stats.couriers),
+        idle: u64::from(stats.idle),
+        oldest_unix_s: stats.oldest_unix_s,
+        shut_for_s: (shut > 0).then_some(shut),
+        refusal: stats.refusal.as_deref().map(Into::into),
+    }
+}
+
+fn add(hops: &mut HashMap<String, HopRow>, row: HopRow) {
+    match hops.get_mut(&row.hop) {
+        Some(sum) => join(sum, &row),
+        None => drop(hops.insert(row.hop.clone(), row)),
+    }
+}
+
+fn join(sum: &mut HopRow, row: &HopRow) {
+    sum.ready += row.ready;
+    sum.deferred += row.deferred;
+    sum.sending += row.sending;
+    sum.held += row.held;
+    sum.telling += row.telling;
+    sum.couriers += row.couriers;
+    sum.idle += row.idle;
+    sum.oldest_unix_s = [sum.oldest_unix_s, row.oldest_unix_s].into_iter().flatten().min();
+    sum.shut_for_s = sum.shut_for_s.max(row.shut_for_s);
+    if sum.refusal.is_none() {
+        sum.refusal.clone_from(&row.refusal);
+    }
+}
+
+/// Those with the most entries; the others as one, at the end.
+fn foremost(mut hops: Vec<HopRow>) -> Vec<HopRow> {
+    // What a worker has summed up stays last.
+    hops.sort_by(|a, b| {
+        let key = |hop: &HopRow| (hop.hop == OTHERS, std::cmp::Reverse(hop.entries()));
+        key(a).cmp(&key(b)).then_with(|| a.hop.cmp(&b.hop))
+    });
+    let named = hops.iter().position(|hop| hop.hop == OTHERS).unwrap_or(hops.len());
+    let mut rest = hops.split_off(named.min(MOST_HOPS)).into_iter();
+    if let Some(first) = rest.next() {
+        let mut others = HopRow { hop: OTHERS.to_owned(), shut_for_s: None, refusal: None, ..first };
+        rest.for_each(|row| join(&mut others, &row));
+        (others.shut_for_s, others.refusal) = (None, None);
+        hops.push(others);
+    }
+    hops
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(name: &str, ready: u64) -> HopRow {
+        HopRow { hop: name.to_owned(), ready, oldest_unix_s: Some(ready), ..HopRow::default() }
+    }
+
+    #[test]
+    fn however_many_hops_there_are_few_are_named_and_none_is_lost() {
+        for many in [0, 1, MOST_HOPS, MOST_HOPS + 1, 3 * MOST_HOPS] {
+            let rows: Vec<HopRow> = (0..many).map(|number| hop(&format!("mx:{number}"), number as u64)).collect();
+            let told = foremost(rows.clone());
+            assert!(told.len() <= MOST_HOPS + 1 && (told.len() <= MOST_HOPS) == (many <= MOST_HOPS), "{many}");
+            let sum = |rows: &[HopRow]| rows.iter().map(HopRow::entries).sum::<u64>();
+            assert_eq!(sum(&told), sum(&rows));
+            assert!(told.is_sorted_by_key(|row| (row.hop == OTHERS, std::cmp::Reverse(row.ready))), "{told:?}");
+            assert_eq!(foremost(told.clone()), told, "what is summed up stays so");
+        }
+    }
+
+    #[test]
+    fn the_same_hop_of_two_workers_is_one() {
+        let mut hops = HashMap::new();
+        let refusal = super::super::protocol::RefusalRow { code: 450, enhanced: None, text: "no".into(), by: "".into() };
+        add(&mut hops, hop("mx:a", 3));
+        add(&mut hops, HopRow { refusal: Some(refusal.clone()), shut_for_s: Some(9), held: 1, ..hop("mx:a", 2) });
+        let row = &hops["mx:a"];
+        assert_eq!((row.ready, row.held, row.oldest_unix_s, row.shut_for_s), (5, 1, Some(2), Some(9)));
+        assert_eq!(row.refusal, Some(refusal));
+    }
+}

@@ -1,0 +1,144 @@
+//! What the sender of generated mail wants to be told of it: the parameters of DSN (RFC 3461) on MAIL and RCPT.
+use super::addresses::Pattern;
+use super::chance::{Chance, Purpose};
+use smtp::client::Notifications;
+use smtp::dsn::{self, Notify, Return};
+use smtp::xtext;
+
+/// What is asked for; nothing by default. A server that does not offer DSN is sent nothing then.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notices {
+    /// NOTIFY, for every recipient.
+    pub(crate) notify: Option<Notify>,
+    /// RET.
+    pub(crate) returns: Option<Return>,
+    /// ENVID, by [`envelope_id`].
+    pub(crate) envelope_id: Option<Pattern>,
+    /// ORCPT: every recipient as it is.
+    pub(crate) names_original: bool,
+}
+
+/// Reads a pattern of ENVID: texts that are at most a hundred octets as xtext; in it `{n}` is the message's number.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn envelope_id(typed: &str) -> Result<Pattern, String> {
+    Pattern::text(typed, |text| match dsn::envelope_id(xtext::encode(text).as_bytes()) {
+        Some(_) => Ok(()),
+        None => Err("an ENVID has 1 to 100 printable ASCII characters, +, = and blank counting as three".to_owned()),
+    })
+}
+
+impl Notices {
+    /// Whether sessions have to insist on DSN.
+    pub(super) fn notifications(&self) -> Notifications {
+        if self.described().is_some() { Notifications::Asked } else { Notifications::Unasked }
+    }
+
+    /// Whether all messages ask for the same.
+    pub(super) fn are_the_same(&self) -> bool {
+        self.envelope_id.as_ref().is_none_or(|pattern| pattern.literal().is_some())
+    }
+
+    /// The parameters in one line, for the record.
+    pub(super) fn described(&self) -> Option<String> {
+        let words = [
+            self.notify.map(|notify| format!("NOTIFY={}", notify.render())),
+            self.returns.map(|returns| format!("RET={}", returns.keyword())),
+            self.envelope_id.as_ref().map(|pattern| format!("ENVID={}", pattern.typed())),
+            self.names_original.then(|| "ORCPT".to_owned()),
+        ];
+        let words: Vec<String> = words.into_iter().flatten().collect();
+        (!words.is_empty()).then(|| words.join(" "))
+    }
+
+    /// Appends what MAIL says, behind other parameters that begin at `begin`.
+    pub(super) fn write_mail(&self, seed: u64, number: u64, begin: usize, text: &mut Vec<u8>) {
+        if let Some(returns) = self.returns {
+            push_word("RET=", returns.keyword(), begin, text);
+        }
+        if let Some(pattern) = &self.envelope_id {
+            let mut id = Vec::new();
+            pattern.write_text(&mut Chance::new(seed, Purpose::EnvelopeId, number), number, &mut id);
+            push_word("ENVID=", &xtext::encode(&id), begin, text);
+        }
+    }
+
+    /// Appends what RCPT says of the recipient that begins at `recipient` and ends the text.
+    pub(super) fn write_recipient(&self, recipient: usize, text: &mut Vec<u8>) {
+        let begin = text.len();
+        if let Some(notify) = self.notify {
+            push_word("NOTIFY=", &notify.render(), begin, text);
+        }
+        if self.names_original {
+            // An address that is too long for the parameter goes without it.
+            let original = std::str::from_utf8(&text[recipient..begin]).ok().and_then(dsn::render_original_recipient);
+            original.iter().for_each(|value| push_word("ORCPT=", value, begin, text));
+        }
+    }
+}
+
+/// Appends a parameter, behind a blank where others stand before it.
+fn push_word(name: &str, value: &str, begin: usize, text: &mut Vec<u8>) {
+    let blank = if text.len() > begin { " " } else { "" };
+    [blank, name, value].iter().for_each(|part| text.extend_from_slice(part.as_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_or_gives_values_that_are_read_back(typed in "\\PC{0,30}", number in any::<u64>()) {
+            if let Ok(pattern) = envelope_id(&typed) {
+                let notices = Notices { envelope_id: Some(pattern), ..Notices::default() };
+                let mut text = Vec::new();
+                notices.write_mail(1, number, 0, &mut text);
+                let value = text.strip_prefix(b"ENVID=").expect("nothing else is asked for");
+                prop_assert!(dsn::envelope_id(value).is_some(), "{typed}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_envelope_id_is_checked_before_the_run() {
+        let text = |typed: &str, number| {
+            let mut out = Vec::new();
+            envelope_id(typed).map(|pattern| {
+                pattern.write_text(&mut Chance::new(1, Purpose::EnvelopeId, number), number, &mut out)
+            })?;
+            Ok::<_, String>(String::from_utf8(out).unwrap())
+        };
+        assert_eq!(text("QQ314159", 5).as_deref(), Ok("QQ314159"));
+        assert_eq!(text("run {{1}} no {n}/{n}", 42).as_deref(), Ok("run {1} no 42/42"));
+        assert_eq!(text("{7..7}-{n,n}", 3).as_deref(), Ok("7-n"));
+        assert!(text(&"x".repeat(100), 0).is_ok());
+        for (typed, why) in [
+            ("", "1 to 100"),
+            (&"x".repeat(101), "1 to 100"),
+            (&"=".repeat(34), "1 to 100"),
+            (&("x".repeat(81) + "{n}"), "1 to 100"),
+            ("ü", "1 to 100"),
+            ("a\r\nb", "1 to 100"),
+            ("{n", "without its other"),
+            ("{9..1}", "backwards"),
+        ] {
+            let said = text(typed, 0).expect_err(typed);
+            assert!(said.contains(why), "{typed}: {said}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_asked_for_unless_something_is() {
+        let nothing = Notices::default();
+        assert_eq!((nothing.described(), nothing.notifications()), (None, Notifications::Unasked));
+        let notices = Notices { notify: Some(Notify::NEVER), names_original: true, ..nothing };
+        assert_eq!(notices.described().as_deref(), Some("NOTIFY=NEVER ORCPT"));
+        assert_eq!((notices.notifications(), notices.are_the_same()), (Notifications::Asked, true));
+        let mut text = b"before+b@c".to_vec();
+        notices.write_recipient(6, &mut text);
+        assert_eq!(text, b"before+b@cNOTIFY=NEVER ORCPT=rfc822;+2Bb@c");
+    }
+}

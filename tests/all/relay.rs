@@ -1,0 +1,339 @@
+//! `mailrun relay` as users have it: a place of its own with relay.toml and spool, started, stopped, killed and started
+//! again; and how it starts, and does not.
+use crate::party::{Ended, Process, Sink, bench, fates, is_root, mailrun, skip, wait_until};
+use crate::secured::Files;
+use crate::wire::Wire;
+use serde_json::Value;
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
+
+/// What is put off comes back soon.
+pub(crate) const QUICK: &str = "retry.first = \"200ms\"\nretry.longest = \"500ms\"\n";
+
+/// Where a relay lives: its configuration and its spool outlast its processes.
+pub(crate) struct Den {
+    pub(crate) files: Files,
+}
+
+impl Den {
+    /// With that configuration besides its name, its spool and where it listens. Sections are to be said with dots:
+    /// `retry.first = "1s"`.
+    pub(crate) fn new(text: &str) -> Self {
+        Self::with(Files::new(), text)
+    }
+
+    pub(crate) fn with(files: Files, text: &str) -> Self {
+        let listen = if text.contains("listen =") { "" } else { "listen = [\"127.0.0.1:0\"]\n" };
+        files.keep("relay.toml", &format!("hostname = \"relay.example\"\nspool.directory = \"spool\"\n{listen}{text}"));
+        Self { files }
+    }
+
+    /// All mail goes to that server.
+    pub(crate) fn to(server: &str, text: &str) -> Self {
+        Self::new(&format!("{text}{}", all_to(server)))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.files.path(name)
+    }
+
+    pub(crate) fn open(&self) -> Relay {
+        self.open_with(&[])
+    }
+
+    pub(crate) fn open_with(&self, words: &[&str]) -> Relay {
+        let config = self.path("relay.toml");
+        Relay::listening(Process::start(MAILRUN, &[&["relay", "--config", &config, "--live", "json"], words].concat()))
+    }
+
+    /// Runs it where it is not to begin.
+    pub(crate) fn fails(&self, words: &[&str]) -> Ended {
+        mailrun(&[&["relay", "--config", &self.path("relay.toml"), "--live", "json"], words].concat())
+    }
+
+    /// Octets that the spool takes on disk.
+    pub(crate) fn spool_bytes(&self) -> u64 {
+        let files = fs::read_dir(self.path("spool")).unwrap().flatten();
+        files.filter_map(|file| file.metadata().ok()).map(|data| data.len()).sum()
+    }
+}
+
+/// A route for everything.
+pub(crate) fn all_to(server: &str) -> String {
+    match server.strip_prefix("lmtp:") {
+        Some(server) => format!("[[route]]\nto = \"*\"\nlmtp = \"{server}\"\n"),
+        None => format!("[[route]]\nto = \"*\"\nsmtp = \"{server}\"\n"),
+    }
+}
+
+/// A relay that runs; killed when dropped.
+pub(crate) struct Relay {
+    pub(crate) process: Process,
+    /// Where it takes mail, in the order of the configuration.
+    pub(crate) smtp: Vec<SocketAddr>,
+}
+
+impl Relay {
+    pub(crate) fn listening(process: Process) -> Self {
+        let listening: Value = wait_until("the relay to listen", || {
+            let said = process.said();
+            said.lines().next().filter(|_| said.contains('\n')).map(|line| serde_json::from_str(line).unwrap())
+        });
+        let smtp = listening["smtp"].as_array().unwrap().iter().map(|one| one.as_str().unwrap().parse().unwrap());
+        Self { smtp: smtp.collect(), process }
+    }
+
+    /// HOST:PORT of its first address.
+    pub(crate) fn address(&self) -> String {
+        self.smtp[0].to_string()
+    }
+
+    pub(crate) fn greeted(&self) -> Wire {
+        Wire::greeted(self.smtp[0])
+    }
+
+    /// Asks it to stop, which it does at once and in order.
+    pub(crate) fn stop(self) -> Ended {
+        self.process.terminate();
+        let ended = self.process.finish();
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended
+    }
+
+    /// Its power is cut.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+}
+
+/// A client that has said EHLO.
+pub(crate) fn introduced(relay: &Relay) -> Wire {
+    let mut wire = relay.greeted();
+    assert!(wire.say("EHLO client.example").starts_with("250"));
+    wire
+}
+
+/// Says that, and expects a code.
+pub(crate) fn expect(wire: &mut Wire, line: &str, code: &str) -> String {
+    let reply = wire.say(line);
+    assert!(reply.starts_with(code), "{line}: {reply}");
+    reply
+}
+
+/// Hands a message over; the answer to it.
+pub(crate) fn submit(wire: &mut Wire, from: &str, to: &[&str], message: impl AsRef<[u8]>) -> String {
+    expect(wire, &format!("MAIL FROM:{from}"), "250");
+    for to in to {
+        expect(wire, &format!("RCPT TO:{to}"), "250");
+    }
+    expect(wire, "DATA", "354");
+    wire.send(message);
+    wire.send(".\r\n");
+    wire.reply().expect("an answer to the message")
+}
+
+/// Waits until the sink has counted so many recipients.
+pub(crate) fn await_recipients(sink: &Sink, count: u64) {
+    wait_until(&format!("{count} recipients at the sink"), || {
+        (sink.ask("/status")["recipients"].as_u64().unwrap() >= count).then_some(())
+    });
+}
+
+/// A message as a sink has kept it.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) sender: String,
+    pub(crate) recipients: Vec<String>,
+    pub(crate) octets: Vec<u8>,
+}
+
+impl Kept {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.octets).into_owned()
+    }
+
+    /// What stands behind the relay's own `Received:`.
+    pub(crate) fn as_sent(&self) -> &[u8] {
+        assert!(self.octets.starts_with(b"Received: from "), "{}", self.text());
+        let lines = self.octets.split_inclusive(|byte| *byte == b'\n');
+        let own = lines.enumerate().take_while(|(number, line)| *number == 0 || line.starts_with(b"\t"));
+        &self.octets[own.map(|(_, line)| line.len()).sum()..]
+    }
+}
+
+/// What a sink has written to its `--dump-file`.
+pub(crate) fn kept(path: &str) -> Vec<Kept> {
+    let bytes = fs::read(path).unwrap_or_default();
+    let (mut rest, mut all) = (&bytes[..], Vec::new());
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let about: Value = serde_json::from_slice(&rest[..end]).unwrap();
+        let length = about["bytes"].as_u64().unwrap() as usize;
+        let Some(octets) = rest.get(end + 1..end + 1 + length) else { break };
+        let recipients = about["recipients"].as_array().unwrap().iter();
+        all.push(Kept {
+            sender: about["sender"].as_str().unwrap().to_owned(),
+            recipients: recipients.map(|one| one.as_str().unwrap().to_owned()).collect(),
+            octets: octets.to_owned(),
+        });
+        rest = rest.get(end + 2 + length..).unwrap_or_default();
+    }
+    all
+}
+
+/// Waits for so many messages there.
+pub(crate) fn await_kept(path: &str, count: usize) -> Vec<Kept> {
+    wait_until(&format!("{count} messages in {path}"), || Some(kept(path)).filter(|kept| kept.len() >= count))
+}
+
+/// All files of a Maildir's `new`.
+pub(crate) fn mailbox(path: &str) -> Vec<String> {
+    let files = fs::read_dir(Path::new(path).join("new")).into_iter().flatten().flatten();
+    files.map(|file| String::from_utf8_lossy(&fs::read(file.path()).unwrap()).into_owned()).collect()
+}
+
+/// Runs a bench through a relay to a sink: every unit arrives, once.
+pub(crate) fn closes(relay: &Relay, sink: &Sink, words: &[&str], units: u64) {
+    let record = bench(&[&["--to", &relay.address(), "--sink", sink.url()], words].concat()).record_of(0);
+    assert_eq!(fates(&record.ledger), [units, units, 0, 0, 0], "{words:?}");
+    assert!(record.verdict.closed && record.errors.is_empty(), "{words:?}: {:?} {:?}", record.verdict, record.errors);
+}
+
+#[test]
+fn three_flags_make_a_relay() {
+    let sink = Sink::start(&[]);
+    let place = tempfile::tempdir().unwrap();
+    let spool = place.path().join("spool");
+    let words = ["relay", "--listen", "127.0.0.1:0", "--to", &sink.address(), "--spool", spool.to_str().unwrap()];
+    let relay = Relay::listening(Process::start(MAILRUN, &[&words[..], &["--live", "json"]].concat()));
+    closes(&relay, &sink, &["--messages", "50", "--sessions", "5"], 50);
+    relay.stop();
+    assert_eq!(sink.took().recipients, 50);
+}
+
+#[test]
+fn what_it_has_done_is_said_at_the_end() {
+    let sink = Sink::start(&[]);
+    let den = Den::to(&sink.address(), "");
+    let port = crate::party::low_port();
+    let config = den.path("relay.toml");
+    let text = fs::read_to_string(&config).unwrap().replace("127.0.0.1:0\"", &format!("127.0.0.1:{port}\""));
+    fs::write(&config, text).unwrap();
+    let process = Process::start(MAILRUN, &["relay", "--config", &config]);
+    let address: SocketAddr = format!("127.0.0.1:{port}").parse().unwrap();
+    wait_until("the relay to listen", || std::net::TcpStream::connect(address).ok());
+    let mut wire = Wire::greeted(address);
+    expect(&mut wire, "EHLO client.example", "250");
+    assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "Subject: x\r\n\r\nx\r\n").starts_with("250 2.0.0"));
+    await_recipients(&sink, 1);
+    process.terminate();
+    let ended = process.finish();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let count = |name: &str| {
+        let line = ended.out.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(["accepted", "delivered", "failed", "spool_messages"].map(count), [1, 1, 0, 0], "{}", ended.out);
+}
+
+#[test]
+fn a_second_relay_on_a_spool_is_turned_away_in_a_line() {
+    let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let second = den.fails(&[]);
+    assert_eq!((second.code, second.err.lines().count()), (Some(2), 1), "{second:?}");
+    assert!(second.err.contains("spool"), "{}", second.err);
+    expect(&mut relay.greeted(), "NOOP", "250");
+    relay.stop();
+    den.open().stop();
+}
+
+#[test]
+fn a_spool_that_cannot_be_written_is_said_in_a_line() {
+    let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
+    // A file where the directory should be is in everybody's way, root's too.
+    fs::write(den.path("spool"), "no directory").unwrap();
+    let ended = den.fails(&[]);
+    assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
+    assert!(ended.err.contains(&den.path("spool")), "{}", ended.err);
+    fs::remove_file(den.path("spool")).unwrap();
+    fs::create_dir(den.path("spool")).unwrap();
+    fs::set_permissions(den.path("spool"), fs::Permissions::from_mode(0o500)).unwrap();
+    if is_root() {
+        // Root writes everywhere but where nobody can.
+        let Some(_mount) = Mount::new(&den.path("spool"), "ro") else { return };
+        let ended = den.fails(&[]);
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
+    } else {
+        let ended = den.fails(&[]);
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
+    }
+}
+
+#[test]
+fn an_address_that_is_taken_is_said_in_a_line() {
+    let sink = Sink::start(&[]);
+    let den = Den::new(&format!("listen = [\"{}\"]\n[[route]]\nto = \"*\"\ndiscard = true\n", sink.address()));
+    let ended = den.fails(&[]);
+    assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
+    assert!(ended.err.contains(&sink.address()), "{}", ended.err);
+}
+
+#[test]
+fn less_durability_is_told_to_everybody() {
+    let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
+    for (how, is_told) in [("sync", false), ("write", true), ("memory", true)] {
+        let relay = den.open_with(&["--durability", how]);
+        let greeting = Wire::connect(relay.smtp[0]).reply().unwrap();
+        assert_eq!(greeting.contains(&format!("durability {how}")), is_told, "{how}: {greeting}");
+        let mut wire = introduced(&relay);
+        assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
+        relay.stop();
+    }
+}
+
+#[test]
+fn mistakes_of_a_file_are_told_with_their_places() {
+    let den = Den::new("local.domains = [\"a.example\"]\nlocal.aliases = \"aliases\"\nlocal.maildir = \"m/{user}\"\n");
+    den.files.keep("aliases", "one: two\ntwo: three\nthree: one\n");
+    let config = den.path("relay.toml");
+    let checked = mailrun(&["relay", "--config", &config, "--check"]);
+    assert_eq!(checked.code, Some(2), "{checked:?}");
+    assert!(checked.out.contains("line") && checked.out.contains("one"), "{checked:?}");
+    let ended = den.fails(&[]);
+    assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
+    den.files.keep("aliases", "one: two\ntwo: three\n");
+    let checked = mailrun(&["relay", "--config", &config, "--check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+/// A file system of its own, unmounted when dropped.
+pub(crate) struct Mount(PathBuf);
+
+impl Mount {
+    /// A tmpfs; `None`, with a note, where that is impossible.
+    pub(crate) fn new(at: &str, options: &str) -> Option<Self> {
+        if !is_root() {
+            skip("tmpfs", "only root may mount one");
+            return None;
+        }
+        fs::create_dir_all(at).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs", at]).output();
+        if !mounted.as_ref().is_ok_and(|mounted| mounted.status.success()) {
+            skip("tmpfs", &format!("cannot be mounted here: {mounted:?}"));
+            return None;
+        }
+        Some(Self(at.into()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazily: a relay that a failing test has left may still have files there.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,237 @@
+//! `--trace` and `--report` of the personalities: what they send is recognised by our sink and by smtp-sink's
+//! personality, message by message and recipient by recipient, and what was changed or doubled on the way is told.
+use crate::party::{Sink, low_port, mailrun, numbers, wait_until};
+use crate::smtp_pair::{Client, Running, Who, user};
+use journey::record::LedgerRow;
+use journey::{ClockId, RunId, Trace};
+use std::fs;
+use std::time::Duration;
+
+/// What our sink's ledger says of a run of a source.
+fn ledger_of(words: &[&str]) -> LedgerRow {
+    let sink = Sink::start(&[]);
+    let ended = mailrun(&[words, &[&sink.address()]].concat());
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{words:?}");
+    let record = sink.stop();
+    assert!(record.errors.is_empty(), "{words:?}: {:?}", record.errors);
+    assert_eq!(record.stages.first().map(|row| row.latency_ms.is_some()), Some(true), "{words:?}: no latency");
+    record.ledger
+}
+
+fn assert_recognised(words: &[&str], units: u64) {
+    let ledger = ledger_of(words);
+    let seen = [ledger.delivered, ledger.duplicates, ledger.corrupt, ledger.foreign, ledger.untimed, ledger.overflow];
+    assert_eq!(seen, [Some(units), Some(0), Some(0), Some(0), Some(0), Some(0)], "{words:?}");
+}
+
+/// Messages whose lines begin with dots, with a header block and without, and one without an end to its last line.
+fn files() -> (tempfile::TempDir, Vec<String>) {
+    let place = tempfile::tempdir().unwrap();
+    let texts = ["Subject: x\n.a: b\n\n.\n..dots\n\nlast", "\nall of it is body\n.\n", "no empty line\n"];
+    let write = |(number, text): (usize, &&str)| {
+        let path = place.path().join(number.to_string());
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let paths = texts.iter().enumerate().map(write).collect();
+    (place, paths)
+}
+
+#[test]
+fn every_message_of_smtp_source_is_recognised() {
+    let rows: [(&str, u64); 9] = [
+        ("", 1),
+        ("-m 200 -s 10", 200),
+        ("-m 200 -s 10 -d -N -l 5000", 200),
+        // More numbers than a trace tells apart: they begin again.
+        ("-m 700 -s 5 -d -r 3", 2100),
+        ("-m 3 -r 1000 -d", 3000),
+        ("-m 20 -d -l 100000 -S hello", 20),
+        ("-m 20 -A -c -R 1 -s 20", 20),
+        ("--dialect 3.8 -m 20 -N -t user7@example.com", 20),
+        ("-m 10 -t user7@example.com", 10),
+    ];
+    for (line, units) in rows {
+        let options: Vec<&str> = line.split_whitespace().collect();
+        // Our own options come first.
+        let own = if options.first() == Some(&"--dialect") { 2 } else { 0 };
+        let words = [&["smtp-source", "--trace"], &options[..own], &["-f", "a@b"], &options[own..]].concat();
+        if options.contains(&"-c") {
+            let sink = Sink::start(&[]);
+            let ended = mailrun(&[words.as_slice(), &[&sink.address()]].concat());
+            assert!(ended.out.ends_with("20\r\n"), "{ended:?}");
+            assert_eq!(sink.stop().ledger.delivered, Some(units));
+        } else {
+            assert_recognised(&words, units);
+        }
+    }
+    let (_place, paths) = files();
+    for path in &paths {
+        assert_recognised(&["smtp-source", "--trace", "-m", "30", "-s", "3", "-d", "-F", path], 30);
+    }
+}
+
+#[test]
+fn every_message_of_go_smtp_source_is_recognised() {
+    for (line, units) in [
+        ("", 1),
+        ("-m 200 -s 10", 200),
+        ("-m 200 -s 10 -d -l 5000", 200),
+        ("-m 700 -s 5 -d -r 3", 2100),
+        ("-m 20 -d -l 100000 -S hello%d", 20),
+    ] {
+        let options: Vec<&str> = line.split_whitespace().collect();
+        assert_recognised(&[&["go-smtp-source", "--trace"], options.as_slice()].concat(), units);
+    }
+    let (_place, paths) = files();
+    for path in &paths {
+        assert_recognised(&["go-smtp-source", "--trace", "-m", "30", "-s", "3", "-d", "-F", path], 30);
+    }
+}
+
+#[test]
+fn each_run_has_its_own_trace() {
+    let sink = Sink::start(&[]);
+    for source in ["smtp-source", "go-smtp-source", "smtp-source"] {
+        assert_eq!(mailrun(&[source, "--trace", "-m", "5", &sink.address()]).code, Some(0));
+    }
+    // Figures come a moment after the mail.
+    let runs = wait_until("three runs of five messages", || {
+        let counts = sink.ask("/ledger");
+        let runs: Vec<[u64; 2]> = counts
+            .as_array()?
+            .iter()
+            .map(|run| [&run["delivered"], &run["duplicates"]].map(|count| count.as_u64().unwrap()))
+            .collect();
+        (runs.iter().map(|[delivered, _]| delivered).sum::<u64>() == 15).then_some(runs)
+    });
+    assert_eq!(runs, [[5, 0]; 3]);
+}
+
+#[test]
+fn without_trace_there_is_none() {
+    let sink = Sink::start(&[]);
+    for source in ["smtp-source", "go-smtp-source"] {
+        assert_eq!(mailrun(&[source, "-m", "5", &sink.address()]).code, Some(0));
+    }
+    assert_eq!(sink.stop().ledger.delivered, None);
+}
+
+#[test]
+fn what_a_trace_cannot_tell_apart_is_refused() {
+    for (words, said) in [
+        (&["smtp-source", "--trace", "--dialect", "3.8", "-r", "2"][..], "use --dialect 3.9"),
+        (&["smtp-source", "--trace", "-r", "2", "-t", "a1@b"], "the number at the end"),
+        (&["smtp-source", "--trace", "-r", "1025"], "1024 recipients"),
+        (&["smtp-source", "--trace", "-S", "a\r\n\r\nb"], "empty line"),
+        (&["go-smtp-source", "--trace", "-r", "2", "-t", "a1@b"], "the number at the end"),
+        (&["go-smtp-source", "--trace", "-S", "a\n\nb"], "empty line"),
+    ] {
+        let ended = mailrun(&[words, &["127.0.0.1:9"]].concat());
+        assert_eq!((ended.code, ended.err.contains(said)), (Some(1), true), "{words:?}: {ended:?}");
+    }
+}
+
+/// A sink of ours that ends after so many messages, and where it is.
+fn smtp_sink(own: &[&str], options: &[&str]) -> (Running, String) {
+    let address = format!("127.0.0.1:{}", low_port());
+    let words = [own, user(), options, &[&address, "100"]].concat();
+    let mut running = Running::start(Who::Ours, &words.into_iter().map(str::to_owned).collect::<Vec<_>>());
+    drop(running.client(&address).expect("it listens"));
+    (running, address)
+}
+
+#[test]
+fn smtp_sink_recognises_what_the_sources_send() {
+    let (mut sink, address) = smtp_sink(&["--trace", "--report"], &["-M", "350"]);
+    for words in [
+        &["smtp-source", "--trace", "-m", "100", "-s", "5", "-d", "-r", "3"][..],
+        &["go-smtp-source", "--trace", "-m", "100", "-s", "5", "-r", "2"],
+        &["smtp-source", "-m", "20"],
+        // It says no HELO, and has no header.
+        &["smtp-source", "--trace", "-m", "30", "-o", "-d"],
+        &["source", "--messages", "100", "--sessions", "3", "--size", "4000", "--to"],
+    ] {
+        let ended = mailrun(&[words, &[&address]].concat());
+        // `mailrun source` finds no ledger to compare its own with, and that is no fault of it.
+        assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
+    }
+    assert_eq!(sink.code(), Some(0));
+    let said = sink.said("err");
+    let lines: Vec<&str> = said.lines().collect();
+    let [report, trace] = lines[..] else { panic!("{said}") };
+    let expected = "smtp-sink: trace: 330 messages recognised, 630 recipients, 0 duplicates, 0 corrupt, 20 foreign";
+    assert_eq!(trace, expected);
+    assert!(report.starts_with("smtp-sink: 350 messages, ") && report.contains(" msg/s, latency p50 "), "{report}");
+}
+
+/// A message with a trace, as a client says it, its end included.
+fn message(sequence: u64, body: &str) -> String {
+    let checksum = journey::trace::checksum(b".body\r\n");
+    let (run, clock) = (RunId([7; 16]), ClockId::monotonic("elsewhere"));
+    let trace = Trace { run, sequence, created: Duration::from_secs(1), clock, checksum };
+    let mut header = [0; Trace::HEADER_BYTES];
+    trace.write(&mut header);
+    format!("Received: by a relay\r\n{}Subject: x\r\n\r\n{body}\r\n.\r\n", std::str::from_utf8(&header).unwrap())
+}
+
+/// Ends a sink by a signal; what it says.
+fn end(sink: &mut Running) -> String {
+    let id = rustix::process::Pid::from_raw(sink.id() as i32).unwrap();
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(sink.code(), Some(0));
+    sink.said("err")
+}
+
+#[test]
+fn smtp_sink_tells_duplicates_and_damage() {
+    let (mut sink, address) = smtp_sink(&["--trace"], &[]);
+    let mut client = Client::connect(&address, "".as_ref()).unwrap();
+    client.reply();
+    let mut say = |recipients: &[&str], message: &str| {
+        assert!(client.say("MAIL FROM:<a@b>"));
+        recipients.iter().for_each(|recipient| assert!(client.say(&format!("RCPT TO:<{recipient}>"))));
+        assert!(client.say("DATA") && client.send(message) && client.reply());
+    };
+    say(&["a0@b", "a1@b"], &message(0, "..body"));
+    say(&["a0@b"], &message(1, "..body"));
+    // One recipient of the first message a second time, and another for the first time.
+    say(&["a1@b", "a2@b"], &message(0, "..body"));
+    say(&["a0@b"], &message(2, "damaged"));
+    say(&["a0@b"], "Subject: not ours\r\n\r\nx\r\n.\r\n");
+    say(&["a0@b"], "X-Mailrun: v1 unreadable\r\n\r\nx\r\n.\r\n");
+    let expected = "smtp-sink: trace: 3 messages recognised, 5 recipients, 1 duplicates, 1 corrupt, 2 foreign\n";
+    assert_eq!(end(&mut sink), expected);
+}
+
+/// Who is told that a message was not taken sends it again: that is no duplicate.
+#[test]
+fn smtp_sink_does_not_count_what_it_rejects() {
+    let (mut sink, address) = smtp_sink(&["--trace"], &["-r", "."]);
+    let mut client = Client::connect(&address, "".as_ref()).unwrap();
+    client.reply();
+    for _ in 0..2 {
+        client.send(["MAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\n", &message(0, "..body"), "NOOP\r\n"].concat());
+        (0..5).for_each(|_| assert!(client.reply()));
+    }
+    let said = end(&mut sink);
+    assert!(
+        said.ends_with("trace: 0 messages recognised, 0 recipients, 0 duplicates, 0 corrupt, 0 foreign\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn every_personality_reports() {
+    let (mut sink, address) = smtp_sink(&["--report"], &[]);
+    for (source, messages) in [("smtp-source", 20), ("go-smtp-source", 30)] {
+        let ended = mailrun(&[source, "--report", "-d", "-s", "2", "-m", &messages.to_string(), &address]);
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(0), 1), "{ended:?}");
+        let said = format!(" {messages} messages, {messages} accepted, ");
+        assert!(ended.err.contains(&said) && ended.err.contains(" msg/s, latency p50 "), "{ended:?}");
+    }
+    let said = end(&mut sink);
+    let counts = numbers(&said);
+    assert!(said.starts_with("smtp-sink: 50 messages, ") && said.contains(" 4 QUITs, "), "{said}");
+    assert!(said.lines().count() == 1 && !said.contains("latency") && counts.len() >= 5, "{said}");
+}
