@@ -1,5 +1,5 @@
 # What this project can do for a developer; `make test` is what CI runs.
-.PHONY: check test bench fuzz-smoke peers fmt
+.PHONY: check test crash bench fuzz-smoke peers fmt
 
 # Everything a commit must pass that needs no other software.
 check:
@@ -18,11 +18,18 @@ test: peers
 peers:
 	@scripts/install-test-peers.sh
 
+# The relay killed with SIGKILL 50 times under load: whatever was answered 250 arrives. MAILRUN_CRASH_SEED and
+# MAILRUN_CRASH_KILLS choose other moments, and how many.
+crash:
+	cargo test --release --test all -- --ignored --exact --nocapture crash::fifty_kills_lose_nothing
+
 # Speed and memory against the raw limit and the older tools, in one run. Takes some minutes; the machine should be idle.
 bench:
 	cargo bench --bench side_by_side
 	cargo bench --bench memory
+	cargo bench --bench tls
 	cargo bench -p mailrun-journey --bench ledger
+	cargo bench -p mailrun-spool --bench spool
 
 # Each fuzz target for some seconds; needs a nightly compiler, or a stable one's consent.
 FUZZ_SECONDS ?= 10

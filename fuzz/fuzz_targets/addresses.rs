@@ -10,7 +10,7 @@ mod chance;
 #[allow(dead_code)] // likewise
 mod spread;
 
-use addresses::Pattern;
+use addresses::{Numbering, Pattern};
 use chance::{Chance, Purpose};
 use libfuzzer_sys::fuzz_target;
 use smtp::Path;
@@ -26,8 +26,8 @@ fn write_addresses(pattern: &Pattern) {
             let mut address = Vec::new();
             pattern.write(&mut Chance::new(7, Purpose::Recipient, number), numbering, place, &mut address);
             assert!(Path::mailbox(&address).is_ok(), "{}", address.escape_ascii());
-            let literal = pattern.literal().filter(|_| most == 1);
-            assert!(literal.is_none_or(|literal| address.starts_with(b"<") || address.len() >= literal.len()));
+            let literal = pattern.literal().filter(|_| numbering == Numbering::Bare);
+            assert!(literal.is_none_or(|literal| address == literal.as_bytes()));
         }
     }
 }

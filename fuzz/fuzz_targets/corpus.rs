@@ -46,7 +46,8 @@ fn check(corpus: &Corpus, limit_bytes: u64) {
         let content = received(letter);
         assert_eq!(content.len() as u64, letter.bytes);
         assert_eq!(letter.is_eight_bit, !content.is_ascii());
-        let body = letter.headers.len() - letter.headers.split(|octet| *octet == b'\n').filter(|line| line.starts_with(b".")).count();
+        let body = letter.headers.len()
+            - letter.headers.split(|octet| *octet == b'\n').filter(|line| line.starts_with(b".")).count();
         assert_eq!(journey::trace::checksum(&content[body..]), letter.checksum);
     }
 }

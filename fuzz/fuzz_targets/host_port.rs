@@ -16,6 +16,7 @@ mod printable;
 
 use host_port::{Family, Optional, Place, port_in};
 use libfuzzer_sys::fuzz_target;
+use std::net::IpAddr;
 
 /// Whether the host in it, or all of it, could be a name.
 fn has_name(typed: &str) -> bool {
@@ -26,7 +27,11 @@ fn has_name(typed: &str) -> bool {
         typed.rsplit_once(':').map(|(host, _)| host),
         bracketed.and_then(|inside| inside.split_once(']')).map(|(host, _)| host),
     ];
-    hosts.into_iter().flatten().any(|host| hostname::check_name(host).is_ok())
+    // To getaddrinfo(3) `1.2.3.08` is one too.
+    let is_name = |host: &str| {
+        hostname::check_name(host).is_ok() || hostname::is_address(host) && host.parse::<IpAddr>().is_err()
+    };
+    hosts.into_iter().flatten().any(is_name)
 }
 
 fn check_numbers(text: &str) {
@@ -46,9 +51,9 @@ fn check_numbers(text: &str) {
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     check_numbers(text);
-    if let Some((services, name)) = text.split_once('\n') {
-        let port = port_in(name, services);
-        assert!(port.is_none() || name.contains(services));
+    if let Some((name, services)) = text.split_once('\n') {
+        let port = port_in(services, name);
+        assert!(port.is_none() || services.contains(name));
     }
     let _ = (hostname::check_name(text), hostname::check_literal(text), hostname::check_ipv6(text));
     if hostname::check_ipv4(text).is_ok() {

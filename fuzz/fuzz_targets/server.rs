@@ -1,5 +1,5 @@
 //! Any bytes to a server session, whole and cut: it hears and says the same, and comes to rest. The last octet of
-//! the input chooses limits, what is offered, and cuts.
+//! the input chooses limits, what is offered, whether the client is turned away, and cuts.
 #![no_main]
 #[path = "../../crates/smtp/tests/all/host.rs"]
 mod host;
@@ -48,10 +48,11 @@ fuzz_target!(|data: &[u8]| {
     let limits = limits(choice & 0xf);
     let offer = offer(choice, &limits);
     let identity = Arc::new(Identity::offering("test", limits, offer));
-    let mut whole = Host::new(&identity, refuse);
+    let greeting = (choice & 0x80 != 0).then(|| Reply::new(554, "5.3.2 No service"));
+    let mut whole = Host::greeting(greeting.as_ref(), &identity, refuse);
     whole.receive(bytes, NOW);
     for blocks in [bytes.chunks(1).collect(), Dice(u64::from(choice)).cut(bytes)] {
-        let mut cut = Host::new(&identity, refuse);
+        let mut cut = Host::greeting(greeting.as_ref(), &identity, refuse);
         blocks.iter().for_each(|block| cut.receive(block, NOW));
         assert_eq!(cut.heard, whole.heard);
         assert_eq!(String::from_utf8_lossy(&cut.out), String::from_utf8_lossy(&whole.out));

@@ -29,8 +29,8 @@ fuzz_target!(|data: &[u8]| {
     let offer = Offer::Stages(read);
     let end_s = offer.length().expect("stages have an end").as_secs_f64();
     let mut earlier_s = 0.0;
-    for position in (0..60).chain((6..50).map(|power| 1 << power)) {
-        let due_s = offer.due_s(f64::from(position as f32));
+    for position in (0..60).chain((6..50).map(|power| 1_u64 << power)) {
+        let due_s = offer.due_s(position as f64);
         assert!(due_s >= earlier_s - 1e-9 * end_s && due_s <= end_s * (1.0 + 1e-9), "{position}: {due_s} of {end_s}");
         earlier_s = due_s;
     }

@@ -1,16 +1,33 @@
-//! Any text as a file of users: what is wrong with it, or users who are known by what the file says.
+//! Any text as a file of users: what is wrong with it, or everybody in it is known by name and password, and nobody else.
 #![no_main]
 #[path = "../../src/users.rs"]
 #[allow(dead_code)] // a part of it is the program's
 mod users;
 
 use libfuzzer_sys::fuzz_target;
+use smtp::login::{Auth, Proof};
+use smtp::sasl::Mechanism;
+use std::collections::HashMap;
 use users::Users;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    match Users::parse(text) {
-        Ok(_) => {}
-        Err(why) => assert!(!why.to_string().is_empty()),
+    let users = match Users::parse(text) {
+        Ok(users) => users,
+        Err(why) => return assert!(!why.to_string().is_empty()),
+    };
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    // The last line of a name counts.
+    let passwords: HashMap<&str, &str> = lines.filter_map(|line| line.split_once(':')).collect();
+    assert!(!passwords.is_empty());
+    for (name, password) in passwords {
+        let knows = |secret: &str| {
+            let auth = Auth { mechanism: Mechanism::Plain, name, proof: Proof::Shown(secret.as_bytes()) };
+            users.knows(&auth)
+        };
+        assert!(knows(password) && !knows(&format!("{password}x")));
+        assert!(users.secret(&Auth { mechanism: Mechanism::CramMd5, name, proof: Proof::Digest }).is_some());
     }
+    let nobody = Auth { mechanism: Mechanism::Plain, name: "", proof: Proof::Shown(b"") };
+    assert!(!users.knows(&nobody));
 });

@@ -4,6 +4,7 @@ use super::directory::RunDirectory;
 use super::parties::Watched;
 use super::plan::BenchOptions;
 use super::relays::{self, Contestant};
+use crate::report::numbers::memory;
 use crate::{host, surroundings, usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -62,6 +63,8 @@ pub(super) struct Finds {
     pub(super) source: PartyFinds,
     /// `None` where there was none, or nothing is known of what stood between.
     pub(super) relay: Option<RelayFinds>,
+    /// What the disk wrote meanwhile.
+    pub(super) disk_bytes: Option<u64>,
     /// `None` where nobody watched the far end.
     pub(super) arrivals: Option<SinkFinds>,
     pub(super) between: Between,
@@ -112,7 +115,7 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 
 /// The run's record.
 pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds) -> Record {
-    let Finds { run, source, relay, arrivals, between, ending, watched, around } = finds;
+    let Finds { run, source, relay, disk_bytes, arrivals, between, ending, watched, around } = finds;
     let ledger = settle(&source, arrivals.as_ref());
     let folded = fold(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -130,6 +133,7 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
         // Between those whose mail goes through it.
         record.parties.insert(record.parties.len().min(1), relay.party);
         remarks = relay.remarks;
+        remarks.extend(disk_bytes.map(|bytes| disk_remark(bytes, record.ledger.accepted.unwrap_or_default())));
     }
     for seen in watched {
         fill_costs(&mut record, &seen);
@@ -141,6 +145,17 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
         record.verdict.reasons.push("The run was interrupted before its end: it is shorter than asked for.".to_owned());
     }
     record
+}
+
+/// The truer measure beside what the kernel charged the relay with.
+fn disk_remark(bytes: u64, messages: u64) -> String {
+    let each = bytes.checked_div(messages).map_or_else(String::new, |each| format!(", {} a message", memory(each)));
+    format!(
+        "The disk under the run wrote {} meanwhile{each}: for everybody on the host, journal and what is laid out ahead \
+         included. What a party is said to have written is what the kernel charged it with, which counts a whole folio of \
+         a file for each piece of it.",
+        memory(bytes)
+    )
 }
 
 fn settle(source: &PartyFinds, sink: Option<&SinkFinds>) -> LedgerRow {

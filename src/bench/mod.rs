@@ -30,7 +30,7 @@ use journey::account::Between;
 use journey::record::{Record, Role};
 use parties::{Order, Process};
 pub(crate) use plan::{BenchOptions, Target, Tracing};
-use relays::Contestant;
+use relays::{Contestant, Disk};
 use std::path::{Path, PathBuf};
 
 /// What a bench leaves.
@@ -40,6 +40,8 @@ pub(crate) struct BenchOutcome {
     pub(crate) record: Record,
     /// Where it is written down.
     pub(crate) directory: PathBuf,
+    /// What the disk under it wrote meanwhile, for everybody on the host; where there was a relay.
+    pub(crate) disk_bytes: Option<u64>,
 }
 
 /// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a report.
@@ -58,12 +60,13 @@ fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     let far_sink = options.target.far_sink().map(FarSink::reach).transpose()?;
     let mut directory = RunDirectory::create(options, started_at)?;
     let result = conduct(program, options, far_sink.as_ref(), &directory).and_then(|finds| {
+        let disk_bytes = finds.disk_bytes;
         let record = gather::record(options, started_at, finds);
         directory.keep(&record)?;
-        Ok(record)
+        Ok((record, disk_bytes))
     });
     match result {
-        Ok(record) => Ok(BenchOutcome { record, directory: directory.path().to_owned() }),
+        Ok((record, disk_bytes)) => Ok(BenchOutcome { record, directory: directory.path().to_owned(), disk_bytes }),
         Err(error) => {
             directory.discard();
             Err(error)
@@ -80,6 +83,7 @@ fn conduct(
 ) -> Result<gather::Finds> {
     let run = party::fresh_run_id()?;
     let sight = Sight::now();
+    let disk = options.relay().and_then(|_| Disk::under(directory.path()));
     let mut course = Course::new(options)?;
     let target = match &options.target {
         Target::Server { address, .. } => address.clone(),
@@ -110,8 +114,9 @@ fn conduct(
         _ => gather::Ending::Interrupted,
     };
     let relay = options.relay().and_then(|relay| gather::relay(relay, directory, arrived));
+    let disk_bytes = disk.and_then(|disk| disk.written_since());
     let watched = course.finish();
-    Ok(gather::Finds { run, source, relay, arrivals, between, ending, watched, around: sight.until_now() })
+    Ok(gather::Finds { run, source, relay, disk_bytes, arrivals, between, ending, watched, around: sight.until_now() })
 }
 
 /// Starts the relay, if it is not running already; where it takes mail.
@@ -127,7 +132,11 @@ fn start_relay(
         return Ok(address.clone());
     }
     let starting = relays::prepare(relay, &options.tracing, program, directory, sink)?;
-    course.start_relay(starting.context("there is no relay to be started")?)
+    let started = course.start_relay(starting.context("there is no relay to be started")?);
+    started.map_err(|error| match relays::last_complaint(directory) {
+        Some(complaint) => anyhow::anyhow!("{error:#}; its log says: {complaint}"),
+        None => error,
+    })
 }
 
 /// Waits for what is under way, then stops the relay and after it the sink, which takes what the relay still has in

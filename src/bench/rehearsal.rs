@@ -1,5 +1,6 @@
-//! Runs of the bench with a shell script for a source and a sink: what the bench itself does, without any mail.
+//! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
 use super::plan::{BenchOptions, Target, Tracing};
+use super::relays::{Contestant, Durability};
 use super::{BenchOutcome, run_with};
 use crate::report::sample;
 use anyhow::Result;
@@ -18,7 +19,7 @@ const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 role=$1
 while [ $# -gt 1 ]; do
-  case $1 in --json) json=$2 ;; --ledger) ledger=$2 ;; esac
+  case $1 in --json) json=$2 ;; --ledger) ledger=$2 ;; --to) to=$2 ;; esac
   shift
 done
 finish() { cp "$here/$role.json" "$json"; cp "$here/$role.ledger" "$ledger"; echo '{"event":"done"}'; exit 0; }
@@ -33,6 +34,15 @@ while :; do sleep 0.02; done
 
 const GOOD_SOURCE: &str = r#"echo '{"event":"progress","elapsed_s":1,"accepted":1000}'
 finish
+"#;
+
+/// Has done half of its work itself and the other half by a child that has ended; keeps a file.
+const GOOD_RELAY: &str = r#"trap 'exit 0' TERM
+mkdir -p "$here/results/relay.spool"
+i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done
+(i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done)
+echo '{"event":"listening","smtp":["127.0.0.1:40002"],"http":null}'
+while :; do sleep 0.05; done
 "#;
 
 /// Options for a run that nobody sees.
@@ -87,12 +97,25 @@ impl Rehearsal {
         Self { place }
     }
 
+    /// The same with a relay between.
+    fn relayed(source: &str, relay: &str, delivered: u64) -> Self {
+        let rehearsal = Self::new(source, GOOD_SINK, delivered);
+        fs::write(rehearsal.place.path().join("relay.sh"), relay).expect("written");
+        rehearsal
+    }
+
     fn results(&self) -> PathBuf {
         self.place.path().join("results")
     }
 
     fn run(&self) -> Result<BenchOutcome> {
         let options = BenchOptions { out: Some(self.results()), ..options() };
+        run_with(&self.place.path().join("mailrun"), &options)
+    }
+
+    fn run_relayed(&self) -> Result<BenchOutcome> {
+        let target = Target::Relay(Contestant::Mailrun(Durability::Sync));
+        let options = BenchOptions { out: Some(self.results()), target, ..options() };
         run_with(&self.place.path().join("mailrun"), &options)
     }
 }
@@ -173,4 +196,46 @@ fn a_sink_that_dies_ends_the_run() {
 fn a_party_without_results_is_an_error() {
     let error = Rehearsal::new("exit 0", GOOD_SINK, 0).run().expect_err("nothing was written").to_string();
     assert!(error.contains("source.json"), "{error}");
+}
+
+#[test]
+fn a_relay_is_a_party_with_all_that_its_children_used() {
+    // The source says whom it was told to send to.
+    let source = GOOD_SOURCE.replace("finish", "echo \"$to\" > \"$here/target\"; finish");
+    let rehearsal = Rehearsal::relayed(&source, GOOD_RELAY, UNITS);
+    let outcome = rehearsal.run_relayed().expect("it runs");
+    let record = &outcome.record;
+    assert!(record.verdict.closed, "{:?}", record.verdict);
+    let roles: Vec<Role> = record.parties.iter().map(|party| party.role).collect();
+    assert_eq!(roles, [Role::Source, Role::Relay, Role::Sink]);
+    let relay = &record.parties[1];
+    assert_eq!((relay.name.as_str(), relay.durability.as_str()), ("mailrun", "sync"));
+    let words = relay.command.join(" ");
+    assert!(words.contains("relay --listen 127.0.0.1:0 --to 127.0.0.1:40001 --spool "), "{words}");
+    assert!(relay.user_s.zip(relay.sys_s).is_some_and(|(user, sys)| user + sys > 0.0), "{relay:?}");
+    assert_eq!(read(&rehearsal.place.path().join("target")), "127.0.0.1:40002\n");
+    assert!(!rehearsal.results().join("relay.spool").exists(), "a closed account needs no spool");
+}
+
+#[test]
+fn a_relay_that_dies_ends_the_run() {
+    let relay = "echo '{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}'; sleep 0.2; kill -9 $$";
+    let error = Rehearsal::relayed("sleep 600", relay, 0).run_relayed().expect_err("it cannot go on").to_string();
+    assert!(error.starts_with("the relay died (signal: 9"), "{error}");
+}
+
+#[test]
+fn a_relay_that_cannot_start_says_why() {
+    let relay = "echo 'mailrun: another process has the spool' >&2; exit 2";
+    let error = Rehearsal::relayed(GOOD_SOURCE, relay, 0).run_relayed().expect_err("it cannot").to_string();
+    assert_eq!(error, "the relay could not run: another process has the spool");
+}
+
+#[test]
+fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
+    let relay = GOOD_RELAY.replace("trap 'exit 0' TERM\n", "");
+    assert!(Rehearsal::relayed(GOOD_SOURCE, &relay, UNITS).run_relayed().is_ok());
+    let fails = GOOD_RELAY.replace("exit 0", "echo \"mailrun: disk full\" >&2; exit 2");
+    let error = Rehearsal::relayed(GOOD_SOURCE, &fails, UNITS).run_relayed().expect_err("it failed").to_string();
+    assert_eq!(error, "the relay could not run: disk full");
 }

@@ -6,7 +6,7 @@ mod bench;
 mod links;
 mod notices;
 mod relays;
-#[cfg_attr(not(test), expect(dead_code, reason = "a subcommand once the relay runs"))]
+mod queue;
 mod relay;
 mod scenarios;
 mod sink;
@@ -45,6 +45,7 @@ Examples:
   mailrun sink --listen 127.0.0.1:2525                takes mail and counts it
   mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and times it
   mailrun relay --to 127.0.0.1:2526 --spool DIR       takes mail, keeps it safe and hands it on
+  mailrun queue list --spool DIR                      what waits there, and why
 
 Exit status: 0 it held; 1 the ledger does not close or a goal was missed; 2 it could not run.";
 
@@ -54,6 +55,7 @@ enum Command {
     Source(source::Typed),
     Sink(sink::Typed),
     Relay(Box<relay::Typed>),
+    Queue(queue::Typed),
     InstallLinks(links::Typed),
 }
 
@@ -153,6 +155,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Source(typed) => typed.run(),
         Command::Sink(typed) => typed.run(),
         Command::Relay(typed) => relay::run(&typed),
+        Command::Queue(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
     };
     outcome.unwrap_or_else(|error| {

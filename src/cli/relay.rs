@@ -2,18 +2,23 @@
 use super::values;
 use crate::party::Live;
 use crate::relay::config::{Complaint, Complaints, Config, Durability, LISTEN, LogLevel, Reach};
-use crate::relay::{self, Orders};
+use crate::relay::{self, Orders, Reread};
 use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Registry;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload::Handle;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Takes mail, keeps it safe, and hands it on: store and forward
 ///
 /// What is answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = MANUAL)]
 pub(super) struct Typed {
     /// What to do: listeners, networks, routes, aliases, limits (TOML); --help shows every key.
@@ -37,6 +42,9 @@ pub(super) struct Typed {
     /// Threads [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
+    /// The least that is worth a line of log; info has a line for each delivery [default: warn].
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    log: Option<LogTyped>,
     /// Write the run record (mailrun-run/1) to FILE at the end.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -52,6 +60,26 @@ pub(super) struct Typed {
     /// Deliver to public addresses too: this is no test, and the mail is yours to send.
     #[arg(long)]
     allow_public: bool,
+}
+
+/// What is logged, as typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogTyped {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl From<LogTyped> for LogLevel {
+    fn from(typed: LogTyped) -> Self {
+        match typed {
+            LogTyped::Error => Self::Error,
+            LogTyped::Warn => Self::Warn,
+            LogTyped::Info => Self::Info,
+            LogTyped::Debug => Self::Debug,
+        }
+    }
 }
 
 /// When a message is answered 250, as typed.
@@ -117,13 +145,28 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
     let config = typed.config()?;
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(config.log).with_ansi(false).init();
-    let orders = Orders { file: typed.config.clone(), live: typed.live.into() };
-    let done = relay::run(config, &orders)?;
-    if !matches!(orders.live, Live::Json) {
+    let (level, changes) = tracing_subscriber::reload::Layer::new(LevelFilter::from(config.log));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(level).with(lines).init();
+    let live = typed.live.into();
+    super::end_with_parent(live);
+    let orders = Orders { reread: reread(typed, changes), json: typed.json.clone(), live };
+    let done = relay::run(config, orders)?;
+    if !matches!(live, Live::Json) {
         super::say(&told(&done));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How a relay reads its configuration again: the file, and what was typed beside it. The log's level changes at once.
+fn reread(typed: &Typed, level: Handle<LevelFilter, Registry>) -> Option<Reread> {
+    typed.config.as_ref()?;
+    let typed = typed.clone();
+    Some(Box::new(move || {
+        let config = typed.config()?;
+        level.reload(LevelFilter::from(config.log))?;
+        Ok(config)
+    }))
 }
 
 /// What a relay has done, a line each.
@@ -135,7 +178,7 @@ fn told(done: &relay::Done) -> String {
     text
 }
 
-impl From<LogLevel> for tracing::level_filters::LevelFilter {
+impl From<LogLevel> for LevelFilter {
     fn from(level: LogLevel) -> Self {
         match level {
             LogLevel::Error => Self::ERROR,
@@ -147,16 +190,6 @@ impl From<LogLevel> for tracing::level_filters::LevelFilter {
 }
 
 impl Typed {
-    /// Whether only the file is to be looked at.
-    pub(super) fn is_check(&self) -> bool {
-        self.check
-    }
-
-    /// Where the run record goes.
-    pub(super) fn record(&self) -> Option<&PathBuf> {
-        self.json.as_ref()
-    }
-
     /// What is meant: the file, or the three flags, and what other flags change of it.
     ///
     /// # Errors
@@ -172,6 +205,12 @@ impl Typed {
             _ => bail!("say --config FILE, or --to HOST:PORT and --spool DIR"),
         };
         config.spool.durability = self.durability.map_or(config.spool.durability, Durability::from);
+        config.log = match (self.log, &self.config) {
+            (Some(log), _) => log.into(),
+            (None, Some(_)) => config.log,
+            // Nobody asked for a line a delivery.
+            (None, None) => LogLevel::Warn,
+        };
         config.workers = self.workers.or(config.workers);
         config.http = self.http.or(config.http);
         config.control = self.control.clone().unwrap_or(config.control);
@@ -219,7 +258,7 @@ mod tests {
         let config = typed(&words).unwrap().config().unwrap();
         assert_eq!(config.spool.durability, Durability::Write);
         assert_eq!((config.spool.directory, config.control), ("/tmp/s".into(), "/tmp/s/control.sock".into()));
-        assert_eq!(config.listen[0].to_string(), "127.0.0.1:0");
+        assert_eq!((config.listen[0].to_string(), config.log), ("127.0.0.1:0".to_owned(), LogLevel::Warn));
         let public = ["--to", "8.8.8.8:25", "--spool", "/tmp/s"];
         let why = typed(&public).unwrap().config().unwrap_err().to_string();
         assert!(why.contains("public") && why.contains("--allow-public"), "{why}");
@@ -234,13 +273,15 @@ mod tests {
         let file = path.to_str().unwrap();
         let config = typed(&["--config", file]).unwrap().config().unwrap();
         assert_eq!((config.workers, config.spool.directory), (Some(7), place.path().join("s")));
+        assert_eq!(config.log, LogLevel::Info);
+        assert_eq!(typed(&["--config", file, "--log", "error"]).unwrap().config().unwrap().log, LogLevel::Error);
         let words =
             ["--config", file, "--workers", "3", "--http", "127.0.0.1:0", "--control", "/c", "--json", "r.json"];
         let typed_words = typed(&words).unwrap();
-        assert_eq!(typed_words.record(), Some(&"r.json".into()));
+        assert_eq!(typed_words.json, Some("r.json".into()));
         let config = typed_words.config().unwrap();
         assert_eq!((config.workers, config.control), (Some(3), "/c".into()));
-        assert!(config.http.is_some() && typed(&["--config", file, "--check"]).unwrap().is_check());
+        assert!(config.http.is_some() && typed(&["--config", file, "--check"]).unwrap().check);
         assert!(checked(&Config::read(&path)).1);
     }
 

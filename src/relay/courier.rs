@@ -3,6 +3,7 @@
 //! A courier asks the queue for the next message when the session is free, and once a message is on its way: the next
 //! one's MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
 use super::envelope::{Confirmation, Recipient, Refusal};
+use super::journal::Journal;
 use super::letter::Letter;
 use super::maildir;
 use super::office::{Office, Place};
@@ -533,6 +534,9 @@ impl Caller for Carrier {
     fn replied(&mut self, event: &Event<'_>, _now: Duration) {
         self.heed(event.to, &event.reply);
         if event.ends.is_some() {
+            if Journal::is_kept() && event.reply.is_positive() {
+                self.office.journal.heard(self.refusal(&event.reply));
+            }
             self.conclude();
         }
     }

@@ -3,7 +3,6 @@ use super::queue::HopKey;
 use super::routing::Hop;
 use net::ClientSecurity;
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// This side of TLS with one host of a hop.
@@ -21,7 +20,7 @@ struct Known {
     /// Certificates are read once a host, not once a connection.
     secured: Vec<Secured>,
     /// What it was told of as: for logs.
-    name: Rc<str>,
+    name: Arc<str>,
 }
 
 impl Hops {
@@ -42,8 +41,8 @@ impl Hops {
     }
 
     /// What it is called in logs and statistics.
-    pub(super) fn name(&self, key: HopKey) -> Rc<str> {
-        Rc::clone(&self.known[key.0 as usize].name)
+    pub(super) fn name(&self, key: HopKey) -> Arc<str> {
+        Arc::clone(&self.known[key.0 as usize].name)
     }
 
     /// This side of TLS with a host of that hop.

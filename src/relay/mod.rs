@@ -6,55 +6,84 @@
 //! | `bounce` | what became of a message, told to its sender |
 //! | `census` | what has been done, in numbers |
 //! | `config` | what a relay is told |
+//! | `control` | what operators ask, answered page by page |
 //! | `courier` | connections to next hops, and deliveries on this host |
 //! | `envelope` | what the spool keeps beside a body, and the notes of what has been done since |
 //! | `hops` | the hops that a worker knows, by number |
+//! | `inquiry` | questions to the workers |
+//! | `journal` | the log of deliveries, off the workers' way |
 //! | `labour` | threads for work that blocks |
 //! | `letter` | a message in memory |
 //! | `maildir` | delivery into a Maildir |
-//! | `queue` | who may be delivered now: pure, one a worker |
+//! | `metrics` | numbers in Prometheus' format |
 //! | `office` | a worker's queue, and what reception and couriers share |
+//! | `operator` | the operator's side of the control socket |
+//! | `protocol` | what is said over the control socket |
+//! | `queue` | who may be delivered now: pure, one a worker |
 //! | `reception` | sessions that bring mail |
 //! | `received` | the trace that a message carries: written and counted |
+//! | `reload` | SIGHUP |
+//! | `report` | the record of a run |
 //! | `resolver` | which servers take a domain's mail, and their addresses |
 //! | `restart` | what a former run has left |
 //! | `retry` | how long until the next try |
 //! | `routing` | who may send to whom, and where it goes |
+//! | `setting` | what all workers share |
+//! | `socket` | the control socket's place |
+//! | `status` | metrics, health and readiness over HTTP |
+//! | `survey` | the numbers of all queues, put together |
+//! | `telling` | notices on their way into the spool |
 pub(crate) mod aliases;
 pub(crate) mod bounce;
 mod census;
 pub(crate) mod config;
+mod control;
 mod courier;
 pub(crate) mod envelope;
 mod hops;
+mod inquiry;
+mod journal;
 mod labour;
 mod letter;
 pub(crate) mod maildir;
+mod metrics;
 mod office;
+pub(crate) mod operator;
+pub(crate) mod protocol;
 pub(crate) mod queue;
 pub(crate) mod received;
 mod reception;
+mod reload;
+mod report;
 pub(crate) mod resolver;
 mod restart;
 pub(crate) mod retry;
 pub(crate) mod routing;
 mod setting;
+mod socket;
+mod status;
+mod survey;
 mod telling;
 
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::Event;
-use crate::party::{Live, Telling};
+use crate::party::{Live, Outputs, Telling};
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow, bail};
 use config::{Config, Durability};
+use control::Control;
+use journal::Press;
 use labour::Labour;
 use net::{Endpoint, Running, Security, Server, Service};
 use office::Office;
 use reception::Reception;
+pub(crate) use reload::Reread;
+use report::Report;
 use resolver::Resolver;
 use setting::Setting;
 use smtp::sasl::Mechanisms;
 use spool::{RealDisk, Spool};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,15 +98,16 @@ const SPARE_FILES: u64 = 128;
 
 /// What a relay is told besides its configuration.
 pub(crate) struct Orders {
-    /// The file that the configuration is from, to be read again on SIGHUP.
-    pub(crate) file: Option<PathBuf>,
+    /// Reads the configuration's file again, on SIGHUP; `None` where there is none.
+    pub(crate) reread: Option<Reread>,
+    /// Where the run record goes.
+    pub(crate) json: Option<PathBuf>,
     pub(crate) live: Live,
 }
 
 /// What a relay has done, for its report.
 pub(crate) struct Done {
     setting: Arc<Setting>,
-    pub(crate) durability: Durability,
 }
 
 impl Done {
@@ -95,28 +125,52 @@ impl Done {
 ///
 /// # Errors
 /// If it could not run, or the spool failed.
-pub(crate) fn run(config: Config, orders: &Orders) -> Result<Done> {
+pub(crate) fn run(config: Config, orders: Orders) -> Result<Done> {
     let interrupt = Interrupt::watch()?;
     let couriers = u64::from(config.delivery.overall);
     net::open_files::raise(config.limits.sessions as u64 + couriers + SPARE_FILES);
-    let durability = config.spool.durability;
     let setting = Arc::new(setting(config)?);
+    reload::watch(&setting, orders.reread)?;
+    let control = control::open(&setting.first().control, &setting)?;
+    let http = setting.first().http.map(|address| status::serve(address, &setting)).transpose()?;
     let running = listen(&setting)?;
+    setting.open();
     let telling = Telling::new(orders.live);
+    let mut report = Report::begin();
     let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
-    telling.event(&Event::Listening { smtp, http: None });
+    announce(&telling, smtp, http);
     while interrupt.asked() == Asked::Nothing && !setting.has_failed() {
         std::thread::sleep(LOOK);
+        if let Some(progress) = report.look(&setting) {
+            telling.event(&Event::Progress(progress));
+        }
     }
-    running.into_iter().for_each(Running::stop);
-    setting.spool.clone().close();
+    end(&setting, running, control);
+    let outputs = Outputs { json: orders.json, live: orders.live, ..Outputs::default() };
+    outputs.keep(&report.record(&setting), &journey::Ledger::default())?;
     telling.event(&Event::Done);
     if setting.has_failed() {
         bail!(
             "the spool's disk has failed: nothing is taken any more. What was answered 250 and is on it is delivered after a restart."
         );
     }
-    Ok(Done { setting, durability })
+    Ok(Done { setting })
+}
+
+/// Says where it listens.
+fn announce(telling: &Telling, smtp: Vec<String>, http: Option<SocketAddr>) {
+    let http = http.map(|address| address.to_string());
+    let metrics = http.as_ref().map(|http| format!(", metrics on http://{http}/metrics")).unwrap_or_default();
+    eprintln!("mailrun relay: listening on {}{metrics}", smtp.join(", "));
+    telling.event(&Event::Listening { smtp, http });
+}
+
+/// Takes nothing any more, brings what is on its way, and writes down what is done.
+fn end(setting: &Setting, running: Vec<Running>, control: Control) {
+    drop(control);
+    running.into_iter().for_each(Running::stop);
+    setting.press.finish();
+    setting.spool.clone().close();
 }
 
 fn setting(config: Config) -> Result<Setting> {
@@ -136,8 +190,9 @@ fn setting(config: Config) -> Result<Setting> {
     let opened = Spool::open(Arc::new(disk), options).map_err(|error| cannot(&error))?;
     let resolver = Resolver::start(&config.dns, &config.hostname, config.reach).context("cannot start a thread")?;
     let labour = Labour::start().context("cannot start a thread")?;
+    let press = Press::start().context("cannot start a thread")?;
     let seed = net::clock::wall().as_nanos() as u64;
-    Ok(Setting::new(config, opened, resolver, labour, seed))
+    Ok(Setting::new(config, opened, resolver, labour, press, seed))
 }
 
 /// A server for each address, each with its workers.
@@ -178,6 +233,7 @@ impl Post {
     fn begin(setting: Arc<Setting>) -> Self {
         let office = Office::open(setting);
         net::worker::spawn_local(restart::take_up(Rc::clone(&office)));
+        net::worker::spawn_local(inquiry::answer(Rc::clone(&office), office.setting.inquiries.join()));
         Self(office)
     }
 }
@@ -203,5 +259,6 @@ impl Service for Post {
         while self.0.couriers() > 0 && net::clock::now() < latest {
             net::sleep(Duration::from_millis(5)).await;
         }
+        self.0.journal.hand_over();
     }
 }

@@ -5,8 +5,9 @@
 //! ```
 use super::config::Config;
 use super::courier;
-use super::envelope::{Fact, encode_note};
+use super::envelope::{Fact, Fate, encode_note};
 use super::hops::Hops;
+use super::journal::Journal;
 use super::letter::Letter;
 use super::queue::{Arrival, Assignment, Before, Call, Closing, Courier, Effects, HopKey, Kind};
 use super::queue::{MessageId, Notice, Options, Outcome, Queue, Recipients, Taken};
@@ -40,6 +41,8 @@ pub(super) struct Office {
     /// Unix time at the zero of [`clock::now`].
     origin: Duration,
     pub(super) dates: RefCell<received::Clock>,
+    /// What is logged of deliveries.
+    pub(super) journal: Journal,
     /// For seeds.
     departures: Cell<u64>,
 }
@@ -98,6 +101,7 @@ impl Office {
         Rc::new(Self {
             config: RefCell::new(config),
             edition: Cell::new(edition),
+            journal: Journal::new(setting.press.clone()),
             setting,
             queue: RefCell::new(Queue::new(options)),
             hops: RefCell::default(),
@@ -149,7 +153,8 @@ impl Office {
 
     /// Does what the queue asks for; after whatever has happened to it.
     pub(super) fn attend(self: &Rc<Self>) {
-        loop {
+        // What is left when the relay stops stays in the spool.
+        while !self.is_closing() {
             let call = self.queue.borrow_mut().wants_courier(clock::now());
             match call {
                 Some(Call::Open(courier)) => self.send_out(courier),
@@ -199,6 +204,10 @@ impl Office {
 
     /// An assignment comes back.
     pub(super) fn outcome(self: &Rc<Self>, assignment: Assignment<Letter>, outcome: Outcome) {
+        if Journal::is_kept() {
+            let hop = self.hops.borrow().name(assignment.hop);
+            self.journal.record(hop, &assignment, &outcome, self.unix(clock::now()));
+        }
         let letter = (outcome != Outcome::Delivered).then(|| assignment.letter.clone());
         let effects = self.queue.borrow_mut().outcome(assignment, outcome, clock::now());
         self.carry_out(effects, letter);
@@ -223,6 +232,7 @@ impl Office {
             self.edition.set(self.setting.edition());
             *self.config.borrow_mut() = self.setting.config();
         }
+        self.journal.hand_over();
         let mut all = Vec::new();
         loop {
             let now = clock::now();
@@ -250,8 +260,12 @@ impl Office {
 
     fn count(&self, facts: &[Fact]) {
         for fact in facts {
-            if let Fact::Deferred { recipients, .. } = fact {
-                self.setting.census.deferred.add(recipients.len() as u64);
+            match fact {
+                Fact::Deferred { recipients, .. } => self.setting.census.deferred.add(recipients.len() as u64),
+                Fact::Settled { recipients, fate: Fate::Expired(_) } => {
+                    self.setting.census.expired.add(recipients.len() as u64);
+                }
+                _ => {}
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Receives mail: who may send where, what the message says of itself, and the answer once it is kept.
-use super::config::{Config, LoggedIn};
+use super::config::{Config, Durability, LoggedIn};
 use super::envelope::{Envelope, MOST_RECIPIENTS, Original, Recipient, With};
 use super::letter::Letter;
 use super::office::{Errand, Office};
@@ -221,6 +221,16 @@ fn not_kept(office: &Office, error: &Error) -> Answer {
 }
 
 impl Handler for Reception {
+    /// Who promises less than a sender may expect says so before anything is entrusted to it.
+    fn connect(&mut self, _now: Duration) -> Answer {
+        let less = match self.config.spool.durability {
+            Durability::Sync => return Answer::Yes,
+            Durability::Write => "write",
+            Durability::Memory => "memory",
+        };
+        Answer::Reply(Reply::new(220, &format!("{} ESMTP mailrun, durability {less}", self.config.hostname)))
+    }
+
     fn hello(&mut self, hello: Hello, name: &[u8]) -> Answer {
         self.hello = hello;
         self.name.clear();

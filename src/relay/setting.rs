@@ -1,6 +1,8 @@
 //! What all workers of a relay share.
 use super::census::Census;
-use super::config::Config;
+use super::config::{Config, Durability};
+use super::inquiry::Inquiries;
+use super::journal::Press;
 use super::labour::Labour;
 use super::maildir;
 use super::resolver::Resolver;
@@ -11,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// What all workers share.
 pub(super) struct Setting {
     config: Mutex<Arc<Config>>,
+    /// The one that it began with: some keys hold until a restart.
+    first: Arc<Config>,
     /// Grows with each configuration.
     edition: AtomicU64,
     pub(super) spool: Spool,
@@ -20,6 +24,12 @@ pub(super) struct Setting {
     pub(super) labour: Labour,
     pub(super) mailbox_names: Arc<maildir::Names>,
     pub(super) census: Census,
+    /// Ways to ask the workers.
+    pub(super) inquiries: Inquiries,
+    /// Where deliveries are logged.
+    pub(super) press: Press,
+    /// All listeners take mail.
+    is_open: AtomicBool,
     /// The spool takes nothing any more: only a restart helps.
     has_failed: AtomicBool,
     pub(super) seed: u64,
@@ -31,11 +41,14 @@ impl Setting {
         (spool, backlog): (Spool, Backlog),
         resolver: Resolver,
         labour: Labour,
+        press: Press,
         seed: u64,
     ) -> Self {
         let mailbox_names = Arc::new(maildir::Names::new(&config.hostname));
+        let config = Arc::new(config);
         Self {
-            config: Mutex::new(Arc::new(config)),
+            config: Mutex::new(Arc::clone(&config)),
+            first: config,
             edition: AtomicU64::new(1),
             spool,
             backlog: Mutex::new(Some(backlog)),
@@ -43,6 +56,9 @@ impl Setting {
             labour,
             mailbox_names,
             census: Census::default(),
+            inquiries: Inquiries::default(),
+            press,
+            is_open: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             seed,
         }
@@ -56,6 +72,31 @@ impl Setting {
     /// Which one that is.
     pub(super) fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
+    }
+
+    /// The configuration that it began with.
+    pub(super) fn first(&self) -> &Config {
+        &self.first
+    }
+
+    /// What a 250 promises, in the word of configuration and records.
+    pub(super) fn durability(&self) -> &'static str {
+        let durability = self.first.spool.durability;
+        Durability::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
+    }
+
+    /// Notes that all listeners take mail.
+    pub(super) fn open(&self) {
+        self.is_open.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Whether all that a former run has left is in the queues.
+    pub(super) fn is_taken_up(&self) -> bool {
+        lock(&self.backlog).is_none()
     }
 
     /// Puts another one into force: workers see it within a tick.

@@ -55,17 +55,35 @@ fn totals(setting: &Setting) -> TotalsRow {
     }
 }
 
-/// One worker's.
+/// One worker's. Of hops that are only summed up nothing is copied: this takes a turn of the worker's time.
 fn own(office: &Rc<Office>) -> (super::queue::Totals, Vec<HopRow>) {
     let (queue, hops) = (office.queue.borrow(), office.hops.borrow());
-    let rows = queue.hops().map(|stats| row(&stats, &hops.name(stats.hop)));
-    (queue.totals(), foremost(rows.collect()))
+    let mut all: Vec<HopStats> = queue.hops().collect();
+    if all.len() > MOST_HOPS {
+        all.select_nth_unstable_by_key(MOST_HOPS, |stats| std::cmp::Reverse(entries(stats)));
+    }
+    let rest = all.split_off(all.len().min(MOST_HOPS));
+    let mut rows: Vec<HopRow> = all.iter().map(|stats| row(stats, &hops.name(stats.hop))).collect();
+    if !rest.is_empty() {
+        let mut others = HopRow { hop: OTHERS.to_owned(), ..HopRow::default() };
+        rest.iter().for_each(|stats| join(&mut others, &counts(stats)));
+        rows.push(HopRow { shut_for_s: None, ..others });
+    }
+    (queue.totals(), rows)
+}
+
+fn entries(stats: &HopStats) -> u64 {
+    [stats.ready, stats.deferred, stats.in_flight, stats.held, stats.telling].map(u64::from).iter().sum()
 }
 
 fn row(stats: &HopStats, name: &str) -> HopRow {
+    HopRow { hop: name.to_owned(), refusal: stats.refusal.as_deref().map(Into::into), ..counts(stats) }
+}
+
+fn counts(stats: &HopStats) -> HopRow {
     let shut = stats.shut_until.saturating_sub(clock::now()).as_secs();
     HopRow {
-        hop: name.to_owned(),
+        hop: String::new(),
         ready: u64::from(stats.ready),
         deferred: u64::from(stats.deferred),
         sending: u64::from(stats.in_flight),
@@ -75,7 +93,7 @@ fn row(stats: &HopStats, name: &str) -> HopRow {
         idle: u64::from(stats.idle),
         oldest_unix_s: stats.oldest_unix_s,
         shut_for_s: (shut > 0).then_some(shut),
-        refusal: stats.refusal.as_deref().map(Into::into),
+        refusal: None,
     }
 }
 
@@ -143,7 +161,8 @@ mod tests {
     #[test]
     fn the_same_hop_of_two_workers_is_one() {
         let mut hops = HashMap::new();
-        let refusal = super::super::protocol::RefusalRow { code: 450, enhanced: None, text: "no".into(), by: "".into() };
+        let refusal =
+            super::super::protocol::RefusalRow { code: 450, enhanced: None, text: "no".into(), by: "".into() };
         add(&mut hops, hop("mx:a", 3));
         add(&mut hops, HopRow { refusal: Some(refusal.clone()), shut_for_s: Some(9), held: 1, ..hop("mx:a", 2) });
         let row = &hops["mx:a"];

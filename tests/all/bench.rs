@@ -174,7 +174,7 @@ fn ctrl_c_in_mid_run_still_reports() {
 fn runs_go_to_a_directory_of_their_own_where_none_is_named() {
     let place = tempfile::tempdir().unwrap();
     let status = std::process::Command::new(env!("CARGO_BIN_EXE_mailrun"))
-        .args(["bench", "--messages", "20", "--sessions", "2", "--name", "my run"])
+        .args(["bench", "--relay", "none", "--messages", "20", "--sessions", "2", "--name", "my run"])
         .current_dir(place.path())
         .output()
         .unwrap();
@@ -235,7 +235,7 @@ fn what_cannot_be_opened_is_one_line() {
 #[test]
 fn bad_arguments_are_one_line() {
     let to = ["source", "--to", "127.0.0.1:1"];
-    let table: [(&[&str], &str); 32] = [
+    let table: [(&[&str], &str); 41] = [
         (&["frobnicate"], "frobnicate"),
         (&["--frobnicate"], "frobnicate"),
         (&["bench", "extra"], "extra"),
@@ -261,6 +261,15 @@ fn bad_arguments_are_one_line() {
         (&["bench", "--stall", "2s"], "2s"),
         (&["bench", "--sink", "http://127.0.0.1:1"], "--to"),
         (&["bench", "--to", "127.0.0.1:1", "--drop", "0.1"], "--drop"),
+        (&["bench", "--to", "127.0.0.1:1", "--relay", "postfix"], "--relay"),
+        (&["bench", "--relay", "sendmail"], "{to}"),
+        (&["bench", "--relay", "mailrun:never"], "never"),
+        (&["bench", "--relay", "none", "--no-relay"], "--no-relay"),
+        (&["bench", "--relay-address", "127.0.0.1:1"], "--sink-listen"),
+        (&["bench", "--relay", "mailrun", "--tls", "starttls"], "--tls"),
+        (&["bench", "relay-400", "--rounds", "0"], "0"),
+        (&["bench", "relay-64k", "--compare", "mailrun,postfix", "--relay", "none"], "--relay"),
+        (&["bench", "relay-64k", "--full", "--messages", "5"], "--messages"),
         (&["source"], "--to"),
         (&["source", "--to", "nonsense"], "nonsense"),
         (&["source", "--to", "127.0.0.1:99999"], "99999"),

@@ -15,6 +15,7 @@
 
 mod architecture;
 mod bench;
+mod crash;
 #[path = "../dialogs/dialog.rs"]
 mod dialog;
 mod dialogs;
@@ -28,6 +29,11 @@ mod peers;
 mod postfix;
 mod proxied;
 mod recorder;
+mod relay;
+mod relay_bench;
+mod relay_delivery;
+mod relay_hostile;
+mod relay_notices;
 mod ruler;
 mod secured;
 mod secured_hostile;

@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -247,8 +248,16 @@ pub(crate) struct BenchRun {
 }
 
 impl Bench {
+    /// From source to sink, unless `words` say what else takes part.
     pub(crate) fn start(words: &[&str]) -> Self {
+        let says_what = words.iter().any(|word| ["--to", "--relay", "--relay-address"].contains(word));
+        Self::start_as_typed(&[words, if says_what { &[] } else { &["--no-relay"] }].concat())
+    }
+
+    fn start_as_typed(words: &[&str]) -> Self {
         let out = tempfile::tempdir().unwrap();
+        // A relay may be another user.
+        fs::set_permissions(out.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let own = ["bench", "--out", out.path().to_str().unwrap()];
         Self { process: Process::start(MAILRUN, &[&own, words].concat()), out }
     }
@@ -268,7 +277,17 @@ pub(crate) fn bench(words: &[&str]) -> BenchRun {
     Bench::start(words).finish()
 }
 
+/// Runs a bench with nothing added to what was typed.
+pub(crate) fn bench_as_typed(words: &[&str]) -> BenchRun {
+    Bench::start_as_typed(words).finish()
+}
+
 impl BenchRun {
+    /// Where its files are.
+    pub(crate) fn path(&self) -> &Path {
+        self.out.path()
+    }
+
     pub(crate) fn file(&self, name: &str) -> String {
         let path = self.out.path().join(name);
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}: {:?}", path.display(), self.ended))

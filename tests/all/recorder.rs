@@ -156,6 +156,11 @@ impl Recorder {
         Self { port, path, shared, accepting }
     }
 
+    /// How often it has heard that verb so far.
+    pub(crate) fn times(&self, verb: &str) -> usize {
+        self.shared.times.lock().unwrap().get(verb).copied().unwrap_or_default()
+    }
+
     /// Waits until its connections have ended, all of which the client must have closed; what was heard on each, in
     /// the order of their beginnings.
     pub(crate) fn finish(self) -> Vec<Heard> {

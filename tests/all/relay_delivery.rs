@@ -1,7 +1,543 @@
 //! Through the relay to the next hop: every unit once, every octet as it was, whatever the way and whatever happens on
 //! it.
-use crate::party::{Deaf, Process, Sink, bench, fates, low_port, numbers, source, wait_until};
-use crate::relay::{Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, closes, expect, introduced, kept};
+use crate::party::{Process, Sink, low_port, numbers, peer, run, source, wait_until};
+use crate::postfix::{Deliver, Postfix};
+use crate::relay::{
+    Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, closes, expect, introduced, kept,
+};
 use crate::relay::{mailbox, submit};
 use crate::secured::{Files, PASSWORD, USER};
+use crate::stand_in::{Act, At, StandIn};
+use serde_json::Value;
 use std::fs;
+use std::time::{Duration, Instant};
+
+/// More than a relay's own configuration, less than a loss.
+const FLOOR_BYTES: u64 = 300 << 20;
+
+#[test]
+fn every_unit_arrives_once_however_it_was_sent() {
+    let sink = Sink::start(&[]);
+    let den = Den::to(&sink.address(), "workers = 2\n");
+    let relay = den.open();
+    let rows: [(&[&str], u64); 9] = [
+        (&["--messages", "300", "--sessions", "10"], 300),
+        (&["--messages", "500", "--sessions", "10", "--reuse"], 500),
+        (&["--messages", "500", "--sessions", "10", "--reuse", "--pipelining", "group"], 500),
+        (&["--messages", "500", "--sessions", "10", "--reuse", "--pipelining", "stream"], 500),
+        (&["--messages", "100", "--sessions", "5", "--recipients", "7"], 700),
+        (&["--messages", "4", "--sessions", "2", "--recipients", "350"], 1400),
+        (&["--messages", "60", "--sessions", "6", "--size", "64k"], 60),
+        (&["--messages", "60", "--sessions", "6", "--size", "1k..300k", "--chunking", "--reuse"], 60),
+        (&["--messages", "60", "--sessions", "6", "--mime", "--rcpt", "pelé@пример.example", "--reuse=3"], 60),
+    ];
+    for (words, units) in rows {
+        closes(&relay, &sink, words, units);
+    }
+    assert!(relay.process.peak_bytes() < 256 << 20, "{}", relay.process.peak_bytes());
+    relay.stop();
+    assert_eq!(sink.took().recipients, rows.iter().map(|(_, units)| units).sum::<u64>());
+    assert!(den.spool_bytes() <= FLOOR_BYTES, "{}", den.spool_bytes());
+}
+
+#[test]
+fn lmtp_is_spoken_over_tcp_and_over_a_unix_socket() {
+    let sink = Sink::start(&["--lmtp"]);
+    let den = Den::new(&all_to(&format!("lmtp:{}", sink.address())));
+    let relay = den.open();
+    closes(&relay, &sink, &["--messages", "200", "--sessions", "10", "--recipients", "3"], 600);
+    relay.stop();
+    assert_eq!(sink.took().recipients, 600);
+
+    let files = Files::new();
+    let (socket, dump) = (files.path("lmtp.sock"), files.path("dump"));
+    let listen = format!("unix:{socket}");
+    let words = ["sink", "--listen", &listen, "--lmtp", "--dump-file", &dump, "--live", "json"];
+    let process = Process::start(MAILRUN, &words);
+    wait_until("the sink to listen", || fs::exists(&socket).unwrap().then_some(()));
+    let den = Den::new(&all_to(&format!("lmtp:{listen}")));
+    let relay = den.open();
+    let ours = source(&relay.address(), &["--messages", "100", "--sessions", "5", "--recipients", "2"]);
+    assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+    let kept = await_kept(&dump, 100);
+    assert_eq!(kept.iter().map(|one| one.recipients.len()).sum::<usize>(), 200);
+    relay.stop();
+    drop(process);
+}
+
+#[test]
+fn each_recipient_of_lmtp_has_its_own_fate() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let rules = ["--fault", ". to late@c.example: soft reject 1", "--fault", ". to never@c.example: hard reject 1"];
+    let sink = Sink::start(&[&["--lmtp", "--dump-file", &dump], &rules[..]].concat());
+    let den = Den::to(&format!("lmtp:{}", sink.address()), QUICK);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let to = ["<good@c.example>", "<late@c.example>", "<never@c.example>"];
+    assert!(submit(&mut wire, "<sender@b.example>", &to, "Subject: x\r\n\r\nx\r\n").starts_with("250 2.0.0"));
+    // The good one, and a bounce for the one that will never be.
+    let first = await_kept(&dump, 2);
+    assert!(first.iter().any(|one| one.recipients == ["good@c.example"]), "{first:?}");
+    let bounce = first.iter().find(|one| one.recipients == ["sender@b.example"]).unwrap();
+    assert!(bounce.sender.is_empty() && bounce.text().contains("never@c.example"), "{}", bounce.text());
+    assert!(!bounce.text().contains("good@c.example") && !bounce.text().contains("late@c.example"));
+    let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+    agent.put(format!("{}/rules", sink.url())).send("{\"rules\": []}").unwrap();
+    let all = await_kept(&dump, 3);
+    assert_eq!(all[2].recipients, ["late@c.example"], "only the one that was put off comes again");
+    relay.stop();
+    assert_eq!(kept(&dump).len(), 3);
+}
+
+#[test]
+fn tls_and_auth_are_spoken_both_ways() {
+    for (mode, tls, listen) in [("starttls", "required", "listen"), ("implicit", "implicit", "listen_tls")] {
+        let files = Files::new();
+        let [certificate, key] = files.certificate("it", &["localhost", "127.0.0.1"]);
+        let (users, password) = (files.users(), files.keep("password", PASSWORD));
+        let sink = Sink::start(&[
+            "--tls",
+            mode,
+            "--tls-cert",
+            &certificate,
+            "--tls-key",
+            &key,
+            "--auth-users",
+            &users,
+            "--auth-required",
+        ]);
+        let text = format!(
+            "{listen} = [\"127.0.0.1:0\"]\n{}networks = [\"10.0.0.0/8\"]\n\
+             tls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\nauth.users = \"{users}\"\n\
+             [[route]]\nto = \"*\"\nsmtp = \"{}\"\ntls = \"{tls}\"\nca = \"{certificate}\"\nuser = \"{USER}\"\n\
+             password_file = \"{password}\"\n",
+            if listen == "listen" { "" } else { "listen = []\n" },
+            sink.address()
+        );
+        let den = Den::with(files, &text);
+        let relay = den.open();
+        let base = ["--tls", mode, "--ca", &certificate, "--messages", "60", "--sessions", "6"];
+        let login = ["--auth", USER, "--password-file", &password];
+        closes(&relay, &sink, &[&base[..], &login].concat(), 60);
+        for mechanism in ["plain", "login", "cram-md5", "scram-sha-256"] {
+            closes(&relay, &sink, &[&base[..], &login, &["--reuse", "--auth-mechanism", mechanism]].concat(), 60);
+        }
+        let stranger = source(&relay.address(), &base);
+        assert_eq!(crate::party::accepted(&stranger.record), 0, "{mode}: a stranger's mail is not relayed");
+        relay.stop();
+        let theirs = sink.stop();
+        assert!(crate::secured::handshakes_in_all(&theirs) >= 1, "{mode}");
+        assert_eq!(crate::party::took(&theirs).recipients, 300);
+    }
+}
+
+#[test]
+fn tls_is_used_where_it_is_offered_and_done_without_where_it_fails() {
+    // Nobody vouches for the sink's own certificate: opportunistic TLS does not ask.
+    let sink = Sink::start(&["--tls", "starttls"]);
+    let den = Den::to(&sink.address(), "");
+    let relay = den.open();
+    closes(&relay, &sink, &["--messages", "20", "--sessions", "2"], 20);
+    relay.stop();
+    let theirs = sink.stop();
+    assert!(crate::secured::handshakes_in_all(&theirs) >= 1);
+    // Offered, and not to be had.
+    let broken = StandIn::start(|moment| match moment.at {
+        At::Hello => Some(Act::Say("250-stand-in\r\n250-STARTTLS\r\n250 8BITMIME")),
+        At::Other if moment.connection == 0 => Some(Act::Say("220 Go on\r\nthis is no handshake")),
+        _ => None,
+    });
+    let den = Den::to(&broken.address(), QUICK);
+    let relay = den.open();
+    assert!(submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250"));
+    wait_until("the message in the clear", || (broken.taken() == 1).then_some(()));
+    relay.stop();
+}
+
+/// Messages as they may come, each without its final dot.
+const MESSAGES: [&[u8]; 8] = [
+    b"Subject: dots\r\n\r\n.\r\n..\r\n...\r\n.a\r\n..a\r\n \r\n.\r\n",
+    b".Header: begins with a dot\r\n\r\nx\r\n",
+    b"\r\nno header\r\n",
+    b"Subject: eight bits\r\n\r\n\xc3\xa4\xff\xfe\x80\r\n",
+    b"Subject: \xc3\xa4\r\n\r\nin the header\r\n",
+    b"Subject: blanks\r\n\r\n \t \r\n\r\n\r\n",
+    b"only a header\r\n",
+    b"",
+];
+
+fn stuffed(message: &[u8]) -> Vec<u8> {
+    let lines = message.split_inclusive(|byte| *byte == b'\n');
+    lines.flat_map(|line| [if line.starts_with(b".") { ".".as_bytes() } else { b"" }, line].concat()).collect()
+}
+
+#[test]
+fn every_octet_is_as_it_was() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let relay = Den::to(&sink.address(), "");
+    let relay = relay.open();
+    let mut wire = introduced(&relay);
+    let mut expected = Vec::new();
+    for message in MESSAGES {
+        let reply = submit(&mut wire, "<a@b.example> BODY=8BITMIME", &["<data@d.example>"], stuffed(message));
+        assert!(reply.starts_with("250 2.0.0"), "{reply}");
+        expected.push(message.to_vec());
+        // In one chunk, in chunks of a few octets, and with an empty last one.
+        for size in [message.len().max(1), 3] {
+            expect(&mut wire, "MAIL FROM:<a@b.example> BODY=8BITMIME", "250");
+            expect(&mut wire, "RCPT TO:<bdat@d.example>", "250");
+            for chunk in message.chunks(size) {
+                wire.send(format!("BDAT {}\r\n", chunk.len()));
+                wire.send(chunk);
+                assert!(wire.reply().unwrap().starts_with("250"));
+            }
+            expect(&mut wire, "BDAT 0 LAST", "250 2.0.0");
+            expected.push(message.to_vec());
+        }
+    }
+    // A line without an end gets one.
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+    expect(&mut wire, "RCPT TO:<bdat@d.example>", "250");
+    wire.send("BDAT 5 LAST\r\n\r\n.ab");
+    assert!(wire.reply().unwrap().starts_with("250 2.0.0"));
+    expected.push(b"\r\n.ab\r\n".to_vec());
+    let mut arrived: Vec<Vec<u8>> =
+        await_kept(&dump, expected.len()).iter().map(|one| one.as_sent().to_vec()).collect();
+    arrived.sort();
+    expected.sort();
+    assert_eq!(arrived, expected);
+    relay.stop();
+}
+
+#[test]
+fn the_trace_is_in_the_form_of_the_standard() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let den = Den::to(&sink.address(), "");
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "Subject: x\r\n\r\nx\r\n");
+    let header = await_kept(&dump, 1)[0].text();
+    let header = header.split("Subject:").next().unwrap().to_owned();
+    let message = mail_parser::MessageParser::default().parse(header.as_bytes()).unwrap();
+    let received = message.received().expect("a Received field that others can read");
+    assert!(received.date().is_some() && received.id().is_some(), "{header}");
+    for word in ["from client.example ([127.0.0.1])", "by relay.example", "with ESMTP", "for <c@d.example>"] {
+        assert!(header.contains(word), "{word}: {header}");
+    }
+    relay.stop();
+}
+
+#[test]
+fn utf8_addresses_go_where_they_are_understood_and_back_where_not() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let old = StandIn::start(|_| None);
+    let text = format!("[[route]]\nto = \"old.example\"\nsmtp = \"{}\"\n{}", old.address(), all_to(&sink.address()));
+    let den = Den::new(&text);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let to = ["<pelé@пример.example>"];
+    let message = "Subject: ä\r\n\r\nx\r\n";
+    assert!(submit(&mut wire, "<jürgen@b.example> SMTPUTF8", &to, message).starts_with("250 2.0.0"));
+    let first = await_kept(&dump, 1);
+    assert_eq!(
+        (first[0].sender.as_str(), first[0].recipients[0].as_str()),
+        ("jürgen@b.example", "pelé@пример.example")
+    );
+    assert!(first[0].text().contains("with UTF8SMTP"), "{}", first[0].text());
+    assert!(submit(&mut wire, "<jürgen@b.example> SMTPUTF8", &["<x@old.example>"], message).starts_with("250 2.0.0"));
+    let bounce = &await_kept(&dump, 2)[1];
+    assert!(bounce.recipients == ["jürgen@b.example"] && bounce.text().contains("5.6.7"), "{}", bounce.text());
+    assert!(wire.say("MAIL FROM:<jürgen@b.example>").starts_with('5'), "not without SMTPUTF8");
+    assert_eq!(old.taken(), 0);
+    relay.stop();
+}
+
+#[test]
+fn mailboxes_aliases_and_routes_share_the_mail_out() {
+    let files = Files::new();
+    let (dump, other) = (files.path("dump"), files.path("other"));
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let elsewhere = Sink::start(&["--dump-file", &other]);
+    files.keep("mailboxes", "ann\nbob\nkeeper\n");
+    files.keep(
+        "aliases",
+        "team: ann, bob, far@far.example\nann: ann, keeper\nnobody: .\npostmaster: ann\nhalf: nobody, bob\n",
+    );
+    let text = format!(
+        "local.domains = [\"home.example\"]\nlocal.users = \"mailboxes\"\nlocal.aliases = \"aliases\"\n\
+         local.maildir = \"mail/{{user}}\"\n[[route]]\nto = [\"far.example\", \".far.example\"]\nsmtp = \"{}\"\n\
+         [[route]]\nto = \"gone.example\"\ndiscard = true\n{}",
+        elsewhere.address(),
+        all_to(&sink.address())
+    );
+    let den = Den::with(files, &text);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let to =
+        ["<team@home.example>", "<Nobody@HOME.example>", "<x@sub.far.example>", "<y@gone.example>", "<z@any.example>"];
+    assert!(submit(&mut wire, "<a@b.example>", &to, "Subject: all\r\n\r\n..dot\r\n").starts_with("250 2.0.0"));
+    assert!(
+        submit(&mut wire, "<a@b.example>", &["<half@home.example>"], "Subject: two\r\n\r\nx\r\n").starts_with("250")
+    );
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+    expect(&mut wire, "RCPT TO:<unknown@home.example>", "550 5.1.1");
+    expect(&mut wire, "RSET", "250");
+    let boxes = [("ann", 1), ("bob", 2), ("keeper", 1)];
+    for (name, count) in boxes {
+        let path = den.path(&format!("mail/{name}"));
+        let mail = wait_until("mail in a box", || Some(mailbox(&path)).filter(|mail| mail.len() >= count));
+        assert_eq!(mail.len(), count, "{name}");
+        let all = mail.iter().find(|one| one.contains("Subject: all")).unwrap();
+        assert!(all.starts_with("Return-Path: <a@b.example>"), "{all}");
+        assert!(all.contains("\n.dot"), "dots are as they were: {all}");
+    }
+    let far = await_kept(&other, 2);
+    let mut recipients: Vec<String> = far.iter().flat_map(|one| one.recipients.clone()).collect();
+    recipients.sort();
+    assert_eq!(recipients, ["far@far.example", "x@sub.far.example"]);
+    assert_eq!(await_kept(&dump, 1)[0].recipients, ["z@any.example"]);
+    relay.stop();
+    assert_eq!((kept(&dump).len(), fs::read_dir(den.path("mail")).unwrap().count()), (1, 3));
+}
+
+#[test]
+fn what_is_put_off_comes_again() {
+    for rule in ["rcpt: greylist 500ms", "mail: soft reject 30%", ".: soft reject 30%", "rcpt: soft reject 30%"] {
+        let sink = Sink::start(&["--fault", rule]);
+        let relay = Den::to(&sink.address(), QUICK);
+        let relay = relay.open();
+        closes(&relay, &sink, &["--messages", "60", "--sessions", "6", "--recipients", "2"], 120);
+        relay.stop();
+    }
+}
+
+#[test]
+fn a_next_hop_that_falters_loses_nothing() {
+    for rule in
+        ["connect: hang up 20%", "rcpt: hang up 10%", "data: reset 10%", ".: hang up 10%", "data: reset at 100 10%"]
+    {
+        let sink = Sink::start(&["--fault", rule]);
+        let den = Den::to(&sink.address(), QUICK);
+        let relay = den.open();
+        let ours = source(&relay.address(), &["--messages", "100", "--sessions", "5", "--reuse"]);
+        assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+        let delivered = wait_until(rule, || {
+            let ledger = sink.ask("/ledger");
+            let run = ledger.as_array()?.first()?.clone();
+            (run["delivered"] == 100).then_some(run)
+        });
+        assert_eq!(delivered["corrupt"], 0, "{rule}");
+        relay.stop();
+    }
+}
+
+#[test]
+fn a_lost_reply_makes_a_duplicate_and_no_loss() {
+    let sink = Sink::start(&["--fault", ".: lose reply 20%"]);
+    let den = Den::to(&sink.address(), QUICK);
+    let relay = den.open();
+    let ours = source(&relay.address(), &["--messages", "200", "--sessions", "5", "--reuse"]);
+    assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+    wait_until("all of it", || (sink.ask("/ledger")[0]["delivered"] == 200).then_some(()));
+    relay.stop();
+    let lost = numbers(sink.ask("/status")["rules"][0]["acted"].to_string().as_str())[0];
+    let record = sink.stop();
+    let duplicates = record.ledger.duplicates.unwrap();
+    assert!(duplicates > 0 && duplicates <= lost, "{duplicates} duplicates of {lost} lost replies");
+}
+
+#[test]
+fn a_next_hop_that_is_down_has_its_mail_when_it_comes() {
+    let address = format!("127.0.0.1:{}", low_port());
+    let den = Den::to(&address, QUICK);
+    let relay = den.open();
+    let ours = source(&relay.address(), &["--messages", "300", "--sessions", "5", "--reuse"]);
+    assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+    let sink = Sink::start_at(&address, &[]);
+    await_recipients(&sink, 300);
+    relay.stop();
+    let record = sink.stop();
+    assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(300), Some(0)));
+}
+
+#[test]
+fn a_second_host_takes_what_the_first_does_not() {
+    let sink = Sink::start(&[]);
+    let text = format!("[[route]]\nto = \"*\"\nsmtp = [\"127.0.0.1:{}\", \"{}\"]\n", low_port(), sink.address());
+    let den = Den::new(&text);
+    let relay = den.open();
+    closes(&relay, &sink, &["--messages", "20", "--sessions", "2"], 20);
+    relay.stop();
+}
+
+#[test]
+fn a_slow_next_hop_delays_no_other() {
+    let slow = Sink::start(&["--fault", ".: delay 20s"]);
+    let dead = format!("127.0.0.1:{}", low_port());
+    let quick = Sink::start(&[]);
+    let text = format!(
+        "{QUICK}delivery.overall = 8\ndelivery.per_destination = 4\n[[route]]\nto = \"slow.example\"\nsmtp = \"{}\"\n\
+         [[route]]\nto = \"dead.example\"\nsmtp = \"{dead}\"\n{}",
+        slow.address(),
+        all_to(&quick.address())
+    );
+    let den = Den::new(&text);
+    let relay = den.open();
+    let words = ["--messages", "200", "--sessions", "5", "--reuse", "--rcpt"];
+    for domain in ["slow.example", "dead.example"] {
+        let ours = source(&relay.address(), &[&words[..], &[&format!("x@{domain}")]].concat());
+        assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+    }
+    let began = Instant::now();
+    closes(&relay, &quick, &[&words[..], &["x@quick.example"]].concat(), 200);
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}: it waited for the slow one", began.elapsed());
+    assert_eq!(slow.ask("/ledger").as_array().unwrap().len(), 0, "the slow one is slow");
+}
+
+/// The source's run, while the next hop is refusing, and what a relay started anew delivers of it.
+fn restarted(end: fn(Relay)) {
+    let address = format!("127.0.0.1:{}", low_port());
+    let den = Den::to(&address, QUICK);
+    let sink = Sink::start_at(&address, &["--fault", "mail: soft reject 50%"]);
+    let relay = den.open();
+    let ours = source(&relay.address(), &["--messages", "1000", "--sessions", "10", "--reuse", "--recipients", "2"]);
+    assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+    end(relay);
+    let before = sink.ask("/ledger")[0]["delivered"].as_u64().unwrap_or(0);
+    assert!(before < 2000, "there is something left to do");
+    let relay = den.open();
+    let run = wait_until("all of it", || {
+        let run = sink.ask("/ledger")[0].clone();
+        (run["delivered"] == 2000).then_some(run)
+    });
+    assert_eq!((&run["corrupt"], &run["foreign"]), (&Value::from(0), &Value::from(0)));
+    relay.stop();
+    // Nothing is left, and nothing comes again.
+    let total = sink.ask("/status")["recipients"].clone();
+    let relay = den.open();
+    expect(&mut relay.greeted(), "NOOP", "250");
+    relay.stop();
+    assert_eq!(sink.ask("/status")["recipients"], total);
+}
+
+#[test]
+fn a_relay_that_is_stopped_goes_on_where_it_was() {
+    restarted(|relay| {
+        relay.stop();
+    });
+}
+
+#[test]
+fn a_relay_that_is_killed_loses_nothing() {
+    restarted(Relay::kill);
+}
+
+#[test]
+fn a_relay_is_stopped_while_mail_comes_in_and_nothing_answered_is_lost() {
+    let sink = Sink::start(&[]);
+    let port = low_port();
+    let den = Den::to(&sink.address(), &format!("listen = [\"127.0.0.1:{port}\"]\n{QUICK}"));
+    let relay = den.open();
+    let to = relay.address();
+    let running = std::thread::spawn(move || source(&to, &["--duration", "3s", "--sessions", "10", "--reuse"]));
+    await_recipients(&sink, 50);
+    relay.stop();
+    let relay = den.open();
+    let record = running.join().unwrap().record;
+    let accepted = crate::party::accepted(&record);
+    let delivered = wait_until("what was answered 250", || {
+        let delivered = sink.ask("/ledger")[0]["delivered"].as_u64()?;
+        (delivered >= accepted).then_some(delivered)
+    });
+    assert!(delivered <= record.ledger.created.unwrap(), "{delivered} of {accepted}");
+    relay.stop();
+    assert_eq!(sink.stop().ledger.duplicates, Some(0), "a relay that is stopped in order sends nothing twice");
+}
+
+#[test]
+fn mail_is_kept_in_memory_or_by_the_kernel_where_that_is_wanted() {
+    for how in ["write", "memory"] {
+        let sink = Sink::start(&[]);
+        let den = Den::to(&sink.address(), &format!("spool.durability = \"{how}\"\n"));
+        let relay = den.open();
+        closes(&relay, &sink, &["--messages", "300", "--sessions", "10", "--reuse"], 300);
+        relay.stop();
+    }
+}
+
+#[test]
+fn more_than_memory_holds_is_read_again_from_the_spool() {
+    let address = format!("127.0.0.1:{}", low_port());
+    let den = Den::to(&address, &format!("spool.memory = \"1M\"\n{QUICK}"));
+    let relay = den.open();
+    let words = ["--messages", "400", "--sessions", "4", "--reuse", "--size", "64k"];
+    let ours = source(&relay.address(), &words);
+    assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+    let peak = relay.process.peak_bytes();
+    assert!(peak < 25 << 20 << 1, "{peak}: 25 MB are queued");
+    let sink = Sink::start_at(&address, &[]);
+    await_recipients(&sink, 400);
+    relay.stop();
+    let record = sink.stop();
+    assert_eq!((record.ledger.delivered, record.ledger.corrupt), (Some(400), Some(0)));
+}
+
+#[test]
+fn postfix_sends_to_us_and_takes_from_us() {
+    let sink = Sink::start(&[]);
+    let Some(behind) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
+    let den = Den::to(&behind.address(), "");
+    let relay = den.open();
+    let Some(before) = Postfix::start(Deliver::To(relay.smtp[0].port()), &[Vec::new()]) else { return };
+    let to = before.address();
+    let base = ["--to", &to, "--sink", sink.url(), "--sessions", "5", "--reuse"];
+    for (words, units) in [
+        (&["--messages", "200"][..], 200),
+        (&["--messages", "40", "--recipients", "60"], 2400),
+        (&["--messages", "20", "--size", "300k"], 20),
+    ] {
+        let record = crate::party::bench(&[&base, words].concat()).record_of(0);
+        assert_eq!(crate::party::fates(&record.ledger), [units, units, 0, 0, 0], "{words:?}");
+    }
+    relay.stop();
+}
+
+#[test]
+fn swaks_sends_to_us() {
+    let Some(program) = peer("swaks") else { return };
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let [certificate, key] = files.certificate("it", &["localhost"]);
+    let users = files.users();
+    let text = format!(
+        "tls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\nauth.users = \"{users}\"\n{}",
+        all_to(&sink.address())
+    );
+    let den = Den::with(files, &text);
+    let relay = den.open();
+    let port = relay.smtp[0].port().to_string();
+    let base = ["--server", "127.0.0.1", "--port", &port, "--from", "a@b.example", "--helo", "client.example"];
+    let rest: [&[&str]; 4] = [
+        &["--to", "b@example.com,c@example.com", "--pipeline"],
+        &["--to", "b@example.com", "--body", ".\n..\n.leading\nlast"],
+        &["--to", "b@example.com", "--tls"],
+        &["--to", "b@example.com", "--auth", "CRAM-MD5", "--auth-user", USER, "--auth-password", PASSWORD],
+    ];
+    for words in rest {
+        let ended = run(&program, &[&base, words].concat());
+        assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
+    }
+    let all = await_kept(&dump, 4);
+    assert!(all.iter().any(|one| one.text().contains("\r\n\r\n.\r\n..\r\n.leading\r\nlast")));
+    assert!(all.iter().any(|one| one.text().contains("with ESMTPS\r\n")), "over TLS");
+    assert!(all.iter().any(|one| one.text().contains("with ESMTPA\r\n")), "logged in");
+    relay.stop();
+}

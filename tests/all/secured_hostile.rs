@@ -6,6 +6,7 @@ use crate::wire::Wire;
 use journey::Phase;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
 use std::thread;
 
 /// Well more than the program needs, well less than an endless peer sends.
@@ -223,6 +224,42 @@ fn a_server_that_injects_behind_its_220_gets_no_mail_and_no_password() {
     assert_eq!(errors(&ours.record, Phase::Tls, 0), 1, "{:?}", ours.record.errors);
     assert!(ours.record.errors[0].text.contains("in the clear behind the reply to STARTTLS"));
     server.join().unwrap();
+}
+
+/// A server, once, that breaks TLS in the midst of a message and closes with most of it unread.
+const BREAKER: &str = r#"
+import socket, ssl, sys
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+plain, _ = listener.accept()
+raw = plain.dup()
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+secure = context.wrap_socket(plain, server_side=True)
+for reply in [b"220 a", b"250 a", b"250 ok", b"250 ok", b"354 go on"]:
+    secure.sendall(reply + b"\r\n")
+    if reply[:3] != b"354":
+        secure.recv(1000)
+raw.recv(1, socket.MSG_PEEK)
+raw.sendall(bytes([21, 3, 3, 0, 2, 2, 40]))
+"#;
+
+#[test]
+fn what_breaks_tls_while_a_message_is_written_is_told_and_not_the_broken_connection() {
+    let Some(program) = peer("python3") else { return };
+    let files = Files::new();
+    let [certificate, key] = files.certificate("server", &["localhost"]);
+    let mut server =
+        Command::new(program).args(["-c", BREAKER, &certificate, &key]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut port = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let address = format!("127.0.0.1:{}", port.trim());
+    let words = ["--tls", "implicit", "--tls-insecure", "--messages", "1", "--size", "30m", "--timeout", "20s"];
+    let ours = source(&address, &words);
+    assert!(server.wait().unwrap().success());
+    assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(1), 0));
+    let errors = &ours.record.errors;
+    assert!(errors.len() == 1 && errors[0].text.contains("TLS"), "{errors:?}");
 }
 
 /// A sink with one user, who has to log in.

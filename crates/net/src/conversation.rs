@@ -114,8 +114,10 @@ impl<'a, C: Caller> Conversation<'a, C> {
         patience: Duration,
         desk: Desk,
     ) -> Self {
+        let stream = stream.into();
+        stream.time_writes();
         Self {
-            stream: stream.into(),
+            stream,
             client,
             caller,
             alarm,
@@ -300,15 +302,15 @@ impl<'a, C: Caller> Conversation<'a, C> {
         Ended::Lost(self.client.waits_for(), error)
     }
 
-    /// Writing failed. The peer may have said why before it closed: `552`, `421`.
+    /// Writing failed. The peer may have said why before it closed: `552`, `421`, or an alert of TLS.
     fn cut_off(&mut self, input: &mut [u8], error: io::Error) -> Ended {
-        if let Ok(count) = self.stream.try_read(input)
-            && count > 0
-            && let Err(ended) = self.take(&input[..count], &mut Vec::new())
-        {
-            return ended;
-        }
-        self.lost(error)
+        let taken = match self.stream.try_read(input) {
+            Ok(count) if count > 0 => self.take(&input[..count], &mut Vec::new()),
+            // Under TLS: what came is an alert, or no record. It says more than the broken pipe.
+            Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
+            Ok(_) | Err(_) => Ok(()),
+        };
+        taken.err().unwrap_or_else(|| self.lost(error))
     }
 
     fn poll_timeout(&mut self) -> Poll<Pause> {

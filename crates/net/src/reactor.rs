@@ -102,7 +102,9 @@ struct Source {
     descriptor: Option<Rc<OwnedFd>>,
     /// What its task wrote last waits for the end of the batch.
     is_gathered: bool,
-    /// When what a batch wrote for it had been handed to the kernel.
+    /// Whether its task wants to know when its writes were handed to the kernel.
+    is_timed: bool,
+    /// When what a batch wrote for it had been.
     written_at: Duration,
     rare: Option<Box<Rare>>,
 }
@@ -404,7 +406,10 @@ impl Reactor {
             }
             let outcome = retry_on_intr(|| send(&piece.descriptor, bytes, SendFlags::NOSIGNAL));
             let Some(source) = named(&mut sources, piece.name) else { return };
-            (source.written_at, source.is_gathered) = (clock::now(), false);
+            source.is_gathered = false;
+            if source.is_timed {
+                source.written_at = clock::now();
+            }
             match outcome {
                 Ok(count) if count == bytes.len() => {}
                 Ok(count) => {
@@ -470,6 +475,7 @@ impl Reactor {
             ahead: None,
             descriptor: None,
             is_gathered: false,
+            is_timed: false,
             written_at: Duration::ZERO,
             rare: None,
         };
@@ -594,7 +600,12 @@ impl Reactor {
         self.sources.borrow()[key].is_gathered
     }
 
-    /// When what was gathered last had been handed to the kernel.
+    /// The task wants to know when its writes were handed to the kernel.
+    pub(crate) fn time_writes(&self, key: usize) {
+        self.sources.borrow_mut()[key].is_timed = true;
+    }
+
+    /// When what was gathered last had been handed to the kernel, where writes are timed.
     pub(crate) fn written_at(&self, key: usize) -> Duration {
         self.sources.borrow()[key].written_at
     }

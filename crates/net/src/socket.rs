@@ -247,6 +247,11 @@ impl Socket {
         self.reactor.is_gathered(self.key)
     }
 
+    /// Writes are to be timed ([`Socket::written_at`]).
+    pub(crate) fn time_writes(&self) {
+        self.reactor.time_writes(self.key);
+    }
+
     /// When what was gathered last had been handed to the kernel.
     pub(crate) fn written_at(&self) -> Duration {
         self.reactor.written_at(self.key)

@@ -124,6 +124,11 @@ impl Stream {
         self.socket.is_gathered()
     }
 
+    /// Writes are to be timed ([`Stream::written_at`]).
+    pub(crate) fn time_writes(&self) {
+        self.socket.time_writes();
+    }
+
     /// When what was written at an earlier turn had been handed to the kernel.
     pub(crate) fn written_at(&self) -> Duration {
         self.socket.written_at()

@@ -165,7 +165,8 @@ impl Contest<'_> {
     /// One run; `None` if the user wants no more of them. Figures of half a run are none.
     fn measure(&mut self, bench: &BenchOptions) -> Option<Run> {
         let outcome = self.follow(bench)?;
-        let measure = outcome.and_then(|outcome| Measure::of(&outcome.record, self.options.messages));
+        let measure =
+            outcome.and_then(|outcome| Measure::of(&outcome.record, outcome.disk_bytes, self.options.messages));
         Some(measure.map_or_else(|error| Run::Failed(format!("{error:#}")), |measure| Run::Done(Box::new(measure))))
     }
 

@@ -10,13 +10,15 @@ pub(super) struct Measure {
     pub(super) passage: Passage,
     /// Milliseconds of the relay's whole tree for 1,000 messages; `None` where it was not seen.
     pub(super) cpu_ms_per_1000: Option<f64>,
-    /// Bytes that a message caused to be written to storage.
+    /// Bytes that the kernel charged the relay's processes with for a message.
     pub(super) written_each: Option<f64>,
+    /// Bytes that the disk wrote for a message, with what anybody else on the host wrote.
+    pub(super) disk_each: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
     /// Why the account does not close, or not all was accepted that was sent.
     pub(super) fault: Option<String>,
-    /// Why its figures say something else than they seem to.
-    pub(super) doubts: Vec<String>,
+    /// What a reader must know: why its figures say something else than they seem to, and what disturbed it.
+    pub(super) remarks: Vec<String>,
 }
 
 impl Measure {
@@ -24,16 +26,19 @@ impl Measure {
     ///
     /// # Errors
     /// If nobody saw both its ends.
-    pub(super) fn of(record: &Record, messages: u64) -> Result<Self> {
+    pub(super) fn of(record: &Record, disk_bytes: Option<u64>, messages: u64) -> Result<Self> {
         let passage = Passage::of(record).context("the record has no figures of delivery")?;
         let relay = relay::party(record);
         let written = relay.and_then(|party| party.write_bytes).filter(|_| passage.accepted > 0);
+        let each = |bytes: u64| bytes as f64 / passage.accepted as f64;
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, passage.accepted)),
-            written_each: written.map(|bytes| bytes as f64 / passage.accepted as f64),
+            written_each: written.map(each),
+            disk_each: disk_bytes.filter(|_| passage.accepted > 0).map(each),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
             fault: fault(record, messages),
-            doubts: doubts(record),
+            // The disk has a column of its own.
+            remarks: record.verdict.reasons.iter().filter(|reason| !reason.starts_with("The disk ")).cloned().collect(),
             passage,
         })
     }
@@ -59,19 +64,12 @@ fn fault(record: &Record, messages: u64) -> Option<String> {
         (ledger.duplicates, "duplicates"),
         (ledger.corrupt, "corrupt"),
         (ledger.in_flight, "in flight"),
+        (ledger.overflow, "not recorded"),
     ];
     let named = named.into_iter().map(|(field, name)| (number(field), name)).filter(|(number, _)| *number > 0);
     parts.extend(named.map(|(number, name)| format!("{name} {}", count(number))));
     parts.extend(record.errors.first().map(|error| format!("the first error: {} {}", error.code, error.text)));
     Some(parts.join(", "))
-}
-
-/// The reasons of a verdict that is not valid: those that are not of the account.
-fn doubts(record: &Record) -> Vec<String> {
-    if record.verdict.valid {
-        return Vec::new();
-    }
-    record.verdict.reasons.clone()
 }
 
 #[cfg(test)]
@@ -81,30 +79,31 @@ mod tests {
 
     #[test]
     fn a_run_that_held_has_figures_and_no_fault() {
-        let measure = Measure::of(&sample::relayed(), 200_000).unwrap();
+        let measure = Measure::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
         assert_eq!((measure.cpu_ms_per_1000, measure.written_each), (Some(25.0), Some(1024.0)));
+        assert_eq!(measure.disk_each, Some(512.0));
         assert_eq!((measure.fault, measure.passage.drain_s()), (None, 1.5));
     }
 
     #[test]
     fn what_is_missing_is_said() {
-        let fault = Measure::of(&sample::lossy(), 200_000).unwrap().fault.unwrap();
+        let fault = Measure::of(&sample::lossy(), None, 200_000).unwrap().fault.unwrap();
         assert_eq!(fault, "of 200,000 messages 200,000 were accepted and 199,800 delivered, lost 200");
         // All that was accepted came, but not all was accepted.
-        let fault = Measure::of(&sample::held(), 200_001).unwrap().fault.unwrap();
+        let fault = Measure::of(&sample::held(), None, 200_001).unwrap().fault.unwrap();
         assert!(fault.starts_with("of 200,001 messages 200,000 were accepted"), "{fault}");
     }
 
     #[test]
     fn without_a_far_end_there_is_nothing_to_compare() {
-        assert!(Measure::of(&sample::unwatched(), 200_000).is_err());
+        assert!(Measure::of(&sample::unwatched(), None, 200_000).is_err());
     }
 
     #[test]
-    fn a_run_that_is_not_valid_says_why() {
+    fn what_the_verdict_says_of_a_run_is_kept() {
         let mut record = sample::held();
         record.verdict.valid = false;
         record.verdict.reasons = vec!["The sink was the limit.".to_owned()];
-        assert_eq!(Measure::of(&record, 200_000).unwrap().doubts, ["The sink was the limit."]);
+        assert_eq!(Measure::of(&record, None, 200_000).unwrap().remarks, ["The sink was the limit."]);
     }
 }

@@ -9,6 +9,7 @@
 //! ```
 mod contest;
 mod contestant;
+mod disk;
 mod measure;
 mod port;
 mod postfix;
@@ -19,8 +20,10 @@ pub(super) mod tree;
 
 pub(crate) use contest::{ContestOptions, run};
 pub(crate) use contestant::{Contestant, Durability};
+pub(super) use disk::Disk;
 pub(super) use starting::{Ready, Starting, prepare};
 
+use crate::bench::directory::RunDirectory;
 use journey::record::{Party, Record, Role};
 use std::path::Path;
 
@@ -44,6 +47,14 @@ pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Par
         faults: Vec::new(),
         workers: known.and_then(|party| party.workers),
     })
+}
+
+/// What a relay with a log of its own in its directory complained of last. Postfix says nothing anywhere else.
+pub(super) fn last_complaint(directory: &RunDirectory) -> Option<String> {
+    let log = std::fs::read(directory.spool().join("log")).ok()?;
+    let log = String::from_utf8_lossy(&log);
+    let is_complaint = |line: &&str| ["fatal:", "panic:", "error:"].iter().any(|word| line.contains(word));
+    log.lines().rev().find(is_complaint).map(str::to_owned)
 }
 
 /// Whether the files below that directory are in memory, so that a sync says nothing.

@@ -77,15 +77,16 @@ fn figures(finds: &Finds) -> Table {
     ]);
     for lane in finds.lanes.iter().filter(|lane| !lane.runs.is_empty()) {
         let of = |value: &dyn Fn(&Measure) -> Option<f64>, show: fn(f64) -> String| spread(lane, value).shown(show);
+        let median = |value: &dyn Fn(&Measure) -> Option<f64>| spread(lane, value).median(figure);
         table.row(vec![
             lane.contestant.to_string(),
             lane.contestant.durability().to_owned(),
-            of(&|run| Some(run.passage.accept_s), figure),
+            median(&|run| Some(run.passage.accept_s)),
             of(&|run| Some(run.passage.accepted_per_s), rate),
-            of(&|run| Some(run.passage.deliver_s), figure),
+            median(&|run| Some(run.passage.deliver_s)),
             of(&|run| Some(run.passage.delivered_per_s), rate),
-            of(&|run| Some(run.passage.delivered_bytes_per_s), megabytes),
-            of(&|run| Some(run.passage.drain_s()), figure),
+            spread(lane, &|run| Some(run.passage.delivered_bytes_per_s)).median(megabytes),
+            median(&|run| Some(run.passage.drain_s())),
             of(&|run| run.passage.deepest.map(|(most, _)| most as f64), whole),
             ledger(lane),
         ]);
@@ -102,6 +103,7 @@ fn costs(finds: &Finds) -> Table {
         right("calls/msg"),
         right("syncs/msg"),
         right("written/msg"),
+        right("disk/msg"),
         right("max RSS"),
     ]);
     let relays = finds.lanes.iter().filter(|lane| lane.contestant != Contestant::None);
@@ -117,6 +119,7 @@ fn costs(finds: &Finds) -> Table {
             calls,
             syncs,
             of(&|run| run.written_each, bytes),
+            of(&|run| run.disk_each, bytes),
             of(&|run| run.max_rss_bytes.map(|bytes| bytes as f64), bytes),
         ]);
     }
@@ -158,6 +161,10 @@ impl Spread {
         }))
     }
 
+    fn median(self, show: fn(f64) -> String) -> String {
+        self.0.map_or_else(|| NONE.to_owned(), |[_, median, _]| show(median))
+    }
+
     /// `12.3 (11.9–12.8)`, or `12.3` where all are shown alike.
     fn shown(self, show: fn(f64) -> String) -> String {
         let Some(values) = self.0 else { return NONE.to_owned() };
@@ -193,13 +200,13 @@ const COMPARISONS: [Comparison; 4] = [
     ("× accepted/s", |run, base| Some(run.passage.accepted_per_s / base.passage.accepted_per_s)),
     ("× delivered/s", |run, base| Some(run.passage.delivered_per_s / base.passage.delivered_per_s)),
     ("× CPU", |run, base| Some(run.cpu_ms_per_1000? / base.cpu_ms_per_1000?)),
-    ("× written", |run, base| Some(run.written_each? / base.written_each?)),
+    ("× disk", |run, base| Some(run.disk_each? / base.disk_each?)),
 ];
 
 fn ratios(finds: &Finds, base: &Lane) -> Ratios {
     let columns = COMPARISONS.map(|(title, _)| (title, Align::Right));
-    let [accepted, delivered, cpu, written] = columns;
-    let titles = [("relay", Align::Left), ("against", Align::Left), accepted, delivered, cpu, written];
+    let [accepted, delivered, cpu, disk] = columns;
+    let titles = [("relay", Align::Left), ("against", Align::Left), accepted, delivered, cpu, disk];
     let (mut table, mut remarks) = (Table::new(titles), Vec::new());
     for lane in finds.lanes.iter().filter(|lane| !std::ptr::eq(*lane, base) && !lane.runs.is_empty()) {
         let mut row = vec![lane.contestant.to_string(), base.contestant.to_string()];
@@ -243,23 +250,10 @@ fn faults(finds: &Finds) -> Vec<String> {
 
 /// What a reader must know besides.
 fn notes(finds: &Finds, options: &ContestOptions) -> Vec<String> {
-    let mut notes: Vec<String> = Vec::new();
-    for lane in &finds.lanes {
-        let doubts = lane.runs.iter().filter_map(|run| match run {
-            Run::Done(measure) => Some(&measure.doubts),
-            Run::Failed(_) => None,
-        });
-        for doubt in doubts.flatten() {
-            // The same in every round is one thing to know; figures in it may differ.
-            let note = plain(&format!("{}: {doubt}", lane.contestant));
-            if !notes.iter().any(|known| known.chars().take(50).eq(note.chars().take(50))) {
-                notes.push(note);
-            }
-        }
+    let mut notes: Vec<String> = finds.lanes.iter().flat_map(remarks).collect();
+    for lane in finds.lanes.iter().filter(|_| options.counts_calls) {
         if let CallsEach::NotMeasured(why) = &lane.calls {
-            notes.extend(
-                options.counts_calls.then(|| plain(&format!("calls of {}: not measured: {why}", lane.contestant))),
-            );
+            notes.push(plain(&format!("calls of {}: not measured: {why}.", lane.contestant)));
         }
     }
     if !options.counts_calls {
@@ -270,10 +264,26 @@ fn notes(finds: &Finds, options: &ContestOptions) -> Vec<String> {
     notes.push(
         "accept s, deliver s: from the first message created to the last accepted, or delivered. queue: the most that was \
          accepted and not delivered at the end of a second. CPU: user and system time of all the relay's processes, those \
-         that have ended too, from its start until it rests."
+         that have ended too, from its start until it rests. written: what the kernel charged them with, a whole folio for \
+         each piece. disk: what the device wrote, for everybody on the host, with journals and what is laid out ahead."
             .to_owned(),
     );
     notes
+}
+
+/// What the verdicts of its runs say. The same with other figures, in another round, is one thing to know.
+fn remarks(lane: &Lane) -> Vec<String> {
+    let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    let mut known: Vec<String> = Vec::new();
+    for run in &lane.runs {
+        let Run::Done(measure) = run else { continue };
+        for remark in &measure.remarks {
+            if !known.iter().any(|before| without_figures(before) == without_figures(remark)) {
+                known.push(remark.clone());
+            }
+        }
+    }
+    known.into_iter().map(|remark| plain(&format!("{}: {remark}", lane.contestant))).collect()
 }
 
 #[cfg(test)]
@@ -283,7 +293,7 @@ mod tests {
     use crate::report::sample;
 
     fn measure(deliver_s: f64, cpu_ms: f64) -> Measure {
-        let mut measure = Measure::of(&sample::relayed(), 200_000).unwrap();
+        let mut measure = Measure::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
         measure.passage.deliver_s = deliver_s;
         measure.passage.delivered_per_s = 1_000.0 / deliver_s;
         measure.cpu_ms_per_1000 = Some(cpu_ms);
@@ -328,7 +338,12 @@ mod tests {
         let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
         let sheet = of(&finds(ours, theirs), &options());
         assert!(sheet.is_good, "{}", sheet.text);
-        assert!(line(&sheet.text, "mailrun ").contains("4.000 (1.000–8.000)"), "{}", sheet.text);
+        assert!(
+            line(&sheet.text, "mailrun ").contains("4.000")
+                && line(&sheet.text, "mailrun ").contains("250.0 (125.0–1,000)"),
+            "{}",
+            sheet.text
+        );
         let ratios = sheet.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
         assert!(ratios.contains("5.00 (2.00–10.00)") && ratios.contains("0.10"), "{}", sheet.text);
         assert!(sheet.text.contains("200,000 messages of 64 KiB over 250 sessions"), "{}", sheet.text);
@@ -343,7 +358,7 @@ mod tests {
         let sheet = of(&finds(ours, vec![done(8.0, 100.0), done(8.0, 100.0)]), &options());
         assert!(!sheet.is_good && sheet.text.contains("NOT OK: mailrun: lost 5"), "{}", sheet.text);
         let row = line(&sheet.text, "mailrun ");
-        assert!(row.contains("NOT OK in 1 of 2") && !row.contains("1.000–"), "{}", sheet.text);
+        assert!(row.contains("NOT OK in 1 of 2") && !row.contains("1,000"), "{}", sheet.text);
         let ratios = sheet.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
         assert!(ratios.contains(" 2.00 "), "the round that closed: {}", sheet.text);
     }
@@ -361,6 +376,18 @@ mod tests {
             of(&finds(vec![done(4.0, 9.0), done(6.0, 9.0)], vec![done(5.0, 10.0), done(5.0, 10.0)]), &options());
         assert!(sheet.text.contains("mailrun × delivered/s: some rounds above 1 and some below"), "{}", sheet.text);
         assert!(!sheet.text.contains("× CPU: some"), "{}", sheet.text);
+    }
+
+    #[test]
+    fn what_disturbed_several_rounds_is_said_once() {
+        let disturbed = |percent: u32| {
+            let mut measure = measure(4.0, 10.0);
+            measure.remarks = vec![format!("Other processes used {percent} % of it.")];
+            Run::Done(Box::new(measure))
+        };
+        let sheet = of(&finds(vec![disturbed(30), disturbed(40)], vec![done(8.0, 10.0), done(8.0, 10.0)]), &options());
+        assert_eq!(sheet.text.matches("Other processes").count(), 1, "{}", sheet.text);
+        assert!(sheet.is_good && sheet.text.contains("mailrun: Other processes used 30 % of it."), "{}", sheet.text);
     }
 
     #[test]

@@ -62,12 +62,14 @@ pub(in crate::bench) fn usage(root: u32) -> Option<Usage> {
     Some(total)
 }
 
-/// Memory of a tree: what each process has for itself, and the largest share that it maps from files, which is
-/// mostly the same program and libraries in all of them.
+/// Memory of a tree: what each process has for itself, and the largest share that one maps from files, which is mostly
+/// the same program and libraries in all of them. That is of this moment; of a single process the kernel knows the peak.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     own: u64,
     mapped: u64,
+    /// The most that one process ever held.
+    peak: u64,
 }
 
 impl Held {
@@ -75,11 +77,12 @@ impl Held {
         let Some(status) = read(pid, "status") else { return };
         let kib = |name| field(&status, name).unwrap_or_default() << 10;
         self.own += kib("RssAnon:");
+        self.peak = self.peak.max(kib("VmHWM:"));
         self.mapped = self.mapped.max(kib("RssFile:") + kib("RssShmem:"));
     }
 
     fn bytes(self) -> Option<u64> {
-        Some(self.own + self.mapped).filter(|bytes| *bytes > 0)
+        Some(self.peak.max(self.own + self.mapped)).filter(|bytes| *bytes > 0)
     }
 }
 
@@ -90,7 +93,7 @@ fn processor_s(member: &Member, ticks_per_s: f64) -> (f64, f64) {
     match user_s + sys_s {
         told_s if exact_s <= told_s => (user_s, sys_s),
         // No whole tick of either: the scheduler does not split, and a server's time is the kernel's more than its own.
-        told_s if told_s == 0.0 => (0.0, exact_s),
+        0.0 => (0.0, exact_s),
         told_s => (exact_s * user_s / told_s, exact_s * sys_s / told_s),
     }
 }

@@ -313,7 +313,13 @@ impl Config {
             ("http", self.http != new.http),
             ("control", self.control != new.control),
             ("workers", self.workers != new.workers),
+            ("hostname", self.hostname != new.hostname),
             ("spool", self.spool != new.spool),
+            ("limits", self.limits != new.limits),
+            ("tls", self.tls.is_some() != new.tls.is_some()),
+            ("auth", self.users.is_some() != new.users.is_some()),
+            ("delivery", self.delivery != new.delivery),
+            ("retry", self.retry != new.retry),
             ("dns", self.dns != new.dns),
         ];
         changes.into_iter().filter(|(_, is_changed)| *is_changed).map(|(key, _)| key).collect()

@@ -21,6 +21,7 @@ pub(crate) enum Order {
 
 /// With what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), expect(dead_code, reason = "operators' orders come page by page, a message at a time"))]
 pub(crate) enum Which {
     Message(MessageId),
     /// Messages that have recipients at that hop; held, released and removed as a whole.

@@ -1,0 +1,79 @@
+//! Any text as a relay's configuration: complaints that lie within it, or a configuration under which every address has
+//! a place or is refused. Keys whose host names would be looked up are left out: nobody is to be asked.
+#![no_main]
+#[path = "../../src/relay/aliases.rs"]
+#[allow(dead_code)] // a part of it is the relay's
+mod aliases;
+#[path = "../../src/relay/config/mod.rs"]
+#[allow(dead_code, unused_imports)] // likewise
+mod config;
+#[path = "../../src/quantities.rs"]
+#[allow(dead_code)] // likewise
+mod quantities;
+#[path = "../../src/reach.rs"]
+#[allow(dead_code)] // likewise
+mod reach;
+#[path = "../../src/relay/retry.rs"]
+#[allow(dead_code)] // likewise
+mod retry;
+#[path = "../../src/relay/routing/mod.rs"]
+#[allow(dead_code, unused_imports)] // likewise
+mod routing;
+#[path = "../../src/users.rs"]
+#[allow(dead_code)] // likewise
+mod users;
+
+/// The same places under the names they have in the program.
+mod relay {
+    pub(crate) use crate::{aliases, retry, routing};
+}
+
+use config::{Config, Outside, Reach};
+use libfuzzer_sys::fuzz_target;
+use routing::Standing;
+use std::io;
+use std::path::Path;
+
+fn file(path: &Path) -> io::Result<Vec<u8>> {
+    let text = match path.file_name().and_then(|name| name.to_str()) {
+        Some("users") => "ann:secret\n",
+        Some("mailboxes") => "# ours\nann\nBob:x\npostmaster\n",
+        Some("aliases") => "sales: ann, bob@else.example\nnowhere: .\n",
+        Some("loop") => "a: b\nb: a\n",
+        Some("password") => "pass word\nsecond line\n",
+        _ => return Err(io::ErrorKind::NotFound.into()),
+    };
+    Ok(text.into())
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if ["listen", "http", "lmtp"].iter().any(|key| text.contains(key)) {
+        return;
+    }
+    let variable = |name: &str| (name == "SECRET").then(|| "s3cret".to_owned());
+    let outside =
+        Outside { read: &file, variable: &variable, hostname: "host.example".to_owned(), reach: Reach::Local };
+    match Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside) {
+        Ok(config) => {
+            for address in ["ann@a.example", "postmaster@example.com", "x@[127.0.0.1]", "nowhere@local.example"] {
+                let address = smtp::Path::mailbox(address.as_bytes()).expect("it is one");
+                for standing in [Standing::Friend, Standing::Stranger] {
+                    let _ = config.router.route(standing, &address, &address);
+                }
+            }
+            assert!(
+                config.delivery.overall > 0
+                    && config.delivery.per_destination > 0
+                    && config.needs_restart(&config).is_empty()
+            );
+        }
+        Err(complaints) => {
+            let lines = text.split('\n').count();
+            assert!(!complaints.list.is_empty() && !complaints.to_string().is_empty());
+            for complaint in &complaints.list {
+                assert!((1..=lines.max(1)).contains(&complaint.line) && complaint.column > 0, "{complaint:?}");
+            }
+        }
+    }
+});

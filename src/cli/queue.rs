@@ -1,0 +1,415 @@
+//! `mailrun queue`: what an operator types, to what is asked of a running relay, and its answers as tables or lines.
+use crate::relay::config::{Config, Reach};
+use crate::relay::operator::{Answered, Operator};
+use crate::relay::protocol::{
+    Chosen, EntryRow, HopRow, MessageRow, OrderWord, QueueId, Reply, Request, StateWord, TotalsRow,
+};
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Shows a running relay's queue, and changes it
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Typed {
+    #[command(subcommand)]
+    what: What,
+    /// The relay's control socket.
+    #[arg(long, value_name = "PATH", global = true, conflicts_with_all = ["spool", "config"])]
+    control: Option<PathBuf>,
+    /// The directory of the relay's spool; the socket is in it, unless the relay was told otherwise.
+    #[arg(long, value_name = "DIR", global = true, conflicts_with = "config")]
+    spool: Option<PathBuf>,
+    /// The relay's configuration.
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// A JSON object a line.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun queue list --spool DIR                         what waits, and why
+  mailrun queue list --state deferred --hop mx:b.example --config relay.toml
+  mailrun queue show 00000000000000ff --spool DIR
+  mailrun queue hold 00000000000000ff --spool DIR        nothing is sent until release
+  mailrun queue retry --hop mx:b.example --spool DIR     now, whatever the schedule says
+  mailrun queue remove all --spool DIR                   forgotten; nobody is told
+  mailrun queue stats --spool DIR
+
+Exit status: 0 done; 1 there is no such message; 2 no relay answers.";
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Entries of the queue: the recipients of a message at one hop
+    List(ListTyped),
+    /// All of one message
+    Show {
+        /// Its queue id, 16 hexadecimal digits.
+        id: QueueId,
+    },
+    /// Tries what waits for its next try at once
+    Retry(Meant),
+    /// Holds messages: nothing of them is sent until they are released, after a restart neither
+    Hold(Meant),
+    /// Lets messages go on that were held
+    Release(Meant),
+    /// Removes messages; nobody is told
+    Remove(Meant),
+    /// Numbers, in all and by hop
+    Stats,
+}
+
+#[derive(Debug, Args)]
+struct ListTyped {
+    /// Only those for that hop, as the list names it.
+    #[arg(long, value_name = "NAME")]
+    hop: Option<String>,
+    /// Only those in that state.
+    #[arg(long, value_enum, value_name = "STATE")]
+    state: Option<StateWord>,
+    /// No more than N.
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+}
+
+/// The messages that are meant.
+#[derive(Debug, Args)]
+struct Meant {
+    /// Queue ids, 16 hexadecimal digits each, or `all`.
+    #[arg(value_name = "ID|all", required_unless_present = "hop", conflicts_with = "hop", value_parser = chosen)]
+    ids: Vec<Chosen>,
+    /// Messages with recipients at that hop, as the list names it.
+    #[arg(long, value_name = "NAME")]
+    hop: Option<String>,
+}
+
+fn chosen(text: &str) -> Result<Chosen, String> {
+    if text == "all" { Ok(Chosen::All) } else { text.parse().map(Chosen::Id) }
+}
+
+impl Typed {
+    /// Asks the relay.
+    ///
+    /// # Errors
+    /// If none answers.
+    pub(super) fn run(&self) -> Result<ExitCode> {
+        let mut operator = Operator::reach(&self.control()?)?;
+        let out = BufWriter::new(io::stdout().lock());
+        let mut teller = Teller { out, json: self.json, is_first: true, changed: None };
+        let mut code = ExitCode::SUCCESS;
+        for request in self.requests() {
+            let answered = match operator.ask(&request, |reply| teller.tell(&reply)) {
+                // Whoever reads it has seen enough.
+                Err(error) if is_broken_pipe(&error) => return Ok(ExitCode::SUCCESS),
+                answered => answered?,
+            };
+            if let Answered::Refused(why) = answered {
+                eprintln!("mailrun: {why}");
+                code = ExitCode::from(1);
+            }
+        }
+        match teller.finish() {
+            Err(error) if !is_broken_pipe(&error) => Err(error),
+            _ => Ok(code),
+        }
+    }
+
+    fn control(&self) -> Result<PathBuf> {
+        match (&self.control, &self.spool, &self.config) {
+            (Some(control), ..) => Ok(control.clone()),
+            (_, Some(spool), _) => Ok(spool.join("control.sock")),
+            // Where its mail may go is not asked here.
+            (_, _, Some(file)) => Ok(Config::read_within(file, Reach::Anywhere)?.control),
+            (None, None, None) => bail!("which relay? Say --spool DIR, --control PATH or --config FILE"),
+        }
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        match &self.what {
+            What::List(ListTyped { hop, state, limit }) => {
+                vec![Request::List { hop: hop.clone(), state: *state, limit: *limit }]
+            }
+            What::Show { id } => vec![Request::Show { id: *id }],
+            What::Stats => vec![Request::Stats],
+            What::Retry(meant) => meant.orders(OrderWord::Retry),
+            What::Hold(meant) => meant.orders(OrderWord::Hold),
+            What::Release(meant) => meant.orders(OrderWord::Release),
+            What::Remove(meant) => meant.orders(OrderWord::Remove),
+        }
+    }
+}
+
+impl Meant {
+    fn orders(&self, order: OrderWord) -> Vec<Request> {
+        let all = self.ids.iter().cloned().chain(self.hop.clone().map(Chosen::Hop));
+        all.map(|which| Request::Order { order, which }).collect()
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Says what the relay says, as it comes: a queue of a million is no table to be laid out first.
+struct Teller<W: Write> {
+    out: W,
+    json: bool,
+    is_first: bool,
+    /// Messages that orders have changed.
+    changed: Option<u64>,
+}
+
+impl<W: Write> Teller<W> {
+    fn tell(&mut self, reply: &Reply) -> Result<()> {
+        if self.json {
+            let line = serde_json::to_string(reply).context("a reply is always JSON")?;
+            return Ok(writeln!(self.out, "{line}")?);
+        }
+        let is_first = std::mem::take(&mut self.is_first);
+        let text = match reply {
+            Reply::Entry(entry) if entry.to.is_empty() => listed(entry, is_first),
+            Reply::Entry(entry) => shown(entry),
+            Reply::Message(message) => headed(message),
+            Reply::Totals(totals) => summed(totals),
+            Reply::Hop(hop) => hop_line(hop),
+            Reply::Changed { messages } => {
+                *self.changed.get_or_insert(0) += messages;
+                String::new()
+            }
+            Reply::End | Reply::Error { .. } => String::new(),
+        };
+        Ok(self.out.write_all(printable(&text).as_bytes())?)
+    }
+
+    fn finish(mut self) -> Result<()> {
+        if let Some(changed) = self.changed.filter(|_| !self.json) {
+            writeln!(self.out, "{changed} message{} changed", if changed == 1 { "" } else { "s" })?;
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+/// Addresses and replies are others' words: none of them moves the cursor.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+}
+
+fn listed(entry: &EntryRow, is_first: bool) -> String {
+    let mut text = String::new();
+    if is_first {
+        let _ = writeln!(
+            text,
+            "{:<16}  {:<24}  {:<8}  {:>5}  {:>4}  {:>5}  {:>5}  LAST REFUSAL",
+            "ID", "HOP", "STATE", "TRIES", "RCPT", "AGE", "NEXT"
+        );
+    }
+    let _ = writeln!(
+        text,
+        "{:<16}  {:<24}  {:<8}  {:>5}  {:>4}  {:>5}  {:>5}  {}",
+        entry.id.to_string(),
+        one_line(&entry.hop),
+        entry.state.word(),
+        entry.attempts,
+        entry.recipients,
+        span(entry.age_s),
+        next(entry),
+        entry.refusal.as_ref().map(|refusal| one_line(&refusal.to_string())).unwrap_or_default(),
+    );
+    text
+}
+
+/// In how long it is tried again.
+fn next(entry: &EntryRow) -> String {
+    let now = entry.received_unix_s + entry.age_s;
+    entry.next_unix_s.map_or_else(|| "-".to_owned(), |next| span(next.saturating_sub(now)))
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A time in two or three characters: what an operator wants to know of it.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7_200 => format!("{}m", seconds / 60),
+        7_200..172_800 => format!("{}h", seconds / 3_600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+fn moment(unix_s: u64) -> String {
+    let second = i64::try_from(unix_s).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(second).map_or_else(|_| unix_s.to_string(), |moment| moment.to_string())
+}
+
+fn headed(message: &MessageRow) -> String {
+    let mut text = format!("{}  {} octets, {} recipients\n", message.id, message.bytes, message.recipients);
+    let _ = writeln!(text, "  from      <{}>", one_line(&message.sender));
+    let _ = writeln!(text, "  received  {}", moment(message.received_unix_s));
+    let name = one_line(&message.client_name);
+    let client = message.client_address.as_ref().map(|address| format!("{name} [{address}]"));
+    let user = message.user.as_ref().map(|user| format!(", logged in as {}", one_line(user))).unwrap_or_default();
+    let _ = writeln!(text, "  client    {}{user}", client.unwrap_or_else(|| format!("{name} (this host)")));
+    text
+}
+
+fn shown(entry: &EntryRow) -> String {
+    let mut text = format!("  at {}: {}, {} tries", one_line(&entry.hop), entry.state.word(), entry.attempts);
+    if entry.next_unix_s.is_some() {
+        let _ = write!(text, ", the next in {}", next(entry));
+    }
+    let _ = writeln!(text, ", expires {}", moment(entry.expires_unix_s));
+    if let Some(refusal) = &entry.refusal {
+        let by = if refusal.by.is_empty() { String::new() } else { format!(" (said {})", one_line(&refusal.by)) };
+        let _ = writeln!(text, "    {}{by}", one_line(&refusal.to_string()));
+    }
+    for to in &entry.to {
+        let _ = writeln!(text, "    to <{}>", one_line(to));
+    }
+    text
+}
+
+fn summed(totals: &TotalsRow) -> String {
+    let rows: [(&str, String); 9] = [
+        ("messages in the queue", totals.messages.to_string()),
+        ("entries of them, one a hop", totals.entries.to_string()),
+        ("connections to next hops", totals.couriers.to_string()),
+        ("octets in memory", totals.letter_bytes.to_string()),
+        ("messages in the spool", format!("{} (durability: {})", totals.spool_messages, totals.durability)),
+        ("octets of the spool on disk", totals.spool_disk_bytes.to_string()),
+        ("messages accepted so far", totals.accepted.to_string()),
+        ("recipients delivered so far", totals.delivered.to_string()),
+        ("recipients refused for good", totals.failed.to_string()),
+    ];
+    let mut text: String = rows.iter().map(|(what, value)| format!("{what:<28} {value}\n")).collect();
+    let _ = writeln!(
+        text,
+        "\n{:<32}  {:>7} {:>8} {:>7} {:>7} {:>7} {:>5}  {:>6}  {:>5}  REFUSAL",
+        "HOP", "READY", "DEFERRED", "SENDING", "HELD", "TELLING", "CONNS", "OLDEST", "SHUT"
+    );
+    text
+}
+
+fn hop_line(hop: &HopRow) -> String {
+    let oldest = hop.oldest_unix_s.map_or_else(|| "-".to_owned(), |oldest| span(since(oldest)));
+    format!(
+        "{:<32}  {:>7} {:>8} {:>7} {:>7} {:>7} {:>5}  {:>6}  {:>5}  {}\n",
+        one_line(&hop.hop),
+        hop.ready,
+        hop.deferred,
+        hop.sending,
+        hop.held,
+        hop.telling,
+        hop.couriers,
+        oldest,
+        hop.shut_for_s.map_or_else(|| "-".to_owned(), span),
+        hop.refusal.as_ref().map(|refusal| one_line(&refusal.to_string())).unwrap_or_default(),
+    )
+}
+
+fn since(unix_s: u64) -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0).saturating_sub(unix_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::protocol::RefusalRow;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        typed: Typed,
+    }
+
+    fn typed(words: &[&str]) -> Result<Typed, clap::Error> {
+        Line::try_parse_from([&["queue"], words].concat()).map(|line| line.typed)
+    }
+
+    #[test]
+    fn words_become_requests() {
+        let order = |order, which| Request::Order { order, which };
+        let rows: [(&[&str], Vec<Request>); 6] = [
+            (&["list"], vec![Request::List { hop: None, state: None, limit: None }]),
+            (
+                &["list", "--hop", "mx:a", "--state", "held", "--limit", "9"],
+                vec![Request::List { hop: Some("mx:a".into()), state: Some(StateWord::Held), limit: Some(9) }],
+            ),
+            (&["show", "00000000000000ff"], vec![Request::Show { id: QueueId(255) }]),
+            (
+                &["hold", "0000000000000001", "0000000000000002"],
+                vec![order(OrderWord::Hold, Chosen::Id(QueueId(1))), order(OrderWord::Hold, Chosen::Id(QueueId(2)))],
+            ),
+            (&["retry", "--hop", "mx:a"], vec![order(OrderWord::Retry, Chosen::Hop("mx:a".into()))]),
+            (&["remove", "all"], vec![order(OrderWord::Remove, Chosen::All)]),
+        ];
+        for (words, requests) in rows {
+            assert_eq!(typed(&[words, &["--spool", "s"]].concat()).unwrap().requests(), requests, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_meant_otherwise_is_refused() {
+        for words in [
+            &["hold"][..],
+            &["hold", "1"],
+            &["remove", "--hop", "a", "all"],
+            &["show", "all"],
+            &["list", "--state", "odd"],
+            &["list", "--spool", "s", "--control", "c"],
+            &[],
+        ] {
+            assert!(typed(words).is_err(), "{words:?}");
+        }
+        let why = typed(&["list"]).unwrap().control().unwrap_err().to_string();
+        assert!(why.contains("--spool"), "{why}");
+        assert_eq!(typed(&["--spool", "s", "list"]).unwrap().control().unwrap(), PathBuf::from("s/control.sock"));
+        assert_eq!(typed(&["list", "--control", "c"]).unwrap().control().unwrap(), PathBuf::from("c"));
+    }
+
+    #[test]
+    fn a_list_has_a_head_and_a_line_an_entry_whatever_a_reply_says() {
+        let refusal = RefusalRow {
+            code: 450,
+            enhanced: Some("4.2.0".into()),
+            text: "no\u{1b}[2J\nfoo".into(),
+            by: String::new(),
+        };
+        let entry = EntryRow {
+            id: QueueId(31),
+            hop: "smtp:127.0.0.1:25".into(),
+            state: StateWord::Deferred,
+            recipients: 2,
+            attempts: 3,
+            received_unix_s: 1_000,
+            age_s: 7_200,
+            next_unix_s: Some(8_500),
+            expires_unix_s: 9_000,
+            refusal: Some(refusal),
+            to: Vec::new(),
+        };
+        let mut teller = Teller { out: Vec::new(), json: false, is_first: true, changed: None };
+        teller.tell(&Reply::Entry(entry.clone())).unwrap();
+        teller.tell(&Reply::Entry(entry)).unwrap();
+        let text = String::from_utf8(teller.out).unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines[0][..3], ["ID", "HOP", "STATE"]);
+        assert_eq!(lines[1][..7], ["000000000000001f", "smtp:127.0.0.1:25", "deferred", "3", "2", "2h", "5m"]);
+        assert_eq!(lines[1][7..].join(" "), "450 4.2.0 no?[2J foo");
+        assert_eq!(lines[1], lines[2]);
+    }
+
+    #[test]
+    fn times_are_short() {
+        let rows = [(0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (7_200, "2h"), (200_000, "2d")];
+        rows.iter().for_each(|(seconds, text)| assert_eq!(span(*seconds), *text));
+    }
+}

@@ -1,0 +1,345 @@
+//! The log of deliveries: a line for each recipient of each try, written by a thread of its own.
+//!
+//! ```text
+//! worker ─ record ─▶ its sheet (bounded) ─ every 100 ms, or when full ─▶ Press: a few sheets ─▶ thread: lines ─▶ stderr
+//! ```
+//! A worker keeps what it has at hand anyway, and formats nothing. While the log's level is above `info` it looks at one
+//! number and does no more. Where the log is slower than deliveries, deliveries do not wait: what was left out is
+//! counted, and said.
+use super::envelope::{Envelope, Refusal};
+use super::letter::Letter;
+use super::queue::{Answer, Assignment, MessageId, Outcome, Recipients};
+use jiff::Timestamp;
+use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+use tracing::level_filters::LevelFilter;
+
+/// Tries on a sheet.
+const SHEET: usize = 1024;
+/// Sheets that wait to be printed.
+const SHEETS: usize = 16;
+/// How long a try may lie on a sheet that is not full; a worker that has nothing to do looks at its next tick.
+const LATEST: Duration = Duration::from_millis(100);
+/// At the end, for the last sheets to be printed.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A try, as the worker leaves it.
+struct Entry {
+    id: MessageId,
+    hop: Arc<str>,
+    envelope: Arc<Envelope>,
+    recipients: Recipients,
+    /// Since the Unix epoch.
+    received: Duration,
+    ended: Duration,
+    /// Tries, this one included.
+    attempts: u32,
+    outcome: Outcome,
+    /// What the next hop said to a message that it took.
+    said: Option<Refusal>,
+}
+
+/// A worker's side.
+pub(super) struct Journal {
+    sheet: RefCell<Vec<Entry>>,
+    /// When the first of them was put there.
+    since: Cell<Duration>,
+    heard: RefCell<Option<Refusal>>,
+    press: Press,
+}
+
+impl Journal {
+    pub(super) fn new(press: Press) -> Self {
+        Self { sheet: RefCell::default(), since: Cell::default(), heard: RefCell::default(), press }
+    }
+
+    /// Whether anybody wants to read it.
+    pub(super) fn is_kept() -> bool {
+        LevelFilter::current() >= LevelFilter::INFO
+    }
+
+    /// What the next hop said in taking the message whose outcome comes next.
+    pub(super) fn heard(&self, reply: Refusal) {
+        *self.heard.borrow_mut() = Some(reply);
+    }
+
+    /// Notes how a try ended.
+    pub(super) fn record(&self, hop: Arc<str>, tried: &Assignment<Letter>, outcome: &Outcome, unix: Duration) {
+        let said = self.heard.take();
+        if *outcome == Outcome::Unsent {
+            // As if it had not been tried.
+            return;
+        }
+        let mut sheet = self.sheet.borrow_mut();
+        if sheet.is_empty() {
+            self.since.set(unix);
+        }
+        sheet.push(Entry {
+            id: tried.id,
+            hop,
+            envelope: Arc::clone(&tried.letter.envelope),
+            recipients: tried.recipients.clone(),
+            received: tried.letter.received,
+            ended: unix,
+            attempts: tried.attempts.saturating_add(1),
+            outcome: outcome.clone(),
+            said,
+        });
+        let is_ripe = sheet.len() >= SHEET || unix.saturating_sub(self.since.get()) >= LATEST;
+        drop(sheet);
+        if is_ripe {
+            self.hand_over();
+        }
+    }
+
+    /// Hands over what there is.
+    pub(super) fn hand_over(&self) {
+        let sheet = self.sheet.take();
+        if !sheet.is_empty() {
+            self.press.take(sheet);
+        }
+    }
+}
+
+/// The thread that prints; clones are of the same.
+#[derive(Clone)]
+pub(super) struct Press {
+    give: SyncSender<Work>,
+    losses: Arc<Losses>,
+}
+
+#[derive(Default)]
+struct Losses {
+    all: AtomicU64,
+    /// That nobody has been told of.
+    untold: AtomicU64,
+}
+
+enum Work {
+    Sheet(Vec<Entry>),
+    End(SyncSender<()>),
+}
+
+impl Press {
+    /// Starts the thread, which prints to standard error, where all the log goes.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub(super) fn start() -> io::Result<Self> {
+        Self::start_with(io::stderr())
+    }
+
+    fn start_with(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (give, take) = sync_channel(SHEETS);
+        let losses = Arc::<Losses>::default();
+        let press = Self { give, losses: Arc::clone(&losses) };
+        std::thread::Builder::new().name("delivery-log".to_owned()).spawn(move || print(&take, out, &losses))?;
+        Ok(press)
+    }
+
+    fn take(&self, sheet: Vec<Entry>) {
+        let lines = sheet.iter().map(|entry| entry.recipients.len() as u64).sum();
+        if self.give.try_send(Work::Sheet(sheet)).is_err() {
+            self.losses.all.fetch_add(lines, Ordering::Relaxed);
+            self.losses.untold.fetch_add(lines, Ordering::Relaxed);
+        }
+    }
+
+    /// Lines that were left out so far.
+    pub(super) fn unlogged(&self) -> u64 {
+        self.losses.all.load(Ordering::Relaxed)
+    }
+
+    /// Waits a little until what was handed over is printed.
+    pub(super) fn finish(&self) {
+        let (tell, told) = sync_channel(1);
+        let latest = Instant::now() + LAST_WORDS;
+        while self.give.try_send(Work::End(tell.clone())).is_err() && Instant::now() < latest {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // If nobody reads the log, it ends without its last lines.
+        let _ = told.recv_timeout(latest.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn print(take: &Receiver<Work>, mut out: impl Write, losses: &Losses) {
+    let mut text = String::new();
+    while let Ok(work) = take.recv() {
+        match work {
+            Work::Sheet(sheet) => {
+                text.clear();
+                sheet.iter().for_each(|entry| entry.write(&mut text));
+                // There is nowhere to say that the log cannot be written.
+                let _ = out.write_all(text.as_bytes());
+            }
+            Work::End(tell) => drop(tell.send(())),
+        }
+        let untold = losses.untold.swap(0, Ordering::Relaxed);
+        if untold > 0 {
+            tracing::warn!(lines = untold, "deliveries were not logged: the log is slower than they are");
+        }
+    }
+}
+
+impl Entry {
+    /// A line for each recipient, in the form of all others of the log.
+    fn write(&self, text: &mut String) {
+        for (place, number) in self.recipients.iter().enumerate() {
+            let (status, refusal) = self.fate(place);
+            let when = i128::try_from(self.ended.as_micros()).unwrap_or(0) * 1_000;
+            let when = Timestamp::from_nanosecond(when).unwrap_or(Timestamp::UNIX_EPOCH);
+            let recipient = self.envelope.recipients.get(usize::from(number));
+            let recipient = recipient.map_or(&b""[..], |recipient| &recipient.address);
+            let _ = write!(
+                text,
+                "{when:.6}  INFO mailrun::relay: delivery id={} from=<{}> to=<{}> hop={} status={status}",
+                self.id,
+                Printed(&self.envelope.sender),
+                Printed(recipient),
+                self.hop.escape_debug(),
+            );
+            if let Some(Refusal { code, enhanced, text: words, by }) = refusal {
+                if *code > 0 {
+                    let _ = write!(text, " code={code}");
+                }
+                if let Some(enhanced) = enhanced {
+                    let _ = write!(text, " enhanced={enhanced}");
+                }
+                let _ = write!(text, " text={words:?}");
+                if !by.is_empty() {
+                    let _ = write!(text, " by={}", by.escape_debug());
+                }
+            }
+            let delay_s = self.ended.saturating_sub(self.received).as_secs_f64();
+            let _ = writeln!(text, " delay_s={delay_s:.3} attempts={}", self.attempts);
+        }
+    }
+
+    /// What became of the recipient at that place.
+    fn fate(&self, place: usize) -> (&'static str, Option<&Refusal>) {
+        let answer = match &self.outcome {
+            Outcome::Delivered => return ("delivered", self.said.as_ref()),
+            Outcome::All(answer) => Some(answer),
+            Outcome::Each(answers) => answers.get(place),
+            Outcome::Unknown | Outcome::Unsent => None,
+        };
+        match answer {
+            Some(Answer::Delivered | Answer::Confirmed(_)) => ("delivered", self.said.as_ref()),
+            Some(Answer::Failed(refusal)) => ("failed", Some(refusal)),
+            Some(Answer::Deferred(refusal)) => ("deferred", Some(refusal)),
+            None => ("unanswered", None),
+        }
+    }
+}
+
+/// An address that may hold anything, as it stands in a line.
+struct Printed<'a>(&'a [u8]);
+
+impl std::fmt::Display for Printed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", String::from_utf8_lossy(self.0).escape_debug())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::envelope::{Recipient, With};
+    use super::*;
+    use smtp::reply::Enhanced;
+    use std::sync::mpsc::{Sender, channel};
+
+    fn entry(outcome: Outcome, recipients: &[&str]) -> Entry {
+        let person = |name: &&str| Recipient { address: name.as_bytes().to_vec(), original: None, notify: None };
+        let envelope = Envelope {
+            sender: b"a@b".to_vec(),
+            with: With::Local,
+            client_name: Vec::new(),
+            client_address: None,
+            user: None,
+            smtp_utf8: false,
+            body: smtp::command::BodyType::SevenBit,
+            returns: None,
+            envelope_id: None,
+            recipients: recipients.iter().map(person).collect(),
+        };
+        let numbers: Vec<u16> = (0..recipients.len() as u16).collect();
+        Entry {
+            id: MessageId(31),
+            hop: "smtp:127.0.0.1:25".into(),
+            envelope: Arc::new(envelope),
+            recipients: Recipients::new(&numbers),
+            received: Duration::from_secs(1_000_000_000),
+            ended: Duration::from_millis(1_000_000_001_500),
+            attempts: 2,
+            outcome,
+            said: None,
+        }
+    }
+
+    fn lines(entry: &Entry) -> Vec<String> {
+        let mut text = String::new();
+        entry.write(&mut text);
+        assert!(text.ends_with('\n'));
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_recipient_has_a_line_with_its_own_answer() {
+        let refusal = Refusal::new(450, Some(Enhanced(4, 2, 0)), "4.2.0 say \"please\"", "mx.example");
+        let outcome = Outcome::Each(vec![Answer::Delivered, Answer::Deferred(refusal)]);
+        let expected = [
+            "2001-09-09T01:46:41.500000Z  INFO mailrun::relay: delivery id=000000000000001f from=<a@b> to=<c@d> \
+             hop=smtp:127.0.0.1:25 status=delivered delay_s=1.500 attempts=2",
+            "2001-09-09T01:46:41.500000Z  INFO mailrun::relay: delivery id=000000000000001f from=<a@b> to=<e@f> \
+             hop=smtp:127.0.0.1:25 status=deferred code=450 enhanced=4.2.0 text=\"4.2.0 say \\\"please\\\"\" \
+             by=mx.example delay_s=1.500 attempts=2",
+        ];
+        assert_eq!(lines(&entry(outcome, &["c@d", "e@f"])), expected);
+    }
+
+    #[test]
+    fn nothing_that_mail_says_makes_a_line_of_its_own() {
+        let refusal = Refusal::new(550, None, "no\r\nfoo", "x\ny");
+        let all = lines(&entry(Outcome::All(Answer::Failed(refusal)), &["c\n@d", "\u{1b}[1m@e"]));
+        assert_eq!(all.len(), 2);
+        assert!(all.iter().all(|line| line.chars().all(|c| !c.is_control())), "{all:?}");
+        assert!(lines(&entry(Outcome::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
+    }
+
+    /// A log that writes only when it is let.
+    struct Gate(Receiver<()>, Sender<Vec<u8>>);
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            let _ = self.1.send(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_counted_and_all_else_printed() {
+        let (open, gate) = channel();
+        let (print, printed) = channel();
+        let press = Press::start_with(Gate(gate, print)).unwrap();
+        let sheets = SHEETS as u64 * 3;
+        for _ in 0..sheets {
+            press.take(vec![entry(Outcome::Delivered, &["c@d", "e@f"])]);
+        }
+        let lost = press.unlogged();
+        assert!(lost >= 2 * (sheets - SHEETS as u64 - 1), "{lost}: nothing waits for a log that stands still");
+        drop(open);
+        press.finish();
+        let text: Vec<u8> = printed.try_iter().flatten().collect();
+        assert_eq!(text.iter().filter(|byte| **byte == b'\n').count() as u64 + lost, 2 * sheets);
+    }
+}

@@ -1,0 +1,163 @@
+//! Numbers in the text format of Prometheus (version 0.0.4).
+use super::protocol::HopRow;
+use super::survey::Survey;
+use std::fmt::{Display, Write};
+
+/// What is counted, besides what a survey of the queues has.
+pub(super) struct Figures<'a> {
+    pub(super) survey: &'a Survey,
+    /// Name, meaning, value: what only grows.
+    pub(super) census: &'a [(&'static str, &'static str, u64)],
+    pub(super) spool: &'a spool::Usage,
+    /// Deliveries that the log had no room for.
+    pub(super) unlogged: u64,
+    pub(super) hostname: &'a str,
+    pub(super) uptime_s: f64,
+}
+
+/// All of it, a family after the other.
+pub(super) fn text(figures: &Figures<'_>) -> String {
+    let mut sheet = Sheet(String::with_capacity(8192));
+    let totals = &figures.survey.totals;
+    sheet.family("info", "gauge", "what runs here, and what a 250 of it promises");
+    let labels =
+        [("version", env!("CARGO_PKG_VERSION")), ("durability", &totals.durability), ("hostname", figures.hostname)];
+    sheet.sample("info", &labels, 1);
+    sheet.gauge("uptime_seconds", "since it began", figures.uptime_s);
+    for (name, meaning, value) in figures.census {
+        sheet.counter(name, meaning, *value);
+    }
+    sheet.counter("unlogged", "deliveries that the log had no room for", figures.unlogged);
+    sheet.gauge("workers", "threads that carry mail", totals.workers);
+    sheet.gauge("queue_messages", "messages in the queue", totals.messages);
+    sheet.gauge("couriers", "connections to next hops, and deliveries on this host", totals.couriers);
+    sheet.gauge("letter_bytes", "octets of messages held in memory", totals.letter_bytes);
+    sheet.hops(&figures.survey.hops);
+    sheet.spool(figures.spool);
+    sheet.0
+}
+
+struct Sheet(String);
+
+impl Sheet {
+    fn counter(&mut self, name: &str, meaning: &str, value: u64) {
+        let name = format!("{name}_total");
+        self.family(&name, "counter", meaning);
+        self.sample(&name, &[], value);
+    }
+
+    fn gauge(&mut self, name: &str, meaning: &str, value: impl Display) {
+        self.family(name, "gauge", meaning);
+        self.sample(name, &[], value);
+    }
+
+    fn hops(&mut self, hops: &[HopRow]) {
+        self.family("queue_entries", "gauge", "entries (the recipients of a message at one hop) by hop and state");
+        for hop in hops {
+            for (state, count) in hop.by_state() {
+                self.sample("queue_entries", &[("hop", &hop.hop), ("state", state.word())], count);
+            }
+        }
+        self.family("hop_couriers", "gauge", "connections by hop");
+        hops.iter().for_each(|hop| self.sample("hop_couriers", &[("hop", &hop.hop)], hop.couriers));
+        self.family("hop_shut_seconds", "gauge", "for how long a hop that could not be reached is left alone");
+        hops.iter()
+            .for_each(|hop| self.sample("hop_shut_seconds", &[("hop", &hop.hop)], hop.shut_for_s.unwrap_or_default()));
+    }
+
+    fn spool(&mut self, usage: &spool::Usage) {
+        self.gauge("spool_messages", "messages in the spool", usage.messages);
+        self.gauge("spool_bytes", "octets of messages in the spool", usage.bytes);
+        self.gauge("spool_segments", "files in use", usage.segments);
+        self.gauge("spool_disk_bytes", "octets of all files of the spool", usage.disk_bytes);
+        self.counter("spool_commits", "batches written", usage.commits);
+        self.counter("spool_syncs", "syncs of batches", usage.syncs);
+        self.counter("spool_stored", "messages stored, notices among them", usage.stored);
+        self.counter("spool_refused", "messages for which there was no room", usage.refused);
+        self.counter("spool_moved", "messages moved to make room", usage.moved);
+        self.counter("spool_unwritten", "notes for which there was no room", usage.unwritten);
+        self.gauge("spool_cut_bytes", "octets of a torn end, cut off at the start", usage.cut_bytes);
+    }
+
+    fn family(&mut self, name: &str, kind: &str, meaning: &str) {
+        let _ = writeln!(self.0, "# HELP mailrun_relay_{name} {meaning}\n# TYPE mailrun_relay_{name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = write!(self.0, "mailrun_relay_{name}");
+        for (number, (label, text)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{label}=\"{}\"", if number == 0 { '{' } else { ',' }, escaped(text));
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::TotalsRow;
+    use super::*;
+    use std::collections::HashSet;
+
+    fn sheet(hop: &str) -> String {
+        let totals = TotalsRow { durability: "sync".into(), messages: 7, ..TotalsRow::default() };
+        let hops = vec![HopRow { hop: hop.into(), deferred: 3, shut_for_s: Some(4), ..HopRow::default() }];
+        let survey = Survey { totals, hops };
+        let usage = spool::Usage { syncs: 9, ..spool::Usage::default() };
+        text(&Figures {
+            survey: &survey,
+            census: &[("accepted", "messages answered 250", 5)],
+            spool: &usage,
+            unlogged: 0,
+            hostname: "relay.example",
+            uptime_s: 1.5,
+        })
+    }
+
+    #[test]
+    fn every_sample_belongs_to_a_family_that_is_described_once() {
+        let text = sheet("mx:a.example");
+        let mut families = HashSet::new();
+        let mut kinds = HashSet::new();
+        for line in text.lines() {
+            match line.split(' ').collect::<Vec<_>>().as_slice() {
+                ["#", "HELP", name, ..] => assert!(families.insert(name.to_string()), "{line}"),
+                ["#", "TYPE", name, kind] => {
+                    assert!(families.contains(*name) && ["gauge", "counter"].contains(kind), "{line}");
+                    assert_eq!(name.ends_with("_total"), *kind == "counter", "{line}");
+                    kinds.insert(name.to_string());
+                }
+                [sample, value] => {
+                    assert!(kinds.contains(sample.split('{').next().unwrap()), "{line}");
+                    assert!(value.parse::<f64>().is_ok(), "{line}");
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        assert!(families.len() > 15);
+    }
+
+    #[test]
+    fn samples_say_what_was_counted() {
+        let text = sheet("mx:a.example");
+        for line in [
+            "mailrun_relay_accepted_total 5",
+            "mailrun_relay_queue_messages 7",
+            "mailrun_relay_queue_entries{hop=\"mx:a.example\",state=\"deferred\"} 3",
+            "mailrun_relay_hop_shut_seconds{hop=\"mx:a.example\"} 4",
+            "mailrun_relay_spool_syncs_total 9",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+        assert!(text.contains("durability=\"sync\""));
+    }
+
+    #[test]
+    fn a_label_cannot_break_out() {
+        let text = sheet("maildir:/a\"} 1\nx\\");
+        assert!(text.contains(r#"{hop="maildir:/a\"} 1\nx\\",state="ready"} 0"#), "{text}");
+    }
+}

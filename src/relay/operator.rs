@@ -1,0 +1,60 @@
+//! The operator's side of the control socket: asks a running relay, and hands on what it says, reply by reply.
+use super::protocol::{Reply, Request};
+use super::socket;
+use crate::reason::reason;
+use anyhow::{Context, Result, anyhow, bail};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// A relay gives up on its workers before.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A way to a running relay.
+pub(crate) struct Operator(BufReader<UnixStream>);
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    Well,
+    /// The relay says why not.
+    Refused(String),
+}
+
+impl Operator {
+    /// Connects to the relay whose control socket that is.
+    ///
+    /// # Errors
+    /// If none is running there.
+    pub(crate) fn reach(control: &Path) -> Result<Self> {
+        let stream = socket::connect(control).map_err(|error| {
+            anyhow!("no relay answers at {} ({}); is it running?", control.display(), reason(&error))
+        })?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Self(BufReader::new(stream)))
+    }
+
+    /// Asks, and hands on each reply but the last.
+    ///
+    /// # Errors
+    /// If the relay goes away meanwhile, or `each` fails.
+    pub(crate) fn ask(&mut self, request: &Request, mut each: impl FnMut(Reply) -> Result<()>) -> Result<Answered> {
+        let mut line = serde_json::to_vec(request).context("a request is always JSON")?;
+        line.push(b'\n');
+        self.0.get_mut().write_all(&line).context("the relay does not listen any more")?;
+        loop {
+            line.clear();
+            self.0.read_until(b'\n', &mut line).context("the relay does not answer")?;
+            if line.is_empty() {
+                bail!("the relay has gone away");
+            }
+            match serde_json::from_slice(&line).context("the relay speaks in another way than this program")? {
+                Reply::End => return Ok(Answered::Well),
+                Reply::Error { text } => return Ok(Answered::Refused(text)),
+                reply => each(reply)?,
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! SIGHUP: the configuration is read again; what is wrong with it is logged, and the old one then stays in force.
+use super::config::Config;
+use super::setting::Setting;
+use anyhow::{Context, Result};
+use std::sync::Arc;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Reads the configuration again, as it was read first.
+pub(crate) type Reread = Box<dyn Fn() -> Result<Config> + Send>;
+
+/// Watches for SIGHUP for the rest of the process's life.
+///
+/// # Errors
+/// If signals cannot be watched for.
+pub(super) fn watch(setting: &Arc<Setting>, reread: Option<Reread>) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.context("cannot watch for signals")?;
+    let hangups = {
+        let _context = runtime.enter();
+        signal(SignalKind::hangup()).context("cannot watch for signals")?
+    };
+    let setting = Arc::clone(setting);
+    std::thread::Builder::new()
+        .name("reload".to_owned())
+        .spawn(move || runtime.block_on(heed(hangups, &setting, reread.as_ref())))
+        .context("cannot start a thread")?;
+    Ok(())
+}
+
+async fn heed(mut hangups: Signal, setting: &Setting, reread: Option<&Reread>) {
+    while hangups.recv().await.is_some() {
+        match reread {
+            Some(reread) => reload(setting, reread()),
+            None => tracing::warn!("SIGHUP: there is no configuration file to read again"),
+        }
+    }
+}
+
+fn reload(setting: &Setting, read: Result<Config>) {
+    match read {
+        Err(error) => {
+            // A line for each complaint, with line and column.
+            format!("{error:#}").lines().for_each(|complaint| tracing::error!("{complaint}"));
+            tracing::error!("the configuration stays as it was");
+        }
+        Ok(config) => {
+            let later = setting.first().needs_restart(&config);
+            setting.reload(config);
+            tracing::info!("the configuration has been read again");
+            if !later.is_empty() {
+                tracing::warn!(keys = later.join(", "), "a restart is needed for these to change");
+            }
+        }
+    }
+}

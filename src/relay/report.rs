@@ -1,0 +1,170 @@
+//! A relay's record of its run (`mailrun-run/1`), and how far it is, for the bench: taken from the numbers that workers
+//! count anyway, so that nobody pays for it.
+use super::setting::Setting;
+use crate::live::Progress;
+use crate::party;
+use crate::surroundings::Sight;
+use journey::doubts;
+use journey::record::{Record, Role, StageRow, Workload};
+use journey::{Latencies, Series, Stage};
+use net::clock;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How often progress is told.
+const TICK: Duration = Duration::from_millis(250);
+/// Seconds whose queue is remembered; of more, every other one.
+const MOST_SECONDS: usize = 36_000;
+
+/// What has been seen of a relay so far.
+pub(super) struct Report {
+    began: Duration,
+    started_at: jiff::Timestamp,
+    sight: Sight,
+    series: Series,
+    /// Messages in the spool at the end of each second.
+    queued: BTreeMap<u64, u64>,
+    accepted: Span,
+    delivered: Span,
+    next_tick: Duration,
+}
+
+/// From when to when a number grew, as far as looks can tell.
+#[derive(Default)]
+struct Span {
+    value: u64,
+    first: Option<Duration>,
+    last: Duration,
+}
+
+impl Span {
+    fn see(&mut self, value: u64, now: Duration) {
+        if value > self.value {
+            self.value = value;
+            self.first.get_or_insert(now);
+            self.last = now;
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn begin() -> Self {
+        let now = clock::now();
+        Self {
+            began: now,
+            started_at: jiff::Timestamp::now(),
+            sight: Sight::now(),
+            series: Series::new(now),
+            queued: BTreeMap::new(),
+            accepted: Span::default(),
+            delivered: Span::default(),
+            next_tick: now,
+        }
+    }
+
+    /// Looks at the numbers; says how far it is whenever that is due.
+    pub(super) fn look(&mut self, setting: &Setting) -> Option<Progress> {
+        let now = clock::now();
+        let census = &setting.census;
+        let (accepted, delivered) = (census.accepted.value(), census.delivered.value());
+        self.accepted.see(accepted, now);
+        self.delivered.see(delivered, now);
+        if now < self.next_tick {
+            return None;
+        }
+        self.next_tick = now + TICK;
+        let errors = census.deferred.value() + census.failed.value() + census.full.value() + census.refused.value();
+        self.series.add(now, 0, accepted, delivered, errors, &Latencies::default());
+        self.remember(setting.spool.usage().messages, now);
+        Some(Progress {
+            elapsed_s: (now - self.began).as_secs_f64(),
+            accepted,
+            delivered,
+            recipients: census.accepted_recipients.value(),
+            bytes: census.accepted_bytes.value(),
+            errors,
+            ..Progress::default()
+        })
+    }
+
+    fn remember(&mut self, messages: u64, now: Duration) {
+        let second = now.as_secs() - self.series.origin_ns() / 1_000_000_000;
+        self.queued.insert(second, messages);
+        if self.queued.len() > MOST_SECONDS {
+            self.queued.retain(|second, _| second % 2 == 0);
+        }
+    }
+
+    /// The record.
+    pub(super) fn record(&mut self, setting: &Setting) -> Record {
+        self.next_tick = Duration::ZERO;
+        self.look(setting);
+        let config = setting.first();
+        let target = config.listen.iter().chain(&config.listen_tls).map(ToString::to_string);
+        let workload = Workload {
+            protocol: "smtp".to_owned(),
+            target: target.collect::<Vec<_>>().join(", "),
+            ..Workload::default()
+        };
+        let mut record = party::blank_record(None, "relay", self.started_at, workload);
+        let workers = setting.inquiries.workers();
+        let mut own = party::own_party(Role::Relay, "relay", workers, Vec::new());
+        own.durability = setting.durability().to_owned();
+        record.parties = vec![own];
+        record.origin_ns = self.series.origin_ns();
+        record.series = self.series.rows();
+        for row in &mut record.series {
+            row.queued = self.queued.range(..=row.second).next_back().map_or(0, |(_, messages)| *messages);
+        }
+        record.stages = self.stages(setting);
+        record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
+        record.surroundings = Some(self.sight.until_now());
+        record.verdict.reasons = vec![sentence(setting)];
+        record.verdict.reasons.extend(doubts::disturbances(&record));
+        record
+    }
+
+    fn stages(&self, setting: &Setting) -> Vec<StageRow> {
+        let census = &setting.census;
+        let began = self.accepted.first.or(self.delivered.first).unwrap_or_default();
+        let row = |name, span: &Span, failed, bytes| {
+            let duration_s = span.last.saturating_sub(began).as_secs_f64();
+            let per_s = |amount: u64| if duration_s > 0.0 { amount as f64 / duration_s } else { 0.0 };
+            StageRow {
+                name,
+                party: "relay".to_owned(),
+                count: span.value,
+                failed,
+                bytes,
+                rate_per_s: per_s(span.value),
+                bytes_per_s: per_s(bytes),
+                duration_s,
+                since: None,
+                latency_ms: None,
+            }
+        };
+        let refused = census.full.value() + census.refused.value();
+        let undelivered = census.failed.value() + census.expired.value();
+        vec![
+            row(Stage::Accepted, &self.accepted, refused, census.accepted_bytes.value()),
+            row(Stage::Delivered, &self.delivered, undelivered, 0),
+        ]
+    }
+}
+
+/// In words: a relay counts what it accepts by message, and what it delivers by recipient.
+fn sentence(setting: &Setting) -> String {
+    let census = &setting.census;
+    format!(
+        "In all {} messages for {} recipients, {} octets, over {} connections; {} recipients delivered, {} refused for \
+         good, {} expired; {} messages left.",
+        census.accepted.value(),
+        census.accepted_recipients.value(),
+        census.accepted_bytes.value(),
+        census.sessions.value(),
+        census.delivered.value(),
+        census.failed.value(),
+        census.expired.value(),
+        setting.spool.usage().messages,
+    )
+}

@@ -1,0 +1,117 @@
+//! The relay's power is cut while a source sends through it, again and again: whatever was answered 250 arrives.
+//!
+//! `make crash` kills it 50 times; `make test` three times. The seed of the moments is printed; `MAILRUN_CRASH_SEED` and
+//! `MAILRUN_CRASH_KILLS` choose others.
+use crate::party::{Process, Sink, low_port, numbers, wait_until};
+use crate::relay::{Den, MAILRUN, QUICK};
+use crate::secured::Files;
+use journey::Ledger;
+use std::fs::File;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Messages a second; each has two recipients.
+const RATE: &str = "1000";
+/// Connections to the next hop, of all workers. Each carries a message whose reply is awaited and the next one.
+const COURIERS: u64 = 20;
+const WORKERS: u64 = 2;
+/// What is done is told to the spool lazily: with the next batch, or a second later at the latest. A kill forgets what
+/// had not been written.
+const RECIPIENTS: u64 = 2;
+
+/// What a run of it found.
+struct Account {
+    kills: u64,
+    answered: u64,
+    delivered: u64,
+    lost: u64,
+    duplicates: u64,
+}
+
+/// Xorshift: moments that nobody chose, and that a seed brings back.
+struct Moments(u64);
+
+impl Moments {
+    /// Milliseconds in that range.
+    fn within(&mut self, from: u64, to: u64) -> Duration {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        Duration::from_millis(from + self.0 % (to - from))
+    }
+}
+
+fn read(path: &str) -> Ledger {
+    Ledger::read_from(File::open(path).unwrap()).unwrap()
+}
+
+fn crash(kills: u64, seed: u64) -> Account {
+    let (files, port) = (Files::new(), low_port());
+    let (sent, taken) = (files.path("sent"), files.path("taken"));
+    let sink = Sink::start(&["--ledger", &taken]);
+    let text =
+        format!("listen = [\"127.0.0.1:{port}\"]\nworkers = {WORKERS}\ndelivery.per_destination = {COURIERS}\n{QUICK}");
+    let den = Den::to(&sink.address(), &text);
+    let mut moments = Moments(seed.max(1));
+    let mut relay = den.open();
+    let words = ["source", "--to", &relay.address(), "--ledger", &sent, "--rate", RATE, "--duration", "1h"];
+    let more = ["--sessions", "20", "--reuse", "--recipients", "2", "--size", "400..20k", "--timeout", "10s"];
+    let source = Process::start(MAILRUN, &[&words[..], &more].concat());
+    crate::relay::await_recipients(&sink, 1);
+    for _ in 0..kills {
+        // No wait for anything: the moment of the kill is what is varied.
+        sleep(moments.within(10, 700));
+        relay.kill();
+        sleep(moments.within(0, 100));
+        relay = den.open();
+    }
+    crate::relay::await_recipients(&sink, sink.ask("/status")["recipients"].as_u64().unwrap() + 10);
+    source.terminate();
+    let ended = source.finish();
+    assert!(matches!(ended.code, Some(0 | 1)), "{ended:?}");
+    let sent = read(&sent);
+    wait_until("all that was answered 250", || {
+        (sink.ask("/ledger")[0]["delivered"].as_u64().unwrap() >= sent.count()).then_some(())
+    });
+    relay.stop();
+    let record = sink.stop();
+    assert_eq!(record.ledger.corrupt, Some(0));
+    let taken = read(&taken);
+    Account {
+        kills,
+        answered: sent.count(),
+        delivered: taken.count(),
+        lost: sent.count_without(&taken),
+        duplicates: record.ledger.duplicates.unwrap(),
+    }
+}
+
+/// Nothing that was answered is lost, and what comes twice was in flight when the relay was killed.
+fn hold(account: &Account, seed: u64) {
+    let Account { kills, answered, delivered, lost, duplicates } = *account;
+    println!(
+        "crash: seed {seed}, {kills} kills, {answered} recipients answered 250, {delivered} delivered, {lost} lost, \
+         {duplicates} duplicates"
+    );
+    assert_eq!(lost, 0, "seed {seed}");
+    assert!(answered > kills * 10, "seed {seed}: {answered} is no load");
+    // Under load a batch is written every few milliseconds; that all of a second's mail comes again is beyond the worst.
+    let rate: u64 = numbers(RATE)[0];
+    let most = kills * RECIPIENTS * (rate + 2 * COURIERS);
+    assert!(duplicates <= most, "seed {seed}: {duplicates} duplicates, {most} at most");
+}
+
+#[test]
+fn three_kills_lose_nothing() {
+    hold(&crash(3, 1), 1);
+}
+
+#[test]
+#[ignore = "takes a minute: make crash"]
+fn fifty_kills_lose_nothing() {
+    let said = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    let kills = said("MAILRUN_CRASH_KILLS").unwrap_or(50);
+    let seed = said("MAILRUN_CRASH_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
+    println!("crash: seed {seed}");
+    hold(&crash(kills, seed), seed);
+}

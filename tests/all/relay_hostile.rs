@@ -1,0 +1,471 @@
+//! Bad input to the relay from both sides: nothing is smuggled in or out, nothing is relayed for strangers, limits hold,
+//! and what was answered 250 is neither lost nor changed.
+use crate::party::{Sink, accepted, errors, low_port, source, wait_until};
+use crate::recorder::{Heard, Listen, Recorder, Script};
+use crate::relay::{Den, Mount, QUICK, all_to, await_kept, await_recipients, expect, introduced, kept, submit};
+use crate::secured::Files;
+use crate::stand_in::{Act, At, StandIn};
+use crate::wire::Wire;
+use journey::Phase;
+use std::fmt::Write as _;
+
+/// What some server or other has taken for the end of a message, and is none.
+const ENDINGS: [&[u8]; 16] = [
+    b"\n.\n",
+    b"\r.\r",
+    b"\r.\n",
+    b"\n.\r",
+    b"\n.\r\n",
+    b"\r\n.\n",
+    b"\r.\r\n",
+    b"\r\n.\r",
+    b"\r\n.\r\r\n",
+    b"\r\r\n.\r\r\n",
+    b"\r\n\0.\r\n",
+    b"\r\n.\0\r\n",
+    b"\n\r\n.\n",
+    b"\r\r.\r\r\n",
+    b"\r\n.\n\r\n",
+    b"\x85.\x85",
+];
+
+const SMUGGLED: &[u8] =
+    b"MAIL FROM:<evil@b.example>\r\nRCPT TO:<smuggled@d.example>\r\nDATA\r\nSubject: smuggled\r\n\r\nx";
+
+/// A next hop that records, and the relay before it.
+fn recorded(script: Script) -> (Recorder, Den, tempfile::TempDir) {
+    let place = tempfile::tempdir().unwrap();
+    let recorder = Recorder::start(Listen::V4, script, place.path());
+    let den = Den::to(&format!("127.0.0.1:{}", recorder.port), "");
+    (recorder, den, place)
+}
+
+/// The messages that a next hop heard by the strict rule, and every command that came between them.
+fn strictly(heard: &[Heard]) -> (Vec<Vec<u8>>, Vec<String>) {
+    let (mut messages, mut commands) = (Vec::new(), Vec::new());
+    for Heard { octets, .. } in heard {
+        let mut rest = &octets[..];
+        while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
+            let line = String::from_utf8_lossy(&rest[..end]).into_owned();
+            rest = &rest[end + 2..];
+            if line == "DATA" {
+                let end = if rest.starts_with(b".\r\n") {
+                    0
+                } else {
+                    rest.windows(5).position(|five| five == b"\r\n.\r\n").expect("an end of data") + 2
+                };
+                messages.push(rest[..end].to_vec());
+                rest = &rest[end + 3..];
+            }
+            commands.push(line);
+        }
+        assert!(rest.is_empty(), "{}", String::from_utf8_lossy(rest));
+    }
+    (messages, commands)
+}
+
+/// What is on the wire holds no line end but CRLF, and no NUL.
+fn is_clean(octets: &[u8]) {
+    for (at, byte) in octets.iter().enumerate() {
+        match byte {
+            b'\r' => assert_eq!(octets.get(at + 1), Some(&b'\n'), "a bare CR at {at}"),
+            b'\n' => assert!(at > 0 && octets[at - 1] == b'\r', "a bare LF at {at}"),
+            0 => panic!("a NUL at {at}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn nothing_is_smuggled_in_or_out() {
+    let extensions = ["250 PIPELINING", "250-PIPELINING\r\n250 8BITMIME"];
+    for offer in extensions {
+        let script = Script::default().say("EHLO", 0, &format!("250-peer.example\r\n{offer}"));
+        let (recorder, den, _place) = recorded(script);
+        let relay = den.open();
+        let mut wire = introduced(&relay);
+        let mut taken = 0;
+        for ending in ENDINGS {
+            let lead = b"Subject: carrier\r\n\r\nfirst".as_slice();
+            // By DATA.
+            expect(&mut wire, "MAIL FROM:<a@b.example> BODY=8BITMIME", "250");
+            expect(&mut wire, "RCPT TO:<carrier@d.example>", "250");
+            expect(&mut wire, "DATA", "354");
+            wire.send([lead, ending, SMUGGLED, b"\r\n.\r\n"].concat());
+            let reply = wire.reply().unwrap();
+            let is_refused = reply.starts_with("550 5.5.2") || reply.starts_with("550 5.6");
+            assert!(is_refused || reply.starts_with("250 2.0.0"), "{ending:?}: {reply}");
+            assert_eq!(is_refused, ending != b"\x85.\x85", "{ending:?}: {reply}");
+            taken += u32::from(!is_refused);
+            expect(&mut wire, "NOOP", "250");
+            // By BDAT, whole and split in the middle of the ending.
+            let message = [lead, ending, SMUGGLED, b"\r\n"].concat();
+            for split in [message.len(), lead.len() + 1, lead.len() + 2] {
+                expect(&mut wire, "MAIL FROM:<a@b.example> BODY=8BITMIME", "250");
+                expect(&mut wire, "RCPT TO:<carrier@d.example>", "250");
+                wire.send(format!("BDAT {split}\r\n"));
+                wire.send(&message[..split]);
+                let first = wire.reply().unwrap();
+                wire.send(format!("BDAT {} LAST\r\n", message.len() - split));
+                wire.send(&message[split..]);
+                let reply = wire.reply().unwrap();
+                let is_taken = first.starts_with("250") && reply.starts_with("250");
+                assert_eq!(is_taken, ending == b"\x85.\x85", "{ending:?} at {split}: {first} {reply}");
+                taken += u32::from(is_taken);
+                expect(&mut wire, "RSET", "250");
+            }
+        }
+        // What is no ending of BDAT's is one of DATA's: it must be stuffed.
+        let inner = b"Subject: carrier\r\n\r\nfirst\r\n.\r\nMAIL FROM:<evil@b.example>\r\n.\r\n..\r\n";
+        expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+        expect(&mut wire, "RCPT TO:<carrier@d.example>", "250");
+        wire.send(format!("BDAT {} LAST\r\n", inner.len()));
+        wire.send(inner);
+        assert!(wire.reply().unwrap().starts_with("250 2.0.0"));
+        taken += 1;
+        wait_until("all of it at the next hop", || (recorder.times(".") >= taken as usize).then_some(()));
+        relay.stop();
+        let all = recorder.finish();
+        all.iter().for_each(|one| is_clean(&one.octets));
+        let (messages, commands) = strictly(&all);
+        assert_eq!(messages.len() as u32, taken);
+        assert!(!commands.iter().any(|line| line.contains("evil") || line.contains("smuggled")), "{commands:?}");
+        assert!(
+            messages.iter().any(|one| one.ends_with(b"first\r\n..\r\nMAIL FROM:<evil@b.example>\r\n..\r\n...\r\n"))
+        );
+    }
+}
+
+#[test]
+fn what_was_said_before_tls_is_forgotten() {
+    let files = Files::new();
+    let [certificate, key] = files.certificate("it", &["localhost"]);
+    let text =
+        format!("tls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let den = Den::with(files, &text);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    wire.send("STARTTLS\r\nMAIL FROM:<injected@b.example>\r\nRCPT TO:<c@d.example>\r\n");
+    assert!(wire.reply().unwrap().starts_with("220"));
+    assert!(!wire.hears_within(std::time::Duration::from_millis(300)), "nothing is answered in the clear");
+    relay.stop();
+}
+
+#[test]
+fn nothing_is_relayed_for_strangers() {
+    let sink = Sink::start(&[]);
+    let files = Files::new();
+    files.keep("boxes", "ann\npostmaster\n");
+    let text = format!(
+        "networks = [\"10.0.0.0/8\"]\nlocal.domains = [\"home.example\"]\nlocal.users = \"boxes\"\n\
+         local.maildir = \"mail/{{user}}\"\n{}",
+        all_to(&sink.address())
+    );
+    let den = Den::with(files, &text);
+    let relay = den.open();
+    let probes = [
+        "<user@far.example>",
+        "<user%far.example@home.example>",
+        "<user%far.example@[127.0.0.1]>",
+        "<user%far.example>",
+        "<far.example!user>",
+        "<far.example!user@home.example>",
+        "<\"user@far.example\"@home.example>",
+        "<\"user@far.example\">",
+        "<\"user%far.example\">",
+        "<@home.example:user@far.example>",
+        "<@home.example,@relay.example:user@far.example>",
+        "<@[127.0.0.1]:user@far.example>",
+        "<user@far.example@home.example>",
+        "<user@home.example@far.example>",
+        "<user@home.example.far.example>",
+        "<user@[127.0.0.1]>",
+        "<user@[IPv6:::1]>",
+        "<user@relay.example>",
+        "<user@localhost>",
+        "<user>",
+        "<>",
+        "<nobody@home.example>",
+        "<ann/../../etc/passwd@home.example>",
+        "<../ann@home.example>",
+        "<user@far.example> ORCPT=rfc822;ann@home.example",
+    ];
+    let senders = ["<>", "<ann@home.example>", "<user@far.example>", "<user@[127.0.0.1]>", "<root@relay.example>"];
+    for sender in senders {
+        let mut wire = introduced(&relay);
+        expect(&mut wire, &format!("MAIL FROM:{sender}"), "250");
+        for probe in probes {
+            let reply = wire.say(&format!("RCPT TO:{probe}"));
+            assert!(reply.starts_with('5'), "{sender} {probe}: {reply}");
+        }
+        expect(&mut wire, "DATA", "5");
+        expect(&mut wire, "RSET", "250");
+        // Both are at home.
+        let reply = submit(&mut wire, sender, &["<Ann@home.example>", "<Postmaster>"], "x\r\n");
+        assert!(reply.starts_with("250 2.0.0"), "{reply}");
+    }
+    for name in ["ann", "postmaster"] {
+        let path = den.path(&format!("mail/{name}"));
+        wait_until("mail in the box", || (crate::relay::mailbox(&path).len() == senders.len()).then_some(()));
+    }
+    relay.stop();
+    assert_eq!(sink.took().messages, 0);
+}
+
+#[test]
+fn malformed_parameters_are_refused_by_name() {
+    let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let long = format!(" ENVID={}", "x".repeat(101));
+    let mails = [
+        " RET=BOTH",
+        " RET",
+        " RET=",
+        " RET=FULL RET=FULL",
+        " ENVID=",
+        " ENVID=a+1",
+        " ENVID=a+zz",
+        " ENVID=a=b",
+        &long,
+        " SIZE=x",
+        " SIZE=-1",
+        " SIZE=99999999999999999999999",
+        " BODY=9BIT",
+        " BODY=BINARYMIME",
+        " SMTPUTF8=1",
+        " NOTIFY=NEVER",
+        " FOO=BAR",
+        " AUTH=",
+    ];
+    for parameters in mails {
+        let reply = wire.say(&format!("MAIL FROM:<a@b.example>{parameters}"));
+        assert!(reply.starts_with('5'), "{parameters}: {reply}");
+        expect(&mut wire, "RSET", "250");
+    }
+    // Another session: one that says so many wrong things is ended.
+    let mut wire = introduced(&relay);
+    expect(&mut wire, "MAIL FROM:<a@b.example> RET=HDRS ENVID=a+2Bb", "250");
+    let long = format!(" ORCPT=rfc822;{}@x.example", "x".repeat(600));
+    let recipients = [
+        " NOTIFY=",
+        " NOTIFY",
+        " NOTIFY=FOO",
+        " NOTIFY=NEVER,SUCCESS",
+        " NOTIFY=SUCCESS,NEVER",
+        " NOTIFY=SUCCESS,,DELAY",
+        " NOTIFY=SUCCESS NOTIFY=DELAY",
+        " ORCPT=",
+        " ORCPT=rfc822",
+        " ORCPT=;a@b",
+        " ORCPT=rfc822;",
+        " ORCPT=rfc822;a+1@b",
+        " ORCPT=rfc822;a+zz",
+        &long,
+        " RET=FULL",
+        " FOO=BAR",
+    ];
+    for parameters in recipients {
+        let reply = wire.say(&format!("RCPT TO:<c@d.example>{parameters}"));
+        assert!(reply.starts_with('5'), "{parameters}: {reply}");
+    }
+    expect(&mut wire, "RCPT TO:<c@d.example> NOTIFY=SUCCESS,FAILURE,DELAY ORCPT=rfc822;a+2Bb@c", "250");
+    expect(&mut wire, "DATA", "354");
+    expect(&mut wire, ".", "250");
+    relay.stop();
+}
+
+#[test]
+fn a_message_that_goes_in_circles_is_refused() {
+    let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let mut with = |hops: usize| {
+        let message = "Received: by x\r\n\twith SMTP\r\n".repeat(hops) + "Subject: x\r\n\r\nReceived: no field\r\n";
+        submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message)
+    };
+    assert!(with(100).starts_with("250 2.0.0"));
+    assert!(with(101).starts_with("554 5.4.6"));
+    assert!(with(20_000).starts_with("554 5.4.6"));
+    assert!(with(0).starts_with("250 2.0.0"));
+    relay.stop();
+}
+
+#[test]
+fn two_relays_that_feed_each_other_stop() {
+    let [one, two] = [low_port(), low_port()].map(|port| format!("127.0.0.1:{port}"));
+    let home = Files::new();
+    let dump = home.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let den = |listen: &str, to: &str| {
+        let home = format!("[[route]]\nto = \"b.example\"\nsmtp = \"{}\"\n", sink.address());
+        Den::new(&format!("listen = [\"{listen}\"]\n{home}{}", all_to(to)))
+    };
+    let dens = [den(&one, &two), den(&two, &one)];
+    let relays = dens.iter().map(Den::open).collect::<Vec<_>>();
+    assert!(submit(&mut introduced(&relays[0]), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
+    let bounce = &await_kept(&dump, 1)[0];
+    assert!(bounce.recipients == ["a@b.example"] && bounce.text().contains("5.4.6"), "{}", bounce.text());
+    relays.into_iter().for_each(|relay| drop(relay.stop()));
+    assert_eq!(kept(&dump).len(), 1);
+}
+
+#[test]
+fn bombs_meet_limits() {
+    let den = Den::new("limits.message = \"4M\"\nlimits.recipients = 100\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    // A header without end: of many lines, and of one that is folded.
+    for line in ["X-Field: a value that is long enough to count\r\n", " folded and folded and folded again\r\n"] {
+        let header = format!("Subject: x\r\n{}", line.repeat((2 << 20) / line.len()));
+        let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], header);
+        assert!(reply.starts_with("552 5.3.4"), "{reply}");
+    }
+    let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "\r\n".to_owned() + &"x\r\n".repeat(2 << 20));
+    assert!(reply.starts_with("552 5.3.4"), "{reply}");
+    expect(&mut wire, "MAIL FROM:<a@b.example> SIZE=5000000", "552");
+    let long = format!("\r\n{}\r\n", "x".repeat(10_000));
+    let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], long);
+    assert!(reply.starts_with('5'), "a line of 10,000 octets: {reply}");
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+    for number in 0..100 {
+        expect(&mut wire, &format!("RCPT TO:<c{number}@d.example>"), "250");
+    }
+    for number in 100..120 {
+        expect(&mut wire, &format!("RCPT TO:<c{number}@d.example>"), "452 4.5.3");
+    }
+    expect(&mut wire, "DATA", "354");
+    expect(&mut wire, ".", "250 2.0.0");
+    assert!(relay.process.peak_bytes() < 128 << 20, "{}", relay.process.peak_bytes());
+    relay.stop();
+}
+
+#[test]
+fn sessions_have_a_limit() {
+    let den = Den::new("limits.sessions = 5\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let mut wires: Vec<Wire> = (0..5).map(|_| introduced(&relay)).collect();
+    assert!(Wire::connect(relay.smtp[0]).reply().unwrap().starts_with("421"));
+    expect(&mut wires[0], "QUIT", "221");
+    wires.remove(0);
+    wait_until("a place", || Wire::connect(relay.smtp[0]).reply().filter(|reply| reply.starts_with("220")));
+}
+
+#[test]
+fn a_client_may_be_cut_off_at_every_byte() {
+    let sink = Sink::start(&[]);
+    let den = Den::to(&sink.address(), "");
+    let relay = den.open();
+    let one = "MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nSubject: x\r\n\r\nHello.\r\n..\r\n.\r\n";
+    let two = "MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nBDAT 5\r\nabcd\rBDAT 7 LAST\r\n\n..\r\nx\r";
+    let two = two.replace("abcd\r", "abc\r\n").replace("\n..\r\nx\r", "..\r\nx\r\n");
+    let whole = ["EHLO client.example\r\n", one, &two, "QUIT\r\n"].concat();
+    let mut answered = 0;
+    for end in 0..=whole.len() {
+        let mut wire = Wire::connect(relay.smtp[0]);
+        wire.send(&whole[..end]);
+        wire.half_close();
+        answered += wire.replies().iter().filter(|reply| reply.contains("queued as")).count() as u64;
+        let mut wire = Wire::connect(relay.smtp[0]);
+        wire.send(&whole[..end]);
+        wire.reset();
+    }
+    assert!(answered > 50, "{answered}");
+    await_recipients(&sink, answered);
+    relay.stop();
+    let took = sink.took();
+    // Those that were reset may have brought whole messages, and never half a one.
+    assert!(took.messages >= answered && took.messages <= 2 * answered + 2, "{took:?} {answered}");
+}
+
+#[test]
+fn a_next_hop_may_cut_at_every_stage() {
+    let stages = [At::Greeting, At::Hello, At::Mail, At::Recipient, At::Data, At::Body, At::Message, At::Quit];
+    let acts = [Act::Close, Act::Reset, Act::Say("421 4.3.2 Going down"), Act::Say("this is no reply")];
+    let mut hops = Vec::new();
+    let mut text = format!("{QUICK}delivery.overall = 64\n");
+    for stage in stages {
+        for act in acts {
+            if act == Act::Say("this is no reply") && stage == At::Body {
+                continue;
+            }
+            let hop = StandIn::start(move |moment| (moment.at == stage && moment.connection == 0).then_some(act));
+            let name = format!("h{}.example", hops.len());
+            write!(text, "[[route]]\nto = \"{name}\"\nsmtp = \"{}\"\n", hop.address()).unwrap();
+            hops.push((hop, name, stage, act));
+        }
+    }
+    let den = Den::new(&text);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    for (_, name, ..) in &hops {
+        for number in 0..3 {
+            let to = format!("<c{number}@{name}>");
+            assert!(submit(&mut wire, "<>", &[&to], "Subject: x\r\n\r\nx\r\ny\r\n").starts_with("250 2.0.0"));
+        }
+    }
+    for (hop, _, stage, act) in &hops {
+        wait_until(&format!("{act:?} at {stage:?} to be got over"), || (hop.taken() >= 3).then_some(()));
+        assert!(hop.taken() <= 6, "{act:?} at {stage:?}: {} messages", hop.taken());
+    }
+    relay.stop();
+}
+
+#[test]
+fn a_next_hop_that_floods_costs_no_memory() {
+    let flood = StandIn::start(|moment| (moment.at == At::Hello).then_some(Act::Flood(b"250-x\r\n")));
+    let endless = StandIn::start(|moment| (moment.at == At::Mail).then_some(Act::Flood(b"xxxxxxxxxxxxxxxx")));
+    let route = |name: &str, hop: &StandIn| format!("[[route]]\nto = \"{name}\"\nsmtp = \"{}\"\n", hop.address());
+    let sink = Sink::start(&[]);
+    let text =
+        format!("{QUICK}{}{}{}", route("one.example", &flood), route("two.example", &endless), all_to(&sink.address()));
+    let den = Den::new(&text);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    for to in ["<x@one.example>", "<x@two.example>", "<x@three.example>"] {
+        assert!(submit(&mut wire, "<a@b.example>", &[to], "x\r\n").starts_with("250 2.0.0"));
+    }
+    await_recipients(&sink, 1);
+    wait_until("both to have been given up once", || {
+        (relay.process.complained().matches("cannot be reached").count() >= 1).then_some(())
+    });
+    assert!(relay.process.peak_bytes() < 64 << 20, "{}", relay.process.peak_bytes());
+    relay.stop();
+}
+
+/// Fills a spool to the brim while the next hop is away, and lets it come: all that was answered 250 arrives, and there
+/// is room again.
+fn fills(den: &Den, next_hop: &str) {
+    let relay = den.open();
+    let words = ["--messages", "1200", "--sessions", "5", "--reuse", "--size", "64k"];
+    let ours = source(&relay.address(), &words);
+    let (taken, refused) = (accepted(&ours.record), errors(&ours.record, Phase::Reply, 452));
+    assert!(taken > 10 && refused > 0 && taken + refused == 1200, "{taken} {refused}: {:?}", ours.record.errors);
+    let sink = Sink::start_at(next_hop, &[]);
+    wait_until("all that was taken", || (sink.ask("/ledger")[0]["delivered"] == taken).then_some(()));
+    let mut wire = introduced(&relay);
+    wait_until("room again", || {
+        submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0").then_some(())
+    });
+    let again = source(&relay.address(), &["--messages", "50", "--sessions", "2", "--size", "64k"]);
+    assert_eq!(accepted(&again.record), 50, "{:?}", again.record.errors);
+    await_recipients(&sink, taken + 51);
+    relay.stop();
+    let record = sink.stop();
+    assert_eq!(record.ledger.corrupt, Some(0));
+}
+
+#[test]
+fn a_full_spool_answers_452_and_recovers_by_itself() {
+    let next_hop = format!("127.0.0.1:{}", low_port());
+    let den = Den::to(&next_hop, &format!("{QUICK}spool.size = \"8M\"\nlimits.message = \"1M\"\n"));
+    fills(&den, &next_hop);
+}
+
+#[test]
+fn a_full_disk_answers_452_and_recovers_by_itself() {
+    let next_hop = format!("127.0.0.1:{}", low_port());
+    let den = Den::to(&next_hop, &format!("{QUICK}spool.size = \"64M\"\nlimits.message = \"1M\"\n"));
+    let Some(_mount) = Mount::new(&den.path("spool"), "size=40m") else { return };
+    fills(&den, &next_hop);
+}

@@ -1,0 +1,274 @@
+//! What senders are told of their mail: bounces, delays, successes (RFC 3464, RFC 3461), and when they are told nothing.
+use crate::party::{Sink, low_port, peer, run, wait_until};
+use crate::recorder::{Listen, Recorder, Script};
+use crate::relay::{Den, Kept, QUICK, Relay, all_to, await_kept, expect, introduced, kept, submit};
+use crate::secured::Files;
+use mail_parser::{MessageParser, MimeHeaders};
+
+/// A sink that keeps the mail of the senders.
+struct Home {
+    sink: Sink,
+    dump: String,
+    _files: Files,
+}
+
+impl Home {
+    fn open() -> Self {
+        let files = Files::new();
+        let dump = files.path("dump");
+        Self { sink: Sink::start(&["--dump-file", &dump]), dump, _files: files }
+    }
+
+    /// A relay that sends `far.example` there and everything else home.
+    fn relay(&self, far: &str, text: &str) -> Den {
+        let route = format!("[[route]]\nto = \"far.example\"\nsmtp = \"{far}\"\n");
+        Den::new(&format!("{text}{route}{}", all_to(&self.sink.address())))
+    }
+
+    fn mail(&self, count: usize) -> Vec<Kept> {
+        await_kept(&self.dump, count)
+    }
+}
+
+const MESSAGE: &str = "From: me <a@b.example>\r\nSubject: the original\r\n\r\nits text\r\n";
+
+/// Submits a message for `far.example`, with those parameters.
+fn send(relay: &Relay, mail: &str, rcpt: &str) {
+    let from = format!("<sender@b.example>{mail}");
+    let to = format!("<to@far.example>{rcpt}");
+    let reply = submit(&mut introduced(relay), &from, &[&to], MESSAGE);
+    assert!(reply.starts_with("250 2.0.0"), "{reply}");
+}
+
+/// Everything that notices have in common, as another's parser sees it; the fields of the report.
+fn report(notice: &Kept, returned: &str) -> String {
+    assert!(notice.sender.is_empty() && notice.recipients == ["sender@b.example"], "{notice:?}");
+    assert!(notice.octets.iter().all(|byte| *byte != 0), "no NUL");
+    let message = MessageParser::default().parse(&notice.octets).unwrap();
+    let kind = message.content_type().unwrap();
+    assert_eq!((kind.ctype(), kind.subtype()), ("multipart", Some("report")), "{}", notice.text());
+    assert_eq!(kind.attribute("report-type"), Some("delivery-status"));
+    assert_eq!(message.header_raw("Auto-Submitted").map(str::trim), Some("auto-replied"));
+    assert!(message.message_id().is_some() && message.date().is_some() && message.from().is_some());
+    assert_eq!(message.to().unwrap().first().unwrap().address(), Some("sender@b.example"));
+    let parts: Vec<_> = message.parts.iter().filter_map(|part| part.content_type()).collect();
+    let kinds: Vec<String> =
+        parts.iter().map(|kind| format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or_default())).collect();
+    assert_eq!(kinds, ["multipart/report", "text/plain", "message/delivery-status", returned], "{}", notice.text());
+    let text = notice.text();
+    let from = text.find("Content-Type: message/delivery-status").unwrap();
+    let to = text.find(&format!("Content-Type: {returned}")).unwrap();
+    text[from..to].to_owned()
+}
+
+fn says(report: &str, fields: &[&str]) {
+    for field in fields {
+        assert!(report.contains(&format!("\r\n{field}")), "{field}: {report}");
+    }
+}
+
+#[test]
+fn a_refusal_is_told_to_the_sender() {
+    let home = Home::open();
+    for (rule, code) in [("rcpt", "5.7.7"), (".", "5.7.8"), ("mail", "5.7.9")] {
+        let far = Sink::start(&["--fault", &format!("{rule}: hard reject \"554 {code} Not here\"")]);
+        let den = home.relay(&far.address(), "");
+        let relay = den.open();
+        let before = kept(&home.dump).len();
+        send(&relay, "", "");
+        let bounce = home.mail(before + 1).pop().unwrap();
+        let report = report(&bounce, "message/rfc822");
+        says(&report, &["Reporting-MTA: dns; relay.example", "Final-Recipient: rfc822; to@far.example"]);
+        says(&report, &["Action: failed", &format!("Status: {code}"), "Diagnostic-Code: smtp; 554"]);
+        assert!(bounce.text().contains("its text") && report.contains("Not here"), "{}", bounce.text());
+        relay.stop();
+        assert_eq!(far.took().messages, 0);
+    }
+}
+
+#[test]
+fn python_reads_a_bounce() {
+    let Some(python) = peer("python3") else { return };
+    let home = Home::open();
+    let far = Sink::start(&["--fault", "rcpt: hard reject"]);
+    let den = home.relay(&far.address(), "");
+    let relay = den.open();
+    send(&relay, " RET=FULL ENVID=my+2Bid", " ORCPT=rfc822;first+2Bone@c.example");
+    let path = den.files.keep("bounce.eml", &home.mail(1)[0].text());
+    let script = "
+import sys, email, email.policy
+m = email.message_from_binary_file(open(sys.argv[1], 'rb'), policy=email.policy.default)
+assert not m.defects and m.get_content_type() == 'multipart/report', m.defects
+text, status, original = m.iter_parts()
+of_message, of_recipient = status.iter_parts() if status.is_multipart() else status.get_payload()
+print(of_message['Original-Envelope-Id'], of_recipient['Original-Recipient'], of_recipient['Action'])
+print(original.get_content()['Subject'])
+";
+    let ended = run(&python, &["-c", script, &path]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.out, "my+id rfc822; first+one@c.example failed\nthe original\n");
+    relay.stop();
+}
+
+#[test]
+fn nobody_is_told_where_nobody_wants_to_hear() {
+    let home = Home::open();
+    let far = Sink::start(&["--fault", "rcpt: hard reject"]);
+    let den = home.relay(&far.address(), "");
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    for (from, to) in [
+        ("<>", "<to@far.example>"),
+        ("<sender@b.example>", "<to@far.example> NOTIFY=NEVER"),
+        ("<sender@b.example>", "<to@far.example> NOTIFY=SUCCESS"),
+        ("<sender@b.example>", "<to@far.example> NOTIFY=SUCCESS,DELAY"),
+        // The sender is far itself: its bounce is refused, and that is the end of it.
+        ("<sender@far.example>", "<to@far.example>"),
+    ] {
+        assert!(submit(&mut wire, from, &[to], MESSAGE).starts_with("250 2.0.0"));
+    }
+    send(&relay, "", " NOTIFY=FAILURE");
+    let notices = home.mail(1);
+    says(&report(&notices[0], "message/rfc822"), &["Action: failed"]);
+    relay.stop();
+    // All of it has come to an end: a relay started anew has nothing to do.
+    let relay = den.open();
+    expect(&mut relay.greeted(), "NOOP", "250");
+    relay.stop();
+    assert_eq!(kept(&home.dump).len(), 1);
+}
+
+#[test]
+fn a_success_is_told_by_whoever_is_the_last_to_know_how() {
+    let home = Home::open();
+    let place = tempfile::tempdir().unwrap();
+    // The next hop knows DSN: it is told what the sender wants, and the relay says nothing.
+    let script = Script::default().say("EHLO", 0, "250-peer.example\r\n250-PIPELINING\r\n250 DSN");
+    let knows = Recorder::start(Listen::V4, script, place.path());
+    let den = home.relay(&format!("127.0.0.1:{}", knows.port), "");
+    let relay = den.open();
+    send(&relay, " RET=HDRS ENVID=an+20id", " NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;first+2Bone@c.example");
+    wait_until("the message at the next hop", || (knows.times(".") == 1).then_some(()));
+    relay.stop();
+    let heard = knows.finish();
+    let text = String::from_utf8_lossy(&heard[0].octets).into_owned();
+    assert!(text.contains(" RET=HDRS") && text.contains(" ENVID=an+20id"), "{text}");
+    assert!(text.contains("NOTIFY=SUCCESS,FAILURE ORCPT=rfc822;first+2Bone@c.example\r\n"), "{text}");
+    assert_eq!(kept(&home.dump).len(), 0, "the next hop tells");
+    // It does not: the relay says that it has relayed.
+    let script = Script::default().say("EHLO", 0, "250-peer.example\r\n250 PIPELINING");
+    let simple = Recorder::start(Listen::V4, script, place.path());
+    let den = home.relay(&format!("127.0.0.1:{}", simple.port), "");
+    let relay = den.open();
+    send(&relay, " RET=HDRS ENVID=an+20id", " NOTIFY=SUCCESS ORCPT=rfc822;first+2Bone@c.example");
+    let report = report(&home.mail(1)[0], "text/rfc822-headers");
+    says(&report, &["Original-Envelope-Id: an id", "Original-Recipient: rfc822; first+one@c.example"]);
+    says(&report, &["Action: relayed", "Status: 2."]);
+    relay.stop();
+    let text = String::from_utf8_lossy(&simple.finish()[0].octets).into_owned();
+    assert!(!text.contains("NOTIFY") && !text.contains("ENVID") && !text.contains("ORCPT"), "{text}");
+}
+
+#[test]
+fn a_success_in_a_mailbox_is_told() {
+    let home = Home::open();
+    let text = "local.domains = [\"own.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
+    let files = Files::new();
+    files.keep("boxes", "ann\npostmaster\n");
+    let den = Den::with(files, &format!("{text}{}", all_to(&home.sink.address())));
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let to = ["<ann@own.example> NOTIFY=SUCCESS"];
+    assert!(submit(&mut wire, "<sender@b.example> RET=FULL", &to, MESSAGE).starts_with("250 2.0.0"));
+    let report = report(&home.mail(1)[0], "text/rfc822-headers");
+    says(&report, &["Final-Recipient: rfc822; ann@own.example", "Action: delivered", "Status: 2."]);
+    relay.stop();
+}
+
+#[test]
+fn what_cannot_be_delivered_in_time_comes_back() {
+    let home = Home::open();
+    let dead = format!("127.0.0.1:{}", low_port());
+    let busy = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.2 The box is full\""]);
+    for (far, why) in [(dead, "refused"), (busy.address(), "The box is full")] {
+        let text = format!("{QUICK}retry.expiry = \"2s\"\nretry.delay_notice = \"never\"\n");
+        let den = home.relay(&far, &text);
+        let relay = den.open();
+        let before = kept(&home.dump).len();
+        send(&relay, "", "");
+        let bounce = home.mail(before + 1).pop().unwrap();
+        let report = report(&bounce, "message/rfc822");
+        says(&report, &["Final-Recipient: rfc822; to@far.example", "Action: failed", "Status: 5.4.7"]);
+        assert!(report.contains(why), "{why}: {report}");
+        relay.stop();
+    }
+}
+
+#[test]
+fn a_delay_is_told_once_and_only_to_who_wants_to_know() {
+    let home = Home::open();
+    let busy = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.2 The box is full\""]);
+    let text = format!("{QUICK}retry.expiry = \"6s\"\nretry.delay_notice = \"1s\"\n");
+    let den = home.relay(&busy.address(), &text);
+    let relay = den.open();
+    send(&relay, "", " NOTIFY=NEVER");
+    send(&relay, "", "");
+    let late = &home.mail(1)[0];
+    let first = report(late, "text/rfc822-headers");
+    says(&first, &["Action: delayed", "Status: 4.", "Will-Retry-Until: "]);
+    let all = home.mail(2);
+    says(&report(&all[1], "message/rfc822"), &["Action: failed", "Status: 5.4.7"]);
+    relay.stop();
+    assert_eq!(kept(&home.dump).len(), 2);
+}
+
+#[test]
+fn a_bounce_survives_a_restart() {
+    let home = format!("127.0.0.1:{}", low_port());
+    let far = Sink::start(&["--fault", "rcpt: hard reject \"554 5.7.7 Not here\""]);
+    let route = format!("[[route]]\nto = \"far.example\"\nsmtp = \"{}\"\n", far.address());
+    let den = Den::new(&format!("{QUICK}{route}{}", all_to(&home)));
+    let relay = den.open();
+    send(&relay, "", "");
+    wait_until("the refusal", || (far.ask("/status")["rules"][0]["acted"] == 1).then_some(()));
+    relay.kill();
+    let relay = den.open();
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start_at(&home, &["--dump-file", &dump]);
+    says(&report(&await_kept(&dump, 1)[0], "message/rfc822"), &["Action: failed", "Status: 5.7.7"]);
+    relay.stop();
+    // It was killed between the bounce and the note of it, perhaps: then it is told again, as all is that was in flight.
+    let bounces = sink.took().messages;
+    assert!((1..=2).contains(&bounces), "{bounces} bounces");
+}
+
+#[test]
+fn what_a_hostile_next_hop_says_makes_no_hostile_bounce() {
+    for reply in [
+        b"550 5.1.1 \x01\x7f\x1b[2J \xff\xfe\xc3\xa4 \t x\r\n".to_vec(),
+        b"550-5.1.1 first\r\n550-5.1.1 .\r\n550 5.1.1 Final-Recipient: rfc822; other@x\r\n".to_vec(),
+        [b"550 5.1.1 ".as_slice(), &[b'x'; 400], b"\r\n"].concat(),
+        b"550 5.1.1 a\rb\x00c\r\n".to_vec(),
+    ] {
+        let home = Home::open();
+        let place = tempfile::tempdir().unwrap();
+        let far = Recorder::start(Listen::V4, Script::default().say_raw("RCPT", 0, &reply), place.path());
+        let den = home.relay(
+            &format!("127.0.0.1:{}", far.port),
+            &format!("{QUICK}retry.expiry = \"3s\"\nretry.delay_notice = \"never\"\n"),
+        );
+        let relay = den.open();
+        send(&relay, "", "");
+        let bounce = &home.mail(1)[0];
+        let report = report(bounce, "message/rfc822");
+        says(&report, &["Final-Recipient: rfc822; to@far.example", "Action: failed", "Status: 5."]);
+        assert_eq!(report.matches("\r\nFinal-Recipient:").count(), 1, "{report}");
+        let lines: Vec<&[u8]> = bounce.octets.split_inclusive(|byte| *byte == b'\n').collect();
+        assert!(lines.iter().all(|line| line.len() <= 1000 && line.ends_with(b"\r\n")), "{}", bounce.text());
+        assert_eq!(bounce.octets.iter().filter(|byte| **byte == b'\r').count(), lines.len(), "no bare CR");
+        assert!(bounce.octets.iter().all(|byte| *byte >= b' ' || b"\t\r\n".contains(byte)), "no control characters");
+        relay.stop();
+        far.finish();
+    }
+}
