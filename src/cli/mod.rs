@@ -5,9 +5,9 @@ mod approach;
 mod bench;
 mod links;
 mod notices;
-mod relays;
 mod queue;
 mod relay;
+mod relays;
 mod scenarios;
 mod sink;
 mod source;
@@ -51,9 +51,9 @@ Exit status: 0 it held; 1 the ledger does not close or a goal was missed; 2 it c
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Bench(bench::Typed),
-    Source(source::Typed),
-    Sink(sink::Typed),
+    Bench(Box<bench::Typed>),
+    Source(Box<source::Typed>),
+    Sink(Box<sink::Typed>),
     Relay(Box<relay::Typed>),
     Queue(queue::Typed),
     InstallLinks(links::Typed),

@@ -196,13 +196,20 @@ struct Job {
     refused: Vec<Option<Refusal>>,
     /// Whether its last octet has been handed over.
     is_sent: bool,
+    /// Recipients up to this place have had their answers to the message (LMTP).
+    answered: usize,
     /// The next hop will tell of a success itself.
     notifies: bool,
 }
 
 impl Job {
     fn refuse_all(&mut self, refusal: &Refusal) {
-        for place in self.refused.iter_mut().filter(|place| place.is_none()) {
+        self.refuse_from(0, refusal);
+    }
+
+    /// All from that place on, but who has been refused before.
+    fn refuse_from(&mut self, place: usize, refusal: &Refusal) {
+        for place in self.refused.iter_mut().skip(place).filter(|place| place.is_none()) {
             *place = Some(refusal.clone());
         }
     }
@@ -310,8 +317,16 @@ impl Carrier {
     /// The session is over: what was under way comes back.
     fn ended(&mut self, ended: Ended, tls_is_optional: bool) -> Left {
         self.is_writing_message = false;
-        for job in self.jobs.drain(..) {
-            let outcome = if job.is_sent { Outcome::Unknown } else { Outcome::Unsent };
+        for mut job in self.jobs.drain(..) {
+            let outcome = match (job.answered, job.is_sent) {
+                (0, false) => Outcome::Unsent,
+                (0, true) => Outcome::Unknown,
+                // Who has been answered does not get it again with each try for the others.
+                (answered, _) => {
+                    job.refuse_from(answered, &Refusal::new(0, None, "the session ended without an answer", ""));
+                    summed(&self.office, job.answers())
+                }
+            };
             self.office.outcome(job.assignment, outcome);
         }
         if self.has_served {
@@ -362,7 +377,7 @@ impl Carrier {
                 Ok(envelope) => {
                     let refused = vec![None; assignment.recipients.len()];
                     let notifies = extensions.dsn;
-                    self.jobs.push_back(Job { assignment, refused, is_sent: false, notifies });
+                    self.jobs.push_back(Job { assignment, refused, is_sent: false, answered: 0, notifies });
                     self.has_served = true;
                     self.idle_until = None;
                     self.spare.push(Arc::clone(&envelope));
@@ -424,7 +439,7 @@ impl Carrier {
 
     /// What a reply says of the oldest message.
     fn heed(&mut self, to: Verb, reply: &Received<'_>) {
-        if reply.is_positive() {
+        if is_yes(to, reply) {
             return;
         }
         let refusal = self.refusal(reply);
@@ -434,13 +449,25 @@ impl Carrier {
         let Some(job) = self.jobs.front_mut() else { return };
         match to {
             Verb::Recipient(place) | Verb::Delivery(place) => {
+                let is_end = reply.code() == 421 && matches!(to, Verb::Delivery(_));
                 if let Some(slot) = job.refused.get_mut(place as usize) {
-                    slot.get_or_insert(refusal);
+                    slot.get_or_insert_with(|| refusal.clone());
+                }
+                if is_end {
+                    job.refuse_from(place as usize, &refusal);
                 }
             }
             Verb::Mail | Verb::Data | Verb::Chunk | Verb::Message => job.refuse_all(&refusal),
             _ => {}
         }
+    }
+}
+
+/// Whether a reply says yes to what it answers: a 3xx takes neither sender, recipient nor message.
+fn is_yes(to: Verb, reply: &Received<'_>) -> bool {
+    match to {
+        Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
+        _ => reply.is_positive(),
     }
 }
 
@@ -533,6 +560,14 @@ impl Caller for Carrier {
 
     fn replied(&mut self, event: &Event<'_>, _now: Duration) {
         self.heed(event.to, &event.reply);
+        if let (Verb::Delivery(place), Some(job)) = (event.to, self.jobs.front_mut()) {
+            job.answered = place as usize + 1;
+        }
+        if event.ends == Some(client::Outcome::Refused) {
+            // Whatever the peer said, it was not what takes a message: a 250 to DATA, say.
+            let refusal = self.refusal(&event.reply);
+            self.jobs.iter_mut().take(1).for_each(|job| job.refuse_all(&refusal));
+        }
         if event.ends.is_some() {
             if Journal::is_kept() && event.reply.is_positive() {
                 self.office.journal.heard(self.refusal(&event.reply));

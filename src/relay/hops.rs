@@ -24,15 +24,15 @@ struct Known {
 }
 
 impl Hops {
-    /// The hop's number.
-    pub(super) fn key(&mut self, hop: &Hop) -> HopKey {
+    /// The hop's number, and whether it is a new one.
+    pub(super) fn key(&mut self, hop: &Hop) -> (HopKey, bool) {
         if let Some(key) = self.keys.get(hop) {
-            return *key;
+            return (*key, false);
         }
         let key = HopKey(u32::try_from(self.known.len()).expect("memory holds fewer hops"));
         self.known.push(Known { hop: hop.clone(), secured: Vec::new(), name: hop.to_string().into() });
         self.keys.insert(hop.clone(), key);
-        key
+        (key, true)
     }
 
     /// The hop of that number.

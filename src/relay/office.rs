@@ -12,6 +12,7 @@ use super::letter::Letter;
 use super::queue::{Arrival, Assignment, Before, Call, Closing, Courier, Effects, HopKey, Kind};
 use super::queue::{MessageId, Notice, Options, Outcome, Queue, Recipients, Taken};
 use super::received;
+use super::routing::Hop;
 use super::setting::Setting;
 use super::telling;
 use crate::relay::envelope::Envelope;
@@ -87,7 +88,7 @@ impl Office {
     pub(super) fn open(setting: Arc<Setting>) -> Rc<Self> {
         let (config, edition) = (setting.config(), setting.edition());
         let origin = clock::wall().saturating_sub(clock::now());
-        let workers = config.workers.unwrap_or_else(net::worker::default_count).max(1) as u32;
+        let workers = offices(&config);
         let share = |all: u32| all.div_ceil(workers).max(1);
         let options = Options {
             schedule: config.retry.clone(),
@@ -113,6 +114,15 @@ impl Office {
             dates: RefCell::new(received::Clock::new()),
             departures: Cell::new(0),
         })
+    }
+
+    /// The hop's number. One that has a limit of its own keeps it.
+    pub(super) fn key(&self, hop: &Hop) -> HopKey {
+        let (key, is_new) = self.hops.borrow_mut().key(hop);
+        if let Some(most) = hop.connections().filter(|_| is_new) {
+            self.queue.borrow_mut().limit(key, most.div_ceil(offices(&self.config.borrow())));
+        }
+        key
     }
 
     /// The configuration in force.
@@ -345,4 +355,11 @@ impl Office {
     pub(super) fn couriers(&self) -> u32 {
         self.couriers.get()
     }
+}
+
+/// How many offices share what there is: each listener has its own workers.
+fn offices(config: &Config) -> u32 {
+    let workers = config.workers.unwrap_or_else(net::worker::default_count).max(1);
+    let listeners = (config.listen.len() + config.listen_tls.len()).max(1);
+    u32::try_from(workers * listeners).unwrap_or(u32::MAX)
 }

@@ -157,7 +157,7 @@ impl Reception {
             }),
             notify: rcpt.notify,
         };
-        let key = |hop| self.office.hops.borrow_mut().key(hop);
+        let key = |hop| self.office.key(hop);
         match routed {
             Routed::As(hop) => self.transaction.add(recipient(rcpt.path.as_bytes()), key(&hop)),
             Routed::Instead(members) => {

@@ -43,8 +43,10 @@ fn reload(setting: &Setting, read: Result<Config>) {
             format!("{error:#}").lines().for_each(|complaint| tracing::error!("{complaint}"));
             tracing::error!("the configuration stays as it was");
         }
-        Ok(config) => {
+        Ok(mut config) => {
             let later = setting.first().needs_restart(&config);
+            // What a 250 promises is told from here: it stays what it is.
+            config.spool = setting.first().spool.clone();
             setting.reload(config);
             tracing::info!("the configuration has been read again");
             if !later.is_empty() {

@@ -123,5 +123,5 @@ fn hop_of(office: &Office, envelope: &Envelope, number: usize) -> HopKey {
         }
         None => Hop::nowhere(),
     };
-    office.hops.borrow_mut().key(&hop)
+    office.key(&hop)
 }

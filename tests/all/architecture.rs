@@ -88,8 +88,7 @@ fn trespassers(directories: &[&str], forbidden: &[&str]) -> Vec<String> {
 
 #[test]
 fn imports_run_downward_only() {
-    let siblings =
-        ["crate::source", "crate::sink", "crate::relay", "crate::bench", "crate::report", "crate::cli"];
+    let siblings = ["crate::source", "crate::sink", "crate::relay", "crate::bench", "crate::report", "crate::cli"];
     let without = |own: &[&str]| siblings.into_iter().filter(|path| !own.contains(path)).collect::<Vec<_>>();
     let rules: [(&[&str], Vec<&str>); 11] = [
         // A report reads records and nothing else; a bench starts processes.

@@ -31,6 +31,7 @@ mod proxied;
 mod recorder;
 mod relay;
 mod relay_bench;
+mod relay_control;
 mod relay_delivery;
 mod relay_hostile;
 mod relay_notices;

@@ -91,6 +91,11 @@ impl Process {
         kill_process(self.pid(), Signal::TERM).unwrap();
     }
 
+    /// Asks a daemon to read its configuration again.
+    pub(crate) fn hang_up(&self) {
+        kill_process(self.pid(), Signal::HUP).unwrap();
+    }
+
     /// Ctrl-C on a terminal: the whole process group hears it.
     pub(crate) fn interrupt_group(&self) {
         kill_process_group(self.pid(), Signal::INT).unwrap();

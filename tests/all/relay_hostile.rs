@@ -341,6 +341,19 @@ fn bombs_meet_limits() {
 }
 
 #[test]
+fn what_a_small_spool_can_never_hold_is_too_large() {
+    let den = Den::new("spool.size = \"1M\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let mut wire = relay.greeted();
+    let offer = expect(&mut wire, "EHLO client.example", "250");
+    assert!(offer.contains("SIZE 262144"), "{offer}");
+    expect(&mut wire, "MAIL FROM:<a@b.example> SIZE=300000", "552");
+    let message = "x\r\n".repeat(80_000);
+    assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message).starts_with("250 2.0.0"));
+    relay.stop();
+}
+
+#[test]
 fn sessions_have_a_limit() {
     let den = Den::new("limits.sessions = 5\n[[route]]\nto = \"*\"\ndiscard = true\n");
     let relay = den.open();
@@ -409,6 +422,66 @@ fn a_next_hop_may_cut_at_every_stage() {
         assert!(hop.taken() <= 6, "{act:?} at {stage:?}: {} messages", hop.taken());
     }
     relay.stop();
+}
+
+/// A next hop's reply that takes nothing, whatever it sounds like, the first time that it is said.
+#[test]
+fn only_a_yes_to_the_message_is_a_delivery() {
+    let rows = [
+        (At::Data, "250 2.0.0 Ok"),
+        (At::Data, "220 x"),
+        (At::Message, "354 Go on"),
+        (At::Message, "334 x"),
+        (At::Recipient, "354 Go on"),
+        (At::Mail, "354 Go on"),
+    ];
+    let mut text = QUICK.to_owned();
+    let mut hops = Vec::new();
+    for (number, (stage, reply)) in rows.into_iter().enumerate() {
+        let act = Act::Say(reply);
+        let hop = StandIn::start(move |moment| {
+            (moment.at == stage && moment.connection == 0 && moment.before == 0).then_some(act)
+        });
+        write!(text, "[[route]]\nto = \"h{number}.example\"\nsmtp = \"{}\"\n", hop.address()).unwrap();
+        hops.push((hop, stage, reply));
+    }
+    let den = Den::new(&text);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    for number in 0..hops.len() {
+        let to = format!("<c@h{number}.example>");
+        assert!(submit(&mut wire, "<>", &[&to], "Subject: x\r\n\r\nx\r\n").starts_with("250 2.0.0"));
+    }
+    for (hop, stage, reply) in &hops {
+        wait_until(&format!("{reply:?} at {stage:?} to be got over"), || (hop.taken() == 1).then_some(()));
+    }
+    relay.stop();
+}
+
+#[test]
+fn lmtp_recipients_that_were_not_answered_come_again_and_the_others_do_not() {
+    for fault in ["hang up", "reset", "soft reject \"421 4.3.2 Going down\""] {
+        let files = Files::new();
+        let dump = files.path("dump");
+        let rule = format!(". to second@c.example: {fault}");
+        let sink = Sink::start(&["--lmtp", "--dump-file", &dump, "--fault", &rule]);
+        let den = Den::to(&format!("lmtp:{}", sink.address()), QUICK);
+        let relay = den.open();
+        let to = ["<first@c.example>", "<second@c.example>", "<third@c.example>"];
+        assert!(submit(&mut introduced(&relay), "<>", &to, "Subject: x\r\n\r\nx\r\n").starts_with("250 2.0.0"));
+        wait_until(&format!("a second try after {fault}"), || {
+            (sink.ask("/status")["rules"][0]["acted"].as_u64()? >= 2).then_some(())
+        });
+        let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+        agent.put(format!("{}/rules", sink.url())).send("{\"rules\": []}").unwrap();
+        let count =
+            |name: &str| kept(&dump).iter().flat_map(|one| one.recipients.clone()).filter(|to| to == name).count();
+        wait_until(&format!("all three after {fault}"), || {
+            to.iter().all(|to| count(to.trim_matches(['<', '>'])) >= 1).then_some(())
+        });
+        relay.stop();
+        assert_eq!(to.map(|to| count(to.trim_matches(['<', '>']))), [1, 1, 1], "{fault}");
+    }
 }
 
 #[test]

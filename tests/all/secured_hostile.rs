@@ -228,7 +228,7 @@ fn a_server_that_injects_behind_its_220_gets_no_mail_and_no_password() {
 
 /// A server, once, that breaks TLS in the midst of a message and closes with most of it unread.
 const BREAKER: &str = r#"
-import socket, ssl, sys
+import socket, ssl, sys, time
 listener = socket.create_server(("127.0.0.1", 0))
 print(listener.getsockname()[1], flush=True)
 plain, _ = listener.accept()
@@ -242,6 +242,7 @@ for reply in [b"220 a", b"250 a", b"250 ok", b"250 ok", b"354 go on"]:
         secure.recv(1000)
 raw.recv(1, socket.MSG_PEEK)
 raw.sendall(bytes([21, 3, 3, 0, 2, 2, 40]))
+# Time for it to be noticed, for the source looks at what it was told of.
 "#;
 
 #[test]

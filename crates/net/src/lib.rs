@@ -61,5 +61,7 @@ pub use socket::{Door, Socket};
 pub use stream::Stream;
 pub use timers::{Alarm, sleep, sleep_until};
 pub use tls::Handshake;
-pub use tls_setup::{Certificate, ClientTls, Security, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust};
+pub use tls_setup::{
+    Certificate, ClientTls, Security, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust,
+};
 pub use worker::{Desk, Files};

@@ -4,6 +4,8 @@ use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Clients that may wait to be accepted; the kernel takes the smaller of this and `net.core.somaxconn`.
@@ -41,10 +43,11 @@ pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
 }
 
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
-    // What a server that was killed left behind is in the way; one that still runs answers.
-    if std::os::unix::net::UnixStream::connect(path)
-        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-    {
+    // What a server that was killed left behind is in the way; one that still runs answers. Any file refuses
+    // connections: only a socket may be taken away.
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let refuses = || UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    if is_socket && refuses() {
         std::fs::remove_file(path)?;
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -52,4 +55,24 @@ fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_socket_is_replaced_and_a_file_is_left_alone() {
+        let place = std::env::temp_dir().join(format!("mailrun-listener-{}", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let (file, socket) = (place.join("file"), place.join("socket"));
+        std::fs::write(&file, "letters").unwrap();
+        assert!(listen_unix(&file).is_err());
+        assert_eq!(std::fs::read(&file).unwrap(), b"letters");
+        drop(listen_unix(&socket).unwrap());
+        let living = listen_unix(&socket).unwrap();
+        assert_eq!(listen_unix(&socket).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(living);
+        std::fs::remove_dir_all(&place).unwrap();
+    }
 }

@@ -526,6 +526,11 @@ impl Reactor {
         self.sources.borrow()[key].rare.as_ref()?.failed
     }
 
+    /// Something may have come that no event has told of yet.
+    pub(crate) fn suppose_readable(&self, key: usize) {
+        self.sources.borrow_mut()[key].readable = true;
+    }
+
     /// There is nothing to read.
     pub(crate) fn ran_dry(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = false;

@@ -214,6 +214,11 @@ impl Socket {
         Ok(count)
     }
 
+    /// The next read is worth a try, whatever is known.
+    pub(crate) fn suppose_readable(&self) {
+        self.reactor.suppose_readable(self.key);
+    }
+
     /// Writes what the socket takes. A short write is gathered with the others of its turn ([`crate::batch`]); should
     /// it fail the task is polled again, and a read fails.
     ///

@@ -67,6 +67,7 @@ impl Stream {
         if self.tls.is_none() {
             return self.socket.try_read(room);
         }
+        self.socket.suppose_readable();
         match self.poll_read(room) {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),

@@ -12,7 +12,7 @@
 //!    ├──── tls_started ────┴──STARTTLS──▶ ExpectTls
 //!    └──── XCLIENT, from there and from ExpectHello
 //!
-//! greeting refused ──▶ ExpectQuit: 503 to all else
+//! greeting refused ──▶ ExpectQuit: 503 to all else (RFC 5321 §3.1)
 //! any state ──a BDAT that is refused──▶ Skip: its octets ──▶ that state, or ExpectMail
 //! any state ── QUIT, 421, too many errors, time-out ──▶ Closed
 //! ```
@@ -106,7 +106,6 @@ enum State {
     ExpectTls,
     Authenticate(Box<Login>),
     Skip(Box<Skip>),
-    /// The greeting was a refusal: it is the client that ends the session (RFC 5321 §3.1).
     ExpectQuit,
     Closed,
 }

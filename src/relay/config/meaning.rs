@@ -147,6 +147,8 @@ impl<'a> Reader<'a> {
 
     fn limits(self, root: &mut Section<'a>, spool: &Spool) -> Limits {
         let mut limits = Limits::default();
+        // What a small spool can never hold is said to be too large, and not to be tried again later.
+        limits.message_bytes = limits.message_bytes.min(spool.most_bytes / 4);
         let Some(mut section) = root.table("limits") else { return limits };
         let message = |text: &str| match bytes(text)? {
             few if few < 64 << 10 => Err(format!("{text:?}: messages of 64k are to be taken (RFC 5321 §4.5.3.1.7)")),

@@ -280,7 +280,7 @@ impl<L: Clone> Queue<L> {
             hop.listed.waking = true;
             self.calls.waking.push_back(key);
         }
-        if !hop.ready.is_empty() && hop.idle == 0 && hop.couriers < limit {
+        if !hop.ready.is_empty() && hop.idle == 0 && hop.couriers < hop.most.unwrap_or(limit) {
             let (is_listed, list) = match hop.couriers {
                 0 => (&mut hop.listed.starving, &mut self.calls.starving),
                 _ => (&mut hop.listed.growing, &mut self.calls.growing),

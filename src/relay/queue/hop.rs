@@ -22,6 +22,8 @@ pub(super) struct Hop {
     pub(super) counts: [u32; STATES],
     /// Couriers that are connected or about to be.
     pub(super) couriers: u32,
+    /// How many it may have; `None` for what holds for all.
+    pub(super) most: Option<u32>,
     /// Those among them that found nothing to do.
     pub(super) idle: u32,
     /// Those that were idle, and have been called.
@@ -64,6 +66,7 @@ impl Hop {
             all: List::EMPTY,
             counts: [0; STATES],
             couriers: 0,
+            most: None,
             idle: 0,
             called: 0,
             dismissed: 0,
@@ -93,6 +96,7 @@ impl Hop {
     /// Whether one more courier should be opened: something waits, nobody is free, and the hop is not avoided. Where it
     /// could not be reached, one courier tries first.
     pub(super) fn wants_another(&self, limit: u32, now_ms: u64) -> bool {
+        let limit = self.most.unwrap_or(limit);
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.shut_until_ms <= now_ms;
         let wanted = if self.failures > 0 { 1 } else { limit };
         // The curve is asked last: it is the only thing here that costs anything.
@@ -109,11 +113,6 @@ impl Hop {
                 refusal
             }
         }
-    }
-
-    /// Whether nothing of it is left to remember.
-    pub(super) fn is_idle(&self, now_ms: u64) -> bool {
-        self.all.is_empty() && self.couriers == 0 && self.shut_until_ms <= now_ms
     }
 }
 

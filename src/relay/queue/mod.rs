@@ -53,8 +53,10 @@ use hop::Hop;
 pub(crate) use hop::HopKey;
 use moves::End;
 pub(crate) use orders::{Order, Which};
-pub(crate) use outcome::{Answer, Effects, Notice, Outcome, Ticket};
-pub(crate) use stats::{HopStats, ListedEntry, Page, Totals};
+#[cfg(test)]
+use outcome::Ticket;
+pub(crate) use outcome::{Answer, Effects, Notice, Outcome};
+pub(crate) use stats::{HopStats, ListedEntry, Totals};
 use wheel::Wheel;
 
 use crate::relay::envelope::Refusal;
@@ -321,9 +323,20 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// Whether the hop's number may be used for another.
-    pub(crate) fn is_idle(&self, hop: HopKey, now: Duration) -> bool {
-        self.hops.get(hop.0 as usize).is_none_or(|hop| hop.is_idle(millis(now)))
+    /// Whether nothing of the hop is left to remember.
+    #[cfg(test)]
+    fn is_idle(&self, hop: HopKey, now: Duration) -> bool {
+        self.hops
+            .get(hop.0 as usize)
+            .is_none_or(|hop| hop.all.is_empty() && hop.couriers == 0 && hop.shut_until_ms <= millis(now))
+    }
+
+    /// So many couriers a hop may have, at least one, instead of what holds for all.
+    pub(crate) fn limit(&mut self, key: HopKey, most: u32) {
+        if self.hops.len() <= key.0 as usize {
+            self.hops.resize_with(key.0 as usize + 1, Hop::new);
+        }
+        self.hop(key).most = Some(most.max(1));
     }
 
     fn hop(&mut self, key: HopKey) -> &mut Hop {

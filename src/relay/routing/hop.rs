@@ -137,12 +137,12 @@ impl Hop {
         Self::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None }))
     }
 
-    /// How many connections to it there may be, given what holds for all.
-    pub(crate) fn connections(&self, each: u32) -> u32 {
+    /// How many connections to it there may be; `None` for what holds for all.
+    pub(crate) fn connections(&self) -> Option<u32> {
         match self {
-            Self::Discard | Self::Maildir(_) => each,
-            Self::Lmtp(lmtp) => lmtp.connections.unwrap_or(each),
-            Self::Smtp(smtp) => smtp.connections.unwrap_or(each),
+            Self::Discard | Self::Maildir(_) => None,
+            Self::Lmtp(lmtp) => lmtp.connections,
+            Self::Smtp(smtp) => smtp.connections,
         }
     }
 }
