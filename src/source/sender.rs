@@ -275,7 +275,7 @@ impl Sender {
                 tally.warm_up.bytes_accepted += bytes;
                 return;
             }
-            tally.time(Timed::Accepted, now - job.since);
+            tally.time(Timed::Accepted, now.saturating_sub(job.since));
             tally.last_accepted = tally.last_accepted.max(Some(now));
         });
     }
@@ -383,8 +383,8 @@ impl Caller for Sender {
                 tally.warm_up.bytes_sent += bytes;
                 return;
             }
-            tally.time(Timed::Sent, now - since);
-            tally.time(Timed::Phase(Phase::Body), now - go_ahead);
+            tally.time(Timed::Sent, now.saturating_sub(since));
+            tally.time(Timed::Phase(Phase::Body), now.saturating_sub(go_ahead));
             tally.last_sent = tally.last_sent.max(Some(now));
         });
     }

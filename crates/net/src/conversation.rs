@@ -151,7 +151,12 @@ impl<'a, C: Caller> Conversation<'a, C> {
                 desk.lend(|buffers| self.poll(cx, buffers))
             });
             match (pause.await, self.security.clone()) {
-                (Pause::Over(ended), _) => return self.client.gave_up().map_or(ended, Ended::GaveUp),
+                (Pause::Over(ended), _) => {
+                    if std::mem::take(&mut self.is_gathered) {
+                        self.caller.written(clock::now());
+                    }
+                    return self.client.gave_up().map_or(ended, Ended::GaveUp);
+                }
                 (Pause::ForTls, Some(ClientSecurity::OnDemand(setup))) => {
                     if let Err(ended) = self.begin_tls(&setup).await {
                         return ended;
@@ -181,7 +186,9 @@ impl<'a, C: Caller> Conversation<'a, C> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<Pause> {
-        if std::mem::take(&mut self.is_gathered) {
+        // Polled twice in one turn, by a timer for one, it has not been written yet.
+        if self.is_gathered && !self.stream.is_gathered() {
+            self.is_gathered = false;
             self.caller.written(self.stream.written_at());
         }
         if self.client.wants() == Want::Transaction {
