@@ -70,16 +70,14 @@ async fn here(
         let Some(assignment) = assignment.await else { break };
         let letter = assignment.letter.clone();
         let outcome = deliver(office, &letter, &assignment).await;
-        if outcome == Outcome::Delivered {
-            office.setting.census.delivered.add(assignment.recipients.len() as u64);
-        }
         office.outcome(assignment, outcome);
     }
     place.leave();
     office.closed(courier, Closing::Finished);
 }
 
-async fn discard(_office: &Rc<Office>, _letter: &Letter, _assignment: &Assignment<Letter>) -> Outcome {
+async fn discard(office: &Rc<Office>, _letter: &Letter, assignment: &Assignment<Letter>) -> Outcome {
+    office.setting.census.delivered.add(assignment.recipients.len() as u64);
     Outcome::Delivered
 }
 

@@ -71,6 +71,24 @@ pub(crate) struct Envelope {
     pub(crate) recipients: Vec<Recipient>,
 }
 
+impl Envelope {
+    /// Of a message that was made here, with nothing said but who it is from and for.
+    pub(crate) fn local(sender: &[u8], recipients: Vec<Recipient>) -> Self {
+        Self {
+            sender: sender.to_vec(),
+            with: With::Local,
+            client_name: Vec::new(),
+            client_address: None,
+            user: None,
+            smtp_utf8: false,
+            body: BodyType::default(),
+            returns: None,
+            envelope_id: None,
+            recipients,
+        }
+    }
+}
+
 /// One recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recipient {

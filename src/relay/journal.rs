@@ -248,25 +248,14 @@ impl std::fmt::Display for Printed<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::envelope::{Recipient, With};
+    use super::super::envelope::Recipient;
     use super::*;
     use smtp::reply::Enhanced;
     use std::sync::mpsc::{Sender, channel};
 
     fn entry(outcome: Outcome, recipients: &[&str]) -> Entry {
         let person = |name: &&str| Recipient { address: name.as_bytes().to_vec(), original: None, notify: None };
-        let envelope = Envelope {
-            sender: b"a@b".to_vec(),
-            with: With::Local,
-            client_name: Vec::new(),
-            client_address: None,
-            user: None,
-            smtp_utf8: false,
-            body: smtp::command::BodyType::SevenBit,
-            returns: None,
-            envelope_id: None,
-            recipients: recipients.iter().map(person).collect(),
-        };
+        let envelope = Envelope::local(b"a@b", recipients.iter().map(person).collect());
         let numbers: Vec<u16> = (0..recipients.len() as u16).collect();
         Entry {
             id: MessageId(31),

@@ -46,23 +46,11 @@ impl Letter {
 
 #[cfg(test)]
 mod tests {
-    use super::super::envelope::With;
     use super::*;
     use proptest::prelude::*;
 
     fn letter(body: &[u8]) -> Letter {
-        let envelope = Envelope {
-            sender: b"a@b".to_vec(),
-            with: With::Local,
-            client_name: Vec::new(),
-            client_address: None,
-            user: None,
-            smtp_utf8: false,
-            body: smtp::command::BodyType::SevenBit,
-            returns: None,
-            envelope_id: None,
-            recipients: Vec::new(),
-        };
+        let envelope = Envelope::local(b"a@b", Vec::new());
         Letter { envelope: Arc::new(envelope), body: body.into(), received: Duration::ZERO }
     }
 

@@ -8,7 +8,7 @@ use super::received::{self, Header, Hops, MOST_HOPS, Stamp};
 use super::routing::{Routed, Standing};
 use crate::users::Users;
 use net::{Answer, Handler, Handshake, LoginOutcome, Parting, Peer, clock};
-use smtp::command::{BodyType, Hello, Mail, Recipient as Rcpt};
+use smtp::command::{Hello, Mail, Recipient as Rcpt};
 use smtp::login::Auth;
 use smtp::reply::Reply;
 use smtp::sasl::Secret;
@@ -49,18 +49,7 @@ struct Transaction {
 
 impl Transaction {
     fn new() -> Self {
-        let envelope = Envelope {
-            sender: Vec::new(),
-            with: With::Esmtp,
-            client_name: Vec::new(),
-            client_address: None,
-            user: None,
-            smtp_utf8: false,
-            body: BodyType::default(),
-            returns: None,
-            envelope_id: None,
-            recipients: Vec::new(),
-        };
+        let envelope = Envelope::local(b"", Vec::new());
         Self { envelope, errands: Vec::new(), body: Vec::new(), hops: Hops::new(HEADER_BYTES) }
     }
 

@@ -2,7 +2,7 @@
 //! message itself is done with.
 use super::bounce::{self, Action, Facts};
 use super::config::Config;
-use super::envelope::{Confirmation, Envelope, Fate, Recipient, Refusal, With};
+use super::envelope::{Confirmation, Envelope, Fate, Recipient, Refusal};
 use super::letter::Letter;
 use super::office::{Errand, Office};
 use super::queue::{MessageId, Notice};
@@ -167,16 +167,9 @@ fn addressed(office: &Office, config: &Config, notice: bounce::Notice) -> Option
         errands.push(Errand { hop, recipients: vec![u16::try_from(number).ok()?] });
     }
     let envelope = Envelope {
-        sender: Vec::new(),
-        with: With::Local,
-        client_name: Vec::new(),
-        client_address: None,
-        user: None,
         smtp_utf8: notice.smtp_utf8,
         body: if notice.eight_bit { BodyType::EightBitMime } else { BodyType::SevenBit },
-        returns: None,
-        envelope_id: None,
-        recipients,
+        ..Envelope::local(b"", recipients)
     };
     let received = office.unix(clock::now());
     Some((Letter { envelope: Arc::new(envelope), body: notice.message.into(), received }, errands))
