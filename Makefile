@@ -1,6 +1,9 @@
 # What this project can do for a developer; `make test` is what CI runs.
 .PHONY: check test crash bench fuzz-smoke peers fmt
 
+# Peers that are built here and not installed.
+export PATH := $(CURDIR)/target/peers:$(PATH)
+
 # Everything a commit must pass that needs no other software.
 check:
 	cargo fmt --all --check

@@ -1,9 +1,18 @@
 #!/bin/sh
 # Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), swaks, curl,
 # msmtp, Python, aiosmtpd. As root on Debian and its kin through apt-get; elsewhere it says what is missing, and the
-# tests note it.
+# tests note it. Where Go is: go-smtp-source, from the module proxy into target/peers, which `make` has on its PATH.
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
+
+# A module that the proxy does not give is skipped like any other peer.
+install_go_program() {
+    if command -v "$1" >/dev/null 2>&1 || ! command -v go >/dev/null 2>&1; then return; fi
+    mkdir -p target/peers
+    why=$(GOBIN="$PWD/target/peers" GOFLAGS=-mod=mod timeout 120 go install "$2" 2>&1) && echo "installed: $1" ||
+        echo "could not install $1: $(echo "$why" | head -1). Tests that need it are skipped."
+}
+install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
 
 missing=""
 for pair in postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl msmtp:msmtp python3:python3 \

@@ -178,6 +178,7 @@ pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<Stri
         durability: "none".to_owned(),
         faults,
         workers: u32::try_from(workers).ok(),
+        failed_sessions: Some(net::worker::failed_sessions()),
     };
     usage::own().fill(&mut party);
     party

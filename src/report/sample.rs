@@ -150,6 +150,7 @@ fn party(role: Role, name: &str) -> Party {
         write_bytes: Some(4_096),
         durability: "none".to_owned(),
         faults: Vec::new(),
+        failed_sessions: None,
         workers: Some(1),
     }
 }

@@ -167,6 +167,7 @@ fn faults(record: &Record) -> Vec<String> {
 /// What makes the figures say something else than they seem to.
 fn doubts(record: &Record, between: Between) -> Vec<String> {
     let mut doubts: Vec<String> = warm_up_doubt(record).into_iter().collect();
+    doubts.extend(record.parties.iter().filter_map(defect_doubt));
     if record.workload.arrival != Arrival::Closed {
         doubts.extend(lag_doubt(record));
         doubts.extend(rate_doubt(record));
@@ -189,6 +190,16 @@ fn warm_up_doubt(record: &Record) -> Option<String> {
             warm_up.created, warm_up.length_s
         )
     })
+}
+
+/// What a session had under way when it failed, nobody knows.
+fn defect_doubt(party: &Party) -> Option<String> {
+    let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
+    Some(format!(
+        "{failed} session(s) of the {} ended by a defect of mailrun's own, and what they had under way is unaccounted \
+         for: its standard error says where. Please report it.",
+        party.name
+    ))
 }
 
 fn lag_doubt(record: &Record) -> Option<String> {

@@ -340,6 +340,9 @@ pub struct Party {
     pub faults: Vec<String>,
     /// Threads that carry load.
     pub workers: Option<u32>,
+    /// Sessions that ended by a defect of the party's own; `null` where nobody counts them.
+    #[serde(default)]
+    pub failed_sessions: Option<u64>,
 }
 
 /// A latency distribution in milliseconds.

@@ -328,3 +328,88 @@ impl<'a, C: Caller> Conversation<'a, C> {
         Poll::Ready(Pause::Over(Ended::Timeout(self.client.waits_for())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Caller, Conversation, Ended, Next};
+    use crate::{Alarm, Handler, Outbox, Server, Socket, clock};
+    use smtp::client::{Client, Event, Pipelining, Verb};
+    use smtp::data;
+    use smtp::envelope::Envelope;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll};
+    use std::time::Duration;
+
+    const MESSAGES: usize = 20;
+
+    /// Sends messages one after the other, and notes when each had been rendered and when it was said to be written.
+    #[derive(Default)]
+    struct Notary {
+        rendered: Vec<Duration>,
+        written: Vec<Duration>,
+        accepted: usize,
+        is_rendered: bool,
+    }
+
+    impl Caller for Notary {
+        fn poll_next(&mut self, _: &mut Context<'_>, _: &Client, _: bool, _: Duration) -> Poll<Next> {
+            let envelope = Envelope::new("a@example.org", "", ["b@example.org"]).expect("an envelope");
+            Poll::Ready(if self.rendered.len() < MESSAGES { Next::Transaction(Arc::new(envelope)) } else { Next::Quit })
+        }
+
+        fn render(&mut self, outbox: &mut Outbox) {
+            data::stuff(b"Subject: x\r\n\r\nx\r\n", outbox.bytes());
+            outbox.bytes().extend_from_slice(data::END);
+            self.rendered.push(clock::now());
+            self.is_rendered = true;
+        }
+
+        fn written(&mut self, now: Duration) {
+            if std::mem::take(&mut self.is_rendered) {
+                self.written.push(now);
+            }
+        }
+
+        fn replied(&mut self, event: &Event<'_>, _: Duration) {
+            let is_end = event.to == Verb::Message && event.reply.is_positive();
+            self.accepted += usize::from(is_end);
+            assert!(!is_end || !self.is_rendered, "a message is answered that was not said to be written");
+        }
+    }
+
+    struct Taker;
+
+    impl Handler for Taker {}
+
+    #[test]
+    fn a_message_is_written_after_it_was_rendered_however_often_the_task_is_polled() {
+        let server = Server::new(|| |_peer| Taker).start(([127, 0, 0, 1], 0).into()).expect("a server");
+        let address = server.address();
+        let work = move |desk: crate::Desk| async move {
+            let (mut notary, mut alarm) = (Notary::default(), Alarm::default());
+            let socket = Socket::connect(address).await.expect("connects");
+            let client = Client::new("test".into(), Pipelining::Group, clock::now());
+            let patience = Duration::from_secs(10);
+            let ended = {
+                let talk = Conversation::new(socket, client, &mut notary, &mut alarm, patience, desk).run();
+                let mut talk = pin!(talk);
+                // A timer or another task may wake a session in the turn in which it has spoken: it is polled again
+                // before what it said is written.
+                poll_fn(|cx| match talk.as_mut().poll(cx) {
+                    Poll::Pending => talk.as_mut().poll(cx),
+                    ready => ready,
+                })
+                .await
+            };
+            assert!(matches!(ended, Ended::Closed), "{ended:?}");
+            notary
+        };
+        let thread = crate::worker::spawn("notary", crate::Files::Shared, work).expect("a thread");
+        let notary = thread.join().expect("no panic").expect("a loop");
+        assert_eq!((notary.accepted, notary.written.len()), (MESSAGES, MESSAGES));
+        let pairs = notary.rendered.iter().zip(&notary.written);
+        assert!(pairs.clone().all(|(rendered, written)| written >= rendered), "{:?}", pairs.collect::<Vec<_>>());
+    }
+}

@@ -27,6 +27,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -40,6 +41,14 @@ const MAIN: usize = 0;
 const TIMER: u64 = u64::MAX;
 /// The event of the bell.
 const BELL: u64 = u64::MAX - 1;
+
+/// Tasks of this process that ended by a panic.
+static FAILED: AtomicU64 = AtomicU64::new(0);
+
+/// See [`crate::worker::failed_sessions`].
+pub(crate) fn failed() -> u64 {
+    FAILED.load(Ordering::Relaxed)
+}
 
 thread_local! {
     /// The loop that runs on this thread.
@@ -444,7 +453,10 @@ impl Reactor {
             Ok(Poll::Ready(())) => drop(self.tasks.borrow_mut().remove(key)),
             Err(panic) if key == MAIN => resume_unwind(panic),
             // A session that panicked has said so on standard error and is over; the others are not to suffer for it.
-            Err(_) => drop(self.tasks.borrow_mut().remove(key)),
+            Err(_) => {
+                FAILED.fetch_add(1, Ordering::Relaxed);
+                drop(self.tasks.borrow_mut().remove(key));
+            }
         }
     }
 

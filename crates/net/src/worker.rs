@@ -1,7 +1,7 @@
 //! A worker: a thread with an event loop, and the buffers all its sessions share.
 use crate::outbox::Outbox;
 pub use crate::reactor::Files;
-use crate::reactor::Reactor;
+use crate::reactor::{self, Reactor};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
@@ -62,6 +62,12 @@ impl Desk {
     }
 }
 
+/// How many sessions of this process ended by a panic: each a defect, of which standard error tells more. The others
+/// go on, so whoever reports what the sessions did has to ask.
+pub fn failed_sessions() -> u64 {
+    reactor::failed()
+}
+
 /// Starts a worker thread that runs `work` and everything it spawns with [`spawn_local`]. Tasks that still run when
 /// `work` ends are dropped.
 ///
@@ -99,4 +105,27 @@ pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
 /// than not.
 pub fn default_count() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Files, failed_sessions, spawn, spawn_local};
+
+    #[test]
+    fn a_session_that_panics_ends_alone_and_is_counted() {
+        let before = failed_sessions();
+        let thread = spawn("two", Files::Shared, |_| async {
+            let (give, mut take) = tokio::sync::mpsc::channel(2);
+            let other = give.clone();
+            spawn_local(async move {
+                let _held = give;
+                panic!("a test's own panic");
+            });
+            spawn_local(async move { other.send(7).await.expect("somebody listens") });
+            let heard = (take.recv().await, take.recv().await);
+            heard
+        });
+        assert_eq!(thread.expect("a thread").join().expect("no panic").expect("a loop"), (Some(7), None));
+        assert_eq!(failed_sessions() - before, 1);
+    }
 }

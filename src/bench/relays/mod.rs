@@ -46,6 +46,7 @@ pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Par
         durability: contestant.durability().to_owned(),
         faults: Vec::new(),
         workers: known.and_then(|party| party.workers),
+        failed_sessions: known.and_then(|party| party.failed_sessions),
     })
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn party(role: Role, name: &str) -> Party {
         write_bytes: None,
         durability: "none".to_owned(),
         faults: Vec::new(),
+        failed_sessions: None,
         workers: Some(1),
     }
 }
