@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), swaks, curl,
-# msmtp, Python, aiosmtpd. As root on Debian and its kin through apt-get; elsewhere it says what is missing, and the
-# tests note it. Where Go is: go-smtp-source, from the module proxy into target/peers, which `make` has on its PATH.
+# msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
+# elsewhere it says what is missing, and the tests note it. Where Go is: go-smtp-source, from the module proxy into target/peers, which `make` has on its PATH.
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -16,7 +16,7 @@ install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
 
 missing=""
 for pair in postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl msmtp:msmtp python3:python3 \
-    aiosmtpd:python3-aiosmtpd; do
+    aiosmtpd:python3-aiosmtpd strace:strace; do
     program=${pair%%:*}
     package=${pair##*:}
     command -v "$program" >/dev/null 2>&1 && continue

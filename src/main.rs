@@ -9,6 +9,8 @@ mod cli;
 mod host;
 mod interrupt;
 mod live;
+mod load;
+mod mades;
 mod party;
 mod personality;
 mod quantities;

@@ -215,6 +215,7 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
         pauses: Vec::new(),
         tls: Vec::new(),
         warm_up: None,
+        mades: None,
         series: Vec::new(),
         ledger: LedgerRow::default(),
         errors: Vec::new(),

@@ -14,6 +14,8 @@ pub(crate) struct Usage {
     pub(crate) user_s: f64,
     /// Processor time in the kernel.
     pub(crate) sys_s: f64,
+    /// Resident memory at this look.
+    pub(crate) rss_bytes: Option<u64>,
     /// Peak resident memory.
     pub(crate) max_rss_bytes: Option<u64>,
     /// Bytes it caused to be written to storage.
@@ -27,6 +29,17 @@ impl Usage {
         party.sys_s = Some(self.sys_s);
         party.max_rss_bytes = party.max_rss_bytes.max(self.max_rss_bytes);
         party.write_bytes = party.write_bytes.max(self.write_bytes);
+    }
+
+    /// What this process and `other`, which came after it, have used together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            user_s: self.user_s + other.user_s,
+            sys_s: self.sys_s + other.sys_s,
+            rss_bytes: other.rss_bytes,
+            max_rss_bytes: self.max_rss_bytes.max(other.max_rss_bytes),
+            write_bytes: self.write_bytes.zip(other.write_bytes).map(|(one, other)| one + other),
+        }
     }
 
     /// `later`, with what only an earlier look could still see.
@@ -62,10 +75,13 @@ fn read(process: &str) -> Option<Usage> {
     let file = |name: &str| fs::read_to_string(format!("/proc/{process}/{name}"));
     let (user_ticks, sys_ticks) = cpu_ticks(&file("stat").ok()?)?;
     let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
+    let status = file("status").unwrap_or_default();
+    let memory = |name| field(&status, name).map(|kib| kib << 10);
     Some(Usage {
         user_s: user_ticks as f64 / ticks_per_s,
         sys_s: sys_ticks as f64 / ticks_per_s,
-        max_rss_bytes: file("status").ok().and_then(|text| field(&text, "VmHWM:")).map(|kib| kib << 10),
+        rss_bytes: memory("VmRSS:"),
+        max_rss_bytes: memory("VmHWM:"),
         write_bytes: file("io").ok().and_then(|text| field(&text, "write_bytes:")),
     })
 }
@@ -124,5 +140,14 @@ mod tests {
         let early = Usage { user_s: 1.0, max_rss_bytes: Some(7), ..Usage::default() };
         let late = Usage { user_s: 2.0, ..Usage::default() };
         assert_eq!(early.then(late), Usage { user_s: 2.0, max_rss_bytes: Some(7), ..Usage::default() });
+    }
+
+    #[test]
+    fn one_after_the_other_has_the_work_of_both_and_the_peak_of_one() {
+        let one = Usage { user_s: 1.0, max_rss_bytes: Some(7), write_bytes: Some(3), ..Usage::default() };
+        let other = Usage { user_s: 2.0, max_rss_bytes: Some(5), write_bytes: Some(4), ..Usage::default() };
+        let both = Usage { user_s: 3.0, max_rss_bytes: Some(7), write_bytes: Some(7), ..Usage::default() };
+        assert_eq!(one.and(other), both);
+        assert!(own().rss_bytes.is_some_and(|bytes| bytes > 100_000));
     }
 }

@@ -3,10 +3,10 @@
 #[path = "../../src/source/addresses.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod addresses;
-#[path = "../../src/source/chance.rs"]
+#[path = "../../src/load/chance.rs"]
 #[allow(dead_code)] // likewise
 mod chance;
-#[path = "../../src/source/spread.rs"]
+#[path = "../../src/load/spread.rs"]
 #[allow(dead_code)] // likewise
 mod spread;
 

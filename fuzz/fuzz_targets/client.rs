@@ -77,6 +77,7 @@ fn options(choice: u8) -> Options {
         chunking: if is(2) { Chunking::IfOffered } else { Chunking::Never },
         introduction: (choice > 0xf0).then_some(introduction),
         notifications: if choice.is_multiple_of(7) { Notifications::Asked } else { Notifications::Unasked },
+        burst: u32::from(choice % 5),
     }
 }
 

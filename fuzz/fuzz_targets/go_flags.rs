@@ -1,9 +1,9 @@
 //! Any words as a command line of Go's flag package, and as its numbers: each word is a flag's, a value, or left over.
 #![no_main]
-#[path = "../../src/personality/go_smtp_source/flags.rs"]
+#[path = "../../src/personality/go/flags.rs"]
 #[allow(dead_code)] // a part of it is the personality's
 mod flags;
-#[path = "../../src/personality/go_smtp_source/numbers.rs"]
+#[path = "../../src/personality/go/numbers.rs"]
 mod numbers;
 
 use flags::Kind;
@@ -26,6 +26,9 @@ fn check_numbers(word: &str) {
     }
     if let Ok(number) = numbers::integer(word) {
         assert_eq!(numbers::integer(&number.to_string()), Ok(number));
+    }
+    if let Ok(number) = numbers::unsigned(word) {
+        assert_eq!(numbers::unsigned(&number.to_string()), Ok(number));
     }
     if let Ok(number) = numbers::float(word) {
         assert!(number.is_nan() || numbers::float(&number.to_string()) == Ok(number), "{word}");

@@ -1,9 +1,9 @@
 //! Any octets as replies to go-smtp-source, whole and cut: it hears the same, in bounded memory.
 #![no_main]
-#[path = "../../src/personality/go_smtp_source/flags.rs"]
+#[path = "../../src/personality/go/flags.rs"]
 #[allow(dead_code)] // a part of it is the personality's
 mod flags;
-#[path = "../../src/personality/go_smtp_source/numbers.rs"]
+#[path = "../../src/personality/go/numbers.rs"]
 #[allow(dead_code)] // likewise
 mod numbers;
 #[path = "../../src/personality/go_smtp_source/reply.rs"]

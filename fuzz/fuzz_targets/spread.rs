@@ -1,12 +1,12 @@
 //! Any text as a number that varies: what is wrong with it, or draws that lie within its bounds and rise with the chance.
 #![no_main]
-#[path = "../../src/source/chance.rs"]
+#[path = "../../src/load/chance.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod chance;
 #[path = "../../src/quantities.rs"]
 #[allow(dead_code)] // likewise
 mod quantities;
-#[path = "../../src/source/spread.rs"]
+#[path = "../../src/load/spread.rs"]
 #[allow(dead_code)] // likewise
 mod spread;
 

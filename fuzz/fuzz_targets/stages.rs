@@ -3,7 +3,7 @@
 #[path = "../../src/quantities.rs"]
 #[allow(dead_code)] // a part of it is the source's
 mod quantities;
-#[path = "../../src/source/stages.rs"]
+#[path = "../../src/load/stages.rs"]
 #[allow(dead_code)] // likewise
 mod stages;
 

@@ -55,12 +55,22 @@ pub(super) struct Course {
     interrupt: Interrupt,
     view: View,
     display: Display,
-    listening: Vec<(Role, Vec<String>)>,
+    listening: Vec<Listening>,
     /// Whether a relay is between source and sink, the bench's own or not.
     relay_stands: bool,
     source: Option<Process>,
     relay: Option<Process>,
+    /// What was seen of the relay before it was started again.
+    former_relay: Option<Watched>,
     sink: Option<Process>,
+}
+
+/// Where a party says that it listens.
+#[derive(Debug)]
+struct Listening {
+    role: Role,
+    smtp: Vec<String>,
+    http: Option<String>,
 }
 
 impl Course {
@@ -77,6 +87,7 @@ impl Course {
             relay_stands: options.relay().is_some(),
             source: None,
             relay: None,
+            former_relay: None,
             sink: None,
         })
     }
@@ -87,10 +98,50 @@ impl Course {
         self.await_listening(Role::Sink, &Ready::Says)
     }
 
-    /// Starts the relay and waits until it takes mail; gives its address.
+    /// Starts the relay and waits until it takes mail; gives its address. One that ran before has ended.
     pub(super) fn start_relay(&mut self, starting: Starting) -> Result<String> {
+        self.listening.retain(|listening| listening.role != Role::Relay);
+        if let Some(former) = self.relay.take().map(|relay| relay.watched()) {
+            self.former_relay = Some(former.after(self.former_relay.take()));
+        }
         self.relay = Some(Process::start(starting.order, self.mouth.clone())?);
         self.await_listening(Role::Relay, &starting.ready)
+    }
+
+    /// Where the relay answers HTTP, if it does.
+    pub(super) fn relay_http(&self) -> Option<&str> {
+        self.listening.iter().find(|listening| listening.role == Role::Relay)?.http.as_deref()
+    }
+
+    /// What the relay has used, that of its present start.
+    pub(super) fn look_at_relay(&mut self) -> Usage {
+        self.party(Role::Relay).look()
+    }
+
+    /// Waits until `is_there`, and shows `line` meanwhile.
+    ///
+    /// # Errors
+    /// If the relay ends, the user wants no more, or it takes longer than `limit`.
+    pub(super) fn await_relay(
+        &mut self,
+        line: &str,
+        limit: Duration,
+        mut is_there: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let began = Instant::now();
+        while !is_there() {
+            self.turn();
+            self.display.show_line(0, || line.to_owned());
+            self.expect(Role::Relay)?;
+            ensure!(self.interrupt.asked() == Asked::Nothing, "stopped while it was waited for");
+            ensure!(began.elapsed() < limit, "it took longer than {} s: {line}", limit.as_secs());
+        }
+        Ok(())
+    }
+
+    /// Says something above what is shown.
+    pub(super) fn say(&self, line: &str) {
+        self.display.say(line);
     }
 
     fn await_listening(&mut self, role: Role, ready: &Ready) -> Result<String> {
@@ -100,8 +151,8 @@ impl Course {
             let ended = self.party(role).poll()?;
             // Heard after the poll: what an ended party said has then arrived.
             self.turn();
-            if let Some((_, addresses)) = self.listening.iter().find(|(who, _)| *who == role) {
-                let first = addresses.first().cloned();
+            if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
+                let first = listening.smtp.first().cloned();
                 return first.with_context(|| format!("the {} says that it listens, and not where", name(role)));
             }
             if let Some(status) = ended {
@@ -231,7 +282,7 @@ impl Course {
             match (role, event) {
                 (Role::Source, Event::Progress(progress)) => self.view.hear_source(progress),
                 (Role::Sink, Event::Progress(progress)) => self.view.hear_sink(progress),
-                (role, Event::Listening { smtp, .. }) => self.listening.push((role, smtp)),
+                (role, Event::Listening { smtp, http }) => self.listening.push(Listening { role, smtp, http }),
                 _ => {}
             }
             heard = self.events.try_recv().ok();
@@ -251,7 +302,9 @@ impl Course {
     /// Ends the show; gives what was seen of each party.
     pub(super) fn finish(self) -> Vec<Watched> {
         self.display.clear();
-        [&self.source, &self.relay, &self.sink].into_iter().flatten().map(Process::watched).collect()
+        let watched = |party: &Option<Process>| party.as_ref().map(Process::watched);
+        let relay = watched(&self.relay).map(|relay| relay.after(self.former_relay.clone()));
+        [watched(&self.source), relay, watched(&self.sink)].into_iter().flatten().collect()
     }
 
     /// Makes sure that it lives, if it is the bench's own.

@@ -5,7 +5,7 @@
 //! source.json  source.hlog  source.stdout  source.stderr      each party's own
 //! relay.spool/                                                what the relay keeps; gone when the account is closed
 //! ```
-use super::plan::{BenchOptions, PartyFiles};
+use super::plan::PartyFiles;
 use crate::report;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -34,10 +34,10 @@ pub(super) struct RunDirectory {
 impl RunDirectory {
     /// Makes the directory. An older run's result in a directory that the user named is removed first: if this run
     /// fails, nobody must take the old one for it.
-    pub(super) fn create(options: &BenchOptions, started_at: Timestamp) -> Result<Self> {
-        match &options.out {
+    pub(super) fn create(out: Option<&Path>, name: &str, started_at: Timestamp) -> Result<Self> {
+        match out {
             Some(path) => Self::of_user(path),
-            None => Self::of_time(Path::new(RESULTS), &options.name, started_at),
+            None => Self::of_time(Path::new(RESULTS), name, started_at),
         }
     }
 
@@ -99,9 +99,14 @@ impl RunDirectory {
             for role in [Role::Source, Role::Sink] {
                 remove(&self.file(role, "ledger"))?;
             }
-            remove_tree(&self.spool())?;
+            self.remove_spool()?;
         }
         Ok(())
+    }
+
+    /// Removes what the relay has kept.
+    pub(super) fn remove_spool(&self) -> Result<()> {
+        remove_tree(&self.spool())
     }
 
     /// Removes what is left of a run that never was, where the user did not name the place.
@@ -113,7 +118,7 @@ impl RunDirectory {
         let _ = remove_tree(&self.spool());
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<()> {
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.path.join(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }

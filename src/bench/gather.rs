@@ -3,7 +3,7 @@ use super::course::Arrived;
 use super::directory::RunDirectory;
 use super::parties::Watched;
 use super::plan::BenchOptions;
-use super::relays::{self, Contestant};
+use super::relays::{self, Contestant, Store};
 use crate::report::numbers::memory;
 use crate::{host, surroundings, usage};
 use anyhow::{Context, Result};
@@ -65,6 +65,8 @@ pub(super) struct Finds {
     pub(super) relay: Option<RelayFinds>,
     /// What the disk wrote meanwhile.
     pub(super) disk_bytes: Option<u64>,
+    /// What the relay's directory took of it.
+    pub(super) store: Store,
     /// `None` where nobody watched the far end.
     pub(super) arrivals: Option<SinkFinds>,
     pub(super) between: Between,
@@ -115,7 +117,7 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 
 /// The run's record.
 pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds) -> Record {
-    let Finds { run, source, relay, disk_bytes, arrivals, between, ending, watched, around } = finds;
+    let Finds { run, source, relay, disk_bytes, store: _, arrivals, between, ending, watched, around } = finds;
     let ledger = settle(&source, arrivals.as_ref());
     let folded = fold(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {

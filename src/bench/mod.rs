@@ -30,7 +30,7 @@ use journey::account::Between;
 use journey::record::{Record, Role};
 use parties::{Order, Process};
 pub(crate) use plan::{BenchOptions, Target, Tracing};
-use relays::{Contestant, Disk};
+use relays::{Contestant, Disk, MemoryCurve, Store};
 use std::path::{Path, PathBuf};
 
 /// What a bench leaves.
@@ -42,6 +42,10 @@ pub(crate) struct BenchOutcome {
     pub(crate) directory: PathBuf,
     /// What the disk under it wrote meanwhile, for everybody on the host; where there was a relay.
     pub(crate) disk_bytes: Option<u64>,
+    /// The relay's memory, where there was one that the bench started.
+    pub(in crate::bench) relay_memory: MemoryCurve,
+    /// What its directory took of the disk.
+    pub(in crate::bench) store: Store,
 }
 
 /// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a report.
@@ -58,20 +62,16 @@ pub(crate) fn run(options: BenchOptions) -> Result<BenchOutcome> {
 fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     let started_at = jiff::Timestamp::now();
     let far_sink = options.target.far_sink().map(FarSink::reach).transpose()?;
-    let mut directory = RunDirectory::create(options, started_at)?;
+    let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, started_at)?;
     let result = conduct(program, options, far_sink.as_ref(), &directory).and_then(|finds| {
-        let disk_bytes = finds.disk_bytes;
+        let (disk_bytes, store) = (finds.disk_bytes, finds.store);
+        let relay = finds.watched.iter().find(|party| party.role == Role::Relay);
+        let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
         let record = gather::record(options, started_at, finds);
         directory.keep(&record)?;
-        Ok((record, disk_bytes))
+        Ok(BenchOutcome { record, directory: directory.path().to_owned(), disk_bytes, relay_memory, store })
     });
-    match result {
-        Ok((record, disk_bytes)) => Ok(BenchOutcome { record, directory: directory.path().to_owned(), disk_bytes }),
-        Err(error) => {
-            directory.discard();
-            Err(error)
-        }
-    }
+    result.inspect_err(|_| directory.discard())
 }
 
 /// Sends the load from end to end and collects what each party wrote.
@@ -93,6 +93,7 @@ fn conduct(
             start_relay(program, options, directory, &sink, &mut course)?
         }
     };
+    let at_start = relays::taken(&directory.spool());
     course.follow_source(Order::source(program, options, run, directory, &target))?;
     let source = gather::party(directory, Role::Source)?;
     let (arrivals, arrived) = match (&options.target, far_sink) {
@@ -115,8 +116,9 @@ fn conduct(
     };
     let relay = options.relay().and_then(|relay| gather::relay(relay, directory, arrived));
     let disk_bytes = disk.and_then(|disk| disk.written_since());
-    let watched = course.finish();
-    Ok(gather::Finds { run, source, relay, disk_bytes, arrivals, between, ending, watched, around: sight.until_now() })
+    let store = Store { at_start, at_end: relays::taken(&directory.spool()) };
+    let (watched, around) = (course.finish(), sight.until_now());
+    Ok(gather::Finds { run, source, relay, disk_bytes, store, arrivals, between, ending, watched, around })
 }
 
 /// Starts the relay, if it is not running already; where it takes mail.

@@ -11,7 +11,7 @@
 //! of scope is killed, and what a relay has started with it.
 use super::directory::{self, RunDirectory};
 use super::plan::BenchOptions;
-use super::relays::tree;
+use super::relays::{MemoryCurve, tree};
 use crate::live::Event;
 use crate::usage::{self, Usage};
 use anyhow::{Context, Result, bail};
@@ -66,7 +66,19 @@ pub(super) struct Order {
 impl Order {
     /// The bench's own sink.
     pub(super) fn sink(program: &Path, options: &BenchOptions, run: RunId, directory: &RunDirectory) -> Self {
-        Self::new(program, directory, Role::Sink, options.sink_arguments(run, &directory.party(Role::Sink)))
+        Self::sink_at(program, options, run, directory, options.sink_listen())
+    }
+
+    /// The same at an address of the caller's choice.
+    pub(super) fn sink_at(
+        program: &Path,
+        options: &BenchOptions,
+        run: RunId,
+        directory: &RunDirectory,
+        listen: &str,
+    ) -> Self {
+        let words = options.sink_arguments(run, &directory.party(Role::Sink), listen);
+        Self::new(program, directory, Role::Sink, words)
     }
 
     /// The source, with `target` to send to.
@@ -106,6 +118,15 @@ pub(super) struct Watched {
     pub(super) role: Role,
     pub(super) command: Vec<String>,
     pub(super) usage: Usage,
+    pub(super) memory: MemoryCurve,
+}
+
+impl Watched {
+    /// With what was seen of another that had its role before it.
+    pub(super) fn after(self, former: Option<Self>) -> Self {
+        let Some(former) = former else { return self };
+        Self { usage: former.usage.and(self.usage), memory: former.memory.then(self.memory), ..self }
+    }
 }
 
 /// A party that was started and is ours to stop.
@@ -118,6 +139,7 @@ pub(super) struct Process {
     stderr: PathBuf,
     extent: Extent,
     usage: Usage,
+    memory: MemoryCurve,
     looked_at: Instant,
     look_every: Duration,
     /// Its figures are taken: what it uses to stop is not the run's.
@@ -153,6 +175,7 @@ impl Process {
             stderr: order.stderr,
             extent: order.extent,
             usage: Usage::default(),
+            memory: MemoryCurve::default(),
             looked_at: Instant::now(),
             look_every: LOOK_EVERY,
             is_settled: false,
@@ -187,6 +210,7 @@ impl Process {
         };
         if let Some(seen) = seen {
             self.usage = self.usage.then(seen);
+            self.memory.add(seen.rss_bytes);
         }
         self.look_every = LOOK_EVERY.max(self.looked_at.elapsed() * LOOK_SHARE);
         self.usage
@@ -239,7 +263,7 @@ impl Process {
 
     /// What was seen of it.
     pub(super) fn watched(&self) -> Watched {
-        Watched { role: self.role, command: self.command.clone(), usage: self.usage }
+        Watched { role: self.role, command: self.command.clone(), usage: self.usage, memory: self.memory.clone() }
     }
 
     fn pid(&self) -> Pid {

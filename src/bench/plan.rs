@@ -101,13 +101,17 @@ impl BenchOptions {
         }
     }
 
-    /// `mailrun sink …`
-    pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles) -> Vec<String> {
-        let mut words = vec!["sink".to_owned()];
-        let listen = match self.relay() {
+    /// Where the bench's own sink listens.
+    pub(super) fn sink_listen(&self) -> &str {
+        match self.relay() {
             Some(Contestant::Running { sink, .. }) => sink,
             _ => ANY_PORT,
-        };
+        }
+    }
+
+    /// `mailrun sink …`
+    pub(super) fn sink_arguments(&self, run: RunId, files: &PartyFiles, listen: &str) -> Vec<String> {
+        let mut words = vec!["sink".to_owned()];
         push(&mut words, "--listen", listen);
         push(&mut words, "--seed", self.workload.seed);
         push_party(&mut words, run, files);
@@ -213,8 +217,7 @@ mod tests {
     fn a_relay_that_is_running_is_given_its_sink() {
         let relay = Contestant::Running { address: "127.0.0.1:25".to_owned(), sink: "127.0.0.1:2526".to_owned() };
         let options = BenchOptions { target: Target::Relay(relay), ..options(Workload::default()) };
-        let words = options.sink_arguments(RunId([1; 16]), &files()).join(" ");
-        assert!(words.starts_with("sink --listen 127.0.0.1:2526 "), "{words}");
+        assert_eq!(options.sink_listen(), "127.0.0.1:2526");
         assert_eq!(options.duration_limit_s(), Some(RELAYED_DURATION_S));
     }
 
@@ -237,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_sink_is_told_its_faults() {
-        let words = options(Workload::default()).sink_arguments(RunId([1; 16]), &files()).join(" ");
+        let words = options(Workload::default()).sink_arguments(RunId([1; 16]), &files(), ANY_PORT).join(" ");
         assert!(words.starts_with("sink --listen 127.0.0.1:0 "), "{words}");
         assert!(words.ends_with("--json d/p.json --ledger d/p.ledger --hlog d/p.hlog --live json --drop 0.001"));
     }

@@ -168,6 +168,14 @@ impl Display {
         }
     }
 
+    /// Says something that stays.
+    pub(super) fn say(&self, line: &str) {
+        match self {
+            Self::Bar(bar) => bar.suspend(|| eprintln!("mailrun: {line}")),
+            Self::Lines { .. } => eprintln!("mailrun: {line}"),
+        }
+    }
+
     /// Shows a line of its caller's own.
     pub(super) fn show_line(&mut self, permille: u64, line: impl FnOnce() -> String) {
         match self {

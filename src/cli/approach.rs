@@ -1,5 +1,5 @@
 //! How a source comes to speak with the server: what was typed, to what it means.
-use crate::source::{AddressRange, ApproachOptions, ProxyVersion};
+use crate::source::{AddressRange, ApproachOptions, Declaration, ProxyVersion};
 use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -71,6 +71,9 @@ pub(super) struct ApproachTyped {
     /// Send messages by BDAT where the server offers CHUNKING (RFC 3030).
     #[arg(long)]
     chunking: bool,
+    /// Say that messages are binary (BODY=BINARYMIME) where the server offers it.
+    #[arg(long, requires = "chunking")]
+    binarymime: bool,
     /// Connect from these addresses in turn: 127.0.0.2-127.0.0.50.
     #[arg(long, value_name = "A[-B]", value_parser = AddressRange::parse)]
     bind: Option<AddressRange>,
@@ -105,8 +108,11 @@ impl ApproachTyped {
     /// What is meant.
     ///
     /// # Errors
-    /// If there is no password, or it cannot be read.
+    /// If there is no password, or it cannot be read; if there is an option for TLS and no TLS.
     pub(super) fn options(&self) -> Result<ApproachOptions> {
+        if let Some(option) = self.idle_option() {
+            bail!("{option} is for TLS: say --tls starttls or --tls implicit too");
+        }
         Ok(ApproachOptions {
             tls: self.tls.into(),
             tls_insecure: self.tls_insecure,
@@ -124,6 +130,19 @@ impl ApproachTyped {
             }),
             introduction: self.introduction()?,
         })
+    }
+
+    /// An option that would do nothing for want of TLS: who gave it believes that mail and password go encrypted.
+    fn idle_option(&self) -> Option<&'static str> {
+        let options = [
+            (self.tls_insecure, "--tls-insecure"),
+            (self.ca.is_some(), "--ca"),
+            (self.sni.is_some(), "--sni"),
+            (self.tls_cert.is_some(), "--tls-cert"),
+            (self.no_tls_resumption, "--no-tls-resumption"),
+        ];
+        let is_plain = TlsMode::from(self.tls) == TlsMode::None;
+        options.into_iter().find(|(is_set, _)| is_plain && *is_set).map(|(_, option)| option)
     }
 
     /// Whether there is to be TLS, and nobody has said whom to trust.
@@ -165,9 +184,15 @@ impl ApproachTyped {
             (self.no_tls_resumption, "--no-tls-resumption"),
             (self.lmtp, "--lmtp"),
             (self.chunking, "--chunking"),
+            (self.binarymime, "--binarymime"),
         ];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
         words
+    }
+
+    /// What messages are said to be.
+    pub(super) fn declaration(&self) -> Declaration {
+        if self.binarymime { Declaration::Binary } else { Declaration::AsItIs }
     }
 
     /// What the sink at the other end needs for it.

@@ -60,7 +60,8 @@ Examples:
   mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025   a relay that feeds a mailrun sink
   mailrun bench --drop 0.001                                     shows that the ledger finds what is lost
   mailrun bench smtp-source-table                                smtp-source, go-smtp-source and mailrun, side by side
-  mailrun bench relay-400 --compare mailrun,postfix              the published contest of relays";
+  mailrun bench relay-400 --compare mailrun,postfix              the published contest of relays
+  mailrun bench relay-latency                                    a relay against its targets; also relay-backlog, relay-soak";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {

@@ -4,6 +4,7 @@
 mod approach;
 mod bench;
 mod links;
+mod mades;
 mod notices;
 mod queue;
 mod relay;
@@ -55,12 +56,14 @@ enum Command {
     Source(Box<source::Typed>),
     Sink(Box<sink::Typed>),
     Relay(Box<relay::Typed>),
+    Mades(Box<mades::Typed>),
     Queue(queue::Typed),
     InstallLinks(links::Typed),
 }
 
 /// Where a source or a sink writes what it learned.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Results")]
 struct OutputsTyped {
     /// Write the run record (mailrun-run/1) to FILE.
     #[arg(long, value_name = "FILE")]
@@ -155,6 +158,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Source(typed) => typed.run(),
         Command::Sink(typed) => typed.run(),
         Command::Relay(typed) => relay::run(&typed),
+        Command::Mades(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
     };

@@ -3,21 +3,24 @@ use crate::source::{Notices, Pattern, envelope_id};
 use clap::{Args, ValueEnum};
 use smtp::dsn::{Notify, Return};
 
+/// Said of each option, for the heading of a struct would go on to whatever options follow it.
+const HEADING: &str = "Notifications (RFC 3461): nothing is sent to a server that does not offer DSN";
+
 /// Parameters of DSN (RFC 3461).
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Notifications (RFC 3461): nothing is sent to a server that does not offer DSN")]
 pub(super) struct NoticesTyped {
     /// When to be told of each recipient: never, or some of success,failure,delay.
-    #[arg(long, value_name = "WHEN", value_parser = notify)]
+    #[arg(long, value_name = "WHEN", value_parser = notify, help_heading = HEADING)]
     dsn_notify: Option<Notify>,
     /// How much of the message a notification is to bring back.
-    #[arg(long, value_enum, value_name = "PART")]
+    #[arg(long, value_enum, value_name = "PART", help_heading = HEADING)]
     dsn_ret: Option<ReturnTyped>,
-    /// What notifications are to call the message: a text or a pattern, in which {n} is the message's number.
-    #[arg(long, value_name = "TEXT", value_parser = envelope_id)]
+    /// What notifications are to call the message: a text or a pattern, in which an n in braces is the message's number.
+    // clap would make a line break of `{n}`.
+    #[arg(long, value_name = "TEXT", value_parser = envelope_id, help_heading = HEADING)]
     dsn_envid: Option<Pattern>,
     /// Name each recipient as the original one too.
-    #[arg(long)]
+    #[arg(long, help_heading = HEADING)]
     dsn_orcpt: bool,
 }
 

@@ -261,8 +261,10 @@ fn headed(message: &MessageRow) -> String {
 
 fn shown(entry: &EntryRow) -> String {
     let mut text = format!("  at {}: {}, {} tries", one_line(&entry.hop), entry.state.word(), entry.attempts);
-    if entry.next_unix_s.is_some() {
-        let _ = write!(text, ", the next in {}", next(entry));
+    match (entry.next_unix_s, entry.hop_is_shut) {
+        (None, _) => {}
+        (Some(_), false) => drop(write!(text, ", the next in {}", next(entry))),
+        (Some(_), true) => drop(write!(text, ", no connection is tried for {}", next(entry))),
     }
     let _ = writeln!(text, ", expires {}", moment(entry.expires_unix_s));
     if let Some(refusal) = &entry.refusal {
@@ -276,11 +278,12 @@ fn shown(entry: &EntryRow) -> String {
 }
 
 fn summed(totals: &TotalsRow) -> String {
-    let rows: [(&str, String); 9] = [
+    let rows: [(&str, String); 10] = [
         ("messages in the queue", totals.messages.to_string()),
         ("entries of them, one a hop", totals.entries.to_string()),
         ("connections to next hops", totals.couriers.to_string()),
         ("octets in memory", totals.letter_bytes.to_string()),
+        ("octets of incoming messages", totals.incoming_bytes.to_string()),
         ("messages in the spool", format!("{} (durability: {})", totals.spool_messages, totals.durability)),
         ("octets of the spool on disk", totals.spool_disk_bytes.to_string()),
         ("messages accepted so far", totals.accepted.to_string()),
@@ -393,6 +396,7 @@ mod tests {
             next_unix_s: Some(8_500),
             expires_unix_s: 9_000,
             refusal: Some(refusal),
+            hop_is_shut: false,
             to: Vec::new(),
         };
         let mut teller = Teller { out: Vec::new(), json: false, is_first: true, changed: None };

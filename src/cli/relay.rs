@@ -231,7 +231,11 @@ pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
             let listeners: Vec<String> =
                 config.listen.iter().chain(&config.listen_tls).map(ToString::to_string).collect();
             let aliases = config.router.aliases();
-            (format!("it will do: listens on {}, {aliases} aliases", listeners.join(", ")), true)
+            let bounds = format!(
+                "at most {} octets of mail coming in at a time, {} octets of the queue's in memory, {} octets of spool",
+                config.limits.incoming_bytes, config.spool.memory_bytes, config.spool.most_bytes
+            );
+            (format!("it will do: listens on {}, {aliases} aliases; {bounds}", listeners.join(", ")), true)
         }
     }
 }
@@ -282,7 +286,8 @@ mod tests {
         let config = typed_words.config().unwrap();
         assert_eq!((config.workers, config.control), (Some(3), "/c".into()));
         assert!(config.http.is_some() && typed(&["--config", file, "--check"]).unwrap().check);
-        assert!(checked(&Config::read(&path)).1);
+        let (said, holds) = checked(&Config::read(&path));
+        assert!(holds && said.contains("134217728 octets of mail coming in at a time"), "{said}");
     }
 
     #[test]

@@ -1,10 +1,14 @@
 //! Which relay stands between source and sink, and the published contest of several: what was typed, to what it means.
-use super::values;
-use crate::bench::relays::{self, ContestOptions, Contestant, Durability};
+use super::{ArrivalTyped, PipeliningTyped, values};
+use crate::bench::relays::{
+    self, BacklogOptions, ContestOptions, Contestant, Durability, LatencyOptions, Occasion, SoakOptions,
+};
 use crate::bench::tables::Sheet;
 use anyhow::Result;
 use clap::Args;
+use journey::record::{Arrival, Pipelining};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Descriptors that are not sessions.
 const SPARE_FILES: u64 = 256;
@@ -76,40 +80,248 @@ pub(super) struct ContestTyped {
     relay: RelayTyped,
 }
 
+/// What a scenario is called and where it goes.
+fn occasion(name: &str, out: Option<PathBuf>) -> Occasion {
+    Occasion { name: name.to_owned(), out, command: std::env::args().collect() }
+}
+
 /// A published shape.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct Published {
     pub(super) name: &'static str,
-    /// As a source has it.
-    pub(super) size: &'static str,
+    pub(super) message_bytes: u64,
     /// Messages that even Postfix delivers in a minute.
     pub(super) messages: u64,
 }
 
 /// Messages that were published.
 const PUBLISHED: u64 = 500_000;
-pub(super) const RELAY_400: Shape = Shape { name: "relay-400", size: "400", messages: 20_000 };
-pub(super) const RELAY_64K: Shape = Shape { name: "relay-64k", size: "64k", messages: 4_000 };
+pub(super) const RELAY_400: Published = Published { name: "relay-400", message_bytes: 400, messages: 20_000 };
+pub(super) const RELAY_64K: Published = Published { name: "relay-64k", message_bytes: 64 << 10, messages: 4_000 };
 
 impl ContestTyped {
-    pub(super) fn run(self, shape: Shape) -> Result<Sheet> {
+    pub(super) fn run(self, shape: Published) -> Result<Sheet> {
         let contestants = self.contestants();
         // All parties inherit it: a relay has two connections a message, or a process.
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::run(&ContestOptions {
-            name: shape.name.to_owned(),
+            occasion: occasion(shape.name, self.out),
             contestants,
             messages: self.messages.unwrap_or(if self.full { PUBLISHED } else { shape.messages }),
-            sessions: self.sessions,
-            size: shape.size,
+            shape: relays::Shape {
+                sessions: self.sessions,
+                message_bytes: shape.message_bytes,
+                reuse: Some(1),
+                pipelining: Pipelining::Off,
+            },
             rounds: self.rounds,
             counts_calls: self.syscalls,
-            out: self.out,
-            command: std::env::args().collect(),
         })
     }
 
     fn contestants(&self) -> Vec<Contestant> {
         if self.compare.is_empty() { vec![self.relay.asked().unwrap_or_else(usual)] } else { self.compare.clone() }
+    }
+}
+
+/// How messages are sent, where a scenario leaves that open.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Load")]
+struct ShapeTyped {
+    /// Parallel sessions.
+    #[arg(long, value_name = "N", default_value = "100", value_parser = values::sessions)]
+    sessions: u32,
+    /// Octets of a message, header included: 400, 64k [default: 400; of relay-backlog 64k].
+    #[arg(long, value_name = "BYTES", value_parser = size)]
+    size: Option<u64>,
+    /// Messages a connection carries; without N, or with 0, as many as there are.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "0",
+          default_missing_value = "0")]
+    reuse: u64,
+    /// How far commands run ahead of replies.
+    #[arg(long, value_enum, default_value = "off")]
+    pipelining: PipeliningTyped,
+}
+
+/// What a trace and a header fit into, and a relay takes.
+fn size(text: &str) -> Result<u64, String> {
+    match values::bytes(text)? {
+        bytes @ 300..=67_108_864 => Ok(bytes),
+        _ => Err(format!("{text:?}: a message here has 300 octets to 64M")),
+    }
+}
+
+impl ShapeTyped {
+    fn shape(&self, usual_bytes: u64) -> relays::Shape {
+        // All parties inherit it: a relay has two connections a message.
+        net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
+        relays::Shape {
+            sessions: self.sessions,
+            message_bytes: self.size.unwrap_or(usual_bytes),
+            reuse: Some(self.reuse).filter(|messages| *messages > 0),
+            pipelining: self.pipelining.into(),
+        }
+    }
+}
+
+/// Messages of a scenario.
+fn messages() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(1..=100_000_000)
+}
+
+/// Times the 250 of a relay at half the highest rate that it sustains; target: p99 under 20 ms
+///
+/// First a closed loop for an estimate, then steps of open loop: a rate is sustained if all that was due in a step was
+/// accepted and delivered as soon as the step was over. Then half of the highest such rate is offered in rounds, and
+/// latency counts from when each message was due. Ctrl-C ends it with the table of what was run. Exit status 1 if the
+/// target is missed or was not measured.
+#[derive(Debug, Args)]
+#[command(after_help = LATENCY_EXAMPLES)]
+pub(super) struct LatencyTyped {
+    /// How long a step of the search lasts.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
+    step: Duration,
+    /// Steps of the search at most.
+    #[arg(long, value_name = "N", default_value = "7", value_parser = clap::value_parser!(u32).range(1..=100))]
+    steps: u32,
+    /// Measure at this rate, and do not search.
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    rate: Option<f64>,
+    /// How messages are spread in the rounds.
+    #[arg(long, value_enum, default_value = "poisson")]
+    arrival: ArrivalTyped,
+    /// How long a round lasts.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
+    duration: Duration,
+    /// Rounds.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    #[command(flatten)]
+    shape: ShapeTyped,
+    /// Where all files go, in place of a new directory below mailrun-results. The relay keeps its mail there.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    relay: RelayTyped,
+}
+
+const LATENCY_EXAMPLES: &str = "\
+Examples:
+  mailrun bench relay-latency                                 about 90 s
+  mailrun bench relay-latency --reuse=1 --sessions 250        a new connection a message
+  mailrun bench relay-latency --rate 2000 --duration 30s      at a rate of your choice
+  mailrun bench relay-latency --relay postfix                 as root";
+
+impl LatencyTyped {
+    pub(super) fn run(self) -> Result<Sheet> {
+        relays::run_latency(&LatencyOptions {
+            contestant: self.relay.asked().unwrap_or_else(usual),
+            shape: self.shape.shape(RELAY_400.message_bytes),
+            step: self.step,
+            steps: self.steps,
+            rate_per_s: self.rate,
+            arrival: match self.arrival {
+                ArrivalTyped::Constant => Arrival::Constant,
+                ArrivalTyped::Poisson => Arrival::Poisson,
+            },
+            length: self.duration,
+            rounds: self.rounds,
+            occasion: occasion("relay-latency", self.out),
+        })
+    }
+}
+
+/// Lets a relay's queue grow while its next hop is down, and starts the relay again on it; targets: memory, time to open
+///
+/// A source fills the relay while nobody listens where it sends to: its memory and disk are looked at. SIGTERM stops it;
+/// it is started again, and how long it takes to be ready with all that was queued is timed. Then the sink listens, the
+/// queue is told to try again, and every message that was answered 250 must arrive. Targets: less than 256 MiB of memory
+/// with up to 100,000 messages queued; ready in less than 10 s with up to 1,000,000; nothing lost. The disk that it takes
+/// is said, and looked for, before anything is written. Ctrl-C ends it with the table of what was found. Exit status 1 if
+/// a target is missed or was not measured.
+#[derive(Debug, Args)]
+#[command(after_help = BACKLOG_EXAMPLES)]
+pub(super) struct BacklogTyped {
+    /// Messages to queue.
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = messages())]
+    messages: u64,
+    #[command(flatten)]
+    shape: ShapeTyped,
+    /// When the relay answers 250.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "sync")]
+    durability: KeptTyped,
+    /// Where all files go, in place of a new directory below mailrun-results. The relay keeps its mail there: 7 GB.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Durability that outlives a restart, as typed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum KeptTyped {
+    /// When the message is on disk
+    Sync,
+    /// When the kernel has it
+    Write,
+}
+
+const BACKLOG_EXAMPLES: &str = "\
+Examples:
+  mailrun bench relay-backlog                                 100,000 messages of 64 KiB: 7 GB of disk
+  mailrun bench relay-backlog --messages 1000000 --size 400   how long a million takes to open: 1.5 GB of disk
+  mailrun bench relay-backlog --out /mnt/other/run";
+
+impl BacklogTyped {
+    pub(super) fn run(self) -> Result<Sheet> {
+        relays::run_backlog(&BacklogOptions {
+            durability: match self.durability {
+                KeptTyped::Sync => Durability::Sync,
+                KeptTyped::Write => Durability::Write,
+            },
+            shape: self.shape.shape(RELAY_64K.message_bytes),
+            messages: self.messages,
+            occasion: occasion("relay-backlog", self.out),
+        })
+    }
+}
+
+/// Sends a million messages through a relay; targets: memory stays flat, disk is given back, the account closes
+///
+/// Memory is flat if it is, after the first tenth of the messages, no more than 1.2 times its most in the first tenth and
+/// 16 MiB. At the end the relay's spool must be back to what it keeps when it is empty. Ctrl-C stops the source; what was
+/// accepted is delivered, and the table printed. Exit status 1 if a target is missed or was not measured.
+#[derive(Debug, Args)]
+#[command(after_help = SOAK_EXAMPLES)]
+pub(super) struct SoakTyped {
+    /// Messages to send.
+    #[arg(long, value_name = "N", default_value = "1000000", value_parser = messages())]
+    messages: u64,
+    /// Offer that many a second [default: as fast as the relay takes them].
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    rate: Option<f64>,
+    #[command(flatten)]
+    shape: ShapeTyped,
+    /// Where all files go, in place of a new directory below mailrun-results. The relay keeps its mail there.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    relay: RelayTyped,
+}
+
+const SOAK_EXAMPLES: &str = "\
+Examples:
+  mailrun bench relay-soak
+  mailrun bench relay-soak --pipelining stream                one round trip a message: the fastest there is
+  mailrun bench relay-soak --rate 5000 --size 4k
+  mailrun bench relay-soak --messages 50000 --relay postfix   as root";
+
+impl SoakTyped {
+    pub(super) fn run(self) -> Result<Sheet> {
+        relays::run_soak(&SoakOptions {
+            contestant: self.relay.asked().unwrap_or_else(usual),
+            shape: self.shape.shape(RELAY_400.message_bytes),
+            messages: self.messages,
+            rate_per_s: self.rate,
+            occasion: occasion("relay-soak", self.out),
+        })
     }
 }

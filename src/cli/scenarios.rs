@@ -1,5 +1,5 @@
 //! `mailrun bench SCENARIO`: the published tables, run anew on this machine.
-use super::relays::{ContestTyped, RELAY_64K, RELAY_400};
+use super::relays::{BacklogTyped, ContestTyped, LatencyTyped, RELAY_64K, RELAY_400, SoakTyped};
 use super::sink::FaultsTyped;
 use super::values;
 use crate::bench::tables::{self, Proof, Sheet, TableOptions};
@@ -23,6 +23,9 @@ pub(super) enum Scenario {
     /// Times relays with messages of 64 KiB, likewise
     #[command(name = "relay-64k")]
     Relay64k(ContestTyped),
+    RelayLatency(LatencyTyped),
+    RelayBacklog(BacklogTyped),
+    RelaySoak(SoakTyped),
 }
 
 /// Times smtp-source, go-smtp-source and `mailrun smtp-source` side by side
@@ -92,6 +95,9 @@ impl Scenario {
             }
             Self::Relay400(typed) => typed.run(RELAY_400),
             Self::Relay64k(typed) => typed.run(RELAY_64K),
+            Self::RelayLatency(typed) => typed.run(),
+            Self::RelayBacklog(typed) => typed.run(),
+            Self::RelaySoak(typed) => typed.run(),
         }?;
         match writeln!(io::stdout(), "{}", sheet.text) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),

@@ -33,10 +33,10 @@ pub(super) struct Typed {
     #[arg(long, value_name = "N", default_value = "100000", value_parser = values::sessions)]
     sessions: u32,
     /// The largest message taken; SIZE announces it.
-    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::some_bytes)]
     message_limit: u64,
     /// The longest line of a message, its end included (RFC 5321 §4.5.3.1.6).
-    #[arg(long, value_name = "BYTES", default_value = "1000", value_parser = values::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "1000", value_parser = values::some_bytes)]
     line_limit: u64,
     /// Recipients of one message.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
@@ -45,7 +45,7 @@ pub(super) struct Typed {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = values::some_duration)]
     idle: Duration,
     /// The name to greet with.
-    #[arg(long, value_name = "NAME", default_value = "mailrun.example.com")]
+    #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::hello)]
     hello: String,
     /// What reports call it.
     #[arg(long, value_name = "NAME", default_value = "sink")]
@@ -71,7 +71,8 @@ struct DumpTyped {
     /// Write each message to a file of its own in DIR.
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
-    /// Append all messages to FILE, each behind a line of JSON: {"bytes":N,"client":…,"sender":…,"recipients":[…]}.
+    /// Append all messages to FILE, each behind a line of JSON, {"bytes":N,"client":…,"sender":…,"recipients":[…]}, and
+    /// with a line feed after its N octets.
     #[arg(long, value_name = "FILE")]
     dump_file: Option<PathBuf>,
     /// Deliver messages into the Maildir DIR.
@@ -180,7 +181,8 @@ Examples:
 
 const RULES: &str = "\
 Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
-  COMMAND  connect helo ehlo lhlo mail rcpt data . rset noop vrfy quit, or * for all
+  COMMAND  connect helo ehlo lhlo starttls tls auth mail rcpt data . rset noop vrfy quit, or * for all; tls is the
+           handshake itself, data the first BDAT too, . the last one
   ADDRESS  user@domain, @domain, user@, or * for all; rcpt and . have `to`, mail has `from`
   REPLY    in quotes, a code of 4xx or 5xx and a text, in place of the one shown here
   CHANCE   0.01 or 1%; always without. The same seed does the same to the same sessions and messages
@@ -249,7 +251,7 @@ impl Typed {
             seed: self.seed,
             dump: self.dump.shelf(),
             run: self.outputs.run_id,
-            welcome: self.welcome.options(),
+            welcome: self.welcome.options()?,
             outputs,
         })?;
         finish(&record, live)

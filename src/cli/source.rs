@@ -40,7 +40,7 @@ pub(super) struct Typed {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     timeout: Duration,
     /// The name to say EHLO with.
-    #[arg(long, value_name = "NAME", default_value = "mailrun.example.com")]
+    #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::hello)]
     hello: String,
     /// Send no trace: the ledger then ends at acceptance.
     #[arg(long)]
@@ -195,6 +195,9 @@ impl Typed {
         let live = outputs.live;
         end_with_parent(live);
         let offer = self.load.offer()?;
+        if offer.is_none() && matches!(self.load.arrival, ArrivalTyped::Poisson) {
+            bail!("--arrival poisson is for open loop: say --rate or --stage too");
+        }
         let is_staged = matches!(offer, Some(Offer::Stages(_)));
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
         let record = source::run(SourceOptions {
@@ -214,6 +217,7 @@ impl Typed {
             pipelining: self.load.pipelining.into(),
             from: self.load.from,
             recipient: self.load.rcpt,
+            declaration: self.approach.declaration(),
             notices: self.load.notices.notices(),
             subject: self.subject,
             file: self.file,

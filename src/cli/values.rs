@@ -78,6 +78,23 @@ pub(super) fn stall(text: &str) -> Result<String, String> {
     Ok(format!("{at:?},{length:?}"))
 }
 
+/// A name to greet with: it stands in a line of the dialogue, and is to be no second one.
+pub(super) fn hello(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("a name to greet with has a character".to_owned()),
+        _ if text.chars().any(char::is_control) => Err(format!("{text:?} holds a control character")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// Octets that are not none.
+pub(super) fn some_bytes(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        0 => Err(format!("{text:?}: it must be more than nought")),
+        bytes => Ok(bytes),
+    }
+}
+
 /// A number of at least one.
 pub(super) fn some(text: &str) -> Result<u64, String> {
     match text.parse::<u64>() {
@@ -145,6 +162,10 @@ mod tests {
         for text in ["0", "-1", "inf", "nan", "x"] {
             assert!(rate(text).is_err(), "{text}");
         }
+        for text in ["", "a\r\nNOOP", "a\nb", "a\0b", "a\u{7f}"] {
+            assert!(hello(text).is_err(), "{text:?}");
+        }
+        assert_eq!((hello("mx.example").as_deref(), some_bytes("0").is_err()), (Ok("mx.example"), true));
         assert!(stall("2s").is_err() && stall("2s,0s").is_err() && some("0").is_err() && some("-1").is_err());
     }
 }

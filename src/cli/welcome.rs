@@ -1,6 +1,8 @@
 //! What a sink offers before there is mail: what was typed, to what it means.
 use super::approach::TlsTyped;
 use crate::sink::{Login, WelcomeOptions};
+use crate::tls_mode::TlsMode;
+use anyhow::{Result, bail};
 use clap::Args;
 use net::{Proxied, SessionResumption};
 use smtp::server::Protocol;
@@ -51,13 +53,19 @@ pub(super) struct WelcomeTyped {
 
 impl WelcomeTyped {
     /// What is meant.
-    pub(super) fn options(&self) -> WelcomeOptions {
+    ///
+    /// # Errors
+    /// If there is an option for TLS and no TLS.
+    pub(super) fn options(&self) -> Result<WelcomeOptions> {
+        if let Some(option) = self.idle_option() {
+            bail!("{option} is for TLS: say --tls starttls or --tls implicit too");
+        }
         let login = match (&self.auth_users, self.auth_any || self.auth_required) {
             (Some(path), _) => Login::Users(path.clone()),
             (None, true) => Login::Anybody,
             (None, false) => Login::Off,
         };
-        WelcomeOptions {
+        Ok(WelcomeOptions {
             tls: self.tls.into(),
             certificate: self.tls_cert.clone().zip(self.tls_key.clone()),
             certificate_to: self.tls_cert_to.clone(),
@@ -68,6 +76,18 @@ impl WelcomeTyped {
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
             proxied: if self.proxy { Proxied::Yes } else { Proxied::No },
             xclient: if self.xclient { Attributes::ALL } else { Attributes::NONE },
-        }
+        })
+    }
+
+    /// An option that would do nothing for want of TLS: who gave it believes that mail comes encrypted.
+    fn idle_option(&self) -> Option<&'static str> {
+        let options = [
+            (self.tls_cert.is_some(), "--tls-cert"),
+            (self.tls_cert_to.is_some(), "--tls-cert-to"),
+            (self.tls_client_ca.is_some(), "--tls-client-ca"),
+            (self.no_tls_resumption, "--no-tls-resumption"),
+        ];
+        let is_plain = TlsMode::from(self.tls) == TlsMode::None;
+        options.into_iter().find(|(is_set, _)| is_plain && *is_set).map(|(_, option)| option)
     }
 }

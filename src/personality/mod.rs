@@ -8,6 +8,8 @@ mod extras;
 mod fence;
 mod gate;
 mod getopt;
+mod go;
+mod go_mades_bench;
 mod go_smtp_source;
 mod host_port;
 mod hostname;
@@ -25,7 +27,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// The names there are.
-pub(crate) const NAMES: [&str; 3] = ["smtp-source", "smtp-sink", "go-smtp-source"];
+pub(crate) const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
 
 /// How a personality was called: `called` is the word before its arguments, as its messages repeat it.
 #[derive(Debug)]
@@ -55,6 +57,7 @@ fn run(name: &str, call: Call) -> ExitCode {
     match name {
         "smtp-source" => smtp_source::run(&call),
         "smtp-sink" => smtp_sink::run(&call),
-        _ => go_smtp_source::run(&call),
+        "go-smtp-source" => go_smtp_source::run(&call),
+        _ => go_mades_bench::run(&call),
     }
 }

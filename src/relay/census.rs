@@ -28,6 +28,8 @@ pub(super) struct Census {
     pub(super) accepted_bytes: Count,
     /// Messages refused for want of room.
     pub(super) full: Count,
+    /// Messages and recipients refused because too much came in at a time.
+    pub(super) crowded: Count,
     /// Messages refused for other reasons at their end.
     pub(super) refused: Count,
     /// Recipients that a next hop has taken, or that were delivered here.
@@ -50,13 +52,14 @@ pub(super) struct Census {
 
 impl Census {
     /// All of them by name, with what they are.
-    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 14] {
+    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 15] {
         [
             ("sessions", "connections taken", self.sessions.value()),
             ("accepted", "messages answered 250", self.accepted.value()),
             ("accepted_recipients", "recipients of messages answered 250", self.accepted_recipients.value()),
             ("accepted_bytes", "octets of messages answered 250", self.accepted_bytes.value()),
             ("full", "messages answered 452 because the spool was full", self.full.value()),
+            ("crowded", "times 452 was answered because too much came in at a time", self.crowded.value()),
             ("refused", "messages refused at their end for other reasons", self.refused.value()),
             ("delivered", "recipients taken by a next hop or delivered here", self.delivered.value()),
             ("deferred", "recipients put off, once for each try", self.deferred.value()),

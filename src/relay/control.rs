@@ -196,7 +196,7 @@ fn list<W: Write>(setting: &Setting, paper: &mut Paper<W>, filter: &Filter, limi
 }
 
 fn page(office: &Rc<Office>, filter: &Filter, from: u32) -> (Vec<EntryRow>, Option<u32>) {
-    let page = office.queue.borrow().page(from, PAGE);
+    let page = office.queue.borrow().page(from, PAGE, clock::now());
     let wanted = page.entries.iter().filter(|entry| filter.wants(office, entry));
     (wanted.map(|entry| row(office, entry)).collect(), page.next)
 }
@@ -213,13 +213,14 @@ fn row(office: &Office, entry: &ListedEntry) -> EntryRow {
         next_unix_s: entry.next_unix_s,
         expires_unix_s: entry.expires_unix_s,
         refusal: entry.refusal.as_deref().map(Into::into),
+        hop_is_shut: entry.hop_is_shut,
         to: Vec::new(),
     }
 }
 
 fn show<W: Write>(setting: &Setting, paper: &mut Paper<W>, id: QueueId) -> Result<(), Trouble> {
     let entries = move |office: &Rc<Office>| -> Vec<(EntryRow, Vec<u16>)> {
-        let listed = office.queue.borrow().show(MessageId(id.0));
+        let listed = office.queue.borrow().show(MessageId(id.0), clock::now());
         listed.iter().map(|entry| (row(office, entry), entry.recipients.to_vec())).collect()
     };
     let mut found = Vec::new();
@@ -264,7 +265,7 @@ fn carry_out(setting: &Setting, order: Order, which: &Chosen) -> Result<u64, Tro
         let id = MessageId(id.0);
         let answers = setting.inquiries.ask_all(move |office| {
             let changed = change(office, order, Which::Message(id));
-            (changed, !office.queue.borrow().show(id).is_empty())
+            (changed, !office.queue.borrow().show(id, clock::now()).is_empty())
         });
         let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         if !answers.iter().any(|(changed, is_there)| *changed > 0 || *is_there) {
@@ -293,7 +294,7 @@ fn carry_out(setting: &Setting, order: Order, which: &Chosen) -> Result<u64, Tro
 /// The same with the messages of a page. A message that has entries on several of them is changed once: nothing is left
 /// to change after that.
 fn change_page(office: &Rc<Office>, order: Order, hop: Option<&str>, from: u32) -> (u64, Option<u32>) {
-    let page = office.queue.borrow().page(from, ORDERS);
+    let page = office.queue.borrow().page(from, ORDERS, clock::now());
     let mut ids: Vec<MessageId> = {
         let hops = office.hops.borrow();
         let is_meant = |key: HopKey| hop.is_none_or(|hop| *hops.name(key) == *hop);

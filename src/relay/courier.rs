@@ -2,6 +2,7 @@
 //!
 //! A courier asks the queue for the next message when the session is free, and once a message is on its way: the next
 //! one's MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
+use super::demands;
 use super::envelope::{Confirmation, Recipient, Refusal};
 use super::journal::Journal;
 use super::letter::Letter;
@@ -12,7 +13,7 @@ use super::resolver::{Destination, Unroutable};
 use super::routing::{Hop, Lmtp, Smtp};
 use crate::reason::reason;
 use net::{Alarm, Caller, ClientSecurity, Conversation, Ended, Endpoint, Next, Outbox, Socket, clock};
-use smtp::client::{self, Client, Event, GaveUp, Pipelining, Protocol, StartTls, Verb};
+use smtp::client::{self, Chunking, Client, Event, GaveUp, Pipelining, Protocol, StartTls, Verb};
 use smtp::command::BodyType;
 use smtp::dsn::Notify;
 use smtp::reply::Enhanced;
@@ -30,6 +31,12 @@ use std::time::Duration;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// For a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
 const REPLY_PATIENCE: Duration = Duration::from_secs(300);
+/// Messages that may be under way to a peer at a time, where they go by BDAT: one write and one read for all of them.
+const BURST: u32 = 8;
+/// A peer that takes longer for a message gets one at a time: others can have another connection.
+const QUICK: Duration = Duration::from_millis(10);
+/// So does one that ended a session amid a burst, for so long: it may want few messages a connection.
+const CURT: Duration = Duration::from_secs(600);
 /// A connection that nobody needs is kept for so long.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -192,12 +199,21 @@ struct Job {
     assignment: Assignment<Letter>,
     /// What each recipient was answered so far, in the assignment's order.
     refused: Vec<Option<Refusal>>,
-    /// Whether its last octet has been handed over.
-    is_sent: bool,
+    handed: Handed,
     /// Recipients up to this place have had their answers to the message (LMTP).
     answered: usize,
     /// The next hop will tell of a success itself.
     notifies: bool,
+}
+
+/// How far the message has gone out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Handed {
+    Nothing,
+    /// It is in what is being written.
+    Rendered,
+    /// Its last octet has been handed over.
+    All,
 }
 
 impl Job {
@@ -239,7 +255,12 @@ struct Carrier {
     idle: Alarm,
     idle_until: Option<Duration>,
     leaves: bool,
-    is_writing_message: bool,
+    /// Whether the peer lets messages follow each other without waiting.
+    bursts: bool,
+    /// Whether it answers fast enough for that.
+    is_quick: bool,
+    /// When the oldest message under way was begun, or the one before it answered.
+    since: Duration,
     /// A transaction has been begun: the hop can be reached.
     has_served: bool,
     /// The peer said why it closes.
@@ -259,7 +280,9 @@ impl Carrier {
             idle: Alarm::default(),
             idle_until: None,
             leaves: false,
-            is_writing_message: false,
+            bursts: false,
+            is_quick: false,
+            since: Duration::ZERO,
             has_served: false,
             farewell: None,
             spare: Vec::new(),
@@ -279,6 +302,8 @@ impl Carrier {
             pipelining: Pipelining::Group,
             tls: smtp.security.start_tls(),
             credentials: smtp.credentials.clone(),
+            chunking: Chunking::IfOffered,
+            burst: if self.office.hops.borrow().may_burst(key, clock::now()) { BURST } else { 0 },
             ..Default::default()
         };
         let left = self.visit(&endpoint, security, options.clone()).await;
@@ -314,9 +339,14 @@ impl Carrier {
 
     /// The session is over: what was under way comes back.
     fn ended(&mut self, ended: Ended, tls_is_optional: bool) -> Left {
-        self.is_writing_message = false;
+        if self.bursts && self.jobs.len() > 1 {
+            let key = self.courier.as_ref().expect("it is out").hop;
+            self.office.hops.borrow_mut().serve_singly(key, clock::now() + CURT);
+        }
+        // Who says 421 has taken nothing of what was not answered before.
+        let is_dismissed = self.farewell.as_ref().is_some_and(|refusal| refusal.code == 421);
         for mut job in self.jobs.drain(..) {
-            let outcome = match (job.answered, job.is_sent) {
+            let outcome = match (job.answered, job.handed == Handed::All && !is_dismissed) {
                 (0, false) => Outcome::Unsent,
                 (0, true) => Outcome::Unknown,
                 // Who has been answered does not get it again with each try for the others.
@@ -375,7 +405,7 @@ impl Carrier {
                 Ok(envelope) => {
                     let refused = vec![None; assignment.recipients.len()];
                     let notifies = extensions.dsn;
-                    self.jobs.push_back(Job { assignment, refused, is_sent: false, answered: 0, notifies });
+                    self.jobs.push_back(Job { assignment, refused, handed: Handed::Nothing, answered: 0, notifies });
                     self.has_served = true;
                     self.idle_until = None;
                     self.spare.push(Arc::clone(&envelope));
@@ -393,6 +423,7 @@ impl Carrier {
 impl Carrier {
     fn rendered(&mut self, assignment: &Assignment<Letter>, extensions: &Extensions) -> Result<Arc<Envelope>, Refusal> {
         let letter = &assignment.letter;
+        demands::meet(letter, assignment.recipients.iter(), extensions)?;
         let parameters = mail_parameters(letter, extensions)?;
         let recipients: Vec<(&[u8], String)> = assignment
             .recipients
@@ -425,6 +456,17 @@ impl Carrier {
     /// The reply as it is kept.
     fn refusal(&self, reply: &Received<'_>) -> Refusal {
         Refusal::new(reply.code(), reply.enhanced(), &reply.text(), &self.host)
+    }
+
+    /// How fast the peer is: whether it may have several messages at a time.
+    fn judge(&mut self, now: Duration) {
+        let is_quick = now.saturating_sub(self.since) < QUICK;
+        self.since = now;
+        if self.bursts && is_quick != self.is_quick {
+            self.is_quick = is_quick;
+            let hop = self.courier.as_ref().expect("it is out").hop;
+            self.office.queue.borrow_mut().batch(hop, if is_quick { BURST } else { 1 });
+        }
     }
 
     /// The oldest message's transaction is over.
@@ -488,10 +530,7 @@ fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, R
     if envelope.body == BodyType::EightBitMime && extensions.eight_bit_mime {
         words.push("BODY=8BITMIME".to_owned());
     }
-    if envelope.smtp_utf8 {
-        if !extensions.smtp_utf8 {
-            return Err(Refusal::new(553, Some(Enhanced(5, 6, 7)), "the next hop does not offer SMTPUTF8", ""));
-        }
+    if envelope.smtp_utf8 && extensions.smtp_utf8 {
         words.push("SMTPUTF8".to_owned());
     }
     if extensions.dsn {
@@ -523,8 +562,12 @@ impl Caller for Carrier {
             return Poll::Ready(Next::Quit);
         }
         let hop = self.courier.as_ref().expect("it is out").hop;
-        if early && !self.office.queue.borrow().has_letter(hop) {
+        self.bursts = client.bursts();
+        if early && ((self.bursts && !self.is_quick) || !self.office.queue.borrow().has_letter(hop)) {
             return Poll::Ready(Next::Quit);
+        }
+        if self.jobs.is_empty() {
+            self.since = now;
         }
         match self.next(cx, client.extensions(), now) {
             Found::Message(envelope) => return Poll::Ready(Next::Transaction(envelope)),
@@ -542,21 +585,30 @@ impl Caller for Carrier {
     }
 
     fn render(&mut self, outbox: &mut Outbox) {
-        if let Some(job) = self.jobs.front() {
+        if let Some(job) = self.jobs.back_mut() {
             job.assignment.letter.render(outbox);
-            self.is_writing_message = true;
+            job.handed = Handed::Rendered;
+        }
+    }
+
+    fn message_bytes(&self) -> u64 {
+        self.jobs.back().map_or(0, |job| job.assignment.letter.body.len() as u64)
+    }
+
+    fn render_chunk(&mut self, outbox: &mut Outbox) {
+        if let Some(job) = self.jobs.back_mut() {
+            job.assignment.letter.render_as_it_is(outbox);
+            job.handed = Handed::Rendered;
         }
     }
 
     fn written(&mut self, _now: Duration) {
-        if std::mem::take(&mut self.is_writing_message)
-            && let Some(job) = self.jobs.front_mut()
-        {
-            job.is_sent = true;
+        for job in self.jobs.iter_mut().filter(|job| job.handed == Handed::Rendered) {
+            job.handed = Handed::All;
         }
     }
 
-    fn replied(&mut self, event: &Event<'_>, _now: Duration) {
+    fn replied(&mut self, event: &Event<'_>, now: Duration) {
         self.heed(event.to, &event.reply);
         if let (Verb::Delivery(place), Some(job)) = (event.to, self.jobs.front_mut()) {
             job.answered = place as usize + 1;
@@ -570,6 +622,7 @@ impl Caller for Carrier {
             if Journal::is_kept() && event.reply.is_positive() {
                 self.office.journal.heard(self.refusal(&event.reply));
             }
+            self.judge(now);
             self.conclude();
         }
     }

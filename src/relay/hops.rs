@@ -1,9 +1,19 @@
-//! The hops that a worker knows, by number: the queue knows no more of a hop than that.
+//! The hops that a worker knows, by number: the queue knows no more of a hop than that. Those that the queue has nothing
+//! to remember of are forgotten, and their numbers given anew: domains that mail once went to cost nothing.
 use super::queue::HopKey;
 use super::routing::Hop;
 use net::ClientSecurity;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// So many hops are remembered even if there is nothing to remember: what one knows of TLS with them spares handshakes.
+const KEPT: usize = 1_000;
+/// How many are looked at in one go, and which part of all besides: a hop that is idle is forgotten within twenty goes,
+/// and a go takes a fraction of a millisecond.
+const GLANCES: usize = 64;
+const GLANCED_PART: usize = 20;
 
 /// This side of TLS with one host of a hop.
 type Secured = (Arc<str>, Option<ClientSecurity>);
@@ -12,7 +22,12 @@ type Secured = (Arc<str>, Option<ClientSecurity>);
 #[derive(Default)]
 pub(super) struct Hops {
     keys: HashMap<Hop, HopKey>,
-    known: Vec<Known>,
+    /// By number; a number that is nobody's has nothing.
+    known: Vec<Option<Known>>,
+    /// Numbers that are nobody's: the lowest is given first.
+    vacant: BinaryHeap<Reverse<u32>>,
+    /// Where to look next for hops to forget.
+    next: usize,
 }
 
 struct Known {
@@ -21,6 +36,8 @@ struct Known {
     secured: Vec<Secured>,
     /// What it was told of as: for logs.
     name: Arc<str>,
+    /// Until then it gets one message at a time.
+    singly_until: Duration,
 }
 
 impl Hops {
@@ -29,20 +46,76 @@ impl Hops {
         if let Some(key) = self.keys.get(hop) {
             return (*key, false);
         }
-        let key = HopKey(u32::try_from(self.known.len()).expect("memory holds fewer hops"));
-        self.known.push(Known { hop: hop.clone(), secured: Vec::new(), name: hop.to_string().into() });
+        let known = Some(Known {
+            hop: hop.clone(),
+            secured: Vec::new(),
+            name: hop.to_string().into(),
+            singly_until: Duration::ZERO,
+        });
+        let key = match self.vacant.pop() {
+            Some(Reverse(number)) => {
+                self.known[number as usize] = known;
+                HopKey(number)
+            }
+            None => {
+                self.known.push(known);
+                HopKey(u32::try_from(self.known.len() - 1).expect("memory holds fewer hops"))
+            }
+        };
         self.keys.insert(hop.clone(), key);
         (key, true)
     }
 
+    /// Looks at some of the hops, others each time, and forgets those that are idle; which these were.
+    pub(super) fn forget(&mut self, is_idle: impl Fn(HopKey) -> bool) -> Vec<HopKey> {
+        let mut forgotten = Vec::new();
+        if self.keys.len() <= KEPT {
+            return forgotten;
+        }
+        for _ in 0..GLANCES + self.known.len() / GLANCED_PART {
+            self.next = (self.next + 1) % self.known.len();
+            let key = HopKey(self.next as u32);
+            if let Some(known) = self.known[self.next].take_if(|_| is_idle(key)) {
+                self.keys.remove(&known.hop);
+                self.vacant.push(Reverse(key.0));
+                forgotten.push(key);
+            }
+            if self.keys.len() <= KEPT {
+                break;
+            }
+        }
+        forgotten
+    }
+
+    /// How many are known.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn known(&self, key: HopKey) -> &Known {
+        self.known[key.0 as usize].as_ref().expect("a hop that is not idle is known")
+    }
+
     /// The hop of that number.
     pub(super) fn hop(&self, key: HopKey) -> Hop {
-        self.known[key.0 as usize].hop.clone()
+        self.known(key).hop.clone()
     }
 
     /// What it is called in logs and statistics.
     pub(super) fn name(&self, key: HopKey) -> Arc<str> {
-        Arc::clone(&self.known[key.0 as usize].name)
+        Arc::clone(&self.known(key).name)
+    }
+
+    /// Lets a hop have one message at a time until then.
+    pub(super) fn serve_singly(&mut self, key: HopKey, until: Duration) {
+        if let Some(known) = &mut self.known[key.0 as usize] {
+            known.singly_until = until;
+        }
+    }
+
+    /// Whether a hop may have several messages at a time.
+    pub(super) fn may_burst(&self, key: HopKey, now: Duration) -> bool {
+        self.known(key).singly_until <= now
     }
 
     /// This side of TLS with a host of that hop.
@@ -50,7 +123,7 @@ impl Hops {
     /// # Errors
     /// If certificates or name cannot be used.
     pub(super) fn security(&mut self, key: HopKey, host: &Arc<str>) -> Result<Option<ClientSecurity>, String> {
-        let known = &mut self.known[key.0 as usize];
+        let known = self.known[key.0 as usize].as_mut().expect("a hop that has couriers is known");
         let Hop::Smtp(smtp) = &known.hop else { return Ok(None) };
         if let Some((_, security)) = known.secured.iter().find(|(name, _)| name == host) {
             return Ok(security.clone());
@@ -58,5 +131,121 @@ impl Hops {
         let security = smtp.security.client(host).map_err(|error| error.to_string())?;
         known.secured.push((Arc::clone(host), security.clone()));
         Ok(security)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::envelope::Refusal;
+    use super::super::queue::{
+        Arrival, Before, Call, Closing, Kind, MessageId, Options, Outcome, Queue, Recipients, Taken,
+    };
+    use super::*;
+    use crate::relay::routing::{Security, Smtp, To};
+    use std::time::Duration;
+
+    fn domain(number: u64) -> Hop {
+        let to = To::Domain { name: format!("d{number}.example").into(), port: 25 };
+        Hop::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None }))
+    }
+
+    /// The hops and the queue of a worker, without its office.
+    struct Desk {
+        hops: Hops,
+        queue: Queue<()>,
+        now: Duration,
+        /// The highest number that was given.
+        highest: u32,
+    }
+
+    impl Desk {
+        fn new() -> Self {
+            let queue = Queue::new(Options::default());
+            Self { hops: Hops::default(), queue, now: Duration::from_secs(1), highest: 0 }
+        }
+
+        fn put(&mut self, number: u64) {
+            let (hop, _) = self.hops.key(&domain(number));
+            self.highest = self.highest.max(hop.0);
+            let arrival = Arrival {
+                id: MessageId(number),
+                hop,
+                recipients: Recipients::new(&[0]),
+                letter: Some(()),
+                letter_bytes: 1,
+                received_unix_s: 0,
+                kind: Kind::Mail,
+                before: Before::default(),
+            };
+            self.queue.put(arrival, self.now);
+        }
+
+        /// Has the next message delivered; or its hop found to be unreachable.
+        fn visit(&mut self, closing: Closing) {
+            let Some(Call::Open(mut courier)) = self.queue.wants_courier(self.now) else { panic!("nobody is called") };
+            if closing == Closing::Finished {
+                let Taken::Message(assignment) = self.queue.take(&mut courier, self.now) else { panic!("no message") };
+                assert!(self.queue.outcome(assignment, Outcome::Delivered, self.now).done);
+            }
+            self.queue.closed(courier, closing, self.now);
+        }
+
+        fn tick(&mut self) {
+            self.now += Duration::from_millis(250);
+            let (queue, now) = (&self.queue, self.now);
+            let forgotten = self.hops.forget(|key| queue.is_idle(key, now));
+            forgotten.into_iter().for_each(|key| self.queue.forget_hop(key));
+        }
+    }
+
+    #[test]
+    fn a_hundred_thousand_domains_one_after_the_other_are_a_few_at_a_time() {
+        let mut desk = Desk::new();
+        for number in 0..100_000 {
+            desk.put(number);
+            desk.visit(Closing::Finished);
+            if number % 100 == 0 {
+                desk.tick();
+            }
+        }
+        (0..40).for_each(|_| desk.tick());
+        assert_eq!(desk.hops.len(), KEPT);
+        // A hop is forgotten within twenty goes, of a hundred messages each.
+        assert!(desk.highest < 2 * KEPT as u32 + 2_000, "{}", desk.highest);
+        assert_eq!(desk.hops.known.len(), desk.hops.len() + desk.hops.vacant.len());
+    }
+
+    #[test]
+    fn who_has_mail_or_cannot_be_reached_is_not_forgotten() {
+        let mut desk = Desk::new();
+        let many = 2 * KEPT as u64;
+        (0..many).for_each(|number| desk.put(number));
+        (0..100).for_each(|_| desk.tick());
+        assert_eq!(desk.hops.len() as u64, many, "all of them have mail");
+        let refusal = Refusal::new(0, None, "connection refused", "");
+        desk.visit(Closing::Unreachable(refusal));
+        (1..many).for_each(|_| desk.visit(Closing::Finished));
+        desk.now += Duration::from_secs(60);
+        (0..100).for_each(|_| desk.tick());
+        assert_eq!(desk.hops.len(), KEPT);
+        let left = desk.queue.show(MessageId(0), desk.now);
+        assert_eq!(left.len(), 1);
+        assert_eq!(&*desk.hops.name(left[0].hop), "mx:d0.example");
+        // What comes for one that was forgotten finds its way.
+        let forgotten = (1..many).find(|number| !desk.hops.keys.contains_key(&domain(*number))).unwrap();
+        desk.put(forgotten);
+        let hop = desk.queue.show(MessageId(forgotten), desk.now)[0].hop;
+        assert_eq!(*desk.hops.name(hop), format!("mx:d{forgotten}.example"));
+    }
+
+    #[test]
+    fn few_hops_are_left_alone() {
+        let mut desk = Desk::new();
+        for number in 0..KEPT as u64 {
+            desk.put(number);
+            desk.visit(Closing::Finished);
+        }
+        (0..100).for_each(|_| desk.tick());
+        assert_eq!(desk.hops.len(), KEPT);
     }
 }

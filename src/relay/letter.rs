@@ -38,6 +38,15 @@ impl Letter {
         outbox.bytes().extend_from_slice(end);
     }
 
+    /// Puts it on the wire as it is: the octets of a chunk (RFC 3030).
+    pub(super) fn render_as_it_is(&self, outbox: &mut Outbox) {
+        if self.body.len() < COPIED_BYTES {
+            outbox.bytes().extend_from_slice(&self.body);
+        } else {
+            outbox.append_shared(&self.body);
+        }
+    }
+
     /// Whether a line begins with a dot.
     fn has_dots(&self) -> bool {
         self.body.first() == Some(&b'.') || memchr::memmem::find(&self.body, b"\n.").is_some()

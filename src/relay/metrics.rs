@@ -11,6 +11,9 @@ pub(super) struct Figures<'a> {
     pub(super) spool: &'a spool::Usage,
     /// Deliveries that the log had no room for.
     pub(super) unlogged: u64,
+    pub(super) incoming_limit: u64,
+    /// The spool takes nothing any more.
+    pub(super) has_failed: bool,
     pub(super) hostname: &'a str,
     pub(super) uptime_s: f64,
 }
@@ -32,6 +35,18 @@ pub(super) fn text(figures: &Figures<'_>) -> String {
     sheet.gauge("queue_messages", "messages in the queue", totals.messages);
     sheet.gauge("couriers", "connections to next hops, and deliveries on this host", totals.couriers);
     sheet.gauge("letter_bytes", "octets of messages held in memory", totals.letter_bytes);
+    sheet.gauge(
+        "incoming_bytes",
+        "octets held by messages that are being received or wait for their 250",
+        totals.incoming_bytes,
+    );
+    sheet.gauge("incoming_limit_bytes", "more of them wait, and then are answered 452", figures.incoming_limit);
+    sheet.gauge("hops", "next hops that are remembered", totals.hops);
+    sheet.gauge(
+        "spool_failed",
+        "1 where the spool has failed: nothing is taken until a restart",
+        u8::from(figures.has_failed),
+    );
     sheet.hops(&figures.survey.hops);
     sheet.spool(figures.spool);
     sheet.0
@@ -112,6 +127,8 @@ mod tests {
             census: &[("accepted", "messages answered 250", 5)],
             spool: &usage,
             unlogged: 0,
+            incoming_limit: 100,
+            has_failed: true,
             hostname: "relay.example",
             uptime_s: 1.5,
         })
@@ -149,6 +166,8 @@ mod tests {
             "mailrun_relay_queue_entries{hop=\"mx:a.example\",state=\"deferred\"} 3",
             "mailrun_relay_hop_shut_seconds{hop=\"mx:a.example\"} 4",
             "mailrun_relay_spool_syncs_total 9",
+            "mailrun_relay_incoming_limit_bytes 100",
+            "mailrun_relay_spool_failed 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }

@@ -8,9 +8,11 @@
 //! | `config` | what a relay is told |
 //! | `control` | what operators ask, answered page by page |
 //! | `courier` | connections to next hops, and deliveries on this host |
+//! | `demands` | what a message demands of the server that is to take it |
 //! | `envelope` | what the spool keeps beside a body, and the notes of what has been done since |
 //! | `hops` | the hops that a worker knows, by number |
 //! | `inquiry` | questions to the workers |
+//! | `intake` | how much mail may be on its way in at a time |
 //! | `journal` | the log of deliveries, off the workers' way |
 //! | `labour` | threads for work that blocks |
 //! | `letter` | a message in memory |
@@ -39,9 +41,11 @@ mod census;
 pub(crate) mod config;
 mod control;
 mod courier;
+mod demands;
 pub(crate) mod envelope;
 mod hops;
 mod inquiry;
+mod intake;
 mod journal;
 mod labour;
 mod letter;
@@ -145,14 +149,15 @@ pub(crate) fn run(config: Config, orders: Orders) -> Result<Done> {
             telling.event(&Event::Progress(progress));
         }
     }
+    // Closed, it tells no more of it.
+    let failed = setting.spool.failure();
     end(&setting, running, control);
+    let failed = failed.or_else(|| setting.spool.failure());
     let outputs = Outputs { json: orders.json, live: orders.live, ..Outputs::default() };
     outputs.keep(&report.record(&setting), &journey::Ledger::default())?;
     telling.event(&Event::Done);
-    if setting.has_failed() {
-        bail!(
-            "the spool's disk has failed: nothing is taken any more. What was answered 250 and is on it is delivered after a restart."
-        );
+    if let Some(failure) = failed {
+        bail!("{failure}. What was answered 250 is delivered after a restart.");
     }
     Ok(Done { setting })
 }

@@ -79,7 +79,8 @@ impl Place {
 
 /// What is to be done with the recipients of a message at one hop.
 pub(super) struct Errand {
-    pub(super) hop: HopKey,
+    /// Its number may be another one's by the time that the message is stored.
+    pub(super) hop: Hop,
     /// By their numbers in the envelope.
     pub(super) recipients: Vec<u16>,
 }
@@ -92,6 +93,7 @@ impl Office {
         let share = |all: u32| all.div_ceil(workers).max(1);
         let options = Options {
             schedule: config.retry.clone(),
+            reconnect: config.retry.backoff.of_hops(),
             hop_couriers: share(config.delivery.per_destination),
             couriers: share(config.delivery.overall),
             letter_bytes: config.spool.memory_bytes / u64::from(workers),
@@ -148,7 +150,7 @@ impl Office {
         for Errand { hop, recipients } in errands {
             let arrival = Arrival {
                 id: MessageId(stored.id().0),
-                hop,
+                hop: self.key(&hop),
                 recipients: Recipients::new(&recipients),
                 letter: Some(letter.clone()),
                 letter_bytes: letter.memory_bytes(),
@@ -243,6 +245,7 @@ impl Office {
             *self.config.borrow_mut() = self.setting.config();
         }
         self.journal.hand_over();
+        self.forget_hops();
         let mut all = Vec::new();
         loop {
             let now = clock::now();
@@ -253,6 +256,16 @@ impl Office {
             }
         }
         self.attend();
+    }
+
+    /// Forgets hops that nothing is left to remember of; their numbers are given anew.
+    fn forget_hops(&self) {
+        let (mut queue, now) = (self.queue.borrow_mut(), clock::now());
+        let forgotten = self.hops.borrow_mut().forget(|key| queue.is_idle(key, now));
+        for key in forgotten {
+            queue.forget_hop(key);
+            self.waiting.borrow_mut().remove(&key);
+        }
     }
 
     /// What follows from what has happened: notes, notices, the end.

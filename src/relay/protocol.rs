@@ -181,10 +181,14 @@ pub(crate) struct EntryRow {
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
     pub(crate) age_s: u64,
-    /// When it is tried next, if it is deferred.
+    /// When it is tried next, if it is deferred, or when its hop is, if that could not be reached.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
+    /// Its own last refusal, or what keeps its hop shut.
     pub(crate) refusal: Option<RefusalRow>,
+    /// It is ready, but its hop could not be reached and is left alone until `next_unix_s`.
+    #[serde(default)]
+    pub(crate) hop_is_shut: bool,
     /// Whose mail it is, where one message is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) to: Vec<String>,
@@ -293,6 +297,12 @@ pub(crate) struct TotalsRow {
     pub(crate) delivered: u64,
     pub(crate) deferred: u64,
     pub(crate) failed: u64,
+    /// Octets of messages that are being received, or wait for their 250.
+    #[serde(default)]
+    pub(crate) incoming_bytes: u64,
+    /// Next hops that are remembered.
+    #[serde(default)]
+    pub(crate) hops: u64,
 }
 
 #[cfg(test)]

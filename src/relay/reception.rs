@@ -1,11 +1,11 @@
 //! Receives mail: who may send where, what the message says of itself, and the answer once it is kept.
 use super::config::{Config, Durability, LoggedIn};
 use super::envelope::{Envelope, MOST_RECIPIENTS, Original, Recipient, With};
+use super::intake::Claim;
 use super::letter::Letter;
 use super::office::{Errand, Office};
-use super::queue::HopKey;
 use super::received::{self, Header, Hops, MOST_HOPS, Stamp};
-use super::routing::{Routed, Standing};
+use super::routing::{Hop, Routed, Standing};
 use crate::users::Users;
 use net::{Answer, Handler, Handshake, LoginOutcome, Parting, Peer, clock};
 use smtp::command::{Hello, Mail, Recipient as Rcpt};
@@ -37,6 +37,8 @@ pub(super) struct Reception {
     user: Option<Vec<u8>>,
     logged_in: LoggedIn,
     transaction: Transaction,
+    /// What it holds of the memory for mail that comes in.
+    claim: Rc<Claim>,
 }
 
 /// A message that is being received.
@@ -45,16 +47,35 @@ struct Transaction {
     errands: Vec<Errand>,
     body: Vec<u8>,
     hops: Hops,
+    /// SIZE, where the client gave it.
+    announced: Option<u64>,
+    /// What the recipients take, roughly.
+    envelope_bytes: u64,
+    /// There was no room for it: what comes is dropped.
+    is_given_up: bool,
 }
+
+/// What a recipient takes in memory besides its texts.
+const RECIPIENT_BYTES: u64 = 128;
+/// From this size on a body grows by halves, so that at the end less of what it claims is for nothing.
+const DOUBLED_BYTES: usize = 1 << 20;
 
 impl Transaction {
     fn new() -> Self {
         let envelope = Envelope::local(b"", Vec::new());
-        Self { envelope, errands: Vec::new(), body: Vec::new(), hops: Hops::new(HEADER_BYTES) }
+        Self {
+            envelope,
+            errands: Vec::new(),
+            body: Vec::new(),
+            hops: Hops::new(HEADER_BYTES),
+            announced: None,
+            envelope_bytes: 0,
+            is_given_up: false,
+        }
     }
 
     /// Adds a recipient that goes to that hop; without one it is taken and dropped.
-    fn add(&mut self, recipient: Recipient, hop: HopKey) {
+    fn add(&mut self, recipient: Recipient, hop: Hop) {
         let number = self.envelope.recipients.len() as u16;
         self.envelope.recipients.push(recipient);
         match self.errands.iter_mut().find(|errand| errand.hop == hop) {
@@ -87,6 +108,7 @@ impl Reception {
             user: None,
             logged_in: LoggedIn::No,
             transaction: Transaction::new(),
+            claim: Claim::new(&office.setting.intake),
         }
     }
 
@@ -146,15 +168,14 @@ impl Reception {
             }),
             notify: rcpt.notify,
         };
-        let key = |hop| self.office.key(hop);
         match routed {
-            Routed::As(hop) => self.transaction.add(recipient(rcpt.path.as_bytes()), key(&hop)),
+            Routed::As(hop) => self.transaction.add(recipient(rcpt.path.as_bytes()), hop),
             Routed::Instead(members) => {
                 if self.transaction.envelope.recipients.len() + members.len() > MOST_RECIPIENTS {
                     return Err(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
                 }
-                for (address, hop) in &members {
-                    self.transaction.add(recipient(address.as_bytes()), key(hop));
+                for (address, hop) in members {
+                    self.transaction.add(recipient(address.as_bytes()), hop);
                 }
             }
         }
@@ -183,6 +204,49 @@ impl Reception {
     }
 }
 
+impl Reception {
+    /// Sees to it that there is room for one more recipient.
+    fn has_room_for(&mut self, rcpt: &Rcpt<'_>) -> bool {
+        let original = rcpt.original.as_ref().map_or(0, |original| original.address.as_bytes().len());
+        let texts = (rcpt.path.as_bytes().len() + original) as u64;
+        let bytes = self.transaction.envelope_bytes + texts + RECIPIENT_BYTES;
+        let has_room = self.claim.cover(bytes);
+        if has_room {
+            self.transaction.envelope_bytes = bytes;
+        }
+        has_room
+    }
+
+    /// Sees to it that the body has room for so many octets more, in memory and in the books.
+    fn has_room(&mut self, more: usize) -> bool {
+        let Transaction { body, envelope_bytes, .. } = &mut self.transaction;
+        let needed = body.len() + more;
+        if needed <= body.capacity() {
+            return true;
+        }
+        let grown = body.len() + if body.len() < DOUBLED_BYTES { body.len() } else { body.len() / 2 };
+        let capacity = needed.max(grown);
+        // Where there is no room for growing, there may be enough for what is here.
+        let fits = |capacity: &usize| self.claim.cover(*envelope_bytes + *capacity as u64);
+        let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
+        body.reserve_exact(capacity - body.len());
+        true
+    }
+
+    /// What has come of the message goes, and what will come of it.
+    fn give_up(&mut self) {
+        self.transaction.body = Vec::new();
+        self.transaction.is_given_up = true;
+        self.claim.release();
+    }
+}
+
+/// The answer where too much comes in at a time (RFC 3463 §3.4: mail system full).
+fn crowded(office: &Office) -> Reply {
+    office.setting.census.crowded.add(1);
+    Reply::fixed("452 4.3.1 Too much mail comes in at a time, try again later\r\n")
+}
+
 /// The answer that takes responsibility (RFC 5321 §6.1): nobody has one to give who has no proof.
 fn kept(stored: &Stored) -> Answer {
     Answer::Reply(Reply::new(250, &format!("2.0.0 Ok: queued as {}", stored.id())))
@@ -199,9 +263,6 @@ fn not_kept(office: &Office, error: &Error) -> Answer {
         Error::TooLarge { .. } => Reply::fixed("552 5.3.4 The message is too large\r\n"),
         _ => {
             tracing::error!(%error, "a message could not be stored");
-            if matches!(error, Error::Poisoned(_)) {
-                office.setting.fail();
-            }
             Reply::fixed("451 4.3.0 The spool has failed, try again later\r\n")
         }
     };
@@ -228,7 +289,12 @@ impl Handler for Reception {
     }
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
+        if !self.transaction.errands.is_empty() {
+            // Its first BDAT was refused: nothing has said since that the transaction is over.
+            self.reset(None);
+        }
         let with = self.with();
+        self.transaction.announced = mail.size;
         let envelope = &mut self.transaction.envelope;
         envelope.sender.extend_from_slice(mail.sender.as_bytes());
         envelope.client_name.extend_from_slice(&self.name);
@@ -243,15 +309,29 @@ impl Handler for Reception {
         if self.transaction.envelope.recipients.len() >= MOST_RECIPIENTS {
             return Answer::Reply(Reply::fixed("452 4.5.3 Too many recipients\r\n"));
         }
+        if !self.has_room_for(recipient) {
+            return Answer::Reply(crowded(&self.office));
+        }
         self.route(recipient).map_or_else(Answer::Reply, |()| Answer::Yes)
     }
 
     fn data(&mut self) -> Answer {
+        // DATA may come again after it was refused.
+        self.transaction.body.clear();
         self.stamp();
-        Answer::Yes
+        let Transaction { envelope_bytes, announced, .. } = self.transaction;
+        let Err(turn) = self.claim.enter(envelope_bytes, announced) else { return Answer::Yes };
+        let office = Rc::clone(&self.office);
+        Answer::eventually(async move { if turn.await { Answer::Yes } else { Answer::Reply(crowded(&office)) } })
     }
 
     fn block(&mut self, block: &[u8]) {
+        if self.transaction.is_given_up {
+            return;
+        }
+        if !self.has_room(block.len()) {
+            return self.give_up();
+        }
         self.transaction.hops.feed(block);
         self.transaction.body.extend_from_slice(block);
     }
@@ -259,6 +339,10 @@ impl Handler for Reception {
     fn message(&mut self, bytes: u64, _now: Duration) -> Answer {
         let flaw = self.flaw();
         let transaction = std::mem::replace(&mut self.transaction, Transaction::new());
+        if transaction.is_given_up {
+            return Answer::Reply(crowded(&self.office));
+        }
+        let held = self.claim.hand_over();
         if let Some(reply) = flaw {
             self.office.setting.census.refused.add(1);
             return Answer::Reply(reply);
@@ -269,7 +353,10 @@ impl Handler for Reception {
         };
         let office = Rc::clone(&self.office);
         Answer::eventually(async move {
-            match receipt.await {
+            let outcome = receipt.await;
+            // From here on the queue counts it.
+            drop(held);
+            match outcome {
                 Ok(stored) => {
                     let census = &office.setting.census;
                     census.accepted.add(1);
@@ -314,6 +401,7 @@ impl Handler for Reception {
 
     fn reset(&mut self, _why: Option<Verdict>) {
         self.transaction = Transaction::new();
+        self.claim.release();
     }
 
     fn disconnect(&mut self, _parting: Parting) {}

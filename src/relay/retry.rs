@@ -15,9 +15,15 @@ impl Backoff {
     /// Of a message: Postfix's (`minimal_backoff_time`, `maximal_backoff_time`). RFC 5321 §4.5.4.1 wants waits of 30
     /// minutes in general, and shorter ones at first.
     pub(crate) const OF_MESSAGES: Self = Self { first: Duration::from_secs(300), longest: Duration::from_secs(4_000) };
-    /// Of a hop that cannot be reached: one connection is all that a try costs, and a server that was restarted should
-    /// not wait for its mail.
-    pub(crate) const OF_HOPS: Self = Self { first: Duration::from_secs(5), longest: Duration::from_secs(600) };
+
+    /// Of a hop that cannot be reached, where messages come again by this: a sixtieth of the first wait and a sixth of
+    /// the longest, 5 s and 11 min where nothing is said. One connection is all that a try costs, however many messages
+    /// wait, and a server that was restarted should not wait for its mail. No wait begins under a second, lest a dead
+    /// server be knocked at all the time, unless messages themselves come back sooner.
+    pub(crate) fn of_hops(&self) -> Self {
+        let first = (self.first / 60).max(self.first.min(Duration::from_secs(1)));
+        Self { first, longest: (self.longest / 6).max(first) }
+    }
 
     /// The wait after try number `attempt` (1 is the first): `first`, doubled for each try before it, no more than
     /// `longest`; then between ¾ and 5/4 of that, by a draw that is the same for the same three numbers.
@@ -84,6 +90,25 @@ mod tests {
     }
 
     #[test]
+    fn a_hop_is_looked_after_more_often_than_a_message() {
+        let milliseconds = Duration::from_millis;
+        let rows = [
+            // First and longest of messages, and of hops.
+            ([300_000, 4_000_000], [5_000, 666_666]),
+            ([300_000, 3_600_000], [5_000, 600_000]),
+            ([30_000, 60_000], [1_000, 10_000]),
+            ([200, 500], [200, 200]),
+            ([900, 60_000], [900, 10_000]),
+            ([7_200_000, 7_200_000], [120_000, 1_200_000]),
+        ];
+        for (messages, hops) in rows {
+            let [first, longest] = messages.map(milliseconds);
+            let derived = Backoff { first, longest }.of_hops();
+            assert_eq!([derived.first, derived.longest].map(|wait| wait.as_millis()), hops, "{messages:?}");
+        }
+    }
+
+    #[test]
     fn what_fails_together_comes_back_apart() {
         let schedule = Backoff::OF_MESSAGES;
         let mut waits: Vec<u64> = (0..1_000).map(|subject| schedule.wait(7, subject, 1).as_secs()).collect();
@@ -106,6 +131,9 @@ mod tests {
             let wait = schedule.wait(seed, subject, attempt);
             prop_assert!(wait >= seconds(first) * 3 / 4);
             prop_assert!(wait <= seconds(longest.max(first)) * 5 / 4);
+            let of_hops = schedule.of_hops();
+            prop_assert!(of_hops.first <= schedule.first && of_hops.longest >= of_hops.first);
+            prop_assert!(of_hops.longest <= schedule.longest.max(schedule.first));
         }
     }
 }

@@ -2,6 +2,7 @@
 use super::census::Census;
 use super::config::{Config, Durability};
 use super::inquiry::Inquiries;
+use super::intake::Intake;
 use super::journal::Press;
 use super::labour::Labour;
 use super::maildir;
@@ -9,6 +10,9 @@ use super::resolver::Resolver;
 use spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// For the envelope, where there is room for one message only.
+const ENVELOPE_BYTES: u64 = 1 << 20;
 
 /// What all workers share.
 pub(super) struct Setting {
@@ -24,14 +28,14 @@ pub(super) struct Setting {
     pub(super) labour: Labour,
     pub(super) mailbox_names: Arc<maildir::Names>,
     pub(super) census: Census,
+    /// Memory for mail that comes in.
+    pub(super) intake: Arc<Intake>,
     /// Ways to ask the workers.
     pub(super) inquiries: Inquiries,
     /// Where deliveries are logged.
     pub(super) press: Press,
     /// All listeners take mail.
     is_open: AtomicBool,
-    /// The spool takes nothing any more: only a restart helps.
-    has_failed: AtomicBool,
     pub(super) seed: u64,
 }
 
@@ -46,6 +50,7 @@ impl Setting {
     ) -> Self {
         let mailbox_names = Arc::new(maildir::Names::new(&config.hostname));
         let config = Arc::new(config);
+        let intake = Intake::new(config.limits.incoming_bytes.max(config.limits.message_bytes + ENVELOPE_BYTES));
         Self {
             config: Mutex::new(Arc::clone(&config)),
             first: config,
@@ -56,10 +61,10 @@ impl Setting {
             labour,
             mailbox_names,
             census: Census::default(),
+            intake,
             inquiries: Inquiries::default(),
             press,
             is_open: AtomicBool::new(false),
-            has_failed: AtomicBool::new(false),
             seed,
         }
     }
@@ -115,13 +120,9 @@ impl Setting {
         share
     }
 
-    /// Notes that the spool is of no more use.
-    pub(super) fn fail(&self) {
-        self.has_failed.store(true, Ordering::Relaxed);
-    }
-
+    /// Whether the spool takes nothing any more.
     pub(super) fn has_failed(&self) -> bool {
-        self.has_failed.load(Ordering::Relaxed)
+        self.spool.failure().is_some()
     }
 }
 

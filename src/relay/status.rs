@@ -60,6 +60,8 @@ async fn figures(State(setting): State<Arc<Setting>>, began: Duration) -> Respon
             census: &setting.census.rows(),
             spool: &setting.spool.usage(),
             unlogged: setting.press.unlogged(),
+            incoming_limit: setting.intake.most_bytes(),
+            has_failed: setting.has_failed(),
             hostname: &setting.config().hostname,
             uptime_s: clock::now().saturating_sub(began).as_secs_f64(),
         }))

@@ -26,7 +26,8 @@ pub(super) fn survey(setting: &Setting) -> Result<Survey, Silent> {
     let mut survey = Survey { totals: totals(setting), hops: Vec::new() };
     let mut hops = HashMap::new();
     for answer in setting.inquiries.ask_all(own) {
-        let (totals, rows) = answer?;
+        let (totals, known, rows) = answer?;
+        survey.totals.hops += known as u64;
         survey.totals.workers += 1;
         survey.totals.messages += totals.messages as u64;
         survey.totals.entries += totals.entries as u64;
@@ -51,12 +52,13 @@ fn totals(setting: &Setting) -> TotalsRow {
         delivered: census.delivered.value(),
         deferred: census.deferred.value(),
         failed: census.failed.value(),
+        incoming_bytes: setting.intake.used_bytes(),
         ..TotalsRow::default()
     }
 }
 
 /// One worker's. Of hops that are only summed up nothing is copied: this takes a turn of the worker's time.
-fn own(office: &Rc<Office>) -> (super::queue::Totals, Vec<HopRow>) {
+fn own(office: &Rc<Office>) -> (super::queue::Totals, usize, Vec<HopRow>) {
     let (queue, hops) = (office.queue.borrow(), office.hops.borrow());
     let mut all: Vec<HopStats> = queue.hops().collect();
     if all.len() > MOST_HOPS {
@@ -69,7 +71,7 @@ fn own(office: &Rc<Office>) -> (super::queue::Totals, Vec<HopRow>) {
         rest.iter().for_each(|stats| join(&mut others, &counts(stats)));
         rows.push(HopRow { shut_for_s: None, ..others });
     }
-    (queue.totals(), rows)
+    (queue.totals(), hops.len(), rows)
 }
 
 fn entries(stats: &HopStats) -> u64 {

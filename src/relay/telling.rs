@@ -163,7 +163,6 @@ fn addressed(office: &Office, config: &Config, notice: bounce::Notice) -> Option
     let (mut recipients, mut errands) = (Vec::new(), Vec::new());
     for (number, (address, hop)) in members.into_iter().enumerate() {
         recipients.push(Recipient { address, original: None, notify: Some(Notify::NEVER) });
-        let hop = office.key(&hop);
         errands.push(Errand { hop, recipients: vec![u16::try_from(number).ok()?] });
     }
     let envelope = Envelope {

@@ -18,7 +18,8 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     for (name, number) in beside.into_iter().chain(seldom) {
         table.row(vec![name.to_owned(), known(number), String::new()]);
     }
-    Some(Section { title: "Ledger", note: Some(sum(ledger)), body: Body::Figures(table) })
+    let unit = if record.mades.is_some() { "message" } else { "(message, recipient)" };
+    Some(Section { title: "Ledger", note: Some(sum(ledger, unit)), body: Body::Figures(table) })
 }
 
 fn rows(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 6] {
@@ -37,13 +38,13 @@ fn fates(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 5] {
     ]
 }
 
-fn sum(ledger: &LedgerRow) -> String {
+fn sum(ledger: &LedgerRow, unit: &str) -> String {
     let Some(created) = ledger.created else {
-        return "a unit is a (message, recipient); how many were created is unknown here".to_owned();
+        return format!("a unit is a {unit}; how many were created is unknown here");
     };
     let total = fates(ledger).iter().filter_map(|(_, number)| *number).sum::<u64>();
     let verdict = if total == created { "all that were created" } else { "NOT what was created" };
-    format!("a unit is a (message, recipient); the known fates sum to {}: {verdict}", count(total))
+    format!("a unit is a {unit}; the known fates sum to {}: {verdict}", count(total))
 }
 
 /// Replies of 4xx and 5xx, cut connections, time-outs.

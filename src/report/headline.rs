@@ -89,6 +89,9 @@ fn blemishes(ledger: &LedgerRow) -> Vec<String> {
 
 /// The figures: rate, octets, median and 99th percentile of the last stage that was observed.
 pub(crate) fn figures(record: &Record) -> String {
+    if let Some(mades) = &record.mades {
+        return super::mades::figures(record, mades);
+    }
     let Some(last) = final_stage(record) else {
         return seconds(record.duration_s);
     };

@@ -1,6 +1,7 @@
 //! Records for the tests of reports: one of each outcome.
 use journey::record::{
-    FORMAT, Host, LatencyMs, LedgerRow, Party, PhaseRow, Record, Role, SeriesRow, StageRow, Verdict, Workload,
+    FORMAT, Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble, Party,
+    PhaseRow, Record, Role, SeriesRow, StageRow, Verdict, Workload,
 };
 use journey::stage::{Phase, Stage};
 
@@ -28,6 +29,7 @@ pub(crate) fn held() -> Record {
         pauses: Vec::new(),
         tls: Vec::new(),
         warm_up: None,
+        mades: None,
         phases: [Phase::Connect, Phase::Banner, Phase::Ehlo, Phase::Mail, Phase::Rcpt, Phase::Data, Phase::Reply]
             .map(phase)
             .to_vec(),
@@ -50,6 +52,62 @@ pub(crate) fn held() -> Record {
         thresholds: Vec::new(),
         verdict: Verdict { closed: true, valid: true, reasons: Vec::new() },
     }
+}
+
+/// A run over MADES with a lost message, an error reply and a connection that was lost.
+pub(crate) fn mades() -> Record {
+    let stage = |name: &str, p50: f64| MadesStage {
+        name: name.to_owned(),
+        count: 9_999,
+        missing: 1,
+        rate_per_s: 1_234.5,
+        duration_s: 8.1,
+        latency_ms: Some(LatencyMs {
+            p50,
+            p90: p50 * 1.5,
+            p99: p50 * 2.0,
+            p999: 700.0,
+            max: 1_234.5,
+            ..LatencyMs::default()
+        }),
+        ..MadesStage::default()
+    };
+    let path = ["created", "sent", "settled", "replied", "inbox", "DELIVERED", "RECEIVED"];
+    let hop = |ends: &[&str]| MadesHop {
+        from: ends[0].to_owned(),
+        to: ends[1].to_owned(),
+        count: 9_999,
+        overtaken: 3,
+        latency_ms: Some(LatencyMs { mean: 1.5, p50: 1.2, p90: 1.7, p99: 3.4, max: 90.0, ..LatencyMs::default() }),
+    };
+    let queue = |role: &str, name: &str| MadesQueue { role: role.to_owned(), name: name.to_owned(), foreign: 0 };
+    let trouble = |kind: &str, code: &str, text: &str| MadesTrouble {
+        kind: kind.to_owned(),
+        code: code.to_owned(),
+        text: text.to_owned(),
+        count: 1,
+    };
+    let outage = MadesOutage { side: "outbox".to_owned(), began_s: 3.2, lasted_s: 0.7, why: "reset".to_owned() };
+    let own = Mades {
+        mode: "endpoint".to_owned(),
+        outbox_url: "amqp://127.0.0.1:5672".to_owned(),
+        inbox_url: "amqp://127.0.0.1:5672".to_owned(),
+        queues: vec![queue("outbox", "ecp.endpoint.outbox"), queue("inbox", "ecp.endpoint.inbox")],
+        receiver: "ecp-endpoint".to_owned(),
+        message_type: "TEST-MESSAGE".to_owned(),
+        durable: true,
+        payload: "random".to_owned(),
+        max_in_transit: 1_000,
+        window: 128,
+        timeout_s: 60.0,
+        in_transit_mean: 987.6,
+        stages: path.iter().zip(1..).map(|(name, number)| stage(name, f64::from(number) * 1.5)).collect(),
+        hops: path.windows(2).map(hop).collect(),
+        troubles: vec![trouble("error reply", "ECP-1034", "no such receiver"), trouble("time-out", "inbox", "60 s")],
+        outages: vec![outage],
+        ..Mades::default()
+    };
+    Record { mades: Some(own), phases: Vec::new(), ..lossy() }
 }
 
 /// The same, with 200 messages accepted and gone.

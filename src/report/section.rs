@@ -1,7 +1,7 @@
 //! The parts of a report, in the order they are read.
 use super::table::Table;
-use super::{encryption, fates, parties, relay, seconds, stages, workload};
-use journey::record::Record;
+use super::{encryption, fates, mades, parties, relay, seconds, stages, workload};
+use journey::record::{Mades, Record};
 
 /// A titled part.
 #[derive(Clone, Debug)]
@@ -27,6 +27,9 @@ pub(crate) enum Body {
 
 /// Every section that this record can fill; `room` is how many bars a sparkline may have.
 pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
+    if let Some(mades) = &record.mades {
+        return mades_sections(record, mades, room);
+    }
     let parts = [
         workload::offered(record),
         stages::reached(record),
@@ -37,6 +40,23 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
         encryption::handshakes(record),
         fates::ledger(record),
         fates::errors(record),
+        fates::thresholds(record),
+        parties::costs(record),
+        workload::surroundings(record),
+    ];
+    parts.into_iter().flatten().collect()
+}
+
+/// Those of a run over MADES, which has stages of its own.
+fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
+    let parts = [
+        mades::offered(record, own),
+        mades::stages(record, own),
+        mades::waterfall(own),
+        seconds::course(record, room),
+        fates::ledger(record),
+        mades::troubles(own),
+        mades::outages(own),
         fates::thresholds(record),
         parties::costs(record),
         workload::surroundings(record),

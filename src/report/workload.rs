@@ -61,7 +61,7 @@ fn load(workload: &Workload) -> String {
 }
 
 /// `400 B`, or where they vary `12.4 kB in the mean (400..64k)`.
-fn sizes(workload: &Workload) -> String {
+pub(super) fn sizes(workload: &Workload) -> String {
     let mean = octets(workload.message_bytes);
     match (&workload.sizes_varied, &workload.corpus) {
         (Some(sizes), _) => format!("{mean} in the mean ({})", plain(&sizes.expression)),
@@ -136,7 +136,7 @@ fn connections(reuse: Option<u64>) -> String {
     }
 }
 
-fn arrival(workload: &Workload) -> String {
+pub(super) fn arrival(workload: &Workload) -> String {
     let paced = match workload.stages.as_slice() {
         [] => workload.rate_per_s.map_or_else(String::new, |pace| format!(" at {} msg/s", rate(pace))),
         stages => staged(stages),

@@ -104,6 +104,7 @@ impl Approach {
             chunking: told.chunking,
             introduction: told.introduction.clone(),
             notifications: Notifications::Unasked,
+            burst: 0,
         };
         let security = match told.tls {
             TlsMode::None => None,

@@ -23,10 +23,11 @@ pub(super) enum Envelopes {
 /// One set of addresses, one size.
 #[derive(Debug)]
 pub(super) struct Same {
-    /// By which parameters they have: bit 0 SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8.
-    variants: [Arc<Envelope>; 8],
+    /// By which parameters they have: bit 0 SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, bit 3 BODY=BINARYMIME.
+    variants: [Arc<Envelope>; 16],
     needs_eight_bit: bool,
     needs_utf8: bool,
+    declaration: Declaration,
     /// The ledger's number of each recipient, by its place in the envelope.
     numbers: Vec<u32>,
 }
@@ -38,7 +39,24 @@ pub(super) struct Drawn {
     recipient: Pattern,
     numbering: Numbering,
     notices: Notices,
+    declaration: Declaration,
     seed: u64,
+}
+
+/// What messages are said to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Declaration {
+    /// What they are: BODY=8BITMIME where there is a need.
+    #[default]
+    AsItIs,
+    /// BODY=BINARYMIME where a server offers that and BDAT, without which it is not allowed (RFC 3030 §3).
+    Binary,
+}
+
+impl Declaration {
+    fn is_binary(self, extensions: &Extensions) -> bool {
+        self == Self::Binary && extensions.binary_mime && extensions.chunking
+    }
 }
 
 /// What a message's envelope depends on.
@@ -75,6 +93,8 @@ pub(super) struct Drafts {
 struct Parameters {
     size: Option<u64>,
     eight_bit: bool,
+    /// In place of `eight_bit`: a message has one BODY.
+    binary: bool,
     /// SMTPUTF8, if any address needs it.
     utf8: bool,
 }
@@ -94,7 +114,14 @@ impl Envelopes {
             bail!("--rcpt: a message has a recipient");
         }
         let (sender, recipient) = (options.from.clone(), options.recipient.clone());
-        let drawn = Drawn { sender, recipient, numbering, notices: options.notices.clone(), seed: options.seed };
+        let drawn = Drawn {
+            sender,
+            recipient,
+            numbering,
+            notices: options.notices.clone(),
+            declaration: options.declaration,
+            seed: options.seed,
+        };
         match (mail.same(), options.recipients.only()) {
             (Some(template), Some(count)) if drawn.is_literal() => {
                 let is_eight_bit = template.is_eight_bit;
@@ -127,7 +154,8 @@ impl Same {
     fn choose(&self, extensions: &Extensions) -> &Arc<Envelope> {
         let eight_bit = extensions.eight_bit_mime && self.needs_eight_bit;
         let utf8 = extensions.smtp_utf8 && self.needs_utf8;
-        &self.variants[usize::from(extensions.size.is_some()) | usize::from(eight_bit) << 1 | usize::from(utf8) << 2]
+        let bits = [extensions.size.is_some(), eight_bit, utf8, self.declaration.is_binary(extensions)];
+        &self.variants[bits.into_iter().rev().fold(0, |number, bit| number << 1 | usize::from(bit))]
     }
 }
 
@@ -140,14 +168,17 @@ impl Drawn {
     fn rendered_once(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> Same {
         let mut drafts = Drafts::default();
         let variants = std::array::from_fn(|bits| {
-            let size = (bits & 1 != 0).then_some(bytes);
-            self.draft(0, recipients, Parameters { size, eight_bit: bits & 2 != 0, utf8: bits & 4 != 0 }, &mut drafts);
+            let has = |bit: usize| bits >> bit & 1 != 0;
+            let size = has(0).then_some(bytes);
+            let parameters = Parameters { size, eight_bit: has(1), utf8: has(2), binary: has(3) };
+            self.draft(0, recipients, parameters, &mut drafts);
             Arc::new(drafts.envelope())
         });
         Same {
             variants,
             needs_eight_bit: is_eight_bit,
             needs_utf8: !drafts.text.is_ascii(),
+            declaration: self.declaration,
             numbers: drafts.recipients().map(recipient_number).collect(),
         }
     }
@@ -157,6 +188,7 @@ impl Drawn {
         let parameters = Parameters {
             size: extensions.size.is_some().then_some(pick.bytes),
             eight_bit: extensions.eight_bit_mime && pick.is_eight_bit,
+            binary: self.declaration.is_binary(extensions),
             utf8: extensions.smtp_utf8,
         };
         self.draft(number, recipients, parameters, drafts);
@@ -193,7 +225,9 @@ impl Parameters {
         if let Some(bytes) = self.size {
             write!(text, "SIZE={bytes}").expect("a vector takes all");
         }
-        for (is_wanted, word) in [(self.eight_bit, "BODY=8BITMIME"), (self.utf8, "SMTPUTF8")] {
+        let is_eight_bit = self.eight_bit && !self.binary;
+        let words = [(self.binary, "BODY=BINARYMIME"), (is_eight_bit, "BODY=8BITMIME"), (self.utf8, "SMTPUTF8")];
+        for (is_wanted, word) in words {
             if is_wanted {
                 text.extend_from_slice(if text.len() > start { b" " } else { b"" });
                 text.extend_from_slice(word.as_bytes());
@@ -257,7 +291,8 @@ mod tests {
     fn drawn(from: &str, rcpt: &str, most: u64) -> Drawn {
         let recipient = Pattern::parse(rcpt).unwrap();
         let numbering = recipient.numbering(most);
-        Drawn { sender: Pattern::parse(from).unwrap(), numbering, recipient, notices: Notices::default(), seed: 1 }
+        let (sender, notices) = (Pattern::parse(from).unwrap(), Notices::default());
+        Drawn { sender, numbering, recipient, notices, declaration: Declaration::AsItIs, seed: 1 }
     }
 
     fn extensions(lines: &str) -> Extensions {
@@ -290,6 +325,25 @@ mod tests {
             ("SMTPUTF8", "MAIL FROM:<jürgen@example.com> SMTPUTF8\r\n"),
         ] {
             assert_eq!(same.choose(&extensions(offered)).mail(), expected.as_bytes(), "{offered}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_said_to_be_binary_only_where_it_may_be() {
+        let binary = Drawn { declaration: Declaration::Binary, ..drawn("a@b", "c@d", 1) };
+        let same = binary.rendered_once(1, 400, true);
+        for (offered, expected) in [
+            ("CHUNKING\nBINARYMIME\n8BITMIME", "MAIL FROM:<a@b> BODY=BINARYMIME\r\n"),
+            ("CHUNKING\nBINARYMIME\nSIZE", "MAIL FROM:<a@b> SIZE=400 BODY=BINARYMIME\r\n"),
+            ("BINARYMIME\n8BITMIME", "MAIL FROM:<a@b> BODY=8BITMIME\r\n"),
+            ("CHUNKING", "MAIL FROM:<a@b>\r\n"),
+        ] {
+            let offered = extensions(offered);
+            assert_eq!(same.choose(&offered).mail(), expected.as_bytes(), "{offered:?}");
+            let pick = Pick { bytes: 400, is_eight_bit: true, ..Mail::Same(template()).pick(0) };
+            let occasion = Occasion { number: 0, recipients: 1, pick, extensions: &offered };
+            let envelope = binary.address(occasion, &mut Drafts::default()).envelope;
+            assert_eq!(envelope.mail(), expected.as_bytes(), "{offered:?}");
         }
     }
 

@@ -8,7 +8,6 @@
 //! ```
 mod addresses;
 mod approach;
-mod chance;
 mod collector;
 mod corpus;
 mod envelopes;
@@ -17,23 +16,22 @@ mod mail;
 mod message;
 mod mime;
 mod notices;
-mod pacing;
 mod plan;
 mod report;
 mod sender;
 mod session;
-mod spread;
-mod stages;
 mod worker;
 
+pub(crate) use crate::load::spread::Spread;
+pub(crate) use crate::load::stages::{Offer, RateStage};
 pub(crate) use addresses::Pattern;
 pub(crate) use approach::{AddressRange, ApproachOptions, ProxyVersion};
 pub(crate) use corpus::{CorpusOptions, Unfit};
+pub(crate) use envelopes::Declaration;
 pub(crate) use notices::{Notices, envelope_id};
-pub(crate) use spread::Spread;
-pub(crate) use stages::{Offer, RateStage};
 
 use crate::interrupt::Interrupt;
+use crate::load::{chance, pacing, spread};
 use crate::party::Outputs;
 use crate::reach::is_local;
 use anyhow::{Context, Result, bail};
@@ -75,6 +73,8 @@ pub(crate) struct SourceOptions {
     pub(crate) pipelining: Pipelining,
     pub(crate) from: Pattern,
     pub(crate) recipient: Pattern,
+    /// What its body is said to be.
+    pub(crate) declaration: Declaration,
     /// What the sender wants to be told (RFC 3461).
     pub(crate) notices: Notices,
     pub(crate) subject: Option<String>,
@@ -137,6 +137,7 @@ struct Setting {
 pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let run = options.run.map_or_else(crate::party::fresh_run_id, Ok)?;
     let server = resolve(&options.to, options.reach)?;
+    options.check(&server)?;
     net::open_files::raise(u64::from(options.sessions) + SPARE_FILES);
     let started_at = jiff::Timestamp::now();
     let stamp = Stamp::new(run, options.trace, clock_for(&server));
@@ -181,6 +182,19 @@ fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
 }
 
 impl SourceOptions {
+    /// What is wrong with options that are each right.
+    fn check(&self, server: &Endpoint) -> Result<()> {
+        if self.approach.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
+            bail!("--bind has IPv4 addresses, from which {} cannot be reached", self.to);
+        }
+        match (self.warm_up, self.limit()) {
+            (Some(warm_up), Some(limit)) if warm_up >= limit => {
+                bail!("--warm-up {warm_up:?} leaves nothing to time of a run that lasts {limit:?}")
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// How many recipients the message with that number has.
     fn recipients(&self, number: u64) -> u32 {
         self.recipients.of(self.seed, Purpose::Recipients, number) as u32

@@ -68,6 +68,9 @@ async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::R
 fn missed(setting: &Setting, recorder: &Recorder, error: &io::Error, breath: Duration) {
     let (plan, text) = (&setting.plan, reason(error));
     let (resource, hint) = match Shortage::of(error, setting.approach.is_bound()) {
+        None if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            return plan.miss(&format!("{text}. Has this host all the addresses of --bind?"));
+        }
         None => return plan.miss(&format!("{text}. Is a server listening there?")),
         Some(Shortage::Descriptors) => (Resource::Descriptors, "Raise `ulimit -n`."),
         Some(Shortage::HostDescriptors) => (Resource::HostDescriptors, "Raise the sysctl fs.file-max."),

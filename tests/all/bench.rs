@@ -235,7 +235,7 @@ fn what_cannot_be_opened_is_one_line() {
 #[test]
 fn bad_arguments_are_one_line() {
     let to = ["source", "--to", "127.0.0.1:1"];
-    let table: [(&[&str], &str); 41] = [
+    let table: [(&[&str], &str); 47] = [
         (&["frobnicate"], "frobnicate"),
         (&["--frobnicate"], "frobnicate"),
         (&["bench", "extra"], "extra"),
@@ -277,17 +277,56 @@ fn bad_arguments_are_one_line() {
         (&["sink", "--idle", "0"], "0"),
         (&["sink", "--messages", "0"], "0"),
         (&["sink", "--message-limit", "lots"], "lots"),
+        (&["sink", "--message-limit", "0"], "--message-limit"),
+        (&["sink", "--line-limit", "0"], "--line-limit"),
+        (&["sink", "--hello", "a\r\n250 b"], "--hello"),
+        (&["sink", "--tls-client-ca", "ca.pem"], "--tls-client-ca is for TLS"),
+        (&["sink", "--tls-cert-to", "cert.pem"], "--tls-cert-to is for TLS"),
+        (&["bench", "--tls-insecure"], "--tls-insecure is for TLS"),
     ];
     for (words, why) in table {
         cannot_run(words, why);
     }
     for (words, why) in [
+        (["--ca", "ca.pem"], "--ca is for TLS"),
+        (["--sni", "a.example"], "--sni is for TLS"),
+        (["--hello", "a\r\nNOOP"], "--hello"),
+        (["--hello", ""], "--hello"),
+        (["--arrival", "poisson"], "--rate or --stage"),
+        (["--duration=1s", "--warm-up=1s"], "--warm-up 1s"),
+        (["--binarymime", "--reuse"], "--chunking"),
+        (["--bind", "192.0.2.1"], "--bind"),
         (["--subject", "a\r\nBcc: all@example.com"], "--subject"),
         (["--from", "a b c"], "a b c"),
         (["--rcpt", "<x>"], "<x>"),
         (["--size", "0"], "0"),
     ] {
         cannot_run(&[to.as_slice(), &words].concat(), why);
+    }
+    for to in ["[::1]:1", "unix:/nowhere"] {
+        cannot_run(&["source", "--to", to, "--bind", "127.0.0.2"], "--bind has IPv4 addresses");
+    }
+}
+
+/// An option's own words, and its own heading: what clap makes of `{n}`, and of a heading that nobody ends, is not them.
+#[test]
+fn help_says_what_was_written() {
+    let source = mailrun(&["source", "--help"]).out;
+    let heading = |option: &str| {
+        let lines = source.lines().take_while(|line| !line.trim_start().starts_with(option));
+        lines.filter(|line| !line.starts_with(' ') && line.ends_with(':')).last().unwrap_or_default().to_owned()
+    };
+    assert!(heading("--dsn-envid").starts_with("Notifications"), "{source}");
+    assert_eq!([heading("--workers"), heading("--tls <"), heading("--json")], ["Options:", "Connection:", "Results:"]);
+    let envid = source.split("--dsn-envid").nth(1).unwrap().split("--dsn-orcpt").next().unwrap();
+    assert!(
+        envid.split_whitespace().collect::<Vec<_>>().join(" ").contains("in braces is the message's number"),
+        "{envid}"
+    );
+    let sink = mailrun(&["sink", "--help"]).out;
+    for command in ["starttls", "tls", "auth"] {
+        let commands = sink.lines().find(|line| line.trim_start().starts_with("COMMAND ")).unwrap();
+        assert!(commands.split_whitespace().any(|word| word == command), "{command}: {commands}");
     }
 }
 

@@ -23,14 +23,14 @@ fn all_dialogs() -> Vec<Dialog> {
 }
 
 /// Those that a server plays without being told to offer more.
-fn dialogs() -> Vec<Dialog> {
+pub(crate) fn dialogs() -> Vec<Dialog> {
     let mut dialogs = all_dialogs();
     dialogs.retain(|dialog| dialog.offers.is_empty());
     dialogs
 }
 
 /// Plays a dialog; what is sent goes out in pieces of so many bytes.
-fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_bytes: usize) {
+pub(crate) fn play(dialog: &Dialog, address: SocketAddr, whose: Whose, piece_bytes: usize) {
     let name = &dialog.name;
     let mut wire = Wire::connect(address);
     for (at, step) in dialog.steps.iter().enumerate() {

@@ -33,6 +33,7 @@ mod relay;
 mod relay_bench;
 mod relay_control;
 mod relay_delivery;
+mod relay_faults;
 mod relay_hostile;
 mod relay_notices;
 mod ruler;

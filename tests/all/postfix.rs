@@ -24,59 +24,22 @@ pub(crate) struct Postfix {
     pub(crate) listening: Vec<SocketAddr>,
 }
 
+/// What every private Postfix has, the bench's too.
+const OWN: &str = include_str!("../../src/bench/relays/postfix/main.cf");
+const SERVICES: &str = include_str!("../../src/bench/relays/postfix/master.cf");
+
+/// The rest of main.cf: refusals by name, no delays, and room for hostile clients.
 const MAIN: &str = "
-compatibility_level = 3.6
-queue_directory = DIR/queue
-data_directory = DIR/data
-maillog_file = DIR/log
-maillog_file_prefixes = DIR
-myhostname = postfix.example
-inet_interfaces = 127.0.0.1
-inet_protocols = ipv4
-mydestination =
-alias_maps =
-alias_database =
-local_recipient_maps =
-mynetworks = 127.0.0.0/8
-smtpd_relay_restrictions = permit_mynetworks, reject
 smtpd_recipient_restrictions = check_recipient_access regexp:DIR/conf/refuse
-smtpd_peername_lookup = no
 smtpd_helo_required = yes
-smtpd_client_connection_rate_limit = 0
 smtpd_error_sleep_time = 0
 smtpd_soft_error_limit = 1000
 smtpd_hard_error_limit = 1000
 smtpd_recipient_limit = 1000
 smtp_tls_security_level = none
-disable_dns_lookups = yes
-smtp_dns_support_level = disabled
-smtp_host_lookup = native
 default_process_limit = 100
 initial_destination_concurrency = 20
 in_flow_delay = 0
-";
-
-const MASTER: &str = "
-pickup unix n - n 60 1 pickup
-cleanup unix n - n - 0 cleanup
-qmgr unix n - n 300 1 qmgr
-tlsmgr unix - - n 1000? 1 tlsmgr
-rewrite unix - - n - - trivial-rewrite
-bounce unix - - n - 0 bounce
-defer unix - - n - 0 bounce
-trace unix - - n - 0 bounce
-verify unix - - n - 1 verify
-flush unix n - n 1000? 0 flush
-proxymap unix - - n - - proxymap
-smtp unix - - n - - smtp
-relay unix - - n - - smtp
-showq unix n - n - - showq
-error unix - - n - - error
-retry unix - - n - - error
-discard unix - - n - - discard
-anvil unix - - n - 1 anvil
-scache unix - - n - 1 scache
-postlog unix-dgram n - n - 1 postlogd
 ";
 
 impl Postfix {
@@ -112,12 +75,12 @@ impl Postfix {
             Deliver::To(port) => format!("relayhost = [127.0.0.1]:{port}\n"),
         };
         let directory = self.place.path().to_str().unwrap();
-        let main = MAIN.replace("DIR", directory) + &transport;
+        let main = (OWN.to_owned() + MAIN).replace("DIR", directory) + &transport;
         let inet = |(port, options): (&u16, &Vec<String>)| {
             let options: String = options.iter().map(|option| format!(" -o {option}")).collect();
             format!("127.0.0.1:{port} inet n - n - - smtpd{options}\n")
         };
-        let master: String = ports.iter().zip(services).map(inet).chain([MASTER.to_owned()]).collect();
+        let master: String = ports.iter().zip(services).map(inet).chain([SERVICES.to_owned()]).collect();
         fs::write(conf.join("main.cf"), main).unwrap();
         fs::write(conf.join("master.cf"), master).unwrap();
         fs::write(conf.join("refuse"), "/^refuse-([0-9]+)@/ $1 refused by name\n").unwrap();

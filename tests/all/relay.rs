@@ -197,6 +197,23 @@ pub(crate) fn mailbox(path: &str) -> Vec<String> {
     files.map(|file| String::from_utf8_lossy(&fs::read(file.path()).unwrap()).into_owned()).collect()
 }
 
+/// What a relay answers over HTTP.
+pub(crate) fn http(relay: &Relay, path: &str) -> (u16, String) {
+    let listening: Value = serde_json::from_str(relay.process.said().lines().next().unwrap()).unwrap();
+    let address = listening["http"].as_str().expect("the event names it").to_owned();
+    let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).http_status_as_error(false).build().into();
+    let mut response = agent.get(format!("http://{address}{path}")).call().unwrap();
+    (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
+}
+
+/// A whole number that a relay's metrics have without labels.
+pub(crate) fn metric(relay: &Relay, name: &str) -> u64 {
+    let (status, text) = http(relay, "/metrics");
+    assert_eq!(status, 200, "{text}");
+    let value = |line: &str| line.strip_prefix(&format!("mailrun_relay_{name} ")).map(str::to_owned);
+    text.lines().find_map(value).unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+}
+
 /// Runs a bench through a relay to a sink: every unit arrives, once.
 pub(crate) fn closes(relay: &Relay, sink: &Sink, words: &[&str], units: u64) {
     let record = bench(&[&["--to", &relay.address(), "--sink", sink.url()], words].concat()).record_of(0);

@@ -1,24 +1,31 @@
 //! `mailrun bench` with a relay between source and sink: ours, a private Postfix, a command of the user's, one that was
-//! running already; and the published contest of several.
+//! running already; the published contest of several; and the scenarios that hold one against its targets.
 use crate::party::{
     Bench, BenchRun, Ended, Process, Sink, bench_as_typed, fates, is_root, low_port, mailrun, peer, skip, stage,
     wait_until,
 };
+use crate::relay::MAILRUN;
 use journey::Stage;
-use journey::record::{Party, Record, Role};
+use journey::record::{Arrival, Party, Record, Role};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// A relay that is none: it passes on what it hears, byte for byte, and the sink answers through it. What it is told
-/// stands in its arguments.
-const PIPE: &str = r#"import socket, sys, threading
+/// stands in its arguments; the last may be for how many seconds it holds replies back, or `hoard` for one that keeps
+/// memory whatever it does.
+const PIPE: &str = r#"import socket, sys, threading, time
 host, port = sys.argv[1].split(":"); to = sys.argv[2].split(":")
 open(sys.argv[3] + "/was-here", "w").close()
-def pipe(a, b):
+fault = sys.argv[4] if len(sys.argv) > 4 else "0"; kept = []
+delay = 0 if fault == "hoard" else float(fault)
+def pipe(a, b, wait):
     try:
-        while (data := a.recv(65536)): b.sendall(data)
+        while (data := a.recv(65536)):
+            if wait: time.sleep(wait)
+            if fault == "hoard": kept.append(b"x" * 65536)
+            b.sendall(data)
         b.shutdown(socket.SHUT_WR)
     except OSError: pass
 server = socket.socket(); server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -26,8 +33,8 @@ server.bind((host, int(port))); server.listen(100)
 while True:
     client, _ = server.accept()
     sink = socket.create_connection((to[0], int(to[1])))
-    for pair in ((client, sink), (sink, client)):
-        threading.Thread(target=pipe, args=pair, daemon=True).start()
+    for way in ((client, sink, 0), (sink, client, delay)):
+        threading.Thread(target=pipe, args=way, daemon=True).start()
 "#;
 
 fn relay(record: &Record) -> &Party {
@@ -293,4 +300,143 @@ fn a_sink_of_ones_own_is_no_relay() {
     assert_eq!((record.ledger.accepted, record.ledger.lost), (Some(20), Some(20)));
     assert!(!record.verdict.closed);
     assert_eq!(sink.took().messages, 20);
+}
+
+/// The verdicts of a scenario's targets, in their order.
+fn verdicts(ended: &Ended) -> Vec<&str> {
+    let verdict = |line: &'_ str| ["PASS", "NOT MEASURED", "MISSED"].into_iter().find(|word| line.ends_with(word));
+    ended.out.lines().filter_map(verdict).collect()
+}
+
+fn record_in(out: &Path, place: &str) -> Record {
+    serde_json::from_str(&fs::read_to_string(out.join(place).join("run.json")).unwrap()).unwrap()
+}
+
+/// A relay of the user's that is none, with a fault.
+fn faulty_pipe(place: &Path, fault: &str) -> Option<String> {
+    let python = peer("python3")?;
+    Some(format!("{python} {} {{listen}} {{to}} {{spool}} {fault}", script(place, "pipe.py", PIPE)))
+}
+
+#[test]
+fn latency_is_measured_at_half_of_what_is_sustained() {
+    let words = ["--sessions", "10", "--step", "500ms", "--steps", "3", "--duration", "500ms", "--rounds", "2"];
+    let (ended, out) = contest("relay-latency", &words);
+    assert_eq!(ended.code, Some(i32::from(verdicts(&ended) != ["PASS", "PASS"])), "{ended:?}");
+    assert!(ended.out.contains("closed loop") && ended.out.contains("step 1"), "{}", ended.out);
+    assert_eq!(fs::read_to_string(out.path().join("table.txt")).unwrap(), ended.out);
+    let held: Vec<f64> = (1..=3)
+        .filter(|step| ended.out.lines().any(|line| line.contains(&format!("step {step} ")) && line.ends_with("held")))
+        .map(|step| record_in(out.path(), &format!("step-{step}")).workload.rate_per_s.unwrap())
+        .collect();
+    let Some(highest) = held.into_iter().reduce(f64::max) else {
+        // A busy host sustains nothing; then nothing is claimed.
+        assert!(ended.out.contains("no rate was sustained"), "{}", ended.out);
+        return;
+    };
+    for round in ["round-1", "round-2"] {
+        let record = record_in(out.path(), round);
+        assert_eq!((record.workload.rate_per_s, record.workload.arrival), (Some(highest / 2.0), Arrival::Poisson));
+        assert!(record.verdict.closed && record.workload.reuse.is_none(), "{:?}", record.verdict);
+    }
+}
+
+#[test]
+fn a_relay_that_keeps_its_senders_waiting_misses_the_target() {
+    let place = tempfile::tempdir().unwrap();
+    let Some(command) = faulty_pipe(place.path(), "0.03") else { return };
+    let words = ["--relay", &command, "--rate", "50", "--duration", "1s", "--rounds", "1", "--sessions", "20"];
+    let (ended, out) = contest("relay-latency", &words);
+    assert_eq!((ended.code, verdicts(&ended)), (Some(1), vec!["MISSED", "PASS"]), "{ended:?}");
+    // MAIL, RCPT, DATA and the message wait for a reply each.
+    let accepted = stage(&record_in(out.path(), "round-1"), Stage::Accepted).latency_ms.unwrap();
+    assert!(accepted.p50 >= 120.0, "{accepted:?}");
+}
+
+#[test]
+fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
+    let words = ["--messages", "1500", "--size", "2k", "--sessions", "20"];
+    let (ended, out) = contest("relay-backlog", &words);
+    assert_eq!((ended.code, verdicts(&ended)), (Some(0), vec!["PASS"; 3]), "{ended:?}");
+    assert!(ended.out.contains("1,500 of 1,500 queued after"), "{}", ended.out);
+    assert!(ended.out.contains("1,500 of 1,500 delivered, lost 0, 0 duplicates"), "{}", ended.out);
+    assert!(ended.err.contains("of disk in") && ended.err.contains("are free"), "{}", ended.err);
+    let record = record_in(out.path(), "");
+    assert_eq!(fates(&record.ledger), [1500, 1500, 0, 0, 0]);
+    expect_costs(relay(&record));
+    // The restart lies between: no message can have come before it.
+    let delivered = stage(&record, Stage::Delivered);
+    assert!(delivered.duration_s > stage(&record, Stage::Accepted).duration_s, "{:?}", record.stages);
+    let curve = fs::read_to_string(out.path().join("memory.tsv")).unwrap();
+    assert!(curve.lines().count() > 2, "{curve}");
+    assert!(!out.path().join("relay.spool").exists() && out.path().join("relay-before.stderr").exists());
+}
+
+#[test]
+fn a_backlog_that_does_not_fit_is_refused_before_it_begins() {
+    let (ended, _out) = contest("relay-backlog", &["--messages", "100000000", "--size", "64M"]);
+    expect_one_line(&ended, "of disk in");
+}
+
+#[test]
+fn a_backlog_that_is_stopped_says_how_far_it_came_and_leaves_no_mail() {
+    let out = tempfile::tempdir().unwrap();
+    let words =
+        ["bench", "relay-backlog", "--messages", "300000", "--size", "400", "--out", out.path().to_str().unwrap()];
+    let process = Process::start(MAILRUN, &words);
+    await_accepted(out.path());
+    process.interrupt_group();
+    let ended = process.finish();
+    assert_eq!((ended.code, verdicts(&ended)), (Some(1), vec!["NOT MEASURED", "NOT MEASURED", "PASS"]), "{ended:?}");
+    assert!(ended.out.contains("accepted, next hop down") && !ended.out.contains("ready after 0"), "{}", ended.out);
+    assert!(!out.path().join("relay.spool").exists() && out.path().join("run.json").exists());
+}
+
+fn await_accepted(out: &Path) {
+    wait_until("messages to be accepted", || {
+        let said = fs::read_to_string(out.join("source.stdout")).unwrap_or_default();
+        let events = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events.into_iter().find(|event| event["accepted"].as_u64().is_some_and(|accepted| accepted > 0))
+    });
+}
+
+#[test]
+fn a_soak_finds_memory_flat_and_the_disk_given_back() {
+    let (ended, out) = contest("relay-soak", &["--messages", "2000", "--rate", "1000", "--sessions", "20"]);
+    assert_eq!((ended.code, verdicts(&ended)), (Some(0), vec!["PASS"; 3]), "{ended:?}");
+    let record = record_in(out.path(), "");
+    assert_eq!(fates(&record.ledger), [2000, 2000, 0, 0, 0]);
+    assert!(fs::read_to_string(out.path().join("memory.tsv")).unwrap().lines().count() > 5);
+}
+
+#[test]
+fn a_relay_that_hoards_memory_is_found_out() {
+    let place = tempfile::tempdir().unwrap();
+    let Some(command) = faulty_pipe(place.path(), "hoard") else { return };
+    let words = ["--relay", &command, "--messages", "1000", "--rate", "500", "--sessions", "4"];
+    let (ended, _out) = contest("relay-soak", &words);
+    // Of a stranger's disk nothing is promised.
+    assert_eq!((ended.code, verdicts(&ended)), (Some(1), vec!["PASS", "MISSED"]), "{ended:?}");
+}
+
+#[test]
+fn a_soak_that_is_stopped_delivers_what_was_accepted_and_claims_nothing() {
+    let out = tempfile::tempdir().unwrap();
+    let words = ["bench", "relay-soak", "--rate", "500", "--sessions", "5", "--out", out.path().to_str().unwrap()];
+    let process = Process::start(MAILRUN, &words);
+    await_accepted(out.path());
+    process.interrupt_group();
+    let ended = process.finish();
+    assert_eq!((ended.code, verdicts(&ended)[0]), (Some(1), "NOT MEASURED"), "{ended:?}");
+    assert!(ended.out.contains("all delivered"), "{}", ended.out);
+    assert!(record_in(out.path(), "").verdict.closed);
+}
+
+#[test]
+fn each_scenario_explains_itself_with_examples() {
+    for name in ["relay-latency", "relay-backlog", "relay-soak"] {
+        let help = mailrun(&["bench", name, "--help"]);
+        assert_eq!(help.code, Some(0));
+        assert!(help.out.contains("target") && help.out.contains("Examples:"), "{}", help.out);
+    }
 }

@@ -1,7 +1,7 @@
 //! A relay while it runs: the queue's commands over the control socket, metrics and health over HTTP, a configuration
 //! that is read again, the log of deliveries, and the record of its run.
 use crate::party::{Ended, Process, Sink, mailrun, wait_until};
-use crate::relay::{Den, MAILRUN, Relay, await_recipients, introduced, submit};
+use crate::relay::{Den, MAILRUN, Relay, await_recipients, http, introduced, metric, submit};
 use journey::Stage;
 use journey::record::{Record, Role};
 use serde_json::{Value, json};
@@ -89,6 +89,34 @@ fn what_waits_is_listed_and_shown_with_its_reason() {
     let missing = queue(&den, &["show", "00000000deadbeef"]);
     assert_eq!((missing.code, missing.out.as_str()), (Some(1), ""), "{missing:?}");
     assert!(missing.err.contains("no message 00000000deadbeef"), "{}", missing.err);
+    relay.stop();
+}
+
+#[test]
+fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
+    let address = format!("127.0.0.1:{}", crate::party::low_port());
+    // A hop is left alone for a sixtieth of the first wait of messages: 15 s, a quarter more or less.
+    let den = Den::to(&address, "retry.first = \"15m\"\n");
+    let relay = den.open();
+    let ids = send(&relay, "<bob@down.example>", 2);
+    let down = || asked(&den, &["list", "--state", "ready"]).into_iter().filter(|entry| entry["hop_is_shut"] == true);
+    let entries =
+        wait_until("both to wait for the hop", || Some(down().collect::<Vec<_>>()).filter(|all| all.len() == 2));
+    for entry in &entries {
+        let text = entry["refusal"]["text"].as_str().unwrap();
+        assert!(text.contains("refused") && entry["attempts"] == 0, "{entry}");
+        let now = entry["received_unix_s"].as_u64().unwrap() + entry["age_s"].as_u64().unwrap();
+        let wait = entry["next_unix_s"].as_u64().unwrap().saturating_sub(now);
+        assert!((5..=19).contains(&wait), "{wait} s");
+    }
+    let table = queue(&den, &["list"]).out;
+    let line = table.lines().find(|line| line.contains(&ids[0])).unwrap();
+    assert!(line.contains(" ready ") && line.contains("refused") && !line.contains(" - "), "{table}");
+    let shown = queue(&den, &["show", &ids[0]]).out;
+    assert!(shown.contains("no connection is tried for") && shown.contains("refused"), "{shown}");
+    let sink = Sink::start_at(&address, &[]);
+    assert_eq!(changed(&den, &["retry", "all"]), 2);
+    await_recipients(&sink, 2);
     relay.stop();
 }
 
@@ -210,15 +238,6 @@ fn nonsense_on_the_socket_is_answered_and_does_no_harm() {
     let _silent: Vec<_> = (0..8).map(|_| UnixStream::connect(den.path("spool/control.sock")).unwrap()).collect();
     assert!(asked(&den, &["list"]).is_empty());
     relay.stop();
-}
-
-/// What a relay answers over HTTP.
-fn http(relay: &Relay, path: &str) -> (u16, String) {
-    let listening: Value = serde_json::from_str(relay.process.said().lines().next().unwrap()).unwrap();
-    let address = listening["http"].as_str().expect("the event names it").to_owned();
-    let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).http_status_as_error(false).build().into();
-    let mut response = agent.get(format!("http://{address}{path}")).call().unwrap();
-    (response.status().as_u16(), response.body_mut().read_to_string().unwrap())
 }
 
 #[test]
@@ -346,6 +365,30 @@ fn the_record_says_what_was_accepted_and_delivered() {
         (5, 5)
     );
     assert_eq!(record.series.last().unwrap().queued, 0);
+}
+
+#[test]
+fn deliveries_into_maildirs_are_counted_once_a_recipient() {
+    let files = crate::secured::Files::new();
+    files.keep("boxes", "ann\nbob\npostmaster\n");
+    let json = files.path("relay.json");
+    let text = "local.domains = [\"home.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
+    let den = Den::with(files, text);
+    let relay = den.open_with(&["--http", "127.0.0.1:0", "--json", &json]);
+    let to = ["<ann@home.example>", "<bob@home.example>"];
+    let answer = submit(&mut introduced(&relay), "<a@b.example>", &to, "Subject: x\r\n\r\nx\r\n");
+    assert!(answer.starts_with("250 2.0.0"), "{answer}");
+    wait_until("it to be done", || (metric(&relay, "spool_messages") == 0).then_some(()));
+    let counts = ["accepted_total", "accepted_recipients_total", "delivered_total", "deferred_total", "failed_total"];
+    assert_eq!(counts.map(|name| metric(&relay, name)), [1, 2, 2, 0, 0]);
+    for name in ["ann", "bob"] {
+        assert_eq!(crate::relay::mailbox(&den.path(&format!("mail/{name}"))).len(), 1, "{name}");
+    }
+    relay.stop();
+    let record: Record = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let row = record.stages.iter().find(|row| row.name == Stage::Delivered).unwrap();
+    assert_eq!((row.count, row.failed), (2, 0));
+    assert_eq!(record.series.iter().map(|row| row.delivered).sum::<u64>(), 2);
 }
 
 #[test]

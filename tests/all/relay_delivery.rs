@@ -260,6 +260,56 @@ fn utf8_addresses_go_where_they_are_understood_and_back_where_not() {
 }
 
 #[test]
+fn eight_bits_go_where_they_are_understood_and_back_where_not() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let old = StandIn::start(|moment| (moment.at == At::Hello).then_some(Act::Say("250-old\r\n250 PIPELINING")));
+    let text = format!("[[route]]\nto = \"old.example\"\nsmtp = \"{}\"\n{}", old.address(), all_to(&sink.address()));
+    let den = Den::new(&text);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let mut send = |from: &str, to: &[&str], message: &str| {
+        let reply = submit(&mut wire, from, to, message);
+        assert!(reply.starts_with("250 2.0.0"), "{from} {to:?}: {reply}");
+    };
+    let (plain, accents) = ("Subject: x\r\n\r\nx\r\n", "Subject: x\r\n\r\ncaf\u{e9}\r\n");
+    // Declared, and none there; there, and not declared; and what asks for SMTPUTF8 without need: all of it may go.
+    send("<one@b.example> BODY=8BITMIME", &["<x@old.example>"], plain);
+    send("<two@b.example>", &["<x@old.example>"], accents);
+    send("<three@b.example> SMTPUTF8 BODY=8BITMIME", &["<x@old.example>"], plain);
+    wait_until("what may go there", || (old.taken() == 3).then_some(()));
+    assert!(kept(&dump).is_empty(), "nobody is told");
+    // Declared, and there.
+    send("<four@b.example> BODY=8BITMIME", &["<x@old.example>", "<y@new.example>"], accents);
+    let both = await_kept(&dump, 2);
+    let there = both.iter().find(|one| one.recipients == ["y@new.example"]).unwrap();
+    assert_eq!(there.as_sent(), accents.as_bytes());
+    let bounce = both.iter().find(|one| one.recipients == ["four@b.example"]).unwrap().text();
+    for words in ["Final-Recipient: rfc822; x@old.example", "Action: failed", "Status: 5.6.3", "8BITMIME"] {
+        assert!(bounce.contains(words), "{words}: {bounce}");
+    }
+    assert!(!bounce.contains("y@new.example"), "{bounce}");
+    // A notice of ours is no different, and nobody is told of it.
+    send("<> BODY=8BITMIME", &["<x@old.example>"], accents);
+    send("<last@b.example>", &["<z@new.example>"], plain);
+    assert_eq!(await_kept(&dump, 3)[2].recipients, ["z@new.example"]);
+    relay.stop();
+    assert_eq!((old.taken(), kept(&dump).len()), (3, 3));
+}
+
+#[test]
+fn binary_messages_are_neither_asked_for_nor_taken() {
+    let den = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let mut wire = relay.greeted();
+    let offer = expect(&mut wire, "EHLO client.example", "250");
+    assert!(offer.contains("CHUNKING") && offer.contains("8BITMIME") && !offer.contains("BINARYMIME"), "{offer}");
+    expect(&mut wire, "MAIL FROM:<a@b.example> BODY=BINARYMIME", "50");
+    relay.stop();
+}
+
+#[test]
 fn mailboxes_aliases_and_routes_share_the_mail_out() {
     let files = Files::new();
     let (dump, other) = (files.path("dump"), files.path("other"));

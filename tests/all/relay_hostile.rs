@@ -1,8 +1,10 @@
 //! Bad input to the relay from both sides: nothing is smuggled in or out, nothing is relayed for strangers, limits hold,
 //! and what was answered 250 is neither lost nor changed.
+use crate::dialog::{Dialog, Whose};
+use crate::dialogs::{dialogs, play};
 use crate::party::{Sink, accepted, errors, low_port, source, wait_until};
 use crate::recorder::{Heard, Listen, Recorder, Script};
-use crate::relay::{Den, Mount, QUICK, all_to, await_kept, await_recipients, expect, introduced, kept, submit};
+use crate::relay::{Den, Kept, Mount, QUICK, all_to, await_kept, await_recipients, expect, introduced, kept, submit};
 use crate::secured::Files;
 use crate::stand_in::{Act, At, StandIn};
 use crate::wire::Wire;
@@ -134,6 +136,93 @@ fn nothing_is_smuggled_in_or_out() {
             messages.iter().any(|one| one.ends_with(b"first\r\n..\r\nMAIL FROM:<evil@b.example>\r\n..\r\n...\r\n"))
         );
     }
+}
+
+/// Dialogs that a relay cannot hold as they stand, and why.
+const NOT_OF_A_RELAY: [(&str, &str); 1] =
+    [("binarymime", "it is not offered, see relay_delivery::binary_messages_are_neither_asked_for_nor_taken")];
+
+/// A dialog's limits in the words of a configuration; `None` where a relay's may not be so small, or cannot be set.
+fn limits_of(dialog: &Dialog) -> Option<String> {
+    let limit = |(name, number): &(String, u64)| match (name.as_str(), number) {
+        ("recipients", 100..) => Some(format!("limits.recipients = {number}\n")),
+        ("message_bytes", 65_536..) => Some(format!("limits.message = \"{number}\"\n")),
+        _ => None,
+    };
+    let refuses = dialog.said().windows(7).any(|part| part == b"refuse-");
+    let is_left_out = NOT_OF_A_RELAY.iter().any(|(name, _)| dialog.name.contains(name));
+    dialog.limits.iter().map(limit).collect::<Option<String>>().filter(|_| !refuses && !is_left_out)
+}
+
+/// Orders of commands, limits, syntax, dots, chunks, endings: what holds for every server of ours holds for the relay,
+/// and each message that a dialog has taken arrives as it was meant.
+#[test]
+fn dialogs_hold_and_their_messages_arrive() {
+    let (mut played, mut by_limits) = (0, std::collections::BTreeMap::<String, Vec<Dialog>>::new());
+    for dialog in dialogs() {
+        if let Some(limits) = limits_of(&dialog) {
+            by_limits.entry(limits).or_default().push(dialog);
+        }
+    }
+    for (limits, dialogs) in by_limits {
+        let files = Files::new();
+        let dump = files.path("dump");
+        files.keep("boxes", "postmaster\n");
+        let sink = Sink::start(&["--dump-file", &dump]);
+        let local =
+            "local.domains = [\"home.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
+        let den = Den::with(files, &format!("{limits}{local}{}", all_to(&sink.address())));
+        let relay = den.open();
+        let mut expected: Vec<Vec<u8>> = Vec::new();
+        for dialog in &dialogs {
+            for piece_bytes in [usize::MAX, 1].into_iter().take(if dialog.said().len() < 5000 { 2 } else { 1 }) {
+                play(dialog, relay.smtp[0], Whose::Ours, piece_bytes);
+                expected.extend_from_slice(&dialog.messages);
+                played += 1;
+            }
+        }
+        let arrived = || {
+            let mut all: Vec<Vec<u8>> = kept(&dump).iter().map(|one| one.as_sent().to_vec()).collect();
+            all.sort();
+            all
+        };
+        expected.sort();
+        expected.dedup();
+        wait_until("every message", || {
+            let arrived = arrived();
+            expected.iter().all(|one| arrived.binary_search(one).is_ok()).then_some(())
+        });
+        relay.stop();
+        for Kept { octets, .. } in kept(&dump) {
+            is_clean(&octets);
+        }
+    }
+    assert!(played >= 60, "{played}");
+}
+
+#[test]
+fn a_client_that_is_silent_or_drips_is_left() {
+    let den = Den::new("limits.idle = \"1s\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let mut silent = introduced(&relay);
+    let mut dripping = introduced(&relay);
+    let mut in_message = introduced(&relay);
+    expect(&mut in_message, "MAIL FROM:<a@b.example>", "250");
+    expect(&mut in_message, "RCPT TO:<c@d.example>", "250");
+    expect(&mut in_message, "DATA", "354");
+    in_message.send("Subject: x\r\n");
+    let drip = std::thread::spawn(move || {
+        // A byte now and then is no command.
+        while dripping.try_send("N").is_ok() && !dripping.hears_within(std::time::Duration::from_millis(100)) {}
+        dripping.replies()
+    });
+    for wire in [&mut silent, &mut in_message] {
+        let last = wire.replies();
+        assert!(last.len() == 1 && last[0].starts_with("421 4.4.2"), "{last:?}");
+    }
+    let last = drip.join().unwrap();
+    assert!(last.len() == 1 && last[0].starts_with("421 4.4.2"), "{last:?}");
+    relay.stop();
 }
 
 #[test]

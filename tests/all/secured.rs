@@ -466,6 +466,18 @@ fn recipients_that_lmtp_refuses_after_the_dot_are_in_neither_ledger() {
     }
 }
 
+#[test]
+fn messages_that_are_said_to_be_binary_arrive_unchanged() {
+    for pipelining in ["off", "group", "stream"] {
+        let sink = Sink::start(&[]);
+        let load = ["--messages", "40", "--sessions", "2", "--reuse", "--pipelining", pipelining];
+        let ours = source(&sink.address(), &[load.as_slice(), &["--chunking", "--binarymime"]].concat());
+        let theirs = sink.stop();
+        assert_eq!((ours.ended.code, accepted(&ours.record), &ours.record.errors), (Some(0), 40, &Vec::new()));
+        assert_eq!((theirs.ledger.delivered, theirs.ledger.corrupt), (Some(40), Some(0)), "{pipelining}");
+    }
+}
+
 /// The recipients that the sink counted.
 fn sum_of_recipients(record: &Record) -> u64 {
     crate::party::took(record).recipients

@@ -71,6 +71,18 @@ fn clients_can_log_in() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
 }
 
+/// The beginning of a command: the original keeps the replies to those before it until the rest has come.
+#[test]
+fn replies_do_not_wait_for_the_rest_of_a_command() {
+    let (_sink, address) = ours(&[]);
+    let mut client = wait_until("a sink to listen", || Client::connect(&address, "".as_ref()).ok());
+    assert!(client.reply() && client.send("NOOP\r\nNO") && client.reply(), "the reply to NOOP");
+    client.send("OP\r\nMAIL FROM:<a>\r\nRCPT TO:<b>\r\nDATA\r\nbegun");
+    assert!((0..4).all(|_| client.reply()), "the reply to DATA, though its message has begun");
+    client.send("\r\n.\r\n");
+    assert!(client.reply() && client.finish().ends_with("354 End data with <CR><LF>.<CR><LF>\\r\\n250 2.0.0 Ok\\r\\n"));
+}
+
 /// -M: the original exits before it answers the last message.
 #[test]
 fn after_the_last_message_every_client_has_its_answer() {

@@ -6,6 +6,7 @@
 use crate::party::{Ended, Process, mailrun, peer, run, wait_until};
 use crate::recorder::{Deaf, Heard, Listen, Recorder, Script};
 use std::fs;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -208,7 +209,9 @@ fn compare(cases: &[Case], original: &Program, ours: &Program) {
     });
     let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{} of {} differ:\n{}", failed.len(), cases.len(), failed.join("\n"));
-    eprintln!("smtp-source: {} cases compared with {}, all the same", cases.len(), original.path);
+    // To the terminal itself: what a test prints is shown only when it fails.
+    let text = format!("smtp-source conformance: {} cases identical with {}", cases.len(), original.path);
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 #[test]

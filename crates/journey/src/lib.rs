@@ -12,6 +12,7 @@
 //! series     a row for each second
 //! pauses     the signature of a delayed ACK in a phase's times
 //! doubts     what limited or spoiled a run, and what to change
+//! mades      what a run over MADES has besides
 //! account    the conservation check, and whether to believe the run
 //! fold       the parties' records made into the run's
 //! record     the run record, `run.json`
@@ -22,6 +23,7 @@ pub mod fold;
 pub mod handshakes;
 mod latencies;
 pub mod ledger;
+pub mod mades;
 mod pauses;
 pub mod record;
 mod rows;

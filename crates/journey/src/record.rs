@@ -2,6 +2,7 @@
 //!
 //! The stable contract: keys are added freely and never changed. A source or a sink writes the same format as
 //! a whole run, with the parts it knows; `fold` makes one record of them. Reports read these and nothing else.
+pub use crate::mades::{Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble};
 use crate::stage::{Phase, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,9 @@ pub struct Record {
     /// What was left out of the figures at the beginning; `null` where nothing was.
     #[serde(default)]
     pub warm_up: Option<WarmUp>,
+    /// What only a run over MADES has; `null` for others.
+    #[serde(default)]
+    pub mades: Option<Mades>,
     /// A row for each second.
     pub series: Vec<SeriesRow>,
     /// What became of every (message, recipient).

@@ -15,6 +15,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+/// A write that has so much to carry is not kept for the sake of another message: the peer can begin.
+const BURST_BYTES: usize = 16 * 1024;
+
 /// What a caller wants of a session that is free.
 #[derive(Debug)]
 pub enum Next {
@@ -232,6 +235,12 @@ impl<'a, C: Caller> Conversation<'a, C> {
 
     /// Does what the session wants, as far as it can go without the peer.
     fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
+        // Where the session bursts, a message that is begun goes out at once, and the next one behind it.
+        while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
+    }
+
+    /// Writes the message that is due, and begins the next one if there is any; whether it did that.
+    fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
         let mut early = false;
         if self.client.wants() == Want::Message {
             self.caller.render(outbox);
@@ -242,17 +251,22 @@ impl<'a, C: Caller> Conversation<'a, C> {
             self.client.chunk(self.caller.message_bytes(), Part::Last, self.now, outbox.bytes());
             self.caller.render_chunk(outbox);
             self.has_message = true;
-            early = self.client.may_begin_early();
+            let has_room = !self.client.bursts() || outbox.length() < BURST_BYTES;
+            early = has_room && self.client.may_begin_early();
         }
         if !early && self.client.wants() != Want::Transaction {
-            return;
+            return false;
         }
         let now = self.now;
         match self.caller.poll_next(cx, &self.client, early, now) {
-            Poll::Ready(Next::Transaction(envelope)) => self.client.begin(envelope, now, outbox.bytes()),
+            Poll::Ready(Next::Transaction(envelope)) => {
+                self.client.begin(envelope, now, outbox.bytes());
+                return true;
+            }
             Poll::Ready(Next::Quit) if !early => self.client.quit(now, outbox.bytes()),
             Poll::Ready(Next::Quit) | Poll::Pending => {}
         }
+        false
     }
 
     /// True once nothing is left to write.

@@ -168,6 +168,10 @@ pub struct Options {
     pub introduction: Option<Introduction>,
     /// Whether envelopes have parameters of DSN.
     pub notifications: Notifications,
+    /// How many messages may be under way at a time where they go by BDAT and commands in groups; 0 is two, the one
+    /// and what [may begin early](Client::may_begin_early). More are each behind a RSET, so that none depends on what
+    /// becomes of another (RFC 3030 §2); so many are in doubt if the connection breaks.
+    pub burst: u32,
 }
 
 /// Why a session said QUIT before it sent anything.
@@ -231,6 +235,7 @@ impl Client {
         let mut dialogue = Dialogue::new(name, options.pipelining, now);
         dialogue.protocol = options.protocol;
         dialogue.chunking = options.chunking;
+        dialogue.burst = options.burst;
         dialogue.setup = Some(Box::new(Setup { options, nonce, ..Setup::default() }));
         Self { reader: ReplyReader::default(), dialogue }
     }
@@ -266,6 +271,7 @@ impl Client {
         };
         let to = self.dialogue.of_recipient(to);
         let ends = self.dialogue.step(to, &reply, out);
+        self.dialogue.under_way = self.dialogue.under_way.saturating_sub(u32::from(ends.is_some()));
         if reply.code() == 421 {
             self.dialogue.progress = Progress::Closed;
         }
@@ -332,9 +338,7 @@ impl Client {
             Progress::Closed => Want::Close,
             Progress::GoAhead => Want::Message,
             Progress::Tls => Want::Tls,
-            Progress::Chunks if dialogue.expected.is_empty() || (dialogue.groups() && !dialogue.is_doomed) => {
-                Want::Chunk
-            }
+            Progress::Chunks if dialogue.expected.is_empty() || dialogue.is_hopeful() => Want::Chunk,
             Progress::Idle if dialogue.expected.is_empty() => Want::Transaction,
             _ => Want::Replies,
         }
@@ -343,15 +347,24 @@ impl Client {
     /// Whether the next transaction may [begin](Client::begin) in the same write as the message just
     /// [sent](Client::message_sent): RFC 2920 §3.1 lets MAIL follow the end of data. Behind a BDAT it may only where
     /// it is known that the peer took the recipients: else it could want RSET first (RFC 3030 §2). There the next
-    /// message itself goes out too, so that two are in doubt if the connection breaks, and never more.
+    /// message itself goes out too, so that two are in doubt if the connection breaks, and never more; unless
+    /// [more](Options::burst) were asked for.
     pub fn may_begin_early(&self) -> bool {
         let dialogue = &self.dialogue;
+        if dialogue.bursts() && dialogue.under_way > 0 {
+            return dialogue.progress == Progress::Idle && dialogue.under_way < dialogue.burst;
+        }
         let is_between = |verb: &Verb| matches!(verb, Verb::Message | Verb::Reset);
         let is_message = dialogue.expected.front() == Some(&Verb::Message);
         dialogue.progress == Progress::Idle
             && dialogue.groups()
             && dialogue.expected.iter().all(is_between)
             && !(is_message && dialogue.is_doomed)
+    }
+
+    /// Whether several messages may be [under way](Options::burst) at a time.
+    pub fn bursts(&self) -> bool {
+        self.dialogue.bursts()
     }
 
     /// What the peer's EHLO offered, the last one that was answered.
@@ -429,6 +442,9 @@ struct Dialogue {
     protocol: Protocol,
     pipelining: Pipelining,
     chunking: Chunking,
+    burst: u32,
+    /// Transactions that have been begun and are not over.
+    under_way: u32,
     expected: VecDeque<Verb>,
     extensions: Extensions,
     greeting: Greeting,
@@ -456,6 +472,8 @@ impl Dialogue {
             protocol: Protocol::Smtp,
             pipelining,
             chunking: Chunking::Never,
+            burst: 0,
+            under_way: 0,
             expected: VecDeque::from([Verb::Greeting]),
             extensions: Extensions::default(),
             greeting: Greeting::Ehlo,
@@ -480,6 +498,16 @@ impl Dialogue {
         self.chunking == Chunking::IfOffered && self.extensions.chunking
     }
 
+    fn bursts(&self) -> bool {
+        self.burst > 0 && self.groups() && self.chunks()
+    }
+
+    /// Whether the next chunk is worth sending before there are replies. What was refused may have been an earlier
+    /// message where several are under way.
+    fn is_hopeful(&self) -> bool {
+        self.groups() && (!self.is_doomed || self.under_way > 1)
+    }
+
     fn send(&mut self, command: &[u8], verb: Verb, out: &mut Vec<u8>) {
         out.extend_from_slice(command);
         self.expected.push_back(verb);
@@ -492,6 +520,10 @@ impl Dialogue {
 
     fn begin(&mut self, envelope: Arc<Envelope>, out: &mut Vec<u8>) {
         self.progress = Progress::Asking;
+        if self.under_way > 0 && self.bursts() {
+            self.send(b"RSET\r\n", Verb::Reset, out);
+        }
+        self.under_way += 1;
         if self.groups() {
             self.expected.push_back(Verb::Mail);
             self.expected.extend((0..envelope.recipients()).map(|number| Verb::Recipient(number as u32)));
@@ -631,7 +663,7 @@ impl Dialogue {
         if !self.groups() {
             return self.ask(number as usize + 1, out);
         }
-        let is_last = self.envelope.as_ref().is_none_or(|envelope| number as usize + 1 >= envelope.recipients());
+        let is_last = !matches!(self.expected.front(), Some(Verb::Recipient(_)));
         self.is_doomed |= is_last && self.accepted == 0;
         None
     }
@@ -1009,6 +1041,7 @@ mod tests {
         chunking: Chunking::IfOffered,
         introduction: None,
         notifications: Notifications::Unasked,
+        burst: 0,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";
     const ALONE: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 CHUNKING\n";

@@ -114,6 +114,11 @@ impl Inbox {
         }
     }
 
+    /// Why nothing is taken any more, where something has failed.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.state().stopped.clone().filter(|error| matches!(error, Error::Poisoned(_)))
+    }
+
     /// Lets what is here be committed, and nothing more come.
     pub(crate) fn close(&self) {
         let mut state = self.state();

@@ -96,6 +96,14 @@ impl Spool {
         }
     }
 
+    /// Why it takes nothing any more ([`Error::Poisoned`]): also where nobody waited for what failed.
+    pub fn failure(&self) -> Option<Error> {
+        match &*self.keeper {
+            Keeper::Log(keeping) => keeping.inbox.failure(),
+            Keeper::Memory(_) => None,
+        }
+    }
+
     /// How full it is and what it has done.
     pub fn usage(&self) -> Usage {
         match &*self.keeper {

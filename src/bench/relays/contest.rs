@@ -1,44 +1,32 @@
 //! The published contest: so many messages over 250 sessions to 5 domains, a new connection each; how long until all are
 //! accepted, and until all are delivered. Several relays take turns, so that a slow minute weighs on all.
 use super::contestant::Contestant;
+use super::grounds::{Grounds, Occasion, Shape};
 use super::measure::Measure;
 use super::sheet;
 use super::starting;
 use super::strace::{self, Calls};
-use crate::bench::directory::RunDirectory;
 use crate::bench::plan::{BenchOptions, Tracing};
 use crate::bench::tables::Sheet;
-use crate::bench::{self, BenchOutcome};
-use crate::interrupt::{Asked, Interrupt};
 use crate::report::numbers::{count, rate, seconds};
 use anyhow::{Context, Result};
 use journey::record::{Record, Workload};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Where the mail goes: 5 domains, as many to each.
-const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
 /// Messages of the longer run under strace, which takes a tenth of a second for a hundred messages.
 const TRACED_MESSAGES: u64 = 1_000;
 
 /// What to run.
 #[derive(Clone, Debug)]
 pub(crate) struct ContestOptions {
-    /// What reports call it.
-    pub(crate) name: String,
+    pub(crate) occasion: Occasion,
     pub(crate) contestants: Vec<Contestant>,
     pub(crate) messages: u64,
-    pub(crate) sessions: u32,
-    /// Octets of a message, as a source has it: `400`, `64k`.
-    pub(crate) size: &'static str,
+    pub(crate) shape: Shape,
     /// Runs of each contestant.
     pub(crate) rounds: u32,
     /// Whether system calls are counted, in runs of their own.
     pub(crate) counts_calls: bool,
-    /// Where all goes; `None` for a new directory under `mailrun-results/`.
-    pub(crate) out: Option<PathBuf>,
-    /// The command line that was typed.
-    pub(crate) command: Vec<String>,
 }
 
 /// What became of a run.
@@ -82,48 +70,13 @@ pub(super) struct Finds {
 ///
 /// If it could not run at all. A relay that fails is named in the table.
 pub(crate) fn run(options: &ContestOptions) -> Result<Sheet> {
-    let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
-    run_with(&program, options)
-}
-
-/// Runs a contest with `program` as source, sink and our own relay.
-fn run_with(program: &Path, options: &ContestOptions) -> Result<Sheet> {
     options.contestants.iter().try_for_each(starting::check)?;
-    let directory = RunDirectory::create(&options.bench(&Contestant::None, None), jiff::Timestamp::now())?;
-    let mut contest = Contest { program, options, place: directory.path(), interrupt: Interrupt::watch()? };
+    let contest = Contest { options, grounds: Grounds::prepare(&options.occasion)? };
     let mut finds = contest.hold();
     if options.counts_calls {
         contest.count_calls(&mut finds.lanes);
     }
-    let sheet = sheet::of(&finds, options);
-    let path = directory.path().join("table.txt");
-    fs::write(&path, format!("{}\n", sheet.text)).with_context(|| format!("cannot write {}", path.display()))?;
-    eprintln!("written to {}", directory.path().display());
-    Ok(sheet)
-}
-
-impl ContestOptions {
-    /// A run of it.
-    fn bench(&self, contestant: &Contestant, out: Option<PathBuf>) -> BenchOptions {
-        let words = [&format!("--size={}", self.size), "--recipients=1", "--reuse=1", &format!("--rcpt={RECIPIENTS}")]
-            .map(str::to_owned);
-        BenchOptions {
-            name: self.name.clone(),
-            out: out.or_else(|| self.out.clone()),
-            target: contestant.clone().target(),
-            workload: Workload {
-                messages: Some(self.messages),
-                sessions: self.sessions,
-                seed: 1,
-                ..Workload::default()
-            },
-            source_options: words.to_vec(),
-            sink_options: Vec::new(),
-            tracing: Tracing::Off,
-            trusts_own_sink: false,
-            command: self.command.clone(),
-        }
-    }
+    contest.grounds.keep(sheet::of(&finds, options))
 }
 
 /// The order of the runs, as numbers of contestants: in every other round the opposite, so that none is always first.
@@ -136,14 +89,12 @@ fn order(contestants: usize, rounds: u32) -> Vec<(u32, usize)> {
 }
 
 struct Contest<'o> {
-    program: &'o Path,
     options: &'o ContestOptions,
-    place: &'o Path,
-    interrupt: Interrupt,
+    grounds: Grounds,
 }
 
 impl Contest<'_> {
-    fn hold(&mut self) -> Finds {
+    fn hold(&self) -> Finds {
         let not_asked = || CallsEach::NotMeasured("--syscalls was not said".to_owned());
         let lane =
             |contestant: &Contestant| Lane { contestant: contestant.clone(), runs: Vec::new(), calls: not_asked() };
@@ -153,7 +104,7 @@ impl Contest<'_> {
         for (round, number) in order {
             let lane = &mut lanes[number];
             let name = format!("round-{}-{}-{}", round + 1, number + 1, lane.contestant.file_name());
-            let bench = self.options.bench(&lane.contestant, Some(self.place.join(name)));
+            let bench = self.bench(&name, &lane.contestant, self.options.messages);
             let Some(run) = self.measure(&bench) else { break };
             done += 1;
             eprintln!("mailrun: run {done} of {planned}: {}: {}", lane.contestant, run.words());
@@ -162,24 +113,21 @@ impl Contest<'_> {
         Finds { lanes, done, planned }
     }
 
-    /// One run; `None` if the user wants no more of them. Figures of half a run are none.
-    fn measure(&mut self, bench: &BenchOptions) -> Option<Run> {
-        let outcome = self.follow(bench)?;
+    fn bench(&self, place: &str, contestant: &Contestant, messages: u64) -> BenchOptions {
+        let load = Workload { messages: Some(messages), ..Workload::default() };
+        self.grounds.bench(place, contestant, &self.options.shape, load)
+    }
+
+    /// One run; `None` if the user wants no more of them.
+    fn measure(&self, bench: &BenchOptions) -> Option<Run> {
+        let outcome = self.grounds.run_whole(bench)?;
         let measure =
             outcome.and_then(|outcome| Measure::of(&outcome.record, outcome.disk_bytes, self.options.messages));
         Some(measure.map_or_else(|error| Run::Failed(format!("{error:#}")), |measure| Run::Done(Box::new(measure))))
     }
 
-    fn follow(&mut self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
-        if self.interrupt.asked() != Asked::Nothing {
-            return None;
-        }
-        let outcome = bench::run_with(self.program, bench);
-        (self.interrupt.asked() == Asked::Nothing).then_some(outcome)
-    }
-
     /// Counts the system calls of each relay that the bench starts itself.
-    fn count_calls(&mut self, lanes: &mut [Lane]) {
+    fn count_calls(&self, lanes: &mut [Lane]) {
         let strace = strace::find();
         for lane in lanes {
             lane.calls = match (&lane.contestant, &strace) {
@@ -194,19 +142,18 @@ impl Contest<'_> {
         }
     }
 
-    fn calls_each(&mut self, contestant: &Contestant, strace: &Path) -> Result<(f64, f64)> {
+    fn calls_each(&self, contestant: &Contestant, strace: &Path) -> Result<(f64, f64)> {
         let messages = self.options.messages.min(TRACED_MESSAGES);
         let one = self.traced(contestant, strace, 1)?;
         let many = self.traced(contestant, strace, messages)?;
         Ok(strace::each(one, many, messages))
     }
 
-    fn traced(&mut self, contestant: &Contestant, strace: &Path, messages: u64) -> Result<Calls> {
+    fn traced(&self, contestant: &Contestant, strace: &Path, messages: u64) -> Result<Calls> {
         let name = format!("syscalls-{messages}-{}", contestant.file_name());
-        let mut bench = self.options.bench(contestant, Some(self.place.join(name)));
-        bench.workload.messages = Some(messages);
+        let mut bench = self.bench(&name, contestant, messages);
         bench.tracing = Tracing::Strace(strace.to_owned());
-        let outcome = self.follow(&bench).context("it was interrupted")??;
+        let outcome = self.grounds.run_whole(&bench).context("it was interrupted")??;
         let is_closed = |record: &Record| record.verdict.closed && record.ledger.accepted == Some(messages);
         anyhow::ensure!(is_closed(&outcome.record), "under strace its account did not close");
         eprintln!("mailrun: system calls of {contestant} for {} messages counted", count(messages));
@@ -236,35 +183,9 @@ impl Run {
 mod tests {
     use super::*;
 
-    fn options() -> ContestOptions {
-        ContestOptions {
-            name: "relay-400".to_owned(),
-            contestants: vec![Contestant::None],
-            messages: 10,
-            sessions: 250,
-            size: "400",
-            rounds: 1,
-            counts_calls: false,
-            out: None,
-            command: Vec::new(),
-        }
-    }
-
     #[test]
     fn contestants_take_turns() {
         assert_eq!(order(2, 3), [(0, 0), (0, 1), (1, 1), (1, 0), (2, 0), (2, 1)]);
         assert!(order(0, 3).is_empty());
-    }
-
-    #[test]
-    fn the_shape_is_the_published_one() {
-        let bench = options().bench(&Contestant::Postfix, None);
-        let words = bench.source_options.join(" ");
-        assert!(
-            words.contains("--size=400") && words.contains("--reuse=1") && words.contains("five.example"),
-            "{words}"
-        );
-        assert_eq!((bench.workload.sessions, bench.workload.messages), (250, Some(10)));
-        assert_eq!(RECIPIENTS.matches(".example").count(), 5);
     }
 }

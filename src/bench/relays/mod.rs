@@ -6,21 +6,41 @@
 //!
 //! contest ─→ runs, interleaved ─→ measure ─→ sheet         relay-400, relay-64k: time to accept, time to deliver
 //!   strace: system calls a message, in short runs of their own
+//!
+//! grounds ─→ latency (search)                              relay-latency: accept p99 at half the highest sustainable rate
+//!        ├─→ backlog (operation, room)                     relay-backlog: a queue without a next hop, and a restart on it
+//!        └─→ soak (memory)                                 relay-soak: memory and disk over a million messages
+//!            each with its goals: PASS or MISSED
 //! ```
+mod backlog;
 mod contest;
 mod contestant;
 mod disk;
+mod goals;
+mod grounds;
+mod latency;
 mod measure;
+mod memory;
+mod operation;
 mod port;
 mod postfix;
+mod room;
+mod search;
 mod sheet;
+mod soak;
 mod starting;
 mod strace;
 pub(super) mod tree;
 
+pub(crate) use backlog::{BacklogOptions, run as run_backlog};
 pub(crate) use contest::{ContestOptions, run};
 pub(crate) use contestant::{Contestant, Durability};
 pub(super) use disk::Disk;
+pub(crate) use grounds::{Occasion, Shape};
+pub(crate) use latency::{LatencyOptions, run as run_latency};
+pub(super) use memory::MemoryCurve;
+pub(super) use room::{Store, taken};
+pub(crate) use soak::{SoakOptions, run as run_soak};
 pub(super) use starting::{Ready, Starting, prepare};
 
 use crate::bench::directory::RunDirectory;

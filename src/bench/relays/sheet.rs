@@ -3,9 +3,8 @@
 use super::contest::{CallsEach, ContestOptions, Finds, Lane, Run};
 use super::contestant::Contestant;
 use super::measure::Measure;
-use crate::bench::tables::Sheet;
-use crate::host;
-use crate::report::numbers::{count, counted, figure, megabytes, memory, octets, rate};
+use crate::bench::tables::{Sheet, place};
+use crate::report::numbers::{count, figure, megabytes, memory, rate};
 use crate::report::table::{Align, Table, plain};
 
 /// What stands where there is no figure.
@@ -20,45 +19,33 @@ pub(super) fn of(finds: &Finds, options: &ContestOptions) -> Sheet {
     let base = base(finds);
     let ratios = base.map(|base| ratios(finds, base));
     remarks.extend(notes(finds, options));
-    let mut lines = vec![title(options), String::new()];
     let mut tables = vec![figures(finds), costs(finds)];
     if let Some(Ratios { table, remarks: more }) = ratios {
         tables.push(table);
         remarks.extend(more);
     }
-    for table in tables.iter().filter(|table| !table.is_empty()) {
-        lines.extend([table.terminal(WIDTH), String::new()]);
-    }
     if finds.done < finds.planned {
         remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
     }
+    Sheet { text: laid_out(&title(options), &tables, remarks), is_good }
+}
+
+/// Title, tables and remarks as a text; the host is said beside the title.
+pub(super) fn laid_out(title: &str, tables: &[Table], mut remarks: Vec<String>) -> String {
+    let mut lines = vec![plain(&format!("{title} · {}", place())), String::new()];
+    for table in tables.iter().filter(|table| !table.is_empty()) {
+        lines.extend([table.terminal(WIDTH), String::new()]);
+    }
     lines.append(&mut remarks);
-    Sheet { text: lines.join("\n"), is_good }
+    lines.join("\n")
 }
 
 fn title(options: &ContestOptions) -> String {
-    let host = host::facts();
     let rounds = match options.rounds {
         1 => "one round".to_owned(),
         rounds => format!("medians of {rounds} rounds, interleaved, and their spread"),
     };
-    format!(
-        "{}: {} of {} over {} sessions to 5 domains, a new connection each; {rounds} · {}, {}, Linux {}",
-        plain(&options.name),
-        counted(options.messages, "message"),
-        size(options.size),
-        options.sessions,
-        plain(&host.cpu_model),
-        counted(u64::from(host.cores), "core"),
-        plain(&host.kernel)
-    )
-}
-
-fn size(typed: &str) -> String {
-    typed
-        .strip_suffix('k')
-        .and_then(|kib| kib.parse::<u64>().ok())
-        .map_or_else(|| format!("{typed} B"), |kib| octets(kib << 10))
+    format!("{}: {} {}; {rounds}", options.occasion.name, count(options.messages), options.shape.words())
 }
 
 fn figures(finds: &Finds) -> Table {
@@ -289,8 +276,10 @@ fn remarks(lane: &Lane) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::contestant::Durability;
+    use super::super::grounds::{Occasion, Shape};
     use super::*;
     use crate::report::sample;
+    use journey::record::Pipelining;
 
     fn measure(deliver_s: f64, cpu_ms: f64) -> Measure {
         let mut measure = Measure::of(&sample::relayed(), Some(200_000 * 512), 200_000).unwrap();
@@ -315,15 +304,12 @@ mod tests {
 
     fn options() -> ContestOptions {
         ContestOptions {
-            name: "relay-64k".to_owned(),
+            occasion: Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new() },
             contestants: Vec::new(),
             messages: 200_000,
-            sessions: 250,
-            size: "64k",
+            shape: Shape { sessions: 250, message_bytes: 64 << 10, reuse: Some(1), pipelining: Pipelining::Off },
             rounds: 3,
             counts_calls: false,
-            out: None,
-            command: Vec::new(),
         }
     }
 

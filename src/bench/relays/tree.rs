@@ -58,7 +58,7 @@ pub(in crate::bench) fn usage(root: u32) -> Option<Usage> {
         total.write_bytes = total.write_bytes.zip(written).map(|(all, one)| all + one);
         held.add(member.pid);
     }
-    total.max_rss_bytes = held.bytes();
+    (total.rss_bytes, total.max_rss_bytes) = (held.now(), held.most());
     Some(total)
 }
 
@@ -81,8 +81,12 @@ impl Held {
         self.mapped = self.mapped.max(kib("RssFile:") + kib("RssShmem:"));
     }
 
-    fn bytes(self) -> Option<u64> {
-        Some(self.peak.max(self.own + self.mapped)).filter(|bytes| *bytes > 0)
+    fn now(self) -> Option<u64> {
+        Some(self.own + self.mapped).filter(|bytes| *bytes > 0)
+    }
+
+    fn most(self) -> Option<u64> {
+        self.now().max(Some(self.peak).filter(|bytes| *bytes > 0))
     }
 }
 
@@ -224,7 +228,8 @@ mod tests {
     fn what_living_children_use_is_counted_and_so_is_their_memory() {
         let shell = Shell::run(&format!("({BUSY}; sleep 600) & ({BUSY}; sleep 600) & wait"));
         let seen = shell.cpu_s_when(|seen| seen.user_s + seen.sys_s >= 0.1);
-        assert!(seen.max_rss_bytes.is_some_and(|bytes| bytes > 100_000), "{seen:?}");
+        assert!(seen.rss_bytes.is_some_and(|bytes| bytes > 100_000), "{seen:?}");
+        assert!(seen.max_rss_bytes >= seen.rss_bytes, "{seen:?}");
         assert!(members(shell.0.id()).len() >= 3);
     }
 

@@ -16,6 +16,9 @@ mod sheet;
 mod sinks;
 mod timed;
 
+use crate::host;
+use crate::report::numbers::counted;
+use crate::report::table::plain;
 use anyhow::Result;
 use std::time::Duration;
 
@@ -53,6 +56,13 @@ pub(crate) struct Sheet {
     pub(crate) text: String,
     /// Whether all that was run ran well, and everything was proved that was to be.
     pub(crate) is_good: bool,
+}
+
+/// Where a table was measured, for its title: `AMD EPYC, 2 cores, Linux 6.18.44`.
+pub(crate) fn place() -> String {
+    let host = host::facts();
+    let cores = counted(u64::from(host.cores), "core");
+    plain(&format!("{}, {cores}, Linux {}", host.cpu_model, host.kernel))
 }
 
 /// Runs a table to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.

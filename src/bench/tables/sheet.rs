@@ -3,7 +3,6 @@ use super::cases::{Case, Connections};
 use super::contenders::Tool;
 use super::course::{Finds, Lane, Measured, Run};
 use super::{Sheet, TableOptions, proof};
-use crate::host;
 use crate::report::numbers::{count, counted, figure, memory};
 use crate::report::table::{Align, Table, plain};
 
@@ -191,9 +190,7 @@ fn troubles(finds: &Finds, fault: impl Fn(&Case, &Measured) -> Option<String>) -
 }
 
 fn assembled(what: &str, table: &Table, finds: &Finds, mut remarks: Vec<String>) -> String {
-    let host = host::facts();
-    let cores = counted(u64::from(host.cores), "core");
-    let mut lines = vec![format!("{what} · {}, {cores}, Linux {}", host.cpu_model, host.kernel), String::new()];
+    let mut lines = vec![format!("{what} · {}", super::place()), String::new()];
     if !table.is_empty() {
         lines.push(table.terminal(WIDTH));
         lines.push(String::new());

@@ -8,19 +8,17 @@
 mod course;
 mod dialogue;
 mod dots;
-mod flags;
 mod message;
-mod numbers;
 mod options;
 mod pace;
 mod reply;
 mod session;
 mod subject;
 mod target;
-mod voice;
 
 use super::Call;
 use super::fence::Public;
+use super::go::{flags, numbers, voice};
 use course::Course;
 use flags::BadFlag;
 use options::Options;

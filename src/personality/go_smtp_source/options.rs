@@ -86,7 +86,7 @@ impl Options {
 
     /// The original panics at these, or would fill the memory.
     fn check(self) -> Result<Self, BadFlag> {
-        let refused = |name, value, why| Err(BadFlag::Refused { name, value, why });
+        let refused = |name, value: i64, why| Err(BadFlag::Refused { name, value: value.to_string(), why });
         match () {
             () if self.messages < 0 => refused("m", self.messages, "must not be negative"),
             () if self.sessions < 0 => refused("s", self.sessions, "must not be negative"),

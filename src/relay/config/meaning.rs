@@ -164,6 +164,15 @@ impl<'a> Reader<'a> {
             enough => Ok(enough as u32),
         };
         limits.message_bytes = section.value("message", "\"64M\"", message).unwrap_or(limits.message_bytes);
+        let most = limits.message_bytes;
+        let incoming = |text: &str| match bytes(text)? {
+            few if few < most => {
+                Err(format!("{text:?} does not hold one message of limits.message; make it {most} at least"))
+            }
+            enough => Ok(enough),
+        };
+        let incoming = section.value("incoming", "\"128M\"", incoming);
+        limits.incoming_bytes = incoming.unwrap_or(limits.incoming_bytes.max(most));
         limits.recipients = section.value("recipients", "1000", recipients).unwrap_or(limits.recipients);
         let sessions = section.value("sessions", "10000", |text| Ok(count(text, 1_000_000)? as usize));
         limits.sessions = sessions.unwrap_or(limits.sessions);

@@ -111,6 +111,8 @@ impl Durability {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) message_bytes: u64,
+    /// Of all messages that are being received or wait for their 250; no less than one message may have.
+    pub(crate) incoming_bytes: u64,
     pub(crate) recipients: usize,
     pub(crate) sessions: usize,
     /// `Received:` fields, beyond which a message goes round in a loop.
@@ -121,7 +123,14 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { message_bytes: 64 << 20, recipients: 1000, sessions: 10_000, hops: 100, idle: Duration::from_secs(300) }
+        Self {
+            message_bytes: 64 << 20,
+            incoming_bytes: 128 << 20,
+            recipients: 1000,
+            sessions: 10_000,
+            hops: 100,
+            idle: Duration::from_secs(300),
+        }
     }
 }
 
@@ -485,6 +494,8 @@ mod tests {
             ("[limits]\nmessage = '5x'", &["line 3, column 11: \"5x\" is no size; say it like 400, 64k or 10M"]),
             ("[limits]\nmessage = '1k'", &["line 3, column 11: \"1k\": messages of 64k are to be taken (RFC 5321"]),
             ("[limits]\nmessage = '20G'", &["line 3, column 11: \"20G\" is more than the spool holds"]),
+            ("[limits]\nincoming = '1M'", &["line 3, column 12: \"1M\" does not hold one message of"]),
+            ("[limits]\nincoming = 'all'", &["line 3, column 12: \"all\" is no size"]),
             ("[limits]\nrecipients = 10", &["line 3, column 14: 10 is too few: 100 recipients"]),
             ("[limits]\nhops = 30", &["line 3, column 8: 30 is too few"]),
             (

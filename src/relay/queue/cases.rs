@@ -111,7 +111,7 @@ fn who_was_put_off_comes_back_alone() {
         Answer::Deferred(refusal(452)),
     ];
     let effects = queue.outcome(assignment, Outcome::Each(answers.into()), START);
-    let next_unix_s = queue.show(MessageId(1)).iter().find_map(|entry| entry.next_unix_s).unwrap();
+    let next_unix_s = queue.show(MessageId(1), START).iter().find_map(|entry| entry.next_unix_s).unwrap();
     assert!((START.as_secs() + 225..=START.as_secs() + 375).contains(&next_unix_s));
     let failed = Fate::Failed(refusal(550));
     let expected = [
@@ -257,10 +257,37 @@ fn a_hop_that_cannot_be_reached_waits_as_a_whole() {
 }
 
 #[test]
+fn what_waits_for_a_shut_hop_says_so() {
+    let mut queue = filled(2, 2, |_| {});
+    let mut first = opened(&mut queue, START);
+    let refused = taken(&mut queue, &mut first, START);
+    let (_, hop) = (refused.id, refused.hop);
+    let _ = queue.outcome(refused, Outcome::All(Answer::Deferred(refusal(450))), START);
+    queue.closed(first, Closing::Unreachable(refusal(421)), START);
+    let until = stats(&queue, hop.0).shut_until;
+    let all = |queue: &Queue<Letter>, now| queue.page(0, 10, now).entries;
+    for entry in all(&queue, START) {
+        let told = entry.refusal.as_deref().map(|refusal| refusal.code);
+        match (entry.hop == hop, entry.state) {
+            (true, State::Ready) => {
+                assert_eq!((told, entry.hop_is_shut, entry.next_unix_s), (Some(421), true, Some(until.as_secs())));
+            }
+            (true, State::Deferred) => assert_eq!((told, entry.hop_is_shut), (Some(450), false)),
+            (false, State::Ready) => assert_eq!((told, entry.hop_is_shut, entry.next_unix_s), (None, false, None)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let open = all(&queue, until);
+    assert!(
+        open.iter().all(|entry| !entry.hop_is_shut && entry.next_unix_s.is_some() == (entry.state == State::Deferred))
+    );
+}
+
+#[test]
 fn waits_for_a_hop_grow() {
     let mut queue = filled(1, 1, |_| {});
     let mut now = START;
-    for middle in [5, 10, 20, 40, 80, 160, 320, 600, 600] {
+    for middle in [5, 10, 20, 40, 80, 160, 320, 640, 666, 666] {
         let courier = opened(&mut queue, now);
         queue.closed(courier, Closing::Unreachable(refusal(0)), now);
         let until = stats(&queue, 0).shut_until;
@@ -488,13 +515,13 @@ fn a_list_is_shown_page_by_page() {
     queue.order(Order::Remove, Which::Message(MessageId(4)), START, |_| {});
     let (mut from, mut seen) = (Some(0), Vec::new());
     while let Some(start) = from {
-        let page = queue.page(start, 3);
+        let page = queue.page(start, 3, START);
         assert!(page.entries.len() <= 3);
         seen.extend(page.entries.iter().map(|entry| entry.id.0));
         from = page.next;
     }
     assert_eq!(seen, [0, 1, 2, 3, 5, 6, 7, 8, 9]);
-    assert!(queue.show(MessageId(4)).is_empty() && queue.show(MessageId(5)).len() == 1);
+    assert!(queue.show(MessageId(4), START).is_empty() && queue.show(MessageId(5), START).len() == 1);
     assert_eq!(stats(&queue, 0).oldest_unix_s, Some(START.as_secs()));
 }
 

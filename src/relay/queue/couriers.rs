@@ -119,7 +119,7 @@ impl<L: Clone> Queue<L> {
     fn can_wake(&self, key: HopKey) -> bool {
         let hop = &self.hops[key.0 as usize];
         let is_in_memory = hop.ready.first != NONE && self.entries[hop.ready.first].letter.is_some();
-        is_in_memory && hop.idle > 0 && hop.called < hop.count(State::Ready)
+        is_in_memory && hop.idle > 0 && hop.called.saturating_mul(hop.batch) < hop.count(State::Ready)
     }
 
     /// The hop that has waited longest for its first courier; those that no longer do are passed over.
@@ -240,7 +240,7 @@ impl<L: Clone> Queue<L> {
     fn shut(&mut self, key: HopKey, refusal: Refusal, now_ms: u64) {
         let (reconnect, seed) = (self.options.reconnect, self.options.seed);
         let hop = self.hop(key);
-        hop.shared(refusal);
+        hop.shut_by = Some(hop.shared(refusal));
         hop.fruitless = 0;
         let (has_nobody, is_shut) = (hop.couriers == 0, hop.shut_until_ms > now_ms);
         if !is_shut {
@@ -290,6 +290,12 @@ impl<L: Clone> Queue<L> {
             }
         }
         self.heed_reading(key);
+    }
+
+    /// A courier of this hop takes so many messages at a time: another is called, or sent out, for more than that.
+    pub(crate) fn batch(&mut self, key: HopKey, messages: u32) {
+        self.hop(key).batch = messages.max(1);
+        self.heed(key);
     }
 
     /// Lets a hop be tried at once, whatever has happened to it.

@@ -30,6 +30,8 @@ pub(super) struct Hop {
     pub(super) called: u32,
     /// Those that were idle, and have been told to close.
     pub(super) dismissed: u32,
+    /// How many messages one of them takes at a time.
+    pub(super) batch: u32,
     /// Messages taken since a courier was opened.
     pub(super) served: u32,
     /// How often in succession it could not be reached.
@@ -38,6 +40,8 @@ pub(super) struct Hop {
     pub(super) fruitless: u32,
     /// No courier is opened before.
     pub(super) shut_until_ms: u64,
+    /// Why, while it is so.
+    pub(super) shut_by: Option<Arc<Refusal>>,
     /// What was heard last, or why nothing was.
     pub(super) refusal: Option<Arc<Refusal>>,
     /// Letters in memory that are for this hop.
@@ -70,10 +74,12 @@ impl Hop {
             idle: 0,
             called: 0,
             dismissed: 0,
+            batch: 1,
             served: 0,
             failures: 0,
             fruitless: 0,
             shut_until_ms: 0,
+            shut_by: None,
             refusal: None,
             letter_bytes: 0,
             ahead: NONE,
@@ -89,6 +95,7 @@ impl Hop {
     /// How many couriers its backlog is worth.
     fn wanted(&self, limit: u32) -> u32 {
         let backlog = f64::from(self.count(State::Ready)) + f64::from(self.count(State::InFlight));
+        let backlog = backlog / f64::from(self.batch);
         let wanted = f64::from(limit) * (1.0 - (-GROWTH * backlog).exp());
         (wanted.ceil() as u32).clamp(1, limit)
     }

@@ -84,7 +84,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             schedule: Schedule::default(),
-            reconnect: Backoff::OF_HOPS,
+            reconnect: Backoff::OF_MESSAGES.of_hops(),
             hop_couriers: 20,
             couriers: 1_000,
             letter_bytes: 64 << 20,
@@ -323,12 +323,20 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// Whether nothing of the hop is left to remember.
-    #[cfg(test)]
-    fn is_idle(&self, hop: HopKey, now: Duration) -> bool {
+    /// Whether nothing of the hop is left to remember: no entry, no courier, and nothing that keeps it shut.
+    pub(crate) fn is_idle(&self, hop: HopKey, now: Duration) -> bool {
         self.hops
             .get(hop.0 as usize)
             .is_none_or(|hop| hop.all.is_empty() && hop.couriers == 0 && hop.shut_until_ms <= millis(now))
+    }
+
+    /// Forgets a hop that is idle; its number may be another one's from now on.
+    pub(crate) fn forget_hop(&mut self, key: HopKey) {
+        if let Some(hop) = self.hops.get_mut(key.0 as usize) {
+            debug_assert!(hop.all.is_empty() && hop.couriers == 0);
+            // Lists that it is in name the number still; whoever reads them looks again before it believes them.
+            *hop = Hop { listed: hop.listed, ..Hop::new() };
+        }
     }
 
     /// So many couriers a hop may have, at least one, instead of what holds for all.

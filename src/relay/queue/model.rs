@@ -452,7 +452,7 @@ impl World {
             self.pass(Duration::from_millis(1_000));
         }
         for (id, message) in &self.messages {
-            assert!(message.done, "{id} is lost: {message:?}\n{:?}", self.queue.show(MessageId(*id)));
+            assert!(message.done, "{id} is lost: {message:?}\n{:?}", self.queue.show(MessageId(*id), self.now));
         }
         assert_eq!((self.queue.totals().messages, self.queue.totals().letter_bytes), (0, 0));
         for at in (0..self.live.len()).rev() {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{Index, NONE, State};
-use super::{HopKey, MessageId, Queue, Recipients};
+use super::{HopKey, MessageId, Queue, Recipients, millis};
 use crate::relay::envelope::Refusal;
 
 /// A hop's numbers.
@@ -49,10 +49,13 @@ pub(crate) struct ListedEntry {
     pub(crate) state: State,
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
-    /// When it is tried next, if it is deferred.
+    /// When it is tried next, if it is deferred, or waits for its hop.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
+    /// Why it has not been delivered: its own last refusal, or what keeps its hop shut.
     pub(crate) refusal: Option<Arc<Refusal>>,
+    /// It is ready, but its hop could not be reached and is left alone for a while.
+    pub(crate) hop_is_shut: bool,
 }
 
 /// Some of the entries.
@@ -94,21 +97,28 @@ impl<L: Clone> Queue<L> {
 
     /// Looks at no more than `most` places from `from` on: a list of a million is shown in many short turns, and needs
     /// no lock. What comes and goes meanwhile may be missing or be seen twice.
-    pub(crate) fn page(&self, from: u32, most: u32) -> Page {
+    pub(crate) fn page(&self, from: u32, most: u32, now: Duration) -> Page {
         let end = from.saturating_add(most.max(1)).min(self.entries.places());
         let live = (from..end).filter(|at| self.entries.is_live(*at));
         let next = (end < self.entries.places()).then_some(end);
-        Page { entries: live.map(|at| self.listed(at)).collect(), next }
+        Page { entries: live.map(|at| self.listed(at, millis(now))).collect(), next }
     }
 
     /// The entries of one message.
-    pub(crate) fn show(&self, id: MessageId) -> Vec<ListedEntry> {
-        self.of_message(id).into_iter().map(|at| self.listed(at)).collect()
+    pub(crate) fn show(&self, id: MessageId, now: Duration) -> Vec<ListedEntry> {
+        self.of_message(id).into_iter().map(|at| self.listed(at, millis(now))).collect()
     }
 
-    fn listed(&self, at: Index) -> ListedEntry {
+    fn listed(&self, at: Index, now_ms: u64) -> ListedEntry {
         debug_assert!(at != NONE && self.entries.is_live(at));
         let entry = &self.entries[at];
+        let hop = &self.hops[entry.hop.0 as usize];
+        let hop_is_shut = entry.state == State::Ready && hop.shut_until_ms > now_ms;
+        let next_ms = match entry.state {
+            State::Deferred => Some(entry.due_ms),
+            State::Ready if hop_is_shut => Some(hop.shut_until_ms),
+            State::Ready | State::InFlight | State::Held | State::Telling => None,
+        };
         ListedEntry {
             id: entry.id,
             hop: entry.hop,
@@ -116,9 +126,10 @@ impl<L: Clone> Queue<L> {
             state: entry.state,
             attempts: entry.attempts,
             received_unix_s: entry.received_unix_s,
-            next_unix_s: (entry.state == State::Deferred).then(|| self.unix_s(entry.due_ms)),
+            next_unix_s: next_ms.map(|when_ms| self.unix_s(when_ms)),
             expires_unix_s: self.unix_s(entry.expires_ms),
-            refusal: entry.refusal.clone(),
+            refusal: hop.shut_by.as_ref().filter(|_| hop_is_shut).or(entry.refusal.as_ref()).cloned(),
+            hop_is_shut,
         }
     }
 }

@@ -58,6 +58,7 @@ fn record() -> Record {
         pauses: Vec::new(),
         tls: Vec::new(),
         warm_up: None,
+        mades: None,
         series: Vec::new(),
         ledger: LedgerRow::default(),
         errors: Vec::new(),

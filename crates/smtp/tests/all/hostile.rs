@@ -181,20 +181,23 @@ fn pipelining() -> impl Strategy<Value = Pipelining> {
 }
 
 fn options() -> impl Strategy<Value = Options> {
-    let extended = (pipelining(), any::<[bool; 4]>(), 0usize..3, proptest::option::of(0usize..5));
-    let extended = extended.prop_map(|(pipelining, [is_lmtp, is_chunked, is_introduced, asks], tls, mechanism)| {
-        let introduction = Introduction::default().telling(Attribute::Name, "client.example").unwrap();
-        let credentials = |at: usize| Credentials::new("user", "pencil").by(Mechanisms::NONE.with(Mechanism::ALL[at]));
-        Options {
-            protocol: if is_lmtp { Protocol::Lmtp } else { Protocol::Smtp },
-            pipelining,
-            tls: [StartTls::Never, StartTls::IfOffered, StartTls::Required][tls],
-            credentials: mechanism.map(credentials),
-            chunking: if is_chunked { Chunking::IfOffered } else { Chunking::Never },
-            introduction: is_introduced.then_some(introduction),
-            notifications: if asks { Notifications::Asked } else { Notifications::Unasked },
-        }
-    });
+    let extended = (pipelining(), any::<[bool; 4]>(), 0usize..3, proptest::option::of(0usize..5), 0u32..4);
+    let extended =
+        extended.prop_map(|(pipelining, [is_lmtp, is_chunked, is_introduced, asks], tls, mechanism, burst)| {
+            let introduction = Introduction::default().telling(Attribute::Name, "client.example").unwrap();
+            let credentials =
+                |at: usize| Credentials::new("user", "pencil").by(Mechanisms::NONE.with(Mechanism::ALL[at]));
+            Options {
+                protocol: if is_lmtp { Protocol::Lmtp } else { Protocol::Smtp },
+                pipelining,
+                tls: [StartTls::Never, StartTls::IfOffered, StartTls::Required][tls],
+                credentials: mechanism.map(credentials),
+                chunking: if is_chunked { Chunking::IfOffered } else { Chunking::Never },
+                introduction: is_introduced.then_some(introduction),
+                notifications: if asks { Notifications::Asked } else { Notifications::Unasked },
+                burst,
+            }
+        });
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]
 }
 
@@ -261,6 +264,10 @@ fn client_run(blocks: &[&[u8]], options: &Arc<Options>) -> Told {
                     let part = if told.len() % 2 == 0 { Part::Middle } else { Part::Last };
                     assert!(client.chunk(1, part, NOW, &mut out));
                     out.push(b'x');
+                }
+                Want::Replies if begun < 5 && client.bursts() && client.may_begin_early() => {
+                    begun += 1;
+                    client.begin(envelope.clone(), NOW, &mut out);
                 }
                 Want::Replies | Want::Close => {}
             }

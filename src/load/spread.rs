@@ -110,12 +110,12 @@ impl Spread {
     }
 
     /// Whether numbers beyond its bounds are drawn in to them, so that a narrower bound changes nothing in kind.
-    pub(super) fn is_drawn_in(&self) -> bool {
+    pub(crate) fn is_drawn_in(&self) -> bool {
         matches!(self.shape, Shape::LogNormal { .. })
     }
 
     /// For the record, where all below `least` are drawn in to there.
-    pub(super) fn described_from(&self, least: u64) -> Varied {
+    pub(crate) fn described_from(&self, least: u64) -> Varied {
         let described = self.described_in(1.0);
         if self.least() >= least {
             return described;
@@ -125,7 +125,7 @@ impl Spread {
     }
 
     /// The number for a message.
-    pub(super) fn of(&self, seed: u64, purpose: Purpose, number: u64) -> u64 {
+    pub(crate) fn of(&self, seed: u64, purpose: Purpose, number: u64) -> u64 {
         match &self.shape {
             Shape::Range(range) if range.least == range.most => range.least,
             _ => self.draw(Chance::new(seed, purpose, number).draw()),
@@ -146,7 +146,7 @@ impl Spread {
     }
 
     /// The distribution in small: `count` numbers, evenly spaced in it.
-    pub(super) fn quantiles(&self, count: u64) -> impl Iterator<Item = u64> {
+    pub(crate) fn quantiles(&self, count: u64) -> impl Iterator<Item = u64> {
         let gap = u64::MAX / count.max(1);
         (0..count).map(move |place| self.draw(place * gap + gap / 2))
     }
@@ -157,7 +157,7 @@ impl Spread {
     }
 
     /// For the record, in a unit that so many of its own make up.
-    pub(super) fn described_in(&self, unit: f64) -> Varied {
+    pub(crate) fn described_in(&self, unit: f64) -> Varied {
         Varied {
             expression: self.expression.clone(),
             least: self.least() as f64 / unit,
@@ -228,12 +228,12 @@ fn weighted_part(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Res
 }
 
 /// A weight: a number from 1 to a billion.
-pub(super) fn weight_of(text: &str) -> Option<u64> {
+pub(crate) fn weight_of(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|weight| (1..=1_000_000_000).contains(weight))
 }
 
 /// What to say of another.
-pub(super) fn bad_weight(word: &str, weight: &str) -> String {
+pub(crate) fn bad_weight(word: &str, weight: &str) -> String {
     format!("{word:?}: {weight:?} is no weight; a weight is a whole number of one or more, as in 400:80,64k:20")
 }
 

@@ -4,7 +4,7 @@ use super::numbers::BadNumber;
 
 /// What is wrong with a command line, in Go's words.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadFlag {
+pub(crate) enum BadFlag {
     #[error("bad flag syntax: {0}")]
     Syntax(String),
     #[error("flag provided but not defined: -{0}")]
@@ -20,18 +20,18 @@ pub(super) enum BadFlag {
     Help,
     /// A value that ours does not take, where the original crashes.
     #[error("invalid value \"{value}\" for flag -{name}: {why}")]
-    Refused { name: &'static str, value: i64, why: &'static str },
+    Refused { name: &'static str, value: String, why: &'static str },
 }
 
 /// What a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Boolean,
     Valued,
 }
 
 /// Reads flags off `words` until the first that is none: each is `set`, and the rest given back.
-pub(super) fn parse(
+pub(crate) fn parse(
     mut words: &[String],
     kind: impl Fn(&str) -> Option<Kind>,
     mut set: impl FnMut(&str, &str) -> Result<(), BadNumber>,
@@ -77,7 +77,7 @@ pub(super) fn parse(
 }
 
 /// Text between double quotes as Go writes it with `%q`; what is no UTF-8 octet by octet.
-pub(super) fn quoted(text: &[u8]) -> String {
+pub(crate) fn quoted(text: &[u8]) -> String {
     let mut out = String::from('"');
     for chunk in text.utf8_chunks() {
         chunk.valid().chars().for_each(|c| quote(c, '"', &mut out));
@@ -88,7 +88,7 @@ pub(super) fn quoted(text: &[u8]) -> String {
 }
 
 /// One character as Go writes it between such quotes.
-pub(super) fn quote(c: char, mark: char, out: &mut String) {
+pub(crate) fn quote(c: char, mark: char, out: &mut String) {
     let short = match c {
         '\u{7}' => 'a',
         '\u{8}' => 'b',

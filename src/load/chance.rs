@@ -3,7 +3,7 @@
 
 /// What is left to chance. Each has draws of its own: the size of message 7 says nothing about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// Which message of a set, or how long it is.
     Mail = 1,
     /// How many recipients.
@@ -24,31 +24,31 @@ pub(super) enum Purpose {
 
 /// Draws for one purpose and one message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chance(u64);
+pub(crate) struct Chance(u64);
 
 /// 2^64 over the golden ratio: multiples of it lie far apart.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Chance {
     /// The draws of the message with that number.
-    pub(super) fn new(seed: u64, purpose: Purpose, number: u64) -> Self {
+    pub(crate) fn new(seed: u64, purpose: Purpose, number: u64) -> Self {
         Self(mix(mix(seed.wrapping_add((purpose as u64).wrapping_mul(GOLDEN))) ^ number))
     }
 
     /// The next draw: 64 even bits (the generator SplitMix64).
-    pub(super) fn draw(&mut self) -> u64 {
+    pub(crate) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
         mix(self.0)
     }
 
     /// The next draw, from 0 to below `count`.
-    pub(super) fn below(&mut self, count: u64) -> u64 {
+    pub(crate) fn below(&mut self, count: u64) -> u64 {
         part_of(self.draw(), count)
     }
 }
 
 /// 64 even bits as a number from 0 to below `count`.
-pub(super) fn part_of(draw: u64, count: u64) -> u64 {
+pub(crate) fn part_of(draw: u64, count: u64) -> u64 {
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// When messages are due.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     began: Duration,
     offer: Offer,
     /// Messages given out.
@@ -29,7 +29,7 @@ pub(super) struct Schedule {
 
 impl Schedule {
     /// The schedule of worker `number` of `workers`, for the `offer` of all together, beginning at `began`.
-    pub(super) fn new(
+    pub(crate) fn new(
         arrival: Arrival,
         offer: Offer,
         began: Duration,
@@ -52,12 +52,12 @@ impl Schedule {
     }
 
     /// When the next message is due.
-    pub(super) fn due(&self) -> Duration {
+    pub(crate) fn due(&self) -> Duration {
         self.began + Duration::from_secs_f64(self.next_s)
     }
 
     /// The next message has been given out.
-    pub(super) fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         self.given += 1;
         self.take_place();
     }

@@ -5,16 +5,16 @@ use std::io::{self, Write};
 /// What ends the program with status 1.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Fatal(pub(super) String);
+pub(crate) struct Fatal(pub(crate) String);
 
 /// Says a line.
-pub(super) fn log(text: &str) {
+pub(crate) fn log(text: &str) {
     let line = format!("{} {}", date::now("%Y/%m/%d %H:%M:%S"), printable(text));
     say(line.trim_end_matches('\n'));
 }
 
 /// Says a line as it is.
-pub(super) fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     // Without a standard error there is nobody to tell.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -2,7 +2,7 @@
 
 /// Why a word is no number; Go's words for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BadNumber {
+pub(crate) enum BadNumber {
     #[error("parse error")]
     Syntax,
     #[error("value out of range")]
@@ -10,11 +10,23 @@ pub(super) enum BadNumber {
 }
 
 /// An integer of 64 bits, in the base that its prefix names.
-pub(super) fn integer(text: &str) -> Result<i64, BadNumber> {
-    let (is_negative, digits) = match text.strip_prefix('-') {
-        Some(digits) => (true, digits),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
+pub(crate) fn integer(text: &str) -> Result<i64, BadNumber> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", text.strip_prefix('+').unwrap_or(text)),
     };
+    let (base, plain) = plain_digits(digits)?;
+    i64::from_str_radix(&format!("{sign}{plain}"), base).map_err(|_| BadNumber::Range)
+}
+
+/// One that has no sign.
+pub(crate) fn unsigned(text: &str) -> Result<u64, BadNumber> {
+    let (base, plain) = plain_digits(text)?;
+    u64::from_str_radix(&plain, base).map_err(|_| BadNumber::Range)
+}
+
+/// The base that a prefix names, and the digits without it and without what groups them.
+fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     let lower = digits.to_ascii_lowercase();
     let (base, rest) = match lower.get(..2) {
         Some("0x") => (16, &lower[2..]),
@@ -31,8 +43,7 @@ pub(super) fn integer(text: &str) -> Result<i64, BadNumber> {
     if plain.is_empty() || !plain.chars().all(|digit| digit.is_digit(base)) {
         return Err(BadNumber::Syntax);
     }
-    let signed = if is_negative { format!("-{plain}") } else { plain };
-    i64::from_str_radix(&signed, base).map_err(|_| BadNumber::Range)
+    Ok((base, plain))
 }
 
 /// Underscores stand between digits, or between a prefix and a digit.
@@ -41,7 +52,7 @@ fn are_grouped(digits: &str, has_prefix: bool) -> bool {
 }
 
 /// A decimal number, `inf` or `nan`. Hexadecimal ones are not read (`docs/drop-in.md`).
-pub(super) fn float(text: &str) -> Result<f64, BadNumber> {
+pub(crate) fn float(text: &str) -> Result<f64, BadNumber> {
     let is_grouped = text.split(|c: char| !c.is_ascii_digit() && c != '_').all(|run| are_grouped(run, false));
     if !is_grouped {
         return Err(BadNumber::Syntax);
@@ -53,7 +64,7 @@ pub(super) fn float(text: &str) -> Result<f64, BadNumber> {
 }
 
 /// Yes or no.
-pub(super) fn boolean(text: &str) -> Result<bool, BadNumber> {
+pub(crate) fn boolean(text: &str) -> Result<bool, BadNumber> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -99,6 +110,16 @@ mod tests {
     }
 
     #[test]
+    fn unsigned_integers_have_no_sign() {
+        use BadNumber::{Range, Syntax};
+        let most = [("18446744073709551615", Ok(u64::MAX)), ("0xffff_ffff_ffff_ffff", Ok(u64::MAX)), ("017", Ok(15))];
+        let bad = [("18446744073709551616", Err(Range)), ("+1", Err(Syntax)), ("-1", Err(Syntax)), ("", Err(Syntax))];
+        for (text, expected) in most.into_iter().chain(bad) {
+            assert_eq!(unsigned(text), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn floats_and_booleans() {
         for (text, value) in [("1", 1.0), ("1_0.5", 10.5), (".5", 0.5), ("-1e3", -1000.0), ("+inf", f64::INFINITY)] {
             assert_eq!(float(text), Ok(value), "{text}");
@@ -120,7 +141,7 @@ mod tests {
 
         #[test]
         fn any_word_is_a_number_or_none(word in "[-+0-9a-fxob_.]{0,12}") {
-            let _ = (integer(&word), float(&word), boolean(&word));
+            let _ = (integer(&word), unsigned(&word), float(&word), boolean(&word));
         }
     }
 }

@@ -78,7 +78,7 @@ pub(crate) enum Offer {
 impl Offer {
     /// When the message at `position` (0 is the first) is due, in seconds since the beginning; the end of the last
     /// stage for messages beyond it.
-    pub(super) fn due_s(&self, position: f64) -> f64 {
+    pub(crate) fn due_s(&self, position: f64) -> f64 {
         let stages = match self {
             Self::Steady(rate_per_s) => return position / rate_per_s,
             Self::Stages(stages) => stages,
@@ -105,7 +105,7 @@ impl Offer {
     }
 
     /// Messages a second, in the mean from `from_s` on.
-    pub(super) fn mean_per_s(&self, from_s: f64) -> f64 {
+    pub(crate) fn mean_per_s(&self, from_s: f64) -> f64 {
         let stages = match self {
             Self::Steady(rate_per_s) => return *rate_per_s,
             Self::Stages(stages) => stages,

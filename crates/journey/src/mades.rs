@@ -1,0 +1,125 @@
+//! What a run over the Business Application API of MADES has beside what every run has: stages of its own, the steps
+//! between them, and troubles with the endpoint's own codes.
+//!
+//! The record's common stages say the same in common words, so that protocols can be compared: accepted is settled,
+//! delivered is inbox (of a tracing message: its event), notified is the last event or the final reply.
+use crate::record::LatencyMs;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The part of a record that only a run over MADES has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Mades {
+    /// endpoint, toolbox, amqp or tracing.
+    pub mode: String,
+    /// Where the outbox is; without the password.
+    pub outbox_url: String,
+    /// Where the inbox is.
+    pub inbox_url: String,
+    /// Queues: of each what it is for, and its name.
+    pub queues: Vec<MadesQueue>,
+    /// Who the messages are for.
+    pub receiver: String,
+    /// Their type.
+    pub message_type: String,
+    /// Whether messages are durable.
+    pub durable: bool,
+    /// What the messages consist of: random, xml, or a file.
+    pub payload: String,
+    /// Messages created and not at their end, at most.
+    pub max_in_transit: u64,
+    /// Transfers handed over and not settled, at most.
+    pub window: u64,
+    /// After that a message is not waited for any more.
+    pub timeout_s: f64,
+    /// Messages under way, in the mean over the run.
+    pub in_transit_mean: f64,
+    /// The stages, in order.
+    pub stages: Vec<MadesStage>,
+    /// The steps from each to the next.
+    pub hops: Vec<MadesHop>,
+    /// What went wrong, by kind and code.
+    pub troubles: Vec<MadesTrouble>,
+    /// Times without a connection.
+    pub outages: Vec<MadesOutage>,
+    /// Messages that came twice because a connection was cut before the broker knew that the bench had them.
+    pub redelivered: u64,
+    /// Somebody else's messages that came from the queues and were given back.
+    pub released: u64,
+    /// Messages removed from the queues before the run, because --purge asked for it.
+    pub purged: u64,
+}
+
+/// A queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MadesQueue {
+    /// outbox, reply, event or inbox.
+    pub role: String,
+    /// Its name at the broker.
+    pub name: String,
+    /// Somebody else's messages that came from it, and were given back.
+    #[serde(default)]
+    pub foreign: u64,
+}
+
+/// A stage of the journey.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MadesStage {
+    /// created, sent, settled, replied, inbox, DELIVERED, RECEIVED or TRACING.
+    pub name: String,
+    /// Messages that reached it.
+    pub count: u64,
+    /// Messages that did not, though nobody said why.
+    pub missing: u64,
+    /// Arrivals after a message's first.
+    pub duplicates: u64,
+    /// Messages that reached it after their time-out; these have no latency.
+    pub late: u64,
+    /// `count / duration_s`.
+    pub rate_per_s: f64,
+    /// From the first message created to the last that reached this stage.
+    pub duration_s: f64,
+    /// Since it was created; at open loop since it was due. `null` where nothing was timed.
+    pub latency_ms: Option<LatencyMs>,
+}
+
+/// A step from one stage to the next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MadesHop {
+    /// The stage it begins at.
+    pub from: String,
+    /// The stage it ends at.
+    pub to: String,
+    /// Messages that were timed at both.
+    pub count: u64,
+    /// Messages that reached the second stage first; they count as a step of no length.
+    pub overtaken: u64,
+    /// How long it took; `null` where nothing was timed.
+    pub latency_ms: Option<LatencyMs>,
+}
+
+/// Something that went wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MadesTrouble {
+    /// In a word or two: error reply, FAILED, time-out, …
+    pub kind: String,
+    /// The peer's own code; empty where it gave none.
+    pub code: String,
+    /// What was said first.
+    pub text: String,
+    /// How often.
+    pub count: u64,
+}
+
+/// A time without a connection.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MadesOutage {
+    /// outbox or inbox.
+    pub side: String,
+    /// Seconds since the run began.
+    pub began_s: f64,
+    /// How long.
+    pub lasted_s: f64,
+    /// How the connection ended.
+    pub why: String,
+}

@@ -1,0 +1,230 @@
+//! What became of a message, from the queue `send.event`: one state in words (reference §2.6).
+use super::reading::{Content, Reader, content, first_identity};
+use super::writing::Draft;
+use super::{Identity, Message, MessageId, Oddity, Received, names};
+use fe2o3_amqp_types::messaging::AmqpValue;
+use std::borrow::Cow;
+use std::fmt;
+
+/// An unknown state is shown, and no more of it than that.
+const SHOWN_CHARACTERS: usize = 64;
+
+/// What happened to a message.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EventState {
+    /// The sender's endpoint has it.
+    Accepted,
+    /// It is on the way between endpoints.
+    Transported,
+    /// The receiver's endpoint has it.
+    Delivered,
+    /// The receiver's business application, or its inbox, has it.
+    Received,
+    /// It will not arrive.
+    Failed,
+    /// A tracing message came back.
+    Tracing,
+    /// Something else; its first 64 characters.
+    Unknown(String),
+}
+
+impl EventState {
+    fn read(text: &str) -> Self {
+        match text {
+            "ACCEPTED" => Self::Accepted,
+            "TRANSPORTED" => Self::Transported,
+            "DELIVERED" => Self::Delivered,
+            "RECEIVED" => Self::Received,
+            "FAILED" => Self::Failed,
+            "TRACING" => Self::Tracing,
+            other => Self::Unknown(other.chars().take(SHOWN_CHARACTERS).collect()),
+        }
+    }
+
+    /// As it stands in the message.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Accepted => "ACCEPTED",
+            Self::Transported => "TRANSPORTED",
+            Self::Delivered => "DELIVERED",
+            Self::Received => "RECEIVED",
+            Self::Failed => "FAILED",
+            Self::Tracing => "TRACING",
+            Self::Unknown(text) => text,
+        }
+    }
+}
+
+impl fmt::Display for EventState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A send event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event<'m> {
+    /// What happened; `None` if there is no text in the body.
+    pub state: Option<EventState>,
+    /// The correlation-id.
+    pub correlation: Option<Cow<'m, str>>,
+    /// The id that the endpoint gave.
+    pub message_id: Option<Cow<'m, str>>,
+    /// The id that the business application gave.
+    pub ba_message_id: Option<Cow<'m, str>>,
+    /// Why it failed.
+    pub error_code: Option<Cow<'m, str>>,
+    /// Why it failed, in words.
+    pub error_message: Option<Cow<'m, str>>,
+    /// What is not as it should be.
+    pub oddities: Vec<Oddity>,
+}
+
+impl<'m> Event<'m> {
+    /// Reads a message as a send event.
+    pub fn read(message: &'m Received) -> Self {
+        let mut reader = Reader::new(message);
+        let (message_id, ba_message_id) = (reader.text(names::MESSAGE_ID), reader.text(names::BA_MESSAGE_ID));
+        let correlation = reader.correlation();
+        if message_id.is_none() && ba_message_id.is_none() && correlation.is_none() {
+            reader.oddities.push(Oddity::Missing(names::MESSAGE_ID));
+        }
+        let (error_code, error_message) = (reader.text(names::ERROR_CODE), reader.text(names::ERROR_MESSAGE));
+        let state = state(message, &mut reader.oddities);
+        Self {
+            state,
+            correlation,
+            message_id,
+            ba_message_id,
+            error_code,
+            error_message,
+            oddities: reader.oddities,
+        }
+    }
+
+    /// Which message of which run it speaks of: by the business application's id, or by what it answers to.
+    pub fn identity(&self) -> Option<Identity> {
+        first_identity(&[&self.ba_message_id, &self.correlation])
+    }
+}
+
+/// The state in the body. It belongs into an amqp-value string; go-mades-bench overlooks it in a `data` section, we say so.
+fn state(message: &Received, oddities: &mut Vec<Oddity>) -> Option<EventState> {
+    let content = content(message);
+    let text = match &content {
+        Content::Text(text) => Cow::Borrowed(*text),
+        Content::Data([section]) => {
+            oddities.push(Oddity::WrongSection { expected: "amqp-value string", found: "data" });
+            match std::str::from_utf8(&section.0) {
+                Ok(text) => Cow::Borrowed(text),
+                Err(_) => {
+                    oddities.push(Oddity::NotText("the body"));
+                    return None;
+                }
+            }
+        }
+        other => {
+            oddities.push(Oddity::WrongSection { expected: "amqp-value string", found: other.section() });
+            return None;
+        }
+    };
+    let state = EventState::read(&text);
+    if matches!(state, EventState::Unknown(_)) {
+        oddities.push(Oddity::UnknownState);
+    }
+    Some(state)
+}
+
+/// What goes into a send event.
+#[derive(Clone, Debug)]
+pub struct EventDraft<'a> {
+    /// What happened.
+    pub state: EventState,
+    /// What the submission's correlation-id was.
+    pub correlation: Option<MessageId>,
+    /// The id that the endpoint gave.
+    pub message_id: &'a str,
+    /// The id that the business application gave.
+    pub ba_message_id: Option<&'a str>,
+    /// The component code of the receiver.
+    pub receiver_code: Option<&'a str>,
+    /// The type.
+    pub message_type: Option<&'a str>,
+    /// Why it failed: a code and words.
+    pub failure: Option<(&'a str, &'a str)>,
+}
+
+impl EventDraft<'_> {
+    /// The message, made then (milliseconds since 1970).
+    pub fn message(self, created_at_ms: i64) -> Message<AmqpValue<String>> {
+        Draft::new(self.correlation, created_at_ms)
+            .with(names::MESSAGE_ID, self.message_id)
+            .with_some(names::BA_MESSAGE_ID, self.ba_message_id)
+            .with_some(names::RECEIVER_CODE, self.receiver_code)
+            .with_some(names::MESSAGE_TYPE, self.message_type)
+            .with_some(names::ERROR_CODE, self.failure.map(|(code, _)| code))
+            .with_some(names::ERROR_MESSAGE, self.failure.map(|(_, words)| words))
+            .body(AmqpValue(self.state.as_str().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::testing::{any_message, over_the_wire};
+    use fe2o3_amqp_types::messaging::{Body, Data};
+    use proptest::prelude::*;
+    use serde_amqp::Value;
+
+    fn draft(state: EventState) -> EventDraft<'static> {
+        EventDraft {
+            state,
+            correlation: Some(MessageId::String("correlation".to_owned())),
+            message_id: "id",
+            ba_message_id: Some("ba"),
+            receiver_code: Some("receiver"),
+            message_type: Some("type"),
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in ["ACCEPTED", "TRANSPORTED", "DELIVERED", "RECEIVED", "FAILED", "TRACING"] {
+            let message = over_the_wire(&draft(EventState::read(text)).message(5));
+            let read = Event::read(&message);
+            assert_eq!(read.state.as_ref().map(EventState::as_str), Some(text));
+            assert_eq!((read.message_id.as_deref(), read.ba_message_id.as_deref()), (Some("id"), Some("ba")));
+            assert_eq!(read.oddities, []);
+        }
+    }
+
+    #[test]
+    fn the_wrong_section_is_named_and_read_if_it_is_text() {
+        let sections: [(Body<Value>, Option<EventState>, usize); 5] = [
+            (Body::Data(vec![Data::from(b"FAILED".to_vec())].into()), Some(EventState::Failed), 1),
+            (Body::Data(vec![Data::from(vec![0xff])].into()), None, 2),
+            (Body::Value(AmqpValue(Value::Uint(7))), None, 1),
+            (Body::Empty, None, 1),
+            (
+                Body::Value(AmqpValue(Value::String("ä".repeat(99)))),
+                Some(EventState::Unknown("ä".repeat(SHOWN_CHARACTERS))),
+                1,
+            ),
+        ];
+        for (body, state, oddities) in sections {
+            let message = draft(EventState::Failed).message(5).map_body(|_| body.clone());
+            let read = Event::read(&message);
+            assert_eq!((read.state, read.oddities.len()), (state, oddities), "{body:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_is_too_odd(message in any_message()) {
+            let read = Event::read(&message);
+            prop_assert!(read.state.is_some() || !read.oddities.is_empty());
+            prop_assert!(read.identity().is_none() || read.ba_message_id.is_some() || read.correlation.is_some());
+        }
+    }
+}

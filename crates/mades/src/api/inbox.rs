@@ -1,0 +1,160 @@
+//! What a business application finds in its inbox (reference §2.5).
+use super::reading::{Content, Reader, content, first_identity};
+use super::writing::Draft;
+use super::{Identity, Message, MessageId, Oddity, Received, names};
+use std::borrow::Cow;
+
+/// A message that has arrived.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InboxMessage<'m> {
+    /// The correlation-id.
+    pub correlation: Option<Cow<'m, str>>,
+    /// The id that the sender's endpoint gave.
+    pub message_id: Option<Cow<'m, str>>,
+    /// The id that the sender's business application gave.
+    pub ba_message_id: Option<Cow<'m, str>>,
+    /// The conversation that it names.
+    pub ba_correlation_id: Option<Cow<'m, str>>,
+    /// The component code of the sender.
+    pub sender_code: Option<Cow<'m, str>>,
+    /// The component code of the receiver.
+    pub receiver_code: Option<Cow<'m, str>>,
+    /// The type as ECP calls it.
+    pub message_type: Option<Cow<'m, str>>,
+    /// The type as EDX calls it.
+    pub business_type: Option<Cow<'m, str>>,
+    /// The program that sent it.
+    pub sender_application: Option<Cow<'m, str>>,
+    /// When the sender's endpoint took it, in milliseconds since 1970.
+    pub sent_at_ms: Option<i64>,
+    /// What it carries.
+    pub content: Content<'m>,
+    /// What is not as it should be.
+    pub oddities: Vec<Oddity>,
+}
+
+impl<'m> InboxMessage<'m> {
+    /// Reads a message as one that has arrived.
+    pub fn read(message: &'m Received) -> Self {
+        let mut reader = Reader::new(message);
+        let content = content(message);
+        if !matches!(content, Content::Data(_)) {
+            reader.oddities.push(Oddity::WrongSection { expected: "data", found: content.section() });
+        }
+        let ba_message_id = reader.text(names::BA_MESSAGE_ID);
+        Self {
+            // Mode `amqp` has no endpoint between, and so no id of one.
+            message_id: reader.text(names::MESSAGE_ID),
+            ba_message_id,
+            correlation: reader.correlation(),
+            ba_correlation_id: reader.text(names::BA_CORRELATION_ID),
+            sender_code: reader.text(names::SENDER_CODE),
+            receiver_code: reader.text(names::RECEIVER_CODE),
+            message_type: reader.text(names::MESSAGE_TYPE),
+            business_type: reader.text(names::BUSINESS_TYPE),
+            sender_application: reader.text(names::SENDER_APPLICATION),
+            sent_at_ms: reader.time_ms(names::SEND_TIMESTAMP),
+            content,
+            oddities: reader.oddities,
+        }
+    }
+
+    /// Which message of which run it is.
+    pub fn identity(&self) -> Option<Identity> {
+        first_identity(&[&self.ba_message_id, &self.correlation])
+    }
+}
+
+/// Only what leads to the slot and to the checksum, for a message that is looked at once: the id and the payload.
+pub fn identity(message: &Received) -> Option<Identity> {
+    let mut reader = Reader::new(message);
+    let ba_message_id = reader.text(names::BA_MESSAGE_ID);
+    let by_id = ba_message_id.as_deref().and_then(Identity::read);
+    by_id.or_else(|| reader.correlation().as_deref().and_then(Identity::read))
+}
+
+/// What goes into an inbox.
+#[derive(Clone, Debug)]
+pub struct InboxDraft<'a> {
+    /// What the submission's correlation-id was.
+    pub correlation: Option<MessageId>,
+    /// The id that the sender's endpoint gave.
+    pub message_id: &'a str,
+    /// The id that the business application gave.
+    pub ba_message_id: Option<&'a str>,
+    /// The conversation that it names.
+    pub ba_correlation_id: Option<&'a str>,
+    /// The component code of the sender.
+    pub sender_code: &'a str,
+    /// The component code of the receiver.
+    pub receiver_code: Option<&'a str>,
+    /// The type as ECP calls it.
+    pub message_type: Option<&'a str>,
+    /// The type as EDX calls it.
+    pub business_type: Option<&'a str>,
+    /// The program that sent it.
+    pub sender_application: Option<&'a str>,
+    /// When the sender's endpoint took it, as text (RFC 3339).
+    pub sent_at: Option<&'a str>,
+}
+
+impl InboxDraft<'_> {
+    /// The message with that body, made then (milliseconds since 1970).
+    pub fn message<B>(self, created_at_ms: i64, body: B) -> Message<B> {
+        Draft::new(self.correlation, created_at_ms)
+            .id(self.message_id)
+            .with(names::MESSAGE_ID, self.message_id)
+            .with_some(names::BA_MESSAGE_ID, self.ba_message_id)
+            .with_some(names::BA_CORRELATION_ID, self.ba_correlation_id)
+            .with(names::SENDER_CODE, self.sender_code)
+            .with_some(names::RECEIVER_CODE, self.receiver_code)
+            .with_some(names::MESSAGE_TYPE, self.message_type)
+            .with_some(names::BUSINESS_TYPE, self.business_type)
+            .with_some(names::SENDER_APPLICATION, self.sender_application)
+            .with_some(names::SEND_TIMESTAMP, self.sent_at)
+            .body(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::payload;
+    use crate::api::testing::{any_message, over_the_wire};
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let identity = Identity { sequence: 3, run: Uuid::from_u128(9) };
+        let draft = InboxDraft {
+            correlation: Some(MessageId::String("correlation".to_owned())),
+            message_id: "id",
+            ba_message_id: Some(&identity.to_string()),
+            ba_correlation_id: Some("conversation"),
+            sender_code: "sender",
+            receiver_code: Some("receiver"),
+            message_type: Some("type"),
+            business_type: Some("business"),
+            sender_application: Some("application"),
+            sent_at: Some("2026-11-21T12:00:00Z"),
+        };
+        let message = over_the_wire(&draft.message(5, payload("octets")));
+        let read = InboxMessage::read(&message);
+        assert_eq!(read.identity(), Some(identity));
+        assert_eq!(super::identity(&message), Some(identity));
+        assert_eq!(read.content.octets().collect::<Vec<_>>(), [b"octets"]);
+        assert_eq!(read.sender_code.as_deref(), Some("sender"));
+        assert_eq!(read.sent_at_ms, Some(1_795_262_400_000));
+        assert_eq!(read.oddities, []);
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_is_too_odd(message in any_message()) {
+            let read = InboxMessage::read(&message);
+            prop_assert_eq!(read.identity(), super::identity(&message));
+            prop_assert!(matches!(read.content, Content::Data(_)) || !read.oddities.is_empty());
+        }
+    }
+}

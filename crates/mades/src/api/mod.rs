@@ -1,0 +1,86 @@
+//! What goes through the queues of the Business Application API, both directions: messages built and read, no sockets.
+//!
+//! ```text
+//! business application ── outgoing ──▶ outbox        endpoint A
+//!                      ◀─── reply ──── outbox.reply       │ network
+//!                      ◀─── event ──── send.event         ▼
+//! business application ◀─── inbox ──── inbox         endpoint B
+//! ```
+//!
+//! Readers borrow from the message and never fail: what is not as it should be is an [`Oddity`] with a name, and
+//! whatever can be understood in spite of it is understood. The names of properties are case-sensitive, as ECP writes
+//! them.
+pub mod event;
+pub mod identity;
+pub mod inbox;
+pub mod oddity;
+pub mod outgoing;
+pub mod queues;
+mod reading;
+pub mod reply;
+pub mod status_document;
+#[cfg(test)]
+mod testing;
+mod writing;
+
+pub use event::{Event, EventState};
+pub use identity::Identity;
+pub use inbox::InboxMessage;
+pub use oddity::Oddity;
+pub use outgoing::{Outgoing, Submission, Template};
+pub use queues::Queues;
+pub use reading::{Content, content, id_text};
+pub use reply::{Refusal, Reply, ReplyOutcome};
+pub use status_document::{Status, StatusDocument};
+
+use fe2o3_amqp_types::messaging::{Body, Data};
+use serde_amqp::Value;
+use std::sync::Arc;
+
+pub use fe2o3_amqp_types::messaging::{Message, MessageId};
+
+/// A message as it was received: any body in any section.
+pub type Received = Message<Body<Value>>;
+
+/// What a message carries, in one `data` section: shared, so that it can be sent many times and is copied only once, into
+/// the frame.
+pub type Payload = Arc<Data>;
+
+/// A payload of those octets.
+pub fn payload(octets: impl Into<Vec<u8>>) -> Payload {
+    Arc::new(Data::from(octets.into()))
+}
+
+/// The names of application properties (reference: ECP Business Application AMQP API).
+pub mod names {
+    /// The component code of the receiver; required.
+    pub const RECEIVER_CODE: &str = "receiverCode";
+    /// The component code of the sender, in the inbox.
+    pub const SENDER_CODE: &str = "senderCode";
+    /// The type of the message as ECP calls it; required there.
+    pub const MESSAGE_TYPE: &str = "messageType";
+    /// The type of the message as EDX calls it; required there.
+    pub const BUSINESS_TYPE: &str = "businessType";
+    /// The id that the business application gave.
+    pub const BA_MESSAGE_ID: &str = "baMessageID";
+    /// The conversation that the business application names.
+    pub const BA_CORRELATION_ID: &str = "baCorrelationID";
+    /// The id that the endpoint gave.
+    pub const MESSAGE_ID: &str = "messageID";
+    /// The program that sent it.
+    pub const SENDER_APPLICATION: &str = "senderApplication";
+    /// What the payload would be called as a file.
+    pub const FILE_EXTENSION: &str = "fileExtension";
+    /// Whether it is a tracing message (SOAP: ConnectivityTest).
+    pub const IS_TRACING_MESSAGE: &str = "isTracingMessage";
+    /// When the sender's endpoint took it.
+    pub const SEND_TIMESTAMP: &str = "sendTimestamp";
+    /// Which fault; of an error reply.
+    pub const ERROR_ID: &str = "errorID";
+    /// What kind of fault; of an error reply.
+    pub const ERROR_CODE: &str = "errorCode";
+    /// The fault in words; of an error reply.
+    pub const ERROR_MESSAGE: &str = "errorMessage";
+    /// More of it; of an error reply.
+    pub const ERROR_DETAILS: &str = "errorDetails";
+}

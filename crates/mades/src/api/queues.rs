@@ -1,0 +1,67 @@
+//! The queues between a business application and its endpoint, by their names.
+
+/// The names of the queues. Several endpoints share a broker by prefixes of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queues {
+    /// What the business application sends goes here.
+    pub outbox: String,
+    /// What the endpoint answers comes from here.
+    pub reply: String,
+    /// What is received comes from here.
+    pub inbox: String,
+    /// What became of a message comes from here. An EDX toolbox has no such queue: it reports in its reply.
+    pub send_event: Option<String>,
+}
+
+/// The prefix of an ECP endpoint's queues as it is installed.
+pub const ECP_PREFIX: &str = "ecp.endpoint";
+/// The prefix of an EDX toolbox' queues as it is installed.
+pub const EDX_PREFIX: &str = "edx.endpoint";
+
+impl Queues {
+    /// Those of an ECP endpoint.
+    pub fn ecp(prefix: &str) -> Self {
+        Self {
+            outbox: format!("{prefix}.outbox"),
+            reply: format!("{prefix}.outbox.reply"),
+            inbox: format!("{prefix}.inbox"),
+            send_event: Some(format!("{prefix}.send.event")),
+        }
+    }
+
+    /// Those of an EDX toolbox. Its reply queue is not named after the outbox.
+    pub fn edx(prefix: &str) -> Self {
+        Self {
+            outbox: format!("{prefix}.outbox"),
+            reply: format!("{prefix}.reply"),
+            inbox: format!("{prefix}.inbox"),
+            send_event: None,
+        }
+    }
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        Self::ecp(ECP_PREFIX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_are_those_of_an_installed_endpoint() {
+        let ecp = Queues::default();
+        assert_eq!(
+            [&ecp.outbox, &ecp.reply, &ecp.inbox, ecp.send_event.as_ref().unwrap()],
+            ["ecp.endpoint.outbox", "ecp.endpoint.outbox.reply", "ecp.endpoint.inbox", "ecp.endpoint.send.event"]
+        );
+        let edx = Queues::edx(EDX_PREFIX);
+        assert_eq!(
+            [&edx.outbox, &edx.reply, &edx.inbox],
+            ["edx.endpoint.outbox", "edx.endpoint.reply", "edx.endpoint.inbox"]
+        );
+        assert_eq!(edx.send_event, None);
+    }
+}

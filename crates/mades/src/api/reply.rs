@@ -1,0 +1,219 @@
+//! What an endpoint answers to a submission: that it has it, why not, or (EDX) how it fared in a status document.
+use super::reading::{Content, Reader, content, first_identity};
+use super::writing::Draft;
+use super::{Identity, Message, MessageId, Oddity, Received, StatusDocument, names};
+use fe2o3_amqp_types::messaging::Data;
+use std::borrow::Cow;
+
+/// Why a submission was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal<'m> {
+    /// Which fault.
+    pub id: Option<Cow<'m, str>>,
+    /// What kind of fault.
+    pub code: Option<Cow<'m, str>>,
+    /// In words.
+    pub message: Option<Cow<'m, str>>,
+    /// More of it.
+    pub details: Option<Cow<'m, str>>,
+}
+
+/// What a reply says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ReplyOutcome<'m> {
+    /// The endpoint has it, under the id of [`Reply::message_id`].
+    Taken,
+    /// The endpoint does not take it.
+    Refused(Refusal<'m>),
+    /// How it fared, from an EDX toolbox.
+    Status(Box<StatusDocument>),
+    /// Neither id nor error nor status.
+    Unclear,
+}
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply<'m> {
+    /// The correlation-id.
+    pub correlation: Option<Cow<'m, str>>,
+    /// The id that the endpoint gave.
+    pub message_id: Option<Cow<'m, str>>,
+    /// The id that the business application gave.
+    pub ba_message_id: Option<Cow<'m, str>>,
+    /// What it says.
+    pub outcome: ReplyOutcome<'m>,
+    /// What is not as it should be.
+    pub oddities: Vec<Oddity>,
+}
+
+impl<'m> Reply<'m> {
+    /// Reads a message as a reply.
+    pub fn read(message: &'m Received) -> Self {
+        let mut reader = Reader::new(message);
+        let (message_id, ba_message_id) = (reader.text(names::MESSAGE_ID), reader.text(names::BA_MESSAGE_ID));
+        let correlation = reader.correlation();
+        if correlation.is_none() && ba_message_id.is_none() {
+            reader.oddities.push(Oddity::Missing("correlation-id"));
+        }
+        let outcome = match (refusal(&mut reader), status(message, &mut reader.oddities)) {
+            (Some(refusal), _) => ReplyOutcome::Refused(refusal),
+            (None, Some(status)) => ReplyOutcome::Status(Box::new(status)),
+            (None, None) if message_id.is_some() => ReplyOutcome::Taken,
+            (None, None) => {
+                reader.oddities.push(Oddity::Missing(names::MESSAGE_ID));
+                ReplyOutcome::Unclear
+            }
+        };
+        Self { correlation, message_id, ba_message_id, outcome, oddities: reader.oddities }
+    }
+
+    /// Which message of which run it answers: by the correlation-id, or by the business application's id.
+    pub fn identity(&self) -> Option<Identity> {
+        first_identity(&[&self.correlation, &self.ba_message_id])
+    }
+}
+
+fn refusal<'m>(reader: &mut Reader<'m>) -> Option<Refusal<'m>> {
+    let refusal = Refusal {
+        id: reader.text(names::ERROR_ID),
+        code: reader.text(names::ERROR_CODE),
+        message: reader.text(names::ERROR_MESSAGE),
+        details: reader.text(names::ERROR_DETAILS),
+    };
+    (refusal != Refusal::default()).then_some(refusal)
+}
+
+/// The status document in the body, if there is anything in the body.
+fn status(message: &Received, oddities: &mut Vec<Oddity>) -> Option<StatusDocument> {
+    let content = content(message);
+    let octets: Cow<'_, [u8]> = match &content {
+        Content::Empty => return None,
+        Content::Data([section]) => Cow::Borrowed(section.0.as_slice()),
+        Content::Data(_) => Cow::Owned(content.octets().flatten().copied().collect()),
+        other => {
+            oddities.push(Oddity::WrongSection { expected: "data", found: other.section() });
+            match other {
+                Content::Text(text) => Cow::Borrowed(text.as_bytes()),
+                _ => return None,
+            }
+        }
+    };
+    if octets.is_empty() {
+        return None;
+    }
+    let document = StatusDocument::read(&octets);
+    if document.is_err() {
+        oddities.push(Oddity::BadStatusDocument);
+    }
+    document.ok()
+}
+
+/// The reply of an ECP endpoint that has the message.
+pub fn taken(correlation: Option<MessageId>, message_id: &str, created_at_ms: i64) -> Message<Data> {
+    Draft::new(correlation, created_at_ms)
+        .id(message_id)
+        .with(names::MESSAGE_ID, message_id)
+        .body(Data::from(Vec::new()))
+}
+
+/// What goes into the reply of an endpoint that does not take a message: no messageID, that is how it is known.
+#[derive(Clone, Debug)]
+pub struct RefusalDraft<'a> {
+    /// What the submission's correlation-id was.
+    pub correlation: Option<MessageId>,
+    /// Why.
+    pub refusal: Refusal<'a>,
+    /// The component code of the receiver.
+    pub receiver_code: Option<&'a str>,
+    /// The id that the business application gave.
+    pub ba_message_id: Option<&'a str>,
+}
+
+impl RefusalDraft<'_> {
+    /// The message, made then (milliseconds since 1970).
+    pub fn message(self, created_at_ms: i64) -> Message<Data> {
+        Draft::new(self.correlation, created_at_ms)
+            .with_some(names::ERROR_ID, self.refusal.id.as_deref())
+            .with_some(names::ERROR_CODE, self.refusal.code.as_deref())
+            .with_some(names::ERROR_MESSAGE, self.refusal.message.as_deref())
+            .with_some(names::ERROR_DETAILS, self.refusal.details.as_deref())
+            .with_some(names::RECEIVER_CODE, self.receiver_code)
+            .with_some(names::BA_MESSAGE_ID, self.ba_message_id)
+            .body(Data::from(Vec::new()))
+    }
+}
+
+/// The reply of an EDX toolbox: how the message fared.
+pub fn status_reply(
+    correlation: Option<MessageId>,
+    message_id: &str,
+    ba_message_id: Option<&str>,
+    status: &StatusDocument,
+    created_at_ms: i64,
+) -> Message<Data> {
+    Draft::new(correlation, created_at_ms)
+        .id(message_id)
+        .with(names::MESSAGE_ID, message_id)
+        .with_some(names::BA_MESSAGE_ID, ba_message_id)
+        .body(Data::from(status.write()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::status_document::Status;
+    use crate::api::testing::{any_message, over_the_wire};
+    use proptest::prelude::*;
+
+    fn correlation() -> Option<MessageId> {
+        Some(MessageId::String("correlation".to_owned()))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let message = over_the_wire(&taken(correlation(), "id", 5));
+        let read = Reply::read(&message);
+        assert_eq!((read.outcome, read.message_id.as_deref()), (ReplyOutcome::Taken, Some("id")));
+        assert_eq!(read.oddities, []);
+
+        let refusal = Refusal { code: Some("E-1".into()), message: Some("no such receiver".into()), ..Refusal::default() };
+        let draft = RefusalDraft {
+            correlation: correlation(),
+            refusal: refusal.clone(),
+            receiver_code: Some("receiver"),
+            ba_message_id: Some("ba"),
+        };
+        let message = over_the_wire(&draft.message(5));
+        let read = Reply::read(&message);
+        assert_eq!(read.outcome, ReplyOutcome::Refused(refusal));
+        assert_eq!((read.message_id, read.ba_message_id.as_deref()), (None, Some("ba")));
+        assert_eq!(read.oddities, []);
+
+        let status = StatusDocument { last: Status::of("RECEIVED"), ..StatusDocument::default() };
+        let message = over_the_wire(&status_reply(correlation(), "id", Some("ba"), &status, 5));
+        let read = Reply::read(&message);
+        assert_eq!(read.outcome, ReplyOutcome::Status(Box::new(status)));
+        assert_eq!(read.oddities, []);
+    }
+
+    #[test]
+    fn a_reply_that_says_nothing_is_unclear_and_one_that_is_no_document_still_has_its_id() {
+        let message = Draft::new(None, 5).body(Data::from(Vec::new()));
+        let read = over_the_wire(&message);
+        let read = Reply::read(&read);
+        assert_eq!(read.outcome, ReplyOutcome::Unclear);
+        assert_eq!(read.oddities, [Oddity::Missing("correlation-id"), Oddity::Missing("messageID")]);
+
+        let message = over_the_wire(&taken(correlation(), "id", 5).map_body(|_| Data::from(b"<a>".to_vec())));
+        let read = Reply::read(&message);
+        assert_eq!((read.outcome, read.oddities), (ReplyOutcome::Taken, vec![Oddity::BadStatusDocument]));
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_is_too_odd(message in any_message()) {
+            let read = Reply::read(&message);
+            prop_assert!(read.outcome != ReplyOutcome::Unclear || !read.oddities.is_empty());
+        }
+    }
+}

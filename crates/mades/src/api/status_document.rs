@@ -1,0 +1,347 @@
+//! The StatusDocument of an EDX toolbox: how a message fared, as XML, written and read.
+//!
+//! ```xml
+//! <StatusDocument xmlns="edx.entsoe.eu.StatusDocument.xsd">
+//!   <finalMessageStatus><status v="RECEIVED"/><changeTimestamp v="…"/><statusText v="…"/></finalMessageStatus>
+//!   <edxReplyMetadata><originalmessageID v="…"/><receiveTimestamp v="…"/></edxReplyMetadata>
+//!   <statusHistory><messageStatus>…</messageStatus>…</statusHistory>
+//! </StatusDocument>
+//! ```
+//!
+//! Read with limits: no document type, so no entities of one; size, depth, length of the history.
+use quick_xml::XmlVersion;
+use quick_xml::escape::escape;
+use quick_xml::events::{BytesStart, Event};
+use quick_xml::reader::Reader;
+use std::fmt::Write;
+
+const NAMESPACE: &str = "edx.entsoe.eu.StatusDocument.xsd";
+const MAX_BYTES: usize = 1024 * 1024;
+const MAX_DEPTH: usize = 8;
+const MAX_HISTORY: usize = 1000;
+
+/// A state that the message was in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// `ACCEPTED`, `SENT`, `SUCCESSFULLY_SENT`, `DELIVERED`, `RECEIVED`, `FAILED`.
+    pub value: String,
+    /// Since when, as it is written.
+    pub changed_at: Option<String>,
+    /// In words.
+    pub text: Option<String>,
+}
+
+impl Status {
+    /// A state without time or words.
+    pub fn of(value: &str) -> Self {
+        Self { value: value.to_owned(), ..Self::default() }
+    }
+}
+
+/// How a message fared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatusDocument {
+    /// The state that it ended in.
+    pub last: Status,
+    /// The id of the message that it speaks of; not there where it never got one.
+    pub original_message_id: Option<String>,
+    /// When the receiver had it, as it is written.
+    pub received_at: Option<String>,
+    /// All states, in order.
+    pub history: Vec<Status>,
+}
+
+/// Why a document cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StatusDocumentError {
+    /// It is larger than a status has any reason to be.
+    #[error("the status document has {0} octets; {MAX_BYTES} are taken")]
+    TooLarge(usize),
+    /// It is no XML.
+    #[error("the status document is no well-formed XML: {0}")]
+    Malformed(String),
+    /// It has a document type, which could define anything.
+    #[error("the status document has a document type")]
+    DocumentType,
+    /// It is nested deeper, or has a longer history, than any real one.
+    #[error("the status document is nested too deeply or its history is too long")]
+    Excessive,
+    /// Another document, or one with no final status.
+    #[error("there is no final status in the document")]
+    NoStatus,
+}
+
+impl StatusDocument {
+    /// Reads a document.
+    ///
+    /// # Errors
+    /// [`StatusDocumentError`].
+    pub fn read(octets: &[u8]) -> Result<Self, StatusDocumentError> {
+        if octets.len() > MAX_BYTES {
+            return Err(StatusDocumentError::TooLarge(octets.len()));
+        }
+        let text = std::str::from_utf8(octets).map_err(|error| StatusDocumentError::Malformed(error.to_string()))?;
+        let mut reader = Reader::from_str(text);
+        let mut reading = Reading::default();
+        loop {
+            match reader.read_event().map_err(malformed)? {
+                Event::Start(element) => {
+                    reading.open(&element)?;
+                }
+                Event::Empty(element) => {
+                    reading.open(&element)?;
+                    reading.path.pop();
+                }
+                Event::End(_) => {
+                    reading.path.pop();
+                }
+                Event::DocType(_) => return Err(StatusDocumentError::DocumentType),
+                Event::Eof => break,
+                _ => {}
+            }
+        }
+        reading.finish()
+    }
+
+    /// The document as XML.
+    pub fn write(&self) -> Vec<u8> {
+        let mut xml = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?><StatusDocument xmlns=\"{NAMESPACE}\">");
+        write_status(&mut xml, "finalMessageStatus", &self.last);
+        xml.push_str("<edxReplyMetadata>");
+        write_value(&mut xml, "originalmessageID", self.original_message_id.as_deref());
+        write_value(&mut xml, "receiveTimestamp", self.received_at.as_deref());
+        xml.push_str("</edxReplyMetadata><statusHistory>");
+        for status in &self.history {
+            write_status(&mut xml, "messageStatus", status);
+        }
+        xml.push_str("</statusHistory></StatusDocument>");
+        xml.into_bytes()
+    }
+}
+
+fn write_status(xml: &mut String, name: &str, status: &Status) {
+    let _ = write!(xml, "<{name}>");
+    write_value(xml, "status", Some(&status.value));
+    write_value(xml, "changeTimestamp", status.changed_at.as_deref());
+    write_value(xml, "statusText", status.text.as_deref());
+    let _ = write!(xml, "</{name}>");
+}
+
+fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
+    let Some(value) = value else { return };
+    let _ = write!(xml, "<{name} v=\"");
+    for character in escape(value).chars() {
+        match character {
+            // A reader makes a space of each of these in an attribute (XML 1.0 §3.3.3), unless it is a reference.
+            '\n' | '\r' | '\t' => {
+                let _ = write!(xml, "&#{};", u32::from(character));
+            }
+            // What XML 1.0 §2.2 has no way to write at all.
+            '\0'..='\x1f' | '\u{fffe}' | '\u{ffff}' => xml.push('\u{fffd}'),
+            other => xml.push(other),
+        }
+    }
+    xml.push_str("\"/>");
+}
+
+fn malformed(error: impl ToString) -> StatusDocumentError {
+    StatusDocumentError::Malformed(error.to_string())
+}
+
+/// The elements that matter; all others are passed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Element {
+    Document,
+    Last,
+    Metadata,
+    History,
+    Entry,
+    Status,
+    ChangedAt,
+    Text,
+    OriginalId,
+    ReceivedAt,
+    Other,
+}
+
+impl Element {
+    fn of(name: &str) -> Self {
+        match name {
+            "StatusDocument" => Self::Document,
+            "finalMessageStatus" => Self::Last,
+            "edxReplyMetadata" => Self::Metadata,
+            "statusHistory" => Self::History,
+            "messageStatus" => Self::Entry,
+            "status" => Self::Status,
+            "changeTimestamp" => Self::ChangedAt,
+            "statusText" => Self::Text,
+            "originalmessageID" => Self::OriginalId,
+            "receiveTimestamp" => Self::ReceivedAt,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A document half read.
+#[derive(Default)]
+struct Reading {
+    path: Vec<Element>,
+    has_status: bool,
+    document: StatusDocument,
+}
+
+impl Reading {
+    fn open(&mut self, element: &BytesStart<'_>) -> Result<(), StatusDocumentError> {
+        if self.path.len() == MAX_DEPTH {
+            return Err(StatusDocumentError::Excessive);
+        }
+        self.path.push(Element::of(element.local_name().as_ref()));
+        let value = value(element)?;
+        match (self.path.as_slice(), value) {
+            ([Element::Document, Element::History, Element::Entry], _) => {
+                if self.document.history.len() == MAX_HISTORY {
+                    return Err(StatusDocumentError::Excessive);
+                }
+                self.document.history.push(Status::default());
+            }
+            ([Element::Document, Element::Last, field], Some(value)) => {
+                self.has_status |= *field == Element::Status;
+                set(&mut self.document.last, *field, value);
+            }
+            ([Element::Document, Element::History, Element::Entry, field], Some(value)) => {
+                if let Some(entry) = self.document.history.last_mut() {
+                    set(entry, *field, value);
+                }
+            }
+            ([Element::Document, Element::Metadata, Element::OriginalId], Some(value)) => {
+                self.document.original_message_id = Some(value);
+            }
+            ([Element::Document, Element::Metadata, Element::ReceivedAt], Some(value)) => {
+                self.document.received_at = Some(value);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<StatusDocument, StatusDocumentError> {
+        if !self.path.is_empty() {
+            return Err(StatusDocumentError::Malformed("it ends in the middle".to_owned()));
+        }
+        if self.has_status { Ok(self.document) } else { Err(StatusDocumentError::NoStatus) }
+    }
+}
+
+fn set(status: &mut Status, field: Element, value: String) {
+    match field {
+        Element::Status => status.value = value,
+        Element::ChangedAt => status.changed_at = Some(value),
+        Element::Text => status.text = Some(value),
+        _ => {}
+    }
+}
+
+/// The attribute `v`.
+fn value(element: &BytesStart<'_>) -> Result<Option<String>, StatusDocumentError> {
+    for attribute in element.attributes() {
+        let attribute = attribute.map_err(malformed)?;
+        if attribute.key.as_ref() == "v" {
+            let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(malformed)?;
+            return Ok(Some(value.into_owned()));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_document_of_a_toolbox_is_read() {
+        let xml = br#"<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
+            <ns2:StatusDocument xmlns:ns2="edx.entsoe.eu.StatusDocument.xsd">
+              <ns2:finalMessageStatus>
+                <ns2:status v="FAILED"/>
+                <ns2:changeTimestamp v="2021-03-01T09:00:00Z"/>
+                <ns2:statusText v="This toolbox has no relation to the service &quot;MYSERVICE&quot;."/>
+              </ns2:finalMessageStatus>
+              <ns2:edxReplyMetadata><ns2:receiveTimestamp v="2021-03-01T09:00:01Z"></ns2:receiveTimestamp></ns2:edxReplyMetadata>
+              <ns2:statusHistory>
+                <ns2:messageStatus><ns2:status v="ACCEPTED"/></ns2:messageStatus>
+                <ns2:messageStatus><ns2:status v="FAILED"/></ns2:messageStatus>
+              </ns2:statusHistory>
+            </ns2:StatusDocument>"#;
+        let read = StatusDocument::read(xml).unwrap();
+        assert_eq!(read.last.value, "FAILED");
+        assert_eq!(read.last.text.as_deref(), Some("This toolbox has no relation to the service \"MYSERVICE\"."));
+        assert_eq!(read.original_message_id, None);
+        assert_eq!(read.received_at.as_deref(), Some("2021-03-01T09:00:01Z"));
+        assert_eq!(read.history, [Status::of("ACCEPTED"), Status::of("FAILED")]);
+    }
+
+    #[test]
+    fn what_is_no_status_document_is_refused() {
+        let cases: [(Vec<u8>, &str); 8] = [
+            (b"".to_vec(), "no final status"),
+            (b"<StatusDocument/>".to_vec(), "no final status"),
+            (b"<a><finalMessageStatus><status v='X'/></finalMessageStatus></a>".to_vec(), "no final status"),
+            (b"<StatusDocument><finalMessageStatus>".to_vec(), "well-formed"),
+            (b"<StatusDocument><status v=\"&e;\"/></StatusDocument>".to_vec(), "well-formed"),
+            (b"<!DOCTYPE a [<!ENTITY e 'x'>]><StatusDocument/>".to_vec(), "document type"),
+            (b"<a>".repeat(9), "nested too deeply"),
+            (vec![b' '; MAX_BYTES + 1], "are taken"),
+        ];
+        for (xml, complaint) in cases {
+            let error = StatusDocument::read(&xml).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error} for {:?}", String::from_utf8_lossy(&xml[..xml.len().min(80)]));
+        }
+        let entries = "<messageStatus/>".repeat(MAX_HISTORY + 1);
+        let long = format!("<StatusDocument><statusHistory>{entries}</statusHistory></StatusDocument>");
+        assert_eq!(StatusDocument::read(long.as_bytes()), Err(StatusDocumentError::Excessive));
+    }
+
+    fn status() -> impl Strategy<Value = Status> {
+        let text = "[^\0-\u{8}\u{b}\u{c}\u{e}-\u{1f}\u{fffe}\u{ffff}]{0,20}";
+        (text, proptest::option::of(text), proptest::option::of(text))
+            .prop_map(|(value, changed_at, text)| Status { value, changed_at, text })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            last in status(),
+            original_message_id in proptest::option::of(".{0,20}[a-z&<>\"']"),
+            history in proptest::collection::vec(status(), 0..5),
+        ) {
+            let clean = |text: String| text.chars().filter(|c| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}')).collect::<String>();
+            let document = StatusDocument {
+                last,
+                original_message_id: original_message_id.map(clean),
+                received_at: None,
+                history,
+            };
+            prop_assert_eq!(StatusDocument::read(&document.write()), Ok(document));
+        }
+
+        #[test]
+        fn no_octets_are_too_odd(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = StatusDocument::read(&octets);
+        }
+
+        #[test]
+        fn nothing_that_looks_like_one_is_too_odd(
+            parts in proptest::collection::vec(prop_oneof![
+                Just("<StatusDocument>"), Just("</StatusDocument>"), Just("<finalMessageStatus>"),
+                Just("</finalMessageStatus>"), Just("<status v='A'/>"), Just("<statusHistory>"),
+                Just("<messageStatus>"), Just("v=\""), Just("&#0;"), Just("<![CDATA["), Just("]]>"), Just("<!--"),
+                Just("&amp"), Just("<?xml"), Just(">"),
+            ], 0..12)
+        ) {
+            if let Ok(document) = StatusDocument::read(parts.concat().as_bytes()) {
+                prop_assert_eq!(StatusDocument::read(&document.write()), Ok(document));
+            }
+        }
+    }
+}

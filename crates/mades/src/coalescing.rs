@@ -1,0 +1,476 @@
+//! A stream whose writes are gathered: the frames of one pass of the scheduler leave in one system call.
+//!
+//! fe2o3-amqp writes and flushes every frame by itself, so a message would cost a packet on each side. Here a write is
+//! put aside and a task of the stream's own, woken by the first of them, writes all that has gathered by the time the
+//! scheduler comes to it:
+//!
+//! ```text
+//! engine ── poll_write ──▶ pending ──▶ pump (its own task) ──▶ socket
+//!        ◀── poll_read ─── arrived ◀──────── one large read ── socket
+//! ```
+//!
+//! **A write is never made to wait.** The engine is one task for both directions: if it waited for a peer that is itself
+//! waiting for us to read, both would wait for ever. Whoever hands over messages waits instead ([`Gauge::room`]), so what
+//! is pending stays small. [`Guard`] refuses frames that lie about their length before the engine sees them: it would
+//! panic.
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+/// What one read may take. fe2o3-amqp by itself would ask for 8 KiB.
+const READ_BYTES: usize = 64 * 1024;
+/// A write of as much goes straight to the socket, and is not copied.
+const DIRECT_BYTES: usize = 32 * 1024;
+/// Who hands over messages waits while more than this is pending.
+const ROOM_BYTES: usize = 128 * 1024;
+/// More than this never gathers, or the peer has not been reading for very long.
+const LIMIT_BYTES: usize = 256 * 1024 * 1024;
+/// What is kept of an emptied buffer.
+const KEPT_BYTES: usize = 1024 * 1024;
+/// How long a stream that nobody holds any more tries to get rid of what is pending.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// A stream with writes gathered and reads large.
+#[derive(Debug)]
+pub struct Coalescing<Io> {
+    shared: Arc<Shared<Io>>,
+}
+
+/// What goes through a stream, counted; and where to wait for room in it.
+#[derive(Clone, Debug, Default)]
+pub struct Gauge(Arc<Counters>);
+
+#[derive(Debug, Default)]
+struct Counters {
+    pending_bytes: AtomicUsize,
+    written_bytes: AtomicU64,
+    writes: AtomicU64,
+    read_bytes: AtomicU64,
+    reads: AtomicU64,
+    is_over: AtomicUsize,
+    greeting: AtomicU64,
+    room: Notify,
+}
+
+impl Gauge {
+    /// Handed over and not yet written to the socket.
+    pub fn pending_bytes(&self) -> usize {
+        self.0.pending_bytes.load(Relaxed)
+    }
+
+    /// Written to the socket.
+    pub fn written_bytes(&self) -> u64 {
+        self.0.written_bytes.load(Relaxed)
+    }
+
+    /// In how many system calls.
+    pub fn writes(&self) -> u64 {
+        self.0.writes.load(Relaxed)
+    }
+
+    /// Read from the socket.
+    pub fn read_bytes(&self) -> u64 {
+        self.0.read_bytes.load(Relaxed)
+    }
+
+    /// In how many system calls that brought something.
+    pub fn reads(&self) -> u64 {
+        self.0.reads.load(Relaxed)
+    }
+
+    /// Waits until little is pending, or the stream has come to its end.
+    pub async fn room(&self) {
+        while self.pending_bytes() > ROOM_BYTES && self.0.is_over.load(Relaxed) == 0 {
+            let mut notified = std::pin::pin!(self.0.room.notified());
+            notified.as_mut().enable();
+            if self.pending_bytes() <= ROOM_BYTES || self.0.is_over.load(Relaxed) != 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// The first octets that the peer said, at most 8, by which one tells what it speaks.
+    pub(crate) fn greeting(&self) -> Vec<u8> {
+        let octets = self.0.greeting.load(Relaxed).to_be_bytes();
+        let count = (self.read_bytes() as usize).min(octets.len());
+        octets[..count].to_vec()
+    }
+
+    fn set_pending(&self, bytes: usize) {
+        let before = self.0.pending_bytes.swap(bytes, Relaxed);
+        if before > ROOM_BYTES && bytes <= ROOM_BYTES {
+            self.0.room.notify_waiters();
+        }
+    }
+
+    fn end(&self) {
+        self.0.is_over.store(1, Relaxed);
+        self.0.room.notify_waiters();
+    }
+}
+
+#[derive(Debug)]
+struct Shared<Io> {
+    state: Mutex<State<Io>>,
+    gauge: Gauge,
+}
+
+#[derive(Debug)]
+struct State<Io> {
+    io: Io,
+    pending: Vec<u8>,
+    sent: usize,
+    arrived: Vec<u8>,
+    taken: usize,
+    guard: Guard,
+    pump: Option<Waker>,
+    is_closing: bool,
+    is_abandoned: bool,
+    failure: Option<io::ErrorKind>,
+}
+
+impl<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static> Coalescing<Io> {
+    /// Around that stream. The task that writes is spawned on the runtime that this is called in; it ends with the
+    /// stream.
+    pub fn new(io: Io) -> (Self, Gauge) {
+        let gauge = Gauge::default();
+        let state = State {
+            io,
+            pending: Vec::new(),
+            sent: 0,
+            arrived: Vec::new(),
+            taken: 0,
+            guard: Guard::default(),
+            pump: None,
+            is_closing: false,
+            is_abandoned: false,
+            failure: None,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), gauge: gauge.clone() });
+        tokio::spawn(pump(Arc::clone(&shared)));
+        (Self { shared }, gauge)
+    }
+}
+
+/// Writes until the stream is closed or abandoned, and what is pending then for a while longer.
+async fn pump<Io: AsyncWrite + Unpin>(shared: Arc<Shared<Io>>) {
+    std::future::poll_fn(|context| shared.poll_pump(context, Until::Abandoned)).await;
+    // A peer that does not read keeps nothing of us longer than that.
+    let rest = std::future::poll_fn(|context| shared.poll_pump(context, Until::Written));
+    let _ = tokio::time::timeout(LINGER, rest).await;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Until {
+    Abandoned,
+    Written,
+}
+
+impl<Io> Shared<Io> {
+    fn state(&self) -> MutexGuard<'_, State<Io>> {
+        // Nothing that is done under the lock can panic half way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> Shared<Io> {
+    fn poll_pump(&self, context: &mut Context<'_>, until: Until) -> Poll<()> {
+        let mut state = self.state();
+        match state.poll_drain(context, &self.gauge) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => {
+                state.failure = Some(error.kind());
+                self.gauge.end();
+            }
+            Poll::Pending if until == Until::Written => return Poll::Pending,
+            Poll::Pending => {}
+        }
+        let is_over = state.is_abandoned || state.failure.is_some();
+        if is_over || until == Until::Written {
+            return Poll::Ready(());
+        }
+        state.pump = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> State<Io> {
+    fn poll_drain(&mut self, context: &mut Context<'_>, gauge: &Gauge) -> Poll<io::Result<()>> {
+        while self.sent < self.pending.len() {
+            let count = ready!(Pin::new(&mut self.io).poll_write(context, &self.pending[self.sent..]))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent += count;
+            gauge.0.writes.fetch_add(1, Relaxed);
+            gauge.0.written_bytes.fetch_add(count as u64, Relaxed);
+            gauge.set_pending(self.pending.len() - self.sent);
+        }
+        self.pending.clear();
+        self.pending.shrink_to(KEPT_BYTES);
+        self.sent = 0;
+        // Under TLS the last record may still be with the encryption.
+        ready!(Pin::new(&mut self.io).poll_flush(context))?;
+        if self.is_closing {
+            let _ = ready!(Pin::new(&mut self.io).poll_shutdown(context));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes octets to be written, and says how many went straight to the socket.
+    fn take(&mut self, context: &mut Context<'_>, octets: &[u8], gauge: &Gauge) -> io::Result<()> {
+        let mut rest = octets;
+        if self.pending.is_empty() && octets.len() >= DIRECT_BYTES {
+            if let Poll::Ready(count) = Pin::new(&mut self.io).poll_write(context, octets) {
+                let count = count?;
+                gauge.0.writes.fetch_add(1, Relaxed);
+                gauge.0.written_bytes.fetch_add(count as u64, Relaxed);
+                rest = &octets[count..];
+            }
+        }
+        if self.sent > KEPT_BYTES {
+            self.pending.drain(..self.sent);
+            self.sent = 0;
+        }
+        if self.pending.len() + rest.len() > LIMIT_BYTES {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read"));
+        }
+        self.pending.extend_from_slice(rest);
+        gauge.set_pending(self.pending.len() - self.sent);
+        Ok(())
+    }
+}
+
+impl<Io: AsyncRead + Unpin> State<Io> {
+    /// Reads what there is into the stream's own buffer.
+    fn poll_fill(&mut self, context: &mut Context<'_>, gauge: &Gauge) -> Poll<io::Result<()>> {
+        self.arrived.resize(READ_BYTES, 0);
+        self.taken = READ_BYTES;
+        let mut room = ReadBuf::new(&mut self.arrived);
+        let outcome = Pin::new(&mut self.io).poll_read(context, &mut room);
+        let count = room.filled().len();
+        if matches!(outcome, Poll::Ready(Ok(()))) {
+            self.arrived.truncate(count);
+            self.taken = 0;
+            note_arrival(&self.arrived, gauge);
+            self.guard.check(&self.arrived)?;
+        }
+        outcome
+    }
+}
+
+fn note_arrival(octets: &[u8], gauge: &Gauge) {
+    let before = gauge.0.read_bytes.fetch_add(octets.len() as u64, Relaxed) as usize;
+    gauge.0.reads.fetch_add(u64::from(!octets.is_empty()), Relaxed);
+    for (at, octet) in (before..8).zip(octets) {
+        gauge.0.greeting.fetch_or(u64::from(*octet) << (56 - 8 * at), Relaxed);
+    }
+}
+
+impl<Io: AsyncRead + Unpin> AsyncRead for Coalescing<Io> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.shared.state();
+        if state.taken >= state.arrived.len() {
+            ready!(state.poll_fill(context, &self.shared.gauge))?;
+        }
+        let count = into.remaining().min(state.arrived.len() - state.taken);
+        let from = state.taken;
+        into.put_slice(&state.arrived[from..from + count]);
+        state.taken += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> AsyncWrite for Coalescing<Io> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
+        let mut state = self.shared.state();
+        if let Some(kind) = state.failure {
+            return Poll::Ready(Err(kind.into()));
+        }
+        state.take(context, octets, &self.shared.gauge)?;
+        if let Some(pump) = state.pump.take() {
+            pump.wake();
+        }
+        Poll::Ready(Ok(octets.len()))
+    }
+
+    /// At once: it will be written in this pass.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.shared.state().failure {
+            Some(kind) => Poll::Ready(Err(kind.into())),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// At once: the end is written behind what is pending.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.shared.state();
+        state.is_closing = true;
+        if let Some(pump) = state.pump.take() {
+            pump.wake();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<Io> Drop for Coalescing<Io> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.is_abandoned = true;
+        self.shared.gauge.end();
+        if let Some(pump) = state.pump.take() {
+            pump.wake();
+        }
+    }
+}
+
+/// Follows the frames of a stream by their lengths and refuses one that is shorter than its own header (AMQP 1.0 part 2
+/// §2.3.1): fe2o3-amqp 0.18.4 takes four octets off it without looking and panics.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    head: [u8; 4],
+    held: usize,
+    skip: u64,
+}
+
+impl Guard {
+    /// Looks at what came next.
+    ///
+    /// # Errors
+    /// `InvalidData` if there is a frame that cannot be.
+    pub fn check(&mut self, mut octets: &[u8]) -> io::Result<()> {
+        while !octets.is_empty() {
+            let skipped = self.skip.min(octets.len() as u64);
+            self.skip -= skipped;
+            octets = &octets[skipped as usize..];
+            let count = (self.head.len() - self.held).min(octets.len());
+            self.head[self.held..self.held + count].copy_from_slice(&octets[..count]);
+            self.held += count;
+            octets = &octets[count..];
+            if self.held == self.head.len() {
+                self.held = 0;
+                self.skip = Self::rest_of_frame(self.head)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rest_of_frame(head: [u8; 4]) -> io::Result<u64> {
+        if &head == b"AMQP" {
+            return Ok(4); // A protocol header, which has eight octets.
+        }
+        match u32::from_be_bytes(head) {
+            size @ 8.. => Ok(u64::from(size) - 4),
+            size => {
+                let complaint = format!("a frame of {size} octets, shorter than the header of a frame");
+                Err(io::Error::new(io::ErrorKind::InvalidData, complaint))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    fn limited<F: Future<Output = ()>>(test: F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), test).await.unwrap() });
+    }
+
+    #[test]
+    fn the_writes_of_a_pass_leave_together_and_the_rest_when_there_is_room() {
+        limited(async {
+            let (ours, mut theirs) = duplex(1024);
+            let (mut stream, gauge) = Coalescing::new(ours);
+            for _ in 0..100 {
+                stream.write_all(b"12345678").await.unwrap();
+                stream.flush().await.unwrap();
+            }
+            assert_eq!((gauge.writes(), gauge.pending_bytes()), (0, 800));
+            let mut octets = vec![0; 800];
+            theirs.read_exact(&mut octets).await.unwrap();
+            assert_eq!((gauge.writes(), gauge.written_bytes(), gauge.pending_bytes()), (1, 800, 0));
+
+            // More than the peer takes at once: it is not waited for, and comes whole.
+            let large: Vec<u8> = (0..500_000_u32).map(|number| number as u8).collect();
+            stream.write_all(&large).await.unwrap();
+            assert!(gauge.pending_bytes() > ROOM_BYTES);
+            let waiting = gauge.clone();
+            let room = tokio::spawn(async move { waiting.room().await });
+            let mut octets = vec![0; large.len()];
+            theirs.read_exact(&mut octets).await.unwrap();
+            assert!(octets == large);
+            room.await.unwrap();
+        });
+    }
+
+    #[test]
+    fn what_is_pending_is_written_after_the_stream_is_closed_and_dropped() {
+        limited(async {
+            let (ours, mut theirs) = duplex(64);
+            let (mut stream, gauge) = Coalescing::new(ours);
+            stream.write_all(&[b'x'; 1000]).await.unwrap();
+            stream.shutdown().await.unwrap();
+            drop(stream);
+            let mut octets = Vec::new();
+            theirs.read_to_end(&mut octets).await.unwrap();
+            assert_eq!(octets.len(), 1000);
+            gauge.room().await;
+        });
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_an_error_of_the_next_write() {
+        limited(async {
+            let (ours, theirs) = duplex(64);
+            let (mut stream, gauge) = Coalescing::new(ours);
+            drop(theirs);
+            stream.write_all(&vec![b'x'; ROOM_BYTES + 1]).await.unwrap();
+            gauge.room().await;
+            let kind = stream.write_all(b"x").await.unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::BrokenPipe);
+        });
+    }
+
+    #[test]
+    fn the_first_octets_are_kept_however_they_come() {
+        limited(async {
+            let (ours, mut theirs) = duplex(64);
+            let (mut stream, gauge) = Coalescing::new(ours);
+            assert_eq!(gauge.greeting(), b"");
+            for part in [&b"AMQ"[..], b"P\x00\x01", b"\x00\x00\0\0\0\x09"] {
+                theirs.write_all(part).await.unwrap();
+                stream.read_exact(&mut vec![0; part.len()]).await.unwrap();
+            }
+            assert_eq!(gauge.greeting(), b"AMQP\0\x01\0\0");
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn the_guard_says_the_same_however_octets_are_cut(
+            sizes in proptest::collection::vec(0..40_u32, 0..6),
+            cut in 1..9_usize,
+        ) {
+            let mut octets = b"AMQP\0\x01\0\0".to_vec();
+            for size in &sizes {
+                octets.extend_from_slice(&size.to_be_bytes());
+                octets.resize(octets.len() + (*size as usize).saturating_sub(4), b'A');
+            }
+            let whole = Guard::default().check(&octets).is_ok();
+            let mut guard = Guard::default();
+            let pieces = octets.chunks(cut).all(|piece| guard.check(piece).is_ok());
+            prop_assert_eq!(whole, pieces);
+            prop_assert_eq!(whole, sizes.iter().all(|size| *size >= 8));
+        }
+    }
+}

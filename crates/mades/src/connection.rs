@@ -1,0 +1,366 @@
+//! A connection to a broker: opened within a time limit, with its own socket, and an error that says what to do.
+use crate::coalescing::{Coalescing, Gauge};
+use crate::error::{self, Attempt, Error};
+use crate::inlet::{Inlet, InletPlan};
+use crate::outlet::{Outlet, OutletPlan};
+use crate::sasl_external::{self, Outcome};
+use crate::security::{Mechanism, Security};
+use crate::url::{BrokerUrl, Secret};
+use fe2o3_amqp::connection::{ConnectionHandle, OpenError};
+use fe2o3_amqp::sasl_profile::{SaslProfile, SaslScramSha1, SaslScramSha256, SaslScramSha512};
+use fe2o3_amqp::session::{BeginError, SessionHandle};
+use fe2o3_amqp_types::primitives::Symbol;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// How long any step of coming in may take by default.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// A peer that is silent for longer is gone; it is told, and sends empty frames (AMQP 1.0 part 2 §2.4.5).
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// How large a frame we take. A message of go-mades-bench's 1 MB comes in one: fe2o3-amqp keeps the frames of a message
+/// apart and goes over them octet by octet (docs/decisions/0007).
+const FRAME_BYTES: u32 = 1024 * 1024 + 64 * 1024;
+/// How long a farewell may take.
+const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
+/// What a node has to be able to do, as go-mades-bench asks for it: "QPID broker capabilities" of older ECP.
+const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
+
+/// A broker and how to come in.
+#[derive(Clone, Debug)]
+pub struct Broker {
+    /// Where it is and who asks.
+    pub url: BrokerUrl,
+    /// TLS and SASL.
+    pub security: Security,
+    /// What we are called; a broker takes a second connection of the same name for the first one's successor.
+    pub container: String,
+    /// How long each step may take: connecting, TLS, the AMQP handshake, attaching to a queue.
+    pub time_limit: Duration,
+    /// How long the broker may be silent.
+    pub idle_limit: Duration,
+    /// The largest frame that we take.
+    pub frame_bytes: u32,
+}
+
+impl Broker {
+    /// With the usual limits, as `container`.
+    pub fn new(url: BrokerUrl, container: impl Into<String>) -> Self {
+        Self {
+            url,
+            security: Security::default(),
+            container: container.into(),
+            time_limit: TIME_LIMIT,
+            idle_limit: IDLE_LIMIT,
+            frame_bytes: FRAME_BYTES,
+        }
+    }
+
+    /// How to prove who we are.
+    fn mechanism(&self) -> Mechanism {
+        let usual = if self.url.user().is_some() { Mechanism::Plain } else { Mechanism::Anonymous };
+        self.security.mechanism.unwrap_or(usual)
+    }
+
+    /// What fe2o3-amqp is to prove; nothing, if we have done so before it gets the stream.
+    fn profile(&self, mechanism: Mechanism) -> Result<Option<SaslProfile>, Error> {
+        if mechanism.takes_password() && self.url.user().is_none() {
+            let complaint = format!("SASL {mechanism} takes a user: name one in the URL, by a flag or in the environment");
+            return Err(Error::Misuse(complaint));
+        }
+        if mechanism == Mechanism::External && !self.url.is_tls() {
+            return Err(Error::Misuse("SASL EXTERNAL takes a certificate, and so amqps://".to_owned()));
+        }
+        let user = self.url.user().unwrap_or_default();
+        let password = self.url.password().map(Secret::reveal).unwrap_or_default();
+        Ok(match mechanism {
+            Mechanism::Plain => {
+                Some(SaslProfile::Plain { username: user.to_owned(), password: password.to_owned() })
+            }
+            Mechanism::Anonymous => Some(SaslProfile::Anonymous),
+            Mechanism::External => None,
+            Mechanism::ScramSha1 => Some(SaslScramSha1::new(user, password).into()),
+            Mechanism::ScramSha256 => Some(SaslScramSha256::new(user, password).into()),
+            Mechanism::ScramSha512 => Some(SaslScramSha512::new(user, password).into()),
+        })
+    }
+}
+
+/// An open connection. Dropped, it is closed without waiting for the broker's answer.
+#[derive(Debug)]
+pub struct Connection {
+    handle: ConnectionHandle<()>,
+    broker: Arc<Broker>,
+    gauge: Gauge,
+    links: u32,
+}
+
+impl Connection {
+    /// Connects, speaks TLS if the URL says so, proves who we are, and opens the connection. To be called on a tokio
+    /// runtime with IO and time.
+    ///
+    /// # Errors
+    /// Whatever keeps us out, by name; the passwords of a URL are in none of them.
+    pub async fn open(broker: &Broker) -> Result<Self, Error> {
+        let broker = Arc::new(broker.clone());
+        let mechanism = broker.mechanism();
+        let profile = broker.profile(mechanism)?;
+        let mut wire = wire(&broker).await?;
+        if mechanism == Mechanism::External {
+            external(&broker, &mut wire).await?;
+        }
+        let (stream, gauge) = Coalescing::new(wire);
+        let opening = tokio::spawn(open(Arc::clone(&broker), profile, stream));
+        let abort = opening.abort_handle();
+        let Ok(opened) = tokio::time::timeout(broker.time_limit, opening).await else {
+            abort.abort();
+            let strange = error::of_greeting(&broker.url.address(), &gauge.greeting());
+            return Err(strange.unwrap_or_else(|| timed_out(&broker, "the AMQP handshake")));
+        };
+        let attempt = Attempt {
+            address: &broker.url.address(),
+            who: broker.url.user().unwrap_or("an anonymous client"),
+            mechanism: mechanism.name(),
+            greeting: &gauge.greeting(),
+        };
+        let handle = opened
+            .map_err(|_| Error::PeerMisbehaved { why: "what it said in the AMQP handshake makes no sense".to_owned() })?
+            .map_err(|error| error::of_open(&attempt, &error))?;
+        Ok(Self { handle, broker, gauge, links: 0 })
+    }
+
+    /// What goes through the connection.
+    pub fn gauge(&self) -> &Gauge {
+        &self.gauge
+    }
+
+    /// Attaches to a queue that messages are to go to.
+    ///
+    /// # Errors
+    /// If there is no such queue, if we may not, if the broker does not answer in time.
+    pub async fn outlet(&mut self, plan: &OutletPlan) -> Result<Outlet, Error> {
+        let (name, broker, gauge) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.gauge.clone());
+        let attaching = Outlet::attach(&mut self.handle, plan, name, gauge);
+        within(&broker, "attaching to the queue", attaching).await
+    }
+
+    /// Attaches to a queue that messages are to come from.
+    ///
+    /// # Errors
+    /// As for an outlet, and if somebody else holds the queue for himself.
+    pub async fn inlet(&mut self, plan: &InletPlan) -> Result<Inlet, Error> {
+        let (name, broker) = (self.link_name(&plan.queue), Arc::clone(&self.broker));
+        let attaching = Inlet::attach(&mut self.handle, plan, name);
+        within(&broker, "attaching to the queue", attaching).await
+    }
+
+    /// Waits until the connection has come to its end, and says why.
+    pub async fn lost(&mut self) -> Error {
+        match self.handle.on_close().await {
+            Ok(()) => Error::Closed { why: "it gave no reason".to_owned() },
+            Err(error) => error::of_connection(&error),
+        }
+    }
+
+    /// Whether it has come to its end.
+    pub fn is_lost(&self) -> bool {
+        self.handle.is_closed()
+    }
+
+    /// Says farewell and waits for the answer, for 5 s at most.
+    ///
+    /// # Errors
+    /// If the connection was lost before, or is not closed in time.
+    pub async fn close(mut self) -> Result<(), Error> {
+        match tokio::time::timeout(FAREWELL_LIMIT, self.handle.close()).await {
+            Ok(closed) => closed.map_err(|error| error::of_connection(&error)),
+            Err(_) => Err(Error::TimedOut {
+                address: self.broker.url.address(),
+                what: "closing the connection",
+                after: FAREWELL_LIMIT,
+            }),
+        }
+    }
+
+    /// A name that no other link of the container has.
+    fn link_name(&mut self, queue: &str) -> String {
+        self.links += 1;
+        format!("{}:{queue}:{}", self.broker.container, self.links)
+    }
+}
+
+/// A session for one link: links have one each, so that none waits in another's line.
+pub(crate) async fn session(
+    connection: &mut ConnectionHandle<()>,
+    buffered_frames: usize,
+) -> Result<SessionHandle<()>, Error> {
+    let begun = fe2o3_amqp::Session::builder().buffer_size(buffered_frames).begin(connection).await;
+    begun.map_err(|error| match error {
+        BeginError::ConnectionStopped(_) => Error::Lost { why: "it ended before the session began".to_owned() },
+        other => Error::Closed { why: other.to_string() },
+    })
+}
+
+pub(crate) fn capabilities() -> Vec<Symbol> {
+    CAPABILITIES.map(Symbol::from).to_vec()
+}
+
+async fn within<T>(
+    broker: &Broker,
+    what: &'static str,
+    step: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    tokio::time::timeout(broker.time_limit, step).await.unwrap_or_else(|_| Err(timed_out(broker, what)))
+}
+
+fn timed_out(broker: &Broker, what: &'static str) -> Error {
+    Error::TimedOut { address: broker.url.address(), what, after: broker.time_limit }
+}
+
+/// In a task of its own: what a peer says before the connection is open is read by this future, and if fe2o3-amqp should
+/// stumble over it, the task ends and not we.
+async fn open(
+    broker: Arc<Broker>,
+    profile: Option<SaslProfile>,
+    stream: Coalescing<Wire>,
+) -> Result<ConnectionHandle<()>, OpenError> {
+    let idle_ms = u32::try_from(broker.idle_limit.as_millis()).unwrap_or(u32::MAX);
+    let mut builder = fe2o3_amqp::Connection::builder()
+        .container_id(broker.container.clone())
+        .hostname(broker.url.host())
+        .sasl_hostname(broker.url.host())
+        .max_frame_size(broker.frame_bytes)
+        .idle_time_out(idle_ms);
+    if let Some(profile) = profile {
+        builder = builder.sasl_profile(profile);
+    }
+    builder.open_with_stream(stream).await
+}
+
+async fn external(broker: &Broker, wire: &mut Wire) -> Result<(), Error> {
+    let address = broker.url.address();
+    let negotiated = tokio::time::timeout(broker.time_limit, sasl_external::negotiate(wire, broker.url.host())).await;
+    match negotiated.map_err(|_| timed_out(broker, "proving who we are"))? {
+        Ok(Outcome::Welcome) => Ok(()),
+        Ok(Outcome::NotOffered) => Err(Error::NoSuchMechanism { address, mechanism: Mechanism::External.name() }),
+        Ok(Outcome::Refused) => Err(Error::WrongCredentials { address, who: "the owner of our certificate".to_owned() }),
+        Err(error) => Err(of_tls(&address, &error).unwrap_or_else(|| error::of_handshake_io(&address, &error))),
+    }
+}
+
+/// Connects, and speaks TLS if the URL says so.
+async fn wire(broker: &Broker) -> Result<Wire, Error> {
+    let address = broker.url.address();
+    let tls = broker.url.is_tls().then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
+    let tls = tls.transpose()?;
+    let tcp = within(broker, "connecting", connect(&broker.url)).await?;
+    // Nagle's algorithm would hold a lone message back for the other side's delayed ACK: 40 ms that are nobody's latency.
+    // Small writes are gathered before they come to the socket.
+    tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
+    let Some((config, name)) = tls else { return Ok(Wire::Plain(tcp)) };
+    let shaking = TlsConnector::from(config).connect(name, tcp);
+    match tokio::time::timeout(broker.time_limit, shaking).await {
+        Ok(Ok(stream)) => Ok(Wire::Tls(Box::new(stream))),
+        Ok(Err(error)) => Err(of_tls(&address, &error).unwrap_or_else(|| hung_up_in_tls(&address, &error))),
+        Err(_) => Err(timed_out(broker, "the TLS handshake")),
+    }
+}
+
+async fn connect(url: &BrokerUrl) -> Result<TcpStream, Error> {
+    let (host, address) = (url.host(), url.address());
+    let found = tokio::net::lookup_host((host, url.port())).await;
+    let found: Vec<_> = found
+        .map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?
+        .collect();
+    match TcpStream::connect(found.as_slice()).await {
+        Ok(stream) => Ok(stream),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Error::Refused { address }),
+        Err(error) => Err(unreachable(&address, &error)),
+    }
+}
+
+fn unreachable(address: &str, error: &io::Error) -> Error {
+    Error::Unreachable { address: address.to_owned(), why: error.to_string() }
+}
+
+fn hung_up_in_tls(address: &str, error: &io::Error) -> Error {
+    Error::PlainPeer { address: address.to_owned(), why: format!("it hung up in the TLS handshake: {error}") }
+}
+
+/// What rustls complains about, if it is rustls that does.
+pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
+    let complaint = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let (address, why) = (address.to_owned(), complaint.to_string());
+    Some(match complaint {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
+            Error::Untrusted { address, why }
+        }
+        rustls::Error::AlertReceived(_) => Error::NotTrusted { address, why },
+        rustls::Error::InvalidMessage(_) => Error::PlainPeer { address, why },
+        _ => Error::PeerMisbehaved { why: format!("TLS: {why}") },
+    })
+}
+
+/// The stream under AMQP.
+#[derive(Debug)]
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, into),
+            Self::Tls(stream) => Pin::new(stream).poll_read(context, into),
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, octets),
+            Self::Tls(stream) => Pin::new(stream).poll_write(context, octets),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mechanism_that_lacks_what_it_takes_is_refused_before_anything_is_sent() {
+        let broker = |url: &str, mechanism| Broker {
+            security: Security { mechanism, ..Security::default() },
+            ..Broker::new(url.parse().unwrap(), "test")
+        };
+        assert_eq!(broker("amqp://host", None).mechanism(), Mechanism::Anonymous);
+        assert_eq!(broker("amqp://user@host", None).mechanism(), Mechanism::Plain);
+        for (url, mechanism) in [("amqp://host", Mechanism::Plain), ("amqp://user:a@host", Mechanism::External)] {
+            let error = broker(url, Some(mechanism)).profile(mechanism).unwrap_err();
+            assert!(matches!(error, Error::Misuse(_)), "{error}");
+        }
+    }
+}

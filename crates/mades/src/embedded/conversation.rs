@@ -1,0 +1,783 @@
+//! One connection as its server sees it, as state: bytes in, events and bytes out. No socket, no clock.
+//!
+//! ```text
+//! ExpectHeader ── AMQP3 ──▶ ExpectSaslInit ── ok ──▶ ExpectHeader ── AMQP0 ──▶ ExpectOpen ── open ──▶ Opened
+//!                                                                                                    │ close
+//!                                                                                                    ▼
+//!                                                                                                  Closed
+//! ```
+//! We begin nothing: sessions and links are answered on the numbers that the peer gave them. Deliveries are settled at
+//! their first disposition (rcv-settle-mode first). Nothing is resumed after a detach.
+use super::frame::{self, AMQP_HEADER, Attach, Flow, HEAD, Layer, Outcome, Performative, Role, SASL_HEADER, Transfer};
+use super::octets::{Malformed, Writer};
+use super::rope::{Message, Rope};
+use super::sasl::{Mechanisms, Verdict};
+use bytes::{Buf, Bytes, BytesMut};
+use std::collections::{HashMap, VecDeque};
+use thiserror::Error;
+
+/// The largest frame taken. A message of 1 MB then comes in a few.
+const LARGEST_FRAME: u32 = 256 << 10;
+/// The largest frame sent, however large the peer would take it: others' turns come between frames.
+const LARGEST_SENT: u32 = 1 << 20;
+/// Frames that a session may have on the way to us.
+const INCOMING_WINDOW: u32 = 4096;
+/// Sessions of a connection, and links of a session.
+const MOST_SESSIONS: usize = 64;
+const MOST_LINKS: usize = 64;
+/// The longest name of a link.
+const LONGEST_NAME: usize = 1024;
+
+/// A link: the session's number and the link's in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LinkId {
+    channel: u16,
+    handle: u32,
+}
+
+/// What has happened. `T` is what the caller sends.
+#[derive(Debug, PartialEq)]
+pub(super) enum Event<T> {
+    /// A peer wants a link. It is answered by `accept` or `refuse`.
+    Attached { link: LinkId, peer: Role, address: String },
+    /// A message came. Unless it was sent settled, it is answered by `settle`.
+    Arrived { link: LinkId, delivery: u32, message: Message, settled: bool },
+    /// What was sent is settled.
+    Settled { sent: T, outcome: Outcome },
+    /// A link has credit, or a session has room, again.
+    Flowed,
+    /// A link is no more; what was sent over it and not settled comes back.
+    Detached { link: LinkId, unsettled: Vec<T> },
+    /// The peer said goodbye, and was answered.
+    Closed,
+}
+
+/// Why a connection cannot go on. The peer is told in a close, where there is one already.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum Fault {
+    #[error("not AMQP 1.0: the connection begins with {0:02x?}")]
+    Header([u8; 8]),
+    #[error("the peer does not authenticate itself")]
+    Unauthenticated,
+    #[error("user or password is wrong")]
+    Refused,
+    #[error("{0}")]
+    Malformed(#[from] Malformed),
+    #[error("{0}")]
+    Protocol(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    ExpectHeader { authenticated: bool },
+    ExpectSaslInit,
+    ExpectOpen,
+    Opened,
+    Closed,
+}
+
+#[derive(Debug)]
+struct Link {
+    peer: Role,
+    /// What may still go over it: to us or from us.
+    credit: u32,
+    delivery_count: u32,
+    /// Whether all is to be sent that there is, and the rest of the credit given back.
+    draining: bool,
+    /// What is sent is settled already.
+    presettled: bool,
+    name: String,
+    /// Pieces of a message that is not complete, and its number.
+    incomplete: Option<(u32, bool, Message)>,
+    answered: bool,
+}
+
+#[derive(Debug)]
+struct Sent<T> {
+    handle: u32,
+    what: T,
+}
+
+/// A message whose other frames wait for the session's window.
+#[derive(Debug)]
+struct Held {
+    handle: u32,
+    rest: Message,
+}
+
+#[derive(Debug)]
+struct Session<T> {
+    links: HashMap<u32, Link>,
+    next_incoming_id: u32,
+    incoming_window: u32,
+    next_outgoing_id: u32,
+    remote_window: u32,
+    /// The number of the first of `unsettled`.
+    first_unsettled: u32,
+    unsettled: VecDeque<Option<Sent<T>>>,
+    held: Option<Held>,
+    /// Deliveries that were settled alike, and not said yet: the first, the last, how.
+    unsaid: Option<(u32, u32, Outcome)>,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub(super) struct Conversation<T> {
+    phase: Phase,
+    mechanisms: Mechanisms,
+    container: String,
+    most_bytes: u64,
+    /// The largest frame that the peer takes.
+    frame_bytes: u32,
+    idle_ms: Option<u32>,
+    sessions: HashMap<u16, Session<T>>,
+    out: Rope,
+    events: VecDeque<Event<T>>,
+}
+
+impl<T> Conversation<T> {
+    /// With a peer that authenticates itself so; messages of more than `most_bytes` end their link.
+    pub(super) fn new(mechanisms: Mechanisms, container: &str, most_bytes: u64) -> Self {
+        Self {
+            phase: Phase::ExpectHeader { authenticated: false },
+            mechanisms,
+            container: container.to_owned(),
+            most_bytes,
+            frame_bytes: 512,
+            idle_ms: None,
+            sessions: HashMap::new(),
+            out: Rope::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// What is to be written.
+    pub(super) fn out(&mut self) -> &mut Rope {
+        &mut self.out
+    }
+
+    /// Whether links can be attached.
+    pub(super) fn is_open(&self) -> bool {
+        self.phase == Phase::Opened
+    }
+
+    /// Whether the peer has said goodbye.
+    pub(super) fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
+    }
+
+    /// How often the peer wants to hear something, in milliseconds.
+    pub(super) fn heartbeat_ms(&self) -> Option<u32> {
+        self.idle_ms
+    }
+
+    /// Says that we are still there.
+    pub(super) fn beat(&mut self) {
+        if self.is_open() {
+            frame::write(self.out.tail(), Layer::Amqp, 0, |_| {});
+        }
+    }
+
+    /// The next event in what was read; none: more must be read.
+    pub(super) fn next_event(&mut self, input: &mut BytesMut) -> Result<Option<Event<T>>, Fault> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            if !self.step(input)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads one header or one frame; false if there is none.
+    fn step(&mut self, input: &mut BytesMut) -> Result<bool, Fault> {
+        match self.phase {
+            Phase::Closed => Ok(false),
+            Phase::ExpectHeader { authenticated } => self.read_header(input, authenticated),
+            _ => {
+                let Some(frame) = frame::cut(input, LARGEST_FRAME as usize)? else { return Ok(false) };
+                self.read_frame(&frame)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn read_header(&mut self, input: &mut BytesMut, authenticated: bool) -> Result<bool, Fault> {
+        let Some(&header) = input.first_chunk::<8>() else { return Ok(false) };
+        input.advance(8);
+        match header {
+            SASL_HEADER if !authenticated => {
+                self.out.tail().extend_from_slice(&SASL_HEADER);
+                self.mechanisms.write_offer(self.out.tail());
+                self.phase = Phase::ExpectSaslInit;
+            }
+            AMQP_HEADER if authenticated || self.mechanisms.are_optional() => {
+                self.out.tail().extend_from_slice(&AMQP_HEADER);
+                self.phase = Phase::ExpectOpen;
+            }
+            // Who is not to our liking is told what would be (AMQP 1.0 §2.2).
+            AMQP_HEADER => {
+                self.out.tail().extend_from_slice(&SASL_HEADER);
+                return Err(Fault::Unauthenticated);
+            }
+            _ => {
+                self.out.tail().extend_from_slice(&SASL_HEADER);
+                return Err(Fault::Header(header));
+            }
+        }
+        Ok(true)
+    }
+
+    fn read_frame(&mut self, frame: &frame::Frame) -> Result<(), Fault> {
+        match (self.phase, frame.layer) {
+            (Phase::ExpectSaslInit, Layer::Sasl) => self.read_sasl(&frame.body),
+            (Phase::ExpectOpen | Phase::Opened, Layer::Amqp) if frame.body.is_empty() => Ok(()),
+            (Phase::ExpectOpen, Layer::Amqp) => self.read_open(&frame.body),
+            (Phase::Opened, Layer::Amqp) => self.read_performative(frame.channel, &frame.body),
+            _ => Err(Fault::Protocol("a frame of the wrong layer")),
+        }
+    }
+
+    fn read_sasl(&mut self, body: &[u8]) -> Result<(), Fault> {
+        let verdict = self.mechanisms.judge(body)?;
+        verdict.write(self.out.tail());
+        match verdict {
+            Verdict::Welcome => {
+                self.phase = Phase::ExpectHeader { authenticated: true };
+                Ok(())
+            }
+            Verdict::Refused => Err(Fault::Refused),
+        }
+    }
+
+    fn read_open(&mut self, body: &[u8]) -> Result<(), Fault> {
+        let Performative::Open { max_frame_size, idle_ms } = Performative::read(body)? else {
+            return Err(Fault::Protocol("the first frame is no open"));
+        };
+        self.frame_bytes = max_frame_size.clamp(512, LARGEST_SENT);
+        self.idle_ms = idle_ms.filter(|idle| *idle > 0);
+        let container = &self.container;
+        frame::write(self.out.tail(), Layer::Amqp, 0, |out| {
+            out.described_list(0x10, |fields| {
+                fields.string(container);
+                fields.null(); // hostname
+                fields.uint(LARGEST_FRAME);
+                fields.ushort(MOST_SESSIONS as u16 - 1); // channel-max
+            });
+        });
+        self.phase = Phase::Opened;
+        Ok(())
+    }
+
+    fn read_performative(&mut self, channel: u16, body: &Bytes) -> Result<(), Fault> {
+        match Performative::read(body)? {
+            Performative::Open { .. } => Err(Fault::Protocol("a second open")),
+            Performative::Begin { remote_channel: Some(_), .. } => Err(Fault::Protocol("an answer to no begin")),
+            Performative::Begin { next_outgoing_id, incoming_window, .. } => {
+                self.begin(channel, next_outgoing_id, incoming_window)
+            }
+            Performative::End => self.end(channel),
+            Performative::Close => {
+                self.say_close(None);
+                self.events.push_back(Event::Closed);
+                self.phase = Phase::Closed;
+                Ok(())
+            }
+            Performative::Attach(attach) => self.attach(channel, &attach),
+            Performative::Detach { handle } => self.detach(LinkId { channel, handle }),
+            Performative::Flow(flow) => self.flow(channel, flow),
+            Performative::Transfer(transfer) => {
+                let payload = body.slice_ref(transfer.payload);
+                self.transfer(channel, &transfer, &payload)
+            }
+            Performative::Disposition { role, first, last, settled, outcome } => {
+                // What a sender says of its deliveries is already known: they were settled when they came.
+                let of_ours = role == Role::Receiver;
+                if of_ours { self.disposition(channel, first, last, settled, outcome) } else { Ok(()) }
+            }
+        }
+    }
+
+    fn session(&mut self, channel: u16) -> Result<&mut Session<T>, Fault> {
+        self.sessions.get_mut(&channel).ok_or(Fault::Protocol("a frame of a session that was not begun"))
+    }
+
+    fn begin(&mut self, channel: u16, next_incoming_id: u32, remote_window: u32) -> Result<(), Fault> {
+        if usize::from(channel) >= MOST_SESSIONS || self.sessions.contains_key(&channel) {
+            return Err(Fault::Protocol("a session too many, or begun twice"));
+        }
+        self.sessions.insert(
+            channel,
+            Session {
+                links: HashMap::new(),
+                next_incoming_id,
+                incoming_window: INCOMING_WINDOW,
+                next_outgoing_id: 0,
+                remote_window,
+                first_unsettled: 0,
+                unsettled: VecDeque::new(),
+                held: None,
+                unsaid: None,
+            },
+        );
+        frame::write(self.out.tail(), Layer::Amqp, channel, |out| {
+            out.described_list(0x11, |fields| {
+                fields.ushort(channel);
+                fields.uint(0); // next-outgoing-id
+                fields.uint(INCOMING_WINDOW);
+                fields.uint(u32::MAX >> 1); // outgoing-window
+                fields.uint(MOST_LINKS as u32 - 1); // handle-max
+            });
+        });
+        Ok(())
+    }
+
+    fn end(&mut self, channel: u16) -> Result<(), Fault> {
+        self.say_settled();
+        let session = self.sessions.remove(&channel).ok_or(Fault::Protocol("an end of no session"))?;
+        self.events.extend(session.into_detached(channel));
+        frame::write(self.out.tail(), Layer::Amqp, channel, |out| out.described_list(0x17, |_| {}));
+        Ok(())
+    }
+
+    fn attach(&mut self, channel: u16, attach: &Attach<'_>) -> Result<(), Fault> {
+        let most_bytes = self.most_bytes;
+        let session = self.session(channel)?;
+        let taken = session.links.contains_key(&attach.handle)
+            || session.links.values().any(|link| link.name == attach.name && link.peer == attach.role);
+        if taken || attach.handle >= MOST_LINKS as u32 || attach.name.len() > LONGEST_NAME {
+            return Err(Fault::Protocol("a link too many, or attached twice"));
+        }
+        let terminus = match attach.role {
+            Role::Receiver => attach.source,
+            Role::Sender => attach.target,
+        };
+        let address = frame::address(terminus).map(str::to_owned);
+        session.links.insert(
+            attach.handle,
+            Link {
+                peer: attach.role,
+                credit: 0,
+                delivery_count: if attach.role == Role::Sender { attach.initial_delivery_count } else { 0 },
+                draining: false,
+                presettled: attach.role == Role::Receiver && attach.sender_settles == 1,
+                name: attach.name.to_owned(),
+                incomplete: None,
+                answered: false,
+            },
+        );
+        write_attach(self.out.tail(), channel, attach, most_bytes, address.is_some());
+        let link = LinkId { channel, handle: attach.handle };
+        match address {
+            Some(address) => self.events.push_back(Event::Attached { link, peer: attach.role, address }),
+            None => {
+                self.refuse(link, "amqp:not-found", "an address is needed: dynamic nodes and coordinators are not here")
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers an attach: the link stands.
+    pub(super) fn accept(&mut self, id: LinkId) {
+        if let Some(link) = self.link(id) {
+            link.answered = true;
+        }
+    }
+
+    /// Answers an attach, or ends a link: it is detached, and the peer told why.
+    pub(super) fn refuse(&mut self, id: LinkId, condition: &str, why: &str) {
+        let Some(session) = self.sessions.get_mut(&id.channel) else { return };
+        if let Some(link) = session.links.get_mut(&id.handle) {
+            link.answered = false;
+            link.credit = 0;
+            link.incomplete = None;
+            write_detach(self.out.tail(), id, Some((condition, why)));
+        }
+    }
+
+    fn detach(&mut self, id: LinkId) -> Result<(), Fault> {
+        self.say_settled();
+        let session = self.session(id.channel)?;
+        let Some(link) = session.links.remove(&id.handle) else {
+            return Err(Fault::Protocol("a detach of no link"));
+        };
+        if session.held.as_ref().is_some_and(|held| held.handle == id.handle) {
+            // The rest of a message that nobody waits for.
+            session.held = None;
+        }
+        let unsettled = session.take_back(id.handle);
+        if link.answered {
+            write_detach(self.out.tail(), id, None);
+        }
+        self.events.push_back(Event::Detached { link: id, unsettled });
+        Ok(())
+    }
+
+    fn flow(&mut self, channel: u16, flow: Flow) -> Result<(), Fault> {
+        let session = self.session(channel)?;
+        // Before the peer has heard of our begin, it counts from our first transfer (AMQP 1.0 §2.5.6).
+        let seen = flow.next_incoming_id.unwrap_or(0);
+        let limit = seen.wrapping_add(flow.incoming_window);
+        session.remote_window = limit.wrapping_sub(session.next_outgoing_id).min(i32::MAX as u32);
+        if let Some(handle) = flow.handle {
+            // A flow may cross a detach of ours.
+            if let Some(link) = session.links.get_mut(&handle).filter(|link| link.peer == Role::Receiver) {
+                let seen = flow.delivery_count.unwrap_or(0);
+                let limit = seen.wrapping_add(flow.link_credit.unwrap_or(0));
+                link.credit = limit.wrapping_sub(link.delivery_count).min(i32::MAX as u32);
+                link.draining = flow.drain;
+            }
+        }
+        if flow.echo {
+            self.say_flow(channel, flow.handle);
+        }
+        self.send_held(channel);
+        self.events.push_back(Event::Flowed);
+        Ok(())
+    }
+
+    fn transfer(&mut self, channel: u16, transfer: &Transfer<'_>, payload: &Bytes) -> Result<(), Fault> {
+        let most_bytes = self.most_bytes;
+        let session = self.session(channel)?;
+        if session.incoming_window == 0 {
+            return Err(Fault::Protocol("a transfer beyond the session's window"));
+        }
+        session.incoming_window -= 1;
+        session.next_incoming_id = session.next_incoming_id.wrapping_add(1);
+        let low = session.incoming_window < INCOMING_WINDOW / 2;
+        let link = session.links.get_mut(&transfer.handle).filter(|link| link.peer == Role::Sender);
+        let Some(link) = link else { return Err(Fault::Protocol("a transfer over no link")) };
+        let id = LinkId { channel, handle: transfer.handle };
+        // What still comes over a link that was refused is dropped; its sender has it unsettled.
+        if link.answered {
+            match link.gather(transfer, payload, most_bytes)? {
+                Gathered::Nothing => {}
+                Gathered::TooLong => {
+                    let why = "the message is longer than max-message-size";
+                    self.refuse(id, "amqp:link:message-size-exceeded", why);
+                }
+                Gathered::Message { delivery, settled, message } => {
+                    self.events.push_back(Event::Arrived { link: id, delivery, message, settled });
+                }
+            }
+        }
+        if low {
+            self.session(channel)?.incoming_window = INCOMING_WINDOW;
+            self.say_flow(channel, None);
+        }
+        Ok(())
+    }
+
+    fn disposition(
+        &mut self,
+        channel: u16,
+        first: u32,
+        last: u32,
+        settled: bool,
+        outcome: Option<Outcome>,
+    ) -> Result<(), Fault> {
+        // Settled without a state: the receiver forgets it, and says not that it has it.
+        let Some(outcome) = outcome.or(settled.then_some(Outcome::Released)) else { return Ok(()) };
+        let session = self.sessions.get_mut(&channel);
+        let session = session.ok_or(Fault::Protocol("a frame of a session that was not begun"))?;
+        let from = (first.wrapping_sub(session.first_unsettled) as i32).max(0) as usize;
+        let to = last.wrapping_sub(session.first_unsettled) as i32;
+        let to = usize::try_from(i64::from(to) + 1).unwrap_or(0).min(session.unsettled.len());
+        for place in from..to {
+            if let Some(sent) = session.unsettled[place].take() {
+                self.events.push_back(Event::Settled { sent: sent.what, outcome });
+            }
+        }
+        session.forget_settled();
+        if !settled && from < to {
+            frame::write_disposition(self.out.tail(), channel, Role::Sender, (first, last), outcome);
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, id: LinkId) -> Option<&mut Link> {
+        self.sessions.get_mut(&id.channel)?.links.get_mut(&id.handle)
+    }
+
+    /// Messages that the peer may still send over a link.
+    pub(super) fn credit(&mut self, id: LinkId) -> u32 {
+        self.link(id).map_or(0, |link| link.credit)
+    }
+
+    /// Lets the peer send so many messages.
+    pub(super) fn grant(&mut self, id: LinkId, credit: u32) {
+        if let Some(link) = self.link(id).filter(|link| link.answered) {
+            link.credit = credit;
+            self.say_flow(id.channel, Some(id.handle));
+        }
+    }
+
+    /// Settles a message that came. It is said with the next write, in one breath with others.
+    pub(super) fn settle(&mut self, id: LinkId, delivery: u32, outcome: Outcome) {
+        let Some(session) = self.sessions.get_mut(&id.channel) else { return };
+        match &mut session.unsaid {
+            Some((_, last, same)) if *same == outcome && last.wrapping_add(1) == delivery => *last = delivery,
+            unsaid => {
+                if let Some((first, last, outcome)) = unsaid.replace((delivery, delivery, outcome)) {
+                    frame::write_disposition(self.out.tail(), id.channel, Role::Receiver, (first, last), outcome);
+                }
+            }
+        }
+    }
+
+    /// Says what was settled since the last time. To be called before what is to be written is written.
+    pub(super) fn say_settled(&mut self) {
+        for (channel, session) in &mut self.sessions {
+            if let Some((first, last, outcome)) = session.unsaid.take() {
+                frame::write_disposition(self.out.tail(), *channel, Role::Receiver, (first, last), outcome);
+            }
+        }
+    }
+
+    /// Whether a message may go over a link now.
+    pub(super) fn may_send(&self, id: LinkId) -> bool {
+        self.sessions.get(&id.channel).is_some_and(|session| {
+            let ready = session.held.is_none() && session.remote_window > 0;
+            let link = session.links.get(&id.handle).filter(|link| link.answered && link.peer == Role::Receiver);
+            ready && link.is_some_and(|link| link.credit > 0)
+        })
+    }
+
+    /// Sends a message over a link that may be sent over; `what` comes back settled, or with the end of the link. Where
+    /// the peer wants messages settled, it comes back at once.
+    pub(super) fn send(&mut self, id: LinkId, message: Message, what: T) {
+        let session = self.sessions.get_mut(&id.channel).expect("may_send found it");
+        let link = session.links.get_mut(&id.handle).expect("may_send found it");
+        link.credit -= 1;
+        link.delivery_count = link.delivery_count.wrapping_add(1);
+        let settled = link.presettled;
+        let delivery = session.first_unsettled.wrapping_add(session.unsettled.len() as u32);
+        if settled {
+            session.unsettled.push_back(None);
+            session.forget_settled();
+            self.events.push_back(Event::Settled { sent: what, outcome: Outcome::Accepted });
+        } else {
+            session.unsettled.push_back(Some(Sent { handle: id.handle, what }));
+        }
+        let head = Some((delivery, settled));
+        session.write_transfers((&mut self.out, self.frame_bytes), id, head, message);
+    }
+
+    fn send_held(&mut self, channel: u16) {
+        let Some(session) = self.sessions.get_mut(&channel) else { return };
+        if let Some(Held { handle, rest }) = session.held.take() {
+            let id = LinkId { channel, handle };
+            session.write_transfers((&mut self.out, self.frame_bytes), id, None, rest);
+        }
+    }
+
+    /// Gives back the credit of links that drain, after everything that there was has been sent over them.
+    pub(super) fn drained(&mut self, id: LinkId) {
+        if let Some(link) = self.link(id).filter(|link| link.draining) {
+            link.delivery_count = link.delivery_count.wrapping_add(link.credit);
+            link.credit = 0;
+            link.draining = false;
+            self.say_flow(id.channel, Some(id.handle));
+        }
+    }
+
+    fn say_flow(&mut self, channel: u16, handle: Option<u32>) {
+        let Some(session) = self.sessions.get(&channel) else { return };
+        let link = handle.and_then(|handle| session.links.get(&handle));
+        frame::write(self.out.tail(), Layer::Amqp, channel, |out| {
+            out.described_list(0x13, |fields| {
+                fields.uint(session.next_incoming_id);
+                fields.uint(session.incoming_window);
+                fields.uint(session.next_outgoing_id);
+                fields.uint(u32::MAX >> 1);
+                if let (Some(handle), Some(link)) = (handle, link) {
+                    fields.uint(handle);
+                    fields.uint(link.delivery_count);
+                    fields.uint(link.credit);
+                }
+            });
+        });
+    }
+
+    /// Ends the connection from our side.
+    pub(super) fn say_close(&mut self, error: Option<(&str, &str)>) {
+        self.say_settled();
+        if matches!(self.phase, Phase::Opened | Phase::ExpectOpen) {
+            if self.phase == Phase::ExpectOpen {
+                let container = &self.container;
+                frame::write(self.out.tail(), Layer::Amqp, 0, |out| {
+                    out.described_list(0x10, |fields| fields.string(container));
+                });
+            }
+            frame::write(self.out.tail(), Layer::Amqp, 0, |out| {
+                out.described_list(0x18, |fields| frame::write_error(fields, error));
+            });
+        }
+        self.phase = Phase::Closed;
+    }
+
+    /// All that was sent and not settled, when the connection is no more.
+    pub(super) fn into_unsettled(self) -> Vec<T> {
+        let settled = self.events.into_iter().filter_map(|event| match event {
+            Event::Detached { unsettled, .. } => Some(unsettled),
+            _ => None,
+        });
+        let sessions = self.sessions.into_values().flat_map(|session| session.unsettled);
+        let in_sessions: Vec<T> = sessions.flatten().map(|sent| sent.what).collect();
+        settled.flatten().chain(in_sessions).collect()
+    }
+}
+
+/// What a transfer completed.
+enum Gathered {
+    Nothing,
+    TooLong,
+    Message { delivery: u32, settled: bool, message: Message },
+}
+
+impl Link {
+    /// Puts the pieces of a message together.
+    fn gather(&mut self, transfer: &Transfer<'_>, payload: &Bytes, most: u64) -> Result<Gathered, Fault> {
+        let (delivery, settled, mut message) = match self.incomplete.take() {
+            Some(begun) => begun,
+            None => {
+                if self.credit == 0 {
+                    return Err(Fault::Protocol("a transfer beyond the link's credit"));
+                }
+                self.credit -= 1;
+                self.delivery_count = self.delivery_count.wrapping_add(1);
+                let delivery = transfer.delivery_id.ok_or(Fault::Protocol("a transfer without delivery-id"))?;
+                (delivery, false, Message::default())
+            }
+        };
+        if transfer.aborted {
+            return Ok(Gathered::Nothing);
+        }
+        let settled = settled || transfer.settled.unwrap_or(false);
+        message.append(payload);
+        if message.bytes() as u64 > most {
+            return Ok(Gathered::TooLong);
+        }
+        if transfer.more {
+            self.incomplete = Some((delivery, settled, message));
+            return Ok(Gathered::Nothing);
+        }
+        Ok(Gathered::Message { delivery, settled, message })
+    }
+}
+
+impl<T> Session<T> {
+    /// Drops the places of what is settled from the front.
+    fn forget_settled(&mut self) {
+        while self.unsettled.front().is_some_and(Option::is_none) {
+            self.unsettled.pop_front();
+            self.first_unsettled = self.first_unsettled.wrapping_add(1);
+        }
+    }
+
+    /// What was sent over a link and not settled, in order.
+    fn take_back(&mut self, handle: u32) -> Vec<T> {
+        let of_link = |place: &mut Option<Sent<T>>| place.take_if(|sent| sent.handle == handle);
+        let back = self.unsettled.iter_mut().filter_map(of_link).map(|sent| sent.what).collect();
+        self.forget_settled();
+        back
+    }
+
+    fn into_detached(mut self, channel: u16) -> Vec<Event<T>> {
+        let handles: Vec<u32> = self.links.keys().copied().collect();
+        let detached = handles.into_iter().map(|handle| {
+            let unsettled = self.take_back(handle);
+            Event::Detached { link: LinkId { channel, handle }, unsettled }
+        });
+        detached.collect()
+    }
+
+    /// Writes a message's frames as far as the window goes; the rest is held. `head`: number and settled, in the first.
+    fn write_transfers(
+        &mut self,
+        (out, most): (&mut Rope, u32),
+        id: LinkId,
+        head: Option<(u32, bool)>,
+        mut rest: Message,
+    ) {
+        let mut head = head;
+        loop {
+            if self.remote_window == 0 {
+                self.held = Some(Held { handle: id.handle, rest });
+                return;
+            }
+            self.remote_window -= 1;
+            self.next_outgoing_id = self.next_outgoing_id.wrapping_add(1);
+            let room = most as usize - HEAD - TRANSFER_ROOM;
+            let part = if rest.bytes() > room { rest.cut(room) } else { std::mem::take(&mut rest) };
+            let more = rest.bytes() > 0;
+            let start = frame::open(out.tail(), Layer::Amqp, id.channel);
+            write_transfer(&mut Writer::new(out.tail()), id.handle, head.take(), more);
+            frame::close(out.tail(), start, part.bytes());
+            out.push(part);
+            if !more {
+                return;
+            }
+        }
+    }
+}
+
+/// No transfer performative of ours is longer.
+const TRANSFER_ROOM: usize = 64;
+
+fn write_transfer(out: &mut Writer<'_>, handle: u32, head: Option<(u32, bool)>, more: bool) {
+    out.described_list(0x14, |fields| {
+        fields.uint(handle);
+        match head {
+            Some((delivery, settled)) => {
+                fields.uint(delivery);
+                fields.binary(&delivery.to_be_bytes());
+                fields.uint(0); // message-format
+                fields.truth(settled);
+            }
+            None => (0..4).for_each(|_| fields.null()),
+        }
+        fields.truth(more);
+    });
+}
+
+/// Answers an attach: source and target as the peer wishes them, or none, which announces a detach (AMQP 1.0 §2.6.3).
+fn write_attach(out: &mut Vec<u8>, channel: u16, attach: &Attach<'_>, most_bytes: u64, found: bool) {
+    let ours = match attach.role {
+        Role::Sender => Role::Receiver,
+        Role::Receiver => Role::Sender,
+    };
+    frame::write(out, Layer::Amqp, channel, |out| {
+        out.described_list(0x12, |fields| {
+            fields.string(attach.name);
+            fields.uint(attach.handle);
+            fields.truth(ours == Role::Receiver);
+            fields.ubyte(attach.sender_settles.min(2));
+            fields.ubyte(0); // rcv-settle-mode: first
+            for terminus in [attach.source, attach.target] {
+                match terminus.filter(|_| found) {
+                    Some(terminus) => fields.copied(terminus.octets()),
+                    None => fields.null(),
+                }
+            }
+            fields.null(); // unsettled
+            fields.null(); // incomplete-unsettled
+            match ours {
+                Role::Sender => fields.uint(0), // initial-delivery-count
+                Role::Receiver => fields.null(),
+            }
+            fields.ulong(most_bytes);
+        });
+    });
+}
+
+fn write_detach(out: &mut Vec<u8>, id: LinkId, error: Option<(&str, &str)>) {
+    frame::write(out, Layer::Amqp, id.channel, |out| {
+        out.described_list(0x16, |fields| {
+            fields.uint(id.handle);
+            fields.truth(true); // closed
+            frame::write_error(fields, error);
+        });
+    });
+}

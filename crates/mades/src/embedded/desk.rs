@@ -1,0 +1,185 @@
+//! A connection at the queues: what its links bring is put in, what they may have is taken out. No socket, no clock.
+use super::conversation::{Conversation, Event, Fault, LinkId};
+use super::frame::{Outcome, Role};
+use super::queues::{Letter, QueueId, Queues};
+use super::rope::Rope;
+use super::sasl::Mechanisms;
+use bytes::{Buf, BytesMut};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// Messages that a producer may send ahead.
+const MOST_CREDIT: usize = 1000;
+/// Octets waiting to be written from which on no message is taken out of a queue: it might go elsewhere sooner.
+const ENOUGH_TO_WRITE: usize = 512 << 10;
+
+struct Producer {
+    queue: QueueId,
+    /// How long its last message was: what credit is worth in octets.
+    last_bytes: usize,
+}
+
+/// One connection's dealings.
+pub(super) struct Desk {
+    conversation: Conversation<Letter>,
+    queues: Queues,
+    told: Arc<Notify>,
+    producers: HashMap<LinkId, Producer>,
+    consumers: Vec<(LinkId, QueueId)>,
+    /// Messages that come back, in the order in which they were sent.
+    returning: Vec<(Letter, Outcome)>,
+}
+
+impl Desk {
+    pub(super) fn new(queues: Queues, mechanisms: Mechanisms, container: &str, most_bytes: u64) -> Self {
+        Self {
+            conversation: Conversation::new(mechanisms, container, most_bytes),
+            queues,
+            told: Arc::default(),
+            producers: HashMap::new(),
+            consumers: Vec::new(),
+            returning: Vec::new(),
+        }
+    }
+
+    /// Who is told when there may be something to do.
+    pub(super) fn told(&self) -> Arc<Notify> {
+        Arc::clone(&self.told)
+    }
+
+    /// What is to be written.
+    pub(super) fn out(&mut self) -> &mut Rope {
+        self.conversation.out()
+    }
+
+    pub(super) fn conversation(&mut self) -> &mut Conversation<Letter> {
+        &mut self.conversation
+    }
+
+    /// Does all there is to do: with what was read, and with what is in the queues.
+    pub(super) fn turn(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
+        self.hear(input)?;
+        self.take_out();
+        // What was sent settled is settled.
+        self.hear(input)?;
+        self.let_send();
+        self.conversation.say_settled();
+        Ok(())
+    }
+
+    fn hear(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
+        let heard = loop {
+            match self.conversation.next_event(input) {
+                Ok(Some(event)) => self.act(event),
+                Ok(None) => break Ok(()),
+                Err(fault) => break Err(fault),
+            }
+        };
+        self.give_back();
+        heard
+    }
+
+    fn act(&mut self, event: Event<Letter>) {
+        match event {
+            Event::Attached { link, peer, address } => self.attach(link, peer, &address),
+            Event::Arrived { link, delivery, message, settled } => {
+                let Some(producer) = self.producers.get_mut(&link) else { return };
+                producer.last_bytes = message.bytes();
+                let put = self.queues.put(producer.queue, message, None);
+                if !settled {
+                    let outcome = if put.is_ok() { Outcome::Accepted } else { Outcome::Released };
+                    self.conversation.settle(link, delivery, outcome);
+                }
+            }
+            Event::Settled { sent, outcome } => match outcome {
+                Outcome::Accepted | Outcome::Rejected => self.queues.settle(sent, outcome),
+                Outcome::Released | Outcome::Modified { .. } => self.returning.push((sent, outcome)),
+            },
+            Event::Detached { link, unsettled } => {
+                let failed = Outcome::Modified { failed: true };
+                self.returning.extend(unsettled.into_iter().map(|letter| (letter, failed)));
+                self.leave(link);
+            }
+            Event::Flowed | Event::Closed => {}
+        }
+    }
+
+    /// The last that was sent goes back first, so that the first is first again.
+    fn give_back(&mut self) {
+        while let Some((letter, outcome)) = self.returning.pop() {
+            self.queues.settle(letter, outcome);
+        }
+    }
+
+    fn attach(&mut self, link: LinkId, peer: Role, address: &str) {
+        let Some(queue) = self.queues.named(address) else {
+            let why = "there are too many queues, or this is no name for one";
+            return self.conversation.refuse(link, "amqp:resource-limit-exceeded", why);
+        };
+        self.conversation.accept(link);
+        match peer {
+            Role::Sender => {
+                self.producers.insert(link, Producer { queue, last_bytes: 0 });
+            }
+            Role::Receiver => {
+                self.queues.subscribe(queue, self.told());
+                self.consumers.push((link, queue));
+            }
+        }
+    }
+
+    fn leave(&mut self, link: LinkId) {
+        self.producers.remove(&link);
+        if let Some(at) = self.consumers.iter().position(|(consumer, _)| *consumer == link) {
+            let (_, queue) = self.consumers.swap_remove(at);
+            self.queues.unsubscribe(queue, &self.told);
+        }
+    }
+
+    /// Takes out what may be sent, a message for each link in turn.
+    fn take_out(&mut self) {
+        let mut more = true;
+        while more && self.conversation.out().remaining() < ENOUGH_TO_WRITE {
+            more = false;
+            for (link, queue) in &self.consumers {
+                if !self.conversation.may_send(*link) {
+                    continue;
+                }
+                match self.queues.take_for_consumer(*queue) {
+                    Some(letter) => {
+                        self.conversation.send(*link, letter.message.clone(), letter);
+                        more = true;
+                    }
+                    None => self.conversation.drained(*link),
+                }
+            }
+        }
+    }
+
+    /// Gives producers credit for as much as finds room, when half of the last is used up.
+    fn let_send(&mut self) {
+        for (link, producer) in &self.producers {
+            let credit = self.conversation.credit(*link) as usize;
+            if credit > MOST_CREDIT / 2 {
+                continue;
+            }
+            let (messages, bytes) = self.queues.room(producer.queue, &self.told);
+            let by_bytes = bytes / producer.last_bytes.max(1);
+            let wanted = messages.min(by_bytes.max(usize::from(bytes > 0))).min(MOST_CREDIT);
+            if wanted > credit && wanted >= credit * 2 {
+                self.conversation.grant(*link, wanted as u32);
+            }
+        }
+    }
+
+    /// Puts back what was sent and not settled: the connection is no more.
+    pub(super) fn close(mut self) {
+        let links: Vec<LinkId> = self.consumers.iter().map(|(link, _)| *link).collect();
+        links.into_iter().for_each(|link| self.leave(link));
+        let unsettled = self.conversation.into_unsettled();
+        for letter in unsettled.into_iter().rev() {
+            self.queues.settle(letter, Outcome::Modified { failed: true });
+        }
+    }
+}

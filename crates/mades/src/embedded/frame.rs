@@ -1,0 +1,409 @@
+//! Frames: cut from the stream, read as performatives, and written (AMQP 1.0 §2.3, §2.7).
+//!
+//! ```text
+//! size (4) │ doff (1) │ type (1) │ channel (2) │ performative │ payload
+//! ```
+use super::octets::{Elements, Malformed, Reader, Value, Writer};
+use bytes::{Buf, Bytes, BytesMut};
+
+/// What every frame begins with.
+pub(super) const HEAD: usize = 8;
+/// A frame that opens a layer of its own: eight octets, and then frames.
+pub(super) const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
+/// The same for SASL.
+pub(super) const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
+
+/// Which layer a frame belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layer {
+    Amqp,
+    Sasl,
+}
+
+/// A frame as it was cut.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Frame {
+    pub(super) layer: Layer,
+    pub(super) channel: u16,
+    /// Performative and payload; empty in a heartbeat.
+    pub(super) body: Bytes,
+}
+
+/// Cuts the first frame off, if all of it is there; none of more than `most` octets is waited for.
+pub(super) fn cut(input: &mut BytesMut, most: usize) -> Result<Option<Frame>, Malformed> {
+    let Some(&[a, b, c, d, doff, kind, e, f]) = input.first_chunk::<HEAD>() else { return Ok(None) };
+    let size = u32::from_be_bytes([a, b, c, d]) as usize;
+    let head = usize::from(doff) * 4;
+    if size < HEAD || head < HEAD || head > size {
+        return Err(Malformed::Expected("a frame as long as its own header"));
+    }
+    if size > most {
+        return Err(Malformed::Expected("a frame of no more than max-frame-size"));
+    }
+    let layer = match kind {
+        0 => Layer::Amqp,
+        1 => Layer::Sasl,
+        _ => return Err(Malformed::Expected("a frame of AMQP or SASL")),
+    };
+    if input.len() < size {
+        input.reserve(size - input.len());
+        return Ok(None);
+    }
+    let mut body = input.split_to(size).freeze();
+    body.advance(head);
+    Ok(Some(Frame { layer, channel: u16::from_be_bytes([e, f]), body }))
+}
+
+/// Which end of a link somebody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Sender,
+    Receiver,
+}
+
+impl Role {
+    fn read(fields: &mut Elements<'_>) -> Result<Self, Malformed> {
+        fields.truth().map(|receives| if receives { Self::Receiver } else { Self::Sender })
+    }
+
+    fn write(self, fields: &mut Writer<'_>) {
+        fields.truth(self == Self::Receiver);
+    }
+}
+
+/// What a receiver made of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is the receiver's now.
+    Accepted,
+    /// It is not to be delivered again.
+    Rejected,
+    /// It was never looked at.
+    Released,
+    /// As released; with `failed` the attempt counts.
+    Modified {
+        /// Whether the attempt counts.
+        failed: bool,
+    },
+}
+
+/// What a peer says; of each only what is of interest here.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Performative<'a> {
+    Open { max_frame_size: u32, idle_ms: Option<u32> },
+    Begin { remote_channel: Option<u16>, next_outgoing_id: u32, incoming_window: u32 },
+    Attach(Attach<'a>),
+    Flow(Flow),
+    Transfer(Transfer<'a>),
+    Disposition { role: Role, first: u32, last: u32, settled: bool, outcome: Option<Outcome> },
+    Detach { handle: u32 },
+    End,
+    Close,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Attach<'a> {
+    pub(super) name: &'a str,
+    pub(super) handle: u32,
+    pub(super) role: Role,
+    /// 0 unsettled, 1 settled, 2 mixed.
+    pub(super) sender_settles: u8,
+    pub(super) source: Option<Value<'a>>,
+    pub(super) target: Option<Value<'a>>,
+    pub(super) initial_delivery_count: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flow {
+    pub(super) next_incoming_id: Option<u32>,
+    pub(super) incoming_window: u32,
+    pub(super) handle: Option<u32>,
+    pub(super) delivery_count: Option<u32>,
+    pub(super) link_credit: Option<u32>,
+    pub(super) drain: bool,
+    pub(super) echo: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Transfer<'a> {
+    pub(super) handle: u32,
+    pub(super) delivery_id: Option<u32>,
+    pub(super) settled: Option<bool>,
+    pub(super) more: bool,
+    pub(super) aborted: bool,
+    /// What follows the performative in the frame.
+    pub(super) payload: &'a [u8],
+}
+
+impl<'a> Performative<'a> {
+    /// Reads the body of a frame of the AMQP layer.
+    pub(super) fn read(body: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(body);
+        let value = reader.value()?;
+        let mut fields = value.as_list().ok_or(Malformed::Expected("a performative"))?;
+        let fields = &mut fields;
+        match value.descriptor() {
+            Some(0x10) => read_open(fields),
+            Some(0x11) => read_begin(fields),
+            Some(0x12) => read_attach(fields).map(Self::Attach),
+            Some(0x13) => read_flow(fields).map(Self::Flow),
+            Some(0x14) => read_transfer(fields, reader.rest()).map(Self::Transfer),
+            Some(0x15) => read_disposition(fields),
+            Some(0x16) => Ok(Self::Detach { handle: handle(fields)? }),
+            Some(0x17) => Ok(Self::End),
+            Some(0x18) => Ok(Self::Close),
+            _ => Err(Malformed::Expected("a performative")),
+        }
+    }
+}
+
+fn uint(number: u64) -> Result<u32, Malformed> {
+    u32::try_from(number).map_err(|_| Malformed::Expected("a number of 32 bits"))
+}
+
+fn optional_uint(fields: &mut Elements<'_>) -> Result<Option<u32>, Malformed> {
+    fields.number()?.map(uint).transpose()
+}
+
+fn handle(fields: &mut Elements<'_>) -> Result<u32, Malformed> {
+    optional_uint(fields)?.ok_or(Malformed::Expected("a handle"))
+}
+
+fn read_open<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, Malformed> {
+    fields.skip(2)?; // container-id, hostname
+    let max_frame_size = uint(fields.number_or(u64::from(u32::MAX))?)?;
+    fields.skip(1)?; // channel-max: a session is answered on its own number
+    Ok(Performative::Open { max_frame_size, idle_ms: optional_uint(fields)? })
+}
+
+fn read_begin<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, Malformed> {
+    let remote_channel = optional_uint(fields)?.map(|channel| channel as u16);
+    let next_outgoing_id = optional_uint(fields)?.ok_or(Malformed::Expected("next-outgoing-id"))?;
+    let incoming_window = optional_uint(fields)?.ok_or(Malformed::Expected("incoming-window"))?;
+    Ok(Performative::Begin { remote_channel, next_outgoing_id, incoming_window })
+}
+
+fn read_attach<'a>(fields: &mut Elements<'a>) -> Result<Attach<'a>, Malformed> {
+    let name = fields.field()?.and_then(|name| name.as_text()).ok_or(Malformed::Expected("a link's name"))?;
+    let handle = handle(fields)?;
+    let role = Role::read(fields)?;
+    let sender_settles = fields.number_or(2)? as u8;
+    fields.skip(1)?; // rcv-settle-mode: first, whatever is wished for; the reply says so
+    let source = fields.field()?;
+    let target = fields.field()?;
+    fields.skip(2)?; // unsettled, incomplete-unsettled: nothing is resumed
+    let initial_delivery_count = uint(fields.number_or(0)?)?;
+    Ok(Attach { name, handle, role, sender_settles, source, target, initial_delivery_count })
+}
+
+fn read_flow(fields: &mut Elements<'_>) -> Result<Flow, Malformed> {
+    let next_incoming_id = optional_uint(fields)?;
+    let incoming_window = optional_uint(fields)?.ok_or(Malformed::Expected("incoming-window"))?;
+    fields.skip(2)?; // next-outgoing-id, outgoing-window
+    let handle = optional_uint(fields)?;
+    let delivery_count = optional_uint(fields)?;
+    let link_credit = optional_uint(fields)?;
+    fields.skip(1)?; // available
+    let drain = fields.truth()?;
+    let echo = fields.truth()?;
+    Ok(Flow { next_incoming_id, incoming_window, handle, delivery_count, link_credit, drain, echo })
+}
+
+fn read_transfer<'a>(fields: &mut Elements<'a>, payload: &'a [u8]) -> Result<Transfer<'a>, Malformed> {
+    let handle = handle(fields)?;
+    let delivery_id = optional_uint(fields)?;
+    fields.skip(2)?; // delivery-tag, message-format
+    let settled = fields.field()?.and_then(|settled| settled.as_bool());
+    let more = fields.truth()?;
+    fields.skip(3)?; // rcv-settle-mode, state, resume
+    let aborted = fields.truth()?;
+    Ok(Transfer { handle, delivery_id, settled, more, aborted, payload })
+}
+
+fn read_disposition<'a>(fields: &mut Elements<'a>) -> Result<Performative<'a>, Malformed> {
+    let role = Role::read(fields)?;
+    let first = optional_uint(fields)?.ok_or(Malformed::Expected("the first delivery-id"))?;
+    let last = optional_uint(fields)?.unwrap_or(first);
+    let settled = fields.truth()?;
+    let outcome = fields.field()?.map(|state| outcome(&state)).transpose()?.flatten();
+    Ok(Performative::Disposition { role, first, last, settled, outcome })
+}
+
+/// `received` is a state on the way, and no outcome.
+fn outcome(state: &Value<'_>) -> Result<Option<Outcome>, Malformed> {
+    Ok(Some(match state.descriptor() {
+        Some(0x24) => Outcome::Accepted,
+        Some(0x25) => Outcome::Rejected,
+        Some(0x26) => Outcome::Released,
+        Some(0x27) => {
+            let mut fields = state.as_list().ok_or(Malformed::Expected("a delivery state"))?;
+            Outcome::Modified { failed: fields.truth()? }
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// The address in a source or a target; none where it is dynamic, a coordinator, or has none.
+pub(super) fn address<'a>(terminus: Option<Value<'a>>) -> Option<&'a str> {
+    let terminus = terminus.filter(|terminus| matches!(terminus.descriptor(), Some(0x28 | 0x29)))?;
+    terminus.as_list()?.field().ok().flatten()?.as_text().filter(|address| !address.is_empty())
+}
+
+/// Writes a frame: what `performative` writes is its performative, what is behind it in `out` its payload.
+pub(super) fn write(out: &mut Vec<u8>, layer: Layer, channel: u16, performative: impl FnOnce(&mut Writer<'_>)) {
+    let start = open(out, layer, channel);
+    performative(&mut Writer::new(out));
+    close(out, start, 0);
+}
+
+/// Begins a frame; `close` puts its size in.
+pub(super) fn open(out: &mut Vec<u8>, layer: Layer, channel: u16) -> usize {
+    let start = out.len();
+    let kind = if layer == Layer::Sasl { 1 } else { 0 };
+    let [a, b] = channel.to_be_bytes();
+    out.extend_from_slice(&[0, 0, 0, 0, 2, kind, a, b]);
+    start
+}
+
+/// Ends a frame that `elsewhere` octets of payload follow which are not in this buffer.
+pub(super) fn close(out: &mut [u8], start: usize, elsewhere: usize) {
+    let size = (out.len() - start + elsewhere) as u32;
+    out[start..start + 4].copy_from_slice(&size.to_be_bytes());
+}
+
+/// Writes an outcome as a delivery's state.
+pub(super) fn write_outcome(fields: &mut Writer<'_>, outcome: Outcome) {
+    match outcome {
+        Outcome::Accepted => fields.described_list(0x24, |_| {}),
+        Outcome::Rejected => fields.described_list(0x25, |_| {}),
+        Outcome::Released => fields.described_list(0x26, |_| {}),
+        Outcome::Modified { failed } => fields.described_list(0x27, |fields| fields.truth(failed)),
+    }
+}
+
+/// Writes an error: a condition and what is wrong.
+pub(super) fn write_error(fields: &mut Writer<'_>, error: Option<(&str, &str)>) {
+    match error {
+        Some((condition, description)) => fields.described_list(0x1d, |fields| {
+            fields.symbol(condition);
+            fields.string(description);
+        }),
+        None => fields.null(),
+    }
+}
+
+/// Writes a disposition of ours.
+pub(super) fn write_disposition(out: &mut Vec<u8>, channel: u16, role: Role, range: (u32, u32), outcome: Outcome) {
+    write(out, Layer::Amqp, channel, |out| {
+        out.described_list(0x15, |fields| {
+            role.write(fields);
+            fields.uint(range.0);
+            fields.uint(range.1);
+            fields.truth(true);
+            write_outcome(fields, outcome);
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frame(write_it: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out, Layer::Amqp, 3, write_it);
+        out
+    }
+
+    #[test]
+    fn a_frame_is_cut_however_it_comes() {
+        let octets = frame(|out| out.described_list(0x18, |_| {}));
+        let mut input = BytesMut::new();
+        for octet in &octets[..octets.len() - 1] {
+            input.extend_from_slice(&[*octet]);
+            assert_eq!(cut(&mut input, 512), Ok(None));
+        }
+        input.extend_from_slice(&octets[octets.len() - 1..]);
+        input.extend_from_slice(b"next");
+        let cut_off = cut(&mut input, 512).unwrap().unwrap();
+        assert_eq!((cut_off.layer, cut_off.channel, &input[..]), (Layer::Amqp, 3, &b"next"[..]));
+        assert_eq!(Performative::read(&cut_off.body), Ok(Performative::Close));
+    }
+
+    #[test]
+    fn frames_that_lie_are_refused_at_once() {
+        for head in [
+            [0, 0, 0, 7, 2, 0, 0, 0],             // shorter than its header
+            [0, 0, 0, 8, 1, 0, 0, 0],             // a header shorter than itself
+            [0, 0, 0, 8, 9, 0, 0, 0],             // a header longer than the frame
+            [0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0], // four gigabytes
+            [0, 0, 0, 8, 2, 7, 0, 0],             // of no known layer
+        ] {
+            assert!(cut(&mut BytesMut::from(&head[..]), 512).is_err(), "{head:x?}");
+        }
+    }
+
+    #[test]
+    fn performatives_are_read() {
+        let octets = frame(|out| {
+            out.described_list(0x13, |fields| {
+                fields.uint(5);
+                fields.uint(2048);
+                fields.uint(9);
+                fields.uint(2048);
+                fields.uint(1);
+                fields.uint(7);
+                fields.uint(1000);
+            });
+        });
+        let flow = Flow {
+            next_incoming_id: Some(5),
+            incoming_window: 2048,
+            handle: Some(1),
+            delivery_count: Some(7),
+            link_credit: Some(1000),
+            drain: false,
+            echo: false,
+        };
+        assert_eq!(Performative::read(&octets[HEAD..]), Ok(Performative::Flow(flow)));
+    }
+
+    #[test]
+    fn outcomes_are_read_as_they_are_written() {
+        for outcome in [Outcome::Accepted, Outcome::Rejected, Outcome::Released, Outcome::Modified { failed: true }] {
+            let mut octets = Vec::new();
+            write_disposition(&mut octets, 0, Role::Receiver, (3, 300), outcome);
+            let outcome = Some(outcome);
+            let read = Performative::Disposition { role: Role::Receiver, first: 3, last: 300, settled: true, outcome };
+            assert_eq!(Performative::read(&octets[HEAD..]), Ok(read));
+        }
+    }
+
+    #[test]
+    fn an_address_is_that_of_a_node() {
+        let terminus = |descriptor, address: Option<&str>| {
+            let mut octets = Vec::new();
+            Writer::new(&mut octets).described_list(descriptor, |fields| match address {
+                Some(address) => fields.string(address),
+                None => fields.null(),
+            });
+            super::address(Some(Reader::new(&octets).value().unwrap())).map(str::to_owned)
+        };
+        assert_eq!(terminus(0x28, Some("q")).as_deref(), Some("q"));
+        assert_eq!(terminus(0x29, Some("q")).as_deref(), Some("q"));
+        assert_eq!((terminus(0x29, None), terminus(0x30, Some("q"))), (None, None));
+        assert_eq!(super::address(None), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_a_frame_or_none(octets in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let mut input = BytesMut::from(&octets[..]);
+            while let Ok(Some(frame)) = cut(&mut input, 64) {
+                let _ = Performative::read(&frame.body);
+                prop_assert!(frame.body.len() <= 56);
+            }
+        }
+    }
+}

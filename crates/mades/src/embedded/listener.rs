@@ -1,0 +1,240 @@
+//! The listener: sockets, TLS, time limits. What is read goes to a desk, what the desk writes goes out in one write a
+//! turn.
+use super::desk::Desk;
+use super::queues::Queues;
+use super::sasl::Mechanisms;
+use bytes::{Buf, BytesMut};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+
+/// From the connection to the open.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+/// What a peer has to take its goodbye.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
+/// What is read at a time, at least.
+const READ_BYTES: usize = 64 << 10;
+/// Octets that wait to be written from which on nothing is read: a peer that does not listen is not heard.
+const TOO_MUCH_TO_WRITE: usize = 4 << 20;
+/// After accept has failed, usually for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a connection without heartbeats sleeps, at most.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// How to listen.
+#[derive(Clone)]
+pub struct ListenOptions {
+    /// Who may come in.
+    pub mechanisms: Mechanisms,
+    /// With TLS from the first octet (`amqps`).
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// The largest message taken.
+    pub message_bytes: u64,
+    /// Connections at a time; more are closed at once.
+    pub connections: usize,
+    /// What it calls itself.
+    pub container: String,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            mechanisms: Mechanisms::Anybody,
+            tls: None,
+            message_bytes: 64 << 20,
+            connections: 256,
+            container: "mailrun-mades-endpoint".to_owned(),
+        }
+    }
+}
+
+/// What a listener has seen.
+#[derive(Debug, Default)]
+pub struct ListenerCounts {
+    /// Connections that were taken.
+    pub connections: AtomicU64,
+    /// Connections closed at once: there were too many.
+    pub turned_away: AtomicU64,
+    /// Connections that ended otherwise than by a goodbye: cut, or misbehaved.
+    pub broken: AtomicU64,
+    /// Peers that were not who they said, or did not say.
+    pub unauthenticated: AtomicU64,
+}
+
+impl ListenerCounts {
+    fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves connections until it is dropped; they end with it.
+pub async fn serve(listener: TcpListener, queues: Queues, options: ListenOptions, counts: Arc<ListenerCounts>) {
+    let places = Arc::new(Semaphore::new(options.connections));
+    let mut sessions = JoinSet::new();
+    loop {
+        while sessions.try_join_next().is_some() {}
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(_) => {
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            ListenerCounts::count(&counts.turned_away);
+            continue;
+        };
+        ListenerCounts::count(&counts.connections);
+        let (queues, options, counts) = (queues.clone(), options.clone(), Arc::clone(&counts));
+        sessions.spawn(async move {
+            let end = welcome(stream, queues, &options).await;
+            match end {
+                Ok(End::Goodbye) => {}
+                Ok(End::Unauthenticated) => ListenerCounts::count(&counts.unauthenticated),
+                Ok(End::Misbehaved) | Err(_) => ListenerCounts::count(&counts.broken),
+            }
+            drop(place);
+        });
+    }
+}
+
+/// How a connection ended, if not by an error of the network.
+enum End {
+    Goodbye,
+    Unauthenticated,
+    Misbehaved,
+}
+
+async fn welcome(stream: TcpStream, queues: Queues, options: &ListenOptions) -> io::Result<End> {
+    // A disposition that waits for the peer's delayed ACK is the classic false result of this field.
+    stream.set_nodelay(true)?;
+    let until = Instant::now() + HANDSHAKE_LIMIT;
+    let desk = Desk::new(queues, options.mechanisms.clone(), &options.container, options.message_bytes);
+    match &options.tls {
+        None => converse(stream, desk, until).await,
+        Some(config) => {
+            let stream = timeout(HANDSHAKE_LIMIT, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await;
+            converse(stream.map_err(|_| io::ErrorKind::TimedOut)??, desk, until).await
+        }
+    }
+}
+
+async fn converse(stream: impl AsyncRead + AsyncWrite, mut desk: Desk, until: Instant) -> io::Result<End> {
+    let (reader, writer) = tokio::io::split(stream);
+    let (mut reader, mut writer) = (reader, writer);
+    let end = exchange(&mut reader, &mut writer, &mut desk, until).await;
+    desk.close();
+    end
+}
+
+/// Reads, lets the desk work, writes; until somebody says goodbye.
+async fn exchange(
+    reader: &mut (impl AsyncRead + Unpin),
+    writer: &mut (impl AsyncWrite + Unpin),
+    desk: &mut Desk,
+    until: Instant,
+) -> io::Result<End> {
+    let mut input = BytesMut::with_capacity(READ_BYTES);
+    let told = desk.told();
+    let mut wake = std::pin::pin!(sleep_until(until));
+    let (mut flushed, mut wrote_at, mut opened) = (true, Instant::now(), false);
+    loop {
+        if let Err(fault) = desk.turn(&mut input) {
+            return goodbye(writer, desk, &fault).await;
+        }
+        if desk.conversation().is_closed() {
+            farewell(writer, desk).await?;
+            return Ok(End::Goodbye);
+        }
+        if !opened && desk.conversation().is_open() {
+            opened = true;
+            wake.as_mut().reset(wrote_at);
+        }
+        let waiting = desk.out().remaining();
+        input.reserve(READ_BYTES);
+        tokio::select! {
+            read = reader.read_buf(&mut input), if waiting < TOO_MUCH_TO_WRITE => {
+                if read? == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+            written = put_out(writer, desk), if waiting > 0 || !flushed => {
+                flushed = written? == Written::All;
+                wrote_at = Instant::now();
+            }
+            () = told.notified() => {}
+            () = &mut wake => {
+                let next = on_time(desk, wrote_at, until).ok_or(io::ErrorKind::TimedOut)?;
+                wake.as_mut().reset(next);
+            }
+        }
+    }
+}
+
+#[derive(PartialEq)]
+enum Written {
+    Part,
+    All,
+}
+
+/// Writes once; when all is written, makes sure that TLS keeps nothing back.
+async fn put_out(writer: &mut (impl AsyncWrite + Unpin), desk: &mut Desk) -> io::Result<Written> {
+    if !desk.out().has_remaining() {
+        return writer.flush().await.map(|()| Written::All);
+    }
+    match writer.write_buf(desk.out()).await? {
+        0 => Err(io::ErrorKind::WriteZero.into()),
+        _ => Ok(Written::Part),
+    }
+}
+
+/// Says that we are there, if it is time; when it will be time next. None: the handshake has taken too long.
+fn on_time(desk: &mut Desk, wrote_at: Instant, until: Instant) -> Option<Instant> {
+    let now = Instant::now();
+    let conversation = desk.conversation();
+    if !conversation.is_open() {
+        return (now < until).then_some(until);
+    }
+    let Some(idle) = conversation.heartbeat_ms() else { return Some(now + LONG) };
+    // Half of what the peer bears, so that a late one is in time.
+    let rhythm = Duration::from_millis(u64::from(idle.max(2) / 2));
+    if now < wrote_at + rhythm {
+        return Some(wrote_at + rhythm);
+    }
+    conversation.beat();
+    Some(now + rhythm)
+}
+
+/// Tells the peer what it did wrong.
+async fn goodbye(
+    writer: &mut (impl AsyncWrite + Unpin),
+    desk: &mut Desk,
+    fault: &super::conversation::Fault,
+) -> io::Result<End> {
+    use super::conversation::Fault;
+    let end = match fault {
+        Fault::Refused | Fault::Unauthenticated => End::Unauthenticated,
+        Fault::Header(_) | Fault::Malformed(_) | Fault::Protocol(_) => End::Misbehaved,
+    };
+    desk.conversation().say_close(Some(("amqp:connection:framing-error", &fault.to_string())));
+    farewell(writer, desk).await?;
+    Ok(end)
+}
+
+/// Writes what is left, for a while.
+async fn farewell(writer: &mut (impl AsyncWrite + Unpin), desk: &mut Desk) -> io::Result<()> {
+    let write = async {
+        while desk.out().has_remaining() {
+            writer.write_buf(desk.out()).await?;
+        }
+        writer.shutdown().await
+    };
+    timeout(GOODBYE_LIMIT, write).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}

@@ -1,0 +1,27 @@
+//! An AMQP 1.0 listener with queues in memory: a broker just large enough for a Business Application.
+//!
+//! ```text
+//! octets        AMQP's types, read where they lie, and written
+//! frame         frames and performatives
+//! sasl          who may come in
+//! rope          messages in pieces, and what is to be written
+//! conversation  a connection as state: bytes in, events and bytes out
+//! queues        the queues, by address
+//! desk          a connection at the queues: who gets which message, and how many may come
+//! listener      sockets, TLS, time limits
+//! ```
+mod conversation;
+mod desk;
+mod frame;
+mod listener;
+mod octets;
+mod queues;
+mod rope;
+mod sasl;
+
+pub use frame::Outcome;
+pub use listener::{ListenOptions, ListenerCounts, serve};
+pub use octets::{Malformed, Reader, Value, Writer};
+pub use queues::{Letter, QueueCounts, QueueId, QueueLimits, Queues};
+pub use rope::Message;
+pub use sasl::{Login, Mechanisms};

@@ -1,0 +1,210 @@
+//! Octets on their way: a message in pieces as it was read, and what is to be written, of which only the small is copied.
+use bytes::{Buf, Bytes};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+/// Pieces shorter than this are copied: another system call's vector entry, and a whole read buffer kept for their
+/// sake, cost more.
+const WORTH_KEEPING: usize = 16 << 10;
+
+/// A message, encoded, in the pieces that it came in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    pieces: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Message {
+    /// How long it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its pieces, in order.
+    pub fn pieces(&self) -> &[Bytes] {
+        &self.pieces
+    }
+
+    /// Puts a piece to its end.
+    pub fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.bytes += piece.len();
+            self.pieces.push(piece);
+        }
+    }
+
+    /// Puts what was read to its end: copied if it is short, so that it does not keep the buffer it was read into.
+    pub(super) fn append(&mut self, octets: &Bytes) {
+        let short = octets.len() < WORTH_KEEPING;
+        self.push(if short { Bytes::copy_from_slice(octets) } else { octets.clone() });
+    }
+
+    /// The same octets in one piece; copied only if they are in several.
+    pub fn whole(&self) -> Bytes {
+        match self.pieces.as_slice() {
+            [] => Bytes::new(),
+            [piece] => piece.clone(),
+            pieces => pieces.concat().into(),
+        }
+    }
+
+    /// Cuts the first octets off, at most so many.
+    pub fn cut(&mut self, most: usize) -> Self {
+        let mut first = Self::default();
+        let mut taken = 0;
+        while first.bytes < most && taken < self.pieces.len() {
+            let piece = &mut self.pieces[taken];
+            let part = piece.split_to(piece.len().min(most - first.bytes));
+            taken += usize::from(piece.is_empty());
+            first.push(part);
+        }
+        self.pieces.drain(..taken);
+        self.bytes -= first.bytes;
+        first
+    }
+}
+
+impl From<Bytes> for Message {
+    fn from(octets: Bytes) -> Self {
+        let mut message = Self::default();
+        message.push(octets);
+        message
+    }
+}
+
+impl From<Vec<u8>> for Message {
+    fn from(octets: Vec<u8>) -> Self {
+        Bytes::from(octets).into()
+    }
+}
+
+/// What is to be written.
+#[derive(Debug, Default)]
+pub(super) struct Rope {
+    /// Before the tail.
+    pieces: VecDeque<Bytes>,
+    /// What was written last, and how much of it has gone.
+    tail: Vec<u8>,
+    gone: usize,
+    in_pieces: usize,
+}
+
+impl Rope {
+    /// Where to write the next octets.
+    pub(super) fn tail(&mut self) -> &mut Vec<u8> {
+        &mut self.tail
+    }
+
+    /// Puts a message to the end.
+    pub(super) fn push(&mut self, message: Message) {
+        for piece in message.pieces {
+            if piece.len() < WORTH_KEEPING {
+                self.tail.extend_from_slice(&piece);
+            } else {
+                self.seal();
+                self.in_pieces += piece.len();
+                self.pieces.push_back(piece);
+            }
+        }
+    }
+
+    /// Makes the tail a piece.
+    fn seal(&mut self) {
+        if self.gone < self.tail.len() {
+            let mut piece = Bytes::from(std::mem::take(&mut self.tail));
+            piece.advance(std::mem::take(&mut self.gone));
+            self.in_pieces += piece.len();
+            self.pieces.push_back(piece);
+        }
+    }
+}
+
+impl Buf for Rope {
+    fn remaining(&self) -> usize {
+        self.in_pieces + self.tail.len() - self.gone
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces.front().map_or(&self.tail[self.gone..], |piece| piece)
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let tail = &self.tail[self.gone..];
+        let all = self.pieces.iter().map(|piece| &piece[..]).chain((!tail.is_empty()).then_some(tail));
+        slices.iter_mut().zip(all).map(|(slice, piece)| *slice = IoSlice::new(piece)).count()
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while let Some(piece) = self.pieces.front_mut().filter(|_| count > 0) {
+            let part = piece.len().min(count);
+            piece.advance(part);
+            self.in_pieces -= part;
+            count -= part;
+            if piece.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+        self.gone += count;
+        if self.gone == self.tail.len() {
+            self.tail.clear();
+            self.gone = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(lengths: &[usize]) -> Message {
+        let mut message = Message::default();
+        let mut octets = (0..=u8::MAX).cycle();
+        for length in lengths {
+            message.push(octets.by_ref().take(*length).collect());
+        }
+        message
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_cut_is_what_was_there(lengths in proptest::collection::vec(0usize..300, 0..6), most in 1usize..200) {
+            let whole = message(&lengths).whole();
+            let mut rest = message(&lengths);
+            let mut parts = Vec::new();
+            while rest.bytes() > 0 {
+                let part = rest.cut(most);
+                prop_assert!(part.bytes() <= most && part.bytes() == part.whole().len());
+                prop_assert!(part.bytes() == most || rest.bytes() == 0);
+                parts.extend_from_slice(&part.whole());
+            }
+            prop_assert_eq!(&parts[..], &whole[..]);
+        }
+
+        #[test]
+        fn a_rope_gives_what_was_put_on_it(
+            steps in proptest::collection::vec((0usize..40_000, 0usize..40_000), 0..20),
+        ) {
+            let (mut rope, mut put, mut got) = (Rope::default(), Vec::new(), Vec::new());
+            for (length, read) in steps {
+                rope.tail().extend_from_slice(b"head");
+                let message = message(&[length]);
+                put.extend_from_slice(b"head");
+                put.extend_from_slice(&message.whole());
+                rope.push(message);
+                let mut slices = [IoSlice::new(&[]); 64];
+                let filled = rope.chunks_vectored(&mut slices);
+                let all: usize = slices[..filled].iter().map(|slice| slice.len()).sum();
+                prop_assert_eq!(all, rope.remaining());
+                let read = read.min(rope.remaining());
+                let mut part = vec![0; read];
+                rope.copy_to_slice(&mut part);
+                got.extend(part);
+                prop_assert_eq!(rope.remaining(), put.len() - got.len());
+            }
+            let rest = rope.copy_to_bytes(rope.remaining());
+            got.extend_from_slice(&rest);
+            prop_assert_eq!(got, put);
+        }
+    }
+}

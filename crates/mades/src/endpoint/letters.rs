@@ -1,0 +1,331 @@
+//! What the stand-in reads out of the outbox, and what it writes: reply, inbox message, event, status document.
+//!
+//! Written octet by octet and not with `api`, which the bench reads with: were both the same code, a mistake in it would
+//! be measured by itself. And a payload is handed on as the octets that came, without a copy.
+use crate::api::Identity;
+use crate::api::status_document::{Status, StatusDocument};
+use crate::embedded::{Malformed, Message, Reader, Value, Writer};
+use crate::standin::{Consumed, Happened, Mode, Plan, Refusal, TracingValue, number_of};
+use bytes::Bytes;
+use std::ops::Range;
+use uuid::Uuid;
+
+/// The longest text that is taken for a code, a type or an id.
+const LONGEST_TEXT: usize = 1024;
+
+/// Descriptors of the sections of a message (AMQP 1.0 §3.2).
+const HEADER: u8 = 0x70;
+const PROPERTIES: u8 = 0x73;
+const APPLICATION_PROPERTIES: u8 = 0x74;
+const DATA: u8 = 0x75;
+const VALUE: u8 = 0x77;
+
+/// A message from the outbox, as far as it matters what it says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Letter {
+    /// Its correlation-id, as the octets that came; none if it has none.
+    correlation: Option<Bytes>,
+    receiver_code: Option<Box<str>>,
+    message_type: Option<Box<str>>,
+    business_type: Option<Box<str>>,
+    ba_message_id: Option<Box<str>>,
+    ba_correlation_id: Option<Box<str>>,
+    sender_application: Option<Box<str>>,
+    tracing: bool,
+    /// Its data sections, encoded.
+    body: Message,
+    /// What the endpoint calls it.
+    id: Uuid,
+    /// Octets of payload.
+    payload_bytes: usize,
+    /// Where in the body its first data section has its octets.
+    first_data: Range<usize>,
+}
+
+impl Letter {
+    /// Reads a message; whatever cannot be read is missing.
+    pub(super) fn read(mut message: Message, id: Uuid) -> Self {
+        let first = message.pieces().first().cloned().unwrap_or_default();
+        let mut letter = Self { id, ..Self::default() };
+        let mut read = letter.read_head(&first);
+        if read == Err(Malformed::Truncated) && message.pieces().len() > 1 {
+            // The head is in several pieces.
+            message = Message::from(message.whole());
+            read = letter.read_head(&message.whole());
+        }
+        if let Ok(Some(at)) = read {
+            letter.take_body(message, at);
+        }
+        letter
+    }
+
+    /// Reads what comes before the body; where that begins, if it is data.
+    fn read_head(&mut self, octets: &Bytes) -> Result<Option<usize>, Malformed> {
+        let mut reader = Reader::new(octets);
+        loop {
+            let at = octets.len() - reader.rest().len();
+            if matches!(reader.rest(), [0, 0x53, DATA, ..] | [0, 0x80, 0, 0, 0, 0, 0, 0, 0, DATA, ..]) {
+                return Ok(Some(at));
+            }
+            let section = reader.value()?;
+            match section.descriptor().map(|code| code as u8) {
+                Some(PROPERTIES) => self.read_properties(&section, octets)?,
+                Some(APPLICATION_PROPERTIES) => self.read_application_properties(&section)?,
+                Some(HEADER | 0x71 | 0x72) => {}
+                // Another body than data, or something that no message has.
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    fn read_properties(&mut self, section: &Value<'_>, octets: &Bytes) -> Result<(), Malformed> {
+        let mut fields = section.as_list().ok_or(Malformed::Expected("properties"))?;
+        fields.skip(5)?; // message-id, user-id, to, subject, reply-to
+        let correlation = fields.field()?.filter(|id| id.octets().len() <= LONGEST_TEXT);
+        self.correlation = correlation.map(|id| octets.slice_ref(id.octets()));
+        Ok(())
+    }
+
+    fn read_application_properties(&mut self, section: &Value<'_>) -> Result<(), Malformed> {
+        let mut entries = section.as_map().ok_or(Malformed::Expected("application-properties"))?;
+        while let Some(key) = entries.element()? {
+            let Some(value) = entries.element()? else { break };
+            let text = || value.as_string().filter(|text| text.len() <= LONGEST_TEXT).map(Box::from);
+            match key.as_text() {
+                Some("receiverCode") => self.receiver_code = text(),
+                Some("messageType") => self.message_type = text(),
+                Some("businessType") => self.business_type = text(),
+                Some("baMessageID") => self.ba_message_id = text(),
+                Some("baCorrelationID") => self.ba_correlation_id = text(),
+                Some("senderApplication") => self.sender_application = text(),
+                Some("isTracingMessage") => self.tracing = value.as_bool().unwrap_or(false),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what follows the head: one data section that reaches to the end, as it is; several, or a footer behind, by
+    /// looking at them.
+    fn take_body(&mut self, mut message: Message, at: usize) {
+        message.cut(at);
+        let whole_length = message.bytes();
+        let front = message.pieces().first().cloned().unwrap_or_default();
+        if let Some((head, length)) = data_head(&front)
+            && head + length == whole_length
+        {
+            (self.body, self.first_data, self.payload_bytes) = (message, head..head + length, length);
+            return;
+        }
+        let octets = message.whole();
+        let mut reader = Reader::new(&octets);
+        let mut end = 0;
+        while let Ok(section) = reader.value() {
+            let Some(data) = section.as_binary().filter(|_| section.descriptor() == Some(DATA.into())) else { break };
+            if end == 0 {
+                self.first_data = section.octets().len() - data.len()..section.octets().len();
+            }
+            self.payload_bytes += data.len();
+            end += section.octets().len();
+        }
+        self.body = Message::from(octets.slice(..end));
+    }
+
+    /// What the model is told of it.
+    pub(super) fn consumed(&self, plan: &Plan) -> Consumed {
+        let id = self.ba_message_id.as_deref();
+        let identity = id.and_then(Identity::read).map(|identity| (identity.sequence, identity.run));
+        let handle = id.map(str::as_bytes).or(self.correlation.as_deref()).unwrap_or_default();
+        Consumed {
+            identity,
+            number: identity.map_or_else(|| number_of(handle), |(sequence, _)| sequence),
+            bytes: self.payload_bytes,
+            tracing: self.tracing,
+            flaw: self.flaw(plan),
+        }
+    }
+
+    fn flaw(&self, plan: &Plan) -> Option<Refusal> {
+        let receiver = self.receiver_code.as_deref().unwrap_or_default();
+        let kind = match plan.mode {
+            Mode::Toolbox => self.business_type.as_deref(),
+            _ => self.message_type.as_deref(),
+        };
+        if receiver.is_empty() {
+            return Some(Refusal::NoReceiver);
+        }
+        // EDX: endpoint@SERVICE-X.
+        let endpoint = receiver.split('@').next().unwrap_or(receiver);
+        if !plan.receivers.is_empty() && !plan.receivers.iter().any(|known| known == receiver || known == endpoint) {
+            return Some(Refusal::UnknownReceiver);
+        }
+        if kind.unwrap_or_default().is_empty() {
+            return Some(Refusal::NoType);
+        }
+        if self.body.bytes() == 0 {
+            return Some(Refusal::NoData);
+        }
+        (self.payload_bytes as u64 > plan.payload_bytes).then_some(Refusal::TooLong)
+    }
+
+    /// The sections that everything begins with: durable, properties, and application properties by name.
+    fn begin(&self, id: Uuid, at_ms: i64, entries: &[(&str, Option<&str>)]) -> Vec<u8> {
+        let mut octets = Vec::with_capacity(512);
+        let mut out = Writer::new(&mut octets);
+        out.described_list(HEADER, |fields| fields.truth(true));
+        let mut text = Uuid::encode_buffer();
+        out.described_list(PROPERTIES, |fields| {
+            fields.string(id.hyphenated().encode_lower(&mut text));
+            (0..4).for_each(|_| fields.null());
+            match (&self.correlation, &self.ba_message_id) {
+                (Some(correlation), _) => fields.copied(correlation),
+                (None, Some(id)) => fields.string(id),
+                (None, None) => fields.null(),
+            }
+            (0..3).for_each(|_| fields.null()); // content-type, content-encoding, absolute-expiry-time
+            fields.timestamp(at_ms);
+        });
+        out.described_map(APPLICATION_PROPERTIES, |map| {
+            for (key, value) in entries {
+                if let Some(value) = value {
+                    map.string(key);
+                    map.string(value);
+                }
+            }
+        });
+        octets
+    }
+
+    fn id_text(&self) -> String {
+        self.id.to_string()
+    }
+
+    /// ECP has taken it.
+    pub(super) fn reply_accepted(&self, at_ms: i64) -> Message {
+        let mut octets = self.begin(self.id, at_ms, &[("messageID", Some(&self.id_text()))]);
+        Writer::new(&mut octets).described_binary(DATA, b"");
+        octets.into()
+    }
+
+    /// ECP refuses it: no messageID, that is how it is known.
+    pub(super) fn reply_refused(&self, refusal: Refusal, plan: &Plan, at_ms: i64) -> Message {
+        let (code, why) = words(refusal, plan);
+        let entries = [
+            ("errorID", Some(&*self.id_text())),
+            ("errorCode", Some(code)),
+            ("errorMessage", Some(why)),
+            ("errorDetails", Some("mailrun mades-endpoint")),
+            ("receiverCode", self.receiver_code.as_deref()),
+            ("baMessageID", self.ba_message_id.as_deref()),
+        ];
+        let mut octets = self.begin(self.id, at_ms, &entries);
+        Writer::new(&mut octets).described_binary(DATA, b"");
+        octets.into()
+    }
+
+    /// What B's application gets. `changed`: which octet of the payload is to be another.
+    pub(super) fn inbox(&self, changed: Option<u64>, plan: &Plan, at_ms: i64) -> Message {
+        let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
+        let entries = [
+            ("messageID", Some(&*self.id_text())),
+            ("baMessageID", self.ba_message_id.as_deref()),
+            ("senderCode", Some(&*plan.sender_code)),
+            ("receiverCode", self.receiver_code.as_deref()),
+            ("messageType", self.message_type.as_deref()),
+            ("businessType", self.business_type.as_deref()),
+            ("senderApplication", self.sender_application.as_deref()),
+            ("baCorrelationID", self.ba_correlation_id.as_deref()),
+            ("sendTimestamp", Some(&*sent_at)),
+        ];
+        let mut message = Message::from(self.begin(self.id, at_ms, &entries));
+        match changed {
+            Some(draw) if !self.first_data.is_empty() => message.push(self.changed_body(draw)),
+            _ => self.body.pieces().iter().cloned().for_each(|piece| message.push(piece)),
+        }
+        message
+    }
+
+    /// The body with one octet of its payload changed.
+    fn changed_body(&self, draw: u64) -> Bytes {
+        let mut octets = self.body.whole().to_vec();
+        let place = self.first_data.start + (draw % self.first_data.len() as u64) as usize;
+        octets[place] ^= 1 + (draw >> 32) as u8 % 255;
+        octets.into()
+    }
+
+    /// What A reports.
+    pub(super) fn event(&self, happened: Happened, plan: &Plan, at_ms: i64) -> Message {
+        let failure = words(Refusal::Told, plan);
+        let failed = happened == Happened::Failed;
+        let entries = [
+            ("messageID", Some(&*self.id_text())),
+            ("baMessageID", self.ba_message_id.as_deref()),
+            ("receiverCode", self.receiver_code.as_deref()),
+            ("messageType", self.message_type.as_deref()),
+            ("errorCode", failed.then_some(failure.0)),
+            ("errorMessage", failed.then_some(failure.1)),
+        ];
+        // An event has an id of its own: messages of one id are taken for one another by brokers that look.
+        let id = Uuid::from_u128(self.id.as_u128() ^ (happened as u128 + 1) << 64);
+        let mut octets = self.begin(id, at_ms, &entries);
+        let state = match (happened, plan.tracing_value) {
+            (Happened::Delivered, _) | (Happened::Traced, TracingValue::Delivered) => "DELIVERED",
+            (Happened::Received, _) => "RECEIVED",
+            (Happened::Failed, _) => "FAILED",
+            (Happened::Traced, TracingValue::Tracing) => "TRACING",
+        };
+        Writer::new(&mut octets).described_string(VALUE, state);
+        octets.into()
+    }
+
+    /// EDX's reply: how it went.
+    pub(super) fn status(&self, refusal: Option<Refusal>, failed: bool, plan: &Plan, at_ms: i64) -> Message {
+        let time = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
+        let states: &[&str] = match (refusal, failed) {
+            (Some(_), _) => &["FAILED"],
+            (None, true) => &["ACCEPTED", "SENT", "FAILED"],
+            (None, false) => &["ACCEPTED", "SENT", "SUCCESSFULLY_SENT", "DELIVERED", "RECEIVED"],
+        };
+        let status = |value: &&str| Status { changed_at: Some(time.clone()), ..Status::of(value) };
+        let mut last = status(&states[states.len() - 1]);
+        if refusal.is_some() || failed {
+            last.text = Some(words(refusal.unwrap_or(Refusal::Told), plan).1.to_owned());
+        }
+        let document = StatusDocument {
+            last,
+            original_message_id: refusal.is_none().then(|| self.id_text()),
+            received_at: Some(time.clone()),
+            history: states.iter().map(status).collect(),
+        };
+        let entries = [("baMessageID", self.ba_message_id.as_deref()), ("messageID", Some(&*self.id_text()))];
+        let mut octets = self.begin(self.id, at_ms, &entries);
+        Writer::new(&mut octets).described_binary(DATA, &document.write());
+        octets.into()
+    }
+}
+
+/// How long the head of a data section is, and the data that it announces.
+fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
+    let at = match octets {
+        [0, 0x53, DATA, ..] => 3,
+        [0, 0x80, ..] => 10,
+        _ => return None,
+    };
+    match octets.get(at..)? {
+        [0xa0, length, ..] => Some((at + 2, usize::from(*length))),
+        [0xb0, a, b, c, d, ..] => Some((at + 5, u32::from_be_bytes([*a, *b, *c, *d]) as usize)),
+        _ => None,
+    }
+}
+
+/// A refusal's code and words. There is no public list of ECP's codes: these are the stand-in's own.
+fn words(refusal: Refusal, plan: &Plan) -> (&str, &str) {
+    match refusal {
+        Refusal::Told => (&plan.faults.error_code, &plan.faults.error_message),
+        Refusal::NoReceiver => ("ECP-STANDIN-101", "the message has no receiverCode"),
+        Refusal::UnknownReceiver => ("ECP-STANDIN-102", "nobody has this receiverCode"),
+        Refusal::NoType => ("ECP-STANDIN-103", "the message has no messageType or businessType"),
+        Refusal::NoData => ("ECP-STANDIN-104", "the body is no data section"),
+        Refusal::TooLong => ("ECP-STANDIN-105", "the payload is longer than this endpoint takes"),
+    }
+}

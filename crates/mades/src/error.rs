@@ -1,0 +1,465 @@
+//! What can go wrong between us and a broker: one variant for each thing that somebody would do something else about.
+use fe2o3_amqp::connection::{ConnectionStopReason, OpenError};
+use fe2o3_amqp::link::{
+    DetachError, IllegalLinkStateError, LinkStateError, ReceiverAttachError, RecvError, SendError, SenderAttachError,
+    SessionStopReason,
+};
+use fe2o3_amqp::transport;
+use fe2o3_amqp_types::definitions::{self, ErrorCondition};
+use std::io;
+use std::time::Duration;
+
+/// Why something could not be done. Each says, in its words, what to do about it; none shows a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// We were told something that cannot be.
+    #[error("{0}")]
+    Misuse(String),
+    /// The host has no address.
+    #[error("{host} has no address ({why}): is the name right?")]
+    NoAddress {
+        /// The host.
+        host: String,
+        /// What the resolver said.
+        why: String,
+    },
+    /// Nothing listens there.
+    #[error("nothing listens at {address}: is the broker running, and is that its AMQP port?")]
+    Refused {
+        /// Where.
+        address: String,
+    },
+    /// It cannot be reached.
+    #[error("cannot reach {address}: {why}")]
+    Unreachable {
+        /// Where.
+        address: String,
+        /// What the system said.
+        why: String,
+    },
+    /// Something took longer than it may.
+    #[error("{address}: {what} took longer than {} s: is that an AMQP 1.0 broker, and is it alive?", .after.as_secs_f64())]
+    TimedOut {
+        /// Where.
+        address: String,
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        after: Duration,
+    },
+    /// The user or the password is wrong.
+    #[error("{address} does not let {who} in: are user and password right?")]
+    WrongCredentials {
+        /// Where.
+        address: String,
+        /// The user.
+        who: String,
+    },
+    /// The broker does not know the way in which we want to prove who we are.
+    #[error("{address} does not offer SASL {mechanism}: choose another mechanism")]
+    NoSuchMechanism {
+        /// Where.
+        address: String,
+        /// The mechanism.
+        mechanism: &'static str,
+    },
+    /// We speak TLS and the peer does not.
+    #[error("{address} does not speak TLS there: use amqp:// or the broker's TLS port ({why})")]
+    PlainPeer {
+        /// Where.
+        address: String,
+        /// What was seen.
+        why: String,
+    },
+    /// The peer speaks TLS and we do not.
+    #[error("{address} speaks TLS there: use amqps://")]
+    TlsPeer {
+        /// Where.
+        address: String,
+    },
+    /// The certificate is not one to be trusted.
+    #[error("{address} is not to be trusted: {why}; name its authority with --ca, or verify nothing with --insecure")]
+    Untrusted {
+        /// Where.
+        address: String,
+        /// Why not.
+        why: String,
+    },
+    /// The peer wants a certificate of ours, or does not take the one it got.
+    #[error("{address} does not accept our end of TLS: {why}")]
+    NotTrusted {
+        /// Where.
+        address: String,
+        /// What it said.
+        why: String,
+    },
+    /// The peer speaks something else.
+    #[error("{address} does not speak AMQP 1.0: it says {found}")]
+    NotAmqp {
+        /// Where.
+        address: String,
+        /// Its first octets.
+        found: String,
+    },
+    /// There is no such queue.
+    #[error("there is no queue {queue}: create it, or check the prefix ({why})")]
+    MissingQueue {
+        /// The queue.
+        queue: String,
+        /// What the broker said.
+        why: String,
+    },
+    /// Somebody else holds the queue for himself.
+    #[error("queue {queue} is held exclusively by another consumer: stop that one, or use another queue ({why})")]
+    QueueHeld {
+        /// The queue.
+        queue: String,
+        /// What the broker said.
+        why: String,
+    },
+    /// Another link has taken the place of ours.
+    #[error("another client has taken over the link to {queue}: is this run started twice? ({why})")]
+    LinkStolen {
+        /// The queue.
+        queue: String,
+        /// What the broker said.
+        why: String,
+    },
+    /// We may not.
+    #[error("{queue}: not permitted: give this user the right to it ({why})")]
+    NotPermitted {
+        /// The queue.
+        queue: String,
+        /// What the broker said.
+        why: String,
+    },
+    /// The message is larger than the queue takes.
+    #[error("{queue} takes messages of at most {limit} octets, this one has {size}")]
+    TooLarge {
+        /// The queue.
+        queue: String,
+        /// Octets of the message.
+        size: u64,
+        /// Octets that are taken.
+        limit: u64,
+    },
+    /// The broker has ended the link for another reason.
+    #[error("{queue}: the broker ended the link: {why}")]
+    Detached {
+        /// The queue.
+        queue: String,
+        /// What the broker said.
+        why: String,
+    },
+    /// The broker has closed the connection, and said so.
+    #[error("the broker closed the connection: {why}")]
+    Closed {
+        /// What the broker said.
+        why: String,
+    },
+    /// The connection is gone.
+    #[error("the connection is lost: {why}")]
+    Lost {
+        /// What was seen of it.
+        why: String,
+    },
+    /// The peer broke the protocol.
+    #[error("the peer breaks AMQP 1.0: {why}")]
+    PeerMisbehaved {
+        /// How.
+        why: String,
+    },
+}
+
+/// Whether it makes sense to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// It will be the same.
+    Never,
+    /// A new connection may do.
+    OtherConnection,
+    /// On the same connection, later.
+    Later,
+}
+
+impl Error {
+    /// What to do about it without a person.
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Misuse(_)
+            | Self::NoAddress { .. }
+            | Self::WrongCredentials { .. }
+            | Self::NoSuchMechanism { .. }
+            | Self::PlainPeer { .. }
+            | Self::TlsPeer { .. }
+            | Self::Untrusted { .. }
+            | Self::NotTrusted { .. }
+            | Self::NotAmqp { .. }
+            | Self::MissingQueue { .. }
+            | Self::LinkStolen { .. }
+            | Self::NotPermitted { .. }
+            | Self::TooLarge { .. } => Retry::Never,
+            Self::QueueHeld { .. } | Self::Detached { .. } => Retry::Later,
+            Self::Refused { .. }
+            | Self::Unreachable { .. }
+            | Self::TimedOut { .. }
+            | Self::Closed { .. }
+            | Self::Lost { .. }
+            | Self::PeerMisbehaved { .. } => Retry::OtherConnection,
+        }
+    }
+}
+
+/// What a broker says of an error, in one line.
+pub(crate) fn said(error: &definitions::Error) -> String {
+    let condition = condition(error);
+    match &error.description {
+        Some(description) => format!("{condition}: {}", one_line(description)),
+        None => condition,
+    }
+}
+
+pub(crate) fn condition(error: &definitions::Error) -> String {
+    use definitions::{AmqpError, ConnectionError, LinkError, SessionError};
+    let symbol: serde_amqp::primitives::Symbol = match &error.condition {
+        ErrorCondition::AmqpError(condition) => <&AmqpError as Into<_>>::into(condition),
+        ErrorCondition::ConnectionError(condition) => <&ConnectionError as Into<_>>::into(condition),
+        ErrorCondition::SessionError(condition) => <&SessionError as Into<_>>::into(condition),
+        ErrorCondition::LinkError(condition) => <&LinkError as Into<_>>::into(condition),
+        ErrorCondition::Custom(symbol) => symbol.clone(),
+    };
+    one_line(&symbol.0)
+}
+
+/// What a peer wrote, fit for a terminal: one line, no control characters, of bounded length.
+pub(crate) fn one_line(text: &str) -> String {
+    const SHOWN_CHARACTERS: usize = 300;
+    text.chars().take(SHOWN_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Why a link to `queue` was ended.
+pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
+    let (queue, why) = (queue.to_owned(), said(error));
+    match condition(error).as_str() {
+        "amqp:not-found" => Error::MissingQueue { queue, why },
+        "amqp:resource-locked" => Error::QueueHeld { queue, why },
+        "amqp:link:stolen" => Error::LinkStolen { queue, why },
+        "amqp:unauthorized-access" => Error::NotPermitted { queue, why },
+        // Artemis says amqp:internal-error or amqp:not-allowed, and the rest in words.
+        _ if why.contains("exclusive") => Error::QueueHeld { queue, why },
+        _ if why.contains("does not exist") => Error::MissingQueue { queue, why },
+        _ => Error::Detached { queue, why },
+    }
+}
+
+fn of_connection_stop(reason: &ConnectionStopReason) -> Error {
+    match reason {
+        ConnectionStopReason::RemoteClosedWithError(error) => Error::Closed { why: said(error) },
+        ConnectionStopReason::RemoteClosed => Error::Closed { why: "it gave no reason".to_owned() },
+        ConnectionStopReason::ClosedWithError(error) => Error::PeerMisbehaved { why: said(error) },
+        ConnectionStopReason::Closed => Error::Lost { why: "it came to its end".to_owned() },
+    }
+}
+
+fn of_session_stop(reason: &SessionStopReason) -> Error {
+    match reason {
+        SessionStopReason::ConnectionStopped(reason) => of_connection_stop(reason),
+        SessionStopReason::RemoteEndedWithError(error) => Error::Closed { why: said(error) },
+        SessionStopReason::EndedWithError(error) => Error::PeerMisbehaved { why: said(error) },
+        SessionStopReason::RemoteEnded => Error::Closed { why: "it ended the session".to_owned() },
+        SessionStopReason::Ended => Error::Lost { why: "the session has ended".to_owned() },
+    }
+}
+
+fn ended_without_reason(queue: &str) -> Error {
+    Error::Detached { queue: queue.to_owned(), why: "it gave no reason".to_owned() }
+}
+
+fn misbehaved(why: &impl ToString) -> Error {
+    Error::PeerMisbehaved { why: one_line(&why.to_string()) }
+}
+
+pub(crate) fn of_link_state(queue: &str, error: &LinkStateError) -> Error {
+    match error {
+        LinkStateError::SessionStopped(reason) => of_session_stop(reason),
+        LinkStateError::RemoteDetachedWithError(error) | LinkStateError::RemoteClosedWithError(error) => {
+            of_link(queue, error)
+        }
+        LinkStateError::RemoteDetached | LinkStateError::RemoteClosed => ended_without_reason(queue),
+        other => misbehaved(other),
+    }
+}
+
+pub(crate) fn of_disposition(error: &IllegalLinkStateError) -> Error {
+    match error {
+        IllegalLinkStateError::SessionStopped(reason) => of_session_stop(reason),
+        IllegalLinkStateError::IllegalState => Error::Lost { why: "the link has ended".to_owned() },
+    }
+}
+
+pub(crate) fn of_send(queue: &str, error: &SendError) -> Error {
+    match error {
+        SendError::LinkStateError(error) => of_link_state(queue, error),
+        SendError::Detached(error) => of_detach(queue, error),
+        SendError::MessageSizeExceeded(exceeded) => {
+            Error::TooLarge { queue: queue.to_owned(), size: exceeded.size, limit: exceeded.max_size }
+        }
+        SendError::MessageEncodeError => Error::Misuse("the message cannot be encoded".to_owned()),
+        SendError::NonTerminalDeliveryState | SendError::IllegalDeliveryState => misbehaved(error),
+    }
+}
+
+pub(crate) fn of_detach(queue: &str, error: &DetachError) -> Error {
+    match error {
+        DetachError::SessionStopped(reason) => of_session_stop(reason),
+        DetachError::RemoteDetachedWithError(error) | DetachError::RemoteClosedWithError(error) => of_link(queue, error),
+        _ => ended_without_reason(queue),
+    }
+}
+
+/// What a receiver's error is; a message that cannot be decoded is no error but an arrival, and not for here.
+pub(crate) fn of_receive(queue: &str, error: &RecvError) -> Error {
+    match error {
+        RecvError::LinkStateError(error) => of_link_state(queue, error),
+        RecvError::MessageSizeExceeded(exceeded) => {
+            Error::TooLarge { queue: queue.to_owned(), size: exceeded.size, limit: exceeded.max_size }
+        }
+        other => misbehaved(other),
+    }
+}
+
+pub(crate) fn of_sender_attach(queue: &str, error: &SenderAttachError) -> Error {
+    match error {
+        SenderAttachError::SessionStopped(reason) => of_session_stop(reason),
+        SenderAttachError::RemoteClosedWithError(error) => of_link(queue, error),
+        // A broker that refuses the link answers with no target and tells why in its detach (AMQP 1.0 part 2 §2.6.3);
+        // this one did not tell.
+        SenderAttachError::IncomingTargetIsNone => no_such_queue(queue),
+        other => misbehaved(other),
+    }
+}
+
+pub(crate) fn of_receiver_attach(queue: &str, error: &ReceiverAttachError) -> Error {
+    match error {
+        ReceiverAttachError::SessionStopped(reason) => of_session_stop(reason),
+        ReceiverAttachError::RemoteClosedWithError(error) => of_link(queue, error),
+        ReceiverAttachError::IncomingSourceIsNone => no_such_queue(queue),
+        other => misbehaved(other),
+    }
+}
+
+fn no_such_queue(queue: &str) -> Error {
+    Error::MissingQueue { queue: queue.to_owned(), why: "the broker refused the link and gave no reason".to_owned() }
+}
+
+/// Why a connection was lost, from what its engine says.
+pub(crate) fn of_connection(error: &fe2o3_amqp::connection::Error) -> Error {
+    use fe2o3_amqp::connection::Error as Engine;
+    match error {
+        Engine::RemoteClosedWithError(error) => Error::Closed { why: said(error) },
+        Engine::RemoteClosed => Error::Closed { why: "it gave no reason".to_owned() },
+        Engine::TransportError(error) => of_transport(error),
+        Engine::IllegalState => Error::Lost { why: "the peer hung up".to_owned() },
+        other => misbehaved(other),
+    }
+}
+
+fn of_transport(error: &transport::Error) -> Error {
+    match error {
+        transport::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => misbehaved(error),
+        transport::Error::Io(error) => Error::Lost { why: error.to_string() },
+        transport::Error::IdleTimeoutElapsed => Error::Lost { why: "the peer has been silent for too long".to_owned() },
+        transport::Error::DecodeError(what) => misbehaved(&format!("a frame that cannot be decoded: {what}")),
+        other => misbehaved(other),
+    }
+}
+
+/// Who tried to open a connection to where, and what was heard first: what the words of an error need.
+pub(crate) struct Attempt<'a> {
+    pub(crate) address: &'a str,
+    pub(crate) who: &'a str,
+    pub(crate) mechanism: &'static str,
+    pub(crate) greeting: &'a [u8],
+}
+
+/// Why a connection could not be opened.
+pub(crate) fn of_open(attempt: &Attempt<'_>, error: &OpenError) -> Error {
+    let address = attempt.address.to_owned();
+    if let Some(stranger) = of_greeting(&address, attempt.greeting) {
+        return stranger;
+    }
+    match error {
+        OpenError::SaslError { .. } | OpenError::ScramError(_) => {
+            Error::WrongCredentials { address, who: attempt.who.to_owned() }
+        }
+        OpenError::NotImplemented(Some(text)) if text.contains("is not supported") => {
+            Error::NoSuchMechanism { address, mechanism: attempt.mechanism }
+        }
+        OpenError::RemoteClosedWithError(error) => match condition(error).as_str() {
+            "amqp:unauthorized-access" => Error::WrongCredentials { address, who: attempt.who.to_owned() },
+            _ => Error::Closed { why: said(error) },
+        },
+        OpenError::RemoteClosed => Error::Closed { why: "it gave no reason".to_owned() },
+        OpenError::TransportError(error) => of_transport(error),
+        OpenError::Io(error) => of_handshake_io(&address, error),
+        OpenError::ProtocolHeaderMismatch(found) => Error::NotAmqp { address, found: shown(found) },
+        other => misbehaved(&format!("{other} during the AMQP handshake")),
+    }
+}
+
+/// Why the stream ended before the connection was open.
+pub(crate) fn of_handshake_io(address: &str, error: &io::Error) -> Error {
+    if let Some(complaint) = crate::connection::of_tls(address, error) {
+        return complaint;
+    }
+    match error.kind() {
+        io::ErrorKind::InvalidData => misbehaved(error),
+        _ => Error::Lost { why: format!("{address} hung up during the AMQP handshake ({error})") },
+    }
+}
+
+/// What is known of a peer whose first words are not AMQP's.
+pub(crate) fn of_greeting(address: &str, greeting: &[u8]) -> Option<Error> {
+    let address = address.to_owned();
+    match greeting {
+        [] => None,
+        // A TLS alert, or a handshake record: what a server says to a client that does not speak TLS.
+        [0x15 | 0x16, 0x03, ..] => Some(Error::TlsPeer { address }),
+        greeting if greeting.starts_with(&b"AMQP"[..greeting.len().min(4)]) => None,
+        greeting => Some(Error::NotAmqp { address, found: shown(greeting) }),
+    }
+}
+
+fn shown(octets: &[u8]) -> String {
+    format!("\"{}\"", octets.escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use definitions::{AmqpError, LinkError};
+
+    #[test]
+    fn a_brokers_condition_becomes_the_variant_that_one_acts_upon() {
+        let error = |condition: ErrorCondition, text: &str| definitions::Error::new(condition, text.to_owned(), None);
+        let queue = "q";
+        assert!(matches!(of_link(queue, &error(AmqpError::NotFound.into(), "x")), Error::MissingQueue { .. }));
+        assert!(matches!(of_link(queue, &error(AmqpError::ResourceLocked.into(), "x")), Error::QueueHeld { .. }));
+        assert!(matches!(of_link(queue, &error(AmqpError::NotAllowed.into(), "is exclusive")), Error::QueueHeld { .. }));
+        assert!(matches!(of_link(queue, &error(LinkError::Stolen.into(), "x")), Error::LinkStolen { .. }));
+        assert!(matches!(of_link(queue, &error(AmqpError::UnauthorizedAccess.into(), "x")), Error::NotPermitted { .. }));
+        let other = of_link(queue, &error(AmqpError::InternalError.into(), "a\nb\u{1b}[0m"));
+        assert_eq!(other.to_string(), "q: the broker ended the link: amqp:internal-error: a b [0m");
+        assert_eq!(other.retry(), Retry::Later);
+    }
+
+    #[test]
+    fn first_octets_tell_what_a_peer_speaks() {
+        assert!(of_greeting("a", b"").is_none());
+        assert!(of_greeting("a", b"AM").is_none());
+        assert!(of_greeting("a", b"AMQP\x03").is_none());
+        assert_eq!(of_greeting("a", &[0x15, 3, 3, 0, 2]), Some(Error::TlsPeer { address: "a".to_owned() }));
+        let text = of_greeting("a", b"HTTP/1.1").unwrap().to_string();
+        assert_eq!(text, "a does not speak AMQP 1.0: it says \"HTTP/1.1\"");
+    }
+}

@@ -1,0 +1,247 @@
+//! A queue that messages come from: deliveries as they come, dispositions by the range.
+use crate::api::{Oddity, Received};
+use crate::connection;
+use crate::error::{self, Error};
+use fe2o3_amqp::Receiver;
+use fe2o3_amqp::connection::ConnectionHandle;
+use fe2o3_amqp::link::delivery::DeliveryInfo;
+use fe2o3_amqp::link::{CreditMode, RecvError};
+use fe2o3_amqp::session::SessionHandle;
+use fe2o3_amqp_types::definitions;
+use fe2o3_amqp_types::messaging::{Body, Modified, Source, TerminusDurability};
+use fe2o3_amqp_types::primitives::Array;
+use serde_amqp::Value;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Frames that wait between the connection and the session: they have all been given credit.
+const BUFFERED_FRAMES: usize = 4096;
+/// Acceptances that are told in one disposition at most.
+const BATCH: usize = 256;
+const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
+/// The largest message that is taken by default.
+const MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// What an inlet is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InletPlan {
+    /// The queue.
+    pub queue: String,
+    /// How many messages the broker may send ahead. They are kept in memory until they are settled: credit times the
+    /// size of a message is what an inlet may cost.
+    pub credit: u32,
+    /// The largest message that is taken.
+    pub max_message_bytes: u64,
+}
+
+impl InletPlan {
+    /// From that queue with that credit.
+    pub fn new(queue: impl Into<String>, credit: u32) -> Self {
+        Self { queue: queue.into(), credit, max_message_bytes: MESSAGE_BYTES }
+    }
+}
+
+/// What settles a delivery: it is given back once, with a verdict. One that is never given back the broker keeps for us
+/// until the link ends, and then gives to somebody else: that is how to hold on to what is not ours. To release it at once
+/// would have the broker send it again at once.
+#[derive(Debug)]
+pub struct Ticket(DeliveryInfo);
+
+/// A message that came.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What settles it.
+    pub ticket: Ticket,
+    /// The message.
+    pub message: Received,
+}
+
+impl Delivery {
+    /// Whether the broker has tried to deliver it before (AMQP 1.0 part 3 §3.2.1, delivery-count).
+    pub fn is_redelivered(&self) -> bool {
+        self.message.header.as_ref().is_some_and(|header| header.delivery_count > 0)
+    }
+}
+
+/// What came.
+#[derive(Debug)]
+pub enum Arrival {
+    /// A message.
+    Delivery(Box<Delivery>),
+    /// A message whose sections cannot be decoded.
+    Undecodable {
+        /// What settles it.
+        ticket: Ticket,
+        /// [`Oddity::Undecodable`].
+        oddity: Oddity,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// A queue that messages come from.
+#[derive(Debug)]
+pub struct Inlet {
+    receiver: Receiver,
+    queue: Arc<str>,
+    accepted: Vec<DeliveryInfo>,
+    batch: usize,
+    /// Ends with us.
+    _session: SessionHandle<()>,
+}
+
+impl Inlet {
+    pub(crate) async fn attach(
+        connection: &mut ConnectionHandle<()>,
+        plan: &InletPlan,
+        name: String,
+    ) -> Result<Self, Error> {
+        if plan.credit == 0 {
+            return Err(Error::Misuse("a credit of 0 lets nothing come: use 1 or more".to_owned()));
+        }
+        let mut session = connection::session(connection, BUFFERED_FRAMES).await?;
+        let source = Source::builder()
+            .address(plan.queue.as_str())
+            .durable(TerminusDurability::UnsettledState)
+            .capabilities(Array(connection::capabilities()))
+            .build();
+        let receiver = Receiver::builder()
+            .name(name)
+            .source(source)
+            .max_message_size(plan.max_message_bytes)
+            .credit_mode(CreditMode::Auto(plan.credit))
+            // What a broker writes into its answer is its own affair.
+            .verify_incoming_source(false)
+            .verify_incoming_target(false)
+            .attach(&mut session)
+            .await
+            .map_err(|error| error::of_receiver_attach(&plan.queue, &error))?;
+        Ok(Self {
+            receiver,
+            queue: plan.queue.as_str().into(),
+            accepted: Vec::new(),
+            batch: (plan.credit as usize / 4).clamp(1, BATCH),
+            _session: session,
+        })
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// Waits for what comes next. Before it waits, it tells the broker of what was accepted.
+    ///
+    /// Cancel-safe: nothing that came is lost. There is no time limit; that is the caller's.
+    ///
+    /// # Errors
+    /// If the link or the connection has come to its end. A message that cannot be decoded is no error.
+    pub async fn next(&mut self) -> Result<Arrival, Error> {
+        if !self.accepted.is_empty() {
+            if let Some(arrival) = self.next_at_once().await {
+                return arrival;
+            }
+            self.settle().await?;
+        }
+        let arrival = self.receiver.recv::<Body<Value>>().await;
+        self.arrival(arrival)
+    }
+
+    /// What has come already, if anything has.
+    pub async fn next_at_once(&mut self) -> Option<Result<Arrival, Error>> {
+        let arrival = tokio::select! {
+            biased;
+            arrival = self.receiver.recv::<Body<Value>>() => arrival,
+            () = std::future::ready(()) => return None,
+        };
+        Some(self.arrival(arrival))
+    }
+
+    fn arrival(
+        &self,
+        arrival: Result<fe2o3_amqp::Delivery<Body<Value>>, RecvError>,
+    ) -> Result<Arrival, Error> {
+        match arrival {
+            Ok(delivery) => {
+                let (info, message) = delivery.into_parts();
+                Ok(Arrival::Delivery(Box::new(Delivery { ticket: Ticket(info), message })))
+            }
+            Err(RecvError::MessageDecode(error)) => Ok(Arrival::Undecodable {
+                ticket: Ticket(error.info),
+                oddity: Oddity::Undecodable,
+                why: error::one_line(&error.source.to_string()),
+            }),
+            Err(error) => Err(error::of_receive(&self.queue, &error)),
+        }
+    }
+
+    /// Takes responsibility for a message. The broker is told when some have gathered, or before we wait for more, or by
+    /// [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// If the link or the connection has come to its end.
+    pub async fn accept(&mut self, ticket: Ticket) -> Result<(), Error> {
+        self.accepted.push(ticket.0);
+        if self.accepted.len() < self.batch {
+            return Ok(());
+        }
+        self.settle().await
+    }
+
+    /// Tells the broker of what was accepted.
+    ///
+    /// # Errors
+    /// If the link or the connection has come to its end.
+    pub async fn settle(&mut self) -> Result<(), Error> {
+        if self.accepted.is_empty() {
+            return Ok(());
+        }
+        // Told again if this is dropped half way: what the broker knows already is passed over.
+        let told = self.receiver.accept_all(self.accepted.iter().cloned()).await;
+        self.accepted.clear();
+        told.map_err(|error| error::of_disposition(&error))
+    }
+
+    /// Gives messages back to the queue, for anybody, ourselves included.
+    ///
+    /// # Errors
+    /// If the link or the connection has come to its end.
+    pub async fn release(&mut self, tickets: impl IntoIterator<Item = Ticket>) -> Result<(), Error> {
+        let infos = tickets.into_iter().map(|ticket| ticket.0);
+        self.receiver.release_all(infos).await.map_err(|error| error::of_disposition(&error))
+    }
+
+    /// Refuses a message for good: a broker puts it among the dead letters.
+    ///
+    /// # Errors
+    /// If the link or the connection has come to its end.
+    pub async fn reject(&mut self, ticket: Ticket, condition: &str, description: &str) -> Result<(), Error> {
+        let condition = definitions::ErrorCondition::Custom(condition.into());
+        let error = definitions::Error::new(condition, description.to_owned(), None);
+        self.receiver.reject(ticket.0, error).await.map_err(|error| error::of_disposition(&error))
+    }
+
+    /// Gives a message back as one that failed here.
+    ///
+    /// # Errors
+    /// If the link or the connection has come to its end.
+    pub async fn modify(&mut self, ticket: Ticket, modified: Modified) -> Result<(), Error> {
+        self.receiver.modify(ticket.0, modified).await.map_err(|error| error::of_disposition(&error))
+    }
+
+    /// Ends the link, within 5 s: tells of what was accepted; the broker takes back what is held.
+    ///
+    /// # Errors
+    /// If the broker does not answer, or has ended the link before.
+    pub async fn close(mut self) -> Result<(), Error> {
+        let queue = Arc::clone(&self.queue);
+        let farewell = async {
+            self.settle().await?;
+            self.receiver.close().await.map_err(|error| error::of_detach(&queue, &error))
+        };
+        match tokio::time::timeout(FAREWELL_LIMIT, farewell).await {
+            Ok(closed) => closed,
+            Err(_) => Err(Error::Lost { why: "the broker does not answer a farewell".to_owned() }),
+        }
+    }
+}

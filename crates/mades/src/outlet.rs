@@ -1,0 +1,195 @@
+//! A queue that messages go to: many under way at a time, bounded by a window.
+use crate::coalescing::Gauge;
+use crate::connection;
+use crate::error::{self, Error};
+use fe2o3_amqp::connection::ConnectionHandle;
+use fe2o3_amqp::link::SendError;
+use fe2o3_amqp::link::delivery::DeliveryFut;
+use fe2o3_amqp::session::SessionHandle;
+use fe2o3_amqp::{Sendable, Sender};
+use fe2o3_amqp_types::messaging::{Outcome, SerializableBody, Source, Target, TerminusDurability};
+use fe2o3_amqp_types::primitives::Array;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Frames that wait between us and the engine. Few: a message that is handed over is on its way to the socket, and not in
+/// a queue of ours (the default of fe2o3-amqp is 65,535).
+const BUFFERED_FRAMES: usize = 32;
+const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
+
+/// What an outlet is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutletPlan {
+    /// The queue.
+    pub queue: String,
+    /// How many messages may be under way unsettled.
+    pub window: u32,
+}
+
+impl OutletPlan {
+    /// To that queue with that window.
+    pub fn new(queue: impl Into<String>, window: u32) -> Self {
+        Self { queue: queue.into(), window }
+    }
+}
+
+/// A queue that messages go to.
+#[derive(Debug)]
+pub struct Outlet {
+    sender: Sender,
+    gauge: Gauge,
+    queue: Arc<str>,
+    window: Arc<Semaphore>,
+    /// Ends with us.
+    _session: SessionHandle<()>,
+}
+
+impl Outlet {
+    pub(crate) async fn attach(
+        connection: &mut ConnectionHandle<()>,
+        plan: &OutletPlan,
+        name: String,
+        gauge: Gauge,
+    ) -> Result<Self, Error> {
+        if plan.window == 0 {
+            return Err(Error::Misuse("a window of 0 lets nothing through: use 1 or more".to_owned()));
+        }
+        let mut session = connection::session(connection, BUFFERED_FRAMES).await?;
+        let target = Target::builder()
+            .address(plan.queue.as_str())
+            .durable(TerminusDurability::UnsettledState)
+            .capabilities(Array(connection::capabilities()))
+            .build();
+        let source = Source::builder().address(name.as_str()).durable(TerminusDurability::UnsettledState).build();
+        let sender = Sender::builder()
+            .name(name)
+            .source(source)
+            .target(target)
+            // What a broker writes into its answer is its own affair.
+            .verify_incoming_source(false)
+            .verify_incoming_target(false)
+            .attach(&mut session)
+            .await
+            .map_err(|error| error::of_sender_attach(&plan.queue, &error))?;
+        Ok(Self {
+            sender,
+            gauge,
+            queue: plan.queue.as_str().into(),
+            window: Arc::new(Semaphore::new(plan.window as usize)),
+            _session: session,
+        })
+    }
+
+    /// Hands a message over: waits for room in the window, for credit of the broker and for room in the socket. When this
+    /// returns, the message is on its way to the socket in this pass of the scheduler; its fate comes by the future.
+    ///
+    /// Cancel-safe: dropped while it waits, nothing is sent. There is no time limit; that is the caller's.
+    ///
+    /// # Errors
+    /// If the message is larger than the queue takes, or the link or the connection has come to its end.
+    pub async fn offer<B: SerializableBody>(&mut self, message: &Sendable<B>) -> Result<Settling, Error> {
+        let permit = Arc::clone(&self.window).acquire_owned().await.expect("nobody closes this semaphore");
+        self.gauge.room().await;
+        let delivery = self.sender.send_batchable_ref(message).await;
+        let delivery = delivery.map_err(|error| error::of_send(&self.queue, &error))?;
+        Ok(Settling { delivery, queue: Arc::clone(&self.queue), _permit: permit })
+    }
+
+    /// How many more messages the window has room for.
+    pub fn room(&self) -> usize {
+        self.window.available_permits()
+    }
+
+    /// The queue.
+    pub fn queue(&self) -> &str {
+        &self.queue
+    }
+
+    /// The largest message that the broker takes, if it says.
+    pub fn max_message_bytes(&self) -> Option<u64> {
+        self.sender.max_message_size()
+    }
+
+    /// Waits until the broker ends the link, and says why: for a run that has nothing to send and still wants to know.
+    pub async fn lost(&mut self) -> Error {
+        error::of_detach(&self.queue, &self.sender.on_detach().await)
+    }
+
+    /// Ends the link, within 5 s. What is unsettled stays so: its futures tell.
+    ///
+    /// # Errors
+    /// If the broker does not answer, or has ended the link before.
+    pub async fn close(self) -> Result<(), Error> {
+        match tokio::time::timeout(FAREWELL_LIMIT, self.sender.close()).await {
+            Ok(closed) => closed.map_err(|error| error::of_detach(&self.queue, &error)),
+            Err(_) => Err(Error::Lost { why: "the broker does not answer a farewell".to_owned() }),
+        }
+    }
+}
+
+/// What a broker made of a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// It has it.
+    Accepted,
+    /// It will never take it.
+    Rejected {
+        /// The condition, such as `amqp:resource-limit-exceeded`; empty if none was given.
+        condition: String,
+        /// In words.
+        description: String,
+    },
+    /// It does not take it now.
+    Released,
+    /// It does not take it as it is.
+    Modified {
+        /// It counts as a failed attempt.
+        has_failed: bool,
+        /// It is not to come here again.
+        is_undeliverable_here: bool,
+    },
+}
+
+impl Disposition {
+    fn of(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Accepted(_) => Self::Accepted,
+            Outcome::Rejected(rejected) => {
+                let condition = rejected.error.as_ref().map(error::condition).unwrap_or_default();
+                let description = rejected.error.and_then(|error| error.description).unwrap_or_default();
+                Self::Rejected { condition, description: error::one_line(&description) }
+            }
+            Outcome::Released(_) => Self::Released,
+            Outcome::Modified(modified) => Self::Modified {
+                has_failed: modified.delivery_failed.unwrap_or(false),
+                is_undeliverable_here: modified.undeliverable_here.unwrap_or(false),
+            },
+        }
+    }
+}
+
+/// A message that is under way: resolves when the broker has said what it makes of it. Dropped, it gives its place in the
+/// window up, which is what a time-out does.
+pub struct Settling {
+    delivery: DeliveryFut<Result<Outcome, SendError>>,
+    queue: Arc<str>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Future for Settling {
+    type Output = Result<Disposition, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = ready!(Pin::new(&mut self.delivery).poll(context));
+        Poll::Ready(outcome.map(Disposition::of).map_err(|error| error::of_send(&self.queue, &error)))
+    }
+}
+
+impl std::fmt::Debug for Settling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settling").field("queue", &self.queue).finish_non_exhaustive()
+    }
+}

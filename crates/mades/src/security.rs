@@ -1,0 +1,239 @@
+//! TLS, and how we prove who we are.
+use crate::error::Error;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A way to prove who one is (SASL).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// User and password as they are (RFC 4616).
+    Plain,
+    /// Nobody in particular (RFC 4505).
+    Anonymous,
+    /// The certificate of TLS says it (RFC 4422 appendix A).
+    External,
+    /// A proof of the password (RFC 5802).
+    ScramSha1,
+    /// A proof of the password (RFC 7677).
+    ScramSha256,
+    /// A proof of the password.
+    ScramSha512,
+}
+
+impl Mechanism {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Plain, Self::Anonymous, Self::External, Self::ScramSha1, Self::ScramSha256, Self::ScramSha512];
+
+    /// As it is written on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::Anonymous => "ANONYMOUS",
+            Self::External => "EXTERNAL",
+            Self::ScramSha1 => "SCRAM-SHA-1",
+            Self::ScramSha256 => "SCRAM-SHA-256",
+            Self::ScramSha512 => "SCRAM-SHA-512",
+        }
+    }
+
+    /// Whether it takes a user and a password.
+    pub fn takes_password(self) -> bool {
+        !matches!(self, Self::Anonymous | Self::External)
+    }
+}
+
+impl FromStr for Mechanism {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(text));
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::Misuse(format!("{text} is no SASL mechanism of ours: use one of {names}"))
+        })
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Whether the broker has to show that it is who it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verification {
+    /// It has to.
+    #[default]
+    On,
+    /// Anybody will do: for a test with a certificate that nobody signed.
+    Off,
+}
+
+/// A client's side of TLS: versions 1.2 and 1.3.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSetup {
+    /// A PEM file with whom to trust, in place of the system's certificates.
+    pub authority: Option<PathBuf>,
+    /// PEM files with our own certificate and its key.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Whether to verify the broker.
+    pub verification: Verification,
+    /// The name that the certificate must have, where it is not the host's.
+    pub server_name: Option<String>,
+}
+
+/// How to talk to a broker so that it knows us, and nobody else listens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Security {
+    /// How to prove who we are: by default PLAIN where there is a user and ANONYMOUS where there is none.
+    pub mechanism: Option<Mechanism>,
+    /// TLS, for `amqps`.
+    pub tls: TlsSetup,
+}
+
+impl TlsSetup {
+    /// rustls' configuration.
+    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::Misuse(format!("TLS cannot be set up: {error}")))?;
+        let builder = match self.verification {
+            Verification::On => builder.with_root_certificates(self.roots()?),
+            Verification::Off => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustsAnybody(provider)))
+            }
+        };
+        let Some((chain, key)) = &self.identity else {
+            return Ok(Arc::new(builder.with_no_client_auth()));
+        };
+        let key_octets = read(key)?;
+        let key_der = PrivateKeyDer::from_pem_slice(&key_octets)
+            .map_err(|_| Error::Misuse(format!("{} holds no private key in PEM form", key.display())))?;
+        let config = builder.with_client_auth_cert(certificates(chain)?, key_der);
+        let config = config.map_err(|error| Error::Misuse(format!("{} and its key: {error}", chain.display())))?;
+        Ok(Arc::new(config))
+    }
+
+    fn roots(&self) -> Result<RootCertStore, Error> {
+        let mut roots = RootCertStore::empty();
+        match &self.authority {
+            Some(path) => {
+                for certificate in certificates(path)? {
+                    roots
+                        .add(certificate)
+                        .map_err(|error| Error::Misuse(format!("{}: {error}", path.display())))?;
+                }
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                if roots.is_empty() {
+                    let complaint = "this system has no trusted certificates: name an authority with --ca";
+                    return Err(Error::Misuse(complaint.to_owned()));
+                }
+            }
+        }
+        Ok(roots)
+    }
+
+    /// The name that the certificate must have.
+    pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, Error> {
+        let name = self.server_name.as_deref().unwrap_or(host);
+        ServerName::try_from(name.to_owned()).map_err(|_| Error::Misuse(format!("{name} is no server name for TLS")))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|error| Error::Misuse(format!("cannot read {}: {error}", path.display())))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).flatten().collect();
+    if found.is_empty() {
+        return Err(Error::Misuse(format!("{} holds no certificate in PEM form", path.display())));
+    }
+    Ok(found)
+}
+
+/// Takes any certificate. Signatures are checked all the same: whoever shows a certificate has its key.
+#[derive(Debug)]
+struct TrustsAnybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for TrustsAnybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mechanisms_are_read_by_their_names() {
+        for mechanism in Mechanism::ALL {
+            assert_eq!(mechanism.name().to_lowercase().parse(), Ok(mechanism));
+        }
+        let error = "GSSAPI".parse::<Mechanism>().unwrap_err().to_string();
+        assert!(error.contains("GSSAPI is no SASL mechanism") && error.contains("SCRAM-SHA-256"), "{error}");
+    }
+
+    #[test]
+    fn files_that_are_not_what_they_should_be_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nothing.pem");
+        std::fs::write(&path, "nothing").unwrap();
+        let missing = directory.path().join("missing.pem");
+        let setups = [
+            TlsSetup { authority: Some(path.clone()), ..TlsSetup::default() },
+            TlsSetup { authority: Some(missing.clone()), ..TlsSetup::default() },
+            TlsSetup {
+                identity: Some((path.clone(), path)),
+                verification: Verification::Off,
+                ..TlsSetup::default()
+            },
+        ];
+        for (setup, name) in setups.into_iter().zip(["nothing.pem", "missing.pem", "nothing.pem"]) {
+            let error = setup.config().unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}

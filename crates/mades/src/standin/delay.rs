@@ -1,0 +1,205 @@
+//! How long a message takes on a part of its way: how it is written, and how it is drawn.
+//!
+//! ```text
+//! 10ms                  always the same
+//! 5ms..20ms             any of these, evenly
+//! exp:10ms              exponential, with that mean
+//! lognormal:10ms,0.8    half of them below 10 ms, their logarithms normal with that deviation
+//! file:PATH             times from a file, one a line, in the order of the messages' numbers, over and over
+//! ```
+use super::chance::Chance;
+use super::quantity;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The widest deviation of a log-normal delay.
+const WIDEST_SIGMA: f64 = 5.0;
+/// No delay is longer: a draw far out in a tail is drawn in to here.
+const LONGEST: Duration = Duration::from_secs(7 * 86_400);
+/// Times of a file.
+const MOST_TIMES: usize = 10_000_000;
+
+/// A time, or a distribution of times.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Delay {
+    text: String,
+    shape: Shape,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Shape {
+    Constant(Duration),
+    Uniform(Duration, Duration),
+    Exponential(Duration),
+    LogNormal(Duration, f64),
+    /// Empty until the file has been read.
+    Times(Vec<Duration>),
+}
+
+impl Default for Delay {
+    fn default() -> Self {
+        Self::constant(Duration::ZERO)
+    }
+}
+
+impl Delay {
+    /// Always that time.
+    pub fn constant(time: Duration) -> Self {
+        Self { text: format!("{time:?}"), shape: Shape::Constant(time) }
+    }
+
+    /// Reads what was written.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let shape = match text.split_once(':') {
+            Some(("exp", mean)) => Shape::Exponential(quantity::time(mean)?),
+            Some(("lognormal", rest)) => log_normal(rest)?,
+            Some(("file", path)) if !path.is_empty() => Shape::Times(Vec::new()),
+            Some((word, _)) => return Err(format!("{word:?} is no distribution: exp, lognormal and file are")),
+            None if text.contains("..") => {
+                let (least, most) = quantity::span(text)?;
+                Shape::Uniform(least, most)
+            }
+            None => Shape::Constant(quantity::time(text)?),
+        };
+        Ok(Self { text: text.to_owned(), shape })
+    }
+
+    /// As it was written.
+    pub fn expression(&self) -> &str {
+        &self.text
+    }
+
+    /// The file that it wants read.
+    pub fn file(&self) -> Option<&str> {
+        match &self.shape {
+            Shape::Times(_) => self.text.strip_prefix("file:"),
+            _ => None,
+        }
+    }
+
+    /// Takes its times from the text of that file: one a line; empty lines and those that begin with # are passed over.
+    ///
+    /// # Errors
+    /// Which line is wrong, and why.
+    pub fn take_times(&mut self, text: &str) -> Result<(), String> {
+        let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
+        let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        let times = lines.map(|(number, line)| quantity::time(line).map_err(|why| format!("line {number}: {why}")));
+        let times: Vec<Duration> = times.take(MOST_TIMES + 1).collect::<Result<_, _>>()?;
+        match times.len() {
+            0 => Err("there is no time in it".to_owned()),
+            1..=MOST_TIMES => {
+                self.shape = Shape::Times(times);
+                Ok(())
+            }
+            _ => Err(format!("{MOST_TIMES} times are the most")),
+        }
+    }
+
+    /// The delay of the message with that number.
+    pub(super) fn of(&self, mut chance: Chance, number: u64) -> Duration {
+        match &self.shape {
+            Shape::Constant(time) => *time,
+            Shape::Uniform(least, most) => *least + (*most - *least).mul_f64(chance.unit()),
+            Shape::Exponential(mean) => scaled(*mean, -chance.unit().ln()),
+            Shape::LogNormal(median, sigma) => scaled(*median, (sigma * normal(&mut chance)).exp()),
+            Shape::Times(times) if times.is_empty() => Duration::ZERO,
+            Shape::Times(times) => times[(number % times.len() as u64) as usize],
+        }
+    }
+}
+
+fn scaled(time: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(time.as_secs_f64() * factor).unwrap_or(LONGEST).min(LONGEST)
+}
+
+/// A number of the standard normal distribution (Box and Muller, 1958).
+fn normal(chance: &mut Chance) -> f64 {
+    let (radius, turn) = (chance.unit(), chance.unit());
+    (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * turn).cos()
+}
+
+fn log_normal(text: &str) -> Result<Shape, String> {
+    let wrong = || format!("{text:?} is no log-normal delay; say it like lognormal:10ms,0.8");
+    let (median, sigma) = text.split_once(',').ok_or_else(wrong)?;
+    let sigma: f64 = sigma.trim().parse().map_err(|_| wrong())?;
+    if !(0.0..=WIDEST_SIGMA).contains(&sigma) {
+        return Err(format!("{sigma}: a deviation is between 0 and {WIDEST_SIGMA}"));
+    }
+    Ok(Shape::LogNormal(quantity::time(median.trim())?, sigma))
+}
+
+impl TryFrom<String> for Delay {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Delay> for String {
+    fn from(delay: Delay) -> Self {
+        delay.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chance::Purpose;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn drawn(text: &str) -> Vec<f64> {
+        let delay = Delay::parse(text).unwrap();
+        let of = |number| delay.of(Chance::new(1, Purpose::Network, number), number).as_secs_f64() * 1e3;
+        let mut times: Vec<f64> = (0..20_000).map(of).collect();
+        times.sort_by(f64::total_cmp);
+        times
+    }
+
+    #[test]
+    fn distributions_have_their_mean_and_median() {
+        let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
+        assert_eq!(drawn("10ms")[19_999], 10.0);
+        let even = drawn("5ms..15ms");
+        assert!((even[0] - 5.0).abs() < 0.1 && (even[19_999] - 15.0).abs() < 0.1 && (mean(&even) - 10.0).abs() < 0.1);
+        let exponential = drawn("exp:10ms");
+        assert!((mean(&exponential) - 10.0).abs() < 0.3 && (exponential[10_000] - 6.93).abs() < 0.3);
+        let log_normal = drawn("lognormal:10ms,0.5");
+        assert!((log_normal[10_000] - 10.0).abs() < 0.3 && (log_normal[16_827] - 16.5).abs() < 0.6);
+    }
+
+    #[test]
+    fn times_from_a_file_come_in_order_and_again() {
+        let mut delay = Delay::parse("file:times.txt").unwrap();
+        assert_eq!(delay.file(), Some("times.txt"));
+        delay.take_times("# measured\n10ms\n\n 2s \n").unwrap();
+        let times = [0, 1, 2].map(|number| delay.of(Chance::new(1, Purpose::Network, number), number));
+        assert_eq!(times, [10, 2000, 10].map(Duration::from_millis));
+        assert!(delay.take_times("").unwrap_err().contains("no time"));
+        assert!(delay.take_times("1s\nx").unwrap_err().starts_with("line 2"));
+    }
+
+    #[test]
+    fn nonsense_is_told_apart_from_delays() {
+        for text in
+            ["", "x", "exp:", "exp:x", "lognormal:10ms", "lognormal:10ms,9", "lognormal:1,x", "file:", "2s..1s", "a:b"]
+        {
+            assert!(Delay::parse(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_bounded_and_written_as_it_was(text in "(exp:|lognormal:|file:)?[0-9a-z.,]{0,12}", number: u64) {
+            if let Ok(delay) = Delay::parse(&text) {
+                prop_assert!(delay.of(Chance::new(number, Purpose::Network, number), number) <= LONGEST);
+                prop_assert_eq!(String::from(delay), text);
+            }
+        }
+    }
+}

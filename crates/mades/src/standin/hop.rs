@@ -1,0 +1,124 @@
+//! What a part of the way can carry: messages and octets a second, and workers that each take a while over a message.
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+/// Workers of a hop.
+const MOST_WORKERS: u32 = 10_000;
+
+/// The capacity of a hop; what is absent is without limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Capacity {
+    /// Messages a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<f64>,
+    /// Octets of payload a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_s: Option<f64>,
+    /// Messages that are worked on at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+    /// How long a worker takes over a message, as if it signed and encrypted it.
+    #[serde(skip_serializing_if = "super::plan::is_default")]
+    pub work: super::plan::Time,
+}
+
+impl Capacity {
+    /// What is wrong with it.
+    pub(super) fn check(&self, name: &str) -> Result<(), String> {
+        for rate in [self.rate_per_s, self.bytes_per_s].into_iter().flatten() {
+            if !(1e-6..=1e15).contains(&rate) {
+                return Err(format!("{name}: {rate} a second is no rate"));
+            }
+        }
+        match self.workers {
+            Some(0) => Err(format!("{name}: with no worker nothing gets through")),
+            Some(workers) if workers > MOST_WORKERS => Err(format!("{name}: {MOST_WORKERS} workers are the most")),
+            None if self.work.0 > Duration::ZERO => Err(format!("{name}: work is done by workers; say how many")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A hop at work.
+#[derive(Clone, Debug)]
+pub(super) struct Hop {
+    interval: Duration,
+    s_per_byte: f64,
+    work: Duration,
+    /// When each worker is free.
+    workers: BinaryHeap<Reverse<Duration>>,
+    /// When what came last is through.
+    through: Duration,
+}
+
+impl Hop {
+    pub(super) fn new(capacity: &Capacity) -> Self {
+        let workers = capacity.workers.unwrap_or(0);
+        Self {
+            interval: capacity.rate_per_s.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(1.0 / rate)),
+            s_per_byte: capacity.bytes_per_s.map_or(0.0, |rate| 1.0 / rate),
+            work: capacity.work.0,
+            workers: (0..workers).map(|_| Reverse(Duration::ZERO)).collect(),
+            through: Duration::ZERO,
+        }
+    }
+
+    /// When a message that comes now is through. `slowness` stretches the time; `resume` moves a time on to when the
+    /// hop is up again.
+    pub(super) fn pass(
+        &mut self,
+        now: Duration,
+        bytes: usize,
+        slowness: f64,
+        resume: impl Fn(Duration) -> Duration,
+    ) -> Duration {
+        let mut at = now;
+        if let Some(Reverse(free)) = self.workers.pop() {
+            at = resume(at.max(free) + self.work.mul_f64(slowness));
+            self.workers.push(Reverse(at));
+        }
+        let takes = self.interval + Duration::from_secs_f64(bytes as f64 * self.s_per_byte);
+        if takes > Duration::ZERO {
+            at = resume(at.max(self.through) + takes.mul_f64(slowness));
+            self.through = at;
+        }
+        resume(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn passed(capacity: &Capacity, arrivals: &[u64]) -> Vec<u128> {
+        let mut hop = Hop::new(capacity);
+        arrivals.iter().map(|at| hop.pass(ms(*at), 1000, 1.0, |at| at).as_millis()).collect()
+    }
+
+    #[test]
+    fn a_hop_lets_through_what_it_can() {
+        let rate = Capacity { rate_per_s: Some(100.0), ..Capacity::default() };
+        assert_eq!(passed(&rate, &[0, 0, 0, 100]), [10, 20, 30, 110]);
+        let bytes = Capacity { bytes_per_s: Some(50_000.0), ..Capacity::default() };
+        assert_eq!(passed(&bytes, &[0, 0]), [20, 40]);
+        let work = super::super::plan::Time(ms(30));
+        let workers = Capacity { workers: Some(2), work, ..Capacity::default() };
+        assert_eq!(passed(&workers, &[0, 0, 0, 0, 100]), [30, 30, 60, 60, 130]);
+        assert_eq!(passed(&Capacity::default(), &[5, 5]), [5, 5]);
+    }
+
+    #[test]
+    fn what_comes_through_while_it_is_down_waits_and_then_keeps_its_pace() {
+        let mut hop = Hop::new(&Capacity { rate_per_s: Some(100.0), ..Capacity::default() });
+        let resume = |at: Duration| if at > ms(15) && at < ms(500) { ms(500) } else { at };
+        let through = [0, 0, 0, 0].map(|at| hop.pass(ms(at), 0, 1.0, resume).as_millis());
+        assert_eq!(through, [10, 500, 510, 520]);
+    }
+}

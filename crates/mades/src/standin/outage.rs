@@ -1,0 +1,100 @@
+//! When what is down: endpoint A (which the sending application uses), endpoint B (which receives), the network.
+use super::quantity;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What can be down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Endpoint A: takes no message out of the outbox, replies nothing, reports no event.
+    A,
+    /// Endpoint B: what is for it waits in between; the receiver is offline.
+    B,
+    /// The network: nothing crosses it, there or back.
+    Network,
+}
+
+/// A time in which something is down: `A.down 10s..15s`, counted from when the stand-in was ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Outage {
+    place: Place,
+    from: Duration,
+    to: Duration,
+    text: String,
+}
+
+impl Outage {
+    /// Reads what was written.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what would be right.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no outage; say it like 'A.down 10s..15s' (A, B or net)");
+        let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
+        let place = match what.to_ascii_lowercase().as_str() {
+            "a.down" => Place::A,
+            "b.down" => Place::B,
+            "net.down" => Place::Network,
+            _ => return Err(wrong()),
+        };
+        let (from, to) = quantity::span(span.trim())?;
+        Ok(Self { place, from, to, text: text.to_owned() })
+    }
+}
+
+impl TryFrom<String> for Outage {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Outage> for String {
+    fn from(outage: Outage) -> Self {
+        outage.text
+    }
+}
+
+/// When a place is up again: that time, unless it lies in an outage.
+pub(super) fn up_at(outages: &[Outage], place: Place, mut at: Duration) -> Duration {
+    // One may end in the middle of the next; they are few.
+    while let Some(outage) = outages.iter().find(|outage| outage.place == place && outage.from <= at && at < outage.to)
+    {
+        at = outage.to;
+    }
+    at
+}
+
+/// When a place last came up, at that time.
+pub(super) fn up_since(outages: &[Outage], place: Place, at: Duration) -> Duration {
+    let ends = outages.iter().filter(|outage| outage.place == place && outage.to <= at).map(|outage| outage.to);
+    ends.max().unwrap_or(Duration::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_ends_and_may_be_followed_by_another() {
+        let s = Duration::from_secs;
+        let outages: Vec<Outage> = ["A.down 10s..15s", "A.down 14s..20s", "net.down 12s..13s"]
+            .map(|text| Outage::parse(text).unwrap())
+            .to_vec();
+        for (place, at, up) in
+            [(Place::A, 9, 9), (Place::A, 10, 20), (Place::A, 20, 20), (Place::B, 12, 12), (Place::Network, 12, 13)]
+        {
+            assert_eq!(up_at(&outages, place, s(at)), s(up), "{place:?} at {at}");
+        }
+        assert_eq!((up_since(&outages, Place::A, s(5)), up_since(&outages, Place::A, s(21))), (s(0), s(20)));
+    }
+
+    #[test]
+    fn nonsense_is_told_apart_from_outages() {
+        for text in ["", "A.down", "C.down 1s..2s", "A.up 1s..2s", "A.down 2s..1s", "A.down x"] {
+            assert!(Outage::parse(text).is_err(), "{text}");
+        }
+    }
+}

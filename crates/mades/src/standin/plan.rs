@@ -1,0 +1,286 @@
+//! What the stand-in is to do: all its knobs, as they are written in a plan file and on the command line.
+use super::delay::Delay;
+use super::hop::Capacity;
+use super::outage::Outage;
+use super::quantity;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What the pair of endpoints is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// ECP: reply, inbox, events DELIVERED and RECEIVED.
+    #[default]
+    Endpoint,
+    /// EDX: inbox, and one reply with a status document.
+    Toolbox,
+    /// Connectivity tests: reply, and one event.
+    Tracing,
+}
+
+/// What the event of a connectivity test says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum TracingValue {
+    /// As the protocol has it.
+    #[default]
+    Tracing,
+    /// As go-mades-bench needs it: with TRACING it waits for ever.
+    Delivered,
+}
+
+/// When a message counts as received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReceivedOn {
+    /// When it is in the inbox, as ECP's own API has it.
+    #[default]
+    Inbox,
+    /// When the receiving application has accepted it from the inbox; only with queues of our own.
+    Consume,
+}
+
+/// A time, as people write it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Time(pub Duration);
+
+impl TryFrom<String> for Time {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        quantity::time(&text).map(Self)
+    }
+}
+
+impl From<Time> for String {
+    fn from(time: Time) -> Self {
+        format!("{:?}", time.0)
+    }
+}
+
+/// Whether a value need not be written.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// A part of the way: how long it takes, and what it can carry.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Leg {
+    /// How long a message takes that has been let through.
+    pub delay: Delay,
+    /// What is let through.
+    pub capacity: Capacity,
+}
+
+/// What goes wrong, as probabilities.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Faults {
+    /// The message is refused with an error reply (go-mades-bench dies of it).
+    pub error: f64,
+    /// What that reply says.
+    pub error_code: String,
+    /// And in words.
+    pub error_message: String,
+    /// No reply is sent; the message goes its way.
+    pub no_reply: f64,
+    /// The message is lost between A and B, silently.
+    pub loss: f64,
+    /// It does not reach B, and A says so: an event FAILED, a status document FAILED.
+    pub failure: f64,
+    /// It is put into the inbox twice.
+    pub duplicate: f64,
+    /// One octet of its payload is changed.
+    pub corruption: f64,
+    /// It comes later than its time, so that others overtake it.
+    pub reorder: f64,
+    /// By how much at most.
+    pub reorder_by: Time,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            error: 0.0,
+            error_code: "ECP-STANDIN-001".to_owned(),
+            error_message: "the stand-in was told to refuse this message".to_owned(),
+            no_reply: 0.0,
+            loss: 0.0,
+            failure: 0.0,
+            duplicate: 0.0,
+            corruption: 0.0,
+            reorder: 0.0,
+            reorder_by: Time(Duration::from_millis(50)),
+        }
+    }
+}
+
+impl Faults {
+    /// The probabilities, with their names.
+    fn probabilities(&self) -> [(&'static str, f64); 7] {
+        [
+            ("error", self.error),
+            ("no_reply", self.no_reply),
+            ("loss", self.loss),
+            ("failure", self.failure),
+            ("duplicate", self.duplicate),
+            ("corruption", self.corruption),
+            ("reorder", self.reorder),
+        ]
+    }
+}
+
+/// Everything that the stand-in can be told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plan {
+    /// What the pair of endpoints is.
+    pub mode: Mode,
+    /// What the event of a connectivity test says.
+    pub tracing_value: TracingValue,
+    /// When a message counts as received.
+    pub received_on: ReceivedOn,
+    /// Decides, with the message's number, what chance decides.
+    pub seed: u64,
+    /// What endpoint B calls itself; any receiver code is taken if it is empty.
+    pub receivers: Vec<String>,
+    /// What endpoint A calls itself.
+    pub sender_code: String,
+    /// From the outbox to the reply.
+    pub accept: Leg,
+    /// From the reply to B's inbox.
+    pub network: Leg,
+    /// From the inbox back to A: DELIVERED, or the toolbox's reply.
+    pub acknowledge: Leg,
+    /// From DELIVERED to RECEIVED.
+    pub receive: Delay,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// When what is down.
+    pub outages: Vec<Outage>,
+    /// So long after each start of A everything is slower, ten times at first, then less and less.
+    pub slow_start: Time,
+    /// A longer payload is refused.
+    pub payload_bytes: u64,
+    /// Messages taken out of the outbox and not accepted yet.
+    pub credit: u32,
+    /// Messages that the pair keeps at a time; then it takes no more.
+    pub store_messages: u32,
+    /// Octets of them.
+    pub store_bytes: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Endpoint,
+            tracing_value: TracingValue::Tracing,
+            received_on: ReceivedOn::Inbox,
+            seed: 1,
+            receivers: Vec::new(),
+            sender_code: "mailrun-endpoint-a".to_owned(),
+            accept: Leg::default(),
+            network: Leg::default(),
+            acknowledge: Leg::default(),
+            receive: Delay::default(),
+            faults: Faults::default(),
+            outages: Vec::new(),
+            slow_start: Time::default(),
+            payload_bytes: 64 << 20,
+            credit: 200,
+            store_messages: 1_000_000,
+            store_bytes: 1 << 30,
+        }
+    }
+}
+
+/// Names of the plans that come with it.
+pub const PRESETS: [&str; 3] = ["ideal", "ecp-2022", "custom-1563"];
+
+impl Plan {
+    /// A plan that comes with it.
+    ///
+    /// `ideal` takes no time; `ecp-2022` is go-mades-bench's published run against ECP: 10.8 replies, 7.3 messages and
+    /// 6.5 acknowledgements a second; `custom-1563` its run against another implementation: 1,563 messages a second,
+    /// with 1.6 s from the inbox to the event at a window of 5,000.
+    pub fn preset(name: &str) -> Option<Self> {
+        let rate = |rate| Capacity { rate_per_s: Some(rate), ..Capacity::default() };
+        let leg = |per_s| Leg { capacity: rate(per_s), delay: Delay::default() };
+        match name {
+            "ideal" => Some(Self::default()),
+            "ecp-2022" => Some(Self { accept: leg(10.8), network: leg(7.3), acknowledge: leg(6.5), ..Self::default() }),
+            "custom-1563" => Some(Self {
+                network: leg(1563.0),
+                acknowledge: Leg { delay: Delay::constant(Duration::from_millis(1600)), ..Leg::default() },
+                ..Self::default()
+            }),
+            _ => None,
+        }
+    }
+
+    /// The delays that want a file read.
+    pub fn delays_mut(&mut self) -> [&mut Delay; 4] {
+        [&mut self.accept.delay, &mut self.network.delay, &mut self.acknowledge.delay, &mut self.receive]
+    }
+
+    /// What is wrong with it.
+    ///
+    /// # Errors
+    /// One sentence that names the knob.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, probability) in self.faults.probabilities() {
+            if !(0.0..=1.0).contains(&probability) {
+                return Err(format!("faults.{name}: {probability} is no probability; say it like 0.001"));
+            }
+        }
+        self.accept.capacity.check("accept")?;
+        self.network.capacity.check("network")?;
+        self.acknowledge.capacity.check("acknowledge")?;
+        if self.credit == 0 || self.store_messages == 0 || self.store_bytes == 0 {
+            return Err("with credit, store_messages or store_bytes at 0 nothing is ever taken".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_sound_and_have_their_names() {
+        for name in PRESETS {
+            assert_eq!(Plan::preset(name).map(|plan| plan.check()), Some(Ok(())), "{name}");
+        }
+        assert_eq!(Plan::preset("other"), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_by_name() {
+        let with = |change: fn(&mut Plan)| {
+            let mut plan = Plan::default();
+            change(&mut plan);
+            plan.check().unwrap_err()
+        };
+        assert!(with(|plan| plan.faults.loss = 1.5).contains("faults.loss"));
+        assert!(with(|plan| plan.faults.error = f64::NAN).contains("faults.error"));
+        assert!(with(|plan| plan.network.capacity.workers = Some(0)).contains("network"));
+        assert!(with(|plan| plan.accept.capacity.rate_per_s = Some(0.0)).contains("accept"));
+        assert!(with(|plan| plan.accept.capacity.work = Time(Duration::from_millis(1))).contains("how many"));
+        assert!(with(|plan| plan.credit = 0).contains("credit"));
+    }
+
+    #[test]
+    fn a_plan_is_read_as_it_is_written() {
+        let mut plan = Plan::preset("ecp-2022").unwrap();
+        plan.outages = vec![Outage::parse("A.down 10s..15s").unwrap()];
+        plan.receive = Delay::parse("exp:57ms").unwrap();
+        plan.faults.loss = 0.25;
+        let text = serde_json::to_string(&plan).unwrap();
+        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
+        assert!(serde_json::from_str::<Plan>(r#"{"faults": {"lost": 1}}"#).is_err(), "an unknown knob is no knob");
+    }
+}

@@ -1,0 +1,304 @@
+//! What the stand-in did, message by message and in all: the truth that a bench's report is held against.
+use journey::Latencies;
+use journey::record::LatencyMs;
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fate {
+    /// On its way still.
+    #[default]
+    Unfinished,
+    /// It is in B's inbox and A has said so.
+    Delivered,
+    /// It was answered with an error.
+    Refused,
+    /// It was lost on purpose.
+    Lost,
+    /// It was reported as failed.
+    Failed,
+    /// It was a connectivity test, and answered.
+    Traced,
+    /// The broker would not have what was to be said of it.
+    Undeliverable,
+}
+
+/// What was done wrong with a message on purpose: any of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wrongs {
+    /// Refused with an error.
+    pub error: bool,
+    /// Not replied to.
+    pub no_reply: bool,
+    /// Lost.
+    pub loss: bool,
+    /// Reported as failed.
+    pub failure: bool,
+    /// Put into the inbox twice.
+    pub duplicate: bool,
+    /// Changed in one octet.
+    pub corruption: bool,
+    /// Held back so that others overtake it.
+    pub reorder: bool,
+}
+
+impl Wrongs {
+    fn names(self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            (self.error, "error"),
+            (self.no_reply, "no_reply"),
+            (self.loss, "loss"),
+            (self.failure, "failure"),
+            (self.duplicate, "duplicate"),
+            (self.corruption, "corruption"),
+            (self.reorder, "reorder"),
+        ];
+        all.into_iter().filter_map(|(done, name)| done.then_some(name))
+    }
+}
+
+impl fmt::Display for Wrongs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.names().enumerate().try_for_each(|(place, name)| {
+            let comma = if place > 0 { "," } else { "" };
+            write!(f, "{comma}{name}")
+        })
+    }
+}
+
+/// What happened to one message. Times are nanoseconds of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Story {
+    /// Its number in its run; none if it was not made by a bench.
+    pub seq: Option<u64>,
+    /// Its run.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_words")]
+    pub run: Option<Uuid>,
+    /// Taken out of the outbox.
+    #[serde(serialize_with = "nanoseconds")]
+    pub consumed: Duration,
+    /// Its reply settled: ECP's at once, EDX's at the end.
+    #[serde(serialize_with = "optional_nanoseconds")]
+    pub replied: Option<Duration>,
+    /// Settled in the inbox.
+    #[serde(serialize_with = "optional_nanoseconds")]
+    pub inboxed: Option<Duration>,
+    /// Its event DELIVERED, or of a connectivity test the one event, settled.
+    #[serde(serialize_with = "optional_nanoseconds")]
+    pub delivered: Option<Duration>,
+    /// Its event RECEIVED settled.
+    #[serde(serialize_with = "optional_nanoseconds")]
+    pub received: Option<Duration>,
+    /// What became of it.
+    pub fate: Fate,
+    /// What was done wrong with it.
+    #[serde(serialize_with = "as_text")]
+    pub fault: Wrongs,
+}
+
+fn nanoseconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.as_nanos() as u64)
+}
+
+fn optional_nanoseconds<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_nanos() as u64).serialize(serializer)
+}
+
+fn in_words<S: Serializer>(run: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
+    run.map(|run| run.to_string()).serialize(serializer)
+}
+
+fn as_text<S: Serializer>(wrongs: &Wrongs, serializer: S) -> Result<S::Ok, S::Error> {
+    let done = wrongs.names().next().is_some();
+    done.then(|| wrongs.to_string()).serialize(serializer)
+}
+
+/// What happened in all. `consumed` is the sum of the six fates and of what is unfinished.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Messages taken out of the outbox.
+    pub consumed: u64,
+    /// Their payloads' octets.
+    pub bytes: u64,
+    /// Fate: in the inbox, and reported.
+    pub delivered: u64,
+    /// Fate: answered with an error.
+    pub refused: u64,
+    /// Fate: lost on purpose.
+    pub lost: u64,
+    /// Fate: reported as failed.
+    pub failed: u64,
+    /// Fate: connectivity tests.
+    pub traced: u64,
+    /// Fate: the broker would not have what was to be said.
+    pub undeliverable: u64,
+    /// Replies settled.
+    pub replies: u64,
+    /// Messages settled in the inbox, duplicates among them.
+    pub inboxed: u64,
+    /// Events DELIVERED.
+    pub events_delivered: u64,
+    /// Events RECEIVED.
+    pub events_received: u64,
+    /// Events FAILED.
+    pub events_failed: u64,
+    /// Events of connectivity tests.
+    pub events_tracing: u64,
+    /// Not replied to on purpose.
+    pub unanswered: u64,
+    /// Put into the inbox twice.
+    pub duplicated: u64,
+    /// Changed in an octet.
+    pub corrupted: u64,
+    /// Held back.
+    pub held_back: u64,
+    /// Put into the inbox after a message of the same run with a higher number.
+    pub overtaken: u64,
+    /// Out of the outbox to the reply settled.
+    pub to_reply: Latencies,
+    /// Out of the outbox to the inbox.
+    pub to_inbox: Latencies,
+    /// Out of the outbox to DELIVERED, or the event of a connectivity test.
+    pub to_delivered: Latencies,
+    /// Out of the outbox to RECEIVED.
+    pub to_received: Latencies,
+}
+
+/// The totals, as the last line of the record has them.
+#[derive(Serialize)]
+struct Written {
+    consumed: u64,
+    bytes: u64,
+    delivered: u64,
+    refused: u64,
+    lost: u64,
+    failed: u64,
+    traced: u64,
+    undeliverable: u64,
+    unfinished: u64,
+    replies: u64,
+    inboxed: u64,
+    events: Events,
+    unanswered: u64,
+    duplicated: u64,
+    corrupted: u64,
+    held_back: u64,
+    overtaken: u64,
+    latency_ms: Times,
+}
+
+#[derive(Serialize)]
+struct Events {
+    delivered: u64,
+    received: u64,
+    failed: u64,
+    tracing: u64,
+}
+
+#[derive(Serialize)]
+struct Times {
+    replied: Option<LatencyMs>,
+    inboxed: Option<LatencyMs>,
+    delivered: Option<LatencyMs>,
+    received: Option<LatencyMs>,
+}
+
+impl Totals {
+    /// Messages that are on their way.
+    pub fn unfinished(&self) -> u64 {
+        let finished = self.delivered + self.refused + self.lost + self.failed + self.traced + self.undeliverable;
+        self.consumed.saturating_sub(finished)
+    }
+
+    /// Counts a message whose story is over.
+    pub(super) fn finish(&mut self, story: &Story) {
+        let fate = match story.fate {
+            Fate::Unfinished => return,
+            Fate::Delivered => &mut self.delivered,
+            Fate::Refused => &mut self.refused,
+            Fate::Lost => &mut self.lost,
+            Fate::Failed => &mut self.failed,
+            Fate::Traced => &mut self.traced,
+            Fate::Undeliverable => &mut self.undeliverable,
+        };
+        *fate += 1;
+    }
+
+    /// The line that ends a record: `{"totals": …}`.
+    pub fn to_line(&self) -> String {
+        let written = Written {
+            consumed: self.consumed,
+            bytes: self.bytes,
+            delivered: self.delivered,
+            refused: self.refused,
+            lost: self.lost,
+            failed: self.failed,
+            traced: self.traced,
+            undeliverable: self.undeliverable,
+            unfinished: self.unfinished(),
+            replies: self.replies,
+            inboxed: self.inboxed,
+            events: Events {
+                delivered: self.events_delivered,
+                received: self.events_received,
+                failed: self.events_failed,
+                tracing: self.events_tracing,
+            },
+            unanswered: self.unanswered,
+            duplicated: self.duplicated,
+            corrupted: self.corrupted,
+            held_back: self.held_back,
+            overtaken: self.overtaken,
+            latency_ms: Times {
+                replied: self.to_reply.summary(),
+                inboxed: self.to_inbox.summary(),
+                delivered: self.to_delivered.summary(),
+                received: self.to_received.summary(),
+            },
+        };
+        serde_json::json!({ "totals": written }).to_string()
+    }
+}
+
+impl Story {
+    /// The line of the record.
+    pub fn to_line(&self) -> String {
+        serde_json::to_string(self).expect("a story has no keys that JSON lacks")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_story_is_a_line() {
+        let story = Story {
+            seq: Some(7),
+            consumed: Duration::from_nanos(5),
+            replied: Some(Duration::from_nanos(6)),
+            fate: Fate::Lost,
+            fault: Wrongs { loss: true, no_reply: true, ..Wrongs::default() },
+            ..Story::default()
+        };
+        let line = r#"{"seq":7,"consumed":5,"replied":6,"inboxed":null,"delivered":null,"received":null,"fate":"lost","fault":"no_reply,loss"}"#;
+        assert_eq!(story.to_line(), line);
+    }
+
+    #[test]
+    fn totals_are_a_line_with_what_is_unfinished() {
+        let mut totals = Totals { consumed: 5, ..Totals::default() };
+        totals.finish(&Story { fate: Fate::Delivered, ..Story::default() });
+        totals.finish(&Story { fate: Fate::Refused, ..Story::default() });
+        totals.to_reply.record(Duration::from_millis(2));
+        let value: serde_json::Value = serde_json::from_str(&totals.to_line()).unwrap();
+        let totals = &value["totals"];
+        assert_eq!((totals["unfinished"].as_u64(), totals["delivered"].as_u64()), (Some(3), Some(1)));
+        assert!(totals["latency_ms"]["replied"]["p50"].as_f64().unwrap() >= 2.0);
+        assert!(totals["latency_ms"]["inboxed"].is_null());
+    }
+}

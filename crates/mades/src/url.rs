@@ -1,0 +1,262 @@
+//! Where a broker is and who asks: `amqp://user:password@host:port`, with the password never shown.
+use percent_encoding::percent_decode_str;
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use url::{Host, Url};
+
+/// The port of AMQP (RFC: IANA `amqp`).
+const PLAIN_PORT: u16 = 5672;
+/// The port of AMQP under TLS (IANA `amqps`).
+const TLS_PORT: u16 = 5671;
+
+/// Something that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps `text`.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The first line of a file.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn from_file(path: &Path) -> Result<Self, UrlError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| UrlError::PasswordFile { path: path.display().to_string(), why: error.to_string() })?;
+        Ok(Self(text.lines().next().unwrap_or_default().to_owned()))
+    }
+
+    /// What is kept, for the one who sends it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Where a broker is. Shows neither password nor, in `Debug`, anything that `Display` does not.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BrokerUrl {
+    is_tls: bool,
+    host: String,
+    port: u16,
+    user: Option<String>,
+    password: Option<Secret>,
+}
+
+/// What is wrong with a URL. Says nothing of what stands before the `@`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// Not a URL.
+    #[error("no URL of a broker ({0}): it looks like amqp://user:password@host:5672")]
+    Malformed(String),
+    /// Neither `amqp` nor `amqps`.
+    #[error("{0}:// is not the scheme of a broker: use amqp:// or amqps://")]
+    Scheme(String),
+    /// There is something behind host and port.
+    #[error("there is something behind the port: the URL of a broker ends there")]
+    Excess,
+    /// User or password are not UTF-8 once the percent signs are gone.
+    #[error("user or password are not UTF-8 when decoded")]
+    NotText,
+    /// A password without a user.
+    #[error("there is a password and no user in the URL")]
+    NoUser,
+    /// A file with a password cannot be read.
+    #[error("cannot read the password from {path}: {why}")]
+    PasswordFile {
+        /// The file.
+        path: String,
+        /// What the system said.
+        why: String,
+    },
+}
+
+impl BrokerUrl {
+    /// Whether TLS is spoken from the first octet.
+    pub fn is_tls(&self) -> bool {
+        self.is_tls
+    }
+
+    /// The host, an IPv6 address without brackets.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Host and port, as one writes them.
+    pub fn address(&self) -> String {
+        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+    }
+
+    /// Who asks.
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// What he proves it with.
+    pub fn password(&self) -> Option<&Secret> {
+        self.password.as_ref()
+    }
+
+    /// With that user, if the URL names none.
+    #[must_use]
+    pub fn or_user(mut self, user: &str) -> Self {
+        self.user.get_or_insert_with(|| user.to_owned());
+        self
+    }
+
+    /// With that password, if the URL has none.
+    #[must_use]
+    pub fn or_password(mut self, password: Secret) -> Self {
+        self.password.get_or_insert(password);
+        self
+    }
+
+    /// As that user with that password, whatever the URL says.
+    #[must_use]
+    pub fn with_login(mut self, user: &str, password: Secret) -> Self {
+        self.user = Some(user.to_owned());
+        self.password = Some(password);
+        self
+    }
+}
+
+impl FromStr for BrokerUrl {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Self, UrlError> {
+        let url = Url::parse(text).map_err(|error| UrlError::Malformed(error.to_string()))?;
+        let (is_tls, usual_port) = match url.scheme() {
+            "amqp" => (false, PLAIN_PORT),
+            "amqps" => (true, TLS_PORT),
+            other => return Err(UrlError::Scheme(other.to_owned())),
+        };
+        let is_excessive = !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some();
+        if is_excessive {
+            return Err(UrlError::Excess);
+        }
+        let host = match url.host() {
+            Some(Host::Ipv6(address)) => address.to_string(),
+            Some(host) => percent_decoded(&host.to_string())?,
+            None => String::new(),
+        };
+        if host.is_empty() || host.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(UrlError::Malformed("no host".to_owned()));
+        }
+        let user = (!url.username().is_empty()).then(|| percent_decoded(url.username())).transpose()?;
+        let password = url.password().map(percent_decoded).transpose()?.map(Secret);
+        if user.is_none() && password.is_some() {
+            return Err(UrlError::NoUser);
+        }
+        Ok(Self { is_tls, host, port: url.port().unwrap_or(usual_port), user, password })
+    }
+}
+
+fn percent_decoded(text: &str) -> Result<String, UrlError> {
+    percent_decode_str(text).decode_utf8().map(|text| text.into_owned()).map_err(|_| UrlError::NotText)
+}
+
+impl fmt::Display for BrokerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", if self.is_tls { "amqps" } else { "amqp" }, self.address())
+    }
+}
+
+impl fmt::Debug for BrokerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn urls_are_read_as_they_are_meant() {
+        let cases = [
+            ("amqp://localhost", false, "localhost:5672", None, None),
+            ("amqps://broker.example", true, "broker.example:5671", None, None),
+            ("amqps://broker:5672/", true, "broker:5672", None, None),
+            ("amqp://endpoint:password@localhost:5672", false, "localhost:5672", Some("endpoint"), Some("password")),
+            ("amqp://a%40b:p%3Aw%2F%C3%A4@[::1]:1", false, "[::1]:1", Some("a@b"), Some("p:w/ä")),
+            ("AMQP://user@127.0.0.1", false, "127.0.0.1:5672", Some("user"), None),
+        ];
+        for (text, is_tls, address, user, password) in cases {
+            let url: BrokerUrl = text.parse().unwrap();
+            let read = (url.is_tls(), url.address(), url.user(), url.password().map(Secret::reveal));
+            assert_eq!(read, (is_tls, address.to_owned(), user, password), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_url_of_a_broker_is_refused() {
+        for text in [
+            "", "localhost", "localhost:5672", "http://localhost", "amqp://", "amqp:///path", "amqp://host/vhost",
+            "amqp://host?a=b", "amqp://host#a", "amqp://host:99999", "amqp://:password@host", "amqp://%FF@host",
+            "amqp://user:%FF@host", "amqp://ho%0Ast", "amqp://[::1", "amqp:host",
+        ] {
+            assert!(text.parse::<BrokerUrl>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_flag_fills_in_what_the_url_leaves_out() {
+        let url: BrokerUrl = "amqp://host".parse().unwrap();
+        let filled = url.clone().or_user("endpoint").or_password(Secret::new("a"));
+        assert_eq!((filled.user(), filled.password().map(Secret::reveal)), (Some("endpoint"), Some("a")));
+        let kept = filled.or_user("other").or_password(Secret::new("b"));
+        assert_eq!((kept.user(), kept.password().map(Secret::reveal)), (Some("endpoint"), Some("a")));
+        let replaced = kept.with_login("other", Secret::new("b"));
+        assert_eq!((replaced.user(), replaced.password().map(Secret::reveal)), (Some("other"), Some("b")));
+    }
+
+    #[test]
+    fn a_password_file_is_read_up_to_the_end_of_its_first_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("password");
+        std::fs::write(&path, "with spaces \nand more").unwrap();
+        assert_eq!(Secret::from_file(&path).unwrap().reveal(), "with spaces ");
+        let error = Secret::from_file(&directory.path().join("nowhere")).unwrap_err();
+        assert!(error.to_string().contains("nowhere"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn the_password_is_never_shown(password in "[a-z]{12}", rest in "[:/@%#?a-z]{0,6}") {
+            for text in [
+                format!("amqp://user:{password}@host:1{rest}"),
+                format!("http://user:{password}@host{rest}"),
+                format!("amqp://:{password}@host{rest}"),
+            ] {
+                let shown = match text.parse::<BrokerUrl>() {
+                    Ok(url) => format!("{url} {url:?} {:?}", url.password()),
+                    Err(error) => format!("{error} {error:?}"),
+                };
+                prop_assert!(!shown.contains(&password), "{}", shown);
+            }
+        }
+
+        #[test]
+        fn no_text_is_too_odd(text in "(amqps?://)?.{0,40}") {
+            if let Ok(url) = text.parse::<BrokerUrl>() {
+                let again: BrokerUrl = url.to_string().parse().unwrap();
+                prop_assert_eq!(url.address(), again.address());
+            }
+        }
+    }
+}

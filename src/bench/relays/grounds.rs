@@ -1,0 +1,152 @@
+//! The grounds that a scenario is held on: its directory, the shape of its load, runs one after the other until Ctrl-C.
+use super::contestant::Contestant;
+use crate::bench::directory::RunDirectory;
+use crate::bench::plan::{BenchOptions, Tracing};
+use crate::bench::tables::Sheet;
+use crate::bench::{self, BenchOutcome};
+use crate::interrupt::{Asked, Interrupt};
+use crate::report::numbers::{counted, octets};
+use anyhow::{Context, Result};
+use journey::record::{Pipelining, Workload};
+use std::path::{Path, PathBuf};
+
+/// Where the mail goes: 5 domains, as many to each.
+const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
+
+/// What a scenario is called and where it goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Occasion {
+    /// What reports call it.
+    pub(crate) name: String,
+    /// Where all goes; `None` for a new directory under `mailrun-results/`.
+    pub(crate) out: Option<PathBuf>,
+    /// The command line that was typed.
+    pub(crate) command: Vec<String>,
+}
+
+/// How messages are sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) sessions: u32,
+    /// Octets of a message, header included.
+    pub(crate) message_bytes: u64,
+    /// Messages a connection carries; `None` for as many as there are.
+    pub(crate) reuse: Option<u64>,
+    pub(crate) pipelining: Pipelining,
+}
+
+impl Shape {
+    /// `messages of 400 B over 100 sessions, connections reused`
+    pub(super) fn words(&self) -> String {
+        let reuse = match self.reuse {
+            None => "connections reused".to_owned(),
+            Some(1) => "a new connection each".to_owned(),
+            Some(many) => format!("{many} messages a connection"),
+        };
+        let pipelining = match self.pipelining {
+            Pipelining::Off => "",
+            Pipelining::Group => ", commands in groups",
+            Pipelining::Stream => ", one round trip a message",
+        };
+        let sessions = counted(u64::from(self.sessions), "session");
+        format!("messages of {} over {sessions} to 5 domains, {reuse}{pipelining}", octets(self.message_bytes))
+    }
+}
+
+/// The grounds.
+#[derive(Debug)]
+pub(super) struct Grounds {
+    program: PathBuf,
+    occasion: Occasion,
+    directory: RunDirectory,
+    interrupt: Interrupt,
+}
+
+impl Grounds {
+    /// Makes the directory, and hears Ctrl-C from now on.
+    pub(super) fn prepare(occasion: &Occasion) -> Result<Self> {
+        let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
+        let directory = RunDirectory::create(occasion.out.as_deref(), &occasion.name, jiff::Timestamp::now())?;
+        Ok(Self { program, occasion: occasion.clone(), directory, interrupt: Interrupt::watch()? })
+    }
+
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    pub(super) fn directory(&self) -> &RunDirectory {
+        &self.directory
+    }
+
+    pub(super) fn into_directory(self) -> RunDirectory {
+        self.directory
+    }
+
+    /// Whether the user wants no more runs.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.interrupt.asked() != Asked::Nothing
+    }
+
+    /// A run that is kept in a place of its own below the scenario's.
+    pub(super) fn bench(&self, place: &str, contestant: &Contestant, shape: &Shape, load: Workload) -> BenchOptions {
+        let out = self.directory.path().join(place);
+        self.occasion.bench(out, contestant, shape, load)
+    }
+
+    /// Runs it; `None` if the user wants no more runs.
+    pub(super) fn run(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
+        (!self.is_stopped()).then(|| bench::run_with(&self.program, bench))
+    }
+
+    /// The same; `None` also if it was stopped in its middle: figures of half a run are none.
+    pub(super) fn run_whole(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
+        self.run(bench).filter(|_| !self.is_stopped())
+    }
+
+    /// Keeps the table beside the runs.
+    pub(super) fn keep(&self, sheet: Sheet) -> Result<Sheet> {
+        self.directory.write("table.txt", &format!("{}\n", sheet.text))?;
+        eprintln!("written to {}", self.directory.path().display());
+        Ok(sheet)
+    }
+}
+
+impl Occasion {
+    /// A run of it, in that directory.
+    pub(super) fn bench(&self, out: PathBuf, contestant: &Contestant, shape: &Shape, load: Workload) -> BenchOptions {
+        let reuse = shape.reuse.map_or_else(|| "--reuse".to_owned(), |messages| format!("--reuse={messages}"));
+        let size = format!("--size={}", shape.message_bytes);
+        BenchOptions {
+            name: self.name.clone(),
+            out: Some(out),
+            target: contestant.clone().target(),
+            workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
+            source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--rcpt={RECIPIENTS}")],
+            sink_options: Vec::new(),
+            tracing: Tracing::Off,
+            trusts_own_sink: false,
+            command: self.command.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_is_said_to_the_source_and_to_the_reader() {
+        let shape = Shape { sessions: 250, message_bytes: 65_536, reuse: Some(1), pipelining: Pipelining::Off };
+        assert_eq!(shape.words(), "messages of 64 KiB over 250 sessions to 5 domains, a new connection each");
+        let occasion = Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new() };
+        let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
+        let words = bench.source_options.join(" ");
+        assert!(words.contains("--size=65536") && words.contains("--reuse=1 ") && words.contains("five.example"));
+        assert_eq!((bench.workload.sessions, bench.workload.pipelining), (250, Pipelining::Off));
+        assert_eq!(RECIPIENTS.matches(".example").count(), 5);
+        let shape = Shape { reuse: None, pipelining: Pipelining::Stream, ..shape };
+        assert!(shape.words().ends_with("connections reused, one round trip a message"), "{}", shape.words());
+        let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
+        assert!(bench.source_options.contains(&"--reuse".to_owned()));
+    }
+}

@@ -1,0 +1,351 @@
+//! How long a message waits for its 250 while a relay has room to breathe: at half the highest rate that it sustains.
+//!
+//! ```text
+//! closed loop ─ estimate ─→ search: steps of open loop ─ highest that held ─→ half of it, open loop, in rounds
+//! ```
+//!
+//! A rate is sustained if all that was due in a step was accepted and delivered as soon as the step was over: then
+//! accepting keeps up, and the queue does not grow. Latency counts from when a message was due.
+use super::contestant::Contestant;
+use super::goals::{self, Found, Goal};
+use super::grounds::{Grounds, Occasion, Shape};
+use super::measure::Measure;
+use super::search::Search;
+use super::starting;
+use crate::bench::tables::Sheet;
+use crate::report::numbers::{count, figure, latency, rate, seconds};
+use crate::report::table::{Align, Table};
+use anyhow::{Context, Result};
+use journey::Stage;
+use journey::record::{Arrival, LatencyMs, Record, Workload};
+use std::time::Duration;
+
+/// The target: a sender that waits for its 250 one message after the other gets 50 a second through at the least.
+const ACCEPT_P99_MS: f64 = 20.0;
+/// A step may be over so much later than its last message was due, and so much of its length besides: what is on its way
+/// at its end is no queue that grows.
+const LATE_S: f64 = 0.1;
+const LATE_SHARE: f64 = 0.05;
+/// Of what a rate comes to in its time so much must have been sent: what is due while all sessions wait for a relay that
+/// falls behind is not, when the time is over.
+const OFFERED_SHARE: f64 = 0.98;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub(crate) struct LatencyOptions {
+    pub(crate) occasion: Occasion,
+    pub(crate) contestant: Contestant,
+    pub(crate) shape: Shape,
+    /// How long a step of the search lasts, the closed loop before it likewise.
+    pub(crate) step: Duration,
+    /// Steps at most.
+    pub(crate) steps: u32,
+    /// Measure at this rate, and do not search.
+    pub(crate) rate_per_s: Option<f64>,
+    pub(crate) arrival: Arrival,
+    /// How long a round of the measurement lasts.
+    pub(crate) length: Duration,
+    pub(crate) rounds: u32,
+}
+
+/// A run and what came of it.
+#[derive(Clone, Debug)]
+struct Row {
+    what: String,
+    /// What was offered; `None` at closed loop.
+    offered_per_s: Option<f64>,
+    measure: Measure,
+    accept: LatencyMs,
+    flight: LatencyMs,
+    verdict: &'static str,
+}
+
+/// What was found, as far as it came.
+#[derive(Clone, Debug, Default)]
+struct Finds {
+    rows: Vec<Row>,
+    /// The highest rate that was sustained.
+    sustained_per_s: Option<f64>,
+    /// Rounds of the measurement, among the rows.
+    rounds: u32,
+}
+
+/// Searches and measures, to its end or until SIGINT or SIGTERM; either way there is a table of what was run.
+///
+/// # Errors
+/// If it could not run.
+pub(crate) fn run(options: &LatencyOptions) -> Result<Sheet> {
+    starting::check(&options.contestant)?;
+    let course = Course { options, grounds: Grounds::prepare(&options.occasion)? };
+    let mut finds = Finds::default();
+    course.follow(&mut finds)?;
+    course.grounds.keep(sheet(&finds, options))
+}
+
+struct Course<'o> {
+    options: &'o LatencyOptions,
+    grounds: Grounds,
+}
+
+impl Course<'_> {
+    fn follow(&self, finds: &mut Finds) -> Result<()> {
+        let rate_per_s = match self.options.rate_per_s {
+            Some(rate_per_s) => rate_per_s,
+            None => {
+                let Some(()) = self.search(finds)? else { return Ok(()) };
+                let Some(sustained) = finds.sustained_per_s else { return Ok(()) };
+                sustained / 2.0
+            }
+        };
+        for round in 1..=self.options.rounds {
+            let load = open(rate_per_s, self.options.arrival, self.options.length);
+            let Some(row) = self.measure(&format!("round-{round}"), load, |_, _| "")? else { return Ok(()) };
+            finds.rows.push(row);
+            finds.rounds += 1;
+        }
+        Ok(())
+    }
+
+    /// `None` if the user wants no more runs.
+    fn search(&self, finds: &mut Finds) -> Result<Option<()>> {
+        let closed = Workload { duration_limit_s: Some(self.options.step.as_secs_f64()), ..Workload::default() };
+        let Some(row) = self.measure("closed-loop", closed, |_, _| "estimate")? else { return Ok(None) };
+        let mut search = Search::new(row.measure.passage.delivered_per_s.max(1.0), self.options.steps);
+        finds.rows.push(row);
+        while let Some(rate_per_s) = search.next().map(f64::round) {
+            let load = open(rate_per_s, Arrival::Constant, self.options.step);
+            let name = format!("step-{}", finds.rows.len());
+            let Some(row) = self.measure(&name, load, verdict)? else { return Ok(None) };
+            search.learn(rate_per_s, row.verdict == HELD);
+            finds.rows.push(row);
+            finds.sustained_per_s = search.found();
+        }
+        Ok(Some(()))
+    }
+
+    /// One run; `None` if the user wants no more of them.
+    fn measure(&self, name: &str, load: Workload, judge: fn(&Measure, &Record) -> &'static str) -> Result<Option<Row>> {
+        let offered_per_s = load.rate_per_s;
+        let bench = self.grounds.bench(name, &self.options.contestant, &self.options.shape, load);
+        let Some(outcome) = self.grounds.run_whole(&bench) else { return Ok(None) };
+        let outcome = outcome.with_context(|| format!("in {name}"))?;
+        let record = &outcome.record;
+        let measure = Measure::of(record, outcome.disk_bytes, record.ledger.created.unwrap_or_default())?;
+        let (accept, flight) = (times(record, Stage::Accepted)?, times(record, Stage::Delivered)?);
+        let row = Row {
+            what: name.replace('-', " "),
+            offered_per_s,
+            verdict: judge(&measure, record),
+            measure,
+            accept,
+            flight,
+        };
+        eprintln!("mailrun: {}", row.words());
+        Ok(Some(row))
+    }
+}
+
+fn times(record: &Record, stage: Stage) -> Result<LatencyMs> {
+    let row = record.stages.iter().find(|row| row.name == stage);
+    row.and_then(|row| row.latency_ms).with_context(|| format!("nothing was {stage:?}").to_lowercase())
+}
+
+fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
+    Workload {
+        duration_limit_s: Some(length.as_secs_f64()),
+        rate_per_s: Some(rate_per_s),
+        arrival,
+        ..Workload::default()
+    }
+}
+
+const HELD: &str = "held";
+
+/// Whether a step was sustained, or why not.
+fn verdict(measure: &Measure, record: &Record) -> &'static str {
+    let load = &record.workload;
+    let (length_s, rate_per_s) = (load.duration_limit_s.unwrap_or_default(), load.rate_per_s.unwrap_or_default());
+    let latest_s = length_s * (1.0 + LATE_SHARE) + LATE_S;
+    let created = record.ledger.created.unwrap_or_default() as f64;
+    match &measure.passage {
+        _ if measure.fault.is_some() => "not all were taken",
+        _ if created < rate_per_s * length_s * OFFERED_SHARE => "not all was sent",
+        passage if passage.accept_s > latest_s => "accepting fell behind",
+        passage if passage.deliver_s > latest_s => "the queue grew",
+        _ => HELD,
+    }
+}
+
+impl Row {
+    fn words(&self) -> String {
+        let passage = &self.measure.passage;
+        let offered =
+            self.offered_per_s.map(|offered| format!("{} msg/s offered, ", rate(offered))).unwrap_or_default();
+        let figures = format!(
+            "{}: {offered}{} accepted, {} delivered, accept p99 {}",
+            self.what,
+            rate(passage.accepted_per_s),
+            rate(passage.delivered_per_s),
+            latency(self.accept.p99)
+        );
+        if self.verdict.is_empty() { figures } else { format!("{figures}: {}", self.verdict) }
+    }
+}
+
+fn sheet(finds: &Finds, options: &LatencyOptions) -> Sheet {
+    let title = format!(
+        "{}: {} through {} (durability {})",
+        options.occasion.name,
+        options.shape.words(),
+        options.contestant,
+        options.contestant.durability()
+    );
+    let rounds = &finds.rows[finds.rows.len() - finds.rounds as usize..];
+    let mut remarks = vec![
+        "Latency counts from when a message was due, at closed loop from when it was created. late: from the end of what \
+         was offered to the last delivery."
+            .to_owned(),
+    ];
+    if let Some(sustained) = finds.sustained_per_s {
+        remarks.push(format!(
+            "The highest sustainable rate that was found: {} msg/s; all was accepted and delivered {} after a step of {} \
+             at the latest.",
+            count(sustained as u64),
+            seconds(options.step.as_secs_f64() * LATE_SHARE + LATE_S),
+            seconds(options.step.as_secs_f64())
+        ));
+    }
+    let faults =
+        finds.rows.iter().filter_map(|row| Some(format!("NOT OK: {}: {}", row.what, row.measure.fault.as_ref()?)));
+    remarks.extend(faults);
+    let doubts = rounds.iter().flat_map(|row| row.measure.remarks.iter().map(|doubt| format!("{}: {doubt}", row.what)));
+    remarks.extend(doubts);
+    goals::sheet(&title, vec![throughput(&finds.rows), latencies(rounds)], &goals(finds, rounds, options), remarks)
+}
+
+fn throughput(rows: &[Row]) -> Table {
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("run", Align::Left),
+        right("offered/s"),
+        right("accepted/s"),
+        right("delivered/s"),
+        right("late"),
+        right("queue"),
+        right("accept p99"),
+        ("", Align::Left),
+    ]);
+    for row in rows {
+        let passage = &row.measure.passage;
+        let late = row.offered_per_s.map(|offered| passage.deliver_s - passage.accepted as f64 / offered);
+        table.row(vec![
+            row.what.clone(),
+            row.offered_per_s.map_or_else(|| "–".to_owned(), rate),
+            rate(passage.accepted_per_s),
+            rate(passage.delivered_per_s),
+            late.map_or_else(|| "–".to_owned(), |late| seconds(late.max(0.0))),
+            passage.deepest.map_or_else(|| "–".to_owned(), |(most, _)| count(most)),
+            latency(row.accept.p99),
+            row.verdict.to_owned(),
+        ]);
+    }
+    table
+}
+
+fn latencies(rounds: &[Row]) -> Table {
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("at half of it", Align::Left),
+        ("until", Align::Left),
+        right("p50"),
+        right("p99"),
+        right("p99.9"),
+        right("max"),
+    ]);
+    for row in rounds {
+        for (until, times) in [("accepted", &row.accept), ("delivered", &row.flight)] {
+            let cells = [times.p50, times.p99, times.p999, times.max].map(latency);
+            table.row([row.what.clone(), until.to_owned()].into_iter().chain(cells).collect());
+        }
+    }
+    table
+}
+
+fn goals(finds: &Finds, rounds: &[Row], options: &LatencyOptions) -> Vec<Goal> {
+    let offered = rounds.first().and_then(|row| row.offered_per_s).map(figure).unwrap_or_default();
+    let what = match options.rate_per_s {
+        Some(_) => format!("accept p99 at {offered} msg/s, in every round"),
+        None => format!("accept p99 at {offered} msg/s, half the highest sustainable rate, in every round"),
+    };
+    let worst = rounds.iter().map(|row| row.accept.p99).fold(0.0, f64::max);
+    let closed = finds.rows.iter().all(|row| row.measure.fault.is_none());
+    let unknown =
+        |why: &str| Goal::new("accept p99", format!("< {}", latency(ACCEPT_P99_MS)), Found::Unknown(why.to_owned()));
+    let p99 = match rounds.len() {
+        0 if finds.rows.len() > 1 && finds.sustained_per_s.is_none() => unknown("no rate was sustained"),
+        0 => unknown("stopped before"),
+        done if done < options.rounds as usize => unknown("stopped before all rounds were run"),
+        _ => Goal::below(what, worst, ACCEPT_P99_MS, latency),
+    };
+    let account = if closed { "nothing lost" } else { "NOT OK, see below" };
+    vec![p99, Goal::that("the account of every run", closed, account.to_owned(), "closes")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    fn row(rate_per_s: f64, deliver_s: f64, p99: f64) -> Row {
+        let mut record = sample::relayed();
+        record.workload = open(rate_per_s, Arrival::Constant, Duration::from_secs(4));
+        let mut measure = Measure::of(&record, None, 200_000).unwrap();
+        measure.passage.deliver_s = deliver_s;
+        let accept = LatencyMs { p99, ..LatencyMs::default() };
+        let verdict = verdict(&measure, &record);
+        Row { what: "round 1".to_owned(), offered_per_s: Some(rate_per_s), measure, accept, flight: accept, verdict }
+    }
+
+    #[test]
+    fn a_rate_is_sustained_if_nothing_is_left_when_it_is_over() {
+        // 200,000 messages in 4 s, the last accepted after 3.7 s.
+        assert_eq!(row(50_000.0, 4.2, 1.0).verdict, HELD);
+        assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
+        assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");
+        let mut lossy = row(50_000.0, 4.0, 1.0);
+        lossy.measure.fault = Some("lost 1".to_owned());
+        assert_eq!(verdict(&lossy.measure, &sample::relayed()), "not all were taken");
+    }
+
+    fn options(rounds: u32) -> LatencyOptions {
+        LatencyOptions {
+            occasion: Occasion { name: "relay-latency".to_owned(), out: None, command: Vec::new() },
+            contestant: Contestant::Postfix,
+            shape: Shape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
+            step: Duration::from_secs(4),
+            steps: 5,
+            rate_per_s: None,
+            arrival: Arrival::Poisson,
+            length: Duration::from_secs(4),
+            rounds,
+        }
+    }
+
+    #[test]
+    fn the_worst_round_decides() {
+        let finds = |p99s: [f64; 2]| Finds {
+            rows: p99s.map(|p99| row(50_000.0, 4.0, p99)).to_vec(),
+            sustained_per_s: Some(100_000.0),
+            rounds: 2,
+        };
+        let good = sheet(&finds([3.0, 19.0]), &options(2));
+        assert!(good.is_good && good.text.contains("PASS") && good.text.contains("19.00 ms"), "{}", good.text);
+        assert!(good.text.contains("100,000 msg/s"), "{}", good.text);
+        let bad = sheet(&finds([3.0, 21.0]), &options(2));
+        assert!(!bad.is_good && bad.text.contains("MISSED") && bad.text.contains("21.00 ms"), "{}", bad.text);
+        let cut = sheet(&finds([3.0, 3.0]), &options(3));
+        assert!(!cut.is_good && cut.text.contains("NOT MEASURED"), "{}", cut.text);
+        let none = sheet(&Finds::default(), &options(3));
+        assert!(!none.is_good && none.text.contains("stopped before"), "{}", none.text);
+    }
+}

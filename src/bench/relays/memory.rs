@@ -1,0 +1,102 @@
+//! A party's resident memory over time, by the clock that run records count in.
+use crate::report::spark::{Fold, sparkline};
+use rustix::time::{ClockId, clock_gettime};
+use std::fmt::Write;
+
+/// Looks that are kept: a day, four a second, is five times as many. Of more, every other one.
+const MOST_LOOKS: usize = 65_536;
+/// Bars of the curve in a report.
+const BARS: usize = 60;
+
+/// Resident memory over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::bench) struct MemoryCurve {
+    looks: Vec<MemoryLook>,
+}
+
+/// Resident memory at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MemoryLook {
+    /// CLOCK_MONOTONIC, as `origin_ns` of a record.
+    at_ns: u64,
+    bytes: u64,
+}
+
+/// Now, by the same clock.
+pub(super) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or_default() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or_default()
+}
+
+impl MemoryCurve {
+    /// What was seen just now, if anything was.
+    pub(in crate::bench) fn add(&mut self, bytes: Option<u64>) {
+        let look = bytes.map(|bytes| MemoryLook { at_ns: now_ns(), bytes });
+        self.looks.extend(look);
+        if self.looks.len() > MOST_LOOKS {
+            let mut keeps = false;
+            self.looks.retain(|_| {
+                keeps = !keeps;
+                keeps
+            });
+        }
+    }
+
+    /// This one, and after it another.
+    pub(in crate::bench) fn then(mut self, later: Self) -> Self {
+        self.looks.extend(later.looks);
+        self
+    }
+
+    /// The most that was seen in that time, its ends included; `None` if nobody looked.
+    pub(super) fn most(&self, from_ns: u64, to_ns: u64) -> Option<u64> {
+        let within = self.looks.iter().filter(|look| (from_ns..=to_ns).contains(&look.at_ns));
+        within.map(|look| look.bytes).max()
+    }
+
+    /// Bars: a peak is never drowned.
+    pub(super) fn bars(&self) -> String {
+        let values: Vec<f64> = self.looks.iter().map(|look| look.bytes as f64).collect();
+        sparkline(&values, BARS, Fold::Peak)
+    }
+
+    /// A line for each look: seconds since the first, a tab, bytes.
+    pub(super) fn lines(&self) -> String {
+        let began_ns = self.looks.first().map_or(0, |look| look.at_ns);
+        let mut text = "seconds\trss_bytes\n".to_owned();
+        for MemoryLook { at_ns, bytes } in &self.looks {
+            let _ = writeln!(text, "{:.3}\t{bytes}", (at_ns - began_ns) as f64 / 1e9);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+pub(super) fn curve(looks: &[(u64, u64)]) -> MemoryCurve {
+    MemoryCurve { looks: looks.iter().map(|(at_ns, bytes)| MemoryLook { at_ns: *at_ns, bytes: *bytes }).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peak_is_found_in_its_time() {
+        let curve = curve(&[(0, 5), (10, 50), (20, 7), (30, 9)]);
+        assert_eq!((curve.most(0, 9), curve.most(0, 10), curve.most(11, u64::MAX)), (Some(5), Some(50), Some(9)));
+        assert_eq!(curve.most(40, 50), None);
+        assert_eq!(curve.bars().chars().count(), 4);
+        assert!(curve.lines().ends_with("0.000\t9\n"), "{}", curve.lines());
+    }
+
+    #[test]
+    fn however_long_it_lasts_it_stays_bounded_and_keeps_its_time() {
+        let mut long = MemoryCurve::default();
+        long.add(None);
+        (0..MOST_LOOKS as u64 + 10).for_each(|bytes| long.add(Some(bytes)));
+        assert!((MOST_LOOKS / 2..=MOST_LOOKS).contains(&long.looks.len()), "{}", long.looks.len());
+        assert!(long.looks.is_sorted_by_key(|look| look.at_ns));
+        let joined = curve(&[(0, 1)]).then(long.clone());
+        assert_eq!(joined.most(0, u64::MAX), long.most(0, u64::MAX));
+    }
+}

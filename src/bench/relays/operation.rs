@@ -1,0 +1,77 @@
+//! A running relay of our own, as an operator sees it: what it says over HTTP, and what it is told over its control
+//! socket.
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A relay answers at once, or is too busy to.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// Its HTTP side.
+#[derive(Debug)]
+pub(super) struct Status {
+    base: String,
+    agent: ureq::Agent,
+}
+
+impl Status {
+    /// At HOST:PORT.
+    pub(super) fn at(address: &str) -> Self {
+        let agent = ureq::Agent::config_builder().timeout_global(Some(ANSWER_WITHIN)).proxy(None).build();
+        Self { base: format!("http://{address}"), agent: agent.into() }
+    }
+
+    /// Whether it listens and has taken up what a former run has left.
+    pub(super) fn is_ready(&self) -> bool {
+        self.agent.get(format!("{}/ready", self.base)).call().is_ok()
+    }
+
+    /// Messages in its queue; `None` if it does not say.
+    pub(super) fn queued(&self) -> Option<u64> {
+        let mut answer = self.agent.get(format!("{}/metrics", self.base)).call().ok()?;
+        gauge(&answer.body_mut().read_to_string().ok()?, "mailrun_relay_queue_messages")
+    }
+}
+
+/// The value of a gauge without labels, in Prometheus' text format.
+fn gauge(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// `mailrun queue retry all`: what waits for its next try is tried now.
+pub(super) fn retry_all(program: &Path, spool: &Path) -> Result<Child> {
+    let mut command = Command::new(program);
+    command.args(["queue", "retry", "all", "--spool"]).arg(spool);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().context("cannot start mailrun queue")
+}
+
+/// Whether that has been done.
+pub(super) fn is_done(order: &mut Child) -> Result<bool> {
+    match order.try_wait().context("cannot wait for mailrun queue")? {
+        None => Ok(false),
+        Some(status) if status.success() => Ok(true),
+        Some(status) => bail!("mailrun queue retry all failed: {status}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gauge_is_found_by_its_whole_name() {
+        let text = "# HELP mailrun_relay_queue_messages messages in the queue\nmailrun_relay_queue_messages_x 7\n\
+                    mailrun_relay_queue_messages 1000000\n";
+        assert_eq!(gauge(text, "mailrun_relay_queue_messages"), Some(1_000_000));
+        assert_eq!(gauge(text, "mailrun_relay_queue"), None);
+        assert_eq!(gauge("", "x"), None);
+    }
+
+    #[test]
+    fn nobody_there_is_not_ready() {
+        let nobody = Status::at("127.0.0.1:1");
+        assert!(!nobody.is_ready() && nobody.queued().is_none());
+    }
+}

@@ -1,0 +1,200 @@
+//! A long run: whether a relay's memory stays as it was after the first tenth, whether its disk is given back at the end,
+//! and whether the account of a million messages closes.
+use super::contestant::Contestant;
+use super::goals::{self, Found, Goal};
+use super::grounds::{Grounds, Occasion, Shape};
+use super::measure::Measure;
+use super::memory::MemoryCurve;
+use super::room::Store;
+use super::starting;
+use crate::bench::BenchOutcome;
+use crate::bench::tables::Sheet;
+use crate::report::numbers::{count, counted, figure, memory, rate};
+use crate::report::table::{Align, Table};
+use anyhow::{Context, Result};
+use journey::record::{Arrival, Record, SeriesRow, Workload};
+
+/// Memory is flat if the most of the last nine tenths is no more than so many times the most of the first tenth.
+/// A queue is never twice equally deep, and a hash table doubles at once: a leak of 100 octets a message, which is less
+/// than any of its parts, would still add 90 MB to a million messages.
+const GROWTH: f64 = 1.2;
+/// And so much more: of a small process a fifth is less than an allocator takes from the kernel at a time.
+const SLACK_BYTES: u64 = 16 << 20;
+/// What our own relay keeps of its disk when nothing waits: the segment in use and four free ones of 64 MiB
+/// (docs/spool-format.md), and small files.
+const FLOOR_BYTES: u64 = (5 * 64 + 1) << 20;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct SoakOptions {
+    pub(crate) occasion: Occasion,
+    pub(crate) contestant: Contestant,
+    pub(crate) shape: Shape,
+    pub(crate) messages: u64,
+    /// Messages a second, at open loop; `None` for as fast as the relay takes them.
+    pub(crate) rate_per_s: Option<f64>,
+}
+
+/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a table, of what was sent until then.
+///
+/// # Errors
+/// If it could not run.
+pub(crate) fn run(options: &SoakOptions) -> Result<Sheet> {
+    starting::check(&options.contestant)?;
+    let grounds = Grounds::prepare(&options.occasion)?;
+    let arrival = if options.rate_per_s.is_some() { Arrival::Constant } else { Arrival::Closed };
+    let load =
+        Workload { messages: Some(options.messages), rate_per_s: options.rate_per_s, arrival, ..Workload::default() };
+    let bench = grounds.bench("", &options.contestant, &options.shape, load);
+    let outcome = grounds.run(&bench).context("stopped before the first message")??;
+    grounds.directory().write("memory.tsv", &outcome.relay_memory.lines())?;
+    grounds.keep(sheet(&outcome, options)?)
+}
+
+/// The most memory in the first tenth of the run, by messages accepted, and in the rest of it.
+fn tenths(record: &Record, memory: &MemoryCurve) -> Option<[u64; 2]> {
+    let tenth_ns = tenth_ns(&record.series, record.origin_ns)?;
+    Some([memory.most(0, tenth_ns)?, memory.most(tenth_ns + 1, u64::MAX)?])
+}
+
+/// The end of the second in which a tenth of all messages had been accepted.
+fn tenth_ns(series: &[SeriesRow], origin_ns: u64) -> Option<u64> {
+    let all: u64 = series.iter().map(|row| row.accepted).sum();
+    let mut sum = 0;
+    let row = series.iter().find(|row| {
+        sum += row.accepted;
+        sum * 10 >= all
+    })?;
+    Some(origin_ns + (row.second + 1) * 1_000_000_000)
+}
+
+fn sheet(outcome: &BenchOutcome, options: &SoakOptions) -> Result<Sheet> {
+    let record = &outcome.record;
+    let measure = Measure::of(record, outcome.disk_bytes, options.messages)?;
+    let title = format!(
+        "{}: {} {} through {} (durability {})",
+        options.occasion.name,
+        count(options.messages),
+        options.shape.words(),
+        options.contestant,
+        options.contestant.durability()
+    );
+    let tenths = tenths(record, &outcome.relay_memory);
+    let mut goals = vec![account(record, &measure, options.messages), flat(tenths)];
+    if matches!(options.contestant, Contestant::Mailrun(_)) {
+        goals.push(floor(outcome.store));
+    }
+    let mut remarks = vec![format!("RSS over time: {}  (memory.tsv has every look)", outcome.relay_memory.bars())];
+    remarks.extend(measure.fault.iter().map(|fault| format!("NOT OK: {fault}")));
+    remarks.extend(measure.remarks.iter().cloned());
+    Ok(goals::sheet(&title, vec![figures(&measure), places(tenths, outcome)], &goals, remarks))
+}
+
+fn figures(measure: &Measure) -> Table {
+    let titles = ["accept s", "accepted/s", "deliver s", "delivered/s", "drain s", "queue", "CPU ms/1,000", "disk/msg"];
+    let mut table = Table::new(titles.map(|title| (title, Align::Right)));
+    let passage = &measure.passage;
+    let known = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
+    table.row(vec![
+        figure(passage.accept_s),
+        rate(passage.accepted_per_s),
+        figure(passage.deliver_s),
+        rate(passage.delivered_per_s),
+        figure(passage.drain_s()),
+        known(passage.deepest.map(|(most, _)| count(most))),
+        known(measure.cpu_ms_per_1000.map(figure)),
+        known(measure.disk_each.map(|bytes| memory(bytes.round() as u64))),
+    ]);
+    table
+}
+
+fn places(tenths: Option<[u64; 2]>, outcome: &BenchOutcome) -> Table {
+    let titles = ["RSS, first tenth", "RSS, the rest", "disk at the start", "disk at the end"];
+    let mut table = Table::new(titles.map(|title| (title, Align::Right)));
+    let rss = |at: usize| tenths.map_or_else(|| "–".to_owned(), |tenths| memory(tenths[at]));
+    table.row(vec![rss(0), rss(1), memory(outcome.store.at_start), memory(outcome.store.at_end)]);
+    table
+}
+
+fn account(record: &Record, measure: &Measure, messages: u64) -> Goal {
+    let accepted = record.ledger.accepted.unwrap_or_default();
+    let found = match &measure.fault {
+        None => Found::Pass(format!("{} delivered, each once", counted(messages, "message"))),
+        Some(_) if record.verdict.closed && accepted < messages => {
+            Found::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
+        }
+        Some(_) => Found::Missed("see below".to_owned()),
+    };
+    Goal::new("the account of every message", "closes", found)
+}
+
+fn flat(tenths: Option<[u64; 2]>) -> Goal {
+    let what = format!("RSS after the first tenth, to its most in it × {GROWTH} + {}", memory(SLACK_BYTES));
+    let Some([first, rest]) = tenths else {
+        return Goal::new(what, "no more", Found::Unknown("too short to tell".to_owned()));
+    };
+    let most = (first as f64 * GROWTH) as u64 + SLACK_BYTES;
+    Goal::that(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
+}
+
+fn floor(store: Store) -> Goal {
+    let what = "disk that the spool takes when all is delivered";
+    Goal::that(what, store.at_end <= FLOOR_BYTES, memory(store.at_end), format!("≤ {}", memory(FLOOR_BYTES)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contestant::Durability;
+    use super::super::memory::curve;
+    use super::*;
+    use crate::report::sample;
+
+    fn outcome(first: u64, rest: u64, at_end: u64) -> BenchOutcome {
+        let record = sample::relayed();
+        let at = |second: u64| record.origin_ns + second * 1_000_000_000 + 500_000_000;
+        let relay_memory = curve(&[(at(0), first), (at(1), rest), (at(4), rest - 1)]);
+        let store = Store { at_start: 128 << 20, at_end };
+        BenchOutcome { record, directory: "d".into(), disk_bytes: None, relay_memory, store }
+    }
+
+    fn judged(outcome: &BenchOutcome, messages: u64) -> Sheet {
+        let options = SoakOptions {
+            occasion: Occasion { name: "relay-soak".to_owned(), out: None, command: Vec::new() },
+            contestant: Contestant::Mailrun(Durability::Sync),
+            shape: Shape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },
+            messages,
+            rate_per_s: None,
+        };
+        sheet(outcome, &options).unwrap()
+    }
+
+    #[test]
+    fn the_first_tenth_ends_with_the_second_in_which_it_was_full() {
+        // 20,000 of 200,000 in second 0.
+        let record = sample::relayed();
+        assert_eq!(tenth_ns(&record.series, 7), Some(1_000_000_007));
+        assert_eq!(tenth_ns(&[], 7), None);
+        let empty = MemoryCurve::default();
+        assert_eq!(tenths(&record, &empty), None);
+    }
+
+    #[test]
+    fn memory_that_stays_and_disk_that_is_given_back_pass() {
+        let good = judged(&outcome(100 << 20, 130 << 20, FLOOR_BYTES), 200_000);
+        assert!(good.is_good && good.text.matches("PASS").count() == 3, "{}", good.text);
+        let leak = judged(&outcome(100 << 20, 140 << 20, FLOOR_BYTES), 200_000);
+        assert!(!leak.is_good && leak.text.matches("MISSED").count() == 1, "{}", leak.text);
+        let full = judged(&outcome(100 << 20, 100 << 20, FLOOR_BYTES + 1), 200_000);
+        assert!(!full.is_good && full.text.matches("MISSED").count() == 1, "{}", full.text);
+    }
+
+    #[test]
+    fn half_a_soak_is_none_and_a_loss_is_missed() {
+        let cut = judged(&outcome(1 << 20, 1 << 20, 0), 300_000);
+        assert!(!cut.is_good && cut.text.contains("stopped after 200,000 messages, all delivered"), "{}", cut.text);
+        let mut lossy = outcome(1 << 20, 1 << 20, 0);
+        (lossy.record.ledger, lossy.record.verdict) = (sample::lossy().ledger, sample::lossy().verdict);
+        let lossy = judged(&lossy, 200_000);
+        assert!(!lossy.is_good && lossy.text.contains("lost 200") && lossy.text.contains("MISSED"), "{}", lossy.text);
+    }
+}

@@ -1,0 +1,485 @@
+//! `mailrun mades`: what was typed, to what it means.
+use super::{ArrivalTyped, LiveTyped, end_with_parent, finish, values};
+use crate::mades::{self, Leftovers, MadesOptions, Mode, PayloadKind};
+use crate::reach::is_local;
+use crate::source::{Offer, RateStage, Spread};
+use ::mades::api::Queues;
+use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
+use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use journey::RunId;
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Messages where neither a number nor a time was given.
+const DEFAULT_MESSAGES: u64 = 10_000;
+/// Messages in transit at most, at closed loop and at open loop.
+const CLOSED_IN_TRANSIT: usize = 1_000;
+const OPEN_IN_TRANSIT: usize = 100_000;
+/// Transfers that are not settled, at most.
+const WINDOW: u32 = 1_000;
+/// Where a broker is that nobody named.
+const USUAL_URL: &str = "amqp://localhost:5672";
+/// Octets of a payload, those of the published runs.
+const USUAL_SIZE: &str = "3000";
+
+/// Sends messages through an ECP endpoint or an EDX toolbox (MADES), and times every stage of each
+///
+/// Speaks the Business Application API over AMQP 1.0: sends to the outbox, and listens to replies, events and the inbox.
+/// Closed loop by default, with --max-in-transit messages under way. With --rate the loop is open: messages are due at
+/// their times whatever the endpoint does. Messages of others are left in the queues. Exit status 1 if a message or one of
+/// its answers is lost, doubled or corrupt.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Typed {
+    /// What the messages go through.
+    #[arg(long, value_enum, default_value = "endpoint")]
+    mode: ModeTyped,
+    #[command(flatten)]
+    load: LoadTyped,
+    #[command(flatten)]
+    queues: QueuesTyped,
+    #[command(flatten)]
+    brokers: BrokersTyped,
+    /// How long a message is waited for; then it is given up, and its place is free.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
+    timeout: Duration,
+    /// How long after the last answer the queues are listened to, for what comes twice.
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
+    linger: Duration,
+    /// How long a lost connection is tried again.
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = values::duration)]
+    reconnect: Duration,
+    /// Take out of replies, events and inbox what is there before the run, whosever it is.
+    #[arg(long)]
+    purge: bool,
+    /// Send to public addresses too: the endpoint is yours.
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
+    allow_public: bool,
+    /// What reports call the run.
+    #[arg(long, value_name = "NAME", default_value = "mades")]
+    name: String,
+    /// Write run.json, report.md and latency.hlog into DIR.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "line")]
+    live: LiveTyped,
+    /// The run's id, 32 hexadecimal digits.
+    #[arg(long, value_name = "HEX", hide = true)]
+    run_id: Option<RunId>,
+}
+
+/// The mode, as typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeTyped {
+    /// An ECP endpoint: reply, inbox, events DELIVERED and RECEIVED
+    Endpoint,
+    /// An EDX toolbox: inbox, and the final status as reply
+    Toolbox,
+    /// The broker alone: into the inbox queue and out of it
+    Amqp,
+    /// An ECP endpoint's connectivity test: reply and one event
+    Tracing,
+}
+
+impl From<ModeTyped> for Mode {
+    fn from(typed: ModeTyped) -> Self {
+        match typed {
+            ModeTyped::Endpoint => Self::Endpoint,
+            ModeTyped::Toolbox => Self::Toolbox,
+            ModeTyped::Amqp => Self::Amqp,
+            ModeTyped::Tracing => Self::Tracing,
+        }
+    }
+}
+
+/// What is sent, how much of it, and how fast.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Load")]
+struct LoadTyped {
+    /// How many messages [10000 where no --duration is given].
+    #[arg(long, value_name = "N", value_parser = values::some)]
+    messages: Option<u64>,
+    /// For how long messages are sent.
+    #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
+    duration: Option<Duration>,
+    /// Octets of a payload: 3000, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or lognormal:MEDIAN,SIGMA[,MOST].
+    #[arg(long, value_name = "BYTES", default_value = USUAL_SIZE, value_parser = values::sizes)]
+    size: Spread,
+    /// What payloads consist of: random, xml (a market document, which compresses well), or a FILE to be sent as it is.
+    #[arg(long, value_name = "WHAT", default_value = "random")]
+    payload: String,
+    /// Whom messages are for: the component code of an endpoint.
+    #[arg(long, value_name = "CODE", default_value = "ecp-endpoint")]
+    receiver: String,
+    /// Their type, for ECP and EDX.
+    #[arg(long, value_name = "TYPE", default_value = "TEST-MESSAGE")]
+    message_type: String,
+    /// Whether the broker is to keep messages over a restart.
+    #[arg(long, value_name = "BOOL", default_value = "true", num_args = 0..=1, default_missing_value = "true",
+          action = clap::ArgAction::Set)]
+    durable: bool,
+    /// Messages under way at most: created, and not at their end [1000; at open loop 100000].
+    #[arg(long, value_name = "N", value_parser = values::sessions)]
+    max_in_transit: Option<u32>,
+    /// Transfers handed over and not settled, at most [1000].
+    #[arg(long, value_name = "N", value_parser = values::sessions)]
+    window: Option<u32>,
+    /// Messages that the broker may send ahead, a queue.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
+    credit: u32,
+    /// Open loop: that many messages a second, whatever the endpoint does.
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    rate: Option<f64>,
+    /// Open loop in stages, as often as needed: 10s:100/s, or 60s:100/s..1000/s for a ramp. The last ends the run.
+    #[arg(long = "stage", value_name = "TIME:RATE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
+    stages: Vec<RateStage>,
+    /// How they are spread, with --rate or --stage.
+    #[arg(long, value_enum, default_value = "constant")]
+    arrival: ArrivalTyped,
+    /// The seed of everything random.
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+}
+
+/// Where messages go, and where answers come from.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Queues")]
+struct QueuesTyped {
+    /// What the names of all queues begin with [ecp.endpoint; in mode toolbox edx.endpoint].
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// Where messages go [PREFIX.outbox].
+    #[arg(long, value_name = "QUEUE")]
+    outbox: Option<String>,
+    /// Where replies come from [PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
+    #[arg(long, value_name = "QUEUE")]
+    outbox_reply: Option<String>,
+    /// Where events come from [PREFIX.send.event].
+    #[arg(long, value_name = "QUEUE")]
+    send_event: Option<String>,
+    /// Where messages arrive [PREFIX.inbox].
+    #[arg(long, value_name = "QUEUE")]
+    inbox: Option<String>,
+}
+
+/// The brokers, and how they know us.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Brokers")]
+struct BrokersTyped {
+    /// The broker of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
+    #[arg(long, value_name = "URL", default_value = USUAL_URL, hide_default_value = false)]
+    outbox_url: String,
+    /// The broker of the receiving endpoint [that of the sending one].
+    #[arg(long, value_name = "URL")]
+    inbox_url: Option<String>,
+    /// The user, at both.
+    #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_USER")]
+    user: Option<String>,
+    /// The password. Others can see it in the process list: an environment variable or a file keeps it to itself.
+    #[arg(long, value_name = "TEXT", env = "MAILRUN_MADES_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+    /// A file whose first line is the password.
+    #[arg(long, value_name = "FILE", conflicts_with = "password")]
+    password_file: Option<PathBuf>,
+    /// The user at the inbox's broker, where it is another.
+    #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_INBOX_USER")]
+    inbox_user: Option<String>,
+    /// His password.
+    #[arg(long, value_name = "TEXT", env = "MAILRUN_MADES_INBOX_PASSWORD", hide_env_values = true)]
+    inbox_password: Option<String>,
+    /// A file whose first line it is.
+    #[arg(long, value_name = "FILE", conflicts_with = "inbox_password")]
+    inbox_password_file: Option<PathBuf>,
+    /// How to prove who we are: PLAIN, ANONYMOUS, EXTERNAL, SCRAM-SHA-1, SCRAM-SHA-256 or SCRAM-SHA-512 [PLAIN with a
+    /// user, ANONYMOUS without].
+    #[arg(long, value_name = "MECHANISM", value_parser = mechanism)]
+    sasl: Option<Mechanism>,
+    /// Trust the certificates in this PEM file, in place of the system's.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Our own certificate, PEM.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Its key, PEM.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// The name in the broker's certificate, where it is not the host's.
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
+    /// Take any certificate: for tests.
+    #[arg(long, conflicts_with = "ca")]
+    insecure: bool,
+    /// How long each step of coming in may take.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
+    connect_timeout: Duration,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun mades --outbox-url amqp://endpoint@broker.local --password-file pw --messages 1000
+  mailrun mades --mode toolbox --rate 50 --arrival poisson --duration 10m --timeout 2m --out results
+  mailrun mades --outbox-url amqps://a.local --inbox-url amqps://b.local --ca ca.pem --size lognormal:20k,1.5 --payload xml
+  mailrun bench mades                                everything on this host, with a stand-in for the endpoints";
+
+fn mechanism(text: &str) -> Result<Mechanism, String> {
+    text.parse().map_err(|error: ::mades::Error| error.to_string())
+}
+
+impl Typed {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let live = self.live.into();
+        end_with_parent(live);
+        let options = self.options()?;
+        let record = mades::run(options)?;
+        finish(&record, live)
+    }
+
+    fn options(self) -> Result<MadesOptions> {
+        let offer = self.load.offer()?;
+        let is_staged = matches!(offer, Some(Offer::Stages(_)));
+        let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
+        let usual_in_transit = if offer.is_some() { OPEN_IN_TRANSIT } else { CLOSED_IN_TRANSIT };
+        let max_in_transit = self.load.max_in_transit.map_or(usual_in_transit, |most| most as usize);
+        let window = self.load.window.unwrap_or(WINDOW).min(u32::try_from(max_in_transit).unwrap_or(u32::MAX));
+        let (outbox, inbox) = self.brokers.brokers()?;
+        if !self.allow_public {
+            stay_at_home(&outbox.url)?;
+            stay_at_home(&inbox.url)?;
+        }
+        Ok(MadesOptions {
+            name: self.name,
+            mode: self.mode.into(),
+            outbox,
+            inbox,
+            queues: self.queues.queues(self.mode),
+            messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
+            duration: self.load.duration,
+            sizes: self.load.size,
+            payload: payload(&self.load.payload),
+            receiver: self.load.receiver,
+            message_type: self.load.message_type,
+            sender_application: "mailrun".to_owned(),
+            is_durable: self.load.durable,
+            max_in_transit,
+            window,
+            credit: self.load.credit,
+            arrival: self.load.arrival.with(offer.as_ref()),
+            offer,
+            seed: self.load.seed,
+            timeout: self.timeout,
+            linger: self.linger,
+            reconnect: self.reconnect,
+            leftovers: if self.purge { Leftovers::Purged } else { Leftovers::Kept },
+            run: self.run_id,
+            out: self.out,
+            live: self.live.into(),
+            watcher: None,
+            command: without_passwords(std::env::args()),
+        })
+    }
+}
+
+impl LoadTyped {
+    /// What is offered at open loop.
+    fn offer(&self) -> Result<Option<Offer>> {
+        if self.stages.is_empty() {
+            return Ok(self.rate.map(Offer::Steady));
+        }
+        if self.stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
+            bail!("--stage: these stages offer no message at all");
+        }
+        Ok(Some(Offer::Stages(self.stages.clone())))
+    }
+}
+
+fn payload(typed: &str) -> PayloadKind {
+    match typed {
+        "random" => PayloadKind::Random,
+        "xml" => PayloadKind::Xml,
+        path => PayloadKind::File(path.into()),
+    }
+}
+
+impl QueuesTyped {
+    fn queues(self, mode: ModeTyped) -> Queues {
+        let usual = match mode {
+            ModeTyped::Toolbox => Queues::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
+            ModeTyped::Endpoint | ModeTyped::Amqp | ModeTyped::Tracing => {
+                Queues::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX))
+            }
+        };
+        Queues {
+            outbox: self.outbox.unwrap_or(usual.outbox),
+            reply: self.outbox_reply.unwrap_or(usual.reply),
+            inbox: self.inbox.unwrap_or(usual.inbox),
+            send_event: self.send_event.or(usual.send_event),
+        }
+    }
+}
+
+impl BrokersTyped {
+    /// Those of outbox and inbox.
+    fn brokers(self) -> Result<(Broker, Broker)> {
+        let security = self.security();
+        let own = password(self.password, self.password_file)?;
+        let theirs = password(self.inbox_password, self.inbox_password_file)?;
+        let inbox_url = self.inbox_url.as_deref().unwrap_or(&self.outbox_url);
+        let outbox = url("--outbox-url", &self.outbox_url, self.user.as_deref(), own.clone())?;
+        let inbox_user = self.inbox_user.as_deref().or(self.user.as_deref());
+        let inbox = url("--inbox-url", inbox_url, inbox_user, theirs.or(own))?;
+        let broker = |url, side: &str| Broker {
+            security: security.clone(),
+            time_limit: self.connect_timeout,
+            ..Broker::new(url, format!("mailrun-{side}-{}", std::process::id()))
+        };
+        Ok((broker(outbox, "outbox"), broker(inbox, "inbox")))
+    }
+
+    fn security(&self) -> Security {
+        Security {
+            mechanism: self.sasl,
+            tls: TlsSetup {
+                authority: self.ca.clone(),
+                identity: self.cert.clone().zip(self.key.clone()),
+                verification: if self.insecure { Verification::Off } else { Verification::On },
+                server_name: self.server_name.clone(),
+            },
+        }
+    }
+}
+
+/// The URL with user and password, if it has none of its own. What is wrong with it is said without it: it may hold a
+/// password.
+fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -> Result<BrokerUrl> {
+    let mut url: BrokerUrl = text.parse().map_err(|error: ::mades::UrlError| anyhow::anyhow!("{option}: {error}"))?;
+    if let Some(user) = user {
+        url = url.or_user(user);
+    }
+    Ok(match password {
+        Some(password) if url.user().is_some() => url.or_password(password),
+        _ => url,
+    })
+}
+
+fn password(typed: Option<String>, file: Option<PathBuf>) -> Result<Option<Secret>> {
+    match (typed, file) {
+        (Some(text), _) => Ok(Some(Secret::new(text))),
+        (None, Some(path)) => Ok(Some(Secret::from_file(&path)?)),
+        (None, None) => Ok(None),
+    }
+}
+
+fn stay_at_home(url: &BrokerUrl) -> Result<()> {
+    let found = (url.host(), url.port()).to_socket_addrs();
+    let found = found.with_context(|| format!("{} has no address: is the name right?", url.host()))?;
+    if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local(*address)) {
+        bail!(
+            "{public} is a public address: load goes to loopback and private addresses only. If the endpoint is yours, \
+             say --allow-public"
+        );
+    }
+    Ok(())
+}
+
+/// The command line as a report may show it.
+pub(super) fn without_passwords(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut shown = Vec::new();
+    let mut is_password = false;
+    for word in words {
+        let is_value = std::mem::replace(&mut is_password, false);
+        is_password = ["--password", "--inbox-password"].contains(&word.as_str());
+        shown.push(match word.split_once('=') {
+            _ if is_value => "***".to_owned(),
+            Some((option @ ("--password" | "--inbox-password"), _)) => format!("{option}=***"),
+            _ => without_login(&word),
+        });
+    }
+    shown
+}
+
+/// `amqp://user:password@host` → `amqp://user:***@host`.
+fn without_login(word: &str) -> String {
+    let parts = word.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)));
+    match parts {
+        Some((scheme, (login, host))) => match login.split_once(':') {
+            Some((user, _)) => format!("{scheme}://{user}:***@{host}"),
+            None => word.to_owned(),
+        },
+        None => word.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        typed: Typed,
+    }
+
+    fn typed(words: &str) -> Typed {
+        Line::try_parse_from(["mades"].into_iter().chain(words.split_whitespace())).unwrap().typed
+    }
+
+    fn options(words: &str) -> Result<MadesOptions> {
+        typed(words).options()
+    }
+
+    #[test]
+    fn nothing_typed_is_an_endpoint_on_this_host() {
+        let options = options("").unwrap();
+        assert_eq!((options.mode, options.max_in_transit, options.window), (Mode::Endpoint, 1_000, 1_000));
+        assert_eq!((options.messages, options.sizes.only()), (Some(10_000), Some(3_000)));
+        assert_eq!(options.queues.reply, "ecp.endpoint.outbox.reply");
+        assert!(options.is_durable && options.leftovers == Leftovers::Kept);
+        assert_eq!(options.inbox.url, options.outbox.url);
+    }
+
+    #[test]
+    fn what_is_typed_is_meant() {
+        let options = options(
+            "--mode toolbox --prefix p --inbox other --rate 50 --arrival poisson --duration 10s --durable=false --window 7 \
+             --outbox-url amqp://a:b@127.0.0.1:1 --inbox-url amqp://127.0.0.2 --inbox-user u --payload xml",
+        )
+        .unwrap();
+        assert_eq!((options.queues.reply.as_str(), options.queues.inbox.as_str()), ("p.reply", "other"));
+        assert_eq!((options.max_in_transit, options.window, options.messages), (OPEN_IN_TRANSIT, 7, None));
+        assert_eq!((options.outbox.url.user(), options.inbox.url.user()), (Some("a"), Some("u")));
+        assert_eq!(options.payload, PayloadKind::Xml);
+        assert!(!options.is_durable);
+        assert_eq!(payload("a.xml"), PayloadKind::File("a.xml".into()));
+    }
+
+    #[test]
+    fn a_window_is_no_larger_than_what_may_be_under_way() {
+        assert_eq!(options("--max-in-transit 5").unwrap().window, 5);
+    }
+
+    #[test]
+    fn a_wrong_url_is_named_without_its_password() {
+        for url in ["amqp://user:geheim@", "http://user:geheim@host", "amqp://user:geheim@host/x", "geheim"] {
+            let why = format!("{:#}", options(&format!("--outbox-url {url}")).unwrap_err());
+            assert!(why.starts_with("--outbox-url: ") && !why.contains("geheim"), "{why}");
+        }
+        assert!(options("--outbox-url amqp://8.8.8.8").unwrap_err().to_string().contains("--allow-public"));
+    }
+
+    #[test]
+    fn passwords_are_in_no_command_line() {
+        let line = "mailrun mades --password geheim --inbox-password=geheim --outbox-url amqp://u:ge@heim@h:1 --name x=y";
+        let shown = without_passwords(line.split(' ').map(str::to_owned)).join(" ");
+        let expected = "mailrun mades --password *** --inbox-password=*** --outbox-url amqp://u:***@h:1 --name x=y";
+        assert_eq!(shown, expected);
+        let shown = without_passwords(["--outbox-url=amqp://u:geheim@h".to_owned()].into_iter());
+        assert_eq!(shown, ["--outbox-url=amqp://u:***@h"]);
+        assert!(!format!("{:?}", options("--password geheim --user u").unwrap()).contains("geheim"));
+    }
+}

@@ -1,0 +1,126 @@
+//! What the tasks of a run share: all of them are on one thread, so there is nothing to lock.
+use super::account::{Account, Queue};
+use super::options::MadesOptions;
+use super::pace::Pace;
+use super::payload::Payloads;
+use super::troubles::Trouble;
+use ::mades::Uuid;
+use ::mades::api::Identity;
+use journey::record::MadesOutage;
+use journey::{Latencies, RunId};
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+
+/// What a run shares.
+#[derive(Debug)]
+pub(super) struct Books {
+    pub(super) options: MadesOptions,
+    pub(super) run: RunId,
+    run_uuid: Uuid,
+    pub(super) payloads: Payloads,
+    pub(super) account: RefCell<Account>,
+    pub(super) pace: RefCell<Pace>,
+    /// Something has changed that whoever wants to create a message must know.
+    pub(super) room: Notify,
+    /// The message that is being handed over: after a lost connection it is handed over again.
+    pub(super) in_hand: Cell<Option<u64>>,
+    /// How late messages were taken up that were waited for.
+    pub(super) lag: RefCell<Latencies>,
+    pub(super) outages: RefCell<Vec<MadesOutage>>,
+    /// When the run began.
+    pub(super) began: Duration,
+    /// When something of this run last came.
+    heard: Cell<Duration>,
+    foreign: [Cell<u64>; 3],
+    over: watch::Sender<bool>,
+}
+
+/// More outages are counted as trouble, and not listed.
+const MOST_OUTAGES: usize = 100;
+
+impl Books {
+    pub(super) fn new(options: MadesOptions, run: RunId, payloads: Payloads, now: Duration) -> Self {
+        let mut account = Account::new(options.mode, options.max_in_transit, options.timeout);
+        account.waterfall.watcher.clone_from(&options.watcher);
+        Self {
+            run,
+            run_uuid: Uuid::from_bytes(run.0),
+            payloads,
+            account: RefCell::new(account),
+            pace: RefCell::new(Pace::new(&options, now)),
+            room: Notify::new(),
+            in_hand: Cell::new(None),
+            lag: RefCell::default(),
+            outages: RefCell::default(),
+            began: now,
+            heard: Cell::new(now),
+            foreign: Default::default(),
+            over: watch::Sender::new(false),
+            options,
+        }
+    }
+
+    pub(super) fn uuid(&self) -> Uuid {
+        self.run_uuid
+    }
+
+    /// The number of a message of this run; `None` if it is somebody else's.
+    pub(super) fn own(&self, identity: Option<Identity>) -> Option<u64> {
+        let identity = identity.filter(|identity| identity.run == self.run_uuid)?;
+        Some(identity.sequence).filter(|sequence| self.account.borrow().is_known(*sequence))
+    }
+
+    /// Something of this run came.
+    pub(super) fn hear(&self, now: Duration) {
+        self.heard.set(now);
+        self.room.notify_one();
+    }
+
+    /// When something last came.
+    pub(super) fn heard(&self) -> Duration {
+        self.heard.get()
+    }
+
+    /// Somebody else's message came.
+    pub(super) fn count_foreign(&self, queue: Queue) {
+        let count = &self.foreign[queue as usize];
+        count.set(count.get() + 1);
+    }
+
+    pub(super) fn foreign(&self, queue: Queue) -> u64 {
+        self.foreign[queue as usize].get()
+    }
+
+    pub(super) fn trouble(&self, trouble: Trouble, code: &str, text: &str) {
+        self.account.borrow_mut().troubles.add(trouble, code, text);
+    }
+
+    /// A connection was lost, and stood again that much later.
+    pub(super) fn note_outage(&self, side: &str, began: Duration, lasted: Duration, why: &str) {
+        let mut outages = self.outages.borrow_mut();
+        if outages.len() < MOST_OUTAGES {
+            outages.push(MadesOutage {
+                side: side.to_owned(),
+                began_s: began.saturating_sub(self.began).as_secs_f64(),
+                lasted_s: lasted.as_secs_f64(),
+                why: why.to_owned(),
+            });
+        }
+    }
+
+    /// Everything is over: tasks end.
+    pub(super) fn end(&self) {
+        self.over.send_replace(true);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Waits for the end.
+    pub(super) async fn ended(&self) {
+        // The sender is ours: it cannot be gone.
+        let _ = self.over.subscribe().wait_for(|over| *over).await;
+    }
+}

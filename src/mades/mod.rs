@@ -1,0 +1,115 @@
+//! The bench of the Business Application API of MADES: sends messages through an endpoint pair, or a broker, and times
+//! every stage of each.
+//!
+//! ```text
+//! pace (when) ─→ sender ──▶ outbox ─ ─ endpoint pair ─ ─▶ outbox.reply, send.event, inbox ──▶ receivers
+//!                  │                                                                            │
+//!                  └────────────→ books: account (slots, register), waterfall, troubles ←───────┘
+//!                                   │ fifty times a second
+//!                                collector ─→ time-outs, live line, series, record
+//! ```
+//! Everything is on one thread. `account` and what it stands on are pure.
+mod account;
+mod alarm;
+mod arrivals;
+mod books;
+mod collector;
+mod options;
+mod pace;
+mod payload;
+mod receiver;
+mod redelivery;
+mod register;
+mod report;
+mod sender;
+mod side;
+mod slots;
+mod stages;
+mod troubles;
+mod verdict;
+mod watcher;
+mod waterfall;
+
+pub(crate) use options::{Leftovers, MadesOptions, PayloadKind};
+pub(crate) use stages::{Mode, Stage};
+pub(crate) use watcher::{View, Watcher};
+
+use crate::interrupt::Interrupt;
+use crate::party::{Chronicle, fresh_run_id};
+use crate::report::markdown;
+use crate::surroundings::Sight;
+use alarm::Alarm;
+use anyhow::{Context, Result};
+use books::Books;
+use collector::Collector;
+use journey::record::Record;
+use net::clock;
+use payload::Payloads;
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::task::{JoinSet, LocalSet};
+
+/// How long connections may take to be closed at the end.
+const FAREWELL: Duration = Duration::from_secs(12);
+
+/// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a record.
+///
+/// # Errors
+/// If it could not run: no broker, wrong credentials, no such queue, a file that cannot be read or written.
+pub(crate) fn run(options: MadesOptions) -> Result<Record> {
+    let run = options.run.map_or_else(fresh_run_id, Ok)?;
+    let payloads = Payloads::new(&options.payload, &options.sizes, options.seed, run)?;
+    if let Some(directory) = &options.out {
+        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    let interrupt = Interrupt::watch()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start an event loop")?;
+    let tasks = LocalSet::new();
+    tasks.block_on(&runtime, conduct(options, run, payloads, &interrupt))
+}
+
+async fn conduct(
+    options: MadesOptions,
+    run: journey::RunId,
+    payloads: Payloads,
+    interrupt: &Interrupt,
+) -> Result<Record> {
+    let alarm = Rc::new(Alarm::new()?);
+    let (open, purged) = side::open_all(side::sides(&options), options.leftovers).await?;
+    let (started_at, now, sight) = (jiff::Timestamp::now(), clock::now(), Sight::now());
+    let hlog = options.out.as_ref().map(|directory| directory.join("latency.hlog"));
+    let chronicle = Chronicle::begin(now, options.mode.last().name(), hlog.as_deref())?;
+    let out = options.out.clone();
+    let books = Rc::new(Books::new(options, run, payloads, now));
+    let mut collector = Collector::begin(&books, chronicle);
+    let mut sides = JoinSet::new();
+    for (side, links) in open {
+        sides.spawn_local(side::keep(side, links, Rc::clone(&books), Rc::clone(&alarm)));
+    }
+    let ending = collector.follow(&books, interrupt).await?;
+    collector.finish(&books)?;
+    let around = sight.until_now();
+    books.end();
+    // What was taken is to be told to the broker; a broker that does not listen is not waited for.
+    let _ = tokio::time::timeout(FAREWELL, async { while sides.join_next().await.is_some() {} }).await;
+    let series = &collector.chronicle.series;
+    let record = report::record(&books, report::Finds { started_at, series, around, purged, ending });
+    if let Some(directory) = out {
+        keep(&directory, &record)?;
+    }
+    collector.done();
+    Ok(record)
+}
+
+/// Writes the run's own files.
+fn keep(directory: &Path, record: &Record) -> Result<()> {
+    let json = serde_json::to_string_pretty(record).context("a record is always JSON")?;
+    for (name, text) in [("run.json", json + "\n"), ("report.md", markdown(record))] {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! Sending: waits until a message is due and there is room for it, hands it over, and hears meanwhile what the broker makes
+//! of those before it.
+use super::alarm::Alarm;
+use super::books::Books;
+use super::pace::Next;
+use ::mades::api::{Outgoing, Payload, Template, payload};
+use ::mades::{Disposition, Error, Outlet, Settling};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use net::clock;
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{error::Elapsed, timeout};
+
+/// Payloads that are kept to be used again.
+const SPARE_PAYLOADS: usize = 16;
+
+/// Sends until there is no more to send and all is settled, or the run is over.
+///
+/// # Errors
+/// If the link comes to its end.
+pub(super) async fn send(books: Rc<Books>, mut outlet: Outlet, alarm: Rc<Alarm>) -> Result<(), Error> {
+    let mut press = Press::new(&books);
+    let mut transfers = Transfers { books: Rc::clone(&books), under_way: FuturesUnordered::new() };
+    loop {
+        let claimed = transfers.meanwhile(claim(&books, &outlet, &alarm)).await;
+        let Some(sequence) = claimed else { break };
+        let message = press.print(&books, sequence);
+        let settling = transfers.meanwhile(outlet.offer(message)).await?;
+        let now = clock::now();
+        books.in_hand.set(None);
+        books.account.borrow_mut().sent(sequence, now);
+        transfers.under_way.push(transfer(sequence, settling, books.options.timeout));
+    }
+    transfers.meanwhile(books.ended()).await;
+    // Whoever has something to say about the link says it in the account already.
+    let _ = outlet.close().await;
+    Ok(())
+}
+
+/// The number of the next message, when it is due and there is room for it; `None` when there is no more to send.
+async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
+    if let Some(sequence) = books.in_hand.get() {
+        // It was in hand when the connection was lost; by now it may have been given up.
+        if books.account.borrow().is_open(sequence) {
+            return Some(sequence);
+        }
+        books.in_hand.set(None);
+    }
+    let mut was_early = false;
+    loop {
+        let now = clock::now();
+        let next = books.pace.borrow().next(now);
+        let has_room = outlet.room() > 0 && books.account.borrow().has_room();
+        match next {
+            Next::Nothing => return None,
+            Next::Create(since) if has_room => {
+                return Some(create(books, since, now, was_early));
+            }
+            Next::Wait(due) if has_room => {
+                was_early = true;
+                tokio::select! {
+                    () = alarm.until(due) => {}
+                    () = books.room.notified() => {}
+                }
+            }
+            Next::Create(_) | Next::Wait(_) => {
+                was_early = false;
+                books.room.notified().await;
+            }
+        }
+    }
+}
+
+fn create(books: &Books, since: Duration, now: Duration, was_early: bool) -> u64 {
+    // Whoever was there before the time and comes late has himself to blame.
+    if was_early {
+        books.lag.borrow_mut().record(now.saturating_sub(since));
+    }
+    books.pace.borrow_mut().advance();
+    let sequence = books.account.borrow_mut().create(since, now);
+    books.in_hand.set(Some(sequence));
+    sequence
+}
+
+/// Prints messages: a template, and payloads that are used again when nobody holds them any more.
+struct Press {
+    template: Template,
+    spare: VecDeque<Payload>,
+}
+
+impl Press {
+    fn new(books: &Books) -> Self {
+        let options = &books.options;
+        let outgoing = Outgoing {
+            is_durable: options.is_durable,
+            is_tracing: options.mode == super::Mode::Tracing,
+            sender_application: options.sender_application.clone(),
+            ..Outgoing::new(&options.receiver, &options.message_type)
+        };
+        Self { template: outgoing.template(books.uuid(), payload(Vec::new())), spare: VecDeque::new() }
+    }
+
+    fn print(&mut self, books: &Books, sequence: u64) -> &::mades::Sendable<Payload> {
+        let since = books.account.borrow().since(sequence);
+        let mut body = self.spare.pop_front().unwrap_or_else(|| payload(Vec::new()));
+        match Arc::get_mut(&mut body) {
+            Some(data) => {
+                let mut octets = std::mem::take(&mut data.0).into_vec();
+                books.payloads.render(sequence, since, &mut octets);
+                data.0 = octets.into();
+            }
+            None => {
+                let mut octets = Vec::new();
+                books.payloads.render(sequence, since, &mut octets);
+                body = payload(octets);
+            }
+        }
+        if self.spare.len() < SPARE_PAYLOADS {
+            self.spare.push_back(Arc::clone(&body));
+        }
+        let created_at_ms = clock::wall().as_millis() as i64;
+        self.template.fill_with(sequence, created_at_ms, body)
+    }
+}
+
+/// What comes of a transfer.
+type Settled = (u64, Result<Result<Disposition, Error>, Elapsed>);
+
+/// Waits for the broker's word; for as long as the message is waited for, and then gives its place in the window up.
+fn transfer(sequence: u64, settling: Settling, limit: Duration) -> impl Future<Output = Settled> {
+    async move { (sequence, timeout(limit, settling).await) }
+}
+
+/// Transfers that the broker has said nothing of yet.
+struct Transfers<F> {
+    books: Rc<Books>,
+    under_way: FuturesUnordered<F>,
+}
+
+impl<F: Future<Output = Settled>> Transfers<F> {
+    /// Does something else, and hears meanwhile what the broker says.
+    async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = pin!(other);
+        loop {
+            tokio::select! {
+                biased;
+                Some(settled) = self.under_way.next(), if !self.under_way.is_empty() => note(&self.books, settled),
+                done = &mut other => return done,
+            }
+        }
+    }
+}
+
+fn note(books: &Books, (sequence, settled): Settled) {
+    let now = clock::now();
+    let mut account = books.account.borrow_mut();
+    match settled {
+        Ok(Ok(Disposition::Accepted)) => account.settled(sequence, now),
+        Ok(Ok(Disposition::Rejected { condition, description })) => {
+            account.returned(sequence, now, &condition, &description);
+        }
+        Ok(Ok(Disposition::Released)) => account.returned(sequence, now, "released", "the broker does not take it now"),
+        Ok(Ok(Disposition::Modified { .. })) => {
+            account.returned(sequence, now, "modified", "the broker does not take it as it is");
+        }
+        // The account gives up on it by itself, or the side does on all of them.
+        Err(_) | Ok(Err(_)) => {}
+    }
+    drop(account);
+    books.hear(now);
+}

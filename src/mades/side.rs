@@ -1,0 +1,195 @@
+//! One side of the endpoint pair: a connection with the links that the bench has there, kept up as long as the run lasts.
+//!
+//! ```text
+//! outbox   outlet → outbox   inlet ← outbox.reply   inlet ← send.event
+//! inbox    inlet ← inbox     (mode amqp: outlet → inbox as well)
+//! ```
+use super::account::Queue;
+use super::alarm::Alarm;
+use super::books::Books;
+use super::options::{Leftovers, MadesOptions};
+use super::receiver::{purge, receive};
+use super::sender::send;
+use super::stages::Mode;
+use super::troubles::Trouble;
+use ::mades::{Broker, Connection, Error, Inlet, InletPlan, Outlet, OutletPlan};
+use net::clock;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// How long after a failed connection the next is tried, at first and at most.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the bench has on one side.
+#[derive(Clone, Debug)]
+pub(super) struct Side {
+    pub(super) name: &'static str,
+    broker: Broker,
+    outlet: Option<OutletPlan>,
+    pub(super) inlets: Vec<(Queue, InletPlan)>,
+}
+
+/// A connection with its links.
+pub(super) struct Links {
+    connection: Connection,
+    outlet: Option<Outlet>,
+    inlets: Vec<(Queue, Inlet)>,
+}
+
+/// The sides of a run.
+pub(super) fn sides(options: &MadesOptions) -> Vec<Side> {
+    let queues = &options.queues;
+    let inlet = |queue, name: &str| (queue, InletPlan::new(name, options.credit));
+    let outlet = |name: &str| Some(OutletPlan::new(name, options.window));
+    let inbox = |outlet| Side {
+        name: "inbox",
+        broker: options.inbox.clone(),
+        outlet,
+        inlets: vec![inlet(Queue::Inbox, &queues.inbox)],
+    };
+    let mut replies = vec![inlet(Queue::Reply, &queues.reply)];
+    if matches!(options.mode, Mode::Endpoint | Mode::Tracing) {
+        replies.extend(queues.send_event.as_deref().map(|name| inlet(Queue::Event, name)));
+    }
+    let outbox =
+        Side { name: "outbox", broker: options.outbox.clone(), outlet: outlet(&queues.outbox), inlets: replies };
+    match options.mode {
+        Mode::Endpoint | Mode::Toolbox => vec![outbox, inbox(None)],
+        Mode::Tracing => vec![outbox],
+        // The broker alone: into the queue and out of it.
+        Mode::Amqp => vec![inbox(outlet(&queues.inbox))],
+    }
+}
+
+impl Side {
+    /// Connects, and attaches to the queues.
+    ///
+    /// # Errors
+    /// Whatever keeps it from that.
+    pub(super) async fn open(&self) -> Result<Links, Error> {
+        let mut connection = Connection::open(&self.broker).await?;
+        let mut inlets = Vec::new();
+        for (queue, plan) in &self.inlets {
+            inlets.push((*queue, connection.inlet(plan).await?));
+        }
+        let outlet = match &self.outlet {
+            Some(plan) => Some(connection.outlet(plan).await?),
+            None => None,
+        };
+        Ok(Links { connection, outlet, inlets })
+    }
+
+    /// Takes out of its queues what is there; how many messages there were.
+    ///
+    /// # Errors
+    /// If the connection comes to its end.
+    pub(super) async fn purge(&self) -> Result<u64, Error> {
+        let mut connection = Connection::open(&self.broker).await?;
+        let mut count = 0;
+        for (_, plan) in &self.inlets {
+            count += purge(connection.inlet(plan).await?).await?;
+        }
+        connection.close().await?;
+        Ok(count)
+    }
+}
+
+/// Opens all sides; takes out what is there where that was asked for. How many messages that were.
+///
+/// # Errors
+/// Whatever keeps it from that.
+pub(super) async fn open_all(sides: Vec<Side>, leftovers: Leftovers) -> Result<(Vec<(Side, Links)>, u64), Error> {
+    let mut purged = 0;
+    if leftovers == Leftovers::Purged {
+        for side in &sides {
+            purged += side.purge().await?;
+        }
+    }
+    let mut open = Vec::new();
+    for side in sides {
+        let links = side.open().await?;
+        open.push((side, links));
+    }
+    Ok((open, purged))
+}
+
+/// Keeps a side at work until the run is over: a connection that is lost is made anew.
+pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: Rc<Alarm>) {
+    loop {
+        let Err(why) = work(links, &books, &alarm).await else { return };
+        let lost = clock::now();
+        note_loss(&side, &books, &why);
+        match reopen(&side, &books).await {
+            Some(again) => links = again,
+            None => {
+                let lasted = clock::now().saturating_sub(lost);
+                books.note_outage(side.name, lost, lasted, &why.to_string());
+                return;
+            }
+        }
+        books.note_outage(side.name, lost, clock::now().saturating_sub(lost), &why.to_string());
+        books.room.notify_one();
+    }
+}
+
+/// Sends and receives until the run is over, or a link comes to its end.
+async fn work(links: Links, books: &Rc<Books>, alarm: &Rc<Alarm>) -> Result<(), Error> {
+    let Links { mut connection, outlet, inlets } = links;
+    let mut tasks = JoinSet::new();
+    if let Some(outlet) = outlet {
+        tasks.spawn_local(send(Rc::clone(books), outlet, Rc::clone(alarm)));
+    }
+    for (queue, inlet) in inlets {
+        tasks.spawn_local(receive(Rc::clone(books), queue, inlet));
+    }
+    loop {
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                None => break,
+                Some(Ok(result)) => result?,
+                Some(Err(_)) => return Err(Error::PeerMisbehaved { why: "a task of mailrun's own failed".to_owned() }),
+            },
+            why = connection.lost() => return if books.is_over() { Ok(()) } else { Err(why) },
+        }
+    }
+    // There is nothing left to be lost.
+    let _ = connection.close().await;
+    Ok(())
+}
+
+fn note_loss(side: &Side, books: &Books, why: &Error) {
+    books.trouble(Trouble::Connection, "", &format!("{}: {why}", side.name));
+    let queues: Vec<Queue> = side.inlets.iter().map(|(queue, _)| *queue).collect();
+    let mut account = books.account.borrow_mut();
+    account.cut(&queues);
+    if side.outlet.is_some() {
+        account.unsettle(books.in_hand.get());
+    }
+}
+
+/// Connects again, and again; `None` when the run is over, or it has been tried for long enough.
+async fn reopen(side: &Side, books: &Books) -> Option<Links> {
+    let until = clock::now() + books.options.reconnect;
+    let mut pause = FIRST_PAUSE;
+    while !books.is_over() {
+        let tried = tokio::select! {
+            tried = side.open() => tried,
+            () = books.ended() => return None,
+        };
+        match tried {
+            Ok(links) => return Some(links),
+            Err(why) if clock::now() >= until => {
+                books.trouble(Trouble::Connection, "given up", &format!("{}: {why}", side.name));
+                // What is sent now cannot arrive, or nobody would see it.
+                books.pace.borrow_mut().stop();
+                return None;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    None
+}

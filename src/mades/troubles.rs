@@ -1,0 +1,138 @@
+//! What went wrong, by kind and by the peer's own code, with the first text of each. Bounded: a peer with ever new codes
+//! cannot make it grow.
+use journey::record::MadesTrouble;
+use std::collections::BTreeMap;
+
+/// Kinds with codes that are told apart; what comes after is counted in one row.
+const MOST: usize = 64;
+const MOST_LETTERS: usize = 200;
+
+/// What can go wrong, in the order in which a report lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trouble {
+    /// A connection or a link ended, or could not be made.
+    Connection,
+    /// Somebody else's messages stand in the way of ours.
+    Blocked,
+    /// The broker gave a transfer back.
+    Returned,
+    /// The endpoint refused a message by its reply.
+    ErrorReply,
+    /// The endpoint gave up on a message.
+    Failed,
+    /// A stage was not reached in time.
+    TimedOut,
+    /// A payload is not what was sent.
+    Corrupt,
+    /// An event of a name that nobody has published.
+    UnknownEvent,
+    /// A message that is not as the API has it, and could be read all the same, or not.
+    Odd,
+}
+
+impl Trouble {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Connection => "connection",
+            Self::Blocked => "queue in use",
+            Self::Returned => "returned by the broker",
+            Self::ErrorReply => "error reply",
+            Self::Failed => "FAILED",
+            Self::TimedOut => "time-out",
+            Self::Corrupt => "corrupt",
+            Self::UnknownEvent => "unknown event",
+            Self::Odd => "odd message",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Kind {
+    text: String,
+    count: u64,
+}
+
+/// The troubles of a run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Troubles {
+    kinds: BTreeMap<(Trouble, String), Kind>,
+    others: u64,
+}
+
+impl Troubles {
+    /// Counts one.
+    pub(super) fn add(&mut self, trouble: Trouble, code: &str, text: &str) {
+        let code = printable(code);
+        if let Some(kind) = self.kinds.get_mut(&(trouble, code.clone())) {
+            kind.count += 1;
+        } else if self.kinds.len() < MOST {
+            self.kinds.insert((trouble, code), Kind { text: printable(text), count: 1 });
+        } else {
+            self.others += 1;
+        }
+    }
+
+    /// All of them.
+    pub(super) fn total(&self) -> u64 {
+        self.kinds.values().map(|kind| kind.count).sum::<u64>() + self.others
+    }
+
+    /// Those of one kind, whatever their code.
+    #[cfg(test)]
+    pub(super) fn count(&self, trouble: Trouble) -> u64 {
+        self.kinds.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
+    }
+
+    /// As the record has them.
+    pub(super) fn rows(&self) -> Vec<MadesTrouble> {
+        let row = |(trouble, code): &(Trouble, String), kind: &Kind| MadesTrouble {
+            kind: trouble.name().to_owned(),
+            code: code.clone(),
+            text: kind.text.clone(),
+            count: kind.count,
+        };
+        let mut rows: Vec<MadesTrouble> = self.kinds.iter().map(|(key, kind)| row(key, kind)).collect();
+        if self.others > 0 {
+            let text = "troubles of other kinds".to_owned();
+            rows.push(MadesTrouble { kind: "other".to_owned(), code: String::new(), text, count: self.others });
+        }
+        rows
+    }
+}
+
+/// A peer's text, safe to print: cut, and with blanks for control characters.
+fn printable(text: &str) -> String {
+    text.trim().chars().take(MOST_LETTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_and_code_has_its_count_and_its_first_text() {
+        let mut troubles = Troubles::default();
+        troubles.add(Trouble::ErrorReply, "ECP-7", "no such receiver");
+        troubles.add(Trouble::ErrorReply, "ECP-7", "nor this one");
+        troubles.add(Trouble::ErrorReply, "ECP-8", "too large\x1b[2J\n");
+        troubles.add(Trouble::Connection, "", "reset");
+        let rows: Vec<_> = troubles.rows().into_iter().map(|row| (row.kind, row.code, row.text, row.count)).collect();
+        let row =
+            |kind: &str, code: &str, text: &str, count| (kind.to_owned(), code.to_owned(), text.to_owned(), count);
+        let expected = [
+            row("connection", "", "reset", 1),
+            row("error reply", "ECP-7", "no such receiver", 2),
+            row("error reply", "ECP-8", "too large [2J", 1),
+        ];
+        assert_eq!(rows, expected);
+        assert_eq!((troubles.total(), troubles.count(Trouble::ErrorReply)), (4, 3));
+    }
+
+    #[test]
+    fn ever_new_codes_are_counted_and_not_kept() {
+        let mut troubles = Troubles::default();
+        (0..1_000).for_each(|code| troubles.add(Trouble::ErrorReply, &format!("{code}{}", "é".repeat(999)), ""));
+        assert_eq!((troubles.total(), troubles.rows().len()), (1_000, MOST + 1));
+        assert!(troubles.rows().iter().all(|row| row.code.len() <= 2 * MOST_LETTERS));
+    }
+}

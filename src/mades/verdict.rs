@@ -1,0 +1,252 @@
+//! Whether to believe a run, in sentences: what keeps the account from closing, what spoils the figures, and what a reader
+//! must know besides.
+use journey::account::fates_sum;
+use journey::doubts::{disturbances, limits};
+use journey::record::{Arrival, LedgerRow, Mades, MadesStage, Record, Verdict};
+
+/// Open loop: the 99th percentile of how late messages may be taken up though there was room for them.
+const LAG_LIMIT_MS: f64 = 10.0;
+/// Open loop: the share of the asked rate that must have been offered.
+const RATE_SHARE: f64 = 0.95;
+/// The share of its thread's time that the bench may use before it counts as the limit itself.
+const BUSY_SHARE: f64 = 0.90;
+/// In less time than that, what a process used to begin and to end is most of what it used.
+const LEAST_BUSY_S: f64 = 1.0;
+/// Closed loop: from that share of the places taken on, latency is the window's doing.
+const FULL_SHARE: f64 = 0.9;
+
+/// How the run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    OfItself,
+    Interrupted,
+}
+
+/// Whether to believe the run, from all else that its record says.
+pub(super) fn conclude(record: &Record, mades: &Mades, ending: Ending) -> Verdict {
+    let faults = faults(record, mades);
+    let doubts = doubts(record);
+    let (closed, valid) = (faults.is_empty(), doubts.is_empty());
+    let mut reasons: Vec<String> = faults.into_iter().chain(doubts).chain(remarks(record, mades)).collect();
+    if ending == Ending::Interrupted {
+        reasons.push("The run was interrupted before its end: it is shorter than asked for.".to_owned());
+    }
+    Verdict { closed, valid, reasons }
+}
+
+/// What keeps the account from closing.
+fn faults(record: &Record, mades: &Mades) -> Vec<String> {
+    let LedgerRow { created, lost, corrupt, .. } = record.ledger;
+    let created = created.unwrap_or_default();
+    let mut faults = Vec::new();
+    let mut add = |count: Option<u64>, text: &dyn Fn(u64) -> String| {
+        faults.extend(count.filter(|count| *count > 0).map(text));
+    };
+    add(lost, &|count| {
+        format!("{count} of {created} messages were taken by the broker and never arrived: lost {count}.")
+    });
+    add(corrupt, &|count| format!("{count} messages arrived with another payload than was sent: corrupt {count}."));
+    for row in &mades.stages {
+        let MadesStage { missing, duplicates, .. } = *row;
+        add(Some(duplicates), &|count| {
+            format!("{count} messages reached the stage {} more than once: duplicates {count}.", row.name)
+        });
+        // What is lost lacks all that would have followed.
+        add(Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
+            format!("{count} messages never reached the stage {}, and nobody said why: missing {count}.", row.name)
+        });
+    }
+    if !fates_sum(&record.ledger) {
+        faults.push(format!(
+            "The fates do not sum to the {created} messages created: this is a defect of mailrun's own."
+        ));
+    }
+    faults
+}
+
+/// What makes the figures say something else than they seem to.
+fn doubts(record: &Record) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if record.workload.arrival != Arrival::Closed {
+        doubts.extend(lag_doubt(record));
+        doubts.extend(rate_doubt(record));
+    }
+    doubts.extend(busy_doubt(record));
+    doubts.extend(limits(record));
+    doubts
+}
+
+fn lag_doubt(record: &Record) -> Option<String> {
+    let lag = record.lag_ms?.p99;
+    (lag > LAG_LIMIT_MS).then(|| {
+        format!(
+            "The bench fell behind its schedule: 1 % of messages started {lag:.1} ms late or later though there was room \
+             (limit {LAG_LIMIT_MS} ms). Ask for a lower --rate, or use an idle host."
+        )
+    })
+}
+
+fn rate_doubt(record: &Record) -> Option<String> {
+    let asked = record.workload.rate_per_s?;
+    let created = record.stages.iter().find(|row| row.name == journey::Stage::Created)?;
+    // A Poisson count of n scatters by √n: two of these are chance.
+    let is_poisson = record.workload.arrival == Arrival::Poisson;
+    let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
+    (created.duration_s > 0.0 && created.rate_per_s < asked * (RATE_SHARE - chance)).then(|| {
+        format!(
+            "The bench offered {:.0} messages a second of the {asked:.0} asked for: raise --max-in-transit and --window, or \
+             ask for a lower --rate.",
+            created.rate_per_s
+        )
+    })
+}
+
+fn busy_doubt(record: &Record) -> Option<String> {
+    let party = record.parties.first().filter(|_| record.duration_s >= LEAST_BUSY_S)?;
+    let share = (party.user_s? + party.sys_s?) / (record.duration_s * f64::from(party.workers?));
+    (share >= BUSY_SHARE).then(|| {
+        format!(
+            "The bench used {:.0} % of its thread's time: it may have been the limit, and not the endpoint.",
+            share * 100.0
+        )
+    })
+}
+
+/// What a reader must know besides.
+fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let mut add = |count: u64, text: &dyn Fn() -> String| {
+        if count > 0 {
+            remarks.push(text());
+        }
+    };
+    add(u64::from(record.ledger.accepted == Some(0)), &|| "The broker took nothing; see the errors.".to_owned());
+    let open = record.ledger.in_flight.unwrap_or_default();
+    add(open, &|| format!("{open} messages were still in transit when the run ended."));
+    let late: u64 = mades.stages.iter().map(|row| row.late).sum();
+    add(late, &|| {
+        let limit = mades.timeout_s;
+        format!("{late} answers came after their message's {limit} s were over: they count, and have no latency.")
+    });
+    add(mades.redelivered, &|| {
+        let count = mades.redelivered;
+        format!("{count} messages were delivered again after a connection was lost, as the broker must: no duplicates.")
+    });
+    let lasted: f64 = mades.outages.iter().map(|outage| outage.lasted_s).sum();
+    add(mades.outages.len() as u64, &|| {
+        let count = mades.outages.len();
+        format!("The connection was lost {count} time(s), for {lasted:.1} s together: the figures have that in them.")
+    });
+    add(mades.released, &|| {
+        format!("{} messages of somebody else's came from the queues and were given back.", mades.released)
+    });
+    add(mades.purged, &|| format!("{} messages were removed before the run, as --purge asks.", mades.purged));
+    remarks.extend(window_remark(record, mades));
+    remarks.extend(disturbances(record));
+    remarks
+}
+
+/// Little's law: at closed loop the latency is the number in transit over the rate, whatever the endpoint does.
+fn window_remark(record: &Record, mades: &Mades) -> Option<String> {
+    let last = mades.stages.last()?;
+    let is_full = mades.in_transit_mean >= FULL_SHARE * mades.max_in_transit as f64 && last.rate_per_s > 0.0;
+    let waited = record.stages.iter().find(|row| row.name == journey::Stage::Created)?.latency_ms;
+    let waited = waited.filter(|times| record.workload.arrival != Arrival::Closed && times.p99 > LAG_LIMIT_MS);
+    match record.workload.arrival {
+        Arrival::Closed => (is_full && mades.max_in_transit > 1).then(|| {
+            format!(
+                "Nearly all of the {} places in transit were taken all the time, so the latency is mostly the bench's own \
+                 queue: {:.0} in transit at {:.0} msg/s are {:.1} ms (Little's law). A smaller --max-in-transit, or --rate, \
+                 shows what the endpoint takes.",
+                mades.max_in_transit,
+                mades.in_transit_mean,
+                last.rate_per_s,
+                mades.in_transit_mean / last.rate_per_s * 1e3
+            )
+        }),
+        Arrival::Constant | Arrival::Poisson => waited.map(|times| {
+            format!(
+                "1 % of messages waited {:.1} ms or longer for room: --max-in-transit or --window was full. The latencies \
+                 count from when messages were due, so the wait is in them.",
+                times.p99
+            )
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+    use journey::record::MadesOutage;
+
+    /// The verdict of the sample when it is whole, but for what `change` does to it.
+    fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {
+        let mut record = Record { verdict: Verdict::default(), lag_ms: None, ..sample::held() };
+        let mut mades = sample::mades().mades.unwrap();
+        mades.stages.iter_mut().for_each(|row| row.missing = 0);
+        (mades.outages, mades.in_transit_mean) = (Vec::new(), 5.0);
+        record.parties.truncate(1);
+        (record.parties[0].user_s, record.parties[0].sys_s) = (Some(0.1), Some(0.1));
+        change(&mut record, &mut mades);
+        conclude(&record, &mades, Ending::OfItself)
+    }
+
+    #[test]
+    fn a_whole_run_closes() {
+        let verdict = verdict(|_, _| {});
+        assert!(verdict.closed && verdict.valid && verdict.reasons.is_empty(), "{verdict:?}");
+    }
+
+    #[test]
+    fn what_is_missing_doubled_or_corrupt_keeps_it_open_and_is_named_once() {
+        type Change = fn(&mut Record, &mut Mades);
+        let cases: [(Change, &str); 5] = [
+            (|record, _| (record.ledger.lost, record.ledger.delivered) = (Some(7), Some(199_993)), "lost 7."),
+            (|record, _| record.ledger.corrupt = Some(3), "corrupt 3."),
+            (|_, mades| mades.stages[3].duplicates = 2, "stage replied more than once: duplicates 2."),
+            (
+                |_, mades| mades.stages[6].missing = 9,
+                "never reached the stage RECEIVED, and nobody said why: missing 9.",
+            ),
+            (|record, _| record.ledger.created = Some(1), "a defect of mailrun's own"),
+        ];
+        for (change, expected) in cases {
+            let verdict = verdict(change);
+            assert!(!verdict.closed && verdict.reasons.len() == 1, "{verdict:?}");
+            assert!(verdict.reasons[0].contains(expected), "{verdict:?}");
+        }
+        let lost = verdict(|record, mades| {
+            (record.ledger.lost, record.ledger.delivered) = (Some(7), Some(199_993));
+            mades.stages[4..].iter_mut().for_each(|row| row.missing = 7);
+        });
+        assert_eq!(lost.reasons.len(), 1, "what is lost lacks all that follows: {lost:?}");
+    }
+
+    #[test]
+    fn an_error_reply_keeps_nothing_open() {
+        let verdict = verdict(|record, _| (record.ledger.rejected, record.ledger.delivered) = (Some(5), Some(199_995)));
+        assert!(verdict.closed && verdict.valid, "{verdict:?}");
+    }
+
+    #[test]
+    fn a_full_window_is_littles_law() {
+        let full = verdict(|record, mades| {
+            record.workload.arrival = Arrival::Closed;
+            mades.in_transit_mean = 998.0;
+        });
+        assert!(
+            full.valid && full.reasons.len() == 1 && full.reasons[0].contains("808.4 ms (Little's law)"),
+            "{full:?}"
+        );
+    }
+
+    #[test]
+    fn a_bench_that_was_the_limit_is_said_to_be() {
+        let busy = verdict(|record, _| record.parties[0].user_s = Some(4.0));
+        assert!(!busy.valid && busy.reasons[0].contains("its thread's time"), "{busy:?}");
+        let outage = MadesOutage { lasted_s: 0.7, ..MadesOutage::default() };
+        let lost = verdict(|_, mades| mades.outages = vec![outage.clone(), outage.clone()]);
+        assert!(lost.closed && lost.reasons[0].contains("2 time(s), for 1.4 s"), "{lost:?}");
+    }
+}

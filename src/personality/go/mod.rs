@@ -1,0 +1,5 @@
+//! What programs written in Go have in common: command lines, numbers, durations, lines of a log.
+pub(super) mod duration;
+pub(super) mod flags;
+pub(super) mod numbers;
+pub(super) mod voice;

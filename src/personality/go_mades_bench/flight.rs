@@ -1,0 +1,132 @@
+//! How long messages took to a stage: mean and median, exactly, to the digit that the report prints.
+use std::time::Duration;
+
+/// Longer flights count as this one where the median is looked for: an hour.
+const LONGEST_MS: usize = 3_600_000;
+
+/// Flight times: one counter a millisecond, so a million messages cost no more than one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FlightTimes {
+    count: u64,
+    sum_ns: u128,
+    /// Flights that took so many milliseconds, to the nearest.
+    by_ms: Vec<u64>,
+}
+
+impl FlightTimes {
+    pub(super) fn add(&mut self, time: Duration) {
+        self.count += 1;
+        self.sum_ns += time.as_nanos();
+        let nearest = usize::try_from((time.as_nanos() + 500_000) / 1_000_000).unwrap_or(LONGEST_MS).min(LONGEST_MS);
+        if self.by_ms.len() <= nearest {
+            self.by_ms.resize(nearest + 1, 0);
+        }
+        self.by_ms[nearest] += 1;
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The sum by the count; nothing flown is no time.
+    pub(super) fn mean(&self) -> Duration {
+        let mean_ns = self.sum_ns.checked_div(u128::from(self.count)).unwrap_or(0);
+        Duration::from_nanos(u64::try_from(mean_ns).unwrap_or(u64::MAX))
+    }
+
+    /// The flight in the middle; with an even number of them, what lies midway between the two in the middle.
+    pub(super) fn median(&self) -> Duration {
+        if self.count == 0 {
+            return Duration::ZERO;
+        }
+        let (lower, upper) = (self.at((self.count - 1) / 2), self.at(self.count / 2));
+        Duration::from_micros(500 * (lower + upper))
+    }
+
+    /// How many milliseconds the flight took that so many were shorter than or as short as.
+    fn at(&self, place: u64) -> u64 {
+        let mut passed = 0;
+        let found = self.by_ms.iter().position(|count| {
+            passed += count;
+            passed > place
+        });
+        found.unwrap_or_default() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn of(times_ms: impl IntoIterator<Item = u64>) -> FlightTimes {
+        let mut times = FlightTimes::default();
+        times_ms.into_iter().for_each(|ms| times.add(Duration::from_millis(ms)));
+        times
+    }
+
+    fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    #[test]
+    fn samples_below_the_first_count_in_the_median() {
+        // Reference §1.7, bug 1: the original's median of these is 0.
+        let times = of([60].into_iter().chain((0..1999).map(|number| 3 + number % 3)));
+        assert_eq!(times.median(), ms(4));
+        assert_eq!(times.count(), 2000);
+    }
+
+    #[test]
+    fn the_mean_does_not_freeze() {
+        // Bug 2: the original's mean stays at 10 ms, for a deviation below `count` nanoseconds becomes none.
+        let mut times = FlightTimes::default();
+        for time in [ms(10), ms(14)] {
+            (0..1_000_000).for_each(|_| times.add(time));
+        }
+        assert_eq!((times.mean(), times.median()), (ms(12), ms(12)));
+        // What the original needs ten million samples for is here a matter of arithmetic, not of time.
+        let half = 5_000_000;
+        let times = FlightTimes { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
+        assert_eq!(times.mean(), ms(12));
+    }
+
+    #[test]
+    fn a_median_is_in_the_middle_and_not_below_it() {
+        // Bug 3: the original says 1 ms.
+        assert_eq!(of([1, 100, 100]).median(), ms(100));
+        assert_eq!(of([3, 4]).median(), Duration::from_micros(3500));
+        assert_eq!(of([7]).median(), ms(7));
+        assert_eq!(of([100, 1, 2]).median(), ms(2));
+    }
+
+    #[test]
+    fn a_value_never_seen_before_costs_no_search() {
+        // Bug 4: the original walks along all values below it. Here every millisecond of an hour is taken once.
+        let times = of((0..=3_600_000).rev());
+        assert_eq!(times.median(), Duration::from_secs(1800));
+        assert_eq!(times.mean(), Duration::from_secs(1800));
+    }
+
+    #[test]
+    fn nothing_and_too_much() {
+        assert_eq!((of([]).mean(), of([]).median()), (Duration::ZERO, Duration::ZERO));
+        let mut times = FlightTimes::default();
+        times.add(Duration::MAX);
+        assert_eq!(times.median(), Duration::from_secs(3600));
+        assert_eq!(times.by_ms.len(), LONGEST_MS + 1);
+    }
+
+    proptest! {
+        #[test]
+        fn mean_and_median_are_those_of_the_sorted_list(mut times_ms in prop::collection::vec(0..2000u64, 1..200)) {
+            let times = of(times_ms.iter().copied());
+            times_ms.sort_unstable();
+            let (lower, upper) = (times_ms[(times_ms.len() - 1) / 2], times_ms[times_ms.len() / 2]);
+            prop_assert_eq!(times.median(), Duration::from_micros(500 * (lower + upper)));
+            let mean = times_ms.iter().sum::<u64>() * 1_000_000 / times_ms.len() as u64;
+            prop_assert_eq!(times.mean(), Duration::from_nanos(mean));
+            prop_assert!(times.median() <= 2 * times.mean() + Duration::from_micros(500), "no negative times");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! A run over the Business Application API of MADES: its stages, where between them the time went, and what went wrong in
+//! the endpoint's own codes.
+use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
+use super::section::{Body, Section};
+use super::table::{Align, Table, plain};
+use super::workload::{arrival, sizes};
+use journey::record::{Arrival, LatencyMs, Mades, MadesHop, MadesStage, Record};
+
+/// Letters of the drawing of the waterfall.
+const DRAWN: usize = 24;
+
+/// What was offered.
+pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
+    let workload = &record.workload;
+    let how_many = match (workload.messages, workload.duration_limit_s) {
+        (Some(number), Some(limit)) => format!("{} for at most {}", counted(number, "message"), seconds(limit)),
+        (Some(number), None) => counted(number, "message"),
+        (None, Some(limit)) => format!("messages for {}", seconds(limit)),
+        (None, None) => "messages until stopped".to_owned(),
+    };
+    let durable = if mades.durable { "durable" } else { "not durable" };
+    let brokers = match (plain(&mades.outbox_url), plain(&mades.inbox_url)) {
+        (one, other) if one == other => format!("{one}, {}", tls(&workload.tls)),
+        (outbox, inbox) => format!("outbox at {outbox}, inbox at {inbox}, {}", tls(&workload.tls)),
+    };
+    let queue = |queue: &journey::record::MadesQueue| format!("{} {}", plain(&queue.role), plain(&queue.name));
+    let facts = vec![
+        ("mode", mode(&mades.mode)),
+        ("load", format!("{how_many}, {} each, {durable}", sizes(workload))),
+        ("payload", plain(&mades.payload)),
+        ("addressed", format!("to {}, type {}", plain(&mades.receiver), plain(&mades.message_type))),
+        ("arrival", arrival_of(record)),
+        ("in transit", in_transit(mades)),
+        ("broker", brokers),
+        ("queues", mades.queues.iter().map(queue).collect::<Vec<_>>().join(" · ")),
+    ];
+    Some(Section { title: "Workload", note: None, body: Body::Facts(facts) })
+}
+
+fn mode(mode: &str) -> String {
+    let what = match mode {
+        "endpoint" => "an ECP endpoint: reply, inbox and events",
+        "toolbox" => "an EDX toolbox: inbox, and the final status as reply",
+        "amqp" => "the broker alone: into a queue and out of it",
+        "tracing" => "an ECP endpoint's connectivity test: reply and one event",
+        _ => "",
+    };
+    format!("{}, {what}", plain(mode))
+}
+
+fn tls(word: &str) -> String {
+    match word {
+        "" | "none" => "no TLS".to_owned(),
+        word => format!("TLS: {}", plain(word)),
+    }
+}
+
+fn arrival_of(record: &Record) -> String {
+    match record.workload.arrival {
+        Arrival::Closed => "closed loop: the next message starts when one is at its end, or given up".to_owned(),
+        Arrival::Constant | Arrival::Poisson => arrival(&record.workload),
+    }
+}
+
+fn in_transit(mades: &Mades) -> String {
+    format!(
+        "at most {}, {} in the mean · at most {} not settled · given up after {}",
+        count(mades.max_in_transit),
+        figure(mades.in_transit_mean),
+        count(mades.window),
+        seconds(mades.timeout_s)
+    )
+}
+
+/// How many messages got to each stage, how fast, and how long it took them.
+pub(crate) fn stages(record: &Record, mades: &Mades) -> Option<Section> {
+    let mut table = Table::new([
+        ("stage", Align::Left),
+        ("messages", Align::Right),
+        ("missing", Align::Right),
+        ("doubled", Align::Right),
+        ("late", Align::Right),
+        ("msg/s", Align::Right),
+        ("over", Align::Right),
+        ("p50", Align::Right),
+        ("p90", Align::Right),
+        ("p99", Align::Right),
+        ("p99.9", Align::Right),
+        ("max", Align::Right),
+    ]);
+    for row in &mades.stages {
+        let MadesStage { missing, duplicates, late, .. } = *row;
+        let counts = [row.count, missing, duplicates, late].map(count);
+        let cells = [vec![plain(&row.name)], counts.to_vec(), vec![rate(row.rate_per_s), seconds(row.duration_s)]];
+        table.row(cells.into_iter().flatten().chain(times(row.latency_ms)).collect());
+    }
+    let since = match record.workload.arrival {
+        Arrival::Closed => "in ms since the message was created; closed loop: the load waits for the endpoint",
+        Arrival::Constant | Arrival::Poisson => "in ms since the message was due, whether or not there was room for it",
+    };
+    let note = Some(since.to_owned());
+    (!table.is_empty()).then_some(Section { title: "Stages", note, body: Body::Figures(table) })
+}
+
+fn times(latency: Option<LatencyMs>) -> Vec<String> {
+    let Some(times) = latency else { return vec![String::new(); 5] };
+    [times.p50, times.p90, times.p99, times.p999, times.max].map(figure).to_vec()
+}
+
+/// How long messages took from each stage to the next: where the time went.
+pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
+    let mut table = Table::new([
+        ("step", Align::Left),
+        ("where the time goes", Align::Left),
+        ("share", Align::Right),
+        ("mean", Align::Right),
+        ("p50", Align::Right),
+        ("p90", Align::Right),
+        ("p99", Align::Right),
+        ("max", Align::Right),
+        ("timed", Align::Right),
+        ("overtaken", Align::Right),
+    ]);
+    let mean = |hop: &MadesHop| hop.latency_ms.map_or(0.0, |times| times.mean);
+    let whole: f64 = mades.hops.iter().map(mean).sum();
+    let mut before = 0.0;
+    for hop in &mades.hops {
+        let share = if whole > 0.0 { mean(hop) / whole } else { 0.0 };
+        let step = format!("{} → {}", plain(&hop.from), plain(&hop.to));
+        let mut cells = vec![step, bar(before, share), format!("{:.1} %", share * 100.0)];
+        before += share;
+        let figures = hop.latency_ms.map(|times| [times.mean, times.p50, times.p90, times.p99, times.max].map(figure));
+        cells.extend(figures.map_or_else(|| vec![String::new(); 5], |figures| figures.to_vec()));
+        cells.extend([count(hop.count), count(hop.overtaken)]);
+        table.row(cells);
+    }
+    let note = Some(format!(
+        "in ms, of messages that were timed at both ends; the means sum to {}; a step is overtaken where its end was seen \
+         before its beginning, and then counts as nought",
+        latency(whole)
+    ));
+    (!table.is_empty()).then_some(Section { title: "Waterfall", note, body: Body::Figures(table) })
+}
+
+/// `·····████··············`: begins after what went before.
+fn bar(before: f64, share: f64) -> String {
+    let letters = |share: f64| ((share.clamp(0.0, 1.0) * DRAWN as f64).round() as usize).min(DRAWN);
+    let begins = letters(before).min(DRAWN - 1);
+    let ends = letters(before + share).max(begins + usize::from(share > 0.0));
+    (0..DRAWN).map(|at| if (begins..ends).contains(&at) { '█' } else { '·' }).collect()
+}
+
+/// What went wrong.
+pub(crate) fn troubles(mades: &Mades) -> Option<Section> {
+    let body = if mades.troubles.is_empty() {
+        Body::Sentence("None: no refusals, no FAILED, no time-outs, no lost connections.".to_owned())
+    } else {
+        let mut table = Table::new([
+            ("what", Align::Left),
+            ("code", Align::Left),
+            ("count", Align::Right),
+            ("what was said first", Align::Left),
+        ]);
+        for row in &mades.troubles {
+            table.row(vec![plain(&row.kind), plain(&row.code), count(row.count), plain(&row.text)]);
+        }
+        Body::Figures(table)
+    };
+    Some(Section { title: "Errors", note: None, body })
+}
+
+/// Times without a connection.
+pub(crate) fn outages(mades: &Mades) -> Option<Section> {
+    let mut table = Table::new([
+        ("connection", Align::Left),
+        ("lost after", Align::Right),
+        ("for", Align::Right),
+        ("how it ended", Align::Left),
+    ]);
+    for row in &mades.outages {
+        table.row(vec![plain(&row.side), seconds(row.began_s), seconds(row.lasted_s), plain(&row.why)]);
+    }
+    let note = Some("from the loss to the moment when all links stood again".to_owned());
+    (!table.is_empty()).then_some(Section { title: "Outages", note, body: Body::Figures(table) })
+}
+
+/// Rate, octets, median and 99th percentile of the last stage that anybody got to.
+pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
+    let Some(last) = mades.stages.iter().rev().find(|row| row.count > 0) else { return seconds(record.duration_s) };
+    let since = if record.workload.arrival == Arrival::Closed { "created" } else { "due" };
+    let mut parts =
+        vec![format!("{} msg/s", rate(last.rate_per_s)), format!("{} each", octets(record.workload.message_bytes))];
+    if let Some(times) = last.latency_ms {
+        parts.push(format!("p50 {}", latency(times.p50)));
+        parts.push(format!("p99 {} ({since} to {})", latency(times.p99), plain(&last.name)));
+    }
+    parts.push(seconds(last.duration_s));
+    parts.join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::super::{markdown, terminal};
+    use super::*;
+
+    #[test]
+    fn each_stage_and_each_step_has_its_row() {
+        let text = terminal(&sample::mades(), 100);
+        for word in ["STAGES", "WATERFALL", "replied → inbox", "RECEIVED", "doubled", "overtaken", "ECP-1034"] {
+            assert!(text.contains(word), "{word} in\n{text}");
+        }
+        assert!(text.contains("(created to RECEIVED)"), "{text}");
+        assert!(!text.contains("PHASES") && !text.contains("recipient"), "words of mail\n{text}");
+        let markdown = markdown(&sample::mades());
+        assert!(markdown.contains("## Waterfall") && markdown.contains("| replied → inbox"), "{markdown}");
+    }
+
+    #[test]
+    fn a_waterfall_falls() {
+        assert_eq!(bar(0.0, 0.5), format!("{}{}", "█".repeat(12), "·".repeat(12)));
+        assert_eq!(bar(0.5, 0.25), format!("{}{}{}", "·".repeat(12), "█".repeat(6), "·".repeat(6)));
+        assert_eq!(bar(1.0, 0.001), format!("{}█", "·".repeat(23)), "what is short is seen still");
+        assert_eq!(bar(0.3, 0.0), "·".repeat(24));
+        assert_eq!(bar(f64::NAN, f64::NAN).chars().count(), 24);
+    }
+
+    #[test]
+    fn a_hostile_endpoint_moves_no_cursor() {
+        let mut record = sample::mades();
+        if let Some(mades) = &mut record.mades {
+            mades.troubles[0].text = "\u{1b}[2J".to_owned();
+            mades.troubles[0].code = "\u{7}".to_owned();
+            mades.outages[0].why = "\u{1b}[31m".to_owned();
+        }
+        assert!(!terminal(&record, 100).contains(['\u{1b}', '\u{7}']));
+    }
+
+    #[test]
+    fn no_line_is_wider_than_asked() {
+        for width in [80, 100] {
+            let text = terminal(&sample::mades(), width);
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}\n{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! A relay in need: too little memory for what comes in, a disk that fails while it runs. What was answered 250 is there
+//! afterwards, and what cannot be kept is refused for now.
+use crate::party::{Ended, Process, Sink, peer, run, skip, wait_until};
+use crate::relay::{Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, expect, http, introduced, kept};
+use crate::relay::{metric, submit};
+use crate::secured::Files;
+use crate::stand_in::{Act, At, StandIn};
+use crate::wire::Wire;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+const DISCARD: &str = "[[route]]\nto = \"*\"\ndiscard = true\n";
+
+/// A session that has said all up to DATA.
+fn beginning(relay: &Relay, parameters: &str) -> Wire {
+    let mut wire = introduced(relay);
+    expect(&mut wire, &format!("MAIL FROM:<a@b.example>{parameters}"), "250");
+    expect(&mut wire, "RCPT TO:<c@d.example>", "250");
+    wire
+}
+
+/// So many octets of lines.
+fn lines(bytes: usize) -> Vec<u8> {
+    b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n".repeat(bytes / 64)
+}
+
+#[test]
+fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
+    const SESSIONS: usize = 150;
+    let den = Den::new(&format!("limits.message = \"4M\"\nlimits.incoming = \"8M\"\n{DISCARD}"));
+    let relay = den.open_with(&["--http", "127.0.0.1:0"]);
+    let mut wires: Vec<Wire> = (0..SESSIONS).map(|_| beginning(&relay, "")).collect();
+    for wire in &mut wires {
+        expect(wire, "DATA", "354");
+        wire.send("Subject: long\r\n\r\n");
+    }
+    // Half of each first: more than ten times what may be held.
+    let (half, quarter) = (lines(1 << 20), lines(512 << 10));
+    for piece in [&quarter, &quarter, &half] {
+        wires.iter_mut().for_each(|wire| wire.send(piece));
+    }
+    assert!(metric(&relay, "incoming_bytes") <= metric(&relay, "incoming_limit_bytes"));
+    let mut replies = Vec::new();
+    for wire in &mut wires {
+        wire.send(".\r\n");
+        replies.push(wire.reply().unwrap());
+    }
+    let taken = replies.iter().filter(|reply| reply.starts_with("250 2.0.0")).count();
+    let put_off = replies.iter().filter(|reply| reply.starts_with("452 4.3.1")).count();
+    assert!(taken > 0 && put_off > SESSIONS / 2 && taken + put_off == SESSIONS, "{replies:?}");
+    assert_eq!(metric(&relay, "crowded_total"), put_off as u64);
+    // Who was put off is as welcome as before.
+    for wire in &mut wires {
+        assert!(submit(wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
+    }
+    wait_until("everything to be given back", || (metric(&relay, "incoming_bytes") == 0).then_some(()));
+    let peak = relay.process.peak_bytes();
+    assert!(peak < 96 << 20, "{} MB, of 300 that were sent", peak >> 20);
+    relay.stop();
+}
+
+#[test]
+fn a_message_waits_for_room_before_it_begins_and_not_for_ever() {
+    let den = Den::new(&format!("limits.message = \"4M\"\nlimits.incoming = \"8M\"\n{DISCARD}"));
+    let relay = den.open_with(&["--http", "127.0.0.1:0"]);
+    // An eighth of the whole is held for what says that it is long.
+    let mut inside: Vec<Wire> = (0..7).map(|_| beginning(&relay, " SIZE=4000000")).collect();
+    for wire in &mut inside {
+        expect(wire, "DATA", "354");
+    }
+    let [mut by_data, mut by_bdat] = [(); 2].map(|()| beginning(&relay, " SIZE=4000000"));
+    by_data.send("DATA\r\n");
+    assert!(!by_data.hears_within(Duration::from_millis(300)), "there is no room for an eighth one");
+    by_bdat.send("BDAT 3 LAST\r\nx\r\n");
+    assert!(!by_bdat.hears_within(Duration::from_millis(300)), "nor for a ninth");
+    inside[0].send("x\r\n.\r\n");
+    assert!(inside[0].reply().unwrap().starts_with("250 2.0.0"));
+    assert!(by_data.reply().unwrap().starts_with("354"), "the first in line is let in");
+    // Twenty seconds, and then it is told to come again.
+    let began = Instant::now();
+    assert!(by_bdat.reply().unwrap().starts_with("452 4.3.1"));
+    assert!(began.elapsed() > Duration::from_secs(10), "{:?}", began.elapsed());
+    let mut late = beginning(&relay, " SIZE=4000000");
+    late.send("DATA\r\n");
+    assert!(late.reply().unwrap().starts_with("452 4.3.1"));
+    // A transaction that was refused before its first octet goes on as it was, or begins anew.
+    inside.clear();
+    expect(&mut late, "DATA", "354");
+    late.send("Subject: x\r\n\r\nx\r\n.\r\n");
+    assert!(late.reply().unwrap().starts_with("250 2.0.0"));
+    assert!(submit(&mut by_bdat, "<e@f.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
+    relay.stop();
+}
+
+#[test]
+fn what_waited_for_room_is_delivered_as_it_came() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let den = Den::to(&sink.address(), "limits.message = \"4M\"\nlimits.incoming = \"8M\"\n");
+    let relay = den.open();
+    let mut inside: Vec<Wire> = (0..7).map(|_| beginning(&relay, " SIZE=4000000")).collect();
+    for wire in &mut inside {
+        expect(wire, "DATA", "354");
+    }
+    let message = b"Subject: waited\r\n\r\nfor room\r\n";
+    let mut late = beginning(&relay, " SIZE=4000000");
+    // The whole message, and the next, lie in the socket while it waits.
+    late.send([format!("BDAT {} LAST\r\n", message.len()).as_bytes(), message, b"NOOP\r\n"].concat());
+    assert!(!late.hears_within(Duration::from_millis(300)));
+    inside.clear();
+    assert!(late.reply().unwrap().starts_with("250 2.0.0") && late.reply().unwrap().starts_with("250"));
+    assert_eq!(await_kept(&dump, 1)[0].as_sent(), message);
+    relay.stop();
+}
+
+#[test]
+fn a_message_without_end_costs_no_memory() {
+    let den = Den::new(DISCARD);
+    let relay = den.open();
+    let mut wire = beginning(&relay, "");
+    expect(&mut wire, "DATA", "354");
+    wire.send("Subject: endless\r\n\r\n");
+    let block = lines(4 << 20);
+    // A gigabyte, and no word of its size: what is beyond the limit is not kept, and whoever goes on to twice as much is
+    // cut off.
+    let taken = (0..256).take_while(|_| wire.try_send(&block).is_ok()).count();
+    assert!((16..64).contains(&taken), "{taken} blocks of 4 MB");
+    drop(wire);
+    let mut wire = beginning(&relay, "");
+    expect(&mut wire, "DATA", "354");
+    wire.send("Subject: too long\r\n\r\n");
+    (0..20).for_each(|_| wire.send(&block));
+    wire.send(".\r\n");
+    assert!(wire.reply().unwrap().starts_with("552 5.3.4"));
+    assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
+    // The limit of one message is 64 MB, and it may be copied once.
+    let peak = relay.process.peak_bytes();
+    assert!(peak < 160 << 20, "{} MB", peak >> 20);
+    relay.stop();
+}
+
+/// Segments of a few megabytes, so that preparing them takes a sync or two and no more: the eighth is a batch's.
+const SMALL: &str = "spool.size = \"16M\"\n";
+
+/// The relay of a den under strace(1), which has a system call fail; `None`, with a note, where nothing can be traced.
+fn failing(den: &Den, inject: &str, words: &[&str]) -> Option<Relay> {
+    let strace = peer("strace")?;
+    let call = inject.split(':').next().unwrap();
+    let trace = format!("trace={call}");
+    let inject = format!("inject={inject}");
+    let probe = run(&strace, &["-f", "-qq", "-e", &trace, "-e", &inject, "true"]);
+    if probe.code != Some(0) {
+        skip("strace", &format!("it may not trace here: {}", probe.err.trim()));
+        return None;
+    }
+    let (log, config) = (den.path("trace"), den.path("relay.toml"));
+    let own = ["-f", "--seccomp-bpf", "-qq", "-o", &log, "-e", &trace, "-e", &inject, MAILRUN];
+    let relay = ["relay", "--config", &config, "--live", "json"];
+    Some(Relay::listening(Process::start(&strace, &[&own[..], &relay, words].concat())))
+}
+
+/// What clients were told of the messages that they handed over, by number.
+struct Told {
+    kept: HashSet<usize>,
+    refused: HashSet<usize>,
+}
+
+/// Hands messages over on several sessions in turn until one is refused, and goes on for as many: nothing is taken from
+/// then on.
+fn until_it_fails(wires: &mut [Wire], to: &str) -> Told {
+    let mut told = Told { kept: HashSet::new(), refused: HashSet::new() };
+    for number in 0..200 {
+        let at = number % wires.len();
+        let reply = submit(&mut wires[at], "<a@b.example>", &[to], format!("Subject: number {number}\r\n\r\nx\r\n"));
+        match reply.get(..4) {
+            Some("250 ") => {
+                assert!(told.refused.is_empty(), "{number} is taken by a spool that has failed: {reply}");
+                told.kept.insert(number);
+            }
+            _ => {
+                assert!(reply.starts_with("451 4.3.0"), "{number}: {reply}");
+                told.refused.insert(number);
+            }
+        }
+        if told.refused.len() >= 3 * wires.len() {
+            return told;
+        }
+    }
+    panic!("nothing has failed: {}", told.kept.len());
+}
+
+/// What a sink has of the numbered messages.
+fn numbered(dump: &str) -> HashSet<usize> {
+    let number = |text: String| text.split("Subject: number ").nth(1)?.split("\r\n").next()?.parse().ok();
+    kept(dump).iter().filter_map(|one| number(one.text())).collect()
+}
+
+/// A call of the disk's fails once, in the midst of work, and works again ever after, as it does with real disks
+/// (fsyncgate): the relay trusts it no more.
+fn fails_for_good(inject: &str) {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    // It says nothing to the first who comes: a courier waits for it while the relay ends, which so takes its time.
+    let slow = StandIn::start(|moment| (moment.at == At::Greeting && moment.connection == 0).then_some(Act::Silence));
+    let text = format!(
+        "http = \"127.0.0.1:0\"\n{SMALL}{QUICK}[[route]]\nto = \"slow.example\"\nsmtp = \"{}\"\n{}",
+        slow.address(),
+        all_to(&sink.address())
+    );
+    let den = Den::new(&text);
+    let Some(relay) = failing(&den, inject, &[]) else { return };
+    let mut wires: Vec<Wire> = (0..4).map(|_| introduced(&relay)).collect();
+    let reply = submit(&mut wires[0], "<a@b.example>", &["<c@slow.example>"], "Subject: slow\r\n\r\nx\r\n");
+    assert!(reply.starts_with("250 2.0.0"), "{reply}");
+    assert_eq!(http(&relay, "/health").0, 200);
+    let told = until_it_fails(&mut wires, "<c@d.example>");
+    assert!(!told.kept.is_empty());
+    assert_eq!(http(&relay, "/health"), (503, "the spool has failed\n".to_owned()));
+    assert_eq!(http(&relay, "/ready").0, 503);
+    assert_eq!((metric(&relay, "spool_failed"), metric(&relay, "refused_total")), (1, told.refused.len() as u64));
+    drop(wires);
+    let Ended { code, err, .. } = relay.process.finish();
+    assert_eq!(code, Some(2), "{err}");
+    let last = err.lines().last().unwrap();
+    let words = ["mailrun: the spool's disk failed", "Input/output error", "after a restart"];
+    assert!(words.iter().all(|word| last.contains(word)), "{last}");
+    let relay = den.open();
+    wait_until("the slow one to have its own", || (slow.taken() == 1).then_some(()));
+    wait_until("all that was answered 250", || told.kept.is_subset(&numbered(&dump)).then_some(()));
+    // What was refused may be on the disk all the same, and comes: once too often is better than never.
+    assert!(numbered(&dump).iter().all(|number| told.kept.contains(number) || told.refused.contains(number)));
+    assert!(submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
+    let arrived = numbered(&dump).len() as u64;
+    await_recipients(&sink, arrived + 1);
+    relay.stop();
+}
+
+#[test]
+fn a_sync_that_fails_is_the_last_thing_that_the_relay_trusts() {
+    fails_for_good("fdatasync:error=EIO:when=8");
+}
+
+#[test]
+fn a_write_that_fails_is_the_last_thing_that_the_relay_trusts() {
+    fails_for_good("pwritev:error=EIO:when=8");
+}
+
+#[test]
+fn a_disk_that_fails_while_no_mail_comes_is_noticed_all_the_same() {
+    let address = format!("127.0.0.1:{}", crate::party::low_port());
+    let den = Den::to(&address, &format!("{SMALL}{QUICK}"));
+    // What is written of tries that failed is nobody's answer.
+    let Some(relay) = failing(&den, "pwritev:error=EIO:when=3+", &[]) else { return };
+    let mut wire = introduced(&relay);
+    assert!(
+        submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "Subject: number 1\r\n\r\nx\r\n").starts_with("250")
+    );
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start_at(&address, &["--dump-file", &dump, "--fault", "rcpt: soft reject 100%"]);
+    let Ended { code, err, .. } = relay.process.finish();
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.lines().last().unwrap().contains("the spool's disk failed"), "{err}");
+    let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+    agent.put(format!("{}/rules", sink.url())).send("{\"rules\": []}").unwrap();
+    let relay = den.open();
+    wait_until("the message", || numbered(&dump).contains(&1).then_some(()));
+    relay.stop();
+}
