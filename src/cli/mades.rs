@@ -474,7 +474,8 @@ mod tests {
 
     #[test]
     fn passwords_are_in_no_command_line() {
-        let line = "mailrun mades --password geheim --inbox-password=geheim --outbox-url amqp://u:ge@heim@h:1 --name x=y";
+        let line =
+            "mailrun mades --password geheim --inbox-password=geheim --outbox-url amqp://u:ge@heim@h:1 --name x=y";
         let shown = without_passwords(line.split(' ').map(str::to_owned)).join(" ");
         let expected = "mailrun mades --password *** --inbox-password=*** --outbox-url amqp://u:***@h:1 --name x=y";
         assert_eq!(shown, expected);

@@ -56,6 +56,8 @@ enum Command {
     Source(Box<source::Typed>),
     Sink(Box<sink::Typed>),
     Relay(Box<relay::Typed>),
+    /// In work: its engine is not proven yet.
+    #[command(hide = true)]
     Mades(Box<mades::Typed>),
     Queue(queue::Typed),
     InstallLinks(links::Typed),

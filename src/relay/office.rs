@@ -99,7 +99,6 @@ impl Office {
             letter_bytes: config.spool.memory_bytes / u64::from(workers),
             seed: setting.seed,
             origin_unix: origin,
-            ..Options::default()
         };
         Rc::new(Self {
             config: RefCell::new(config),

@@ -169,8 +169,7 @@ fn dialogs_hold_and_their_messages_arrive() {
         let dump = files.path("dump");
         files.keep("boxes", "postmaster\n");
         let sink = Sink::start(&["--dump-file", &dump]);
-        let local =
-            "local.domains = [\"home.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
+        let local = "local.domains = [\"home.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
         let den = Den::with(files, &format!("{limits}{local}{}", all_to(&sink.address())));
         let relay = den.open();
         let mut expected: Vec<Vec<u8>> = Vec::new();

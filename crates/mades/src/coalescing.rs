@@ -226,13 +226,14 @@ impl<Io: AsyncWrite + Unpin> State<Io> {
     /// Takes octets to be written, and says how many went straight to the socket.
     fn take(&mut self, context: &mut Context<'_>, octets: &[u8], gauge: &Gauge) -> io::Result<()> {
         let mut rest = octets;
-        if self.pending.is_empty() && octets.len() >= DIRECT_BYTES {
-            if let Poll::Ready(count) = Pin::new(&mut self.io).poll_write(context, octets) {
-                let count = count?;
-                gauge.0.writes.fetch_add(1, Relaxed);
-                gauge.0.written_bytes.fetch_add(count as u64, Relaxed);
-                rest = &octets[count..];
-            }
+        if self.pending.is_empty()
+            && octets.len() >= DIRECT_BYTES
+            && let Poll::Ready(count) = Pin::new(&mut self.io).poll_write(context, octets)
+        {
+            let count = count?;
+            gauge.0.writes.fetch_add(1, Relaxed);
+            gauge.0.written_bytes.fetch_add(count as u64, Relaxed);
+            rest = &octets[count..];
         }
         if self.sent > KEPT_BYTES {
             self.pending.drain(..self.sent);

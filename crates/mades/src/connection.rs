@@ -71,7 +71,8 @@ impl Broker {
     /// What fe2o3-amqp is to prove; nothing, if we have done so before it gets the stream.
     fn profile(&self, mechanism: Mechanism) -> Result<Option<SaslProfile>, Error> {
         if mechanism.takes_password() && self.url.user().is_none() {
-            let complaint = format!("SASL {mechanism} takes a user: name one in the URL, by a flag or in the environment");
+            let complaint =
+                format!("SASL {mechanism} takes a user: name one in the URL, by a flag or in the environment");
             return Err(Error::Misuse(complaint));
         }
         if mechanism == Mechanism::External && !self.url.is_tls() {
@@ -80,9 +81,7 @@ impl Broker {
         let user = self.url.user().unwrap_or_default();
         let password = self.url.password().map(Secret::reveal).unwrap_or_default();
         Ok(match mechanism {
-            Mechanism::Plain => {
-                Some(SaslProfile::Plain { username: user.to_owned(), password: password.to_owned() })
-            }
+            Mechanism::Plain => Some(SaslProfile::Plain { username: user.to_owned(), password: password.to_owned() }),
             Mechanism::Anonymous => Some(SaslProfile::Anonymous),
             Mechanism::External => None,
             Mechanism::ScramSha1 => Some(SaslScramSha1::new(user, password).into()),
@@ -249,7 +248,9 @@ async fn external(broker: &Broker, wire: &mut Wire) -> Result<(), Error> {
     match negotiated.map_err(|_| timed_out(broker, "proving who we are"))? {
         Ok(Outcome::Welcome) => Ok(()),
         Ok(Outcome::NotOffered) => Err(Error::NoSuchMechanism { address, mechanism: Mechanism::External.name() }),
-        Ok(Outcome::Refused) => Err(Error::WrongCredentials { address, who: "the owner of our certificate".to_owned() }),
+        Ok(Outcome::Refused) => {
+            Err(Error::WrongCredentials { address, who: "the owner of our certificate".to_owned() })
+        }
         Err(error) => Err(of_tls(&address, &error).unwrap_or_else(|| error::of_handshake_io(&address, &error))),
     }
 }
@@ -257,7 +258,10 @@ async fn external(broker: &Broker, wire: &mut Wire) -> Result<(), Error> {
 /// Connects, and speaks TLS if the URL says so.
 async fn wire(broker: &Broker) -> Result<Wire, Error> {
     let address = broker.url.address();
-    let tls = broker.url.is_tls().then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
+    let tls = broker
+        .url
+        .is_tls()
+        .then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
     let tls = tls.transpose()?;
     let tcp = within(broker, "connecting", connect(&broker.url)).await?;
     // Nagle's algorithm would hold a lone message back for the other side's delayed ACK: 40 ms that are nobody's latency.
@@ -275,9 +279,8 @@ async fn wire(broker: &Broker) -> Result<Wire, Error> {
 async fn connect(url: &BrokerUrl) -> Result<TcpStream, Error> {
     let (host, address) = (url.host(), url.address());
     let found = tokio::net::lookup_host((host, url.port())).await;
-    let found: Vec<_> = found
-        .map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?
-        .collect();
+    let found: Vec<_> =
+        found.map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?.collect();
     match TcpStream::connect(found.as_slice()).await {
         Ok(stream) => Ok(stream),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Error::Refused { address }),

@@ -312,7 +312,9 @@ pub(crate) fn of_send(queue: &str, error: &SendError) -> Error {
 pub(crate) fn of_detach(queue: &str, error: &DetachError) -> Error {
     match error {
         DetachError::SessionStopped(reason) => of_session_stop(reason),
-        DetachError::RemoteDetachedWithError(error) | DetachError::RemoteClosedWithError(error) => of_link(queue, error),
+        DetachError::RemoteDetachedWithError(error) | DetachError::RemoteClosedWithError(error) => {
+            of_link(queue, error)
+        }
         _ => ended_without_reason(queue),
     }
 }
@@ -445,9 +447,15 @@ mod tests {
         let queue = "q";
         assert!(matches!(of_link(queue, &error(AmqpError::NotFound.into(), "x")), Error::MissingQueue { .. }));
         assert!(matches!(of_link(queue, &error(AmqpError::ResourceLocked.into(), "x")), Error::QueueHeld { .. }));
-        assert!(matches!(of_link(queue, &error(AmqpError::NotAllowed.into(), "is exclusive")), Error::QueueHeld { .. }));
+        assert!(matches!(
+            of_link(queue, &error(AmqpError::NotAllowed.into(), "is exclusive")),
+            Error::QueueHeld { .. }
+        ));
         assert!(matches!(of_link(queue, &error(LinkError::Stolen.into(), "x")), Error::LinkStolen { .. }));
-        assert!(matches!(of_link(queue, &error(AmqpError::UnauthorizedAccess.into(), "x")), Error::NotPermitted { .. }));
+        assert!(matches!(
+            of_link(queue, &error(AmqpError::UnauthorizedAccess.into(), "x")),
+            Error::NotPermitted { .. }
+        ));
         let other = of_link(queue, &error(AmqpError::InternalError.into(), "a\nb\u{1b}[0m"));
         assert_eq!(other.to_string(), "q: the broker ended the link: amqp:internal-error: a b [0m");
         assert_eq!(other.retry(), Retry::Later);

@@ -157,10 +157,7 @@ impl Inlet {
         Some(self.arrival(arrival))
     }
 
-    fn arrival(
-        &self,
-        arrival: Result<fe2o3_amqp::Delivery<Body<Value>>, RecvError>,
-    ) -> Result<Arrival, Error> {
+    fn arrival(&self, arrival: Result<fe2o3_amqp::Delivery<Body<Value>>, RecvError>) -> Result<Arrival, Error> {
         match arrival {
             Ok(delivery) => {
                 let (info, message) = delivery.into_parts();

@@ -29,6 +29,7 @@ pub mod standin;
 mod url;
 
 pub use crate::url::{BrokerUrl, Secret, UrlError};
+pub use bytes::Bytes;
 pub use coalescing::{Coalescing, Gauge};
 pub use connection::{Broker, Connection};
 pub use error::{Error, Retry};
@@ -36,5 +37,4 @@ pub use fe2o3_amqp::Sendable;
 pub use inlet::{Arrival, Delivery, Inlet, InletPlan, Ticket};
 pub use outlet::{Disposition, Outlet, OutletPlan, Settling};
 pub use security::{Mechanism, Security, TlsSetup, Verification};
-pub use bytes::Bytes;
 pub use uuid::Uuid;

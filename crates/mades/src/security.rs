@@ -129,9 +129,7 @@ impl TlsSetup {
         match &self.authority {
             Some(path) => {
                 for certificate in certificates(path)? {
-                    roots
-                        .add(certificate)
-                        .map_err(|error| Error::Misuse(format!("{}: {error}", path.display())))?;
+                    roots.add(certificate).map_err(|error| Error::Misuse(format!("{}: {error}", path.display())))?;
                 }
             }
             None => {
@@ -225,11 +223,7 @@ mod tests {
         let setups = [
             TlsSetup { authority: Some(path.clone()), ..TlsSetup::default() },
             TlsSetup { authority: Some(missing.clone()), ..TlsSetup::default() },
-            TlsSetup {
-                identity: Some((path.clone(), path)),
-                verification: Verification::Off,
-                ..TlsSetup::default()
-            },
+            TlsSetup { identity: Some((path.clone(), path)), verification: Verification::Off, ..TlsSetup::default() },
         ];
         for (setup, name) in setups.into_iter().zip(["nothing.pem", "missing.pem", "nothing.pem"]) {
             let error = setup.config().unwrap_err().to_string();

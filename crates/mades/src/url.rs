@@ -98,7 +98,11 @@ impl BrokerUrl {
 
     /// Host and port, as one writes them.
     pub fn address(&self) -> String {
-        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 
     /// Who asks.
@@ -206,9 +210,22 @@ mod tests {
     #[test]
     fn what_is_no_url_of_a_broker_is_refused() {
         for text in [
-            "", "localhost", "localhost:5672", "http://localhost", "amqp://", "amqp:///path", "amqp://host/vhost",
-            "amqp://host?a=b", "amqp://host#a", "amqp://host:99999", "amqp://:password@host", "amqp://%FF@host",
-            "amqp://user:%FF@host", "amqp://ho%0Ast", "amqp://[::1", "amqp:host",
+            "",
+            "localhost",
+            "localhost:5672",
+            "http://localhost",
+            "amqp://",
+            "amqp:///path",
+            "amqp://host/vhost",
+            "amqp://host?a=b",
+            "amqp://host#a",
+            "amqp://host:99999",
+            "amqp://:password@host",
+            "amqp://%FF@host",
+            "amqp://user:%FF@host",
+            "amqp://ho%0Ast",
+            "amqp://[::1",
+            "amqp:host",
         ] {
             assert!(text.parse::<BrokerUrl>().is_err(), "{text}");
         }

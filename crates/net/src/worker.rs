@@ -122,10 +122,9 @@ mod tests {
                 panic!("a test's own panic");
             });
             spawn_local(async move { other.send(7).await.expect("somebody listens") });
-            let heard = (take.recv().await, take.recv().await);
-            heard
+            [take.recv().await, take.recv().await]
         });
-        assert_eq!(thread.expect("a thread").join().expect("no panic").expect("a loop"), (Some(7), None));
+        assert_eq!(thread.expect("a thread").join().expect("no panic").expect("a loop"), [Some(7), None]);
         assert_eq!(failed_sessions() - before, 1);
     }
 }

@@ -91,15 +91,7 @@ impl<'m> Event<'m> {
         }
         let (error_code, error_message) = (reader.text(names::ERROR_CODE), reader.text(names::ERROR_MESSAGE));
         let state = state(message, &mut reader.oddities);
-        Self {
-            state,
-            correlation,
-            message_id,
-            ba_message_id,
-            error_code,
-            error_message,
-            oddities: reader.oddities,
-        }
+        Self { state, correlation, message_id, ba_message_id, error_code, error_message, oddities: reader.oddities }
     }
 
     /// Which message of which run it speaks of: by the business application's id, or by what it answers to.

@@ -176,7 +176,8 @@ mod tests {
         assert_eq!((read.outcome, read.message_id.as_deref()), (ReplyOutcome::Taken, Some("id")));
         assert_eq!(read.oddities, []);
 
-        let refusal = Refusal { code: Some("E-1".into()), message: Some("no such receiver".into()), ..Refusal::default() };
+        let refusal =
+            Refusal { code: Some("E-1".into()), message: Some("no such receiver".into()), ..Refusal::default() };
         let draft = RefusalDraft {
             correlation: correlation(),
             refusal: refusal.clone(),

@@ -304,8 +304,11 @@ mod tests {
 
     fn status() -> impl Strategy<Value = Status> {
         let text = "[^\0-\u{8}\u{b}\u{c}\u{e}-\u{1f}\u{fffe}\u{ffff}]{0,20}";
-        (text, proptest::option::of(text), proptest::option::of(text))
-            .prop_map(|(value, changed_at, text)| Status { value, changed_at, text })
+        (text, proptest::option::of(text), proptest::option::of(text)).prop_map(|(value, changed_at, text)| Status {
+            value,
+            changed_at,
+            text,
+        })
     }
 
     proptest! {

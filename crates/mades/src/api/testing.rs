@@ -63,16 +63,15 @@ pub(super) fn any_message() -> impl Strategy<Value = Received> {
     ]
     .prop_map(str::to_owned);
     let application = proptest::collection::vec((name, simple()), 0..5);
-    (proptest::option::of(id()), proptest::option::of(application), body()).prop_map(|(correlation, application, body)| {
-        Message {
+    (proptest::option::of(id()), proptest::option::of(application), body()).prop_map(
+        |(correlation, application, body)| Message {
             header: None,
             delivery_annotations: None,
             message_annotations: None,
             properties: Some(Properties { correlation_id: correlation, ..Properties::default() }),
-            application_properties: application
-                .map(|entries| ApplicationProperties(entries.into_iter().collect())),
+            application_properties: application.map(|entries| ApplicationProperties(entries.into_iter().collect())),
             body,
             footer: None,
-        }
-    })
+        },
+    )
 }

@@ -80,12 +80,9 @@ pub async fn serve(listener: TcpListener, queues: Queues, options: ListenOptions
     let mut sessions = JoinSet::new();
     loop {
         while sessions.try_join_next().is_some() {}
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(_) => {
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
         };
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
             ListenerCounts::count(&counts.turned_away);
