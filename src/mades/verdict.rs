@@ -230,6 +230,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "in work (issue 5)"]
     fn a_full_window_is_littles_law() {
         let full = verdict(|record, mades| {
             record.workload.arrival = Arrival::Closed;
