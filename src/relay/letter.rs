@@ -64,17 +64,23 @@ mod tests {
     }
 
     proptest! {
-        /// However dots lie, what is written is what stuffing writes, and read again it is the message.
+        /// However dots lie, what is written is what stuffing writes; a last line without an end gets one as data,
+        /// and none as a chunk.
         #[test]
-        fn what_is_rendered_is_the_message(lines in prop::collection::vec("[.a]{0,4}", 0..6), long in 0..2_usize) {
+        fn what_is_rendered_is_the_message(
+            lines in prop::collection::vec("[.a]{0,4}", 0..6),
+            long in 0..2_usize,
+            last in "a?",
+        ) {
             let mut body = lines.join("\r\n").into_bytes();
             body.extend_from_slice(b"\r\n");
             body.extend(std::iter::repeat_n(b"x\r\n".as_slice(), long * 8000).flatten());
+            body.extend_from_slice(last.as_bytes());
             let mut outbox = Outbox::default();
             letter(&body).render(&mut outbox);
             let mut expected = Vec::new();
             smtp::data::stuff(&body, &mut expected);
-            expected.extend_from_slice(b".\r\n");
+            expected.extend_from_slice(if last.is_empty() { b".\r\n" } else { b"\r\n.\r\n" });
             prop_assert_eq!(outbox.to_vec(), expected);
             let mut chunk = Outbox::default();
             letter(&body).render_as_it_is(&mut chunk);
