@@ -31,6 +31,8 @@ use std::time::Duration;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 /// For a reply: RFC 5321 §4.5.3.2 has five minutes for most, ten for the last.
 const REPLY_PATIENCE: Duration = Duration::from_secs(300);
+/// For the answer to QUIT: a peer that is slow with it keeps a connection from others, and nothing hangs on it.
+const QUIT_PATIENCE: Duration = Duration::from_secs(10);
 /// Messages that may be under way to a peer at a time, where they go by BDAT: one write and one read for all of them.
 const BURST: u32 = 8;
 /// A peer that takes longer for a message gets one at a time: others can have another connection.
@@ -95,7 +97,7 @@ async fn mailbox(office: &Rc<Office>, root: &Arc<Path>, letter: &Letter, assignm
         let recipient = letter.envelope.recipients[usize::from(number)].clone();
         let (names, root, letter) = (Arc::clone(&office.setting.mailbox_names), Arc::clone(root), letter.clone());
         let address = recipient.address.clone();
-        let delivered = office.setting.labour.done(move || {
+        let delivered = office.setting.porters.done(move || {
             let sheet = maildir::Letter { sender: &letter.envelope.sender, recipient: &address, message: &letter.body };
             maildir::deliver(&root, &names, clock::wall(), &sheet)
         });
@@ -136,7 +138,12 @@ fn summed(office: &Office, answers: Vec<Answer>) -> Outcome {
 
 async fn to_lmtp(office: &Rc<Office>, courier: Courier, lmtp: &Lmtp) {
     let mut carrier = Carrier::new(office, courier, lmtp.endpoint.to_string().into());
-    let options = client::Options { protocol: Protocol::Lmtp, pipelining: Pipelining::Group, ..Default::default() };
+    let options = client::Options {
+        protocol: Protocol::Lmtp,
+        pipelining: Pipelining::Group,
+        quit_patience: Some(QUIT_PATIENCE),
+        ..Default::default()
+    };
     let left = carrier.visit(&lmtp.endpoint, None, options).await;
     carrier.finish(left);
 }
@@ -151,7 +158,7 @@ async fn to_smtp(office: &Rc<Office>, courier: Courier, smtp: &Smtp) {
     let mut left = Left::Unreachable(Refusal::new(0, None, "there is no server", ""));
     for destination in &destinations {
         left = carrier.try_host(smtp, destination).await;
-        if matches!(left, Left::Finished) || carrier.has_served {
+        if matches!(left, Left::Finished) || carrier.is_reached {
             break;
         }
     }
@@ -261,8 +268,8 @@ struct Carrier {
     is_quick: bool,
     /// When the oldest message under way was begun, or the one before it answered.
     since: Duration,
-    /// A transaction has been begun: the hop can be reached.
-    has_served: bool,
+    /// A session was free for a message: the hop can be reached, however it lets go.
+    is_reached: bool,
     /// The peer said why it closes.
     farewell: Option<Refusal>,
     spare: Vec<Arc<Envelope>>,
@@ -283,7 +290,7 @@ impl Carrier {
             bursts: false,
             is_quick: false,
             since: Duration::ZERO,
-            has_served: false,
+            is_reached: false,
             farewell: None,
             spare: Vec::new(),
         }
@@ -304,6 +311,7 @@ impl Carrier {
             credentials: smtp.credentials.clone(),
             chunking: Chunking::IfOffered,
             burst: if self.office.hops.borrow().may_burst(key, clock::now()) { BURST } else { 0 },
+            quit_patience: Some(QUIT_PATIENCE),
             ..Default::default()
         };
         let left = self.visit(&endpoint, security, options.clone()).await;
@@ -342,6 +350,7 @@ impl Carrier {
         if self.bursts && self.jobs.len() > 1 {
             let key = self.courier.as_ref().expect("it is out").hop;
             self.office.hops.borrow_mut().serve_singly(key, clock::now() + CURT);
+            self.office.queue.borrow_mut().batch(key, 1);
         }
         // Who says 421 has taken nothing of what was not answered before.
         let is_dismissed = self.farewell.as_ref().is_some_and(|refusal| refusal.code == 421);
@@ -357,12 +366,11 @@ impl Carrier {
             };
             self.office.outcome(job.assignment, outcome);
         }
-        if self.has_served {
+        if self.is_reached {
             return Left::Finished;
         }
         let text = match ended {
             Ended::NotEncrypted(_) if tls_is_optional => return Left::WithoutTls,
-            Ended::Closed if self.leaves => return Left::Finished,
             Ended::Closed => match self.farewell.take() {
                 Some(refusal) => return Left::Unreachable(refusal),
                 None => "the server closed the session".to_owned(),
@@ -379,6 +387,14 @@ impl Carrier {
 
     fn gave_up(&mut self, why: GaveUp) -> String {
         self.farewell.take().map_or_else(|| why.to_string(), |refusal| format!("{why}: {}", refusal.text))
+    }
+
+    /// Goes. Until the peer has answered QUIT nobody is to count on it.
+    fn part(&mut self) -> Poll<Next> {
+        self.place.leave();
+        let courier = self.courier.as_mut().expect("it is out");
+        self.office.queue.borrow_mut().parts(courier);
+        Poll::Ready(Next::Quit)
     }
 
     /// Comes back from all visits.
@@ -406,7 +422,6 @@ impl Carrier {
                     let refused = vec![None; assignment.recipients.len()];
                     let notifies = extensions.dsn;
                     self.jobs.push_back(Job { assignment, refused, handed: Handed::Nothing, answered: 0, notifies });
-                    self.has_served = true;
                     self.idle_until = None;
                     self.spare.push(Arc::clone(&envelope));
                     return Found::Message(envelope);
@@ -462,8 +477,9 @@ impl Carrier {
     fn judge(&mut self, now: Duration) {
         let is_quick = now.saturating_sub(self.since) < QUICK;
         self.since = now;
-        if self.bursts && is_quick != self.is_quick {
-            self.is_quick = is_quick;
+        self.is_quick = is_quick;
+        if self.bursts {
+            // Said each time: another of the hop's couriers may have found something else.
             let hop = self.courier.as_ref().expect("it is out").hop;
             self.office.queue.borrow_mut().batch(hop, if is_quick { BURST } else { 1 });
         }
@@ -557,9 +573,10 @@ fn recipient_parameters(recipient: &Recipient, extensions: &Extensions) -> Strin
 
 impl Caller for Carrier {
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next> {
+        self.is_reached = true;
         self.leaves |= self.place.is_dismissed() || self.office.is_closing();
         if self.leaves {
-            return Poll::Ready(Next::Quit);
+            return self.part();
         }
         let hop = self.courier.as_ref().expect("it is out").hop;
         self.bursts = client.bursts();
@@ -572,7 +589,7 @@ impl Caller for Carrier {
         match self.next(cx, client.extensions(), now) {
             Found::Message(envelope) => return Poll::Ready(Next::Transaction(envelope)),
             Found::Leave => self.leaves = true,
-            Found::Nothing if early => {}
+            Found::Nothing if early => return Poll::Ready(Next::Quit),
             Found::Nothing => {
                 let until = *self.idle_until.get_or_insert(now + IDLE);
                 self.leaves = self.idle.poll_due(Some(until), now).is_ready();
@@ -581,7 +598,7 @@ impl Caller for Carrier {
                 }
             }
         }
-        Poll::Ready(Next::Quit)
+        self.part()
     }
 
     fn render(&mut self, outbox: &mut Outbox) {

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 
-/// Enough that a slow Maildir does not keep the spool from being read.
+/// Of each kind of work: what has its own is not kept waiting by the other.
 const THREADS: usize = 4;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -19,12 +19,12 @@ impl Labour {
     ///
     /// # Errors
     /// Those of starting a thread.
-    pub(super) fn start() -> io::Result<Self> {
+    pub(super) fn start(name: &str) -> io::Result<Self> {
         let (give, take) = channel();
         let take = Arc::new(Mutex::new(take));
         for number in 0..THREADS {
             let take = Arc::clone(&take);
-            std::thread::Builder::new().name(format!("labour-{number}")).spawn(move || toil(&take))?;
+            std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || toil(&take))?;
         }
         Ok(Self(give))
     }

@@ -194,10 +194,11 @@ fn setting(config: Config) -> Result<Setting> {
     let disk = RealDisk::new(&kept.directory).map_err(|error| cannot(&reason(&error)))?;
     let opened = Spool::open(Arc::new(disk), options).map_err(|error| cannot(&error))?;
     let resolver = Resolver::start(&config.dns, &config.hostname, config.reach).context("cannot start a thread")?;
-    let labour = Labour::start().context("cannot start a thread")?;
+    let [readers, porters] = [Labour::start("reader"), Labour::start("porter")];
+    let (readers, porters) = (readers.context("cannot start a thread")?, porters.context("cannot start a thread")?);
     let press = Press::start().context("cannot start a thread")?;
     let seed = net::clock::wall().as_nanos() as u64;
-    Ok(Setting::new(config, opened, resolver, labour, press, seed))
+    Ok(Setting::new(config, opened, resolver, (readers, porters), press, seed))
 }
 
 /// A server for each address, each with its workers.
@@ -216,6 +217,8 @@ fn serve(setting: &Arc<Setting>, config: &Config, endpoint: &Endpoint, security:
         move || Post::begin(Arc::clone(&setting))
     };
     let has_users = config.users.is_some();
+    // A password in the clear is for nobody's ears but this host's.
+    let is_inside = endpoint.ip().is_none_or(|ip| ip.is_loopback());
     Server::new(make)
         .name(&config.hostname)
         .limits(config.limits.of_session())
@@ -226,6 +229,7 @@ fn serve(setting: &Arc<Setting>, config: &Config, endpoint: &Endpoint, security:
             // A next hop may not take it, and it cannot be made into lines.
             offer.extensions.binary_mime = false;
             offer.extensions.auth = if has_users { Mechanisms::ALL } else { Mechanisms::NONE };
+            offer.requires.tls_for_auth = has_users && !is_inside;
         })
         .start_at(endpoint)
         .map_err(|error| anyhow!("cannot listen on {endpoint}: {}", reason(&error)))

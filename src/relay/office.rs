@@ -38,6 +38,11 @@ pub(super) struct Office {
     waiting: RefCell<HashMap<HopKey, VecDeque<(Place, Waker)>>>,
     /// Couriers that are out.
     couriers: Cell<u32>,
+    /// Notices that wait until fewer are being written.
+    untold: RefCell<VecDeque<(MessageId, Notice)>>,
+    tellers: Cell<u32>,
+    /// More was due than could be done in one turn, and somebody is at it.
+    is_behind: Cell<bool>,
     is_closing: Cell<bool>,
     /// Unix time at the zero of [`clock::now`].
     origin: Duration,
@@ -47,6 +52,9 @@ pub(super) struct Office {
     /// For seeds.
     departures: Cell<u64>,
 }
+
+/// Notices that are written at a time. Each holds its message in memory, while the spool is full for as long as it is.
+const TELLERS: u32 = 32;
 
 /// Where a courier is.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +83,13 @@ impl Place {
     pub(super) fn is_dismissed(&self) -> bool {
         self.0.get() == Whereabouts::Dismissed
     }
+}
+
+/// Whether more is due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    More,
+    Nothing,
 }
 
 /// What is to be done with the recipients of a message at one hop.
@@ -110,6 +125,9 @@ impl Office {
             desk: Desk::default(),
             waiting: RefCell::default(),
             couriers: Cell::new(0),
+            untold: RefCell::default(),
+            tellers: Cell::new(0),
+            is_behind: Cell::new(false),
             is_closing: Cell::new(false),
             origin,
             dates: RefCell::new(received::Clock::new()),
@@ -208,7 +226,12 @@ impl Office {
             *place = Place::default();
             place.0.set(Whereabouts::Listed);
             let mut waiting = self.waiting.borrow_mut();
-            waiting.entry(courier.hop).or_default().push_back((place.clone(), waker.clone()));
+            let list = waiting.entry(courier.hop).or_default();
+            // Who left of itself was never called, and would stand there for ever.
+            while list.front().is_some_and(|(place, _)| place.0.get() != Whereabouts::Listed) {
+                list.pop_front();
+            }
+            list.push_back((place.clone(), waker.clone()));
         }
         taken
     }
@@ -245,16 +268,26 @@ impl Office {
         }
         self.journal.hand_over();
         self.forget_hops();
-        let mut all = Vec::new();
-        loop {
-            let now = clock::now();
-            self.queue.borrow_mut().tick(now, &mut all);
-            all.drain(..).for_each(|effects| self.carry_out(effects, None));
-            if self.queue.borrow().deadline().is_none_or(|deadline| deadline > now) {
-                break;
-            }
+        if self.do_due() == Due::More && !self.is_behind.replace(true) {
+            let office = Rc::clone(self);
+            net::worker::spawn_local(async move {
+                // Sessions have their turns in between.
+                while office.do_due() == Due::More {
+                    net::sleep(Duration::ZERO).await;
+                }
+                office.is_behind.set(false);
+            });
         }
+    }
+
+    /// A part of what is due.
+    fn do_due(self: &Rc<Self>) -> Due {
+        let (now, mut all) = (clock::now(), Vec::new());
+        self.queue.borrow_mut().tick(now, &mut all);
+        all.drain(..).for_each(|effects| self.carry_out(effects, None));
         self.attend();
+        let deadline = self.queue.borrow().deadline();
+        if deadline.is_some_and(|deadline| deadline <= now) { Due::More } else { Due::Nothing }
     }
 
     /// Forgets hops that nothing is left to remember of; their numbers are given anew.
@@ -302,10 +335,24 @@ impl Office {
         }
     }
 
-    /// Tells the sender, in a task of its own.
+    /// Tells the sender, in a task of its own. Where many are to be told the message is read again when its turn comes.
     pub(super) fn tell(self: &Rc<Self>, id: MessageId, notice: Notice, letter: Option<Letter>) {
+        if self.tellers.get() >= TELLERS {
+            return self.untold.borrow_mut().push_back((id, notice));
+        }
+        self.tellers.set(self.tellers.get() + 1);
         let office = Rc::clone(self);
-        net::worker::spawn_local(async move { telling::tell(office, id, notice, letter).await });
+        net::worker::spawn_local(async move {
+            telling::tell(&office, id, notice, letter).await;
+            while let Some((id, notice)) = office.next_untold() {
+                telling::tell(&office, id, notice, None).await;
+            }
+            office.tellers.set(office.tellers.get() - 1);
+        });
+    }
+
+    fn next_untold(&self) -> Option<(MessageId, Notice)> {
+        self.untold.borrow_mut().pop_front()
     }
 
     async fn fetch_for_queue(self: Rc<Self>, id: MessageId) {
@@ -327,7 +374,7 @@ impl Office {
     pub(super) async fn fetch(&self, id: MessageId) -> Option<Letter> {
         let spool = self.setting.spool.clone();
         let id = Id(id.0);
-        let draft = match self.setting.labour.done(move || spool.fetch(id)).await? {
+        let draft = match self.setting.readers.done(move || spool.fetch(id)).await? {
             Ok(draft) => draft,
             Err(error) => {
                 tracing::error!(%id, %error, "cannot be read: it is held");

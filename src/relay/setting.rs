@@ -25,7 +25,10 @@ pub(super) struct Setting {
     /// What a former run has left, until the workers have taken it up.
     backlog: Mutex<Option<Backlog>>,
     pub(super) resolver: Resolver,
-    pub(super) labour: Labour,
+    /// They read the spool.
+    pub(super) readers: Labour,
+    /// They deliver into Maildirs: one on a file system that hangs keeps nothing from being read.
+    pub(super) porters: Labour,
     pub(super) mailbox_names: Arc<maildir::Names>,
     pub(super) census: Census,
     /// Memory for mail that comes in.
@@ -44,7 +47,7 @@ impl Setting {
         config: Config,
         (spool, backlog): (Spool, Backlog),
         resolver: Resolver,
-        labour: Labour,
+        (readers, porters): (Labour, Labour),
         press: Press,
         seed: u64,
     ) -> Self {
@@ -58,7 +61,8 @@ impl Setting {
             spool,
             backlog: Mutex::new(Some(backlog)),
             resolver,
-            labour,
+            readers,
+            porters,
             mailbox_names,
             census: Census::default(),
             intake,

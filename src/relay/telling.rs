@@ -24,13 +24,18 @@ const WHOLE_BYTES: usize = 50_000;
 const BREATH: Duration = Duration::from_secs(5);
 
 /// Writes a notice and stores it; the message that it is about is told of.
-pub(super) async fn tell(office: Rc<Office>, id: MessageId, notice: Notice, letter: Option<Letter>) {
+pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, letter: Option<Letter>) {
+    let is_late = matches!(notice, Notice::Late { .. });
+    if is_late && office.queue.borrow().show(id, clock::now()).is_empty() {
+        // It has been delivered while this waited for its turn.
+        return;
+    }
     let letter = match letter {
         Some(letter) => Some(letter),
         None => office.fetch(id).await,
     };
     if let Some(letter) = &letter {
-        send(&office, id, &notice, letter).await;
+        send(office, id, &notice, letter).await;
     }
     if let Notice::Settled { ticket, .. } = notice {
         let effects = office.queue.borrow_mut().told(ticket);
@@ -50,7 +55,8 @@ async fn send(office: &Rc<Office>, id: MessageId, notice: &Notice, letter: &Lett
     loop {
         let received_ns = u64::try_from(letter.received.as_nanos()).unwrap_or(u64::MAX);
         let draft = Draft { received_ns, envelope: envelope.clone(), body: Arc::clone(&letter.body) };
-        match office.setting.spool.store(draft).await {
+        // What is told is done with: a full spool has to have room for that.
+        match office.setting.spool.store_from_reserve(draft).await {
             Ok(stored) => {
                 office.setting.census.notices.add(1);
                 return office.accept(&stored, &letter, errands);

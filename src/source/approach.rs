@@ -105,6 +105,7 @@ impl Approach {
             introduction: told.introduction.clone(),
             notifications: Notifications::Unasked,
             burst: 0,
+            quit_patience: None,
         };
         let security = match told.tls {
             TlsMode::None => None,

@@ -5,7 +5,7 @@ use crate::postfix::{Deliver, Postfix};
 use crate::relay::{
     Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, closes, expect, introduced, kept,
 };
-use crate::relay::{mailbox, submit};
+use crate::relay::{mailbox, metric, submit};
 use crate::secured::{Files, PASSWORD, USER};
 use crate::stand_in::{Act, At, StandIn};
 use serde_json::Value;
@@ -463,6 +463,26 @@ fn a_slow_next_hop_delays_no_other() {
     closes(&relay, &quick, &[&words[..], &["x@quick.example"]].concat(), 200);
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}: it waited for the slow one", began.elapsed());
     assert_eq!(slow.ask("/ledger").as_array().unwrap().len(), 0, "the slow one is slow");
+}
+
+#[test]
+fn a_next_hop_that_does_not_answer_quit_keeps_nothing_waiting() {
+    let hop = StandIn::start(|moment| (moment.at == At::Quit).then_some(Act::Silence));
+    let den = Den::to(&hop.address(), "");
+    let relay = den.open_with(&["--http", "127.0.0.1:0"]);
+    let mut wire = introduced(&relay);
+    let mut send = |number: u64| {
+        assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0"));
+        wait_until("it to be taken", || (hop.taken() == number).then_some(()));
+    };
+    send(1);
+    // Kept for five seconds for what may come, then it says QUIT.
+    wait_until("the connection to be given up", || (hop.quits() == 1).then_some(()));
+    let began = Instant::now();
+    send(2);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(metric(&relay, "unreachable_total"), 0);
+    relay.stop();
 }
 
 /// The source's run, while the next hop is refusing, and what a relay started anew delivers of it.

@@ -228,6 +228,25 @@ fn a_client_that_is_silent_or_drips_is_left() {
 }
 
 #[test]
+fn who_talks_before_the_greeting_is_answered_in_order_and_once() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let sink = Sink::start(&["--dump-file", &dump]);
+    let den = Den::to(&sink.address(), "");
+    let relay = den.open();
+    let mut wire = Wire::connect(relay.smtp[0]);
+    // All of it, and a second transaction behind the first one's message.
+    let transaction = "MAIL FROM:<a@b.example>\r\nRCPT TO:<c@d.example>\r\nDATA\r\nSubject: early\r\n\r\nx\r\n.\r\n";
+    wire.send(["EHLO client.example\r\n", transaction, transaction, "QUIT\r\n"].concat());
+    let replies = wire.replies();
+    let codes: Vec<&str> = replies.iter().map(|reply| &reply[..3]).collect();
+    assert_eq!(codes, ["220", "250", "250", "250", "354", "250", "250", "250", "354", "250", "221"], "{replies:?}");
+    await_recipients(&sink, 2);
+    relay.stop();
+    assert_eq!(kept(&dump).len(), 2);
+}
+
+#[test]
 fn what_was_said_before_tls_is_forgotten() {
     let files = Files::new();
     let [certificate, key] = files.certificate("it", &["localhost"]);
@@ -239,6 +258,28 @@ fn what_was_said_before_tls_is_forgotten() {
     wire.send("STARTTLS\r\nMAIL FROM:<injected@b.example>\r\nRCPT TO:<c@d.example>\r\n");
     assert!(wire.reply().unwrap().starts_with("220"));
     assert!(!wire.hears_within(std::time::Duration::from_millis(300)), "nothing is answered in the clear");
+    relay.stop();
+}
+
+#[test]
+fn a_password_is_not_asked_for_in_the_clear_but_on_this_host() {
+    let files = Files::new();
+    let [certificate, key] = files.certificate("it", &["localhost"]);
+    let users = files.users();
+    let text = format!(
+        "listen = [\"0.0.0.0:0\", \"127.0.0.1:0\"]\ntls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\n\
+         auth.users = \"{users}\"\n[[route]]\nto = \"*\"\ndiscard = true\n"
+    );
+    let den = Den::with(files, &text);
+    let relay = den.open();
+    let anywhere = std::net::SocketAddr::from(([127, 0, 0, 1], relay.smtp[0].port()));
+    for (address, is_offered) in [(anywhere, false), (relay.smtp[1], true)] {
+        let mut wire = Wire::greeted(address);
+        let offer = expect(&mut wire, "EHLO client.example", "250");
+        assert!(offer.contains("STARTTLS") && offer.contains("AUTH ") == is_offered, "{address}: {offer}");
+        let reply = wire.say("AUTH PLAIN AHVzZXIAbm90IGl0");
+        assert!(reply.starts_with(if is_offered { "535" } else { "538" }), "{address}: {reply}");
+    }
     relay.stop();
 }
 

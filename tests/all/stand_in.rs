@@ -67,6 +67,7 @@ pub(crate) struct StandIn {
 struct Counts {
     taken: AtomicU64,
     strays: AtomicU64,
+    quits: AtomicU64,
 }
 
 impl StandIn {
@@ -99,6 +100,11 @@ impl StandIn {
     /// Messages it has said its usual 250 to.
     pub(crate) fn taken(&self) -> u64 {
         self.counts.taken.load(Ordering::SeqCst)
+    }
+
+    /// How often it was told QUIT.
+    pub(crate) fn quits(&self) -> u64 {
+        self.counts.quits.load(Ordering::SeqCst)
     }
 
     /// Lines it was sent that had no place where they came.
@@ -134,6 +140,7 @@ impl<F: Fn(At, u64) -> Option<Act>> Talk<F> {
         while class.is_some() {
             let line = self.line()?;
             let Some((at, usual)) = self.usual(&line) else { break };
+            counts.quits.fetch_add(u64::from(at == At::Quit), Ordering::SeqCst);
             class = self.answer(at, usual)?;
             match (at, class) {
                 (At::Mail, Some(b'2')) => self.has_sender = true,

@@ -172,6 +172,8 @@ pub struct Options {
     /// and what [may begin early](Client::may_begin_early). More are each behind a RSET, so that none depends on what
     /// becomes of another (RFC 3030 §2); so many are in doubt if the connection breaks.
     pub burst: u32,
+    /// How long to wait for the answer to QUIT, where that is less than for others: nothing depends on it any more.
+    pub quit_patience: Option<Duration>,
 }
 
 /// Why a session said QUIT before it sent anything.
@@ -236,6 +238,7 @@ impl Client {
         dialogue.protocol = options.protocol;
         dialogue.chunking = options.chunking;
         dialogue.burst = options.burst;
+        dialogue.quit_patience = options.quit_patience;
         dialogue.setup = Some(Box::new(Setup { options, nonce, ..Setup::default() }));
         Self { reader: ReplyReader::default(), dialogue }
     }
@@ -393,6 +396,8 @@ impl Client {
 
     /// When `patience` with the peer ends, if anything is waited for.
     pub fn deadline(&self, patience: Duration) -> Option<Duration> {
+        let quits = self.dialogue.progress == Progress::Closing;
+        let patience = self.dialogue.quit_patience.filter(|_| quits).map_or(patience, |short| short.min(patience));
         (!self.dialogue.expected.is_empty()).then(|| self.dialogue.heard + patience)
     }
 }
@@ -443,6 +448,7 @@ struct Dialogue {
     pipelining: Pipelining,
     chunking: Chunking,
     burst: u32,
+    quit_patience: Option<Duration>,
     /// Transactions that have been begun and are not over.
     under_way: u32,
     expected: VecDeque<Verb>,
@@ -473,6 +479,7 @@ impl Dialogue {
             pipelining,
             chunking: Chunking::Never,
             burst: 0,
+            quit_patience: None,
             under_way: 0,
             expected: VecDeque::from([Verb::Greeting]),
             extensions: Extensions::default(),
@@ -1033,6 +1040,18 @@ mod tests {
         assert_eq!(client.next_event(&mut input, NOW, &mut out), Err(Violation::Unasked(250)));
     }
 
+    #[test]
+    fn the_answer_to_quit_may_be_worth_less_patience() {
+        let second = Duration::from_secs;
+        for (quit_patience, expected) in [(None, 300), (Some(second(10)), 10), (Some(second(900)), 300)] {
+            let options = Options { quit_patience, ..Options::default() };
+            let mut client = Client::with_options("me".into(), Arc::new(options), None, NOW);
+            assert_eq!(client.deadline(second(300)), Some(NOW + second(300)), "the greeting");
+            client.quit(NOW, &mut Vec::new());
+            assert_eq!(client.deadline(second(300)), Some(NOW + second(expected)));
+        }
+    }
+
     const CHUNKS: Options = Options {
         protocol: Protocol::Smtp,
         pipelining: Pipelining::Group,
@@ -1042,6 +1061,7 @@ mod tests {
         introduction: None,
         notifications: Notifications::Unasked,
         burst: 0,
+        quit_patience: None,
     };
     const OFFERED: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 CHUNKING\n";
     const ALONE: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 CHUNKING\n";

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A directory for one spool.
 pub trait Disk: Send + Sync {
@@ -20,6 +21,10 @@ pub trait Disk: Send + Sync {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Returns when files made and removed before are so for good.
     fn sync_directory(&self) -> io::Result<()>;
+    /// How many octets more files may have, as far as that can be told.
+    fn room(&self) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
 }
 
 /// A file of a [`Disk`].
@@ -31,8 +36,9 @@ pub trait DiskFile: Send + Sync {
     /// Writes all pieces, one after the other.
     fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
     /// Makes an empty file so long and fills it with zeros, so that a later write changes nothing but data: no block
-    /// has to be found, and a sync of it needs no commit of the file system's journal.
-    fn preallocate(&self, bytes: u64) -> io::Result<()>;
+    /// has to be found, and a sync of it needs no commit of the file system's journal. It does so in portions, and
+    /// after each calls `rest` with how long that took: who is in no hurry leaves the disk to others meanwhile.
+    fn preallocate(&self, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()>;
     /// Returns when everything that was written before survives power loss.
     fn sync_data(&self) -> io::Result<()>;
 }
@@ -98,6 +104,11 @@ impl Disk for RealDisk {
     fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.directory)?.sync_all()
     }
+
+    fn room(&self) -> io::Result<u64> {
+        let system = rustix::fs::statvfs(&self.directory)?;
+        Ok(system.f_bavail.saturating_mul(system.f_frsize))
+    }
 }
 
 impl DiskFile for File {
@@ -134,7 +145,7 @@ impl DiskFile for File {
         Ok(())
     }
 
-    fn preallocate(&self, bytes: u64) -> io::Result<()> {
+    fn preallocate(&self, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
             // Not every file system can; the zeros do it too.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {}
@@ -143,11 +154,13 @@ impl DiskFile for File {
         let zeros = vec![0; ZEROS_BYTES];
         let mut at = 0;
         while at < bytes {
+            let began = Instant::now();
             let length = (bytes - at).min(ZEROS_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
             // In portions, so that a sync of another file does not find all of it in its way.
             self.sync_data()?;
+            rest(began.elapsed());
         }
         self.sync_all()
     }
@@ -159,4 +172,5 @@ impl DiskFile for File {
 
 /// IOV_MAX: what Linux takes in one call.
 const MOST_PIECES: usize = 1024;
-const ZEROS_BYTES: usize = 8 << 20;
+/// A portion: some milliseconds of a disk's time.
+const ZEROS_BYTES: usize = 1 << 20;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// What is written whole or not at all; what was not synced may have any of its sectors old, new, or neither.
 const SECTOR: usize = 512;
@@ -338,6 +339,12 @@ impl Disk for FaultyDisk {
         state.durable_files = state.files.clone();
         Ok(())
     }
+
+    fn room(&self) -> io::Result<u64> {
+        let state = self.state();
+        let used: u64 = state.files.values().map(|file| state.contents[*file].seen.len() as u64).sum();
+        Ok(state.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(used)))
+    }
 }
 
 impl DiskFile for FaultyFile {
@@ -365,7 +372,7 @@ impl DiskFile for FaultyFile {
         if freezes { Err(frozen()) } else { Ok(()) }
     }
 
-    fn preallocate(&self, bytes: u64) -> io::Result<()> {
+    fn preallocate(&self, bytes: u64, _rest: &dyn Fn(Duration)) -> io::Result<()> {
         let mut state = self.disk.state();
         let freezes = state.count()?;
         state.check_room(self.content, bytes)?;

@@ -1,6 +1,7 @@
 //! Where messages gather while the commit thread is at the disk: what comes together is committed together.
 use crate::message::{Lazy, Numbered};
 use crate::receipt::{Outcome, Ticket};
+use crate::supply::Purpose;
 use crate::{Draft, Error, Id, Receipt, format};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -74,7 +75,7 @@ impl Inbox {
     }
 
     /// Hands a message to the next batch.
-    pub(crate) fn store(&self, draft: Draft) -> Receipt {
+    pub(crate) fn store(&self, draft: Draft, purpose: Purpose) -> Receipt {
         // Here, in the caller's thread: of these there are many, of commit threads one.
         let body_crc = format::checksum(&draft.body);
         let mut state = self.state();
@@ -84,7 +85,7 @@ impl Inbox {
         let id = Id(state.next_id);
         state.next_id += 1;
         let place = state.stores.len() as u32;
-        state.stores.push(Numbered { id, body_crc, draft });
+        state.stores.push(Numbered { id, body_crc, draft, purpose });
         let receipt = Receipt::of_batch(Arc::clone(&state.ticket), place, id);
         self.ring(state);
         receipt

@@ -111,7 +111,7 @@ impl Log {
     }
 
     fn store(&mut self, numbered: &Numbered) -> Result<(), Shortage> {
-        let Numbered { id, body_crc, draft } = numbered;
+        let Numbered { id, body_crc, draft, purpose } = numbered;
         self.next_id = self.next_id.max(id.0 + 1);
         let record = Record {
             received_ns: draft.received_ns,
@@ -121,7 +121,7 @@ impl Log {
             ..Record::bare(Kind::Stored, *id)
         };
         let content = Content { record, envelope: &draft.envelope, notes: &[], body: Some(&draft.body) };
-        let spot = self.append(&content, Purpose::Messages)?;
+        let spot = self.append(&content, *purpose)?;
         self.changes.push(Change::Place(*id, spot));
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Log {
             }
             Lazy::Done(id) => (Record::bare(Kind::Done, *id), &[][..]),
         };
-        let appended = self.append(&Content { record, envelope: note, notes: &[], body: None }, Purpose::Upkeep);
+        let appended = self.append(&Content { record, envelope: note, notes: &[], body: None }, Purpose::Notes);
         match (lazy, appended) {
             (Lazy::Note(id, _), Ok(spot)) => self.changes.push(Change::Note(id, spot)),
             // Done it is, even where that could not be written: a restart would find it anew, and deliver it twice.
@@ -151,7 +151,7 @@ impl Log {
 
     /// Moves a message here, with its notes.
     pub(crate) fn relocate(&mut self, content: &Content<'_>) -> Result<(), Shortage> {
-        let spot = self.append(content, Purpose::Upkeep)?;
+        let spot = self.append(content, Purpose::Moves)?;
         self.changes.push(Change::Place(content.record.id, spot));
         self.has_unsynced_moves = true;
         self.counters.moved.add(1);
@@ -161,6 +161,10 @@ impl Log {
     /// Adds a record to the batch, which is first brought to an end if the segment has no room for it.
     fn append(&mut self, content: &Content<'_>, purpose: Purpose) -> Result<Spot, Shortage> {
         let bytes = content.record.bytes();
+        if !self.supply.lock().permits(0, purpose) {
+            // A segment that was begun with what is kept back is not for everything either.
+            return Err(Shortage::Room);
+        }
         if self.room() < bytes {
             self.flush(Flush::Synced)?;
             if self.room() < bytes {

@@ -1,4 +1,5 @@
 //! The spool that keeps nothing: drafts in memory until they are done, for runs that measure what durability costs.
+use crate::supply::Purpose;
 use crate::{Draft, Error, Id, Options, Receipt, Usage};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,6 +8,8 @@ use std::time::SystemTime;
 pub(crate) struct Memory {
     kept: Mutex<Kept>,
     most_bytes: u64,
+    /// Of these, what only notices may have.
+    kept_back: u64,
 }
 
 struct Kept {
@@ -22,20 +25,21 @@ impl Memory {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
         let kept = Kept { drafts: HashMap::new(), usage: Usage::default(), next_id, is_closed: false };
-        Self { kept: Mutex::new(kept), most_bytes: options.most_bytes }
+        Self { kept: Mutex::new(kept), most_bytes: options.most_bytes, kept_back: options.segment_bytes }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().expect("nothing panics while it holds what is kept")
     }
 
-    pub(crate) fn store(&self, draft: Draft) -> Receipt {
+    pub(crate) fn store(&self, draft: Draft, purpose: Purpose) -> Receipt {
         let mut kept = self.kept();
         if kept.is_closed {
             return Receipt::known(Err(Error::Closed));
         }
         let bytes = draft.body.len() as u64;
-        if kept.usage.bytes + bytes > self.most_bytes {
+        let kept_back = if purpose == Purpose::Messages { self.kept_back } else { 0 };
+        if kept.usage.bytes + bytes + kept_back > self.most_bytes {
             kept.usage.refused += 1;
             return Receipt::known(Err(Error::Full));
         }

@@ -1,4 +1,5 @@
 //! What goes into a spool and what comes out: drafts, receipts' content, what is left from a former run.
+use crate::supply::Purpose;
 use std::fmt;
 use std::sync::Arc;
 
@@ -57,6 +58,7 @@ pub(crate) struct Numbered {
     pub(crate) id: Id,
     pub(crate) body_crc: u32,
     pub(crate) draft: Draft,
+    pub(crate) purpose: Purpose,
 }
 
 /// What is written when there is an occasion.

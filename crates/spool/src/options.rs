@@ -16,10 +16,10 @@ pub enum Durability {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The size of a segment. A larger message has one of its own. Made smaller where `most_bytes` would hold fewer than
-    /// four.
+    /// eight.
     pub segment_bytes: u64,
     /// How much of the disk the spool may use, free segments included. One segment's worth of it is kept back for notes
-    /// and for messages that are moved, so that a full spool can empty itself.
+    /// and notices, and another for messages that are moved, so that a full spool can empty itself.
     pub most_bytes: u64,
     /// The largest body; at most 4 GiB less 64 KiB, which is what a record can hold.
     pub most_message_bytes: u64,
@@ -46,7 +46,7 @@ impl Options {
 
     /// These options with values that fit each other.
     pub(crate) fn fitted(mut self) -> Self {
-        let wanted = self.segment_bytes.min(self.most_bytes / 4).clamp(Self::LEAST_SEGMENT_BYTES, 4 << 30);
+        let wanted = self.segment_bytes.min(self.most_bytes / 8).clamp(Self::LEAST_SEGMENT_BYTES, 4 << 30);
         self.segment_bytes = wanted / Self::LEAST_SEGMENT_BYTES * Self::LEAST_SEGMENT_BYTES;
         self.most_bytes = self.most_bytes.max(4 * self.segment_bytes);
         self.most_message_bytes = self.most_message_bytes.min(u64::from(u32::MAX) - (64 << 10));

@@ -6,6 +6,7 @@ use crate::log::Log;
 use crate::memory::Memory;
 use crate::message::Lazy;
 use crate::recovery::recover;
+use crate::supply::{Purpose, fitted_to};
 use crate::tender::Tended;
 use crate::usage::Counters;
 use crate::{Backlog, Draft, Durability, Error, Id, Options, Receipt, Usage, commit, format};
@@ -51,6 +52,17 @@ impl Spool {
     /// Stores a message with the next batch: with all that gathers while the last one is synced. Never blocks on the
     /// disk; the receipt resolves when the message is as durable as the mode promises.
     pub fn store(&self, draft: Draft) -> Receipt {
+        self.store_for(draft, Purpose::Messages)
+    }
+
+    /// Stores a message by which others come to their end, a notice to their sender for one: where new ones are refused
+    /// for want of room, it may use what is kept back for notes. Without that, a spool that is full of messages whose
+    /// senders have to be told would stay so.
+    pub fn store_from_reserve(&self, draft: Draft) -> Receipt {
+        self.store_for(draft, Purpose::Notes)
+    }
+
+    fn store_for(&self, draft: Draft, purpose: Purpose) -> Receipt {
         let too_large = |bytes: usize, most: u64| (bytes as u64 > most).then_some((bytes as u64, most));
         let checked = too_large(draft.body.len(), self.most_message_bytes)
             .or_else(|| too_large(draft.envelope.len(), Options::MOST_ENVELOPE_BYTES));
@@ -58,8 +70,8 @@ impl Spool {
             return Receipt::known(Err(Error::TooLarge { bytes, most }));
         }
         match &*self.keeper {
-            Keeper::Log(keeping) => keeping.inbox.store(draft),
-            Keeper::Memory(memory) => memory.store(draft),
+            Keeper::Log(keeping) => keeping.inbox.store(draft, purpose),
+            Keeper::Memory(memory) => memory.store(draft, purpose),
         }
     }
 
@@ -134,6 +146,7 @@ impl Keeping {
             io::ErrorKind::WouldBlock => Error::Held,
             _ => Error::from(error),
         })?;
+        let options = fitted_to(&**disk, options)?;
         let recovered = recover(disk, &options)?;
         let live = Arc::new(SharedLive::new(recovered.live));
         let supply = Arc::new(Tended::new(recovered.supply));

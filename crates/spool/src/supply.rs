@@ -1,9 +1,11 @@
 //! Segments that are free: made, used again, and no more of them than the spool may have.
+use crate::Options;
 use crate::disk::{Disk, DiskFile};
 use crate::format::{BLOCK, Header, State};
 use crate::segment::Segment;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A segment in which nothing counts, zeros or records of former uses throughout.
 pub(crate) struct Spare {
@@ -18,8 +20,22 @@ pub(crate) struct Spare {
 pub(crate) enum Purpose {
     /// New messages.
     Messages,
-    /// Notes, and messages that are moved, by which room is made: these may use what is kept back.
-    Upkeep,
+    /// Notes, and messages by which others come to their end: these may use a segment more.
+    Notes,
+    /// Messages that are moved, by which room is made: these may use all.
+    Moves,
+}
+
+impl Purpose {
+    /// How many segments' worth is kept back from it. The last one is for moves alone: if anything else could use it up,
+    /// one message that waits at the beginning of a full log would keep all the room behind it.
+    fn kept_back(self) -> u64 {
+        match self {
+            Self::Messages => 2,
+            Self::Notes => 1,
+            Self::Moves => 0,
+        }
+    }
 }
 
 /// Why there is no segment.
@@ -55,6 +71,16 @@ pub(crate) struct Supply {
     pub(crate) is_closed: bool,
 }
 
+/// Those options for a disk that may have less room than the spool may use: there segments are smaller, so that the two
+/// that are kept back are not most of it.
+pub(crate) fn fitted_to(disk: &dyn Disk, options: Options) -> io::Result<Options> {
+    let mut bytes = disk.room().unwrap_or(u64::MAX);
+    for name in disk.list()?.iter().filter(|name| name.starts_with(Supply::PREFIX)) {
+        bytes = bytes.saturating_add(disk.open(name)?.bytes()?);
+    }
+    Ok(Options { segment_bytes: options.segment_bytes.min(bytes / 8), ..options }.fitted())
+}
+
 /// Spares beyond so many are removed, unless more segments than that are in use.
 const MOST_IDLE_SPARES: u64 = 4;
 
@@ -76,15 +102,25 @@ impl Supply {
         format!("{}{:08x}", Self::PREFIX, self.next_file - 1)
     }
 
-    /// Whether a segment of that size may be taken.
+    /// Whether a segment of that size may be taken; 0: whether the one in use may be written to.
     pub(crate) fn permits(&self, bytes: u64, purpose: Purpose) -> bool {
-        let kept_back = if purpose == Purpose::Messages { self.segment_bytes } else { 0 };
-        self.used_bytes + bytes + kept_back <= self.most_bytes
+        self.used_bytes + bytes + self.kept_back(purpose) <= self.most_bytes
+    }
+
+    fn kept_back(&self, purpose: Purpose) -> u64 {
+        purpose.kept_back() * self.segment_bytes
+    }
+
+    /// Whether the disk has that much, and what is kept back besides. Others may use it up: that cannot be helped.
+    fn has_disk_for(&self, bytes: u64, purpose: Purpose) -> bool {
+        let spare = self.spares.iter().map(|spare| spare.bytes).sum::<u64>();
+        let room = self.disk.room().unwrap_or(u64::MAX).saturating_add(spare);
+        purpose == Purpose::Moves || room >= bytes + self.kept_back(purpose)
     }
 
     /// A segment of exactly that size.
     pub(crate) fn take(&mut self, bytes: u64, purpose: Purpose) -> Result<Spare, Shortage> {
-        if !self.permits(bytes, purpose) {
+        if !self.permits(bytes, purpose) || !self.has_disk_for(bytes, purpose) {
             return Err(Shortage::Room);
         }
         let spare = match self.spares.iter().position(|spare| spare.bytes == bytes) {
@@ -102,12 +138,13 @@ impl Supply {
             self.drop_spare()?;
         }
         let name = self.next_name();
-        Ok(Self::make_file(&*self.disk, &name, bytes)?)
+        Ok(Self::make_file(&*self.disk, &name, bytes, &|_| ())?)
     }
 
-    /// Makes a segment, which nobody needs to be told of before it is done.
-    pub(crate) fn make_file(disk: &dyn Disk, name: &str, bytes: u64) -> io::Result<Spare> {
-        let made = Self::fill_file(disk, name, bytes);
+    /// Makes a segment, which nobody needs to be told of before it is done; `rest` is called
+    /// [in the midst of it](DiskFile::preallocate).
+    pub(crate) fn make_file(disk: &dyn Disk, name: &str, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<Spare> {
+        let made = Self::fill_file(disk, name, bytes, rest);
         if made.is_err() {
             // A part of a segment helps nobody, least of all on a full disk. What stays is found when the spool is opened.
             _ = disk.remove(name);
@@ -115,9 +152,9 @@ impl Supply {
         made
     }
 
-    fn fill_file(disk: &dyn Disk, name: &str, bytes: u64) -> io::Result<Spare> {
+    fn fill_file(disk: &dyn Disk, name: &str, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<Spare> {
         let file = disk.create(name)?;
-        file.preallocate(bytes)?;
+        file.preallocate(bytes, rest)?;
         let header = Header { state: State::Free, turn: 0, use_number: 0, salt: 0, next_id: 0, previous_end: 0 };
         write_header(&*file, &header)?;
         file.sync_data()?;

@@ -1,17 +1,25 @@
 //! The thread that keeps a free segment ready, so that the commit thread need not wait while one is filled with zeros.
 use crate::supply::{Purpose, Spare, Supply};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+/// A disk that stalls does not make the segment come later still.
+const LONGEST_REST: Duration = Duration::from_millis(50);
 
 /// The supply, and the bell of whoever tends it.
 pub(crate) struct Tended {
     supply: Mutex<Supply>,
     bell: Condvar,
+    /// Whether somebody waits for the segment that is being made: the commit thread, or whoever closes the spool.
+    is_awaited: AtomicBool,
 }
 
 impl Tended {
     pub(crate) fn new(supply: Supply) -> Self {
-        Self { supply: Mutex::new(supply), bell: Condvar::new() }
+        Self { supply: Mutex::new(supply), bell: Condvar::new(), is_awaited: AtomicBool::new(false) }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Supply> {
@@ -23,8 +31,10 @@ impl Tended {
     pub(crate) fn take(&self, bytes: u64, purpose: Purpose) -> Result<Spare, crate::supply::Shortage> {
         let mut supply = self.lock();
         while supply.is_making && supply.spares.iter().all(|spare| spare.bytes != bytes) {
+            self.is_awaited.store(true, Ordering::Relaxed);
             supply = self.wait(supply);
         }
+        self.is_awaited.store(false, Ordering::Relaxed);
         let taken = supply.take(bytes, purpose);
         drop(supply);
         self.bell.notify_all();
@@ -38,7 +48,16 @@ impl Tended {
     /// Ends the tender.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
+        self.is_awaited.store(true, Ordering::Relaxed);
         self.bell.notify_all();
+    }
+
+    /// Leaves the disk to the commit thread for as long as it was kept busy: what is synced meanwhile is what senders
+    /// wait for. Unless that thread waits for the segment itself.
+    fn rest(&self, busy: Duration) {
+        if !self.is_awaited.load(Ordering::Relaxed) {
+            thread::sleep(busy.min(LONGEST_REST));
+        }
     }
 
     /// Makes a segment whenever none is ready and there is room for one, until the supply is closed.
@@ -54,7 +73,7 @@ impl Tended {
             supply.is_making = true;
             let (disk, name, bytes) = (Arc::clone(&supply.disk), supply.next_name(), supply.segment_bytes);
             drop(supply);
-            let made: io::Result<Spare> = Supply::make_file(&*disk, &name, bytes);
+            let made: io::Result<Spare> = Supply::make_file(&*disk, &name, bytes, &|busy| self.rest(busy));
             supply = self.lock();
             supply.is_making = false;
             match made {

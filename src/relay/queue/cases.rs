@@ -99,6 +99,60 @@ fn a_message_comes_and_goes() {
 }
 
 #[test]
+fn couriers_that_take_several_messages_are_called_for_more_than_that() {
+    let mut queue = filled(1, 1, |_| {});
+    let mut first = opened(&mut queue, START);
+    let assignment = taken(&mut queue, &mut first, START);
+    assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+    queue.batch(HopKey(0), 4);
+    // Eight waiting are worth a second courier where each takes one, and not where it takes four.
+    (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
+    assert_eq!(queue.wants_courier(START), None);
+    queue.batch(HopKey(0), 1);
+    let mut second = opened(&mut queue, START);
+    queue.batch(HopKey(0), 4);
+    for courier in [&mut first, &mut second] {
+        while let Taken::Message(assignment) = queue.take(courier, START) {
+            assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+        }
+    }
+    assert_eq!(queue.wants_courier(START), None, "nothing is left to do");
+    (60..64).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
+    assert_eq!(queue.wants_courier(START), Some(Call::Wake(HopKey(0))));
+    assert_eq!(queue.wants_courier(START), None, "the one that was called takes all four");
+    queue.put(arrival(64, 0, &[0]), START);
+    assert_eq!(queue.wants_courier(START), Some(Call::Wake(HopKey(0))));
+    assert_eq!(queue.wants_courier(START), None);
+    queue.closed(first, Closing::Finished, START);
+    queue.closed(second, Closing::Finished, START);
+}
+
+#[test]
+fn who_says_quit_keeps_nobody_waiting() {
+    let mut queue = filled(1, 1, |options| options.hop_couriers = 2);
+    let mut first = opened(&mut queue, START);
+    let assignment = taken(&mut queue, &mut first, START);
+    assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+    assert!(is_waiting(&queue.take(&mut first, START)));
+    queue.parts(&mut first);
+    assert_eq!((stats(&queue, 0).couriers, stats(&queue, 0).idle), (1, 0));
+    // The peer lets it go whenever it likes; what comes meanwhile has another courier.
+    queue.put(arrival(1, 0, &[0]), START);
+    let mut second = opened(&mut queue, START);
+    let assignment = taken(&mut queue, &mut second, START);
+    assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+    // Its connection counts, though, until it is closed.
+    queue.parts(&mut second);
+    queue.put(arrival(2, 0, &[0]), START);
+    assert_eq!(queue.wants_courier(START), None);
+    queue.closed(first, Closing::Finished, START);
+    let third = opened(&mut queue, START);
+    queue.closed(second, Closing::Finished, START);
+    queue.closed(third, Closing::Finished, START);
+    assert_eq!(stats(&queue, 0).couriers, 0);
+}
+
+#[test]
 fn who_was_put_off_comes_back_alone() {
     let mut queue = queue(|_| {});
     queue.put(arrival(1, 0, &[0, 1, 2, 5]), START);
@@ -281,6 +335,30 @@ fn what_waits_for_a_shut_hop_says_so() {
     assert!(
         open.iter().all(|entry| !entry.hop_is_shut && entry.next_unix_s.is_some() == (entry.state == State::Deferred))
     );
+}
+
+#[test]
+fn nothing_is_read_for_a_hop_that_could_not_be_reached_until_it_is() {
+    let mut queue = filled(3, 1, |_| {});
+    let courier = opened(&mut queue, START);
+    queue.closed(courier, Closing::Unreachable(refusal(421)), START);
+    let mut ids = Vec::new();
+    let later = START + Duration::from_secs(3600);
+    assert!(ticked(&mut queue, later).is_empty());
+    let mut courier = opened(&mut queue, later);
+    queue.wants_letters(&mut ids);
+    assert!(ids.is_empty() && queue.totals().letter_bytes == 0, "{ids:?}: nobody is connected yet");
+    assert!(is_waiting(&queue.take(&mut courier, later)));
+    queue.wants_letters(&mut ids);
+    assert_eq!(ids, [MessageId(0), MessageId(1), MessageId(2)]);
+    let letter: Letter = vec![0; 100].into();
+    ids.iter().for_each(|id| queue.loaded(*id, &letter));
+    assert_eq!(queue.wants_courier(later), Some(Call::Wake(HopKey(0))));
+    for _ in 0..3 {
+        let assignment = taken(&mut queue, &mut courier, later);
+        assert!(queue.outcome(assignment, Outcome::Delivered, later).done);
+    }
+    queue.closed(courier, Closing::Finished, later);
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(crate) struct Courier {
     waits: bool,
     /// It was told to leave.
     leaves: bool,
+    /// It says QUIT: it takes nothing any more, and has its connection still.
+    parts: bool,
 }
 
 /// What the driver is to do.
@@ -100,7 +102,7 @@ impl<L: Clone> Queue<L> {
         let hop = self.hop(key);
         (hop.couriers, hop.served) = (hop.couriers + 1, 0);
         self.heed(key);
-        Courier { hop: key, waits: false, leaves: false }
+        Courier { hop: key, waits: false, leaves: false, parts: false }
     }
 
     fn next_to_wake(&mut self) -> Option<HopKey> {
@@ -127,12 +129,13 @@ impl<L: Clone> Queue<L> {
         let limit = self.options.hop_couriers;
         while let Some(&key) = self.calls.starving.front() {
             let hop = &mut self.hops[key.0 as usize];
-            if hop.couriers == 0 && hop.wants_another(limit, now_ms) {
+            if hop.serving() == 0 && hop.wants_another(limit, now_ms) {
                 return Some(key);
             }
             hop.listed.starving = false;
+            let is_served = hop.serving() > 0;
             self.calls.starving.pop_front();
-            if hop.couriers > 0 {
+            if is_served {
                 self.heed(key);
             }
         }
@@ -217,6 +220,16 @@ impl<L: Clone> Queue<L> {
         }
     }
 
+    /// A courier is about to go, of itself or because it was told to: it is called no more, and others are opened in its
+    /// place. A peer may take minutes to let it go.
+    pub(crate) fn parts(&mut self, courier: &mut Courier) {
+        self.back_from_rest(courier);
+        if !std::mem::replace(&mut courier.parts, true) {
+            self.hop(courier.hop).parting += 1;
+        }
+        self.heed(courier.hop);
+    }
+
     /// A courier is gone. Its assignments were given back by `outcome` before.
     pub(crate) fn closed(&mut self, mut courier: Courier, closing: Closing, now: Duration) {
         self.back_from_rest(&mut courier);
@@ -224,6 +237,7 @@ impl<L: Clone> Queue<L> {
         self.calls.leaving -= u32::from(courier.leaves);
         let hop = self.hop(courier.hop);
         hop.couriers -= 1;
+        hop.parting -= u32::from(courier.parts);
         match closing {
             Closing::Unreachable(refusal) => self.shut(courier.hop, refusal, millis(now)),
             Closing::Finished if hop.fruitless >= FRUITLESS => {
@@ -241,7 +255,7 @@ impl<L: Clone> Queue<L> {
         let (reconnect, seed) = (self.options.reconnect, self.options.seed);
         let hop = self.hop(key);
         hop.shut_by = Some(hop.shared(refusal));
-        hop.fruitless = 0;
+        (hop.fruitless, hop.is_asked) = (0, false);
         let (has_nobody, is_shut) = (hop.couriers == 0, hop.shut_until_ms > now_ms);
         if !is_shut {
             hop.failures = hop.failures.saturating_add(1);
@@ -281,7 +295,7 @@ impl<L: Clone> Queue<L> {
             self.calls.waking.push_back(key);
         }
         if !hop.ready.is_empty() && hop.idle == 0 && hop.couriers < hop.most.unwrap_or(limit) {
-            let (is_listed, list) = match hop.couriers {
+            let (is_listed, list) = match hop.serving() {
                 0 => (&mut hop.listed.starving, &mut self.calls.starving),
                 _ => (&mut hop.listed.growing, &mut self.calls.growing),
             };
@@ -294,8 +308,9 @@ impl<L: Clone> Queue<L> {
 
     /// A courier of this hop takes so many messages at a time: another is called, or sent out, for more than that.
     pub(crate) fn batch(&mut self, key: HopKey, messages: u32) {
-        self.hop(key).batch = messages.max(1);
-        self.heed(key);
+        if std::mem::replace(&mut self.hop(key).batch, messages.max(1)) != messages.max(1) {
+            self.heed(key);
+        }
     }
 
     /// Lets a hop be tried at once, whatever has happened to it.
@@ -309,5 +324,10 @@ impl Hop {
     /// Couriers that do nothing: for statistics.
     pub(super) fn resting(&self) -> u32 {
         self.idle + self.called + self.dismissed
+    }
+
+    /// Couriers that take messages, or will.
+    fn serving(&self) -> u32 {
+        self.couriers - self.parting
     }
 }

@@ -30,12 +30,16 @@ pub(super) struct Hop {
     pub(super) called: u32,
     /// Those that were idle, and have been told to close.
     pub(super) dismissed: u32,
+    /// Those that say QUIT, and are gone once the peer has let them go.
+    pub(super) parting: u32,
     /// How many messages one of them takes at a time.
     pub(super) batch: u32,
     /// Messages taken since a courier was opened.
     pub(super) served: u32,
     /// How often in succession it could not be reached.
     pub(super) failures: u32,
+    /// A courier has asked for messages since that was so last: it is connected.
+    pub(super) is_asked: bool,
     /// How often in succession a message came back unsent.
     pub(super) fruitless: u32,
     /// No courier is opened before.
@@ -74,9 +78,11 @@ impl Hop {
             idle: 0,
             called: 0,
             dismissed: 0,
+            parting: 0,
             batch: 1,
             served: 0,
             failures: 0,
+            is_asked: false,
             fruitless: 0,
             shut_until_ms: 0,
             shut_by: None,
@@ -105,9 +111,10 @@ impl Hop {
     pub(super) fn wants_another(&self, limit: u32, now_ms: u64) -> bool {
         let limit = self.most.unwrap_or(limit);
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.shut_until_ms <= now_ms;
-        let wanted = if self.failures > 0 { 1 } else { limit };
+        let most = if self.failures > 0 { 1 } else { limit };
+        let serving = self.couriers - self.parting;
         // The curve is asked last: it is the only thing here that costs anything.
-        is_possible && self.couriers < wanted && self.couriers < self.wanted(limit)
+        is_possible && self.couriers < limit && serving < most && serving < self.wanted(limit)
     }
 
     /// Shares the text of a refusal with the last entry that heard the same.

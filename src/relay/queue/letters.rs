@@ -113,10 +113,12 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// Notes that a hop may want something read: somebody is there to send it.
+    /// Notes that a hop may want something read: somebody is there to send it, or will be once connected. Where the last
+    /// attempt failed, the connection comes first: or each one to a dead hop would cost a part of its backlog read.
     pub(super) fn heed_reading(&mut self, key: HopKey) {
         let hop = self.hop(key);
-        let is_wanted = hop.ahead != NONE && hop.asked < ASKED && hop.couriers > 0 && hop.count(State::Ready) > 0;
+        let is_served = hop.couriers > 0 && (hop.failures == 0 || hop.is_asked);
+        let is_wanted = is_served && hop.ahead != NONE && hop.asked < ASKED && hop.count(State::Ready) > 0;
         if is_wanted && !hop.listed.reading {
             hop.listed.reading = true;
             self.letters.reading.push_back(key);

@@ -260,6 +260,7 @@ impl<L: Clone> Queue<L> {
     pub(crate) fn take(&mut self, courier: &mut Courier, now: Duration) -> Taken<L> {
         self.back_from_rest(courier);
         let key = courier.hop;
+        self.hop(key).is_asked = true;
         if self.makes_room(courier, millis(now)) {
             return Taken::Leave;
         }

@@ -24,6 +24,7 @@ enum Step {
     Take(u8),
     Answer(u8, u8),
     Close(u8, bool),
+    Part(u8),
     Read(u8),
     Pass(u16),
     Order(u8, u8),
@@ -41,6 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => any::<u8>().prop_map(Step::Take),
         6 => (any::<u8>(), 0..12_u8).prop_map(|(which, how)| Step::Answer(which, how)),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(which, dead)| Step::Close(which, dead)),
+        1 => any::<u8>().prop_map(Step::Part),
         4 => any::<u8>().prop_map(Step::Read),
         2 => (0..3_000_u16).prop_map(Step::Pass),
         1 => (0..4_u8, any::<u8>()).prop_map(|(order, which)| Step::Order(order, which)),
@@ -75,6 +77,7 @@ struct Message {
 struct Live {
     courier: Courier,
     waits: bool,
+    parts: bool,
     hands: Vec<Assignment<Arc<u64>>>,
 }
 
@@ -130,6 +133,7 @@ impl World {
             Step::Take(which) => self.take(which),
             Step::Answer(which, how) => self.answer(which, how),
             Step::Close(which, dead) => self.close(which, dead),
+            Step::Part(which) => self.part(which),
             Step::Read(most) => self.read(usize::from(most % 4)),
             Step::Pass(ms) => self.pass(Duration::from_millis(u64::from(ms))),
             Step::Order(order, which) => self.order(order, which),
@@ -171,7 +175,7 @@ impl World {
                     let of_hop = self.live.iter().filter(|live| live.courier.hop == courier.hop).count();
                     assert!(of_hop < HOP_COURIERS as usize, "a hop's limit is kept");
                     assert!(self.live.len() < COURIERS as usize, "the limit of all is kept");
-                    self.live.push(Live { courier, waits: false, hands: Vec::new() });
+                    self.live.push(Live { courier, waits: false, parts: false, hands: Vec::new() });
                 }
                 Call::Wake(hop) => {
                     let at = self.waiting(hop);
@@ -198,7 +202,7 @@ impl World {
     }
 
     fn take_at(&mut self, at: usize) {
-        if self.live[at].hands.len() >= 2 {
+        if self.live[at].hands.len() >= 2 || self.live[at].parts {
             return;
         }
         self.live[at].waits = false;
@@ -276,6 +280,15 @@ impl World {
         if !self.live.is_empty() {
             let closing = if dead { Closing::Unreachable(refusal(421)) } else { Closing::Finished };
             self.close_at(usize::from(which) % self.live.len(), closing);
+        }
+    }
+
+    fn part(&mut self, which: u8) {
+        if !self.live.is_empty() {
+            let at = usize::from(which) % self.live.len();
+            let live = &mut self.live[at];
+            (live.waits, live.parts) = (false, true);
+            self.queue.parts(&mut live.courier);
         }
     }
 
@@ -412,6 +425,7 @@ impl World {
             assert_eq!((hop.counts, hop.asked, hop.letter_bytes), (counts[key], asked[key], bytes[key]), "hop {key}");
             let mine = || self.live.iter().filter(|live| live.courier.hop.0 as usize == key);
             assert_eq!(hop.couriers as usize, mine().count());
+            assert_eq!(hop.parting as usize, mine().filter(|live| live.parts).count());
             assert_eq!(hop.resting() as usize, mine().filter(|live| live.waits).count());
             let mut at = hop.ready.first;
             let mut ready = 0;
@@ -430,6 +444,9 @@ impl World {
     /// Lets everything go its way with hops that take whatever comes, and looks whether anybody is missing.
     fn drive_home(&mut self) {
         self.order(1, 0);
+        while let Some(at) = self.live.iter().position(|live| live.parts) {
+            self.close_at(at, Closing::Finished);
+        }
         for _ in 0..200 {
             for _ in 0..200 {
                 self.calls();

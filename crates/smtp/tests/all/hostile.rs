@@ -196,6 +196,7 @@ fn options() -> impl Strategy<Value = Options> {
                 introduction: is_introduced.then_some(introduction),
                 notifications: if asks { Notifications::Asked } else { Notifications::Unasked },
                 burst,
+                quit_patience: None,
             }
         });
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]

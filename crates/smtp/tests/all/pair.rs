@@ -63,6 +63,7 @@ impl Features {
             introduction: self.xclient.then_some(introduction),
             notifications: Notifications::Unasked,
             burst: self.burst,
+            quit_patience: None,
         }
     }
 

@@ -46,7 +46,7 @@ fn a_full_spool_says_so_and_recovers_by_itself() {
     let (spool, _) = open(&disk, small()).unwrap();
     for _ in 0..3 {
         let ids = fill(&spool, 10_000);
-        assert!(ids.len() > 40, "{}", ids.len());
+        assert!(ids.len() > 30, "{}", ids.len());
         assert!(spool.usage().disk_bytes <= small().most_bytes);
         ids.iter().for_each(|id| spool.done(*id));
         wait_until(|| spool.usage().messages == 0);
@@ -70,19 +70,83 @@ fn a_full_spool_whose_messages_are_spread_recovers_too() {
     }
 }
 
+/// All but the first are done, of a spool that was filled to the brim, with notes too: there is room again.
+fn assert_recovers_but_for_one(spool: &Spool) {
+    let mut ids = fill(spool, 10_000);
+    // More notes than what is kept back for them can hold; and whatever room is left then is tried.
+    let note = vec![b'n'; 3000];
+    (0..100).for_each(|_| spool.note(ids[1], &note));
+    wait_until(|| spool.usage().unwritten > 0);
+    ids.extend(fill(spool, 10));
+    ids[1..].iter().for_each(|id| spool.done(*id));
+    wait_until(|| spool.usage().messages == 1);
+    wait_until(|| store(spool, 7, 10_000).is_ok());
+    assert_eq!(spool.read(ids[0]).unwrap().len(), 10_000);
+    assert!(spool.usage().moved > 0, "{:?}", spool.usage());
+}
+
+#[test]
+fn one_message_that_waits_does_not_keep_a_full_spool_full() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    assert_recovers_but_for_one(&spool);
+    assert!(spool.usage().disk_bytes <= small().most_bytes);
+}
+
+#[test]
+fn one_message_that_waits_does_not_keep_a_full_disk_full() {
+    let disk = FaultyDisk::new();
+    disk.limit(Some(7 * (64 << 10)));
+    let (spool, _) = open(&disk, small()).unwrap();
+    assert_recovers_but_for_one(&spool);
+}
+
+#[test]
+fn what_brings_others_to_their_end_is_stored_in_a_full_spool() {
+    for durability in [Durability::Sync, Durability::Memory] {
+        let (spool, _) = open(&FaultyDisk::new(), Options { durability, ..small() }).unwrap();
+        let ids = fill(&spool, 1000);
+        let notice = || spool.store_from_reserve(draft(7, 2000)).wait();
+        assert!((0..10).all(|_| notice().is_ok()));
+        assert!(matches!(store(&spool, 8, 1000), Err(Error::Full)), "it is none the less full");
+        // What is kept back has an end too.
+        assert!((0..100).any(|_| matches!(notice(), Err(Error::Full))));
+        ids.iter().for_each(|id| spool.done(*id));
+        wait_until(|| store(&spool, 9, 1000).is_ok());
+    }
+}
+
 #[test]
 fn a_full_disk_is_a_full_spool() {
     let disk = FaultyDisk::new();
-    disk.limit(Some(200_000));
+    disk.limit(Some(330_000));
     let (spool, _) = open(&disk, small()).unwrap();
     let ids = fill(&spool, 10_000);
     assert!(!ids.is_empty());
-    assert_eq!(spool.usage().disk_bytes, 3 * (64 << 10));
+    // Two are kept back, as far as they are there.
+    let usage = spool.usage();
+    assert!(usage.segments == 3 && usage.disk_bytes <= 5 * (64 << 10), "{usage:?}");
     disk.limit(None);
     assert!(store(&spool, 1, 10_000).is_ok());
     drop(spool);
     let (_, backlog) = open(&disk, small()).unwrap();
     assert_eq!(backlog.len(), ids.len() + 1);
+}
+
+#[test]
+fn a_disk_that_is_smaller_than_segments_are_is_used_all_the_same() {
+    let disk = FaultyDisk::new();
+    disk.limit(Some(4 << 20));
+    for _ in 0..3 {
+        let (spool, backlog) = open(&disk, Options::default()).unwrap();
+        backlog.for_each(|left| spool.done(left.unwrap().id));
+        wait_until(|| store(&spool, 0, 100_000).is_ok());
+        let ids = fill(&spool, 100_000);
+        assert!(ids.len() > 10, "{}", ids.len());
+        ids.iter().for_each(|id| spool.done(*id));
+        wait_until(|| spool.usage().messages <= 1);
+        wait_until(|| store(&spool, 1, 100_000).is_ok());
+    }
 }
 
 #[test]
@@ -226,8 +290,8 @@ impl DiskFile for GriefFile {
         assert!(at < 8192, "this disk does not take batches");
         self.0.write_at(pieces, at)
     }
-    fn preallocate(&self, bytes: u64) -> io::Result<()> {
-        self.0.preallocate(bytes)
+    fn preallocate(&self, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()> {
+        self.0.preallocate(bytes, rest)
     }
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
