@@ -406,7 +406,7 @@ fn a_soak_finds_memory_flat_and_the_disk_given_back() {
     assert_eq!((ended.code, verdicts(&ended)), (Some(0), vec!["PASS"; 3]), "{ended:?}");
     let record = record_in(out.path(), "");
     assert_eq!(fates(&record.ledger), [2000, 2000, 0, 0, 0]);
-    assert!(fs::read_to_string(out.path().join("memory.tsv")).unwrap().lines().count() > 5);
+    assert!(fs::read_to_string(out.path().join("memory.tsv")).unwrap().lines().count() > 2);
 }
 
 #[test]
