@@ -1,8 +1,8 @@
 //! Sees to the time: gives up on messages that are overdue, tells how far the run is, and knows when it is over.
 use super::books::Books;
 use super::stages::Stage;
-use super::watcher::View;
 use super::verdict::Ending;
+use super::watcher::View;
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};

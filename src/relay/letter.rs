@@ -76,6 +76,9 @@ mod tests {
             smtp::data::stuff(&body, &mut expected);
             expected.extend_from_slice(b".\r\n");
             prop_assert_eq!(outbox.to_vec(), expected);
+            let mut chunk = Outbox::default();
+            letter(&body).render_as_it_is(&mut chunk);
+            prop_assert_eq!(chunk.to_vec(), body);
         }
     }
 }

@@ -340,7 +340,8 @@ mod tests {
         ] {
             let offered = extensions(offered);
             assert_eq!(same.choose(&offered).mail(), expected.as_bytes(), "{offered:?}");
-            let pick = Pick { bytes: 400, is_eight_bit: true, ..Mail::Same(template()).pick(0) };
+            let mut pick = Mail::Same(template()).pick(0);
+            (pick.bytes, pick.is_eight_bit) = (400, true);
             let occasion = Occasion { number: 0, recipients: 1, pick, extensions: &offered };
             let envelope = binary.address(occasion, &mut Drafts::default()).envelope;
             assert_eq!(envelope.mail(), expected.as_bytes(), "{offered:?}");

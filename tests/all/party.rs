@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// Nothing that a test waits for takes longer, on however slow a machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
+pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 
 /// Looks until there is something to see.
 pub(crate) fn wait_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

@@ -115,7 +115,8 @@ fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
     let shown = queue(&den, &["show", &ids[0]]).out;
     assert!(shown.contains("no connection is tried for") && shown.contains("refused"), "{shown}");
     let sink = Sink::start_at(&address, &[]);
-    assert_eq!(changed(&den, &["retry", "all"]), 2);
+    // The first message to be tried opens the hop for the other.
+    assert!(changed(&den, &["retry", "all"]) >= 1);
     await_recipients(&sink, 2);
     relay.stop();
 }

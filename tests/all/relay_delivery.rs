@@ -389,6 +389,20 @@ fn a_next_hop_that_falters_loses_nothing() {
 }
 
 #[test]
+fn a_next_hop_that_takes_its_leave_amid_several_messages_has_each_once() {
+    let sink = Sink::start(&["--fault", "mail: hang up \"421 4.7.0 Enough\" 10%"]);
+    let den = Den::to(&sink.address(), QUICK);
+    let relay = den.open();
+    let words = ["--messages", "300", "--sessions", "20", "--reuse", "--pipelining", "stream"];
+    let ours = source(&relay.address(), &words);
+    assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+    await_recipients(&sink, 300);
+    relay.stop();
+    let record = sink.stop();
+    assert_eq!((record.ledger.delivered, record.ledger.duplicates), (Some(300), Some(0)));
+}
+
+#[test]
 fn a_lost_reply_makes_a_duplicate_and_no_loss() {
     let sink = Sink::start(&["--fault", ".: lose reply 20%"]);
     let den = Den::to(&sink.address(), QUICK);

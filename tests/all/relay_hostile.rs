@@ -87,10 +87,13 @@ fn nothing_is_smuggled_in_or_out() {
         let relay = den.open();
         let mut wire = introduced(&relay);
         let mut taken = 0;
+        // Declared where the next hop does not take it, it would come back.
+        let body = if offer.contains("8BITMIME") { " BODY=8BITMIME" } else { "" };
+        let mail = format!("MAIL FROM:<a@b.example>{body}");
         for ending in ENDINGS {
             let lead = b"Subject: carrier\r\n\r\nfirst".as_slice();
             // By DATA.
-            expect(&mut wire, "MAIL FROM:<a@b.example> BODY=8BITMIME", "250");
+            expect(&mut wire, &mail, "250");
             expect(&mut wire, "RCPT TO:<carrier@d.example>", "250");
             expect(&mut wire, "DATA", "354");
             wire.send([lead, ending, SMUGGLED, b"\r\n.\r\n"].concat());
@@ -103,7 +106,7 @@ fn nothing_is_smuggled_in_or_out() {
             // By BDAT, whole and split in the middle of the ending.
             let message = [lead, ending, SMUGGLED, b"\r\n"].concat();
             for split in [message.len(), lead.len() + 1, lead.len() + 2] {
-                expect(&mut wire, "MAIL FROM:<a@b.example> BODY=8BITMIME", "250");
+                expect(&mut wire, &mail, "250");
                 expect(&mut wire, "RCPT TO:<carrier@d.example>", "250");
                 wire.send(format!("BDAT {split}\r\n"));
                 wire.send(&message[..split]);

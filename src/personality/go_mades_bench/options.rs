@@ -169,9 +169,7 @@ impl Options {
             () if self.messages == 0 && self.max_in_transit == 0 => {
                 refused("max-in-transit", 0, "must be above 0 where -n is 0")
             }
-            () if self.payload_bytes > MOST_PAYLOAD_BYTES => {
-                refused("size", self.payload_bytes, "value out of range")
-            }
+            () if self.payload_bytes > MOST_PAYLOAD_BYTES => refused("size", self.payload_bytes, "value out of range"),
             () => Ok(self),
         }
     }

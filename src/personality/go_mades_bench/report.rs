@@ -145,7 +145,8 @@ Received reply    : 0.000 msgs/s     0.000 mb/s  3/7 msgs            duration: 3
     #[test]
     fn strange_numbers_are_written_as_go_writes_them() {
         let (none, three) = (FlightTimes::default(), flights(3, 2));
-        let stage = |name, flights, limit, event_bytes, duration| StageLine { name, flights, limit, event_bytes, duration };
+        let stage =
+            |name, flights, limit, event_bytes, duration| StageLine { name, flights, limit, event_bytes, duration };
         let report = Report {
             started: "2022-11-22T10:16:58+00:00[+00:00]".parse().unwrap(),
             ended: None,
