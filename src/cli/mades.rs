@@ -226,7 +226,7 @@ Examples:
   mailrun mades --outbox-url amqps://a.local --inbox-url amqps://b.local --ca ca.pem --size lognormal:20k,1.5 --payload xml
   mailrun bench mades                                everything on this host, with a stand-in for the endpoints";
 
-fn mechanism(text: &str) -> Result<Mechanism, String> {
+pub(super) fn mechanism(text: &str) -> Result<Mechanism, String> {
     text.parse().map_err(|error: ::mades::Error| error.to_string())
 }
 
@@ -355,7 +355,7 @@ impl BrokersTyped {
 
 /// The URL with user and password, if it has none of its own. What is wrong with it is said without it: it may hold a
 /// password.
-fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -> Result<BrokerUrl> {
+pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -> Result<BrokerUrl> {
     let mut url: BrokerUrl = text.parse().map_err(|error: ::mades::UrlError| anyhow::anyhow!("{option}: {error}"))?;
     if let Some(user) = user {
         url = url.or_user(user);
@@ -366,7 +366,7 @@ fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -
     })
 }
 
-fn password(typed: Option<String>, file: Option<PathBuf>) -> Result<Option<Secret>> {
+pub(super) fn password(typed: Option<String>, file: Option<PathBuf>) -> Result<Option<Secret>> {
     match (typed, file) {
         (Some(text), _) => Ok(Some(Secret::new(text))),
         (None, Some(path)) => Ok(Some(Secret::from_file(&path)?)),
@@ -374,7 +374,7 @@ fn password(typed: Option<String>, file: Option<PathBuf>) -> Result<Option<Secre
     }
 }
 
-fn stay_at_home(url: &BrokerUrl) -> Result<()> {
+pub(super) fn stay_at_home(url: &BrokerUrl) -> Result<()> {
     let found = (url.host(), url.port()).to_socket_addrs();
     let found = found.with_context(|| format!("{} has no address: is the name right?", url.host()))?;
     if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local(*address)) {

@@ -5,6 +5,7 @@ mod approach;
 mod bench;
 mod links;
 mod mades;
+mod mades_endpoint;
 mod notices;
 mod queue;
 mod relay;
@@ -59,6 +60,7 @@ enum Command {
     /// In work: its engine is not proven yet.
     #[command(hide = true)]
     Mades(Box<mades::Typed>),
+    MadesEndpoint(Box<mades_endpoint::Typed>),
     Queue(queue::Typed),
     InstallLinks(links::Typed),
 }
@@ -161,6 +163,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Sink(typed) => typed.run(),
         Command::Relay(typed) => relay::run(&typed),
         Command::Mades(typed) => typed.run(),
+        Command::MadesEndpoint(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
     };

@@ -51,7 +51,8 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
 fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
     let parts = [
         mades::offered(record, own),
-        mades::stages(record, own),
+        mades::stages(own),
+        mades::latencies(record, own),
         mades::waterfall(own),
         seconds::course(record, room),
         fates::ledger(record),

@@ -99,6 +99,36 @@ fn a_message_comes_and_goes() {
 }
 
 #[test]
+fn couriers_that_take_several_messages_are_called_for_more_than_that() {
+    let mut queue = filled(2, 1, |_| {});
+    let mut first = opened(&mut queue, START);
+    let assignment = taken(&mut queue, &mut first, START);
+    assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+    queue.batch(HopKey(0), 4);
+    // Eight waiting are worth a second courier where each takes one, and not where it takes four.
+    (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
+    assert_eq!(queue.wants_courier(START), None);
+    (18..60).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
+    let mut second = opened(&mut queue, START);
+    for courier in [&mut first, &mut second] {
+        while let Taken::Message(assignment) = queue.take(courier, START) {
+            assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
+        }
+    }
+    while let Some(call) = queue.wants_courier(START) {
+        panic!("nothing is left to do for {call:?}");
+    }
+    (60..64).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
+    assert_eq!(queue.wants_courier(START), Some(Call::Wake(HopKey(0))));
+    assert_eq!(queue.wants_courier(START), None, "the one that was called takes all four");
+    queue.put(arrival(64, 0, &[0]), START);
+    assert_eq!(queue.wants_courier(START), Some(Call::Wake(HopKey(0))));
+    assert_eq!(queue.wants_courier(START), None);
+    queue.closed(first, Closing::Finished, START);
+    queue.closed(second, Closing::Finished, START);
+}
+
+#[test]
 fn who_was_put_off_comes_back_alone() {
     let mut queue = queue(|_| {});
     queue.put(arrival(1, 0, &[0, 1, 2, 5]), START);

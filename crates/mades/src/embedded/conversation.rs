@@ -781,3 +781,294 @@ fn write_detach(out: &mut Vec<u8>, id: LinkId, error: Option<(&str, &str)>) {
         });
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::octets::Reader;
+    use super::super::sasl::Login;
+    use super::*;
+    use proptest::prelude::*;
+
+    type Talk = Conversation<u32>;
+
+    fn frame_of(channel: u16, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut octets = Vec::new();
+        frame::write(&mut octets, Layer::Amqp, channel, write);
+        octets
+    }
+
+    fn open() -> Vec<u8> {
+        let mut octets = AMQP_HEADER.to_vec();
+        octets.extend(frame_of(0, |out| {
+            out.described_list(0x10, |fields| {
+                fields.string("peer");
+                fields.null();
+                fields.uint(512);
+            });
+        }));
+        octets
+    }
+
+    fn begin(window: u32) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x11, |fields| {
+                fields.null();
+                fields.uint(0);
+                fields.uint(window);
+                fields.uint(window);
+            });
+        })
+    }
+
+    fn attach(handle: u32, role: Role, address: &str) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x12, |fields| {
+                fields.string(&format!("link {handle}"));
+                fields.uint(handle);
+                fields.truth(role == Role::Receiver);
+                fields.null();
+                fields.null();
+                for terminus in [0x28, 0x29] {
+                    fields.described_list(terminus, |fields| fields.string(address));
+                }
+                fields.null();
+                fields.null();
+                fields.uint(0);
+            });
+        })
+    }
+
+    fn flow(window: u32, handle: u32, credit: u32) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x13, |fields| {
+                [0, window, 0, 100, handle, 0, credit].iter().for_each(|number| fields.uint(*number));
+            });
+        })
+    }
+
+    fn transfer(handle: u32, delivery: u32, more: bool, payload: &[u8]) -> Vec<u8> {
+        let mut octets = Vec::new();
+        let start = frame::open(&mut octets, Layer::Amqp, 0);
+        write_transfer(&mut Writer::new(&mut octets), handle, Some((delivery, false)), more);
+        octets.extend_from_slice(payload);
+        frame::close(&mut octets, start, 0);
+        octets
+    }
+
+    fn settled(first: u32, last: u32, outcome: Outcome) -> Vec<u8> {
+        let mut octets = Vec::new();
+        frame::write_disposition(&mut octets, 0, Role::Receiver, (first, last), outcome);
+        octets
+    }
+
+    fn talk() -> Talk {
+        Conversation::new(Mechanisms::Anybody, "server", 1000)
+    }
+
+    /// Hears all of it, and grants 10 messages to whoever wants to send.
+    fn hear(talk: &mut Talk, octets: &[u8]) -> Result<Vec<Event<u32>>, Fault> {
+        let (mut input, mut events) = (BytesMut::from(octets), Vec::new());
+        while let Some(event) = talk.next_event(&mut input)? {
+            if let Event::Attached { link, peer, .. } = &event {
+                talk.accept(*link);
+                if *peer == Role::Sender {
+                    talk.grant(*link, 10);
+                }
+            }
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    fn opened(then: &[Vec<u8>]) -> Talk {
+        let mut talk = talk();
+        hear(&mut talk, &[open(), begin(1000), then.concat()].concat()).unwrap();
+        talk.out().advance(talk.out.remaining());
+        talk
+    }
+
+    /// The descriptors of the frames that it writes, with their payloads' lengths.
+    fn said(talk: &mut Talk) -> Vec<(u64, usize)> {
+        talk.say_settled();
+        let mut octets = BytesMut::from(&talk.out().copy_to_bytes(talk.out.remaining())[..]);
+        let mut said = Vec::new();
+        while let Some(frame) = frame::cut(&mut octets, 1 << 20).unwrap() {
+            let mut reader = Reader::new(&frame.body);
+            said.push((reader.value().unwrap().descriptor().unwrap(), reader.rest().len()));
+        }
+        assert!(octets.is_empty());
+        said
+    }
+
+    const LINK: LinkId = LinkId { channel: 0, handle: 1 };
+
+    #[test]
+    fn a_message_comes_in_pieces_and_is_settled_with_others_in_one_breath() {
+        let mut talk = opened(&[attach(1, Role::Sender, "q")]);
+        let octets = [transfer(1, 0, true, b"ab"), transfer(1, 0, false, b"cd"), transfer(1, 1, false, b"ef")].concat();
+        let events = hear(&mut talk, &octets).unwrap();
+        let arrived = |delivery, text: &[u8]| {
+            let mut message = Message::default();
+            text.chunks(2).for_each(|piece| message.push(Bytes::copy_from_slice(piece)));
+            Event::Arrived { link: LINK, delivery, message, settled: false }
+        };
+        assert_eq!(events, [arrived(0, b"abcd"), arrived(1, b"ef")]);
+        assert_eq!(talk.credit(LINK), 8);
+        talk.settle(LINK, 0, Outcome::Accepted);
+        talk.settle(LINK, 1, Outcome::Accepted);
+        assert_eq!(said(&mut talk), [(0x15, 0)]);
+    }
+
+    #[test]
+    fn nothing_is_sent_beyond_credit_and_window_and_what_was_held_goes_on() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q")]);
+        assert!(!talk.may_send(LINK), "no credit");
+        hear(&mut talk, &flow(2, 1, 5)).unwrap();
+        assert!(talk.may_send(LINK));
+        // Frames of 512 octets: three of them, and the window is two.
+        talk.send(LINK, Message::from(vec![7; 1000]), 42);
+        let first = said(&mut talk);
+        assert_eq!(first.len(), 2);
+        assert!(!talk.may_send(LINK), "the rest of the message is held");
+        hear(&mut talk, &flow(100, 1, 5)).unwrap();
+        let rest = said(&mut talk);
+        assert_eq!(first.iter().chain(&rest).map(|(_, length)| length).sum::<usize>(), 1000);
+        let events = hear(&mut talk, &settled(0, 0, Outcome::Accepted)).unwrap();
+        assert_eq!(events, [Event::Settled { sent: 42, outcome: Outcome::Accepted }]);
+    }
+
+    #[test]
+    fn what_is_not_settled_comes_back_with_the_link_the_session_or_the_connection() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| talk.send(LINK, Message::from(vec![1]), number));
+        let modified = Outcome::Modified { failed: true };
+        let events = hear(&mut talk, &settled(1, 1, modified)).unwrap();
+        assert_eq!(events, [Event::Settled { sent: 1, outcome: modified }]);
+        assert!(hear(&mut talk, &settled(1, u32::MAX / 2, Outcome::Accepted)).is_ok(), "a range may lie");
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| talk.send(LINK, Message::from(vec![1]), number));
+        let detach = frame_of(0, |out| out.described_list(0x16, |fields| fields.uint(1)));
+        let events = hear(&mut talk, &detach).unwrap();
+        assert_eq!(events, [Event::Detached { link: LINK, unsettled: vec![0, 1, 2] }]);
+        assert_eq!(said(&mut talk).last(), Some(&(0x16, 0)), "the detach is answered");
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
+        talk.send(LINK, Message::from(vec![1]), 7);
+        assert_eq!(talk.into_unsettled(), [7]);
+    }
+
+    #[test]
+    fn draining_gives_the_credit_back() {
+        let drain = frame_of(0, |out| {
+            out.described_list(0x13, |fields| {
+                [0, 100, 0, 100, 1, 0, 5].iter().for_each(|number| fields.uint(*number));
+                fields.null();
+                fields.truth(true);
+            });
+        });
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), drain]);
+        talk.drained(LINK);
+        assert_eq!(said(&mut talk), [(0x13, 0)]);
+        assert!(!talk.may_send(LINK));
+    }
+
+    #[test]
+    fn who_misbehaves_is_told_and_dropped() {
+        let sender = attach(1, Role::Sender, "q");
+        let many = (0..11).map(|number| transfer(1, number, false, b"x")).collect::<Vec<_>>().concat();
+        for (what, octets) in [
+            ("another protocol", b"GET / HTTP/1.1\r\n".to_vec()),
+            ("a header of another version", b"AMQP\x00\x00\x09\x01".to_vec()),
+            ("no open first", [AMQP_HEADER.to_vec(), begin(5)].concat()),
+            ("two opens", [open(), open()[8..].to_vec()].concat()),
+            ("a session twice", [open(), begin(5), begin(5)].concat()),
+            ("a link without a session", [open(), sender.clone()].concat()),
+            ("a link twice", [open(), begin(5), sender.clone(), sender.clone()].concat()),
+            ("a transfer over no link", [open(), begin(5), transfer(1, 0, false, b"x")].concat()),
+            (
+                "a transfer to a receiver",
+                [open(), begin(5), attach(1, Role::Receiver, "q"), transfer(1, 0, false, b"x")].concat(),
+            ),
+            ("more than the credit", [open(), begin(5), sender.clone(), many].concat()),
+            ("a frame of SASL", [open(), vec![0, 0, 0, 8, 2, 1, 0, 0]].concat()),
+            ("octets that are no performative", [open(), vec![0, 0, 0, 10, 2, 0, 0, 0, 0xff, 0xff]].concat()),
+        ] {
+            assert!(hear(&mut talk(), &octets).is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_ends_its_link_only() {
+        let mut talk = opened(&[attach(1, Role::Sender, "q")]);
+        let long = (0..4).map(|_| transfer(1, 0, true, &[0; 400])).collect::<Vec<_>>().concat();
+        assert_eq!(hear(&mut talk, &long).unwrap(), []);
+        assert_eq!(said(&mut talk), [(0x16, 0)]);
+        assert!(talk.is_open());
+    }
+
+    #[test]
+    fn a_link_to_nowhere_is_answered_and_detached() {
+        let mut talk = opened(&[]);
+        assert_eq!(hear(&mut talk, &attach(1, Role::Sender, "")).unwrap(), []);
+        assert_eq!(said(&mut talk), [(0x12, 0), (0x16, 0)]);
+    }
+
+    #[test]
+    fn nobody_comes_in_without_the_password() {
+        let login = Login { user: "u".to_owned(), password: crate::url::Secret::new("p") };
+        let init = |response: &[u8]| {
+            let mut octets = SASL_HEADER.to_vec();
+            frame::write(&mut octets, Layer::Sasl, 0, |out| {
+                out.described_list(0x41, |fields| {
+                    fields.symbol("PLAIN");
+                    fields.binary(response);
+                });
+            });
+            octets
+        };
+        let with = || Talk::new(Mechanisms::Plain(login.clone()), "server", 1000);
+        assert_eq!(hear(&mut with(), &open()), Err(Fault::Unauthenticated));
+        assert_eq!(hear(&mut with(), &init(b"\0u\0x")), Err(Fault::Refused));
+        let mut talk = with();
+        hear(&mut talk, &[init(b"\0u\0p"), open()].concat()).unwrap();
+        assert!(talk.is_open());
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_cut_it_is_heard_alike(cuts in proptest::collection::vec(1usize..40, 1..200)) {
+            let octets = [
+                open(), begin(1000), attach(1, Role::Sender, "q"), transfer(1, 0, true, b"ab"),
+                transfer(1, 0, false, b"cd"), frame_of(0, |out| out.described_list(0x18, |_| {})),
+            ].concat();
+            let whole = hear(&mut talk(), &octets).unwrap();
+            let (mut talk, mut input, mut heard, mut rest) = (talk(), BytesMut::new(), Vec::new(), &octets[..]);
+            for cut in cuts.iter().cycle() {
+                let (piece, left) = rest.split_at(rest.len().min(*cut));
+                input.extend_from_slice(piece);
+                while let Some(event) = talk.next_event(&mut input).unwrap() {
+                    if let Event::Attached { link, .. } = &event {
+                        talk.accept(*link);
+                        talk.grant(*link, 10);
+                    }
+                    heard.push(event);
+                }
+                rest = left;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(heard, whole);
+        }
+
+        #[test]
+        fn no_octets_are_too_much(octets in proptest::collection::vec(any::<u8>(), 0..300), keep in 0usize..200) {
+            // A good beginning, cut somewhere, and anything behind it.
+            let good = [open(), begin(1000), attach(1, Role::Sender, "q"), attach(2, Role::Receiver, "q"), flow(9, 2, 9)].concat();
+            let mut all = good[..keep.min(good.len())].to_vec();
+            all.extend(octets);
+            let mut talk = talk();
+            let _ = hear(&mut talk, &all);
+            prop_assert!(talk.out().remaining() < 10_000);
+        }
+    }
+}
