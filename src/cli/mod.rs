@@ -57,8 +57,6 @@ enum Command {
     Source(Box<source::Typed>),
     Sink(Box<sink::Typed>),
     Relay(Box<relay::Typed>),
-    /// In work: its engine is not proven yet.
-    #[command(hide = true)]
     Mades(Box<mades::Typed>),
     MadesEndpoint(Box<mades_endpoint::Typed>),
     Queue(queue::Typed),

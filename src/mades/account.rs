@@ -109,7 +109,8 @@ impl Account {
     }
 
     /// Messages whose transfer is not settled.
-    pub(super) fn unsettled(&self) -> usize {
+    #[cfg(test)]
+    fn unsettled(&self) -> usize {
         self.unsettled
     }
 

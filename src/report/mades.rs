@@ -225,7 +225,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[ignore = "in work (issue 5)"]
     fn each_stage_and_each_step_has_its_row() {
         let text = terminal(&sample::mades(), 100);
         for word in ["STAGES", "WATERFALL", "replied → inbox", "RECEIVED", "doubled", "overtaken", "ECP-1034"] {

@@ -883,14 +883,16 @@ mod tests {
     fn opened(then: &[Vec<u8>]) -> Talk {
         let mut talk = talk();
         hear(&mut talk, &[open(), begin(1000), then.concat()].concat()).unwrap();
-        talk.out().advance(talk.out.remaining());
+        let said = talk.out.remaining();
+        talk.out.advance(said);
         talk
     }
 
     /// The descriptors of the frames that it writes, with their payloads' lengths.
     fn said(talk: &mut Talk) -> Vec<(u64, usize)> {
         talk.say_settled();
-        let mut octets = BytesMut::from(&talk.out().copy_to_bytes(talk.out.remaining())[..]);
+        let length = talk.out.remaining();
+        let mut octets = BytesMut::from(&talk.out.copy_to_bytes(length)[..]);
         let mut said = Vec::new();
         while let Some(frame) = frame::cut(&mut octets, 1 << 20).unwrap() {
             let mut reader = Reader::new(&frame.body);
