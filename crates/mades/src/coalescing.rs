@@ -430,15 +430,23 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_gone_is_an_error_of_the_next_write() {
+    fn a_peer_that_is_gone_is_an_error_of_a_large_write_at_once_and_of_small_ones_in_the_next_pass() {
         limited(async {
+            let (ours, theirs) = duplex(64);
+            let (mut stream, _) = Coalescing::new(ours);
+            drop(theirs);
+            let large = stream.write_all(&[b'x'; DIRECT_BYTES]).await;
+            assert_eq!(large.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+
             let (ours, theirs) = duplex(64);
             let (mut stream, gauge) = Coalescing::new(ours);
             drop(theirs);
-            stream.write_all(&vec![b'x'; ROOM_BYTES + 1]).await.unwrap();
+            for _ in 0..=ROOM_BYTES / 1024 {
+                stream.write_all(&[b'x'; 1024]).await.unwrap();
+            }
             gauge.room().await;
-            let kind = stream.write_all(b"x").await.unwrap_err().kind();
-            assert_eq!(kind, io::ErrorKind::BrokenPipe);
+            let small = stream.write_all(b"x").await;
+            assert_eq!(small.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         });
     }
 

@@ -111,10 +111,12 @@ fn what_is_under_way_when_the_link_or_the_connection_ends_is_told_why() {
         let (mut connection, mut outlet_) = outlet("hang-up", 8).await;
         let settling = outlet_.offer(template().fill(0, 0)).await.unwrap();
         let error = settling.await.unwrap_err();
+        assert!(matches!(error, Error::Lost { .. }), "{error:?}");
         let expected = Error::Closed { why: "amqp:connection:forced: going down".to_owned() };
-        assert_eq!(error, expected);
         assert_eq!(connection.lost().await, expected);
         assert!(connection.is_lost());
+        let error = outlet_.offer(template().fill(1, 0)).await.unwrap_err();
+        assert_eq!(error, expected);
     });
 }
 
@@ -124,15 +126,22 @@ fn deliveries_come_in_order_and_are_settled_as_we_say() {
         let (connection, mut inlet) = inlet(64).await;
         for number in 0..10_u32 {
             let Delivery { ticket, message } = delivery(&mut inlet).await;
-            assert_eq!(message.body, fe2o3_amqp_types::messaging::Body::Value(
-                fe2o3_amqp_types::messaging::AmqpValue(serde_amqp::Value::Uint(number))));
+            assert_eq!(
+                message.body,
+                fe2o3_amqp_types::messaging::Body::Value(fe2o3_amqp_types::messaging::AmqpValue(
+                    serde_amqp::Value::Uint(number)
+                ))
+            );
             match number {
                 0..5 => inlet.accept(ticket).await.unwrap(),
                 5..8 => inlet.release([ticket]).await.unwrap(),
                 8 => inlet.reject(ticket, "mades:odd", "odd").await.unwrap(),
                 _ => {
                     let modified = fe2o3_amqp_types::messaging::Modified {
-                        delivery_failed: None, undeliverable_here: None, message_annotations: None };
+                        delivery_failed: None,
+                        undeliverable_here: None,
+                        message_annotations: None,
+                    };
                     inlet.modify(ticket, modified).await.unwrap();
                 }
             }

@@ -115,11 +115,8 @@ async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
             "reject" => link.reject(&delivery, error("mades:refused")).await,
             "release" => link.release(&delivery).await,
             "modify" => {
-                let modified = Modified {
-                    delivery_failed: Some(true),
-                    undeliverable_here: None,
-                    message_annotations: None,
-                };
+                let modified =
+                    Modified { delivery_failed: Some(true), undeliverable_here: None, message_annotations: None };
                 link.modify(&delivery, modified).await
             }
             "detach-at-message" => {
@@ -128,6 +125,8 @@ async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
             }
             "hang-up" => {
                 let _ = hang_up.send(()).await;
+                // Dropped, the link would be detached, before the connection is closed or after.
+                let _ = link.recv::<Body<Value>>().await;
                 return;
             }
             // "never"

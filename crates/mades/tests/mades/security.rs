@@ -8,7 +8,9 @@ use fe2o3_amqp::acceptor::{SaslAcceptor, SaslAnonymousMechanism, SaslPlainMechan
 use fe2o3_amqp::auth::scram::{ScramAuthenticator, ScramVersion};
 use fe2o3_amqp_types::primitives::{Array, Symbol};
 use fe2o3_amqp_types::sasl::{SaslCode, SaslInit, SaslOutcome, SaslResponse};
-use mades::{Broker, Connection, Disposition, Error, Mechanism, OutletPlan, Retry, Security, TlsSetup, Uuid, Verification};
+use mades::{
+    Broker, Connection, Disposition, Error, Mechanism, OutletPlan, Retry, Security, TlsSetup, Uuid, Verification,
+};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use std::path::PathBuf;
@@ -51,7 +53,10 @@ fn a_password_is_proven_by_each_scram() {
             let error = Connection::open(&as_user(port, "user:other", Some(mechanism))).await.unwrap_err();
             assert!(matches!(error, Error::WrongCredentials { .. }), "{error:?}");
             let error = Connection::open(&as_user(port, "user:password", None)).await.unwrap_err();
-            assert_eq!(error.to_string(), format!("127.0.0.1:{port} does not offer SASL PLAIN: choose another mechanism"));
+            assert_eq!(
+                error.to_string(),
+                format!("127.0.0.1:{port} does not offer SASL PLAIN: choose another mechanism")
+            );
         }
     });
 }
@@ -187,7 +192,8 @@ fn plain_against_tls_and_the_reverse_are_told_apart() {
 
         let port = start().await;
         let careless = TlsSetup { verification: Verification::Off, ..TlsSetup::default() };
-        let error = Connection::open(&under_tls(port, "localhost", Security { tls: careless, ..Security::default() })).await;
+        let error =
+            Connection::open(&under_tls(port, "localhost", Security { tls: careless, ..Security::default() })).await;
         let error = error.unwrap_err();
         assert!(matches!(error, Error::PlainPeer { .. }), "{error:?}");
         assert!(error.to_string().contains("use amqp://"), "{error}");
@@ -199,12 +205,11 @@ fn a_certificate_lets_us_in_and_none_does_not() {
     limited(async {
         let paper = Paper::new();
         let port = paper.start(Clients::Certified, External).await;
-        let certified = TlsSetup {
-            identity: Some((paper.path("certificate.pem"), paper.path("key.pem"))),
-            ..trusting(&paper)
-        };
+        let certified =
+            TlsSetup { identity: Some((paper.path("certificate.pem"), paper.path("key.pem"))), ..trusting(&paper) };
         let external = |tls| Security { mechanism: Some(Mechanism::External), tls };
-        let mut connection = Connection::open(&under_tls(port, "localhost", external(certified.clone()))).await.unwrap();
+        let mut connection =
+            Connection::open(&under_tls(port, "localhost", external(certified.clone()))).await.unwrap();
         connection.outlet(&OutletPlan::new("accept", 8)).await.unwrap();
         let error = Connection::open(&under_tls(port, "localhost", external(trusting(&paper)))).await.unwrap_err();
         assert!(matches!(error, Error::NotTrusted { .. } | Error::Lost { .. }), "{error:?}");
