@@ -11,6 +11,7 @@ mod course;
 mod directory;
 mod far_sink;
 mod gather;
+pub(crate) mod mades;
 mod parties;
 mod plan;
 mod progress;

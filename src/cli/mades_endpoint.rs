@@ -55,6 +55,12 @@ pub(super) struct Typed {
     /// Write what was done with each message to FILE, a line of JSON each, and the totals; without it memory is constant.
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
+    /// Write the totals alone to FILE, as that record's last line has them.
+    #[arg(long, value_name = "FILE")]
+    totals: Option<PathBuf>,
+    /// The seed: with a message's number it decides what becomes of it.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Serve or use public addresses too.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
@@ -156,7 +162,7 @@ struct QueuesTyped {
 /// How long the way takes, and what it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The way: times are 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH")]
-struct WayTyped {
+pub(super) struct WayTyped {
     /// From the outbox to the reply.
     #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
     accept_delay: Option<Delay>,
@@ -212,7 +218,7 @@ enum ReceivedTyped {
 /// What goes wrong, as probabilities.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults, as probabilities from 0 to 1")]
-struct FaultsTyped {
+pub(super) struct FaultsTyped {
     /// Refused with an error reply (go-mades-bench dies of it).
     #[arg(long, value_name = "P", value_parser = values::probability)]
     error: Option<f64>,
@@ -243,9 +249,6 @@ struct FaultsTyped {
     /// For how long at most.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     reorder_by: Option<Duration>,
-    /// The seed: with a message's number it decides what becomes of it.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
 }
 
 /// What is taken, and how much of it.
@@ -307,7 +310,11 @@ impl Typed {
         let plan = self.plan()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start the event loop")?;
+        let file = self.totals.clone();
         let totals = runtime.block_on(self.work(plan, live))?;
+        if let Some(path) = file {
+            fs::write(&path, totals.to_line() + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        }
         if live == Live::Json {
             Telling::new(live).event(&Event::Done);
         } else {
@@ -331,14 +338,9 @@ impl Typed {
         }
         self.way.change(&mut plan);
         self.faults.change(&mut plan);
+        replace(&mut plan.seed, self.seed.as_ref());
         self.bounds.change(&mut plan);
-        for delay in plan.delays_mut() {
-            if let Some(path) = delay.file().map(str::to_owned) {
-                let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-                delay.take_times(&text).map_err(|why| anyhow!("{path}: {why}"))?;
-            }
-        }
-        plan.check().map_err(|why| anyhow!(why))?;
+        fill_in(&mut plan)?;
         Ok(plan)
     }
 
@@ -369,7 +371,18 @@ impl Typed {
     }
 }
 
-fn read_plan(path: &Path, preset: &Plan) -> Result<Plan> {
+/// Reads the files that it names, and sees whether it can be followed.
+pub(super) fn fill_in(plan: &mut Plan) -> Result<()> {
+    for delay in plan.delays_mut() {
+        if let Some(path) = delay.file().map(str::to_owned) {
+            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+            delay.take_times(&text).map_err(|why| anyhow!("{path}: {why}"))?;
+        }
+    }
+    plan.check().map_err(|why| anyhow!(why))
+}
+
+pub(super) fn read_plan(path: &Path, preset: &Plan) -> Result<Plan> {
     let name = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     // By itself first: this says where a mistake is.
@@ -518,7 +531,7 @@ fn replace_time(old: &mut Time, typed: Option<Duration>) {
 }
 
 impl WayTyped {
-    fn change(&self, plan: &mut Plan) {
+    pub(super) fn change(&self, plan: &mut Plan) {
         replace(&mut plan.accept.delay, self.accept_delay.as_ref());
         replace(&mut plan.network.delay, self.network_delay.as_ref());
         replace(&mut plan.acknowledge.delay, self.acknowledge_delay.as_ref());
@@ -544,7 +557,7 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
 }
 
 impl FaultsTyped {
-    fn change(&self, plan: &mut Plan) {
+    pub(super) fn change(&self, plan: &mut Plan) {
         let faults = &mut plan.faults;
         for (old, typed) in [
             (&mut faults.error, self.error),
@@ -560,7 +573,6 @@ impl FaultsTyped {
         replace(&mut faults.error_code, self.error_code.as_ref());
         replace(&mut faults.error_message, self.error_message.as_ref());
         replace_time(&mut faults.reorder_by, self.reorder_by);
-        replace(&mut plan.seed, self.seed.as_ref());
     }
 }
 

@@ -5,6 +5,7 @@ mod approach;
 mod bench;
 mod links;
 mod mades;
+mod mades_bench;
 mod mades_endpoint;
 mod notices;
 mod queue;
@@ -48,6 +49,7 @@ Examples:
   mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and times it
   mailrun relay --to 127.0.0.1:2526 --spool DIR       takes mail, keeps it safe and hands it on
   mailrun queue list --spool DIR                      what waits there, and why
+  mailrun bench mades                                 MADES (ECP, EDX) over AMQP 1.0, with a stand-in for the endpoints
 
 Exit status: 0 it held; 1 the ledger does not close or a goal was missed; 2 it could not run.";
 

@@ -50,7 +50,7 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
         }
         books.in_hand.set(None);
     }
-    let mut was_early = false;
+    let (mut was_early, mut has_waited) = (false, false);
     loop {
         let now = clock::now();
         let next = books.pace.borrow().next(now);
@@ -58,6 +58,7 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
         match next {
             Next::Nothing => return None,
             Next::Create(since) if has_room => {
+                books.waited_for_room.set(books.waited_for_room.get() + u64::from(has_waited));
                 return Some(create(books, since, now, was_early));
             }
             Next::Wait(due) if has_room => {
@@ -68,7 +69,7 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
                 }
             }
             Next::Create(_) | Next::Wait(_) => {
-                was_early = false;
+                (was_early, has_waited) = (false, has_waited || matches!(next, Next::Create(_)));
                 books.room.notified().await;
             }
         }

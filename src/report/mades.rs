@@ -189,6 +189,51 @@ pub(crate) fn troubles(mades: &Mades) -> Option<Section> {
     Some(Section { title: "Errors", note: None, body })
 }
 
+/// What the stand-in did, beside what was seen of it.
+pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
+    let truth = mades.truth.as_ref()?;
+    let mut table = Table::new([
+        ("messages", Align::Left),
+        ("stand-in", Align::Right),
+        ("bench", Align::Right),
+        ("difference", Align::Right),
+    ]);
+    for row in &truth.counts {
+        let difference = i128::from(row.seen) - i128::from(row.done);
+        let difference = if difference == 0 { "0".to_owned() } else { format!("{difference:+}") };
+        table.row(vec![plain(&row.name), count(row.done), count(row.seen), difference]);
+    }
+    let note = Some("what the stand-in says it did, and what the bench saw of it".to_owned());
+    (!table.is_empty()).then_some(Section { title: "Truth", note, body: Body::Figures(table) })
+}
+
+/// How long messages took, by both.
+pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
+    let truth = mades.truth.as_ref()?;
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("stage", Align::Left),
+        right("stand-in p50"),
+        right("p99"),
+        right("max"),
+        right("bench p50"),
+        right("p99"),
+        right("max"),
+        right("between p50"),
+        right("p99"),
+    ]);
+    for row in &truth.times {
+        let (Some(done), Some(seen)) = (row.done_ms, row.seen_ms) else { continue };
+        let between = [seen.p50 - done.p50, seen.p99 - done.p99];
+        let figures = [done.p50, done.p99, done.max, seen.p50, seen.p99, seen.max].into_iter().chain(between);
+        table.row(std::iter::once(plain(&row.stage)).chain(figures.map(figure)).collect());
+    }
+    let note = "in ms: by the stand-in since it took the message out of the outbox, by the bench since it was created or \
+                due; between: the way to and from the queues";
+    let note = Some(note.to_owned());
+    (!table.is_empty()).then_some(Section { title: "True times", note, body: Body::Figures(table) })
+}
+
 /// Times without a connection.
 pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     let mut table = Table::new([
@@ -223,6 +268,7 @@ mod tests {
     use super::super::sample;
     use super::super::{markdown, terminal};
     use super::*;
+    use journey::record::{MadesCount, MadesTimes, MadesTruth};
 
     #[test]
     fn each_stage_and_each_step_has_its_row() {
@@ -234,6 +280,31 @@ mod tests {
         assert!(!text.contains("PHASES") && !text.contains("recipient"), "words of mail\n{text}");
         let markdown = markdown(&sample::mades());
         assert!(markdown.contains("## Waterfall") && markdown.contains("| replied → inbox"), "{markdown}");
+    }
+
+    #[test]
+    fn truth_stands_beside_what_was_seen() {
+        let mut record = sample::mades();
+        let times = |p50: f64| Some(LatencyMs { p50, p99: p50 * 2.0, max: p50 * 3.0, ..LatencyMs::default() });
+        if let Some(mades) = &mut record.mades {
+            mades.truth = Some(MadesTruth {
+                counts: vec![MadesCount { name: "lost".to_owned(), done: 17, seen: 15 }],
+                times: vec![MadesTimes { stage: "inbox".to_owned(), done_ms: times(20.0), seen_ms: times(20.5) }],
+            });
+        }
+        let text = terminal(&record, 100);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+        let row = |name: &str, after: &str| {
+            let from = text.find(after).unwrap_or_else(|| panic!("{after} in\n{text}"));
+            let line = text[from..].lines().find(|line| line.trim_start().starts_with(name));
+            line.unwrap_or_default().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(row("lost", "TRUTH"), ["lost", "17", "15", "-2"]);
+        let expected = ["inbox", "20.00", "40.00", "60.00", "20.50", "41.00", "61.50", "0.500", "1.000"];
+        assert_eq!(row("inbox", "TRUE TIMES"), expected);
+        assert!(!terminal(&sample::mades(), 100).contains("TRUTH"), "nobody told it");
     }
 
     #[test]

@@ -54,6 +54,8 @@ fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
         mades::stages(own),
         mades::latencies(record, own),
         mades::waterfall(own),
+        mades::truth_counts(own),
+        mades::truth_times(own),
         seconds::course(record, room),
         fates::ledger(record),
         mades::troubles(own),
