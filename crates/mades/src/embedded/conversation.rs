@@ -13,13 +13,15 @@ use super::octets::{Malformed, Writer};
 use super::rope::{Message, Rope};
 use super::sasl::{Mechanisms, Verdict};
 use bytes::{Buf, Bytes, BytesMut};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use thiserror::Error;
 
 /// The largest frame taken. A message of 1 MB then comes in a few.
 const LARGEST_FRAME: u32 = 256 << 10;
 /// The largest frame sent, however large the peer would take it: others' turns come between frames.
 const LARGEST_SENT: u32 = 1 << 20;
+/// How often we want to hear something, in milliseconds. Who is silent for twice as long is gone (AMQP 1.0 §2.4.5).
+pub(super) const IDLE_MS: u32 = 30_000;
 /// Frames that a session may have on the way to us.
 const INCOMING_WINDOW: u32 = 4096;
 /// Sessions of a connection, and links of a session.
@@ -112,9 +114,10 @@ struct Session<T> {
     incoming_window: u32,
     next_outgoing_id: u32,
     remote_window: u32,
-    /// The number of the first of `unsettled`.
-    first_unsettled: u32,
-    unsettled: VecDeque<Option<Sent<T>>>,
+    /// The next delivery's number; the peer sees its lower half.
+    next_delivery: i64,
+    /// By number. Nothing is kept of what is settled, whatever stays unsettled before it.
+    unsettled: BTreeMap<i64, Sent<T>>,
     held: Option<Held>,
     /// Deliveries that were settled alike, and not said yet: the first, the last, how.
     unsaid: Option<(u32, u32, Outcome)>,
@@ -264,6 +267,7 @@ impl<T> Conversation<T> {
                 fields.null(); // hostname
                 fields.uint(LARGEST_FRAME);
                 fields.ushort(MOST_SESSIONS as u16 - 1); // channel-max
+                fields.uint(IDLE_MS);
             });
         });
         self.phase = Phase::Opened;
@@ -315,8 +319,8 @@ impl<T> Conversation<T> {
                 incoming_window: INCOMING_WINDOW,
                 next_outgoing_id: 0,
                 remote_window,
-                first_unsettled: 0,
-                unsettled: VecDeque::new(),
+                next_delivery: 0,
+                unsettled: BTreeMap::new(),
                 held: None,
                 unsaid: None,
             },
@@ -418,14 +422,12 @@ impl<T> Conversation<T> {
         let session = self.session(channel)?;
         // Before the peer has heard of our begin, it counts from our first transfer (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
-        let limit = seen.wrapping_add(flow.incoming_window);
-        session.remote_window = limit.wrapping_sub(session.next_outgoing_id).min(i32::MAX as u32);
+        session.remote_window = left_of(flow.incoming_window, seen, session.next_outgoing_id);
         if let Some(handle) = flow.handle {
             // A flow may cross a detach of ours.
             if let Some(link) = session.links.get_mut(&handle).filter(|link| link.peer == Role::Receiver) {
                 let seen = flow.delivery_count.unwrap_or(0);
-                let limit = seen.wrapping_add(flow.link_credit.unwrap_or(0));
-                link.credit = limit.wrapping_sub(link.delivery_count).min(i32::MAX as u32);
+                link.credit = left_of(flow.link_credit.unwrap_or(0), seen, link.delivery_count);
                 link.draining = flow.drain;
             }
         }
@@ -452,6 +454,9 @@ impl<T> Conversation<T> {
         // What still comes over a link that was refused is dropped; its sender has it unsettled.
         if link.answered {
             match link.gather(transfer, payload, most_bytes)? {
+                Gathered::Nothing if self.incomplete_bytes() > most_bytes.saturating_mul(2) => {
+                    self.refuse(id, "amqp:resource-limit-exceeded", "too much of messages that are not complete");
+                }
                 Gathered::Nothing => {}
                 Gathered::TooLong => {
                     let why = "the message is longer than max-message-size";
@@ -481,19 +486,25 @@ impl<T> Conversation<T> {
         let Some(outcome) = outcome.or(settled.then_some(Outcome::Released)) else { return Ok(()) };
         let session = self.sessions.get_mut(&channel);
         let session = session.ok_or(Fault::Protocol("a frame of a session that was not begun"))?;
-        let from = (first.wrapping_sub(session.first_unsettled) as i32).max(0) as usize;
-        let to = last.wrapping_sub(session.first_unsettled) as i32;
-        let to = usize::try_from(i64::from(to) + 1).unwrap_or(0).min(session.unsettled.len());
-        for place in from..to {
-            if let Some(sent) = session.unsettled[place].take() {
-                self.events.push_back(Event::Settled { sent: sent.what, outcome });
-            }
+        let (from, to) = (session.number_of(first).max(0), session.number_of(last));
+        let mut any = false;
+        while from <= to
+            && let Some((&number, _)) = session.unsettled.range(from..=to).next()
+        {
+            let sent = session.unsettled.remove(&number).expect("it was just seen");
+            self.events.push_back(Event::Settled { sent: sent.what, outcome });
+            any = true;
         }
-        session.forget_settled();
-        if !settled && from < to {
+        if !settled && any {
             frame::write_disposition(self.out.tail(), channel, Role::Sender, (first, last), outcome);
         }
         Ok(())
+    }
+
+    /// What there is of messages that are not complete.
+    fn incomplete_bytes(&self) -> u64 {
+        let links = self.sessions.values().flat_map(|session| session.links.values());
+        links.filter_map(|link| link.incomplete.as_ref()).map(|(_, _, message)| message.bytes() as u64).sum()
     }
 
     fn link(&mut self, id: LinkId) -> Option<&mut Link> {
@@ -552,15 +563,14 @@ impl<T> Conversation<T> {
         link.credit -= 1;
         link.delivery_count = link.delivery_count.wrapping_add(1);
         let settled = link.presettled;
-        let delivery = session.first_unsettled.wrapping_add(session.unsettled.len() as u32);
+        let number = session.next_delivery;
+        session.next_delivery += 1;
         if settled {
-            session.unsettled.push_back(None);
-            session.forget_settled();
             self.events.push_back(Event::Settled { sent: what, outcome: Outcome::Accepted });
         } else {
-            session.unsettled.push_back(Some(Sent { handle: id.handle, what }));
+            session.unsettled.insert(number, Sent { handle: id.handle, what });
         }
-        let head = Some((delivery, settled));
+        let head = Some((number as u32, settled));
         session.write_transfers((&mut self.out, self.frame_bytes), id, head, message);
     }
 
@@ -624,9 +634,15 @@ impl<T> Conversation<T> {
             _ => None,
         });
         let sessions = self.sessions.into_values().flat_map(|session| session.unsettled);
-        let in_sessions: Vec<T> = sessions.flatten().map(|sent| sent.what).collect();
+        let in_sessions: Vec<T> = sessions.map(|(_, sent)| sent.what).collect();
         settled.flatten().chain(in_sessions).collect()
     }
+}
+
+/// What is left of what a peer granted when it had seen so many, now that there have been so many. A peer that takes its
+/// credit back while messages are on their way to it has granted less than none.
+fn left_of(granted: u32, seen: u32, sent: u32) -> u32 {
+    granted.saturating_sub(sent.wrapping_sub(seen))
 }
 
 /// What a transfer completed.
@@ -668,20 +684,17 @@ impl Link {
 }
 
 impl<T> Session<T> {
-    /// Drops the places of what is settled from the front.
-    fn forget_settled(&mut self) {
-        while self.unsettled.front().is_some_and(Option::is_none) {
-            self.unsettled.pop_front();
-            self.first_unsettled = self.first_unsettled.wrapping_add(1);
-        }
+    /// The delivery that a peer names by the lower half of its number: the nearest to the next one.
+    fn number_of(&self, id: u32) -> i64 {
+        self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
     }
 
     /// What was sent over a link and not settled, in order.
     fn take_back(&mut self, handle: u32) -> Vec<T> {
-        let of_link = |place: &mut Option<Sent<T>>| place.take_if(|sent| sent.handle == handle);
-        let back = self.unsettled.iter_mut().filter_map(of_link).map(|sent| sent.what).collect();
-        self.forget_settled();
-        back
+        let all = std::mem::take(&mut self.unsettled).into_iter();
+        let (back, others): (Vec<_>, Vec<_>) = all.partition(|(_, sent)| sent.handle == handle);
+        self.unsettled = others.into_iter().collect();
+        back.into_iter().map(|(_, sent)| sent.what).collect()
     }
 
     fn into_detached(mut self, channel: u16) -> Vec<Event<T>> {
@@ -910,8 +923,7 @@ mod tests {
         let octets = [transfer(1, 0, true, b"ab"), transfer(1, 0, false, b"cd"), transfer(1, 1, false, b"ef")].concat();
         let events = hear(&mut talk, &octets).unwrap();
         let arrived = |delivery, text: &[u8]| {
-            let mut message = Message::default();
-            text.chunks(2).for_each(|piece| message.push(Bytes::copy_from_slice(piece)));
+            let message = Message::from(Bytes::copy_from_slice(text));
             Event::Arrived { link: LINK, delivery, message, settled: false }
         };
         assert_eq!(events, [arrived(0, b"abcd"), arrived(1, b"ef")]);
@@ -956,6 +968,69 @@ mod tests {
         let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
         talk.send(LINK, Message::from(vec![1]), 7);
         assert_eq!(talk.into_unsettled(), [7]);
+    }
+
+    #[test]
+    fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| talk.send(LINK, Message::from(vec![1]), number));
+        // The peer has seen none of the three, and wants no more than one.
+        hear(&mut talk, &flow(100, 1, 1)).unwrap();
+        assert!(!talk.may_send(LINK));
+        assert_eq!(talk.credit(LINK), 0);
+        hear(&mut talk, &flow(100, 1, u32::MAX)).unwrap();
+        assert_eq!(talk.credit(LINK), u32::MAX - 3);
+        // The window: three frames are beyond it.
+        hear(&mut talk, &flow(2, 1, 10)).unwrap();
+        assert!(!talk.may_send(LINK));
+    }
+
+    #[test]
+    fn one_that_is_never_settled_costs_no_more_for_those_behind_it() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(u32::MAX, 1, u32::MAX)]);
+        for number in 0..10_000 {
+            talk.send(LINK, Message::from(vec![1]), number);
+            if number > 0 {
+                let events = hear(&mut talk, &settled(number, number, Outcome::Accepted)).unwrap();
+                assert_eq!(events, [Event::Settled { sent: number, outcome: Outcome::Accepted }]);
+            }
+            said(&mut talk);
+        }
+        assert_eq!(talk.sessions[&0].unsettled.len(), 1);
+        // Ranges that lie: upside down, ahead of what was sent, and all the world.
+        for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
+            assert_eq!(hear(&mut talk, &settled(first, last, Outcome::Accepted)).unwrap(), [], "{first}..{last}");
+        }
+        assert_eq!(hear(&mut talk, &settled(u32::MAX - 7, 70_000, Outcome::Accepted)).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn numbers_go_on_after_the_last_of_32_bits() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(u32::MAX, 1, u32::MAX)]);
+        talk.sessions.get_mut(&0).unwrap().next_delivery = i64::from(u32::MAX) - 1;
+        (0..4).for_each(|number| talk.send(LINK, Message::from(vec![1]), number));
+        let heard = hear(&mut talk, &settled(u32::MAX, 0, Outcome::Accepted)).unwrap();
+        assert_eq!(heard, [1, 2].map(|sent| Event::Settled { sent, outcome: Outcome::Accepted }));
+        assert_eq!(talk.into_unsettled(), [0, 3]);
+    }
+
+    #[test]
+    fn messages_that_never_end_are_bounded_all_together() {
+        let mut talk = opened(&[]);
+        for handle in 0..10 {
+            hear(&mut talk, &attach(handle, Role::Sender, "q")).unwrap();
+        }
+        said(&mut talk);
+        for handle in 0..10 {
+            // One octet a frame, as dear as it gets: what is kept is octets, not frames.
+            let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
+            hear(&mut talk, &frames).unwrap();
+        }
+        assert!(talk.incomplete_bytes() <= 2000, "{}", talk.incomplete_bytes());
+        let refused = said(&mut talk).iter().filter(|(what, _)| *what == 0x16).count();
+        assert_eq!(refused, 8, "two links have all that there may be");
+        let pieces = |link: &Link| link.incomplete.as_ref().map_or(0, |(_, _, message)| message.pieces().len());
+        assert!(talk.sessions[&0].links.values().all(|link| pieces(link) <= 1));
     }
 
     #[test]
