@@ -12,6 +12,7 @@ mod directory;
 mod far_sink;
 mod gather;
 pub(crate) mod mades;
+pub(crate) mod mades_compare;
 mod parties;
 mod plan;
 mod progress;

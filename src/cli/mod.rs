@@ -6,6 +6,7 @@ mod bench;
 mod links;
 mod mades;
 mod mades_bench;
+mod mades_compare;
 mod mades_endpoint;
 mod notices;
 mod queue;
