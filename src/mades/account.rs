@@ -191,6 +191,11 @@ impl Account {
         self.slots.find(sequence).map_or(Duration::ZERO, |slot| slot.since)
     }
 
+    /// When a message is given up.
+    pub(super) fn given_up_at(&self, sequence: u64) -> Duration {
+        self.slots.find(sequence).map_or(Duration::ZERO, |slot| slot.created + self.timeout)
+    }
+
     /// The connection that messages are sent by was cut: of those under way, but for the one in hand, nobody will say
     /// whether the broker has them.
     pub(super) fn unsettle(&mut self, in_hand: Option<u64>) {

@@ -29,7 +29,11 @@ pub(super) async fn send(books: Rc<Books>, mut outlet: Outlet, alarm: Rc<Alarm>)
         let claimed = transfers.meanwhile(claim(&books, &outlet, &alarm)).await;
         let Some(sequence) = claimed else { break };
         let message = press.print(&books, sequence);
-        let settling = transfers.meanwhile(outlet.offer(message)).await?;
+        let Some(settling) = transfers.meanwhile(hand_over(&books, &mut outlet, message, sequence)).await? else {
+            // The broker gives no credit for it: the account gives up on it as well.
+            books.in_hand.set(None);
+            continue;
+        };
         let now = clock::now();
         books.in_hand.set(None);
         books.account.borrow_mut().sent(sequence, now);
@@ -39,6 +43,22 @@ pub(super) async fn send(books: Rc<Books>, mut outlet: Outlet, alarm: Rc<Alarm>)
     // Whoever has something to say about the link says it in the account already.
     let _ = outlet.close().await;
     Ok(())
+}
+
+/// Hands a message over; `None` if the broker does not let it come for as long as it is waited for, or the run is over.
+async fn hand_over(
+    books: &Books,
+    outlet: &mut Outlet,
+    message: &::mades::Sendable<Payload>,
+    sequence: u64,
+) -> Result<Option<Settling>, Error> {
+    let until = books.account.borrow().given_up_at(sequence);
+    tokio::select! {
+        biased;
+        settling = outlet.offer(message) => settling.map(Some),
+        () = tokio::time::sleep(until.saturating_sub(clock::now())) => Ok(None),
+        () = books.ended() => Ok(None),
+    }
 }
 
 /// The number of the next message, when it is due and there is room for it; `None` when there is no more to send.

@@ -106,7 +106,9 @@ fn rate_doubt(record: &Record) -> Option<String> {
 
 fn busy_doubt(record: &Record) -> Option<String> {
     let party = record.parties.first().filter(|_| record.duration_s >= LEAST_BUSY_S)?;
-    let share = (party.user_s? + party.sys_s?) / (record.duration_s * f64::from(party.workers?));
+    // It may have waited for what never came long after the last that did.
+    let span_s = record.duration_s.max(record.series.len() as f64 - 1.0);
+    let share = (party.user_s? + party.sys_s?) / (span_s * f64::from(party.workers?));
     (share >= BUSY_SHARE).then(|| {
         format!(
             "The bench used {:.0} % of its thread's time: it may have been the limit, and not the endpoint.",
@@ -144,11 +146,12 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
         format!("{} messages came out of the inbox after one that was created later: reordered.", mades.reordered)
     });
     add(mades.released, &|| {
-        format!("{} messages of somebody else's came from the queues and were given back.", mades.released)
+        format!("{} times a message of somebody else's came from the queues and was given back.", mades.released)
     });
     add(mades.purged, &|| format!("{} messages were removed before the run, as --purge asks.", mades.purged));
     remarks.extend(window_remark(record, mades));
-    remarks.extend(disturbances(record));
+    // Of its lag it has been told already, in this protocol's words.
+    remarks.extend(disturbances(&Record { lag_ms: None, ..record.clone() }));
     remarks
 }
 

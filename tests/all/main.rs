@@ -25,6 +25,7 @@ mod go_smtp_source;
 mod honesty;
 mod hostile_clients;
 mod hostile_servers;
+mod mades;
 mod mades_compare;
 mod party;
 mod peers;
