@@ -26,6 +26,7 @@ mod honesty;
 mod hostile_clients;
 mod hostile_servers;
 mod mades;
+mod mades_brokers;
 mod mades_compare;
 mod party;
 mod peers;
