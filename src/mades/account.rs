@@ -441,11 +441,11 @@ mod tests {
             while account.has_room() {
                 let sequence = account.create(now, now);
                 account.settled(sequence, now);
-                if sequence % 10 != 0 {
+                if !sequence.is_multiple_of(10) {
                     get_through(&mut account, sequence, now);
                 }
                 assert!(account.created() < 10_000);
-                if account.created() % 500 == 0 {
+                if account.created().is_multiple_of(500) {
                     break;
                 }
             }

@@ -152,8 +152,8 @@ impl Press {
 type Settled = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
 /// Waits for the broker's word; for as long as the message is waited for, and then gives its place in the window up.
-fn transfer(sequence: u64, settling: Settling, limit: Duration) -> impl Future<Output = Settled> {
-    async move { (sequence, timeout(limit, settling).await) }
+async fn transfer(sequence: u64, settling: Settling, limit: Duration) -> Settled {
+    (sequence, timeout(limit, settling).await)
 }
 
 /// Transfers that the broker has said nothing of yet.

@@ -69,7 +69,7 @@ fn masks_hide_numbers_and_nothing_else() {
 /// The last report, from its first rule on.
 fn final_report(out: &str) -> &str {
     let rules: Vec<usize> = out.match_indices(RULE).map(|(at, _)| at).collect();
-    assert!(rules.len() >= 4 && rules.len() % 2 == 0, "an intermediate report at least, and a final one: {out}");
+    assert!(rules.len() >= 4 && rules.len().is_multiple_of(2), "an intermediate report at least, and a final one: {out}");
     &out[rules[rules.len() - 2]..]
 }
 

@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn who_does_not_leaves_it_open_by_name() {
-        let changes: [(fn(&mut Totals), &str); 4] = [
+        type Change = fn(&mut Totals);
+        let changes: [(Change, &str); 4] = [
             (|totals| totals.lost = 2, "lost"),
             (|totals| totals.overtaken = 1, "overtaken"),
             (|totals| totals.refused = 5, "refused"),

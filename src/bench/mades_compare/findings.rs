@@ -113,7 +113,7 @@ Received in inbox : 2307.618 msgs/s  6.923 mb/s  198/200 msgs        duration: 8
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(name in "[A-Z][a-z ]{0,15}[a-z]", rate in 0.0..1e6, count: u64, limit: u64) {
+        fn what_is_written_is_read(name in "[A-Z][a-z ]{0,15}[a-z]", rate in 0.0_f64..1e6, count: u64, limit: u64) {
             let text = format!("{name:18}: {rate:.3} msgs/s   1.000 mb/s  {count}/{limit} msgs  duration: 1s");
             let read = line(&text).unwrap();
             prop_assert_eq!((read.name, read.count, read.limit), (name.as_str(), count, limit));
