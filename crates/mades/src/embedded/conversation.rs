@@ -18,8 +18,9 @@ use thiserror::Error;
 
 /// The largest frame taken. A message of 1 MB then comes in a few.
 const LARGEST_FRAME: u32 = 256 << 10;
-/// The largest frame sent, however large the peer would take it: others' turns come between frames.
-const LARGEST_SENT: u32 = 1 << 20;
+/// The largest frame sent, however large the peer would take it: others' turns come between frames. A message of 1 MiB
+/// goes in one: a fe2o3-amqp at the other end looks at every octet of one that comes in several.
+const LARGEST_SENT: u32 = (1 << 20) + (64 << 10);
 /// How often we want to hear something, in milliseconds. Who is silent for twice as long is gone (AMQP 1.0 §2.4.5).
 pub(super) const IDLE_MS: u32 = 30_000;
 /// Frames that a session may have on the way to us.
