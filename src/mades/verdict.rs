@@ -251,7 +251,12 @@ mod tests {
 
     #[test]
     fn at_open_loop_who_waited_for_room_is_told_and_who_came_late_by_himself_is_not() {
-        let waited = |number| verdict(move |_, mades| mades.waited_for_room = number);
+        let waited = |number| {
+            verdict(move |record, mades| {
+                record.workload.arrival = Arrival::Constant;
+                mades.waited_for_room = number;
+            })
+        };
         assert!(waited(0).reasons.is_empty() && waited(100).reasons.is_empty());
         let full = waited(50_000);
         assert!(full.closed && full.reasons.len() == 1 && full.reasons[0].contains("waited for room"), "{full:?}");

@@ -175,7 +175,7 @@ mod tests {
         assert!(sheet.is_good, "{}", sheet.text);
         assert!(sheet.text.contains("2.00 (1.00–3.00)") && sheet.text.contains("0.50 (0.20–1.00)"), "{}", sheet.text);
         let row = sheet.text.lines().find(|line| line.starts_with(" mailrun mades")).unwrap();
-        assert_eq!(row.split_whitespace().nth(3), Some("200"), "{row}");
+        assert_eq!(row.split_whitespace().nth(3), Some("200.0"), "{row}");
     }
 
     #[test]
