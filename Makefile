@@ -1,5 +1,5 @@
 # What this project can do for a developer; `make test` is what CI runs.
-.PHONY: check test crash bench fuzz-smoke peers fmt
+.PHONY: check test test-fast test-brokers crash bench fuzz-smoke peers fmt
 
 # Peers that are built here and not installed.
 export PATH := $(CURDIR)/target/peers:$(PATH)
@@ -17,6 +17,17 @@ test: peers
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test --workspace
 	@if [ -s target/skipped-peers.txt ]; then echo "SKIPPED: $$(sort -u target/skipped-peers.txt | tr '\n' ';')"; else echo "nothing was skipped"; fi
+
+# The same without the brokers of MADES (Artemis takes a Java runtime, 67 MB and a minute).
+test-fast: peers
+	@mkdir -p target && rm -f target/skipped-peers.txt
+	MAILRUN_WITHOUT_BROKERS=1 cargo test --workspace
+	@if [ -s target/skipped-peers.txt ]; then echo "SKIPPED: $$(sort -u target/skipped-peers.txt | tr '\n' ';')"; else echo "nothing was skipped"; fi
+
+# The brokers alone, RabbitMQ too (Debian's package, with its plug-in for AMQP 1.0).
+test-brokers:
+	scripts/install-test-peers.sh rabbitmq
+	cargo test --test all -- --include-ignored mades_brokers::
 
 peers:
 	@scripts/install-test-peers.sh

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), swaks, curl,
 # msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
-# elsewhere it says what is missing, and the tests note it. Where Go is: go-smtp-source, from the module proxy into target/peers, which `make` has on its PATH.
+# elsewhere it says what is missing, and the tests note it. Where Go is: go-smtp-source and go-mades-bench, from the module
+# proxy into target/peers, which `make` has on its PATH.
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -13,6 +14,7 @@ install_go_program() {
         echo "could not install $1: $(echo "$why" | head -1). Tests that need it are skipped."
 }
 install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
+install_go_program go-mades-bench github.com/vennekilde/go-mades-bench@b24380185c1b455c140a87fa399101698f3799a9
 
 missing=""
 for pair in postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl msmtp:msmtp python3:python3 \

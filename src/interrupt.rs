@@ -2,7 +2,7 @@
 //! an end.
 use anyhow::{Context, Result};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What the user has asked for so far.
@@ -20,6 +20,7 @@ pub(crate) enum Asked {
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt {
     count: Arc<AtomicU32>,
+    is_termination: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -29,6 +30,8 @@ impl Interrupt {
         let runtime = runtime.context("cannot watch for signals")?;
         let count = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&count);
+        let is_termination = Arc::new(AtomicBool::new(false));
+        let terminated = Arc::clone(&is_termination);
         let (interrupts, terminations) = {
             let _context = runtime.enter();
             let listen = |kind| signal(kind).context("cannot watch for signals");
@@ -37,9 +40,9 @@ impl Interrupt {
         // A thread that sleeps in epoll; it ends with the process.
         std::thread::Builder::new()
             .name("signals".to_owned())
-            .spawn(move || runtime.block_on(count_signals(interrupts, terminations, &counter)))
+            .spawn(move || runtime.block_on(count_signals(interrupts, terminations, &counter, &terminated)))
             .context("cannot start a thread")?;
-        Ok(Self { count })
+        Ok(Self { count, is_termination })
     }
 
     /// What has been asked for.
@@ -50,13 +53,18 @@ impl Interrupt {
             _ => Asked::StopNow,
         }
     }
+
+    /// Whether SIGTERM has asked for it.
+    pub(crate) fn is_termination(&self) -> bool {
+        self.is_termination.load(Ordering::Relaxed)
+    }
 }
 
-async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: &AtomicU32) {
+async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: &AtomicU32, terminated: &AtomicBool) {
     loop {
         tokio::select! {
             _ = interrupts.recv() => {}
-            _ = terminations.recv() => {}
+            _ = terminations.recv() => terminated.store(true, Ordering::Relaxed),
         }
         count.fetch_add(1, Ordering::Relaxed);
     }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
+//! {"event":"ready","amqp":["127.0.0.1:40002"]}                     a MADES endpoint, first
 //! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         both, every 250 ms
 //! {"event":"done"}                                                 both, last
 //! ```
@@ -18,6 +19,11 @@ pub(crate) enum Event {
         smtp: Vec<String>,
         /// Address of the status, where it was asked for.
         http: Option<String>,
+    },
+    /// The MADES endpoint attends to its outbox.
+    Ready {
+        /// Where it listens itself, if it does.
+        amqp: Vec<String>,
     },
     /// How far it is.
     Progress(Progress),

@@ -10,13 +10,6 @@ mod host;
 mod interrupt;
 mod live;
 mod load;
-#[allow(
-    dead_code,
-    unused_imports,
-    clippy::manual_is_multiple_of,
-    clippy::manual_async_fn,
-    reason = "in work (issue 5): parts of it wait for the endpoint's command"
-)]
 mod mades;
 mod party;
 mod personality;

@@ -198,7 +198,7 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
         format: record::FORMAT.to_owned(),
         run_id: run.map(|run| run.to_string()).unwrap_or_default(),
         name: name.to_owned(),
-        started_at: started_at.to_string(),
+        started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         origin_ns: 0,
         duration_s: 0.0,
         command: std::env::args().collect(),

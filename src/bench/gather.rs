@@ -198,7 +198,7 @@ fn seen_around(record: &Record, between: Between, mut around: Surroundings) -> S
 }
 
 /// What was seen from outside is complete to the party's end; its own figures stop when it wrote them.
-fn fill_costs(record: &mut Record, seen: &Watched) {
+pub(super) fn fill_costs(record: &mut Record, seen: &Watched) {
     if let Some(party) = record.parties.iter_mut().find(|party| party.role == seen.role) {
         seen.usage.fill(party);
         party.command.clone_from(&seen.command);

@@ -11,6 +11,8 @@ mod course;
 mod directory;
 mod far_sink;
 mod gather;
+pub(crate) mod mades;
+pub(crate) mod mades_compare;
 mod parties;
 mod plan;
 mod progress;

@@ -54,6 +54,8 @@ pub(super) enum Group {
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     pub(super) role: Role,
+    /// What messages call it.
+    pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
     pub(super) environment: Vec<(&'static str, PathBuf)>,
@@ -93,6 +95,19 @@ impl Order {
         Self::new(program, directory, Role::Source, words)
     }
 
+    /// A party of another name, whose output goes to files of that name.
+    pub(super) fn named(
+        name: &'static str,
+        program: &Path,
+        arguments: Vec<String>,
+        directory: &RunDirectory,
+        role: Role,
+    ) -> Self {
+        let file = |kind: &str| directory.path().join(format!("{name}.{kind}"));
+        let (stdout, stderr) = (file("stdout"), file("stderr"));
+        Self { name, stdout, stderr, ..Self::new(program, directory, role, arguments) }
+    }
+
     /// A relay: whatever it starts is its own.
     pub(super) fn relay(program: &Path, arguments: Vec<String>, directory: &RunDirectory) -> Self {
         Self { extent: Extent::Tree, ..Self::new(program, directory, Role::Relay, arguments) }
@@ -101,6 +116,7 @@ impl Order {
     fn new(program: &Path, directory: &RunDirectory, role: Role, arguments: Vec<String>) -> Self {
         Self {
             role,
+            name: directory::name(role),
             program: program.to_owned(),
             arguments,
             environment: Vec::new(),
@@ -133,6 +149,7 @@ impl Watched {
 #[derive(Debug)]
 pub(super) struct Process {
     role: Role,
+    name: &'static str,
     command: Vec<String>,
     child: Child,
     listener: Option<JoinHandle<()>>,
@@ -150,7 +167,7 @@ pub(super) struct Process {
 impl Process {
     /// Starts it; its events go to `events`.
     pub(super) fn start(order: Order, events: Sender<(Role, Event)>) -> Result<Self> {
-        let name = directory::name(order.role);
+        let name = order.name;
         let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
         let transcript = create(&order.stdout)?;
         let mut command = Command::new(&order.program);
@@ -169,6 +186,7 @@ impl Process {
             .context("cannot start a thread")?;
         Ok(Self {
             role,
+            name,
             command: std::iter::once(program).chain(order.arguments).collect(),
             child,
             listener: Some(listener),
@@ -240,7 +258,7 @@ impl Process {
 
     /// Whether it ran: 0 is yes, 1 is a yes whose ledger does not close by its own knowledge.
     pub(super) fn judge(&self, status: ExitStatus) -> Result<()> {
-        let name = directory::name(self.role);
+        let name = self.name;
         match status.code() {
             Some(0 | 1) => Ok(()),
             Some(code) => bail!("the {name} could not run: {}", self.last_words(&format!("it exited with {code}"))),
@@ -331,6 +349,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a directory");
         let order = Order {
             role: Role::Sink,
+            name: "sink",
             program: "/bin/sh".into(),
             arguments: vec!["-c".to_owned(), script.to_owned()],
             environment: Vec::new(),

@@ -61,7 +61,9 @@ Examples:
   mailrun bench --drop 0.001                                     shows that the ledger finds what is lost
   mailrun bench smtp-source-table                                smtp-source, go-smtp-source and mailrun, side by side
   mailrun bench relay-400 --compare mailrun,postfix              the published contest of relays
-  mailrun bench relay-latency                                    a relay against its targets; also relay-backlog, relay-soak";
+  mailrun bench relay-latency                                    a relay against its targets; also relay-backlog, relay-soak
+  mailrun bench mades                                            MADES: an endpoint pair's stand-in, timed and audited
+  mailrun bench mades-compare                                    go-mades-bench and mailrun mades, side by side";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {

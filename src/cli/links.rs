@@ -8,7 +8,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make smtp-source, smtp-sink and go-smtp-source in DIR links to this program, which then behaves as they do.
+/// Make smtp-source, smtp-sink, go-smtp-source and go-mades-bench in DIR links to this program, which then behaves as
+/// they do.
 #[derive(Debug, Args)]
 pub(super) struct Typed {
     /// Where: a directory that comes before the older tools' own in PATH.

@@ -74,8 +74,8 @@ pub(super) struct Typed {
 }
 
 /// The mode, as typed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ModeTyped {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ModeTyped {
     /// An ECP endpoint: reply, inbox, events DELIVERED and RECEIVED
     Endpoint,
     /// An EDX toolbox: inbox, and the final status as reply
@@ -100,13 +100,13 @@ impl From<ModeTyped> for Mode {
 /// What is sent, how much of it, and how fast.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
-struct LoadTyped {
+pub(super) struct LoadTyped {
     /// How many messages [10000 where no --duration is given].
     #[arg(long, value_name = "N", value_parser = values::some)]
-    messages: Option<u64>,
+    pub(super) messages: Option<u64>,
     /// For how long messages are sent.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
-    duration: Option<Duration>,
+    pub(super) duration: Option<Duration>,
     /// Octets of a payload: 3000, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or lognormal:MEDIAN,SIGMA[,MOST].
     #[arg(long, value_name = "BYTES", default_value = USUAL_SIZE, value_parser = values::sizes)]
     size: Spread,
@@ -125,25 +125,25 @@ struct LoadTyped {
     durable: bool,
     /// Messages under way at most: created, and not at their end [1000; at open loop 100000].
     #[arg(long, value_name = "N", value_parser = values::sessions)]
-    max_in_transit: Option<u32>,
+    pub(super) max_in_transit: Option<u32>,
     /// Transfers handed over and not settled, at most [1000].
     #[arg(long, value_name = "N", value_parser = values::sessions)]
-    window: Option<u32>,
+    pub(super) window: Option<u32>,
     /// Messages that the broker may send ahead, a queue.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
     credit: u32,
     /// Open loop: that many messages a second, whatever the endpoint does.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
-    rate: Option<f64>,
+    pub(super) rate: Option<f64>,
     /// Open loop in stages, as often as needed: 10s:100/s, or 60s:100/s..1000/s for a ramp. The last ends the run.
     #[arg(long = "stage", value_name = "TIME:RATE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
-    stages: Vec<RateStage>,
+    pub(super) stages: Vec<RateStage>,
     /// How they are spread, with --rate or --stage.
     #[arg(long, value_enum, default_value = "constant")]
     arrival: ArrivalTyped,
     /// The seed of everything random.
     #[arg(long, value_name = "N", default_value = "1")]
-    seed: u64,
+    pub(super) seed: u64,
 }
 
 /// Where messages go, and where answers come from.
@@ -226,7 +226,7 @@ Examples:
   mailrun mades --outbox-url amqps://a.local --inbox-url amqps://b.local --ca ca.pem --size lognormal:20k,1.5 --payload xml
   mailrun bench mades                                everything on this host, with a stand-in for the endpoints";
 
-fn mechanism(text: &str) -> Result<Mechanism, String> {
+pub(super) fn mechanism(text: &str) -> Result<Mechanism, String> {
     text.parse().map_err(|error: ::mades::Error| error.to_string())
 }
 
@@ -285,6 +285,36 @@ impl Typed {
 }
 
 impl LoadTyped {
+    /// The same in the words of a command line.
+    pub(super) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        let mut push = |option: &str, value: String| words.push(format!("--{option}={value}"));
+        let mut given = |option: &str, value: Option<String>| value.into_iter().for_each(|value| push(option, value));
+        given("messages", self.messages.map(|number| number.to_string()));
+        given("duration", self.duration.map(|length| format!("{}us", length.as_micros())));
+        given("max-in-transit", self.max_in_transit.map(|most| most.to_string()));
+        given("window", self.window.map(|most| most.to_string()));
+        given("rate", self.rate.map(|rate| rate.to_string()));
+        self.stages.iter().for_each(|stage| given("stage", Some(stage.typed())));
+        let arrival = match self.arrival {
+            ArrivalTyped::Constant => "constant",
+            ArrivalTyped::Poisson => "poisson",
+        };
+        for (option, value) in [
+            ("size", self.size.expression().to_owned()),
+            ("payload", self.payload.clone()),
+            ("receiver", self.receiver.clone()),
+            ("message-type", self.message_type.clone()),
+            ("durable", self.durable.to_string()),
+            ("credit", self.credit.to_string()),
+            ("arrival", arrival.to_owned()),
+            ("seed", self.seed.to_string()),
+        ] {
+            push(option, value);
+        }
+        words
+    }
+
     /// What is offered at open loop.
     fn offer(&self) -> Result<Option<Offer>> {
         if self.stages.is_empty() {
@@ -355,7 +385,7 @@ impl BrokersTyped {
 
 /// The URL with user and password, if it has none of its own. What is wrong with it is said without it: it may hold a
 /// password.
-fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -> Result<BrokerUrl> {
+pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -> Result<BrokerUrl> {
     let mut url: BrokerUrl = text.parse().map_err(|error: ::mades::UrlError| anyhow::anyhow!("{option}: {error}"))?;
     if let Some(user) = user {
         url = url.or_user(user);
@@ -366,7 +396,7 @@ fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -
     })
 }
 
-fn password(typed: Option<String>, file: Option<PathBuf>) -> Result<Option<Secret>> {
+pub(super) fn password(typed: Option<String>, file: Option<PathBuf>) -> Result<Option<Secret>> {
     match (typed, file) {
         (Some(text), _) => Ok(Some(Secret::new(text))),
         (None, Some(path)) => Ok(Some(Secret::from_file(&path)?)),
@@ -374,7 +404,7 @@ fn password(typed: Option<String>, file: Option<PathBuf>) -> Result<Option<Secre
     }
 }
 
-fn stay_at_home(url: &BrokerUrl) -> Result<()> {
+pub(super) fn stay_at_home(url: &BrokerUrl) -> Result<()> {
     let found = (url.host(), url.port()).to_socket_addrs();
     let found = found.with_context(|| format!("{} has no address: is the name right?", url.host()))?;
     if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local(*address)) {
@@ -456,6 +486,17 @@ mod tests {
         assert_eq!(options.payload, PayloadKind::Xml);
         assert!(!options.is_durable);
         assert_eq!(payload("a.xml"), PayloadKind::File("a.xml".into()));
+    }
+
+    #[test]
+    fn a_load_is_handed_on_word_by_word() {
+        let line = "--messages 5 --duration 3s --rate 7.5 --arrival poisson --size 10..20 --payload a=b.xml --receiver r \
+                    --message-type t --durable=false --max-in-transit 9 --window 4 --credit 3 --seed 8";
+        let (load, staged) = (typed(line).load, typed("--stage 2s:10/s..20/s").load);
+        for load in [load, staged] {
+            let again = typed(&load.words().join(" ")).load;
+            assert_eq!(format!("{again:?}"), format!("{load:?}"));
+        }
     }
 
     #[test]

@@ -5,6 +5,9 @@ mod approach;
 mod bench;
 mod links;
 mod mades;
+mod mades_bench;
+mod mades_compare;
+mod mades_endpoint;
 mod notices;
 mod queue;
 mod relay;
@@ -47,6 +50,7 @@ Examples:
   mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and times it
   mailrun relay --to 127.0.0.1:2526 --spool DIR       takes mail, keeps it safe and hands it on
   mailrun queue list --spool DIR                      what waits there, and why
+  mailrun bench mades                                 MADES (ECP, EDX) over AMQP 1.0, with a stand-in for the endpoints
 
 Exit status: 0 it held; 1 the ledger does not close or a goal was missed; 2 it could not run.";
 
@@ -56,9 +60,8 @@ enum Command {
     Source(Box<source::Typed>),
     Sink(Box<sink::Typed>),
     Relay(Box<relay::Typed>),
-    /// In work: its engine is not proven yet.
-    #[command(hide = true)]
     Mades(Box<mades::Typed>),
+    MadesEndpoint(Box<mades_endpoint::Typed>),
     Queue(queue::Typed),
     InstallLinks(links::Typed),
 }
@@ -161,6 +164,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Sink(typed) => typed.run(),
         Command::Relay(typed) => relay::run(&typed),
         Command::Mades(typed) => typed.run(),
+        Command::MadesEndpoint(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
     };

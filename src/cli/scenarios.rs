@@ -1,4 +1,6 @@
 //! `mailrun bench SCENARIO`: the published tables, run anew on this machine.
+use super::mades_bench::MadesTyped;
+use super::mades_compare::CompareTyped;
 use super::relays::{BacklogTyped, ContestTyped, LatencyTyped, RELAY_64K, RELAY_400, SoakTyped};
 use super::sink::FaultsTyped;
 use super::values;
@@ -26,6 +28,8 @@ pub(super) enum Scenario {
     RelayLatency(LatencyTyped),
     RelayBacklog(BacklogTyped),
     RelaySoak(SoakTyped),
+    Mades(Box<MadesTyped>),
+    MadesCompare(Box<CompareTyped>),
 }
 
 /// Times smtp-source, go-smtp-source and `mailrun smtp-source` side by side
@@ -98,6 +102,8 @@ impl Scenario {
             Self::RelayLatency(typed) => typed.run(),
             Self::RelayBacklog(typed) => typed.run(),
             Self::RelaySoak(typed) => typed.run(),
+            Self::Mades(typed) => return typed.run(),
+            Self::MadesCompare(typed) => typed.run(),
         }?;
         match writeln!(io::stdout(), "{}", sheet.text) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),

@@ -56,6 +56,9 @@ pub(super) struct Account {
     unsettled: usize,
     corrupt: u64,
     redelivered: u64,
+    /// The highest number that has come out of the inbox, and how many came after a higher one.
+    furthest: Option<u64>,
+    reordered: u64,
     taken: [Taken; 3],
     /// From the peer's ids to ours; made when an event comes that has no other.
     by_peer_id: Option<HashMap<u64, u64>>,
@@ -87,6 +90,8 @@ impl Account {
             unsettled: 0,
             corrupt: 0,
             redelivered: 0,
+            furthest: None,
+            reordered: 0,
             taken: Default::default(),
             by_peer_id: None,
             load_s: 0.0,
@@ -109,7 +114,8 @@ impl Account {
     }
 
     /// Messages whose transfer is not settled.
-    pub(super) fn unsettled(&self) -> usize {
+    #[cfg(test)]
+    fn unsettled(&self) -> usize {
         self.unsettled
     }
 
@@ -120,6 +126,11 @@ impl Account {
 
     pub(super) fn redelivered(&self) -> u64 {
         self.redelivered
+    }
+
+    /// Messages that came out of the inbox after one that was created later.
+    pub(super) fn reordered(&self) -> u64 {
+        self.reordered
     }
 
     /// Messages under way in the mean, from the first to `now`.
@@ -180,6 +191,11 @@ impl Account {
         self.slots.find(sequence).map_or(Duration::ZERO, |slot| slot.since)
     }
 
+    /// When a message is given up.
+    pub(super) fn given_up_at(&self, sequence: u64) -> Duration {
+        self.slots.find(sequence).map_or(Duration::ZERO, |slot| slot.created + self.timeout)
+    }
+
     /// The connection that messages are sent by was cut: of those under way, but for the one in hand, nobody will say
     /// whether the broker has them.
     pub(super) fn unsettle(&mut self, in_hand: Option<u64>) {
@@ -226,6 +242,8 @@ impl Account {
             self.corrupt += 1;
         }
         if self.is_news(sequence, Stage::Inbox, Queue::Inbox) {
+            self.reordered += u64::from(self.furthest > Some(sequence));
+            self.furthest = self.furthest.max(Some(sequence));
             self.reach(sequence, Stage::Inbox, Facts::default(), now);
         }
     }
@@ -423,11 +441,11 @@ mod tests {
             while account.has_room() {
                 let sequence = account.create(now, now);
                 account.settled(sequence, now);
-                if sequence % 10 != 0 {
+                if !sequence.is_multiple_of(10) {
                     get_through(&mut account, sequence, now);
                 }
                 assert!(account.created() < 10_000);
-                if account.created() % 500 == 0 {
+                if account.created().is_multiple_of(500) {
                     break;
                 }
             }
@@ -491,6 +509,16 @@ mod tests {
         assert_eq!(account.named_by_peer(78), Some(second));
         get_through(&mut account, first, ms(5));
         assert_eq!(account.named_by_peer(77), None, "the index shrinks with the messages under way");
+    }
+
+    #[test]
+    fn what_is_overtaken_counts_once_and_a_copy_does_not() {
+        let mut account = account(Mode::Amqp);
+        let sequences: Vec<u64> = (0..4).map(|number| account.create(ms(number), ms(number))).collect();
+        for at in [2, 0, 0, 3, 1] {
+            account.arrived(sequences[at], ms(10), Content::Intact);
+        }
+        assert_eq!(account.reordered(), 2);
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct Books {
     pub(super) in_hand: Cell<Option<u64>>,
     /// How late messages were taken up that were waited for.
     pub(super) lag: RefCell<Latencies>,
+    /// Messages that had to wait for a place.
+    pub(super) waited_for_room: Cell<u64>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
     /// When the run began.
     pub(super) began: Duration,
@@ -52,6 +54,7 @@ impl Books {
             room: Notify::new(),
             in_hand: Cell::new(None),
             lag: RefCell::default(),
+            waited_for_room: Cell::new(0),
             outages: RefCell::default(),
             began: now,
             heard: Cell::new(now),

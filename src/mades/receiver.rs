@@ -1,7 +1,13 @@
 //! Receiving: takes what is of this run out of a queue, and leaves what is not.
 //!
-//! Somebody else's messages are held, and given back at the end: a broker that got one back at once would send it again at
-//! once. Where they are so many that they stand in the way they are given back earlier, in the hope of somebody else.
+//! Somebody else's messages are held, and given back later: a broker that got one back at once would send it again at once
+//! (docs/decisions/0008-what-is-not-ours.md).
+//!
+//! ```text
+//! not ours ─→ held ─── HOLD over ──────────────────→ released, for whoever waits for it
+//!                └──── half of the credit is held ─→ released, ten times a second at most
+//!                        and for PATIENCE nothing of this run came ─→ the run stops: the queue is somebody else's
+//! ```
 use super::account::Queue;
 use super::arrivals::{self, Decision, Stranger};
 use super::books::Books;
@@ -15,20 +21,32 @@ use std::time::Duration;
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// Messages that are handled before anything else is looked at.
 const TURN: usize = 256;
+/// How long somebody else's message is kept from him.
+const HOLD: Duration = Duration::from_secs(5);
+/// Between two times that everything is given back because it stands in the way: what comes again at once costs no more
+/// than this allows.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long a queue may be full of somebody else's messages, and none of this run come.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Receives until the run is over.
 ///
 /// # Errors
 /// If the link comes to its end.
 pub(super) async fn receive(books: Rc<Books>, queue: Queue, inlet: Inlet) -> Result<(), Error> {
-    let mut taker = Taker { books, queue, inlet, foreign: Vec::new(), strangers: Vec::new(), taken_since: 0 };
+    let mut taker = Taker::new(books, queue, inlet);
     loop {
         let ended = taker.books.ended();
+        let given_back = taker.held_since.map_or(Duration::ZERO, |since| (since + HOLD).saturating_sub(clock::now()));
         let arrival = tokio::select! {
             arrival = taker.inlet.next() => arrival?,
             () = ended => break,
             () = tokio::time::sleep(ASK_AGAIN), if !taker.strangers.is_empty() => {
                 taker.ask_again().await?;
+                continue;
+            }
+            () = tokio::time::sleep(given_back), if taker.held_since.is_some() => {
+                taker.give_back().await?;
                 continue;
             }
         };
@@ -39,7 +57,8 @@ pub(super) async fn receive(books: Rc<Books>, queue: Queue, inlet: Inlet) -> Res
         }
         taker.ask_again().await?;
     }
-    // Tells of what was taken; what is held goes back to the queue with the link.
+    // Whoever has something to say about the link says it in the account already.
+    let _ = taker.give_back().await;
     let _ = taker.inlet.close().await;
     Ok(())
 }
@@ -52,17 +71,27 @@ struct Taker {
     foreign: Vec<Ticket>,
     /// Events of which it is not known whose they are.
     strangers: Vec<(Ticket, Stranger)>,
-    /// Messages of this run since somebody else's were last given back.
-    taken_since: u64,
+    /// Since when the first of both has been held.
+    held_since: Option<Duration>,
+    given_back: Duration,
+    /// When a message of this run last came; at first the beginning.
+    own_came: Duration,
+    is_blocked: bool,
 }
 
 impl Taker {
+    fn new(books: Rc<Books>, queue: Queue, inlet: Inlet) -> Self {
+        let own_came = clock::now();
+        let (foreign, strangers, given_back) = (Vec::new(), Vec::new(), Duration::ZERO);
+        Self { books, queue, inlet, foreign, strangers, held_since: None, given_back, own_came, is_blocked: false }
+    }
+
     async fn take(&mut self, arrival: Arrival) -> Result<(), Error> {
         let now = clock::now();
         match arrival {
             Arrival::Delivery(delivery) => match arrivals::judge(&self.books, self.queue, &delivery.message, now) {
                 Decision::Take => {
-                    self.taken_since += 1;
+                    self.own_came = now;
                     return self.inlet.accept(delivery.ticket).await;
                 }
                 Decision::Leave => self.foreign.push(delivery.ticket),
@@ -75,6 +104,7 @@ impl Taker {
                 self.foreign.push(ticket);
             }
         }
+        self.held_since.get_or_insert(now);
         self.make_room().await
     }
 
@@ -83,7 +113,8 @@ impl Taker {
         if self.foreign.len() + self.strangers.len() < (self.books.options.credit as usize / 2).max(1) {
             return Ok(());
         }
-        if self.taken_since == 0 {
+        let now = clock::now();
+        if now.saturating_sub(self.own_came) >= PATIENCE && !std::mem::replace(&mut self.is_blocked, true) {
             let text = format!(
                 "{} holds so many messages of somebody else's that none of this run come through: use other queues, or \
                  --purge",
@@ -93,7 +124,18 @@ impl Taker {
             // What is sent now would not be seen again.
             self.books.pace.borrow_mut().stop();
         }
-        self.taken_since = 0;
+        tokio::select! {
+            () = tokio::time::sleep((self.given_back + PAUSE).saturating_sub(now)) => {}
+            () = self.books.ended() => {}
+        }
+        self.give_back().await
+    }
+
+    /// Gives back all that is held.
+    async fn give_back(&mut self) -> Result<(), Error> {
+        (self.given_back, self.held_since) = (clock::now(), None);
+        // Nobody has told whose they are: they are not ours.
+        self.strangers.iter().for_each(|_| self.books.count_foreign(self.queue));
         let strangers = self.strangers.drain(..).map(|(ticket, _)| ticket);
         self.inlet.release(self.foreign.drain(..).chain(strangers)).await
     }
@@ -127,7 +169,9 @@ pub(super) async fn purge(mut inlet: Inlet) -> Result<u64, Error> {
         inlet.accept(ticket).await?;
         count += 1;
     }
-    inlet.close().await?;
+    inlet.settle().await?;
+    // The broker knows what was taken: how it says farewell is its own affair.
+    let _ = inlet.close().await;
     Ok(count)
 }
 

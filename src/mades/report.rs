@@ -92,6 +92,9 @@ fn mades(books: &Books, missing: &[u64; Stage::ALL.len()], purged: u64) -> Mades
         redelivered: account.redelivered(),
         released: foreign.iter().sum(),
         purged,
+        reordered: account.reordered(),
+        waited_for_room: books.waited_for_room.get(),
+        truth: None,
     }
 }
 

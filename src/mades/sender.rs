@@ -29,7 +29,11 @@ pub(super) async fn send(books: Rc<Books>, mut outlet: Outlet, alarm: Rc<Alarm>)
         let claimed = transfers.meanwhile(claim(&books, &outlet, &alarm)).await;
         let Some(sequence) = claimed else { break };
         let message = press.print(&books, sequence);
-        let settling = transfers.meanwhile(outlet.offer(message)).await?;
+        let Some(settling) = transfers.meanwhile(hand_over(&books, &mut outlet, message, sequence)).await? else {
+            // The broker gives no credit for it: the account gives up on it as well.
+            books.in_hand.set(None);
+            continue;
+        };
         let now = clock::now();
         books.in_hand.set(None);
         books.account.borrow_mut().sent(sequence, now);
@@ -41,6 +45,22 @@ pub(super) async fn send(books: Rc<Books>, mut outlet: Outlet, alarm: Rc<Alarm>)
     Ok(())
 }
 
+/// Hands a message over; `None` if the broker does not let it come for as long as it is waited for, or the run is over.
+async fn hand_over(
+    books: &Books,
+    outlet: &mut Outlet,
+    message: &::mades::Sendable<Payload>,
+    sequence: u64,
+) -> Result<Option<Settling>, Error> {
+    let until = books.account.borrow().given_up_at(sequence);
+    tokio::select! {
+        biased;
+        settling = outlet.offer(message) => settling.map(Some),
+        () = tokio::time::sleep(until.saturating_sub(clock::now())) => Ok(None),
+        () = books.ended() => Ok(None),
+    }
+}
+
 /// The number of the next message, when it is due and there is room for it; `None` when there is no more to send.
 async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
     if let Some(sequence) = books.in_hand.get() {
@@ -50,7 +70,7 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
         }
         books.in_hand.set(None);
     }
-    let mut was_early = false;
+    let (mut was_early, mut has_waited) = (false, false);
     loop {
         let now = clock::now();
         let next = books.pace.borrow().next(now);
@@ -58,6 +78,7 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
         match next {
             Next::Nothing => return None,
             Next::Create(since) if has_room => {
+                books.waited_for_room.set(books.waited_for_room.get() + u64::from(has_waited));
                 return Some(create(books, since, now, was_early));
             }
             Next::Wait(due) if has_room => {
@@ -68,7 +89,7 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
                 }
             }
             Next::Create(_) | Next::Wait(_) => {
-                was_early = false;
+                (was_early, has_waited) = (false, has_waited || matches!(next, Next::Create(_)));
                 books.room.notified().await;
             }
         }
@@ -131,8 +152,8 @@ impl Press {
 type Settled = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
 /// Waits for the broker's word; for as long as the message is waited for, and then gives its place in the window up.
-fn transfer(sequence: u64, settling: Settling, limit: Duration) -> impl Future<Output = Settled> {
-    async move { (sequence, timeout(limit, settling).await) }
+async fn transfer(sequence: u64, settling: Settling, limit: Duration) -> Settled {
+    (sequence, timeout(limit, settling).await)
 }
 
 /// Transfers that the broker has said nothing of yet.

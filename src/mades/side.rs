@@ -91,7 +91,7 @@ impl Side {
         for (_, plan) in &self.inlets {
             count += purge(connection.inlet(plan).await?).await?;
         }
-        connection.close().await?;
+        let _ = connection.close().await;
         Ok(count)
     }
 }

@@ -9,8 +9,6 @@ mod fence;
 mod gate;
 mod getopt;
 mod go;
-// In work (issue 5): not built yet.
-#[cfg(any())]
 mod go_mades_bench;
 mod go_smtp_source;
 mod host_port;
@@ -29,7 +27,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// The names there are.
-pub(crate) const NAMES: [&str; 3] = ["smtp-source", "smtp-sink", "go-smtp-source"];
+pub(crate) const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
 
 /// How a personality was called: `called` is the word before its arguments, as its messages repeat it.
 #[derive(Debug)]
@@ -59,6 +57,7 @@ fn run(name: &str, call: Call) -> ExitCode {
     match name {
         "smtp-source" => smtp_source::run(&call),
         "smtp-sink" => smtp_sink::run(&call),
+        "go-mades-bench" => go_mades_bench::run(&call),
         _ => go_smtp_source::run(&call),
     }
 }

@@ -4,10 +4,11 @@ use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
 use super::section::{Body, Section};
 use super::table::{Align, Table, plain};
 use super::workload::{arrival, sizes};
+use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Mades, MadesHop, MadesStage, Record};
 
 /// Letters of the drawing of the waterfall.
-const DRAWN: usize = 24;
+const DRAWN: usize = 20;
 
 /// What was offered.
 pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
@@ -72,8 +73,8 @@ fn in_transit(mades: &Mades) -> String {
     )
 }
 
-/// How many messages got to each stage, how fast, and how long it took them.
-pub(crate) fn stages(record: &Record, mades: &Mades) -> Option<Section> {
+/// How many messages got to each stage, and how fast.
+pub(crate) fn stages(mades: &Mades) -> Option<Section> {
     let mut table = Table::new([
         ("stage", Align::Left),
         ("messages", Align::Right),
@@ -82,43 +83,62 @@ pub(crate) fn stages(record: &Record, mades: &Mades) -> Option<Section> {
         ("late", Align::Right),
         ("msg/s", Align::Right),
         ("over", Align::Right),
-        ("p50", Align::Right),
-        ("p90", Align::Right),
-        ("p99", Align::Right),
-        ("p99.9", Align::Right),
-        ("max", Align::Right),
     ]);
     for row in &mades.stages {
         let MadesStage { missing, duplicates, late, .. } = *row;
-        let counts = [row.count, missing, duplicates, late].map(count);
-        let cells = [vec![plain(&row.name)], counts.to_vec(), vec![rate(row.rate_per_s), seconds(row.duration_s)]];
-        table.row(cells.into_iter().flatten().chain(times(row.latency_ms)).collect());
+        let mut cells = vec![plain(&row.name)];
+        cells.extend([row.count, missing, duplicates, late].map(count));
+        cells.extend([rate(row.rate_per_s), seconds(row.duration_s)]);
+        table.row(cells);
     }
-    let since = match record.workload.arrival {
-        Arrival::Closed => "in ms since the message was created; closed loop: the load waits for the endpoint",
-        Arrival::Constant | Arrival::Poisson => "in ms since the message was due, whether or not there was room for it",
-    };
-    let note = Some(since.to_owned());
+    let note = Some("from the first message created to the last that reached the stage".to_owned());
     (!table.is_empty()).then_some(Section { title: "Stages", note, body: Body::Figures(table) })
 }
 
-fn times(latency: Option<LatencyMs>) -> Vec<String> {
-    let Some(times) = latency else { return vec![String::new(); 5] };
-    [times.p50, times.p90, times.p99, times.p999, times.max].map(figure).to_vec()
+/// How long messages took to each stage.
+pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("stage", Align::Left),
+        right("min"),
+        right("mean"),
+        right("p50"),
+        right("p90"),
+        right("p95"),
+        right("p99"),
+        right("p99.9"),
+        right("max"),
+    ]);
+    let mut row = |name: &str, times: Option<LatencyMs>| {
+        let Some(times) = times else { return };
+        let LatencyMs { min, mean, p50, p90, p95, p99, p999, max } = times;
+        let figures = [min, mean, p50, p90, p95, p99, p999, max].map(figure);
+        table.row(std::iter::once(plain(name)).chain(figures).collect());
+    };
+    let is_closed = record.workload.arrival == Arrival::Closed;
+    let wait = record.stages.iter().find(|row| row.name == Stage::Created && !is_closed);
+    row("created", wait.and_then(|row| row.latency_ms));
+    mades.stages.iter().for_each(|stage| row(&stage.name, stage.latency_ms));
+    row("the bench's lag", record.lag_ms);
+    let since = if is_closed {
+        "in ms since the message was created; closed loop: the load waits for the endpoint"
+    } else {
+        "in ms since the message was due, whether or not there was room for it"
+    };
+    let note = Some(since.to_owned());
+    (!table.is_empty()).then_some(Section { title: "Latency", note, body: Body::Figures(table) })
 }
 
 /// How long messages took from each stage to the next: where the time went.
 pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     let mut table = Table::new([
         ("step", Align::Left),
-        ("where the time goes", Align::Left),
+        ("time", Align::Left),
         ("share", Align::Right),
         ("mean", Align::Right),
         ("p50", Align::Right),
-        ("p90", Align::Right),
         ("p99", Align::Right),
         ("max", Align::Right),
-        ("timed", Align::Right),
         ("overtaken", Align::Right),
     ]);
     let mean = |hop: &MadesHop| hop.latency_ms.map_or(0.0, |times| times.mean);
@@ -129,9 +149,9 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
         let step = format!("{} → {}", plain(&hop.from), plain(&hop.to));
         let mut cells = vec![step, bar(before, share), format!("{:.1} %", share * 100.0)];
         before += share;
-        let figures = hop.latency_ms.map(|times| [times.mean, times.p50, times.p90, times.p99, times.max].map(figure));
-        cells.extend(figures.map_or_else(|| vec![String::new(); 5], |figures| figures.to_vec()));
-        cells.extend([count(hop.count), count(hop.overtaken)]);
+        let figures = hop.latency_ms.map(|times| [times.mean, times.p50, times.p99, times.max].map(figure));
+        cells.extend(figures.map_or_else(|| vec![String::new(); 4], |figures| figures.to_vec()));
+        cells.push(count(hop.overtaken));
         table.row(cells);
     }
     let note = Some(format!(
@@ -169,6 +189,51 @@ pub(crate) fn troubles(mades: &Mades) -> Option<Section> {
     Some(Section { title: "Errors", note: None, body })
 }
 
+/// What the stand-in did, beside what was seen of it.
+pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
+    let truth = mades.truth.as_ref()?;
+    let mut table = Table::new([
+        ("messages", Align::Left),
+        ("stand-in", Align::Right),
+        ("bench", Align::Right),
+        ("difference", Align::Right),
+    ]);
+    for row in &truth.counts {
+        let difference = i128::from(row.seen) - i128::from(row.done);
+        let difference = if difference == 0 { "0".to_owned() } else { format!("{difference:+}") };
+        table.row(vec![plain(&row.name), count(row.done), count(row.seen), difference]);
+    }
+    let note = Some("what the stand-in says it did, and what the bench saw of it".to_owned());
+    (!table.is_empty()).then_some(Section { title: "Truth", note, body: Body::Figures(table) })
+}
+
+/// How long messages took, by both.
+pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
+    let truth = mades.truth.as_ref()?;
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("stage", Align::Left),
+        right("stand-in p50"),
+        right("p99"),
+        right("max"),
+        right("bench p50"),
+        right("p99"),
+        right("max"),
+        right("between p50"),
+        right("p99"),
+    ]);
+    for row in &truth.times {
+        let (Some(done), Some(seen)) = (row.done_ms, row.seen_ms) else { continue };
+        let between = [seen.p50 - done.p50, seen.p99 - done.p99];
+        let figures = [done.p50, done.p99, done.max, seen.p50, seen.p99, seen.max].into_iter().chain(between);
+        table.row(std::iter::once(plain(&row.stage)).chain(figures.map(figure)).collect());
+    }
+    let note = "in ms: by the stand-in since it took the message out of the outbox, by the bench since it was created or \
+                due; between: the way to and from the queues";
+    let note = Some(note.to_owned());
+    (!table.is_empty()).then_some(Section { title: "True times", note, body: Body::Figures(table) })
+}
+
 /// Times without a connection.
 pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     let mut table = Table::new([
@@ -203,9 +268,9 @@ mod tests {
     use super::super::sample;
     use super::super::{markdown, terminal};
     use super::*;
+    use journey::record::{MadesCount, MadesTimes, MadesTruth};
 
     #[test]
-    #[ignore = "in work (issue 5)"]
     fn each_stage_and_each_step_has_its_row() {
         let text = terminal(&sample::mades(), 100);
         for word in ["STAGES", "WATERFALL", "replied → inbox", "RECEIVED", "doubled", "overtaken", "ECP-1034"] {
@@ -218,12 +283,37 @@ mod tests {
     }
 
     #[test]
+    fn truth_stands_beside_what_was_seen() {
+        let mut record = sample::mades();
+        let times = |p50: f64| Some(LatencyMs { p50, p99: p50 * 2.0, max: p50 * 3.0, ..LatencyMs::default() });
+        if let Some(mades) = &mut record.mades {
+            mades.truth = Some(MadesTruth {
+                counts: vec![MadesCount { name: "lost".to_owned(), done: 17, seen: 15 }],
+                times: vec![MadesTimes { stage: "inbox".to_owned(), done_ms: times(20.0), seen_ms: times(20.5) }],
+            });
+        }
+        let text = terminal(&record, 100);
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+        let row = |name: &str, after: &str| {
+            let from = text.find(after).unwrap_or_else(|| panic!("{after} in\n{text}"));
+            let line = text[from..].lines().find(|line| line.trim_start().starts_with(name));
+            line.unwrap_or_default().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(row("lost", "TRUTH"), ["lost", "17", "15", "-2"]);
+        let expected = ["inbox", "20.00", "40.00", "60.00", "20.50", "41.00", "61.50", "0.500", "1.000"];
+        assert_eq!(row("inbox", "TRUE TIMES"), expected);
+        assert!(!terminal(&sample::mades(), 100).contains("TRUTH"), "nobody told it");
+    }
+
+    #[test]
     fn a_waterfall_falls() {
-        assert_eq!(bar(0.0, 0.5), format!("{}{}", "█".repeat(12), "·".repeat(12)));
-        assert_eq!(bar(0.5, 0.25), format!("{}{}{}", "·".repeat(12), "█".repeat(6), "·".repeat(6)));
-        assert_eq!(bar(1.0, 0.001), format!("{}█", "·".repeat(23)), "what is short is seen still");
-        assert_eq!(bar(0.3, 0.0), "·".repeat(24));
-        assert_eq!(bar(f64::NAN, f64::NAN).chars().count(), 24);
+        assert_eq!(bar(0.0, 0.5), format!("{}{}", "█".repeat(10), "·".repeat(10)));
+        assert_eq!(bar(0.5, 0.25), format!("{}{}{}", "·".repeat(10), "█".repeat(5), "·".repeat(5)));
+        assert_eq!(bar(1.0, 0.001), format!("{}█", "·".repeat(19)), "what is short is seen still");
+        assert_eq!(bar(0.3, 0.0), "·".repeat(20));
+        assert_eq!(bar(f64::NAN, f64::NAN).chars().count(), 20);
     }
 
     #[test]

@@ -51,8 +51,11 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
 fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
     let parts = [
         mades::offered(record, own),
-        mades::stages(record, own),
+        mades::stages(own),
+        mades::latencies(record, own),
         mades::waterfall(own),
+        mades::truth_counts(own),
+        mades::truth_times(own),
         seconds::course(record, room),
         fates::ledger(record),
         mades::troubles(own),

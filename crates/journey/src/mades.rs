@@ -48,6 +48,46 @@ pub struct Mades {
     pub released: u64,
     /// Messages removed from the queues before the run, because --purge asked for it.
     pub purged: u64,
+    /// Messages that came out of the inbox after one that was created later.
+    #[serde(default)]
+    pub reordered: u64,
+    /// Messages that were due, or could have been created, and had to wait for a place in transit or in the window.
+    #[serde(default)]
+    pub waited_for_room: u64,
+    /// What the stand-in for the endpoints says it did, where there was one that is known to tell the truth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truth: Option<MadesTruth>,
+}
+
+/// What a stand-in did, beside what was seen of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MadesTruth {
+    /// What can be counted.
+    pub counts: Vec<MadesCount>,
+    /// How long messages took to each stage.
+    pub times: Vec<MadesTimes>,
+}
+
+/// A number that both know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MadesCount {
+    /// Of what.
+    pub name: String,
+    /// How many the stand-in made.
+    pub done: u64,
+    /// How many the bench saw.
+    pub seen: u64,
+}
+
+/// Times that both know.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct MadesTimes {
+    /// The stage.
+    pub stage: String,
+    /// Since the stand-in took the message out of the outbox.
+    pub done_ms: Option<LatencyMs>,
+    /// Since the message was created, or was due, as the bench saw it.
+    pub seen_ms: Option<LatencyMs>,
 }
 
 /// A queue.

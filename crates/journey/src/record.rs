@@ -2,7 +2,9 @@
 //!
 //! The stable contract: keys are added freely and never changed. A source or a sink writes the same format as
 //! a whole run, with the parts it knows; `fold` makes one record of them. Reports read these and nothing else.
-pub use crate::mades::{Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble};
+pub use crate::mades::{
+    Mades, MadesCount, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTimes, MadesTrouble, MadesTruth,
+};
 use crate::stage::{Phase, Stage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -127,8 +127,9 @@ async fn theirs(port: u16, load: &Load) -> Duration {
         .await
         .expect("open");
     let mut session = Session::begin(&mut connection).await.expect("a session");
-    let mut other = Session::begin(&mut connection).await.expect("a session");
     let mut sender = Sender::attach(&mut session, "sender", "q").await.expect("a sender");
+    // The peer takes a session and then its link.
+    let mut other = Session::begin(&mut connection).await.expect("a session");
     let mut receiver = Receiver::builder()
         .name("receiver")
         .source("q")

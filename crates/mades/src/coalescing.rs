@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 /// What one read may take. fe2o3-amqp by itself would ask for 8 KiB.
 const READ_BYTES: usize = 64 * 1024;
-/// A write of as much goes straight to the socket, and is not copied.
+/// A write of as much goes straight to the socket, a read into as much room straight from it: neither is copied.
 const DIRECT_BYTES: usize = 32 * 1024;
 /// Who hands over messages waits while more than this is pending.
 const ROOM_BYTES: usize = 128 * 1024;
@@ -249,6 +249,20 @@ impl<Io: AsyncWrite + Unpin> State<Io> {
 }
 
 impl<Io: AsyncRead + Unpin> State<Io> {
+    /// Reads what there is to where it is wanted: the rest of a large frame.
+    fn poll_read_into(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+        gauge: &Gauge,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(context, into))?;
+        let octets = &into.filled()[before..];
+        note_arrival(octets, gauge);
+        Poll::Ready(self.guard.check(octets))
+    }
+
     /// Reads what there is into the stream's own buffer.
     fn poll_fill(&mut self, context: &mut Context<'_>, gauge: &Gauge) -> Poll<io::Result<()>> {
         self.arrived.resize(READ_BYTES, 0);
@@ -278,6 +292,9 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Coalescing<Io> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut state = self.shared.state();
         if state.taken >= state.arrived.len() {
+            if into.remaining() >= DIRECT_BYTES {
+                return state.poll_read_into(context, into, &self.shared.gauge);
+            }
             ready!(state.poll_fill(context, &self.shared.gauge))?;
         }
         let count = into.remaining().min(state.arrived.len() - state.taken);
@@ -430,15 +447,43 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_gone_is_an_error_of_the_next_write() {
+    fn a_peer_that_is_gone_is_an_error_of_a_large_write_at_once_and_of_small_ones_in_the_next_pass() {
         limited(async {
+            let (ours, theirs) = duplex(64);
+            let (mut stream, _) = Coalescing::new(ours);
+            drop(theirs);
+            let large = stream.write_all(&[b'x'; DIRECT_BYTES]).await;
+            assert_eq!(large.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+
             let (ours, theirs) = duplex(64);
             let (mut stream, gauge) = Coalescing::new(ours);
             drop(theirs);
-            stream.write_all(&vec![b'x'; ROOM_BYTES + 1]).await.unwrap();
+            for _ in 0..=ROOM_BYTES / 1024 {
+                stream.write_all(&[b'x'; 1024]).await.unwrap();
+            }
             gauge.room().await;
-            let kind = stream.write_all(b"x").await.unwrap_err().kind();
-            assert_eq!(kind, io::ErrorKind::BrokenPipe);
+            let small = stream.write_all(b"x").await;
+            assert_eq!(small.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        });
+    }
+
+    #[test]
+    fn what_is_read_is_the_same_into_little_room_and_into_much_and_frames_that_lie_are_refused_in_both() {
+        limited(async {
+            let (ours, mut theirs) = duplex(300_000);
+            let (mut stream, gauge) = Coalescing::new(ours);
+            let mut octets = 200_000_u32.to_be_bytes().to_vec();
+            octets.extend((4..200_000_u32).map(|number| number as u8));
+            theirs.write_all(&octets).await.unwrap();
+            let mut read = vec![0; octets.len()];
+            let (little, much) = read.split_at_mut(10);
+            stream.read_exact(little).await.unwrap();
+            stream.read_exact(much).await.unwrap();
+            assert!(read == octets);
+            assert_eq!((gauge.read_bytes(), gauge.reads()), (200_000, 2));
+            theirs.write_all(&[0, 0, 0, 7]).await.unwrap();
+            let lie = stream.read(&mut vec![0; DIRECT_BYTES]).await.unwrap_err();
+            assert_eq!(lie.kind(), io::ErrorKind::InvalidData);
         });
     }
 

@@ -10,10 +10,12 @@ use fe2o3_amqp::{Sendable, Sender};
 use fe2o3_amqp_types::messaging::{Outcome, SerializableBody, Source, Target, TerminusDurability};
 use fe2o3_amqp_types::primitives::Array;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 
 /// Frames that wait between us and the engine. Few: a message that is handed over is on its way to the socket, and not in
 /// a queue of ours (the default of fe2o3-amqp is 65,535).
@@ -43,8 +45,42 @@ pub struct Outlet {
     gauge: Gauge,
     queue: Arc<str>,
     window: Arc<Semaphore>,
-    /// Ends with us.
-    _session: SessionHandle<()>,
+    ending: Arc<Ending>,
+    /// Has the session, which ends with us.
+    _watcher: Watcher,
+}
+
+/// The end of a session, told to all who wait for a settlement over it: fe2o3-amqp 0.18.4 tells only those whose sender
+/// has been dropped, and the others wait for ever.
+#[derive(Debug, Default)]
+struct Ending {
+    why: OnceLock<Error>,
+    told: Arc<Notify>,
+}
+
+impl Ending {
+    async fn watch(self: Arc<Self>, mut session: SessionHandle<()>) {
+        let why = match session.on_end().await {
+            Err(fe2o3_amqp::session::Error::RemoteEndedWithError(error)) => Error::Closed { why: error::said(&error) },
+            _ => Error::Lost { why: "the connection or the session ended before the message was settled".to_owned() },
+        };
+        let _ = self.why.set(why);
+        self.told.notify_waiters();
+    }
+
+    fn told(&self) -> OwnedNotified {
+        Arc::clone(&self.told).notified_owned()
+    }
+}
+
+/// A task that ends with its owner.
+#[derive(Debug)]
+struct Watcher(AbortHandle);
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Outlet {
@@ -74,13 +110,10 @@ impl Outlet {
             .attach(&mut session)
             .await
             .map_err(|error| error::of_sender_attach(&plan.queue, &error))?;
-        Ok(Self {
-            sender,
-            gauge,
-            queue: plan.queue.as_str().into(),
-            window: Arc::new(Semaphore::new(plan.window as usize)),
-            _session: session,
-        })
+        let ending = Arc::<Ending>::default();
+        let _watcher = Watcher(tokio::spawn(Arc::clone(&ending).watch(session)).abort_handle());
+        let window = Arc::new(Semaphore::new(plan.window as usize));
+        Ok(Self { sender, gauge, queue: plan.queue.as_str().into(), window, ending, _watcher })
     }
 
     /// Hands a message over: waits for room in the window, for credit of the broker and for room in the socket. When this
@@ -95,7 +128,8 @@ impl Outlet {
         self.gauge.room().await;
         let delivery = self.sender.send_batchable_ref(message).await;
         let delivery = delivery.map_err(|error| error::of_send(&self.queue, &error))?;
-        Ok(Settling { delivery, queue: Arc::clone(&self.queue), _permit: permit })
+        let (ending, queue) = (Arc::clone(&self.ending), Arc::clone(&self.queue));
+        Ok(Settling { delivery, told: Box::pin(ending.told()), ending, queue, _permit: permit })
     }
 
     /// How many more messages the window has room for.
@@ -175,6 +209,8 @@ impl Disposition {
 /// window up, which is what a time-out does.
 pub struct Settling {
     delivery: DeliveryFut<Result<Outcome, SendError>>,
+    told: Pin<Box<OwnedNotified>>,
+    ending: Arc<Ending>,
     queue: Arc<str>,
     _permit: OwnedSemaphorePermit,
 }
@@ -183,8 +219,14 @@ impl Future for Settling {
     type Output = Result<Disposition, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = ready!(Pin::new(&mut self.delivery).poll(context));
-        Poll::Ready(outcome.map(Disposition::of).map_err(|error| error::of_send(&self.queue, &error)))
+        if let Poll::Ready(outcome) = Pin::new(&mut self.delivery).poll(context) {
+            return Poll::Ready(outcome.map(Disposition::of).map_err(|error| error::of_send(&self.queue, &error)));
+        }
+        if self.ending.why.get().is_none() {
+            ready!(self.told.as_mut().poll(context));
+        }
+        let why = self.ending.why.get().cloned();
+        Poll::Ready(Err(why.expect("those who wait are told when the reason is set")))
     }
 }
 

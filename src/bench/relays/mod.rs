@@ -40,6 +40,7 @@ pub(crate) use grounds::{Occasion, Shape};
 pub(crate) use latency::{LatencyOptions, run as run_latency};
 pub(super) use memory::MemoryCurve;
 pub(super) use room::{Store, taken};
+pub(super) use sheet::Spread;
 pub(crate) use soak::{SoakOptions, run as run_soak};
 pub(super) use starting::{Ready, Starting, prepare};
 

@@ -135,10 +135,10 @@ fn is_good(run: &Run) -> bool {
 
 /// The middle and both ends of what the rounds gave.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Spread(Option<[f64; 3]>);
+pub(in crate::bench) struct Spread(Option<[f64; 3]>);
 
 impl Spread {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+    pub(in crate::bench) fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
         let ends = sorted.first().copied().zip(sorted.last().copied());
@@ -148,12 +148,12 @@ impl Spread {
         }))
     }
 
-    fn median(self, show: fn(f64) -> String) -> String {
+    pub(in crate::bench) fn median(self, show: fn(f64) -> String) -> String {
         self.0.map_or_else(|| NONE.to_owned(), |[_, median, _]| show(median))
     }
 
     /// `12.3 (11.9–12.8)`, or `12.3` where all are shown alike.
-    fn shown(self, show: fn(f64) -> String) -> String {
+    pub(in crate::bench) fn shown(self, show: fn(f64) -> String) -> String {
         let Some(values) = self.0 else { return NONE.to_owned() };
         let [least, median, most] = values.map(show);
         if least == most { median } else { format!("{median} ({least}–{most})") }

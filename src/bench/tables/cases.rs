@@ -65,7 +65,7 @@ pub(super) fn cases(tools: &[Tool], receivers: &[Receiver], sessions: &[u32], re
 
 /// The order of the runs, as numbers of cases: each round runs all, and in every other round those that are compared
 /// with each other come in the opposite order, so that none is always first.
-pub(super) fn order(cases: usize, compared: usize, rounds: u32) -> Vec<usize> {
+pub(in crate::bench) fn order(cases: usize, compared: usize, rounds: u32) -> Vec<usize> {
     let round = |number: u32| {
         let groups = (0..cases).step_by(compared.max(1));
         groups.flat_map(move |first| {

@@ -90,6 +90,16 @@ impl Field {
     }
 }
 
+/// This program, and the peer of that name, if it is installed.
+///
+/// # Errors
+/// If this program does not know where it is.
+pub(in crate::bench) fn peer(name: &str) -> Result<(PathBuf, Option<PathBuf>)> {
+    let own = std::env::current_exe().context("cannot find mailrun's own program file")?;
+    let found = find(name, &own, &places(&own));
+    Ok((own, found))
+}
+
 /// PATH; where Debian puts Postfix's test programs, which a plain user's PATH leaves out; and where the tests build
 /// peers of their own (`target/peers`, beside `target/release`).
 fn places(own: &Path) -> Vec<PathBuf> {

@@ -16,6 +16,10 @@ mod sheet;
 mod sinks;
 mod timed;
 
+pub(in crate::bench) use cases::order;
+pub(in crate::bench) use contenders::peer;
+pub(in crate::bench) use timed::{Costs, Timed};
+
 use crate::host;
 use crate::report::numbers::counted;
 use crate::report::table::plain;

@@ -24,17 +24,17 @@ const WORDS_BYTES: u64 = 4096;
 
 /// What a process came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Costs {
-    pub(super) user_s: f64,
-    pub(super) sys_s: f64,
+pub(in crate::bench) struct Costs {
+    pub(in crate::bench) user_s: f64,
+    pub(in crate::bench) sys_s: f64,
     /// From its start to its end.
-    pub(super) elapsed_s: f64,
-    pub(super) max_rss_bytes: Option<u64>,
+    pub(in crate::bench) elapsed_s: f64,
+    pub(in crate::bench) max_rss_bytes: Option<u64>,
 }
 
 impl Costs {
     /// Processor time in all.
-    pub(super) fn cpu_s(&self) -> f64 {
+    pub(in crate::bench) fn cpu_s(&self) -> f64 {
         self.user_s + self.sys_s
     }
 }
@@ -42,7 +42,7 @@ impl Costs {
 /// A child that runs in a process group of its own, so that Ctrl-C at the terminal does not reach it. Out of scope, it
 /// is killed.
 #[derive(Debug)]
-pub(super) struct Timed {
+pub(in crate::bench) struct Timed {
     child: Child,
     end: OwnedFd,
     started_at: Instant,
@@ -55,7 +55,7 @@ pub(super) struct Timed {
 
 impl Timed {
     /// Starts it. Its standard output goes where `command` says.
-    pub(super) fn start(mut command: Command) -> Result<Self> {
+    pub(in crate::bench) fn start(mut command: Command) -> Result<Self> {
         let stderr = tempfile::tempfile().context("cannot make a temporary file")?;
         command.stdin(Stdio::null()).stderr(stderr.try_clone()?).process_group(0);
         let program = command.get_program().to_string_lossy().into_owned();
@@ -70,7 +70,7 @@ impl Timed {
     }
 
     /// Waits for its end, for a hundredth of a second at most.
-    pub(super) fn ends(&mut self) -> Result<bool> {
+    pub(in crate::bench) fn ends(&mut self) -> Result<bool> {
         let [least, most] = LOOK_EVERY;
         let wait = (self.age() / 10).clamp(least, most);
         let timeout = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
@@ -86,12 +86,12 @@ impl Timed {
     }
 
     /// How long ago it was started.
-    pub(super) fn age(&self) -> Duration {
+    pub(in crate::bench) fn age(&self) -> Duration {
         self.started_at.elapsed()
     }
 
     /// Asks it to end, and kills it where it has not within `limit`; what it came to.
-    pub(super) fn stop(mut self, limit: Duration) -> Result<(ExitStatus, Costs)> {
+    pub(in crate::bench) fn stop(mut self, limit: Duration) -> Result<(ExitStatus, Costs)> {
         // Not being waited for, its number is still its own.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let asked_at = Instant::now();
@@ -101,7 +101,7 @@ impl Timed {
     }
 
     /// Waits for its end and tells what it came to.
-    pub(super) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
+    pub(in crate::bench) fn reap(&mut self) -> Result<(ExitStatus, Costs)> {
         let result = self.child.wait4().context("cannot wait for a process");
         let elapsed_s = self.started_at.elapsed().as_secs_f64();
         // From here on its number may be another's.
@@ -120,7 +120,7 @@ impl Timed {
     }
 
     /// The last line that it wrote on its standard error.
-    pub(super) fn last_words(&mut self) -> Option<String> {
+    pub(in crate::bench) fn last_words(&mut self) -> Option<String> {
         let length = self.stderr.metadata().ok()?.len();
         self.stderr.seek(SeekFrom::Start(length.saturating_sub(WORDS_BYTES))).ok()?;
         let mut said = Vec::new();

@@ -11,7 +11,7 @@ pub(crate) fn duration(time: Duration) -> String {
     let nanoseconds = time.as_nanos();
     match nanoseconds {
         0 => "0s".to_owned(),
-        ..MICROSECOND => format!("{nanoseconds}ns"),
+        1..MICROSECOND => format!("{nanoseconds}ns"),
         MICROSECOND..MILLISECOND => decimal(nanoseconds, MICROSECOND) + "µs",
         MILLISECOND..SECOND => decimal(nanoseconds, MILLISECOND) + "ms",
         _ => {

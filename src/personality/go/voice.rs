@@ -19,6 +19,13 @@ pub(crate) fn say(text: &str) {
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
+/// Says something on standard output, at once.
+pub(crate) fn tell(text: &str) {
+    let mut out = io::stdout().lock();
+    // A reader that went away has read enough.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
 /// One `?` for each control character but the line feed, which a file's name may have.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()

@@ -13,13 +13,16 @@ use super::octets::{Malformed, Writer};
 use super::rope::{Message, Rope};
 use super::sasl::{Mechanisms, Verdict};
 use bytes::{Buf, Bytes, BytesMut};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use thiserror::Error;
 
 /// The largest frame taken. A message of 1 MB then comes in a few.
 const LARGEST_FRAME: u32 = 256 << 10;
-/// The largest frame sent, however large the peer would take it: others' turns come between frames.
-const LARGEST_SENT: u32 = 1 << 20;
+/// The largest frame sent, however large the peer would take it: others' turns come between frames. A message of 1 MiB
+/// goes in one: a fe2o3-amqp at the other end looks at every octet of one that comes in several.
+const LARGEST_SENT: u32 = (1 << 20) + (64 << 10);
+/// How often we want to hear something, in milliseconds. Who is silent for twice as long is gone (AMQP 1.0 §2.4.5).
+pub(super) const IDLE_MS: u32 = 30_000;
 /// Frames that a session may have on the way to us.
 const INCOMING_WINDOW: u32 = 4096;
 /// Sessions of a connection, and links of a session.
@@ -112,9 +115,10 @@ struct Session<T> {
     incoming_window: u32,
     next_outgoing_id: u32,
     remote_window: u32,
-    /// The number of the first of `unsettled`.
-    first_unsettled: u32,
-    unsettled: VecDeque<Option<Sent<T>>>,
+    /// The next delivery's number; the peer sees its lower half.
+    next_delivery: i64,
+    /// By number. Nothing is kept of what is settled, whatever stays unsettled before it.
+    unsettled: BTreeMap<i64, Sent<T>>,
     held: Option<Held>,
     /// Deliveries that were settled alike, and not said yet: the first, the last, how.
     unsaid: Option<(u32, u32, Outcome)>,
@@ -264,6 +268,7 @@ impl<T> Conversation<T> {
                 fields.null(); // hostname
                 fields.uint(LARGEST_FRAME);
                 fields.ushort(MOST_SESSIONS as u16 - 1); // channel-max
+                fields.uint(IDLE_MS);
             });
         });
         self.phase = Phase::Opened;
@@ -315,8 +320,8 @@ impl<T> Conversation<T> {
                 incoming_window: INCOMING_WINDOW,
                 next_outgoing_id: 0,
                 remote_window,
-                first_unsettled: 0,
-                unsettled: VecDeque::new(),
+                next_delivery: 0,
+                unsettled: BTreeMap::new(),
                 held: None,
                 unsaid: None,
             },
@@ -418,14 +423,12 @@ impl<T> Conversation<T> {
         let session = self.session(channel)?;
         // Before the peer has heard of our begin, it counts from our first transfer (AMQP 1.0 §2.5.6).
         let seen = flow.next_incoming_id.unwrap_or(0);
-        let limit = seen.wrapping_add(flow.incoming_window);
-        session.remote_window = limit.wrapping_sub(session.next_outgoing_id).min(i32::MAX as u32);
+        session.remote_window = left_of(flow.incoming_window, seen, session.next_outgoing_id);
         if let Some(handle) = flow.handle {
             // A flow may cross a detach of ours.
             if let Some(link) = session.links.get_mut(&handle).filter(|link| link.peer == Role::Receiver) {
                 let seen = flow.delivery_count.unwrap_or(0);
-                let limit = seen.wrapping_add(flow.link_credit.unwrap_or(0));
-                link.credit = limit.wrapping_sub(link.delivery_count).min(i32::MAX as u32);
+                link.credit = left_of(flow.link_credit.unwrap_or(0), seen, link.delivery_count);
                 link.draining = flow.drain;
             }
         }
@@ -452,6 +455,9 @@ impl<T> Conversation<T> {
         // What still comes over a link that was refused is dropped; its sender has it unsettled.
         if link.answered {
             match link.gather(transfer, payload, most_bytes)? {
+                Gathered::Nothing if self.incomplete_bytes() > most_bytes.saturating_mul(2) => {
+                    self.refuse(id, "amqp:resource-limit-exceeded", "too much of messages that are not complete");
+                }
                 Gathered::Nothing => {}
                 Gathered::TooLong => {
                     let why = "the message is longer than max-message-size";
@@ -481,19 +487,25 @@ impl<T> Conversation<T> {
         let Some(outcome) = outcome.or(settled.then_some(Outcome::Released)) else { return Ok(()) };
         let session = self.sessions.get_mut(&channel);
         let session = session.ok_or(Fault::Protocol("a frame of a session that was not begun"))?;
-        let from = (first.wrapping_sub(session.first_unsettled) as i32).max(0) as usize;
-        let to = last.wrapping_sub(session.first_unsettled) as i32;
-        let to = usize::try_from(i64::from(to) + 1).unwrap_or(0).min(session.unsettled.len());
-        for place in from..to {
-            if let Some(sent) = session.unsettled[place].take() {
-                self.events.push_back(Event::Settled { sent: sent.what, outcome });
-            }
+        let (from, to) = (session.number_of(first).max(0), session.number_of(last));
+        let mut any = false;
+        while from <= to
+            && let Some((&number, _)) = session.unsettled.range(from..=to).next()
+        {
+            let sent = session.unsettled.remove(&number).expect("it was just seen");
+            self.events.push_back(Event::Settled { sent: sent.what, outcome });
+            any = true;
         }
-        session.forget_settled();
-        if !settled && from < to {
+        if !settled && any {
             frame::write_disposition(self.out.tail(), channel, Role::Sender, (first, last), outcome);
         }
         Ok(())
+    }
+
+    /// What there is of messages that are not complete.
+    fn incomplete_bytes(&self) -> u64 {
+        let links = self.sessions.values().flat_map(|session| session.links.values());
+        links.filter_map(|link| link.incomplete.as_ref()).map(|(_, _, message)| message.bytes() as u64).sum()
     }
 
     fn link(&mut self, id: LinkId) -> Option<&mut Link> {
@@ -552,15 +564,14 @@ impl<T> Conversation<T> {
         link.credit -= 1;
         link.delivery_count = link.delivery_count.wrapping_add(1);
         let settled = link.presettled;
-        let delivery = session.first_unsettled.wrapping_add(session.unsettled.len() as u32);
+        let number = session.next_delivery;
+        session.next_delivery += 1;
         if settled {
-            session.unsettled.push_back(None);
-            session.forget_settled();
             self.events.push_back(Event::Settled { sent: what, outcome: Outcome::Accepted });
         } else {
-            session.unsettled.push_back(Some(Sent { handle: id.handle, what }));
+            session.unsettled.insert(number, Sent { handle: id.handle, what });
         }
-        let head = Some((delivery, settled));
+        let head = Some((number as u32, settled));
         session.write_transfers((&mut self.out, self.frame_bytes), id, head, message);
     }
 
@@ -624,9 +635,15 @@ impl<T> Conversation<T> {
             _ => None,
         });
         let sessions = self.sessions.into_values().flat_map(|session| session.unsettled);
-        let in_sessions: Vec<T> = sessions.flatten().map(|sent| sent.what).collect();
+        let in_sessions: Vec<T> = sessions.map(|(_, sent)| sent.what).collect();
         settled.flatten().chain(in_sessions).collect()
     }
+}
+
+/// What is left of what a peer granted when it had seen so many, now that there have been so many. A peer that takes its
+/// credit back while messages are on their way to it has granted less than none.
+fn left_of(granted: u32, seen: u32, sent: u32) -> u32 {
+    granted.saturating_sub(sent.wrapping_sub(seen))
 }
 
 /// What a transfer completed.
@@ -668,20 +685,17 @@ impl Link {
 }
 
 impl<T> Session<T> {
-    /// Drops the places of what is settled from the front.
-    fn forget_settled(&mut self) {
-        while self.unsettled.front().is_some_and(Option::is_none) {
-            self.unsettled.pop_front();
-            self.first_unsettled = self.first_unsettled.wrapping_add(1);
-        }
+    /// The delivery that a peer names by the lower half of its number: the nearest to the next one.
+    fn number_of(&self, id: u32) -> i64 {
+        self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
     }
 
     /// What was sent over a link and not settled, in order.
     fn take_back(&mut self, handle: u32) -> Vec<T> {
-        let of_link = |place: &mut Option<Sent<T>>| place.take_if(|sent| sent.handle == handle);
-        let back = self.unsettled.iter_mut().filter_map(of_link).map(|sent| sent.what).collect();
-        self.forget_settled();
-        back
+        let all = std::mem::take(&mut self.unsettled).into_iter();
+        let (back, others): (Vec<_>, Vec<_>) = all.partition(|(_, sent)| sent.handle == handle);
+        self.unsettled = others.into_iter().collect();
+        back.into_iter().map(|(_, sent)| sent.what).collect()
     }
 
     fn into_detached(mut self, channel: u16) -> Vec<Event<T>> {
@@ -780,4 +794,359 @@ fn write_detach(out: &mut Vec<u8>, id: LinkId, error: Option<(&str, &str)>) {
             frame::write_error(fields, error);
         });
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::octets::Reader;
+    use super::super::sasl::Login;
+    use super::*;
+    use proptest::prelude::*;
+
+    type Talk = Conversation<u32>;
+
+    fn frame_of(channel: u16, write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut octets = Vec::new();
+        frame::write(&mut octets, Layer::Amqp, channel, write);
+        octets
+    }
+
+    fn open() -> Vec<u8> {
+        let mut octets = AMQP_HEADER.to_vec();
+        octets.extend(frame_of(0, |out| {
+            out.described_list(0x10, |fields| {
+                fields.string("peer");
+                fields.null();
+                fields.uint(512);
+            });
+        }));
+        octets
+    }
+
+    fn begin(window: u32) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x11, |fields| {
+                fields.null();
+                fields.uint(0);
+                fields.uint(window);
+                fields.uint(window);
+            });
+        })
+    }
+
+    fn attach(handle: u32, role: Role, address: &str) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x12, |fields| {
+                fields.string(&format!("link {handle}"));
+                fields.uint(handle);
+                fields.truth(role == Role::Receiver);
+                fields.null();
+                fields.null();
+                for terminus in [0x28, 0x29] {
+                    fields.described_list(terminus, |fields| fields.string(address));
+                }
+                fields.null();
+                fields.null();
+                fields.uint(0);
+            });
+        })
+    }
+
+    fn flow(window: u32, handle: u32, credit: u32) -> Vec<u8> {
+        frame_of(0, |out| {
+            out.described_list(0x13, |fields| {
+                [0, window, 0, 100, handle, 0, credit].iter().for_each(|number| fields.uint(*number));
+            });
+        })
+    }
+
+    fn transfer(handle: u32, delivery: u32, more: bool, payload: &[u8]) -> Vec<u8> {
+        let mut octets = Vec::new();
+        let start = frame::open(&mut octets, Layer::Amqp, 0);
+        write_transfer(&mut Writer::new(&mut octets), handle, Some((delivery, false)), more);
+        octets.extend_from_slice(payload);
+        frame::close(&mut octets, start, 0);
+        octets
+    }
+
+    fn settled(first: u32, last: u32, outcome: Outcome) -> Vec<u8> {
+        let mut octets = Vec::new();
+        frame::write_disposition(&mut octets, 0, Role::Receiver, (first, last), outcome);
+        octets
+    }
+
+    fn talk() -> Talk {
+        Conversation::new(Mechanisms::Anybody, "server", 1000)
+    }
+
+    /// Hears all of it, and grants 10 messages to whoever wants to send.
+    fn hear(talk: &mut Talk, octets: &[u8]) -> Result<Vec<Event<u32>>, Fault> {
+        let (mut input, mut events) = (BytesMut::from(octets), Vec::new());
+        while let Some(event) = talk.next_event(&mut input)? {
+            if let Event::Attached { link, peer, .. } = &event {
+                talk.accept(*link);
+                if *peer == Role::Sender {
+                    talk.grant(*link, 10);
+                }
+            }
+            events.push(event);
+        }
+        Ok(events)
+    }
+
+    fn opened(then: &[Vec<u8>]) -> Talk {
+        let mut talk = talk();
+        hear(&mut talk, &[open(), begin(1000), then.concat()].concat()).unwrap();
+        let said = talk.out.remaining();
+        talk.out.advance(said);
+        talk
+    }
+
+    /// The descriptors of the frames that it writes, with their payloads' lengths.
+    fn said(talk: &mut Talk) -> Vec<(u64, usize)> {
+        talk.say_settled();
+        let length = talk.out.remaining();
+        let mut octets = BytesMut::from(&talk.out.copy_to_bytes(length)[..]);
+        let mut said = Vec::new();
+        while let Some(frame) = frame::cut(&mut octets, 1 << 20).unwrap() {
+            let mut reader = Reader::new(&frame.body);
+            said.push((reader.value().unwrap().descriptor().unwrap(), reader.rest().len()));
+        }
+        assert!(octets.is_empty());
+        said
+    }
+
+    const LINK: LinkId = LinkId { channel: 0, handle: 1 };
+
+    #[test]
+    fn a_message_comes_in_pieces_and_is_settled_with_others_in_one_breath() {
+        let mut talk = opened(&[attach(1, Role::Sender, "q")]);
+        let octets = [transfer(1, 0, true, b"ab"), transfer(1, 0, false, b"cd"), transfer(1, 1, false, b"ef")].concat();
+        let events = hear(&mut talk, &octets).unwrap();
+        let arrived = |delivery, text: &[u8]| {
+            let message = Message::from(Bytes::copy_from_slice(text));
+            Event::Arrived { link: LINK, delivery, message, settled: false }
+        };
+        assert_eq!(events, [arrived(0, b"abcd"), arrived(1, b"ef")]);
+        assert_eq!(talk.credit(LINK), 8);
+        talk.settle(LINK, 0, Outcome::Accepted);
+        talk.settle(LINK, 1, Outcome::Accepted);
+        assert_eq!(said(&mut talk), [(0x15, 0)]);
+    }
+
+    #[test]
+    fn nothing_is_sent_beyond_credit_and_window_and_what_was_held_goes_on() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q")]);
+        assert!(!talk.may_send(LINK), "no credit");
+        hear(&mut talk, &flow(2, 1, 5)).unwrap();
+        assert!(talk.may_send(LINK));
+        // Frames of 512 octets: three of them, and the window is two.
+        talk.send(LINK, Message::from(vec![7; 1000]), 42);
+        let first = said(&mut talk);
+        assert_eq!(first.len(), 2);
+        assert!(!talk.may_send(LINK), "the rest of the message is held");
+        hear(&mut talk, &flow(100, 1, 5)).unwrap();
+        let rest = said(&mut talk);
+        assert_eq!(first.iter().chain(&rest).map(|(_, length)| length).sum::<usize>(), 1000);
+        let events = hear(&mut talk, &settled(0, 0, Outcome::Accepted)).unwrap();
+        assert_eq!(events, [Event::Settled { sent: 42, outcome: Outcome::Accepted }]);
+    }
+
+    #[test]
+    fn what_is_not_settled_comes_back_with_the_link_the_session_or_the_connection() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| talk.send(LINK, Message::from(vec![1]), number));
+        let modified = Outcome::Modified { failed: true };
+        let events = hear(&mut talk, &settled(1, 1, modified)).unwrap();
+        assert_eq!(events, [Event::Settled { sent: 1, outcome: modified }]);
+        assert!(hear(&mut talk, &settled(1, u32::MAX / 2, Outcome::Accepted)).is_ok(), "a range may lie");
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| talk.send(LINK, Message::from(vec![1]), number));
+        let detach = frame_of(0, |out| out.described_list(0x16, |fields| fields.uint(1)));
+        let events = hear(&mut talk, &detach).unwrap();
+        assert_eq!(events, [Event::Detached { link: LINK, unsettled: vec![0, 1, 2] }]);
+        assert_eq!(said(&mut talk).last(), Some(&(0x16, 0)), "the detach is answered");
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
+        talk.send(LINK, Message::from(vec![1]), 7);
+        assert_eq!(talk.into_unsettled(), [7]);
+    }
+
+    #[test]
+    fn credit_that_is_taken_back_while_messages_are_on_their_way_is_none() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(100, 1, 5)]);
+        (0..3).for_each(|number| talk.send(LINK, Message::from(vec![1]), number));
+        // The peer has seen none of the three, and wants no more than one.
+        hear(&mut talk, &flow(100, 1, 1)).unwrap();
+        assert!(!talk.may_send(LINK));
+        assert_eq!(talk.credit(LINK), 0);
+        hear(&mut talk, &flow(100, 1, u32::MAX)).unwrap();
+        assert_eq!(talk.credit(LINK), u32::MAX - 3);
+        // The window: three frames are beyond it.
+        hear(&mut talk, &flow(2, 1, 10)).unwrap();
+        assert!(!talk.may_send(LINK));
+    }
+
+    #[test]
+    fn one_that_is_never_settled_costs_no_more_for_those_behind_it() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(u32::MAX, 1, u32::MAX)]);
+        for number in 0..10_000 {
+            talk.send(LINK, Message::from(vec![1]), number);
+            if number > 0 {
+                let events = hear(&mut talk, &settled(number, number, Outcome::Accepted)).unwrap();
+                assert_eq!(events, [Event::Settled { sent: number, outcome: Outcome::Accepted }]);
+            }
+            said(&mut talk);
+        }
+        assert_eq!(talk.sessions[&0].unsettled.len(), 1);
+        // Ranges that lie: upside down, ahead of what was sent, and all the world.
+        for (first, last) in [(5, 0), (10_000, 10_005), (u32::MAX, u32::MAX - 1)] {
+            assert_eq!(hear(&mut talk, &settled(first, last, Outcome::Accepted)).unwrap(), [], "{first}..{last}");
+        }
+        assert_eq!(hear(&mut talk, &settled(u32::MAX - 7, 70_000, Outcome::Accepted)).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn numbers_go_on_after_the_last_of_32_bits() {
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), flow(u32::MAX, 1, u32::MAX)]);
+        talk.sessions.get_mut(&0).unwrap().next_delivery = i64::from(u32::MAX) - 1;
+        (0..4).for_each(|number| talk.send(LINK, Message::from(vec![1]), number));
+        let heard = hear(&mut talk, &settled(u32::MAX, 0, Outcome::Accepted)).unwrap();
+        assert_eq!(heard, [1, 2].map(|sent| Event::Settled { sent, outcome: Outcome::Accepted }));
+        assert_eq!(talk.into_unsettled(), [0, 3]);
+    }
+
+    #[test]
+    fn messages_that_never_end_are_bounded_all_together() {
+        let mut talk = opened(&[]);
+        for handle in 0..10 {
+            hear(&mut talk, &attach(handle, Role::Sender, "q")).unwrap();
+        }
+        said(&mut talk);
+        for handle in 0..10 {
+            // One octet a frame, as dear as it gets: what is kept is octets, not frames.
+            let frames: Vec<u8> = (0..900).flat_map(|_| transfer(handle, handle, true, b"x")).collect();
+            hear(&mut talk, &frames).unwrap();
+        }
+        assert!(talk.incomplete_bytes() <= 2000, "{}", talk.incomplete_bytes());
+        let refused = said(&mut talk).iter().filter(|(what, _)| *what == 0x16).count();
+        assert_eq!(refused, 8, "two links have all that there may be");
+        let pieces = |link: &Link| link.incomplete.as_ref().map_or(0, |(_, _, message)| message.pieces().len());
+        assert!(talk.sessions[&0].links.values().all(|link| pieces(link) <= 1));
+    }
+
+    #[test]
+    fn draining_gives_the_credit_back() {
+        let drain = frame_of(0, |out| {
+            out.described_list(0x13, |fields| {
+                [0, 100, 0, 100, 1, 0, 5].iter().for_each(|number| fields.uint(*number));
+                fields.null();
+                fields.truth(true);
+            });
+        });
+        let mut talk = opened(&[attach(1, Role::Receiver, "q"), drain]);
+        talk.drained(LINK);
+        assert_eq!(said(&mut talk), [(0x13, 0)]);
+        assert!(!talk.may_send(LINK));
+    }
+
+    #[test]
+    fn who_misbehaves_is_told_and_dropped() {
+        let sender = attach(1, Role::Sender, "q");
+        let many = (0..11).map(|number| transfer(1, number, false, b"x")).collect::<Vec<_>>().concat();
+        for (what, octets) in [
+            ("another protocol", b"GET / HTTP/1.1\r\n".to_vec()),
+            ("a header of another version", b"AMQP\x00\x00\x09\x01".to_vec()),
+            ("no open first", [AMQP_HEADER.to_vec(), begin(5)].concat()),
+            ("two opens", [open(), open()[8..].to_vec()].concat()),
+            ("a session twice", [open(), begin(5), begin(5)].concat()),
+            ("a link without a session", [open(), sender.clone()].concat()),
+            ("a link twice", [open(), begin(5), sender.clone(), sender.clone()].concat()),
+            ("a transfer over no link", [open(), begin(5), transfer(1, 0, false, b"x")].concat()),
+            (
+                "a transfer to a receiver",
+                [open(), begin(5), attach(1, Role::Receiver, "q"), transfer(1, 0, false, b"x")].concat(),
+            ),
+            ("more than the credit", [open(), begin(5), sender.clone(), many].concat()),
+            ("a frame of SASL", [open(), vec![0, 0, 0, 8, 2, 1, 0, 0]].concat()),
+            ("octets that are no performative", [open(), vec![0, 0, 0, 10, 2, 0, 0, 0, 0xff, 0xff]].concat()),
+        ] {
+            assert!(hear(&mut talk(), &octets).is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_ends_its_link_only() {
+        let mut talk = opened(&[attach(1, Role::Sender, "q")]);
+        let long = (0..4).map(|_| transfer(1, 0, true, &[0; 400])).collect::<Vec<_>>().concat();
+        assert_eq!(hear(&mut talk, &long).unwrap(), []);
+        assert_eq!(said(&mut talk), [(0x16, 0)]);
+        assert!(talk.is_open());
+    }
+
+    #[test]
+    fn a_link_to_nowhere_is_answered_and_detached() {
+        let mut talk = opened(&[]);
+        assert_eq!(hear(&mut talk, &attach(1, Role::Sender, "")).unwrap(), []);
+        assert_eq!(said(&mut talk), [(0x12, 0), (0x16, 0)]);
+    }
+
+    #[test]
+    fn nobody_comes_in_without_the_password() {
+        let login = Login { user: "u".to_owned(), password: crate::url::Secret::new("p") };
+        let init = |response: &[u8]| {
+            let mut octets = SASL_HEADER.to_vec();
+            frame::write(&mut octets, Layer::Sasl, 0, |out| {
+                out.described_list(0x41, |fields| {
+                    fields.symbol("PLAIN");
+                    fields.binary(response);
+                });
+            });
+            octets
+        };
+        let with = || Talk::new(Mechanisms::Plain(login.clone()), "server", 1000);
+        assert_eq!(hear(&mut with(), &open()), Err(Fault::Unauthenticated));
+        assert_eq!(hear(&mut with(), &init(b"\0u\0x")), Err(Fault::Refused));
+        let mut talk = with();
+        hear(&mut talk, &[init(b"\0u\0p"), open()].concat()).unwrap();
+        assert!(talk.is_open());
+    }
+
+    proptest! {
+        #[test]
+        fn however_it_is_cut_it_is_heard_alike(cuts in proptest::collection::vec(1usize..40, 1..200)) {
+            let octets = [
+                open(), begin(1000), attach(1, Role::Sender, "q"), transfer(1, 0, true, b"ab"),
+                transfer(1, 0, false, b"cd"), frame_of(0, |out| out.described_list(0x18, |_| {})),
+            ].concat();
+            let whole = hear(&mut talk(), &octets).unwrap();
+            let (mut talk, mut input, mut heard, mut rest) = (talk(), BytesMut::new(), Vec::new(), &octets[..]);
+            for cut in cuts.iter().cycle() {
+                let (piece, left) = rest.split_at(rest.len().min(*cut));
+                input.extend_from_slice(piece);
+                while let Some(event) = talk.next_event(&mut input).unwrap() {
+                    if let Event::Attached { link, .. } = &event {
+                        talk.accept(*link);
+                        talk.grant(*link, 10);
+                    }
+                    heard.push(event);
+                }
+                rest = left;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(heard, whole);
+        }
+
+        #[test]
+        fn no_octets_are_too_much(octets in proptest::collection::vec(any::<u8>(), 0..300), keep in 0usize..200) {
+            // A good beginning, cut somewhere, and anything behind it.
+            let good = [open(), begin(1000), attach(1, Role::Sender, "q"), attach(2, Role::Receiver, "q"), flow(9, 2, 9)].concat();
+            let mut all = good[..keep.min(good.len())].to_vec();
+            all.extend(octets);
+            let mut talk = talk();
+            let _ = hear(&mut talk, &all);
+            prop_assert!(talk.out().remaining() < 10_000);
+        }
+    }
 }

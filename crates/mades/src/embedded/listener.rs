@@ -1,5 +1,6 @@
 //! The listener: sockets, TLS, time limits. What is read goes to a desk, what the desk writes goes out in one write a
 //! turn.
+use super::conversation::IDLE_MS;
 use super::desk::Desk;
 use super::queues::Queues;
 use super::sasl::Mechanisms;
@@ -25,8 +26,8 @@ const READ_BYTES: usize = 64 << 10;
 const TOO_MUCH_TO_WRITE: usize = 4 << 20;
 /// After accept has failed, usually for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a connection without heartbeats sleeps, at most.
-const LONG: Duration = Duration::from_secs(3600);
+/// Who has said nothing for so long is gone: twice what it was told.
+const SILENCE_LIMIT: Duration = Duration::from_millis(2 * IDLE_MS as u64);
 
 /// How to listen.
 #[derive(Clone)]
@@ -141,7 +142,8 @@ async fn exchange(
     let mut input = BytesMut::with_capacity(READ_BYTES);
     let told = desk.told();
     let mut wake = std::pin::pin!(sleep_until(until));
-    let (mut flushed, mut wrote_at, mut opened) = (true, Instant::now(), false);
+    let (mut flushed, mut opened) = (true, false);
+    let mut times = Times { until, wrote_at: Instant::now(), read_at: Instant::now() };
     loop {
         if let Err(fault) = desk.turn(&mut input) {
             return goodbye(writer, desk, &fault).await;
@@ -152,7 +154,7 @@ async fn exchange(
         }
         if !opened && desk.conversation().is_open() {
             opened = true;
-            wake.as_mut().reset(wrote_at);
+            wake.as_mut().reset(times.wrote_at);
         }
         let waiting = desk.out().remaining();
         input.reserve(READ_BYTES);
@@ -161,14 +163,15 @@ async fn exchange(
                 if read? == 0 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
+                times.read_at = Instant::now();
             }
             written = put_out(writer, desk), if waiting > 0 || !flushed => {
                 flushed = written? == Written::All;
-                wrote_at = Instant::now();
+                times.wrote_at = Instant::now();
             }
             () = told.notified() => {}
             () = &mut wake => {
-                let next = on_time(desk, wrote_at, until).ok_or(io::ErrorKind::TimedOut)?;
+                let next = on_time(desk, &times).ok_or(io::ErrorKind::TimedOut)?;
                 wake.as_mut().reset(next);
             }
         }
@@ -192,21 +195,33 @@ async fn put_out(writer: &mut (impl AsyncWrite + Unpin), desk: &mut Desk) -> io:
     }
 }
 
-/// Says that we are there, if it is time; when it will be time next. None: the handshake has taken too long.
-fn on_time(desk: &mut Desk, wrote_at: Instant, until: Instant) -> Option<Instant> {
+/// When something was done last, and when the handshake must be over.
+struct Times {
+    until: Instant,
+    wrote_at: Instant,
+    read_at: Instant,
+}
+
+/// Says that we are there, if it is time; when it will be time next. None: the handshake has taken too long, or the peer
+/// has been silent for too long.
+fn on_time(desk: &mut Desk, times: &Times) -> Option<Instant> {
     let now = Instant::now();
     let conversation = desk.conversation();
     if !conversation.is_open() {
-        return (now < until).then_some(until);
+        return (now < times.until).then_some(times.until);
     }
-    let Some(idle) = conversation.heartbeat_ms() else { return Some(now + LONG) };
+    let gone = times.read_at + SILENCE_LIMIT;
+    if now >= gone {
+        return None;
+    }
+    let Some(idle) = conversation.heartbeat_ms() else { return Some(gone) };
     // Half of what the peer bears, so that a late one is in time.
     let rhythm = Duration::from_millis(u64::from(idle.max(2) / 2));
-    if now < wrote_at + rhythm {
-        return Some(wrote_at + rhythm);
+    if now < times.wrote_at + rhythm {
+        return Some(gone.min(times.wrote_at + rhythm));
     }
     conversation.beat();
-    Some(now + rhythm)
+    Some(gone.min(now + rhythm))
 }
 
 /// Tells the peer what it did wrong.

@@ -8,8 +8,10 @@
 //! conversation  a connection as state: bytes in, events and bytes out
 //! queues        the queues, by address
 //! desk          a connection at the queues: who gets which message, and how many may come
+//! certificate   the listener's own, from PEM files
 //! listener      sockets, TLS, time limits
 //! ```
+mod certificate;
 mod conversation;
 mod desk;
 mod frame;
@@ -19,6 +21,7 @@ mod queues;
 mod rope;
 mod sasl;
 
+pub use certificate::tls_from_pem;
 pub use frame::Outcome;
 pub use listener::{ListenOptions, ListenerCounts, serve};
 pub use octets::{Malformed, Reader, Value, Writer};

@@ -15,7 +15,10 @@ const MOST_QUEUES: usize = 256;
 /// The longest name of a queue.
 const LONGEST_NAME: usize = 255;
 
-/// How much a queue holds.
+/// All queues together hold as many octets as so many full ones: their names come from peers.
+const FULL_QUEUES: usize = 4;
+
+/// How much a queue holds; all of them hold no more than four times its octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Messages, those included that consumers hold unsettled.
@@ -89,6 +92,8 @@ struct Queue {
 struct State {
     limits: QueueLimits,
     queues: Vec<Queue>,
+    /// Octets in all of them.
+    bytes: usize,
     by_name: HashMap<String, QueueId>,
     /// Notices of messages that were accepted, and who is told.
     consumed: VecDeque<u64>,
@@ -105,7 +110,7 @@ impl Queues {
     /// None yet; each gets those limits.
     pub fn new(limits: QueueLimits) -> Self {
         let (queues, by_name, consumed) = (Vec::new(), HashMap::new(), VecDeque::new());
-        Self { state: Arc::new(Mutex::new(State { limits, queues, by_name, consumed, publisher: None })) }
+        Self { state: Arc::new(Mutex::new(State { limits, queues, bytes: 0, by_name, consumed, publisher: None })) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -165,16 +170,17 @@ impl Queues {
 
     /// Puts a message in; gives it back if there is no room for it.
     pub fn put(&self, id: QueueId, message: Message, notice: Option<u64>) -> Result<(), Message> {
-        let mut state = self.state();
-        let limits = state.limits;
+        let mut guard = self.state();
+        let state = &mut *guard;
         let queue = &mut state.queues[id.0];
-        if queue.room(limits) == (0, 0) {
+        if queue.room(state.limits, state.bytes) == (0, 0) {
             queue.counts.refused += 1;
             return Err(message);
         }
         queue.counts.put += 1;
         queue.counts.waiting += 1;
         queue.counts.bytes += message.bytes();
+        state.bytes += message.bytes();
         queue.waiting.push_back(Letter { message, notice, queue: id });
         queue.consumers.iter().for_each(|told| told.notify_one());
         Ok(())
@@ -182,10 +188,10 @@ impl Queues {
 
     /// Messages, and octets, that still find room; if there is none, the caller is told when there is.
     pub(super) fn room(&self, id: QueueId, told: &Arc<Notify>) -> (usize, usize) {
-        let mut state = self.state();
-        let limits = state.limits;
+        let mut guard = self.state();
+        let state = &mut *guard;
         let queue = &mut state.queues[id.0];
-        let room = queue.room(limits);
+        let room = queue.room(state.limits, state.bytes);
         if room == (0, 0) && !queue.starved.iter().any(|other| Arc::ptr_eq(other, told)) {
             queue.starved.push(Arc::clone(told));
         }
@@ -212,9 +218,9 @@ impl Queues {
     pub fn settle(&self, letter: Letter, outcome: Outcome) {
         let mut guard = self.state();
         let state = &mut *guard;
-        let limits = state.limits;
         let queue = &mut state.queues[letter.queue.0];
         queue.counts.held -= 1;
+        let before = queue.counts.bytes;
         match outcome {
             Outcome::Accepted | Outcome::Rejected => {
                 queue.counts.bytes -= letter.message.bytes();
@@ -236,7 +242,9 @@ impl Queues {
                 queue.give_back(letter);
             }
         }
-        queue.tell_if_room(limits);
+        state.bytes = state.bytes - before + queue.counts.bytes;
+        let (limits, bytes) = (state.limits, state.bytes);
+        state.queues.iter_mut().for_each(|queue| queue.tell_if_room(limits, bytes));
     }
 
     /// What a queue holds and has seen.
@@ -251,10 +259,11 @@ impl Queues {
 }
 
 impl Queue {
-    /// Messages and octets that still find room: both or none.
-    fn room(&self, limits: QueueLimits) -> (usize, usize) {
+    /// Messages and octets that still find room, where all queues hold so many octets: both or none.
+    fn room(&self, limits: QueueLimits, all_bytes: usize) -> (usize, usize) {
         let messages = limits.messages.saturating_sub(self.counts.waiting + self.counts.held);
-        let bytes = limits.bytes.saturating_sub(self.counts.bytes);
+        let of_all = limits.bytes.saturating_mul(FULL_QUEUES).saturating_sub(all_bytes);
+        let bytes = limits.bytes.saturating_sub(self.counts.bytes).min(of_all);
         if messages == 0 || bytes == 0 { (0, 0) } else { (messages, bytes) }
     }
 
@@ -273,9 +282,12 @@ impl Queue {
     }
 
     /// Those who wait for room are told when a quarter of it is there: not at every message.
-    fn tell_if_room(&mut self, limits: QueueLimits) {
-        let (messages, bytes) = self.room(limits);
-        if !self.starved.is_empty() && messages > limits.messages / 4 && bytes > limits.bytes / 4 {
+    fn tell_if_room(&mut self, limits: QueueLimits, all_bytes: usize) {
+        if self.starved.is_empty() {
+            return;
+        }
+        let (messages, bytes) = self.room(limits, all_bytes);
+        if messages > limits.messages / 4 && bytes > limits.bytes / 4 {
             self.starved.drain(..).for_each(|told| told.notify_one());
         }
     }
@@ -371,6 +383,22 @@ mod tests {
         producer.notified().await;
         publisher.notified().await;
         assert_eq!((queues.next_consumed(), queues.next_consumed()), (Some(7), None));
+    }
+
+    #[tokio::test]
+    async fn all_queues_together_are_bounded_and_who_waits_is_told_whichever_frees_it() {
+        let (queues, first) = queues(100, 1000);
+        let ids: Vec<QueueId> = (0..6).map(|number| queues.named(&format!("q{number}")).unwrap()).collect();
+        for id in &ids[..FULL_QUEUES] {
+            queues.put(*id, Message::from(vec![0; 1000]), None).unwrap();
+        }
+        let told = Arc::<Notify>::default();
+        assert_eq!(queues.room(first, &told), (0, 0), "empty as it is");
+        assert!(queues.put(first, message("a"), None).is_err());
+        let letter = queues.take(ids[0]).unwrap();
+        queues.settle(letter, Outcome::Accepted);
+        told.notified().await;
+        assert_eq!(queues.room(first, &told), (100, 1000));
     }
 
     #[test]

@@ -6,6 +6,9 @@ use std::io::IoSlice;
 /// Pieces shorter than this are copied: another system call's vector entry, and a whole read buffer kept for their
 /// sake, cost more.
 const WORTH_KEEPING: usize = 16 << 10;
+/// What was read and is shorter is copied into the message it belongs to: a piece of 16 KiB would keep a read buffer of
+/// up to 320.
+const KEPT_AS_READ: usize = 64 << 10;
 
 /// A message, encoded, in the pieces that it came in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,10 +36,22 @@ impl Message {
         }
     }
 
-    /// Puts what was read to its end: copied if it is short, so that it does not keep the buffer it was read into.
+    /// Puts what was read to its end. Short pieces join: in frames of one octet each, a message would be many times as
+    /// large as it is.
     pub(super) fn append(&mut self, octets: &Bytes) {
-        let short = octets.len() < WORTH_KEEPING;
-        self.push(if short { Bytes::copy_from_slice(octets) } else { octets.clone() });
+        if octets.len() >= KEPT_AS_READ {
+            return self.push(octets.clone());
+        }
+        match self.pieces.pop_if(|last| last.len() < KEPT_AS_READ).map(Bytes::try_into_mut) {
+            Some(Ok(mut last)) => {
+                last.extend_from_slice(octets);
+                self.bytes += octets.len();
+                return self.pieces.push(last.freeze());
+            }
+            Some(Err(shared)) => self.pieces.push(shared),
+            None => {}
+        }
+        self.push(Bytes::copy_from_slice(octets));
     }
 
     /// The same octets in one piece; copied only if they are in several.
@@ -167,6 +182,25 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_appended_is_there_in_few_pieces(
+            lengths in proptest::collection::vec(prop_oneof![0usize..100, 0usize..100_000], 0..40), clone_at in 0usize..40,
+        ) {
+            let (mut message, mut all, mut kept) = (Message::default(), Vec::new(), Message::default());
+            for (number, length) in lengths.iter().enumerate() {
+                let octets = vec![number as u8; *length];
+                message.append(&Bytes::from(octets.clone()));
+                all.extend(octets);
+                if number == clone_at {
+                    kept = message.clone();
+                }
+            }
+            prop_assert_eq!((&message.whole()[..], message.bytes()), (&all[..], all.len()));
+            prop_assert!(all.starts_with(&kept.whole()), "a clone stays as it was");
+            let large = lengths.iter().filter(|length| **length >= KEPT_AS_READ).count();
+            prop_assert!(message.pieces().len() <= 2 * large + 2 + all.len() / KEPT_AS_READ);
+        }
+
         #[test]
         fn what_is_cut_is_what_was_there(lengths in proptest::collection::vec(0usize..300, 0..6), most in 1usize..200) {
             let whole = message(&lengths).whole();

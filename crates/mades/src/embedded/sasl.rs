@@ -1,21 +1,15 @@
 //! Who may come in: SASL PLAIN with one user and password, ANONYMOUS, or either (AMQP 1.0 §5.3).
 use super::frame::{self, Layer};
 use super::octets::{Malformed, Reader};
-use std::fmt;
+use crate::url::Secret;
 
-/// A user and its password; never printed.
-#[derive(Clone, PartialEq, Eq)]
+/// A user and its password.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Login {
     /// The user's name.
     pub user: String,
     /// The password.
-    pub password: String,
-}
-
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
-    }
+    pub password: Secret,
 }
 
 /// How a peer may authenticate itself.
@@ -72,7 +66,7 @@ impl Login {
         let mut parts = response.split(|octet| *octet == 0).skip(1);
         let (user, password) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let same_user = same(user, self.user.as_bytes());
-        let same_password = same(password, self.password.as_bytes());
+        let same_password = same(password, self.password.reveal().as_bytes());
         same_user & same_password & parts.next().is_none()
     }
 }
@@ -109,7 +103,7 @@ mod tests {
 
     #[test]
     fn nobody_gets_in_without_the_password() {
-        let plain = Mechanisms::Plain(Login { user: "endpoint".to_owned(), password: "secret".to_owned() });
+        let plain = Mechanisms::Plain(Login { user: "endpoint".to_owned(), password: Secret::new("secret") });
         for (mechanism, response, verdict) in [
             ("PLAIN", &b"\0endpoint\0secret"[..], Verdict::Welcome),
             ("PLAIN", b"other\0endpoint\0secret", Verdict::Welcome),
@@ -130,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_password_is_not_printed() {
-        let login = Login { user: "endpoint".to_owned(), password: "secret".to_owned() };
+        let login = Login { user: "endpoint".to_owned(), password: Secret::new("secret") };
         assert!(!format!("{:?}", Mechanisms::Plain(login)).contains("secret"));
     }
 

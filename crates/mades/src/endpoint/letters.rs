@@ -329,3 +329,183 @@ fn words(refusal: Refusal, plan: &Plan) -> (&str, &str) {
         Refusal::TooLong => ("ECP-STANDIN-105", "the payload is longer than this endpoint takes"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Event, EventState, InboxMessage, Outgoing, Received, ReplyOutcome, payload};
+    use fe2o3_amqp_types::messaging::message::__private::{Deserializable, Serializable};
+    use proptest::prelude::*;
+
+    const ID: Uuid = Uuid::from_u128(5);
+    const RUN: Uuid = Uuid::from_u128(9);
+
+    /// A message as the bench writes it.
+    fn submitted(payload_octets: &[u8]) -> Vec<u8> {
+        let mut template = Outgoing::new("ecp-endpoint", "TEST").template(RUN, payload(payload_octets));
+        serde_amqp::to_vec(&Serializable(&template.fill(12, 34).message)).unwrap()
+    }
+
+    fn letter(payload_octets: &[u8]) -> Letter {
+        Letter::read(Message::from(submitted(payload_octets)), ID)
+    }
+
+    /// As the bench reads it.
+    fn read(message: &Message) -> Received {
+        serde_amqp::from_slice::<Deserializable<Received>>(&message.whole()).unwrap().0
+    }
+
+    fn pieces(octets: &[u8], length: usize) -> Message {
+        let mut message = Message::default();
+        octets.chunks(length).for_each(|piece| message.push(Bytes::copy_from_slice(piece)));
+        message
+    }
+
+    #[test]
+    fn what_the_bench_sends_is_understood() {
+        let letter = letter(b"octets");
+        let consumed = letter.consumed(&Plan::default());
+        assert_eq!((consumed.identity, consumed.number, consumed.bytes), (Some((12, RUN)), 12, 6));
+        assert_eq!((consumed.flaw, consumed.tracing), (None, false));
+    }
+
+    #[test]
+    fn what_is_written_the_bench_understands() {
+        let (letter, plan) = (letter(b"octets"), Plan::default());
+        let identity = Some(Identity { sequence: 12, run: RUN });
+
+        let message = read(&letter.reply_accepted(5));
+        let reply = crate::api::Reply::read(&message);
+        assert_eq!((&reply.outcome, reply.identity()), (&ReplyOutcome::Taken, identity));
+        assert_eq!((reply.message_id.as_deref(), reply.oddities), (Some(&*ID.to_string()), vec![]));
+
+        let message = read(&letter.reply_refused(Refusal::TooLong, &plan, 5));
+        let reply = crate::api::Reply::read(&message);
+        let ReplyOutcome::Refused(refusal) = &reply.outcome else { panic!("{reply:?}") };
+        assert_eq!((refusal.code.as_deref(), reply.identity()), (Some("ECP-STANDIN-105"), identity));
+        assert_eq!((reply.message_id, reply.oddities), (None, vec![]));
+
+        for (happened, state) in [
+            (Happened::Delivered, EventState::Delivered),
+            (Happened::Received, EventState::Received),
+            (Happened::Failed, EventState::Failed),
+            (Happened::Traced, EventState::Tracing),
+        ] {
+            let message = read(&letter.event(happened, &plan, 5));
+            let event = Event::read(&message);
+            assert_eq!((event.identity(), event.oddities), (identity, vec![]));
+            assert_eq!(event.error_code.is_some(), state == EventState::Failed);
+            assert_eq!(event.state, Some(state));
+        }
+
+        let compatible = Plan { tracing_value: TracingValue::Delivered, ..Plan::default() };
+        let message = read(&letter.event(Happened::Traced, &compatible, 5));
+        assert_eq!(Event::read(&message).state, Some(EventState::Delivered));
+    }
+
+    #[test]
+    fn a_status_says_how_it_went() {
+        let (letter, plan) = (letter(b"octets"), Plan::default());
+        for (refusal, failed, last, states) in
+            [(None, false, "RECEIVED", 5), (None, true, "FAILED", 3), (Some(Refusal::NoType), true, "FAILED", 1)]
+        {
+            let message = read(&letter.status(refusal, failed, &plan, 5));
+            let reply = crate::api::Reply::read(&message);
+            let ReplyOutcome::Status(status) = &reply.outcome else { panic!("{reply:?}") };
+            assert_eq!((status.last.value.as_str(), status.history.len()), (last, states));
+            assert_eq!(status.original_message_id.is_some(), refusal.is_none());
+            assert_eq!(reply.ba_message_id, Some(format!("12-{RUN}").into()));
+        }
+    }
+
+    #[test]
+    fn a_payload_is_handed_on_octet_for_octet_or_with_one_changed() {
+        let octets: Vec<u8> = (0..100_000u32).map(|number| number as u8).collect();
+        for length in [1_000_000, 40_000, 7_000, 100] {
+            let letter = Letter::read(pieces(&submitted(&octets), length), ID);
+            assert_eq!(letter.consumed(&Plan::default()).bytes, octets.len(), "in pieces of {length}");
+            let message = read(&letter.inbox(None, &Plan::default(), 5));
+            let inbox = InboxMessage::read(&message);
+            assert_eq!(inbox.content.octets().collect::<Vec<_>>(), [&octets[..]]);
+            assert_eq!((inbox.identity().map(|id| id.sequence), &inbox.oddities), (Some(12), &vec![]));
+            let message = read(&letter.inbox(Some(u64::MAX / 3), &Plan::default(), 5));
+            let changed = InboxMessage::read(&message).content.octets().next().unwrap().to_vec();
+            let differences = changed.iter().zip(&octets).filter(|(a, b)| a != b).count();
+            assert_eq!((changed.len(), differences), (octets.len(), 1));
+        }
+    }
+
+    #[test]
+    fn several_data_sections_stay_several_and_a_footer_goes() {
+        let mut octets = Vec::new();
+        let mut out = Writer::new(&mut octets);
+        out.described_binary(DATA, b"abc");
+        out.described_binary(DATA, b"de");
+        out.described_map(0x78, |_| {});
+        let letter = Letter::read(Message::from(octets), ID);
+        assert_eq!(letter.payload_bytes, 5);
+        let message = read(&letter.inbox(None, &Plan::default(), 5));
+        assert_eq!(InboxMessage::read(&message).content.octets().collect::<Vec<_>>(), [&b"abc"[..], b"de"]);
+    }
+
+    #[test]
+    fn flaws_are_found() {
+        let with = |receiver: &str, kind: &str, write_body: fn(&mut Writer<'_>)| {
+            let mut octets = Vec::new();
+            let mut out = Writer::new(&mut octets);
+            out.described_map(APPLICATION_PROPERTIES, |map| {
+                [("receiverCode", receiver), ("messageType", kind)].iter().for_each(|(key, value)| {
+                    map.string(key);
+                    map.string(value);
+                });
+            });
+            write_body(&mut out);
+            Letter::read(Message::from(octets), ID)
+        };
+        let data: fn(&mut Writer<'_>) = |out| out.described_binary(DATA, b"12345");
+        let value: fn(&mut Writer<'_>) = |out| out.described_string(VALUE, "text");
+        let plan = Plan { receivers: vec!["b".to_owned()], payload_bytes: 4, ..Plan::default() };
+        for (receiver, kind, body, flaw) in [
+            ("", "t", data, Some(Refusal::NoReceiver)),
+            ("c", "t", data, Some(Refusal::UnknownReceiver)),
+            ("b", "", data, Some(Refusal::NoType)),
+            ("b", "t", value, Some(Refusal::NoData)),
+            ("b@SERVICE", "t", data, Some(Refusal::TooLong)),
+        ] {
+            assert_eq!(with(receiver, kind, body).consumed(&plan).flaw, flaw);
+        }
+        assert_eq!(with("b", "t", data).consumed(&Plan::default()).flaw, None);
+    }
+
+    #[test]
+    fn a_correlation_id_of_any_type_comes_back_as_it_was() {
+        let mut octets = Vec::new();
+        let mut out = Writer::new(&mut octets);
+        out.described_list(PROPERTIES, |fields| {
+            (0..5).for_each(|_| fields.null());
+            fields.ulong(77);
+        });
+        out.described_binary(DATA, b"x");
+        let letter = Letter::read(Message::from(octets), ID);
+        let reply = read(&letter.reply_accepted(5));
+        let correlation = reply.properties.and_then(|properties| properties.correlation_id);
+        assert_eq!(correlation, Some(crate::api::MessageId::Ulong(77)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_octets_are_a_letter_with_or_without_flaws(
+            octets in proptest::collection::vec(any::<u8>(), 0..200), keep in 0usize..400, draw: u64,
+        ) {
+            let good = submitted(b"payload");
+            let mut all = good[..keep.min(good.len())].to_vec();
+            all.extend(octets);
+            let letter = Letter::read(pieces(&all, 50), ID);
+            let consumed = letter.consumed(&Plan::default());
+            prop_assert!(consumed.bytes <= all.len());
+            for message in [letter.inbox(Some(draw), &Plan::default(), 5), letter.reply_accepted(5)] {
+                prop_assert!(message.bytes() > 0);
+            }
+        }
+    }
+}

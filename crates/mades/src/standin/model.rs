@@ -476,6 +476,7 @@ impl<M> Model<M> {
         let late = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(late) } else { Duration::ZERO };
         let changed = fault.corruption.then(|| self.chance(Purpose::Corruption, !number).draw());
         self.totals.corrupted += u64::from(fault.corruption);
+        self.totals.corrupt_copies += u64::from(fault.corruption) * (1 + u64::from(fault.duplicate));
         self.totals.held_back += u64::from(fault.reorder);
         let at = self.up(Place::B, at + late);
         self.push(at, key, Step::Inbox { copy: 0, changed });
@@ -490,6 +491,7 @@ impl<M> Model<M> {
         let silent = self.journey(key).is_some_and(|journey| journey.story.fault.no_reply);
         if silent {
             self.totals.unanswered += 1;
+            self.totals.failed_silently += u64::from(reply == Reply::Failed);
             self.seal(key, if reply == Reply::Failed { Fate::Failed } else { Fate::Delivered });
         } else {
             self.push(at, key, Step::Reply(reply));

@@ -154,6 +154,10 @@ pub struct Totals {
     pub duplicated: u64,
     /// Changed in an octet.
     pub corrupted: u64,
+    /// Changed messages in the inbox, each copy counted.
+    pub corrupt_copies: u64,
+    /// Failed without a word: a toolbox's reply, the only one, was to be missing.
+    pub failed_silently: u64,
     /// Held back.
     pub held_back: u64,
     /// Put into the inbox after a message of the same run with a higher number.
@@ -186,6 +190,8 @@ struct Written {
     unanswered: u64,
     duplicated: u64,
     corrupted: u64,
+    corrupt_copies: u64,
+    failed_silently: u64,
     held_back: u64,
     overtaken: u64,
     latency_ms: Times,
@@ -251,6 +257,8 @@ impl Totals {
             unanswered: self.unanswered,
             duplicated: self.duplicated,
             corrupted: self.corrupted,
+            corrupt_copies: self.corrupt_copies,
+            failed_silently: self.failed_silently,
             held_back: self.held_back,
             overtaken: self.overtaken,
             latency_ms: Times {

@@ -1,0 +1,26 @@
+//! The listener's own certificate, from PEM files.
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::Path;
+use std::sync::Arc;
+
+/// TLS 1.2 and 1.3 with the certificate chain and the key in these files; peers need none.
+///
+/// # Errors
+/// Which file is not to be had or is none, in one sentence.
+pub fn tls_from_pem(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+    let wrong = |path: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+    let certificates: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_file_iter(chain).and_then(Iterator::collect).map_err(|error| wrong(chain, &error))?;
+    if certificates.is_empty() {
+        return Err(wrong(chain, &"there is no certificate in it"));
+    }
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
+    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has suites for both versions");
+    let config = builder.with_no_client_auth().with_single_cert(certificates, secret);
+    config.map(Arc::new).map_err(|error| wrong(key, &error))
+}

@@ -1,0 +1,177 @@
+//! A peer in the test's own process: fe2o3-amqp's acceptor, which does with a link what the link's address says.
+use fe2o3_amqp::acceptor::{
+    ConnectionAcceptor, LinkAcceptor, LinkEndpoint, SaslAcceptor, SaslAnonymousMechanism, SessionAcceptor,
+};
+use fe2o3_amqp::link::{Receiver, Sender};
+use fe2o3_amqp_types::definitions::{self, AmqpError, ErrorCondition};
+use fe2o3_amqp_types::messaging::{Body, Message, Modified};
+use mades::{Broker, Connection};
+use serde_amqp::Value;
+use std::fmt::Debug;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+
+/// No test takes longer.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Runs a test, for no longer than the limit.
+pub(crate) fn limited<F: Future<Output = ()>>(test: F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(LIMIT, test).await.expect("the test hangs") });
+}
+
+/// A listener on a port of the kernel's choice.
+pub(crate) async fn listener() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+/// A broker at that port, with short limits.
+pub(crate) fn broker(port: u16) -> Broker {
+    let url = format!("amqp://127.0.0.1:{port}").parse().unwrap();
+    Broker { time_limit: Duration::from_secs(5), ..Broker::new(url, "test") }
+}
+
+/// A peer that lets anybody in, and a connection to it.
+pub(crate) async fn connected() -> Connection {
+    Connection::open(&broker(start().await)).await.unwrap()
+}
+
+/// A peer that lets anybody in: its port.
+pub(crate) async fn start() -> u16 {
+    let (listener, port) = listener().await;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, SaslAnonymousMechanism::new()));
+        }
+    });
+    port
+}
+
+/// A peer that lets in whom `sasl` lets in: its port.
+pub(crate) async fn start_with<S>(sasl: S) -> u16
+where
+    S: SaslAcceptor + Send + Sync + 'static,
+{
+    let (listener, port) = listener().await;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve_plain(stream, sasl.clone()));
+        }
+    });
+    port
+}
+
+async fn serve_plain<S: SaslAcceptor + Send + Sync + 'static>(stream: TcpStream, sasl: S) {
+    serve(stream, sasl).await;
+}
+
+/// Serves one connection.
+pub(crate) async fn serve<Io, S>(stream: Io, sasl: S)
+where
+    Io: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static,
+    S: SaslAcceptor + Send + Sync + 'static,
+{
+    let acceptor = ConnectionAcceptor::builder().container_id("peer").sasl_acceptor(sasl).build();
+    let Ok(mut connection) = acceptor.accept(stream).await else { return };
+    let (hang_up, mut hung_up) = tokio::sync::mpsc::channel::<()>(1);
+    let sessions = SessionAcceptor::new();
+    loop {
+        tokio::select! {
+            session = sessions.accept(&mut connection) => {
+                let Ok(mut session) = session else { return };
+                let hang_up = hang_up.clone();
+                tokio::spawn(async move {
+                    while let Ok(link) = LinkAcceptor::new().accept(&mut session).await {
+                        match link {
+                            LinkEndpoint::Receiver(link) => receive(link, &hang_up).await,
+                            LinkEndpoint::Sender(link) => send(link).await,
+                        }
+                    }
+                });
+            }
+            _ = hung_up.recv() => {
+                let error = definitions::Error::new(
+                    definitions::ConnectionError::ConnectionForced, "going down".to_owned(), None);
+                let _ = connection.close_with_error(error).await;
+                return;
+            }
+        }
+    }
+}
+
+/// Does with what comes what the address says.
+async fn receive(mut link: Receiver, hang_up: &tokio::sync::mpsc::Sender<()>) {
+    let address = link.target().as_ref().and_then(|target| target.address.clone()).unwrap_or_default();
+    if let Some(condition) = address.strip_prefix("detach:") {
+        let _ = link.close_with_error(error(condition)).await;
+        return;
+    }
+    while let Ok(delivery) = link.recv::<Body<Value>>().await {
+        let done = match address.as_str() {
+            "accept" => link.accept(&delivery).await,
+            "reject" => link.reject(&delivery, error("mades:refused")).await,
+            "release" => link.release(&delivery).await,
+            "modify" => {
+                let modified =
+                    Modified { delivery_failed: Some(true), undeliverable_here: None, message_annotations: None };
+                link.modify(&delivery, modified).await
+            }
+            "detach-at-message" => {
+                let _ = link.close_with_error(error("amqp:link:stolen")).await;
+                return;
+            }
+            "hang-up" => {
+                let _ = hang_up.send(()).await;
+                // Dropped, the link would be detached, before the connection is closed or after.
+                let _ = link.recv::<Body<Value>>().await;
+                return;
+            }
+            // "never"
+            _ => Ok(()),
+        };
+        if done.is_err() {
+            return;
+        }
+    }
+}
+
+/// Sends ten messages, and after them the numbers of how the ten were settled.
+async fn send(mut link: Sender) {
+    let mut verdicts = Vec::new();
+    for number in 0..10_u32 {
+        match link.send_batchable(Message::builder().value(Value::Uint(number)).build()).await {
+            Ok(verdict) => verdicts.push(verdict),
+            Err(_) => return,
+        }
+    }
+    let mut counts = [0_u32; 4];
+    for verdict in verdicts {
+        use fe2o3_amqp_types::messaging::Outcome::{Accepted, Modified, Rejected, Released};
+        match verdict.await {
+            Ok(Accepted(_)) => counts[0] += 1,
+            Ok(Rejected(_)) => counts[1] += 1,
+            Ok(Released(_)) => counts[2] += 1,
+            Ok(Modified(_)) => counts[3] += 1,
+            Err(_) => return,
+        }
+    }
+    let counts = format!("{counts:?}");
+    if let Ok(verdict) = link.send_batchable(Message::builder().value(Value::String(counts)).build()).await {
+        let _ = verdict.await;
+    }
+    let _ = link.on_detach().await;
+}
+
+fn error(condition: &str) -> definitions::Error {
+    let condition = match condition {
+        "amqp:not-found" => AmqpError::NotFound.into(),
+        "amqp:resource-locked" => AmqpError::ResourceLocked.into(),
+        "amqp:unauthorized-access" => AmqpError::UnauthorizedAccess.into(),
+        "amqp:link:stolen" => definitions::LinkError::Stolen.into(),
+        other => ErrorCondition::Custom(other.into()),
+    };
+    definitions::Error::new(condition, "says the peer".to_owned(), None)
+}

@@ -1,0 +1,133 @@
+//! A peer that says what is written, whatever it hears: the octets of a handshake, a link and a delivery.
+use fe2o3_amqp_types::definitions::{self, AmqpError, ReceiverSettleMode, Role, SenderSettleMode};
+use fe2o3_amqp_types::messaging::{Source, Target, TargetArchetype};
+use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, Open, Transfer};
+use fe2o3_amqp_types::sasl::{SaslCode, SaslMechanisms, SaslOutcome};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A frame of that type with that performative and payload.
+fn frame(kind: u8, performative: &impl Serialize, payload: &[u8]) -> Vec<u8> {
+    let body = serde_amqp::to_vec(performative).unwrap();
+    let size = (8 + body.len() + payload.len()) as u32;
+    [&size.to_be_bytes()[..], &[2, kind, 0, 0], &body, payload].concat()
+}
+
+/// What a peer says until the connection is open.
+pub(crate) fn handshake() -> Vec<u8> {
+    let open = Open {
+        container_id: "script".to_owned(),
+        hostname: None,
+        max_frame_size: 65536.into(),
+        channel_max: 9.into(),
+        idle_time_out: None,
+        outgoing_locales: None,
+        incoming_locales: None,
+        offered_capabilities: None,
+        desired_capabilities: None,
+        properties: None,
+    };
+    let outcome = SaslOutcome { code: SaslCode::Ok, additional_data: None };
+    [
+        b"AMQP\x03\x01\x00\x00".to_vec(),
+        frame(1, &SaslMechanisms::default(), &[]),
+        frame(1, &outcome, &[]),
+        b"AMQP\x00\x01\x00\x00".to_vec(),
+        frame(0, &open, &[]),
+    ]
+    .concat()
+}
+
+/// The answer to a session.
+pub(crate) fn begin() -> Vec<u8> {
+    let begin = Begin {
+        remote_channel: Some(0),
+        next_outgoing_id: 0,
+        incoming_window: 1000,
+        outgoing_window: 1000,
+        handle_max: 9.into(),
+        offered_capabilities: None,
+        desired_capabilities: None,
+        properties: None,
+    };
+    frame(0, &begin, &[])
+}
+
+/// The answer to the link of that name; without its node, which is how a link is refused.
+pub(crate) fn attach(name: &str, role: Role, node: Option<&str>) -> Vec<u8> {
+    let address = node.unwrap_or_default();
+    let source = Source::builder().address(address).build();
+    let target = Target::builder().address(address).build();
+    let is_sender = role == Role::Sender;
+    let attach = Attach {
+        name: name.to_owned(),
+        handle: 0.into(),
+        role,
+        snd_settle_mode: SenderSettleMode::Mixed,
+        rcv_settle_mode: ReceiverSettleMode::First,
+        source: (node.is_some() || !is_sender).then(|| Box::new(source)),
+        target: (node.is_some() || is_sender).then(|| Box::new(TargetArchetype::Target(target))),
+        unsettled: None,
+        incomplete_unsettled: false,
+        initial_delivery_count: is_sender.then_some(0),
+        max_message_size: None,
+        offered_capabilities: None,
+        desired_capabilities: None,
+        properties: None,
+    };
+    frame(0, &attach, &[])
+}
+
+/// The end of the link, with an error.
+pub(crate) fn detach(condition: AmqpError) -> Vec<u8> {
+    let error = definitions::Error::new(condition, "says the script".to_owned(), None);
+    frame(0, &Detach { handle: 0.into(), closed: true, error: Some(error) }, &[])
+}
+
+/// A delivery of that payload, whatever it is.
+pub(crate) fn transfer(number: u32, payload: &[u8]) -> Vec<u8> {
+    let transfer = Transfer {
+        handle: 0.into(),
+        delivery_id: Some(number),
+        delivery_tag: Some(number.to_be_bytes().to_vec().into()),
+        message_format: Some(0),
+        settled: Some(false),
+        more: false,
+        rcv_settle_mode: None,
+        state: None,
+        resume: false,
+        aborted: false,
+        batchable: false,
+    };
+    frame(0, &transfer, payload)
+}
+
+/// What a script does when it has said its say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    HangUp,
+    Stay,
+}
+
+/// A peer that says those parts, each when something new has been heard: its port.
+pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
+    let (listener, port) = crate::peer::listener().await;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let parts = parts.clone();
+            tokio::spawn(async move {
+                let mut heard = [0; 4096];
+                for part in &parts {
+                    if !matches!(stream.read(&mut heard).await, Ok(1..)) || stream.write_all(part).await.is_err() {
+                        return;
+                    }
+                }
+                if then == Then::Stay {
+                    // Until the client has had enough.
+                    while matches!(stream.read(&mut heard).await, Ok(1..)) {}
+                }
+            });
+        }
+    });
+    port
+}

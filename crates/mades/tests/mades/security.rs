@@ -1,0 +1,220 @@
+//! Who is let in, and under what: SASL mechanisms, TLS with and without trust, and mismatches of both.
+use crate::peer::{broker, limited, listener, serve, start, start_with};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fe2o3_amqp::acceptor::sasl_acceptor::SaslServerFrame;
+use fe2o3_amqp::acceptor::scram::SingleScramCredential;
+use fe2o3_amqp::acceptor::{SaslAcceptor, SaslAnonymousMechanism, SaslPlainMechanism};
+use fe2o3_amqp::auth::scram::{ScramAuthenticator, ScramVersion};
+use fe2o3_amqp_types::primitives::{Array, Symbol};
+use fe2o3_amqp_types::sasl::{SaslCode, SaslInit, SaslOutcome, SaslResponse};
+use mades::{
+    Broker, Connection, Disposition, Error, Mechanism, OutletPlan, Retry, Security, TlsSetup, Uuid, Verification,
+};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio_rustls::TlsAcceptor;
+
+fn as_user(port: u16, login: &str, mechanism: Option<Mechanism>) -> Broker {
+    let url = format!("amqp://{login}@127.0.0.1:{port}").parse().unwrap();
+    Broker { url, security: Security { mechanism, ..Security::default() }, ..broker(port) }
+}
+
+#[test]
+fn the_right_password_opens_and_the_wrong_one_is_named_without_being_shown() {
+    limited(async {
+        let port = start_with(SaslPlainMechanism::new("endpoint", "right word")).await;
+        Connection::open(&as_user(port, "endpoint:right%20word", None)).await.unwrap();
+        let error = Connection::open(&as_user(port, "endpoint:wrongword", None)).await.unwrap_err();
+        assert!(matches!(error, Error::WrongCredentials { .. }), "{error:?}");
+        assert_eq!(error.retry(), Retry::Never);
+        let text = format!("{error} {error:?}");
+        assert!(text.contains("endpoint") && !text.contains("wrongword"), "{text}");
+        // Nobody in particular is not offered there.
+        let error = Connection::open(&broker(port)).await.unwrap_err();
+        assert!(error.to_string().contains("does not offer SASL ANONYMOUS"), "{error}");
+    });
+}
+
+#[test]
+fn a_password_is_proven_by_each_scram() {
+    limited(async {
+        for (version, mechanism) in [
+            (ScramVersion::Sha1, Mechanism::ScramSha1),
+            (ScramVersion::Sha256, Mechanism::ScramSha256),
+            (ScramVersion::Sha512, Mechanism::ScramSha512),
+        ] {
+            let credential = SingleScramCredential::new("user", "password", version).unwrap();
+            let port = start_with(ScramAuthenticator::new(Arc::new(credential))).await;
+            Connection::open(&as_user(port, "user:password", Some(mechanism))).await.unwrap();
+            let error = Connection::open(&as_user(port, "user:other", Some(mechanism))).await.unwrap_err();
+            assert!(matches!(error, Error::WrongCredentials { .. }), "{error:?}");
+            let error = Connection::open(&as_user(port, "user:password", None)).await.unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("127.0.0.1:{port} does not offer SASL PLAIN: choose another mechanism")
+            );
+        }
+    });
+}
+
+/// SASL EXTERNAL: whom TLS has let in.
+#[derive(Clone)]
+struct External;
+
+impl SaslAcceptor for External {
+    fn mechanisms(&self) -> Array<Symbol> {
+        Array(vec![Symbol::from("EXTERNAL")])
+    }
+
+    fn on_init(&mut self, init: SaslInit) -> SaslServerFrame {
+        let is_meant = init.mechanism == Symbol::from("EXTERNAL") && init.initial_response.is_some();
+        let code = if is_meant { SaslCode::Ok } else { SaslCode::Auth };
+        SaslServerFrame::Outcome(SaslOutcome { code, additional_data: None })
+    }
+
+    fn on_response(&mut self, _: SaslResponse) -> SaslServerFrame {
+        SaslServerFrame::Outcome(SaslOutcome { code: SaslCode::Sys, additional_data: None })
+    }
+}
+
+/// Whether a server wants a certificate of its clients.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Clients {
+    Anybody,
+    Certified,
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", STANDARD.encode(der))
+}
+
+/// A certificate that vouches for itself, as files and as rustls takes it.
+struct Paper {
+    directory: TempDir,
+    certificate: rcgen::CertifiedKey<rcgen::KeyPair>,
+}
+
+impl Paper {
+    fn new() -> Self {
+        let certificate = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let (public, secret) = (certificate.cert.der(), certificate.signing_key.serialize_der());
+        std::fs::write(directory.path().join("certificate.pem"), pem("CERTIFICATE", public)).unwrap();
+        std::fs::write(directory.path().join("key.pem"), pem("PRIVATE KEY", &secret)).unwrap();
+        Self { directory, certificate }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A peer under TLS with this certificate: its port.
+    async fn start<S: SaslAcceptor + Send + Sync + 'static>(&self, clients: Clients, sasl: S) -> u16 {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .unwrap();
+        let der = self.certificate.cert.der().clone();
+        let builder = match clients {
+            Clients::Anybody => builder.with_no_client_auth(),
+            Clients::Certified => {
+                let mut roots = rustls::RootCertStore::empty();
+                roots.add(der.clone()).unwrap();
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(self.certificate.signing_key.serialize_der()));
+        let acceptor = TlsAcceptor::from(Arc::new(builder.with_single_cert(vec![der], key).unwrap()));
+        let (listener, port) = listener().await;
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, sasl) = (acceptor.clone(), sasl.clone());
+                tokio::spawn(async move {
+                    if let Ok(stream) = acceptor.accept(stream).await {
+                        serve(stream, sasl).await;
+                    }
+                });
+            }
+        });
+        port
+    }
+}
+
+fn under_tls(port: u16, host: &str, security: Security) -> Broker {
+    Broker { url: format!("amqps://{host}:{port}").parse().unwrap(), security, ..broker(port) }
+}
+
+fn trusting(paper: &Paper) -> TlsSetup {
+    TlsSetup { authority: Some(paper.path("certificate.pem")), ..TlsSetup::default() }
+}
+
+#[test]
+fn a_broker_is_trusted_for_its_certificate_and_name_or_if_we_are_told_to() {
+    limited(async {
+        let paper = Paper::new();
+        let port = paper.start(Clients::Anybody, SaslAnonymousMechanism::new()).await;
+        let open = |host: &'static str, tls| async move {
+            Connection::open(&under_tls(port, host, Security { tls, ..Security::default() })).await
+        };
+        let mut connection = open("localhost", trusting(&paper)).await.unwrap();
+        let mut outlet = connection.outlet(&OutletPlan::new("accept", 8)).await.unwrap();
+        let mut template = mades::api::Outgoing::new("receiver", "TYPE")
+            .template(Uuid::from_u128(1), mades::api::payload(vec![7; 200_000]));
+        let settling = outlet.offer(template.fill(0, 0)).await.unwrap();
+        assert_eq!(settling.await.unwrap(), Disposition::Accepted);
+
+        let other = Paper::new();
+        for (host, tls) in [("localhost", trusting(&other)), ("127.0.0.1", trusting(&paper))] {
+            let error = open(host, tls).await.unwrap_err();
+            assert!(matches!(error, Error::Untrusted { .. }), "{error:?}");
+            assert!(error.to_string().contains("--ca"), "{error}");
+        }
+        let named = TlsSetup { server_name: Some("localhost".to_owned()), ..trusting(&paper) };
+        open("127.0.0.1", named).await.unwrap();
+        let careless = TlsSetup { verification: Verification::Off, ..TlsSetup::default() };
+        open("127.0.0.1", careless).await.unwrap();
+    });
+}
+
+#[test]
+fn plain_against_tls_and_the_reverse_are_told_apart() {
+    limited(async {
+        let paper = Paper::new();
+        let port = paper.start(Clients::Anybody, SaslAnonymousMechanism::new()).await;
+        let error = Connection::open(&broker(port)).await.unwrap_err();
+        assert!(matches!(error, Error::TlsPeer { .. }), "{error:?}");
+        assert!(error.to_string().contains("use amqps://"), "{error}");
+
+        let port = start().await;
+        let careless = TlsSetup { verification: Verification::Off, ..TlsSetup::default() };
+        let error =
+            Connection::open(&under_tls(port, "localhost", Security { tls: careless, ..Security::default() })).await;
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::PlainPeer { .. }), "{error:?}");
+        assert!(error.to_string().contains("use amqp://"), "{error}");
+    });
+}
+
+#[test]
+fn a_certificate_lets_us_in_and_none_does_not() {
+    limited(async {
+        let paper = Paper::new();
+        let port = paper.start(Clients::Certified, External).await;
+        let certified =
+            TlsSetup { identity: Some((paper.path("certificate.pem"), paper.path("key.pem"))), ..trusting(&paper) };
+        let external = |tls| Security { mechanism: Some(Mechanism::External), tls };
+        let mut connection =
+            Connection::open(&under_tls(port, "localhost", external(certified.clone()))).await.unwrap();
+        connection.outlet(&OutletPlan::new("accept", 8)).await.unwrap();
+        let error = Connection::open(&under_tls(port, "localhost", external(trusting(&paper)))).await.unwrap_err();
+        assert!(matches!(error, Error::NotTrusted { .. } | Error::Lost { .. }), "{error:?}");
+        let anonymous = Security { mechanism: None, tls: certified };
+        let error = Connection::open(&under_tls(port, "localhost", anonymous)).await.unwrap_err();
+        assert!(matches!(error, Error::NoSuchMechanism { .. }), "{error:?}");
+    });
+}

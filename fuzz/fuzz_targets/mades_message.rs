@@ -1,0 +1,17 @@
+//! Any octets as a message of the Business Application API: whatever can be decoded is read as everything that it might be, and its ids are the same each way.
+#![no_main]
+use fe2o3_amqp_types::messaging::message::__private::Deserializable;
+use libfuzzer_sys::fuzz_target;
+use mades::api::{Event, InboxMessage, Received, Reply, Submission, content, inbox};
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<Received>>(data) else { return };
+    let arrived = InboxMessage::read(&message);
+    assert_eq!(arrived.identity(), inbox::identity(&message));
+    let (event, reply, submission) = (Event::read(&message), Reply::read(&message), Submission::read(&message));
+    assert!(event.state.is_some() || !event.oddities.is_empty());
+    for id in [event.identity(), reply.identity(), submission.identity()].into_iter().flatten() {
+        assert_eq!(mades::api::Identity::read(&id.to_string()), Some(id));
+    }
+    assert!(content(&message).data_bytes() <= data.len());
+});

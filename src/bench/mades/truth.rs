@@ -1,0 +1,175 @@
+//! What the stand-in says it did, held against what the bench saw: every count equal, or the account is not closed.
+use journey::record::{LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record};
+use serde::Deserialize;
+
+/// The totals of the stand-in, as far as they are held against something.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Totals {
+    consumed: u64,
+    refused: u64,
+    lost: u64,
+    failed: u64,
+    inboxed: u64,
+    events: Events,
+    unanswered: u64,
+    duplicated: u64,
+    corrupt_copies: u64,
+    failed_silently: u64,
+    overtaken: u64,
+    latency_ms: Times,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Events {
+    delivered: u64,
+    received: u64,
+    tracing: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Times {
+    replied: Option<LatencyMs>,
+    inboxed: Option<LatencyMs>,
+    delivered: Option<LatencyMs>,
+    received: Option<LatencyMs>,
+}
+
+/// Puts the truth into the record, and what does not agree with it into the verdict.
+pub(super) fn hold_against(record: &mut Record, totals: &Totals) {
+    let Some(mades) = &record.mades else { return };
+    // The broker alone is under test: the endpoint pair had nothing to do.
+    if mades.mode == "amqp" {
+        return;
+    }
+    let truth = MadesTruth { counts: counts(record, mades, totals), times: times(mades, totals) };
+    // What was on its way at the end one of them has seen and the other has not.
+    let is_whole = record.ledger.in_flight == Some(0);
+    for row in truth.counts.iter().filter(|row| is_whole && row.done != row.seen) {
+        record.verdict.closed = false;
+        record.verdict.reasons.push(format!(
+            "The bench saw {} of what the stand-in says were {}: {}. One of the two is wrong, and both are mailrun's.",
+            row.seen, row.done, row.name
+        ));
+    }
+    if let Some(mades) = &mut record.mades {
+        mades.truth = Some(truth);
+    }
+}
+
+fn counts(record: &Record, mades: &Mades, totals: &Totals) -> Vec<MadesCount> {
+    let stage = |name: &str| mades.stages.iter().find(|row| row.name == name).cloned().unwrap_or_default();
+    let arrivals = |row: MadesStage| row.count + row.duplicates;
+    let troubles = |kind: &str| mades.troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum::<u64>();
+    let (ledger, is_toolbox) = (&record.ledger, mades.mode == "toolbox");
+    // A toolbox says nothing at all of what is lost; and of what failed in silence nobody but itself can tell it from that.
+    let silent = if is_toolbox { totals.failed_silently } else { 0 };
+    let lost = totals.lost + silent;
+    let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };
+    let mut rows = vec![
+        ("taken out of the outbox", totals.consumed, ledger.accepted.unwrap_or_default()),
+        ("refused", totals.refused, troubles("error reply")),
+        ("failed", totals.failed - silent, troubles("FAILED")),
+        ("lost", lost, ledger.lost.unwrap_or_default()),
+        ("not replied to", unanswered, stage("replied").missing),
+    ];
+    if mades.mode == "tracing" {
+        rows.push(("tested", totals.events.tracing, arrivals(stage("TRACING"))));
+    } else {
+        rows.extend([
+            ("put into the inbox", totals.inboxed, arrivals(stage("inbox"))),
+            ("put there twice", totals.duplicated, stage("inbox").duplicates),
+            ("changed, each copy", totals.corrupt_copies, ledger.corrupt.unwrap_or_default()),
+            ("overtaken", totals.overtaken, mades.reordered),
+        ]);
+    }
+    if mades.mode == "endpoint" {
+        rows.push(("reported DELIVERED", totals.events.delivered, arrivals(stage("DELIVERED"))));
+        rows.push(("reported RECEIVED", totals.events.received, arrivals(stage("RECEIVED"))));
+    }
+    rows.into_iter().map(|(name, done, seen)| MadesCount { name: name.to_owned(), done, seen }).collect()
+}
+
+fn times(mades: &Mades, totals: &Totals) -> Vec<MadesTimes> {
+    let told = &totals.latency_ms;
+    let by_stage = |name: &str| match name {
+        "replied" => told.replied,
+        "inbox" => told.inboxed,
+        "DELIVERED" | "TRACING" => told.delivered,
+        "RECEIVED" => told.received,
+        _ => None,
+    };
+    let row = |stage: &MadesStage| {
+        let done_ms = Some(by_stage(&stage.name)?);
+        Some(MadesTimes { stage: stage.name.clone(), done_ms, seen_ms: stage.latency_ms })
+    };
+    mades.stages.iter().filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    /// A run in which everything got through but for one message that was lost, and the totals to it.
+    fn run() -> (Record, Totals) {
+        let mut record = sample::mades();
+        (record.ledger.accepted, record.ledger.lost, record.ledger.in_flight) = (Some(10_000), Some(1), Some(0));
+        (record.ledger.corrupt, record.verdict.closed) = (Some(0), true);
+        let mades = record.mades.as_mut().unwrap();
+        mades.troubles.clear();
+        mades.stages.iter_mut().for_each(|row| row.missing = 0);
+        let events = Events { delivered: 9_999, received: 9_999, ..Events::default() };
+        let told = LatencyMs { p50: 7.0, ..LatencyMs::default() };
+        let latency_ms = Times { inboxed: Some(told), ..Times::default() };
+        let totals = Totals { consumed: 10_000, lost: 1, inboxed: 9_999, events, latency_ms, ..Totals::default() };
+        (record, totals)
+    }
+
+    #[test]
+    fn who_agrees_closes_the_account() {
+        let (mut record, totals) = run();
+        let reasons = record.verdict.reasons.len();
+        hold_against(&mut record, &totals);
+        let truth = record.mades.unwrap().truth.unwrap();
+        assert!(truth.counts.iter().all(|row| row.done == row.seen), "{truth:?}");
+        assert!(truth.counts.len() == 11 && truth.times.len() == 1, "{truth:?}");
+        assert!(record.verdict.closed && record.verdict.reasons.len() == reasons);
+    }
+
+    #[test]
+    fn who_does_not_leaves_it_open_by_name() {
+        type Change = fn(&mut Totals);
+        let changes: [(Change, &str); 4] = [
+            (|totals| totals.lost = 2, "lost"),
+            (|totals| totals.overtaken = 1, "overtaken"),
+            (|totals| totals.refused = 5, "refused"),
+            (|totals| totals.events.received = 9_998, "reported RECEIVED"),
+        ];
+        for (change, name) in changes {
+            let (mut record, mut totals) = run();
+            change(&mut totals);
+            hold_against(&mut record, &totals);
+            assert!(!record.verdict.closed, "{name}");
+            assert!(record.verdict.reasons.last().unwrap().contains(name), "{:?}", record.verdict);
+            let (mut record, mut totals) = run();
+            change(&mut totals);
+            record.ledger.in_flight = Some(3);
+            hold_against(&mut record, &totals);
+            assert!(record.verdict.closed, "{name}: what is on its way is counted by one of them");
+        }
+    }
+
+    #[test]
+    fn a_toolbox_that_is_silent_has_lost_the_message_as_far_as_anybody_sees() {
+        let (mut record, mut totals) = run();
+        (totals.lost, totals.failed, totals.failed_silently, totals.unanswered) = (2, 4, 1, 5);
+        let mades = record.mades.as_mut().unwrap();
+        mades.mode = "toolbox".to_owned();
+        let counts = counts(&record, record.mades.as_ref().unwrap(), &totals);
+        let done = |name: &str| counts.iter().find(|row| row.name == name).unwrap().done;
+        assert_eq!((done("lost"), done("failed"), done("not replied to")), (3, 3, 7));
+    }
+}

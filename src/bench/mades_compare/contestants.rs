@@ -1,0 +1,205 @@
+//! Who is compared, and what each is told: the same queues, the same messages, the same windows.
+use super::ground::Address;
+use super::{CompareOptions, Way, Window};
+use crate::bench::tables;
+use anyhow::Result;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program that measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tool {
+    /// What ours is held against.
+    GoMadesBench,
+    /// This program, called `mailrun mades`.
+    Mailrun,
+}
+
+impl Tool {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::GoMadesBench => "go-mades-bench",
+            Self::Mailrun => "mailrun mades",
+        }
+    }
+}
+
+/// A row: who does it, with how many sends outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) tool: Tool,
+    pub(super) window: Window,
+}
+
+impl Case {
+    pub(super) fn words(&self) -> String {
+        match self.window {
+            Window::Same(window) => format!("{}, window {window}", self.tool.name()),
+            Window::Defaults => format!("{}, its defaults", self.tool.name()),
+        }
+    }
+}
+
+/// Who is there, and where.
+#[derive(Clone, Debug)]
+pub(super) struct Field {
+    pub(super) own: PathBuf,
+    go_mades_bench: Option<PathBuf>,
+}
+
+impl Field {
+    pub(super) fn survey() -> Result<Self> {
+        let (own, go_mades_bench) = tables::peer(Tool::GoMadesBench.name())?;
+        Ok(Self { own, go_mades_bench })
+    }
+
+    /// Those that are there.
+    pub(super) fn tools(&self) -> Vec<Tool> {
+        [Tool::GoMadesBench, Tool::Mailrun].into_iter().filter(|tool| self.program(*tool).is_some()).collect()
+    }
+
+    pub(super) fn program(&self, tool: Tool) -> Option<&Path> {
+        match tool {
+            Tool::GoMadesBench => self.go_mades_bench.as_deref(),
+            Tool::Mailrun => Some(&self.own),
+        }
+    }
+}
+
+/// All rows, those that are to be compared next to each other.
+pub(super) fn cases(tools: &[Tool], windows: &[Window]) -> Vec<Case> {
+    windows.iter().flat_map(|&window| tools.iter().map(move |&tool| Case { tool, window })).collect()
+}
+
+/// The names of the queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Queues {
+    pub(super) outbox: String,
+    pub(super) reply: String,
+    pub(super) event: String,
+    pub(super) inbox: String,
+}
+
+impl Queues {
+    pub(super) fn of(options: &CompareOptions) -> Self {
+        let name = |rest: &str| format!("{}.{rest}", options.prefix);
+        let reply = if options.way == Way::Toolbox { "reply" } else { "outbox.reply" };
+        Self { outbox: name("outbox"), reply: name(reply), event: name("send.event"), inbox: name("inbox") }
+    }
+}
+
+/// The command by which a contestant does its work; what it learned goes into `place`.
+pub(super) fn command(program: &Path, case: &Case, options: &CompareOptions, at: &Address, place: &Path) -> Command {
+    let mut command = Command::new(program);
+    match case.tool {
+        Tool::GoMadesBench => tell_original(&mut command, case, options, at),
+        Tool::Mailrun => tell_own(&mut command, case, options, at, place),
+    }
+    command
+}
+
+fn tell_original(command: &mut Command, case: &Case, options: &CompareOptions, at: &Address) {
+    let queues = Queues::of(options);
+    command.args(["-mode", options.way.name()]);
+    command.args(["-n", &options.messages.to_string(), "-size", &options.message_bytes.to_string()]);
+    for (side, queue) in [("outbox", &queues.outbox), ("inbox", &queues.inbox)] {
+        command.args([&format!("-{side}"), queue, &format!("-{side}-addr"), &at.url]);
+        // It has no other way to be told a password.
+        command.args([&format!("-{side}-user"), &at.user, &format!("-{side}-pass"), &at.password]);
+    }
+    command.args(["-outbox-reply", &queues.reply, "-outbox-send-event", &queues.event]);
+    if let Window::Same(window) = case.window {
+        command.args(["-goroutines", &window.to_string(), "-max-in-transit", &options.max_in_transit.to_string()]);
+    }
+}
+
+fn tell_own(command: &mut Command, case: &Case, options: &CompareOptions, at: &Address, place: &Path) {
+    let queues = Queues::of(options);
+    command.args(["mades", "--live", "off", "--mode", options.way.name(), "--outbox-url", &at.url]);
+    command.args(["--messages", &options.messages.to_string(), "--size", &options.message_bytes.to_string()]);
+    command.args(["--outbox", &queues.outbox, "--outbox-reply", &queues.reply]);
+    command.args(["--send-event", &queues.event, "--inbox", &queues.inbox]);
+    // What is lost is given up before the run is.
+    let patience_s = (options.limit.as_secs_f64() / 3.0).max(1.0);
+    command.args(["--timeout", &format!("{patience_s:.0}s")]).arg("--out").arg(place);
+    command.env("MAILRUN_MADES_USER", &at.user).env("MAILRUN_MADES_PASSWORD", &at.password);
+    if at.is_shared {
+        // As the other does at every start: the queues are the comparison's own.
+        command.arg("--purge");
+    }
+    if let Some(ca) = &at.ca {
+        command.arg("--ca").arg(ca);
+    }
+    if let Window::Same(window) = case.window {
+        command.args(["--window", &window.to_string(), "--max-in-transit", &options.max_in_transit.to_string()]);
+    }
+}
+
+#[cfg(test)]
+pub(super) fn sample() -> CompareOptions {
+    CompareOptions {
+        way: Way::Amqp,
+        messages: 500,
+        message_bytes: 3000,
+        rounds: 3,
+        windows: vec![Window::Same(16), Window::Defaults],
+        max_in_transit: 1000,
+        broker: None,
+        prefix: "p".to_owned(),
+        loss: 0.0,
+        limit: std::time::Duration::from_secs(30),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(case: &Case, options: &CompareOptions, is_shared: bool) -> String {
+        let at = Address {
+            url: "amqp://127.0.0.1:5672".to_owned(),
+            user: "u".to_owned(),
+            password: "secret".to_owned(),
+            ca: None,
+            is_shared,
+        };
+        let command = command(Path::new("x"), case, options, &at, Path::new("/d"));
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        words.join(" ")
+    }
+
+    #[test]
+    fn both_are_told_the_same() {
+        let case = |tool| Case { tool, window: Window::Same(16) };
+        let theirs = words(&case(Tool::GoMadesBench), &sample(), true);
+        let queues = "-outbox p.outbox -outbox-addr amqp://127.0.0.1:5672 -outbox-user u -outbox-pass secret -inbox p.inbox \
+                      -inbox-addr amqp://127.0.0.1:5672 -inbox-user u -inbox-pass secret -outbox-reply p.outbox.reply \
+                      -outbox-send-event p.send.event";
+        assert_eq!(theirs, format!("-mode amqp -n 500 -size 3000 {queues} -goroutines 16 -max-in-transit 1000"));
+        let own = words(&case(Tool::Mailrun), &sample(), true);
+        assert!(own.starts_with(
+            "mades --live off --mode amqp --outbox-url amqp://127.0.0.1:5672 --messages 500 --size 3000 "
+        ));
+        assert!(own.ends_with("--timeout 10s --out /d --purge --window 16 --max-in-transit 1000"), "{own}");
+        assert!(!own.contains("secret"), "it is in the environment");
+    }
+
+    #[test]
+    fn defaults_are_left_to_each() {
+        let options = CompareOptions { way: Way::Toolbox, ..sample() };
+        for tool in [Tool::GoMadesBench, Tool::Mailrun] {
+            let words = words(&Case { tool, window: Window::Defaults }, &options, false);
+            let is_told =
+                ["-goroutines", "--window", "-max-in-transit", "--purge"].iter().any(|word| words.contains(word));
+            assert!(!is_told && words.contains(" p.reply "), "{words}");
+        }
+    }
+
+    #[test]
+    fn the_compared_stand_next_to_each_other() {
+        let cases = cases(&[Tool::GoMadesBench, Tool::Mailrun], &sample().windows);
+        let words: Vec<String> = cases.iter().map(Case::words).collect();
+        let expected = ["go-mades-bench, window 16", "mailrun mades, window 16", "go-mades-bench, its defaults"];
+        assert_eq!((words.len(), &words[..3]), (4, expected.map(str::to_owned).as_slice()));
+    }
+}

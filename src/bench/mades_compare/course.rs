@@ -1,0 +1,138 @@
+//! Runs the comparison's cases in their order, each on a ground of its own and within a limit of time, until all are done
+//! or Ctrl-C.
+use super::CompareOptions;
+use super::contestants::{Case, Field, Tool, cases, command};
+use super::findings::{self, Findings};
+use super::ground::Ground;
+use crate::bench::progress::Display;
+use crate::bench::tables::{Costs, Timed, order};
+use crate::interrupt::{Asked, Interrupt};
+use crate::report::numbers::seconds;
+use anyhow::{Context, Result, bail};
+use std::fs::{self, File};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Between two looks at the display: it costs time that a contestant may need.
+const SHOW_EVERY: Duration = Duration::from_millis(250);
+
+/// A run that came to its end.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    pub(super) findings: Findings,
+    pub(super) costs: Costs,
+    /// What the stand-in used, where there was one.
+    pub(super) stand_in_cpu_s: Option<f64>,
+}
+
+/// What became of a run.
+#[derive(Clone, Debug)]
+pub(super) enum Run {
+    Done(Box<Measured>),
+    /// It could not run, failed or hung; why.
+    Failed(String),
+}
+
+/// A case and its runs, one for each round that was begun.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub(super) case: Case,
+    pub(super) runs: Vec<Run>,
+}
+
+/// All that was run.
+#[derive(Clone, Debug)]
+pub(super) struct Finds {
+    pub(super) lanes: Vec<Lane>,
+    pub(super) has_original: bool,
+    pub(super) done: usize,
+    pub(super) planned: usize,
+}
+
+/// Runs all there is to run.
+pub(super) fn follow(options: &CompareOptions) -> Result<Finds> {
+    let field = Field::survey()?;
+    let tools = field.tools();
+    let cases = cases(&tools, &options.windows);
+    let order = order(cases.len(), tools.len(), options.rounds);
+    let planned = order.len();
+    let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
+    let interrupt = Interrupt::watch()?;
+    let mut course = Course { options, field: &field, interrupt, display: Display::on_stderr(), shown_at: None };
+    let mut done = 0;
+    for number in order {
+        let lane = &mut lanes[number];
+        let line = format!("run {} of {planned}: {}", done + 1, lane.case.words());
+        let Some(run) = course.run(&lane.case, done * 1000 / planned, &line) else { break };
+        lane.runs.push(run);
+        done += 1;
+    }
+    course.display.clear();
+    Ok(Finds { lanes, has_original: tools.contains(&Tool::GoMadesBench), done, planned })
+}
+
+struct Course<'o> {
+    options: &'o CompareOptions,
+    field: &'o Field,
+    interrupt: Interrupt,
+    display: Display,
+    shown_at: Option<Instant>,
+}
+
+impl Course<'_> {
+    fn show(&mut self, permille: usize, line: &str) {
+        if self.shown_at.is_none_or(|shown_at| shown_at.elapsed() >= SHOW_EVERY) {
+            self.shown_at = Some(Instant::now());
+            self.display.show_line(permille as u64, || line.to_owned());
+        }
+    }
+
+    /// One run; `None` if the user wants no more of them.
+    fn run(&mut self, case: &Case, permille: usize, line: &str) -> Option<Run> {
+        if self.interrupt.asked() != Asked::Nothing {
+            return None;
+        }
+        match self.measure(case, permille, line) {
+            Ok(measured) => measured.map(|measured| Run::Done(Box::new(measured))),
+            Err(error) => Some(Run::Failed(format!("{error:#}"))),
+        }
+    }
+
+    fn measure(&mut self, case: &Case, permille: usize, line: &str) -> Result<Option<Measured>> {
+        let place = tempfile::Builder::new().prefix("mailrun-compare-").tempdir();
+        let place = place.context("cannot make a temporary directory")?;
+        let ground = Ground::prepare(&self.field.own, self.options, place.path())?;
+        let program = self.field.program(case.tool).context("it is not installed")?;
+        let mut command = command(program, case, self.options, &ground.address, place.path());
+        let said = place.path().join("said");
+        command.stdout(File::create(&said).context("cannot make a temporary file")?);
+        let mut contestant = Timed::start(command)?;
+        while !contestant.ends()? {
+            self.show(permille, line);
+            if self.interrupt.asked() != Asked::Nothing {
+                return Ok(None);
+            }
+            if contestant.age() >= self.options.limit {
+                bail!("{}", hung(self.options.limit, &said));
+            }
+        }
+        let (status, costs) = contestant.reap()?;
+        // Status 1 of ours says that the account does not close: its record says why.
+        if !(status.success() || case.tool == Tool::Mailrun && status.code() == Some(1)) {
+            let words = contestant.last_words();
+            bail!("it ended with {status}: {}", words.as_deref().unwrap_or("it said nothing"));
+        }
+        let findings = match case.tool {
+            Tool::GoMadesBench => findings::of_original(&fs::read_to_string(&said)?)?,
+            Tool::Mailrun => findings::of_own(place.path())?,
+        };
+        Ok(Some(Measured { findings, costs, stand_in_cpu_s: ground.clear()? }))
+    }
+}
+
+/// What is said of a contestant that was killed.
+fn hung(limit: Duration, said: &Path) -> String {
+    let said = fs::read_to_string(said).unwrap_or_default();
+    let progress = findings::progress(&said).map(|words| format!(": {words}")).unwrap_or_default();
+    format!("it had not ended after {} and was killed{progress}", seconds(limit.as_secs_f64()))
+}

@@ -1,0 +1,128 @@
+//! What a contestant has found: read from its last report, or from its run record.
+use anyhow::{Context, Result};
+use journey::record::Record;
+use std::fs;
+use std::path::Path;
+
+/// What a run came to, by the contestant's own account.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Findings {
+    /// Messages that came to their end, a second.
+    pub(super) rate_per_s: f64,
+    /// What is wrong with it.
+    pub(super) fault: Option<String>,
+}
+
+/// A line of go-mades-bench's table.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Line<'t> {
+    pub(super) name: &'t str,
+    pub(super) rate_per_s: f64,
+    pub(super) count: u64,
+    pub(super) limit: u64,
+}
+
+/// Reads `Sent to outbox    : 2371.734 msgs/s  7.115 mb/s  200/200 msgs …`.
+pub(super) fn line(text: &str) -> Option<Line<'_>> {
+    let (name, rest) = text.split_once(": ")?;
+    let mut words = rest.split_whitespace();
+    let rate = words.next()?;
+    if words.next()? != "msgs/s" {
+        return None;
+    }
+    let (count, limit) = words.nth(2)?.split_once('/')?;
+    let rate_per_s = rate.parse().ok()?;
+    Some(Line { name: name.trim(), rate_per_s, count: count.parse().ok()?, limit: limit.parse().ok()? })
+}
+
+/// The table that was printed last, line by line.
+pub(super) fn last_table(said: &str) -> Vec<Line<'_>> {
+    let begin = said.rfind("=== Statistics").unwrap_or(said.len());
+    said[begin..].lines().filter_map(line).collect()
+}
+
+/// What go-mades-bench has found.
+///
+/// # Errors
+/// If there is no report.
+pub(super) fn of_original(said: &str) -> Result<Findings> {
+    let lines = last_table(said);
+    let last = lines.last().context("it has printed no report")?;
+    let short = lines.iter().find(|line| line.count != line.limit);
+    let fault = short.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
+    Ok(Findings { rate_per_s: last.rate_per_s, fault })
+}
+
+/// How far go-mades-bench was when it was stopped.
+pub(super) fn progress(said: &str) -> Option<String> {
+    let lines = last_table(said);
+    let last = lines.last()?;
+    Some(format!("{} stood at {} of {} messages", last.name, last.count, last.limit))
+}
+
+/// What `mailrun mades` has found.
+///
+/// # Errors
+/// If there is no record, or none of such a run.
+pub(super) fn of_own(directory: &Path) -> Result<Findings> {
+    let path = directory.join("run.json");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let record: Record = serde_json::from_str(&text).with_context(|| format!("{} is no record", path.display()))?;
+    let mades = record.mades.context("it has written no record of stages")?;
+    let last = mades.stages.last().context("it has written no stage")?;
+    let fault = (!record.verdict.closed).then(|| record.verdict.reasons.first().cloned().unwrap_or_default());
+    Ok(Findings { rate_per_s: last.rate_per_s, fault })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const REPORT: &str = "\
+=== Statistics
+Sent to outbox    : 0.000 msgs/s     0.000 mb/s  0/200 msgs          duration: 0s        flight time: 0.000s (avg) 0.000s (median)
+==============================================================================
+Duration         : 86.206368ms
+=== Statistics
+Sent to outbox    : 2371.734 msgs/s  7.115 mb/s  200/200 msgs        duration: 84ms      flight time: 0.003s (avg) 0.002s (median)
+Received in inbox : 2307.618 msgs/s  6.923 mb/s  198/200 msgs        duration: 87ms      flight time: 0.005s (avg) 0.008s (median)
+==============================================================================
+";
+
+    #[test]
+    fn the_last_report_counts() {
+        let findings = of_original(REPORT).unwrap();
+        assert_eq!(findings.rate_per_s, 2307.618);
+        assert_eq!(findings.fault.as_deref(), Some("Received in inbox: 198 of 200 messages"));
+        assert_eq!(of_original(&REPORT.replace("198", "200")).unwrap().fault, None);
+        assert_eq!(progress(REPORT).unwrap(), "Received in inbox stood at 198 of 200 messages");
+        assert!(of_original("panic: no\n").is_err() && progress("").is_none());
+    }
+
+    #[test]
+    fn lines_that_are_none() {
+        for text in
+            ["", "Duration : 1s", "a: 1 msgs/s 2 mb/s 3 msgs", "a: x msgs/s 2 mb/s 3/4 msgs", "a: 1 msgs/s 2 mb/s 3/"]
+        {
+            assert_eq!(line(text), None, "{text}");
+        }
+        let strange = line("Sent to outbox : +Inf msgs/s NaN mb/s 3/18446744073709551615 msgs x").unwrap();
+        assert_eq!((strange.rate_per_s, strange.count, strange.limit), (f64::INFINITY, 3, u64::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(name in "[A-Z][a-z ]{0,15}[a-z]", rate in 0.0_f64..1e6, count: u64, limit: u64) {
+            let text = format!("{name:18}: {rate:.3} msgs/s   1.000 mb/s  {count}/{limit} msgs  duration: 1s");
+            let read = line(&text).unwrap();
+            prop_assert_eq!((read.name, read.count, read.limit), (name.as_str(), count, limit));
+            prop_assert!((read.rate_per_s - rate).abs() < 0.001);
+        }
+
+        #[test]
+        fn any_text_is_read_or_not(text in "(=== Statistics\n)?[-a-z:/. 0-9\n]{0,80}") {
+            let _ = (of_original(&text).is_ok(), progress(&text));
+        }
+    }
+}

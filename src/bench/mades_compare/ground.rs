@@ -1,0 +1,126 @@
+//! Where a run takes place: the stand-in with queues of its own, the stand-in on a broker, or a broker alone.
+use super::contestants::Queues;
+use super::{CompareOptions, Way};
+use crate::bench::tables::Timed;
+use crate::live::Event;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long a stand-in has to be ready, and to end when asked.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Who go-mades-bench says it is, if nobody tells it; the embedded listener lets anybody in.
+const USER: &str = "endpoint";
+const PASSWORD: &str = "password";
+
+/// Where a contestant finds its broker.
+#[derive(Clone)]
+pub(super) struct Address {
+    pub(super) url: String,
+    pub(super) user: String,
+    pub(super) password: String,
+    pub(super) ca: Option<PathBuf>,
+    /// Whether other runs were there before.
+    pub(super) is_shared: bool,
+}
+
+/// A broker, and the stand-in on it where the way needs one.
+pub(super) struct Ground {
+    pub(super) address: Address,
+    stand_in: Option<Timed>,
+}
+
+impl Ground {
+    /// Makes it ready; `place` is where its output goes.
+    ///
+    /// # Errors
+    /// If the stand-in cannot start.
+    pub(super) fn prepare(own: &Path, options: &CompareOptions, place: &Path) -> Result<Self> {
+        let Some(broker) = &options.broker else {
+            let (stand_in, url) = start(own, options, place, |command| {
+                command.args(["--embedded", "--listen", "127.0.0.1:0"]);
+            })?;
+            let (user, password) = (USER.to_owned(), PASSWORD.to_owned());
+            let url = url.context("the stand-in does not say where it listens")?;
+            let address = Address { url, user, password, ca: None, is_shared: false };
+            return Ok(Self { address, stand_in: Some(stand_in) });
+        };
+        let address = Address {
+            url: broker.url.clone(),
+            user: broker.user.clone(),
+            password: broker.password.clone(),
+            ca: broker.ca.clone(),
+            is_shared: true,
+        };
+        let stand_in = match options.way {
+            Way::Amqp => None,
+            Way::Endpoint | Way::Toolbox | Way::Tracing => Some(start(own, options, place, |command| {
+                command.args(["--broker", &broker.url]);
+                command.env("MAILRUN_MADES_USER", &broker.user).env("MAILRUN_MADES_PASSWORD", &broker.password);
+                if let Some(ca) = &broker.ca {
+                    command.arg("--ca").arg(ca);
+                }
+            })?),
+        };
+        Ok(Self { address, stand_in: stand_in.map(|(process, _)| process) })
+    }
+
+    /// Ends it; processor time that the stand-in has used.
+    ///
+    /// # Errors
+    /// If the stand-in has ended by itself.
+    pub(super) fn clear(mut self) -> Result<Option<f64>> {
+        let Some(mut stand_in) = self.stand_in.take() else { return Ok(None) };
+        if stand_in.ends()? {
+            let words = stand_in.last_words();
+            bail!("the stand-in ended in the middle of the run: {}", words.as_deref().unwrap_or("it said nothing"));
+        }
+        let (_, costs) = stand_in.stop(PATIENCE)?;
+        Ok(Some(costs.cpu_s()))
+    }
+}
+
+/// Starts a stand-in and waits until it is ready; where it listens itself.
+fn start(
+    own: &Path,
+    options: &CompareOptions,
+    place: &Path,
+    tell: impl FnOnce(&mut Command),
+) -> Result<(Timed, Option<String>)> {
+    let mut command = Command::new(own);
+    command.args(["mades-endpoint", "--live", "json"]);
+    tell(&mut command);
+    let queues = Queues::of(options);
+    command.args(["--outbox", &queues.outbox, "--outbox-reply", &queues.reply]);
+    command.args(["--send-event", &queues.event, "--inbox", &queues.inbox]);
+    match options.way {
+        Way::Amqp => {}
+        // go-mades-bench waits for ever for what the protocol has.
+        Way::Tracing => drop(command.args(["--mode", "tracing", "--gmb-compat"])),
+        way => drop(command.args(["--mode", way.name()])),
+    }
+    if options.loss > 0.0 {
+        command.args(["--loss", &options.loss.to_string()]);
+    }
+    let said = place.join("stand-in.out");
+    command.stdout(File::create(&said).with_context(|| format!("cannot write {}", said.display()))?);
+    let mut process = Timed::start(command)?;
+    loop {
+        let has_ended = process.ends()?;
+        let text = fs::read_to_string(&said).unwrap_or_default();
+        let ready = text.lines().find_map(|line| match Event::from_line(line) {
+            Some(Event::Ready { amqp }) => Some(amqp),
+            _ => None,
+        });
+        if let Some(amqp) = ready.filter(|_| !has_ended) {
+            return Ok((process, amqp.first().map(|address| format!("amqp://{address}"))));
+        }
+        if has_ended {
+            let words = process.last_words();
+            bail!("the stand-in ended before it was ready: {}", words.as_deref().unwrap_or("it said nothing"));
+        }
+        ensure!(process.age() < PATIENCE, "the stand-in was not ready within {} s", PATIENCE.as_secs());
+    }
+}

@@ -1,0 +1,100 @@
+//! `mailrun bench mades-compare`: go-mades-bench and `mailrun mades` in the same work at the same broker, by turns.
+//!
+//! ```text
+//! contestants ─→ cases ─→ course: for each run a ground, a contestant, its costs ─→ sheet
+//!  (who is there) (rows)           ground: the stand-in, embedded or on a broker      (the tables)
+//!                                  findings: what the contestant itself reports
+//! ```
+//! Rates are each contestant's own (from its first message to the last that came to its end), for go-mades-bench spends
+//! four seconds and more of each run on waiting; processor time is the kernel's account of the whole process.
+mod contestants;
+mod course;
+mod findings;
+mod ground;
+mod sheet;
+
+use super::tables::Sheet;
+use anyhow::Result;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What the messages go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The broker alone.
+    Amqp,
+    /// An ECP endpoint.
+    Endpoint,
+    /// An EDX toolbox.
+    Toolbox,
+    /// An ECP endpoint's connectivity test.
+    Tracing,
+}
+
+impl Way {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Amqp => "amqp",
+            Self::Endpoint => "endpoint",
+            Self::Toolbox => "toolbox",
+            Self::Tracing => "tracing",
+        }
+    }
+}
+
+/// How many sends may be outstanding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// As many for all.
+    Same(u32),
+    /// As many as each takes by itself.
+    Defaults,
+}
+
+/// A broker that is running.
+#[derive(Clone)]
+pub(crate) struct Broker {
+    pub(crate) url: String,
+    pub(crate) user: String,
+    pub(crate) password: String,
+    /// Certificates to be trusted by those who look at any.
+    pub(crate) ca: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Neither the password nor a URL that may hold one.
+        out.debug_struct("Broker").field("user", &self.user).field("ca", &self.ca).finish_non_exhaustive()
+    }
+}
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub(crate) struct CompareOptions {
+    pub(crate) way: Way,
+    /// Messages of a run.
+    pub(crate) messages: u64,
+    pub(crate) message_bytes: u64,
+    /// Runs of each row; figures are their medians.
+    pub(crate) rounds: u32,
+    pub(crate) windows: Vec<Window>,
+    /// Messages under way, where the window is the same for all.
+    pub(crate) max_in_transit: u32,
+    /// `None`: the embedded stand-in, a new one for each run.
+    pub(crate) broker: Option<Broker>,
+    /// What the queues' names begin with.
+    pub(crate) prefix: String,
+    /// The share of messages that the stand-in loses.
+    pub(crate) loss: f64,
+    /// The longest that a run may take.
+    pub(crate) limit: Duration,
+}
+
+/// Runs the comparison to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.
+///
+/// # Errors
+///
+/// If it could not run at all. A contestant that fails or hangs is named in the table.
+pub(crate) fn run(options: &CompareOptions) -> Result<Sheet> {
+    Ok(sheet::of(&course::follow(options)?, options))
+}

@@ -1,0 +1,203 @@
+//! The comparison as it is read: figures with their spread, ratios to go-mades-bench in the same round, and below them all
+//! that went wrong.
+use super::contestants::Tool;
+use super::course::{Finds, Lane, Measured, Run};
+use super::{CompareOptions, Way, Window};
+use crate::bench::relays::Spread;
+use crate::bench::tables::{Sheet, place};
+use crate::report::numbers::{count, counted, figure, memory, octets, rate};
+use crate::report::table::{Align, Table, plain};
+
+/// Room enough for every figure: a cell that is broken in two is worse to read than a line that is.
+const WIDTH: u16 = 160;
+
+/// The tables.
+pub(super) fn of(finds: &Finds, options: &CompareOptions) -> Sheet {
+    let mut remarks = faults(finds);
+    let is_good = remarks.is_empty() && finds.done == finds.planned;
+    let mut lines = vec![title(options), String::new()];
+    for table in [figures(finds, options), ratios(finds)].iter().filter(|table| !table.is_empty()) {
+        lines.extend([table.terminal(WIDTH), String::new()]);
+    }
+    remarks.extend(notes(finds));
+    lines.append(&mut remarks);
+    Sheet { text: lines.join("\n"), is_good }
+}
+
+fn title(options: &CompareOptions) -> String {
+    let rounds = match options.rounds {
+        1 => "one round".to_owned(),
+        rounds => format!("medians (least–most) of {rounds} rounds, interleaved"),
+    };
+    let ground = match (&options.broker, options.way) {
+        (None, Way::Amqp) => "the embedded listener",
+        (None, _) => "the embedded stand-in",
+        (Some(_), Way::Amqp) => "the broker",
+        (Some(_), _) => "the stand-in on the broker",
+    };
+    format!(
+        "mades-compare: mode {} at {ground}, {} of {} a run, durable, {rounds} · {}",
+        options.way.name(),
+        counted(options.messages, "message"),
+        octets(options.message_bytes),
+        place()
+    )
+}
+
+fn window(window: Window) -> String {
+    match window {
+        Window::Same(window) => count(u64::from(window)),
+        Window::Defaults => "defaults".to_owned(),
+    }
+}
+
+fn figures(finds: &Finds, options: &CompareOptions) -> Table {
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([
+        ("tool", Align::Left),
+        right("window"),
+        right("msg/s"),
+        right("CPU µs/msg"),
+        right("max RSS"),
+        right("stand-in CPU µs/msg"),
+    ]);
+    let each = |seconds: f64| 1e6 * seconds / options.messages as f64;
+    for lane in finds.lanes.iter().filter(|lane| !lane.runs.is_empty()) {
+        let of = |value: &dyn Fn(&Measured) -> Option<f64>| Spread::of(sound(lane).filter_map(value));
+        table.row(vec![
+            lane.case.tool.name().to_owned(),
+            window(lane.case.window),
+            of(&|run| Some(run.findings.rate_per_s)).shown(rate),
+            of(&|run| Some(each(run.costs.cpu_s()))).shown(figure),
+            of(&|run| run.costs.max_rss_bytes.map(|bytes| bytes as f64)).median(|bytes| memory(bytes as u64)),
+            of(&|run| run.stand_in_cpu_s.map(each)).median(figure),
+        ]);
+    }
+    table
+}
+
+/// How two runs of a round are compared.
+type Comparison = (&'static str, fn(&Measured, &Measured) -> f64);
+
+const COMPARISONS: [Comparison; 2] = [
+    ("× msg/s", |run, base| run.findings.rate_per_s / base.findings.rate_per_s),
+    ("× CPU/msg", |run, base| run.costs.cpu_s() / base.costs.cpu_s()),
+];
+
+/// Ours as a multiple of the other's.
+fn ratios(finds: &Finds) -> Table {
+    let [speed, cpu] = COMPARISONS.map(|(title, _)| (title, Align::Right));
+    let mut table = Table::new([("mailrun against go-mades-bench, window", Align::Left), speed, cpu]);
+    for lane in finds.lanes.iter().filter(|lane| lane.case.tool == Tool::Mailrun) {
+        let is_base = |other: &&Lane| other.case.tool == Tool::GoMadesBench && other.case.window == lane.case.window;
+        let Some(base) = finds.lanes.iter().find(is_base) else { continue };
+        let mut row = vec![window(lane.case.window)];
+        row.extend(COMPARISONS.map(|(_, compare)| {
+            let pairs = lane.runs.iter().zip(&base.runs);
+            let pairs = pairs.filter_map(|(run, base)| measured(run).zip(measured(base)));
+            Spread::of(pairs.map(|(run, base)| compare(run, base))).shown(|value| format!("{value:.2}"))
+        }));
+        table.row(row);
+    }
+    table
+}
+
+/// Runs in which every message got through: figures of the others are of other work.
+fn sound(lane: &Lane) -> impl Iterator<Item = &Measured> {
+    lane.runs.iter().filter_map(measured)
+}
+
+fn measured(run: &Run) -> Option<&Measured> {
+    match run {
+        Run::Done(measured) => Some(measured.as_ref()).filter(|measured| measured.findings.fault.is_none()),
+        Run::Failed(_) => None,
+    }
+}
+
+/// A line for each run that failed, hung or did not get everything through.
+fn faults(finds: &Finds) -> Vec<String> {
+    let line = |lane: &Lane, run: &Run| {
+        let why = match run {
+            Run::Done(measured) => measured.findings.fault.clone()?,
+            Run::Failed(why) => why.clone(),
+        };
+        Some(plain(&format!("NOT OK: {}: {why}", lane.case.words())))
+    };
+    finds.lanes.iter().flat_map(|lane| lane.runs.iter().filter_map(move |run| line(lane, run))).collect()
+}
+
+/// What a reader must know besides.
+fn notes(finds: &Finds) -> Vec<String> {
+    let mut notes = Vec::new();
+    if finds.done < finds.planned {
+        notes.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
+    }
+    if !finds.has_original {
+        notes.push("Not installed, and so not compared: go-mades-bench.".to_owned());
+    }
+    notes.push("msg/s: by each one's own report, from its first message to the last at its end.".to_owned());
+    if finds.has_original {
+        notes.push(
+            "Ratios are of the two runs of the same round. go-mades-bench's window is its -goroutines.".to_owned(),
+        );
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contestants::{Case, sample};
+    use super::super::findings::Findings;
+    use super::*;
+    use crate::bench::tables::Costs;
+
+    fn run(rate_per_s: f64, cpu_s: f64, fault: Option<&str>) -> Run {
+        let costs = Costs { user_s: cpu_s, max_rss_bytes: Some(8 << 20), ..Costs::default() };
+        let findings = Findings { rate_per_s, fault: fault.map(str::to_owned) };
+        Run::Done(Box::new(Measured { findings, costs, stand_in_cpu_s: None }))
+    }
+
+    fn lane(tool: Tool, runs: Vec<Run>) -> Lane {
+        Lane { case: Case { tool, window: Window::Same(16) }, runs }
+    }
+
+    fn finds(theirs: Vec<Run>, own: Vec<Run>) -> Finds {
+        let lanes = vec![lane(Tool::GoMadesBench, theirs), lane(Tool::Mailrun, own)];
+        Finds { lanes, has_original: true, done: 6, planned: 6 }
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_round() {
+        let theirs = vec![run(100.0, 0.5, None), run(200.0, 0.5, None), run(100.0, 0.5, None)];
+        // 3, 1 and 2 times as fast; the medians would say 2 times as well, but not how far they lie apart.
+        let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
+        let sheet = of(&finds(theirs, own), &sample());
+        assert!(sheet.is_good, "{}", sheet.text);
+        assert!(sheet.text.contains("2.00 (1.00–3.00)") && sheet.text.contains("0.50 (0.20–1.00)"), "{}", sheet.text);
+        let row = sheet.text.lines().find(|line| line.starts_with(" mailrun mades")).unwrap();
+        assert_eq!(row.split_whitespace().nth(3), Some("200.0"), "{row}");
+    }
+
+    #[test]
+    fn what_hung_is_named_and_has_no_figures() {
+        let theirs = vec![Run::Failed("it had not ended after 5 s\nand was killed".to_owned()), run(100.0, 0.5, None)];
+        let own = vec![run(300.0, 0.1, Some("lost 7.")), run(200.0, 0.5, None)];
+        let sheet = of(&finds(theirs, own), &sample());
+        assert!(!sheet.is_good);
+        for line in [
+            "NOT OK: go-mades-bench, window 16: it had not ended after 5 s and was killed",
+            "NOT OK: mailrun mades, window 16: lost 7.",
+        ] {
+            assert!(sheet.text.lines().any(|said| said == line), "{}", sheet.text);
+        }
+        assert!(!sheet.text.contains("300") && sheet.text.contains(" 2.00 "), "{}", sheet.text);
+    }
+
+    #[test]
+    fn who_is_not_there_is_named() {
+        let alone = vec![lane(Tool::Mailrun, vec![run(300.0, 0.1, None)])];
+        let sheet = of(&Finds { lanes: alone, has_original: false, done: 1, planned: 2 }, &sample());
+        assert!(!sheet.is_good && sheet.text.contains("Stopped after 1 of 2 runs."), "{}", sheet.text);
+        assert!(sheet.text.contains("not compared: go-mades-bench.") && !sheet.text.contains('×'), "{}", sheet.text);
+    }
+}

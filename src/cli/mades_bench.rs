@@ -1,0 +1,190 @@
+//! `mailrun bench mades`: what was typed, to what it means.
+use super::mades::{LoadTyped, ModeTyped};
+use super::mades_endpoint::{FaultsTyped, WayTyped, fill_in, read_plan};
+use super::values;
+use crate::bench::mades::{self, RehearsalOptions};
+use ::mades::standin::{Mode, PRESETS, Plan};
+use anyhow::{Context, Result, anyhow};
+use clap::Args;
+use journey::account;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What the stand-in does where it was not told: a network that takes its time, so that the waterfall has steps.
+const USUAL_WAY: &str = "\
+receive = 'exp:8ms'
+[accept]
+delay = 'exp:2ms'
+[network]
+delay = 'lognormal:20ms,0.5'
+[acknowledge]
+delay = 'exp:5ms'
+";
+/// What is offered where nothing was asked for.
+const USUAL_RATE_PER_S: f64 = 500.0;
+const USUAL_DURATION: Duration = Duration::from_secs(8);
+
+/// Sends messages through a stand-in for a pair of ECP endpoints, and holds what was seen against what it did
+///
+/// Needs no other software: the stand-in is its own broker. Without options: 500 messages a second for eight seconds, over
+/// a network of some 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md, the plan and what the stand-in
+/// did. Exit status 1 if a message is lost, doubled or corrupt, or the two do not agree.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct MadesTyped {
+    /// What the messages go through.
+    #[arg(long, value_enum, default_value = "endpoint")]
+    mode: ModeTyped,
+    #[command(flatten)]
+    load: LoadTyped,
+    /// How long a message is waited for; then it is given up, and its place is free.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
+    timeout: Duration,
+    /// What the stand-in begins with: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
+    preset: Option<String>,
+    /// Its plan (TOML), see mailrun mades-endpoint --help.
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    #[command(flatten)]
+    way: WayTyped,
+    #[command(flatten)]
+    faults: FaultsTyped,
+    /// Have the stand-in write what it did with each message to FILE, a line of JSON each.
+    #[arg(long, value_name = "FILE")]
+    truth: Option<PathBuf>,
+    /// What reports call the run.
+    #[arg(long, value_name = "NAME", default_value = "mades")]
+    name: String,
+    /// The run directory, in place of a new one below mailrun-results.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun bench mades
+  mailrun bench mades --preset ideal --messages 100000 --max-in-transit 1000    closed loop, as fast as it goes
+  mailrun bench mades --preset ecp-2022 --rate 6 --duration 15s --timeout 60s   what an ECP of 2022 made of it
+  mailrun bench mades --loss 0.01 --duplicate 0.01 --error 0.01                 shows that each is found";
+
+impl MadesTyped {
+    /// Whether it held.
+    pub(super) fn run(mut self) -> Result<ExitCode> {
+        self.fill_in_load();
+        let plan = self.plan()?;
+        let word = |option: &str, value: String| [format!("--{option}"), value];
+        let mode = self.mode_word();
+        let mut bench_options = vec!["--mode".to_owned(), mode];
+        bench_options.extend(word("timeout", format!("{}us", self.timeout.as_micros())));
+        bench_options.extend(self.load.words());
+        let truth = self.truth.as_ref().map(|path| word("truth", path.to_string_lossy().into_owned()));
+        let (record, directory) = mades::run(&RehearsalOptions {
+            name: self.name,
+            out: self.out,
+            plan: toml::to_string(&plan).context("a plan is always TOML")?,
+            faults: faults(&plan),
+            endpoint_options: truth.into_iter().flatten().collect(),
+            bench_options,
+            command: std::env::args().collect(),
+        })?;
+        super::print(&record)?;
+        eprintln!("written to {}", directory.display());
+        Ok(if account::held(&record) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+
+    /// Puts what is usual where nothing was typed: an open loop, unless something of a closed one was.
+    fn fill_in_load(&mut self) {
+        let load = &mut self.load;
+        let is_closed = load.max_in_transit.is_some() || load.window.is_some();
+        if load.rate.is_none() && load.stages.is_empty() && !is_closed {
+            load.rate = Some(USUAL_RATE_PER_S);
+        }
+        if load.messages.is_none() && load.duration.is_none() && load.stages.is_empty() {
+            load.duration = Some(USUAL_DURATION);
+        }
+    }
+
+    fn mode_word(&self) -> String {
+        let value = clap::ValueEnum::to_possible_value(&self.mode);
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn plan(&self) -> Result<Plan> {
+        let usual = || toml::from_str::<Plan>(USUAL_WAY).expect("the plan is a constant, and a test reads it");
+        let preset = self.preset.as_deref().map(|name| Plan::preset(name).unwrap_or_default());
+        let mut plan = match (&self.plan, preset) {
+            (Some(path), preset) => read_plan(path, &preset.unwrap_or_default())?,
+            (None, Some(preset)) => preset,
+            (None, None) => usual(),
+        };
+        plan.mode = match self.mode {
+            ModeTyped::Endpoint | ModeTyped::Amqp => Mode::Endpoint,
+            ModeTyped::Toolbox => Mode::Toolbox,
+            ModeTyped::Tracing => Mode::Tracing,
+        };
+        self.way.change(&mut plan);
+        self.faults.change(&mut plan);
+        plan.seed = self.load.seed;
+        fill_in(&mut plan).map_err(|error| anyhow!("the stand-in's plan: {error:#}"))?;
+        Ok(plan)
+    }
+}
+
+/// What goes wrong on purpose, in words.
+fn faults(plan: &Plan) -> Vec<String> {
+    let faults = &plan.faults;
+    let given = [
+        ("error", faults.error),
+        ("no-reply", faults.no_reply),
+        ("loss", faults.loss),
+        ("failure", faults.failure),
+        ("duplicate", faults.duplicate),
+        ("corruption", faults.corruption),
+        ("reorder", faults.reorder),
+    ];
+    let wrong = given.into_iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}"));
+    wrong.chain(plan.outages.iter().map(|outage| format!("outage {}", String::from(outage.clone())))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        typed: MadesTyped,
+    }
+
+    fn typed(words: &str) -> MadesTyped {
+        let words = ["mades"].into_iter().chain(words.split_whitespace());
+        let mut typed = Line::try_parse_from(words).unwrap().typed;
+        typed.fill_in_load();
+        typed
+    }
+
+    #[test]
+    fn without_options_it_is_an_open_loop_over_a_network() {
+        let usual = typed("");
+        assert_eq!((usual.load.rate, usual.load.duration), (Some(USUAL_RATE_PER_S), Some(USUAL_DURATION)));
+        let plan = usual.plan().unwrap();
+        assert_ne!(plan.network, Plan::default().network);
+        assert_eq!(toml::from_str::<Plan>(&toml::to_string(&plan).unwrap()).unwrap(), plan);
+        assert!(faults(&plan).is_empty());
+    }
+
+    #[test]
+    fn what_is_typed_is_meant() {
+        let closed = typed("--max-in-transit 100 --messages 5 --preset ideal --mode tracing --seed 9 --loss 0.5");
+        assert_eq!((closed.load.rate, closed.load.duration), (None, None));
+        let plan = closed.plan().unwrap();
+        assert_eq!((plan.mode, plan.seed, plan.network == Plan::default().network), (Mode::Tracing, 9, true));
+        assert_eq!((faults(&plan), closed.mode_word()), (vec!["loss 0.5".to_owned()], "tracing".to_owned()));
+        let staged = typed("--stage 2s:5/s");
+        assert_eq!((staged.load.rate, staged.load.duration), (None, None));
+        assert!(typed("--loss 7e-1 --accept-delay 5ms").plan().unwrap().faults.loss > 0.6);
+    }
+}

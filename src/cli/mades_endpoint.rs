@@ -1,0 +1,730 @@
+//! `mailrun mades-endpoint`: what was typed, to what it means.
+use super::mades::{password, stay_at_home, url};
+use super::{LiveTyped, end_with_parent, say, values};
+use crate::live::{Event, Progress};
+use crate::party::{Live, Telling};
+use crate::reach::is_local;
+use ::mades::api::Queues;
+use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
+use ::mades::embedded::{self, ListenOptions, ListenerCounts, Login, Mechanisms, QueueLimits};
+use ::mades::endpoint::{self, Backend, Setup, Sight};
+use ::mades::standin::{Delay, Leg, Mode, Outage, PRESETS, Plan, ReceivedOn, Time, Totals, TracingValue};
+use ::mades::{Broker, Mechanism, Security, TlsSetup, Verification};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+use std::fs::{self, File};
+use std::future::Future;
+use std::io::{self, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Stands in for a pair of ECP endpoints, or EDX toolboxes, with a network between them
+///
+/// Takes messages out of the outbox and does with them what the plan says: reply, inbox, events; late, twice, changed, or
+/// not at all. Works on a broker, or with --embedded on queues of its own behind an AMQP 1.0 listener. Ends on Ctrl-C or
+/// SIGTERM, and says what it did.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, after_long_help = PLANS)]
+pub(super) struct Typed {
+    #[command(flatten)]
+    place: PlaceTyped,
+    #[command(flatten)]
+    queues: QueuesTyped,
+    /// Begin with a plan that comes with it: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
+    preset: Option<String>,
+    /// Read a plan (TOML); options here go before it, and it goes before the preset.
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// What to stand in for.
+    #[arg(long, value_enum, value_name = "MODE")]
+    mode: Option<ModeTyped>,
+    /// Answer connectivity tests with DELIVERED in place of TRACING: go-mades-bench waits for ever otherwise.
+    #[arg(long)]
+    gmb_compat: bool,
+    #[command(flatten)]
+    way: WayTyped,
+    #[command(flatten)]
+    faults: FaultsTyped,
+    #[command(flatten)]
+    bounds: BoundsTyped,
+    /// Write what was done with each message to FILE, a line of JSON each, and the totals; without it memory is constant.
+    #[arg(long, value_name = "FILE")]
+    truth: Option<PathBuf>,
+    /// Write the totals alone to FILE, as that record's last line has them.
+    #[arg(long, value_name = "FILE")]
+    totals: Option<PathBuf>,
+    /// The seed: with a message's number it decides what becomes of it.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Serve or use public addresses too.
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
+    allow_public: bool,
+    /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
+    live: LiveTyped,
+}
+
+/// The mode, as typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeTyped {
+    /// ECP: reply, inbox, events DELIVERED and RECEIVED
+    Endpoint,
+    /// EDX: inbox, and a reply with the final status
+    Toolbox,
+    /// ECP's connectivity tests: reply and one event
+    Tracing,
+}
+
+impl From<ModeTyped> for Mode {
+    fn from(typed: ModeTyped) -> Self {
+        match typed {
+            ModeTyped::Endpoint => Self::Endpoint,
+            ModeTyped::Toolbox => Self::Toolbox,
+            ModeTyped::Tracing => Self::Tracing,
+        }
+    }
+}
+
+/// Where the queues are.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Queues here, or with a broker")]
+struct PlaceTyped {
+    /// Be the broker too: an AMQP 1.0 listener with queues in memory.
+    #[arg(long, conflicts_with = "broker", required_unless_present = "broker")]
+    embedded: bool,
+    /// Where to listen; port 0 lets the kernel choose.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5672")]
+    listen: String,
+    /// The broker of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
+    #[arg(long, value_name = "URL")]
+    broker: Option<String>,
+    /// The broker of the receiving endpoint [that of the sending one].
+    #[arg(long, value_name = "URL", requires = "broker")]
+    inbox_broker: Option<String>,
+    /// The user: at the broker, or who may come in [anybody].
+    #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_USER")]
+    user: Option<String>,
+    /// The password. Others can see it in the process list: an environment variable or a file keeps it to itself.
+    #[arg(long, value_name = "TEXT", env = "MAILRUN_MADES_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+    /// A file whose first line is the password.
+    #[arg(long, value_name = "FILE", conflicts_with = "password")]
+    password_file: Option<PathBuf>,
+    /// How to prove who we are to the broker [PLAIN with a user, ANONYMOUS without].
+    #[arg(long, value_name = "MECHANISM", value_parser = super::mades::mechanism, requires = "broker")]
+    sasl: Option<Mechanism>,
+    /// Trust the certificates in this PEM file, in place of the system's.
+    #[arg(long, value_name = "FILE", requires = "broker")]
+    ca: Option<PathBuf>,
+    /// Take any certificate of the broker's: for tests.
+    #[arg(long, conflicts_with = "ca", requires = "broker")]
+    insecure: bool,
+    /// Our certificate chain (PEM): to listen with TLS, or to show the broker.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Messages that a queue holds, with --embedded.
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = values::some)]
+    queue_messages: u64,
+    /// Octets that a queue holds, with --embedded.
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = values::bytes)]
+    queue_bytes: u64,
+}
+
+/// What the queues are called.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Names")]
+struct QueuesTyped {
+    /// What the names of all queues begin with [ecp.endpoint; in mode toolbox edx.endpoint].
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// Where messages come from [PREFIX.outbox].
+    #[arg(long, value_name = "QUEUE")]
+    outbox: Option<String>,
+    /// Where replies go [PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
+    #[arg(long, value_name = "QUEUE")]
+    outbox_reply: Option<String>,
+    /// Where events go [PREFIX.send.event].
+    #[arg(long, value_name = "QUEUE")]
+    send_event: Option<String>,
+    /// Where messages go [PREFIX.inbox].
+    #[arg(long, value_name = "QUEUE")]
+    inbox: Option<String>,
+}
+
+/// How long the way takes, and what it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The way: times are 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH")]
+pub(super) struct WayTyped {
+    /// From the outbox to the reply.
+    #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
+    accept_delay: Option<Delay>,
+    /// From the reply to the inbox.
+    #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
+    network_delay: Option<Delay>,
+    /// From the inbox to the event DELIVERED, or a toolbox's reply.
+    #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
+    acknowledge_delay: Option<Delay>,
+    /// From DELIVERED to RECEIVED.
+    #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
+    receive_delay: Option<Delay>,
+    /// Replies a second, at most.
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    accept_rate: Option<f64>,
+    /// Messages a second to the inbox, at most.
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    network_rate: Option<f64>,
+    /// Acknowledgements a second, at most.
+    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    acknowledge_rate: Option<f64>,
+    /// Octets a second that the sending endpoint takes.
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    accept_bytes: Option<u64>,
+    /// Octets a second that the network carries.
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    network_bytes: Option<u64>,
+    /// Messages that the sending endpoint works on at a time.
+    #[arg(long, value_name = "N", requires = "accept_work")]
+    accept_workers: Option<u32>,
+    /// How long it works on each.
+    #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "accept_workers")]
+    accept_work: Option<Duration>,
+    /// So long after each start of the sending endpoint everything is slower, ten times at first.
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    slow_start: Option<Duration>,
+    /// What is down when, counted from the ready line: 'A.down 10s..15s', 'B.down 5s..1m' (the receiver is offline),
+    /// 'net.down 1s..2s'. As often as needed.
+    #[arg(long = "outage", value_name = "OUTAGE", value_parser = Outage::parse)]
+    outages: Vec<Outage>,
+    /// When a message counts as received: in the inbox, or, with --embedded, accepted from there.
+    #[arg(long, value_enum, value_name = "WHEN")]
+    received_on: Option<ReceivedTyped>,
+}
+
+/// When a message counts as received, as typed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ReceivedTyped {
+    Inbox,
+    Consume,
+}
+
+/// What goes wrong, as probabilities.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Faults, as probabilities from 0 to 1")]
+pub(super) struct FaultsTyped {
+    /// Refused with an error reply (go-mades-bench dies of it).
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    error: Option<f64>,
+    /// What its errorCode is.
+    #[arg(long, value_name = "TEXT")]
+    error_code: Option<String>,
+    /// What its errorMessage is.
+    #[arg(long, value_name = "TEXT")]
+    error_message: Option<String>,
+    /// Not replied to; the message goes its way.
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    no_reply: Option<f64>,
+    /// Lost in the network, silently.
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    loss: Option<f64>,
+    /// Not delivered, and reported: event FAILED, status FAILED.
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    failure: Option<f64>,
+    /// Put into the inbox twice.
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    duplicate: Option<f64>,
+    /// Changed in one octet of the payload.
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    corruption: Option<f64>,
+    /// Held back so that others overtake it.
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    reorder: Option<f64>,
+    /// For how long at most.
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    reorder_by: Option<Duration>,
+}
+
+/// What is taken, and how much of it.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Bounds")]
+struct BoundsTyped {
+    /// A receiver code that is known; all are, where none is named. As often as needed.
+    #[arg(long = "receiver", value_name = "CODE")]
+    receivers: Vec<String>,
+    /// The largest payload taken; a larger one is refused.
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    payload_limit: Option<u64>,
+    /// Messages taken out of the outbox and not accepted yet.
+    #[arg(long, value_name = "N", value_parser = values::sessions)]
+    credit: Option<u32>,
+    /// Messages that the pair keeps at a time; then it takes no more.
+    #[arg(long, value_name = "N", value_parser = values::sessions)]
+    store_messages: Option<u32>,
+    /// Octets of them.
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    store_bytes: Option<u64>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun mades-endpoint --embedded                                    no broker needed; go-mades-bench runs against it
+  mailrun mades-endpoint --embedded --preset ecp-2022 --truth truth.jsonl
+  mailrun mades-endpoint --broker amqp://endpoint@127.0.0.1 --password-file pw --loss 0.01 --network-delay exp:20ms
+  mailrun mades-endpoint --embedded --outage 'B.down 10s..40s' --duplicate 0.001";
+
+const PLANS: &str = "\
+A plan, with all that it may hold:
+  mode = 'endpoint'                       # toolbox, tracing
+  tracing_value = 'TRACING'               # DELIVERED: for go-mades-bench
+  received_on = 'inbox'                   # consume
+  seed = 1
+  receivers = ['ecp-endpoint']
+  sender_code = 'mailrun-endpoint-a'
+  receive = 'exp:57ms'
+  slow_start = '10s'
+  outages = ['A.down 10s..15s', 'net.down 20s..21s']
+  payload_bytes = 67108864
+  credit = 200
+  store_messages = 1000000
+  store_bytes = 1073741824
+  [accept]                                # and [network], [acknowledge]
+  delay = 'lognormal:10ms,0.8'
+  capacity = { rate_per_s = 10.8, bytes_per_s = 1e6, workers = 4, work = '20ms' }
+  [faults]
+  error = 0.0                             # no_reply, loss, failure, duplicate, corruption, reorder
+  error_code = 'ECP-STANDIN-001'
+  error_message = 'told to'
+  reorder_by = '50ms'";
+
+impl Typed {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let live: Live = self.live.into();
+        end_with_parent(live);
+        let plan = self.plan()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("cannot start the event loop")?;
+        let file = self.totals.clone();
+        let totals = runtime.block_on(self.work(plan, live))?;
+        if let Some(path) = file {
+            fs::write(&path, totals.to_line() + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if live == Live::Json {
+            Telling::new(live).event(&Event::Done);
+        } else {
+            say(&summary(&totals));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The preset, changed by the plan file, changed by the options.
+    fn plan(&self) -> Result<Plan> {
+        let preset = self.preset.as_deref().and_then(Plan::preset).unwrap_or_default();
+        let mut plan = match &self.plan {
+            Some(path) => read_plan(path, &preset)?,
+            None => preset,
+        };
+        if let Some(mode) = self.mode {
+            plan.mode = mode.into();
+        }
+        if self.gmb_compat {
+            plan.tracing_value = TracingValue::Delivered;
+        }
+        self.way.change(&mut plan);
+        self.faults.change(&mut plan);
+        replace(&mut plan.seed, self.seed.as_ref());
+        self.bounds.change(&mut plan);
+        fill_in(&mut plan)?;
+        Ok(plan)
+    }
+
+    async fn work(self, plan: Plan, live: Live) -> Result<Totals> {
+        let stop = asked_to_stop()?;
+        let truth = self.truth.as_deref().map(truth_file).transpose()?;
+        let names = self.queues.names(plan.mode);
+        let (backend, serving) = self.place.open(self.allow_public).await?;
+        let address = serving.as_ref().map(|serving| serving.address.to_string());
+        let setup = Setup { plan, names: names.clone(), backend, clock: net::clock::now, truth };
+        let telling = Telling::new(live);
+        let began = net::clock::now();
+        let ready = || announce(&telling, live, address.as_deref(), &names.outbox);
+        let watch = |sight: &Sight<'_>| tell(&telling, sight, net::clock::now().saturating_sub(began));
+        let work = endpoint::run(setup, stop, ready, watch);
+        let totals = match serving {
+            None => work.await?,
+            Some(Serving { listen, counts, .. }) => {
+                let totals = tokio::select! {
+                    totals = work => totals?,
+                    () = listen => bail!("the listener ended"),
+                };
+                warn_of(&counts);
+                totals
+            }
+        };
+        Ok(totals)
+    }
+}
+
+/// Reads the files that it names, and sees whether it can be followed.
+pub(super) fn fill_in(plan: &mut Plan) -> Result<()> {
+    for delay in plan.delays_mut() {
+        if let Some(path) = delay.file().map(str::to_owned) {
+            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+            delay.take_times(&text).map_err(|why| anyhow!("{path}: {why}"))?;
+        }
+    }
+    plan.check().map_err(|why| anyhow!(why))
+}
+
+pub(super) fn read_plan(path: &Path, preset: &Plan) -> Result<Plan> {
+    let name = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    // By itself first: this says where a mistake is.
+    toml::from_str::<Plan>(&text).map_err(|error| anyhow!("{name}: {error}"))?;
+    let mut whole = toml::Table::try_from(preset).context("a plan is always a table")?;
+    merge(&mut whole, toml::from_str(&text)?);
+    whole.try_into().map_err(|error: toml::de::Error| anyhow!("{name}: {error}"))
+}
+
+/// Puts what the second table says into the first, table by table.
+fn merge(into: &mut toml::Table, from: toml::Table) {
+    for (key, value) in from {
+        match (into.get_mut(&key), value) {
+            (Some(toml::Value::Table(old)), toml::Value::Table(new)) => merge(old, new),
+            (_, value) => drop(into.insert(key, value)),
+        }
+    }
+}
+
+fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Box::new(file))
+}
+
+/// Ends at the first SIGINT or SIGTERM.
+fn asked_to_stop() -> Result<impl Future<Output = ()>> {
+    let listen = |kind| signal(kind).context("cannot watch for signals");
+    let (mut interrupts, mut terminations) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupts.recv() => {}
+            _ = terminations.recv() => {}
+        }
+    })
+}
+
+/// The listener, where it is ours.
+struct Serving {
+    address: SocketAddr,
+    listen: std::pin::Pin<Box<dyn Future<Output = ()>>>,
+    counts: Arc<ListenerCounts>,
+}
+
+impl PlaceTyped {
+    async fn open(self, allow_public: bool) -> Result<(Backend, Option<Serving>)> {
+        match &self.broker {
+            Some(_) => Ok((self.brokers(allow_public)?, None)),
+            None => {
+                let limits = QueueLimits {
+                    messages: usize::try_from(self.queue_messages).unwrap_or(usize::MAX),
+                    bytes: usize::try_from(self.queue_bytes).unwrap_or(usize::MAX),
+                };
+                let queues = embedded::Queues::new(limits);
+                let serving = self.serve(queues.clone(), allow_public).await?;
+                Ok((Backend::Embedded(queues), Some(serving)))
+            }
+        }
+    }
+
+    async fn serve(self, queues: embedded::Queues, allow_public: bool) -> Result<Serving> {
+        let listen = &self.listen;
+        let address = listen.to_socket_addrs().ok().and_then(|mut found| found.next());
+        let address = address.with_context(|| format!("--listen {listen} is not an address of the form HOST:PORT"))?;
+        if !allow_public && !is_local(address.ip()) {
+            bail!("--listen {listen} is a public address: say --allow-public if that is meant");
+        }
+        let listener = tokio::net::TcpListener::bind(address).await;
+        let listener = listener.map_err(|error| cannot_listen(listen, &error))?;
+        let address = listener.local_addr()?;
+        let tls = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
+        let tls = tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|why| anyhow!(why))?;
+        let secret = password(self.password, self.password_file)?;
+        let mechanisms = match (self.user, secret) {
+            (Some(user), Some(secret)) => Mechanisms::Plain(Login { user, password: secret }),
+            (None, None) => Mechanisms::Anybody,
+            (Some(_), None) => bail!("--user without a password: say --password-file as well"),
+            (None, Some(_)) => bail!("a password without --user: say whose it is"),
+        };
+        let counts = Arc::<ListenerCounts>::default();
+        let options = ListenOptions { mechanisms, tls, ..ListenOptions::default() };
+        let listen = Box::pin(embedded::serve(listener, queues, options, Arc::clone(&counts)));
+        Ok(Serving { address, listen, counts })
+    }
+
+    fn brokers(self, allow_public: bool) -> Result<Backend> {
+        let secret = password(self.password, self.password_file)?;
+        let a = self.broker.unwrap_or_default();
+        let b = self.inbox_broker.unwrap_or_else(|| a.clone());
+        let security = Security {
+            mechanism: self.sasl,
+            tls: TlsSetup {
+                authority: self.ca,
+                identity: self.tls_cert.zip(self.tls_key),
+                verification: if self.insecure { Verification::Off } else { Verification::On },
+                server_name: None,
+            },
+        };
+        let broker = |option: &str, text: &str, side: &str| -> Result<Box<Broker>> {
+            let url = url(option, text, self.user.as_deref(), secret.clone())?;
+            if !allow_public {
+                stay_at_home(&url)?;
+            }
+            let container = format!("mailrun-endpoint-{side}-{}", std::process::id());
+            Ok(Box::new(Broker { security: security.clone(), ..Broker::new(url, container) }))
+        };
+        Ok(Backend::Brokers { a: broker("--broker", &a, "a")?, b: broker("--inbox-broker", &b, "b")? })
+    }
+}
+
+fn cannot_listen(listen: &str, error: &io::Error) -> anyhow::Error {
+    let what = crate::reason::reason(error);
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            anyhow!("cannot listen on {listen}: {what}. Is a broker there? Choose another with --listen.")
+        }
+        _ => anyhow!("cannot listen on {listen}: {what}"),
+    }
+}
+
+impl QueuesTyped {
+    fn names(&self, mode: Mode) -> Queues {
+        let usual = match mode {
+            Mode::Toolbox => Queues::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
+            Mode::Endpoint | Mode::Tracing => Queues::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX)),
+        };
+        Queues {
+            outbox: self.outbox.clone().unwrap_or(usual.outbox),
+            reply: self.outbox_reply.clone().unwrap_or(usual.reply),
+            inbox: self.inbox.clone().unwrap_or(usual.inbox),
+            send_event: self.send_event.clone().or(usual.send_event),
+        }
+    }
+}
+
+/// Puts what was typed, if it was, in place of what was there.
+fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
+    if let Some(typed) = typed {
+        old.clone_from(typed);
+    }
+}
+
+fn replace_time(old: &mut Time, typed: Option<Duration>) {
+    if let Some(time) = typed {
+        *old = Time(time);
+    }
+}
+
+impl WayTyped {
+    pub(super) fn change(&self, plan: &mut Plan) {
+        replace(&mut plan.accept.delay, self.accept_delay.as_ref());
+        replace(&mut plan.network.delay, self.network_delay.as_ref());
+        replace(&mut plan.acknowledge.delay, self.acknowledge_delay.as_ref());
+        replace(&mut plan.receive, self.receive_delay.as_ref());
+        limit(&mut plan.accept, self.accept_rate, self.accept_bytes);
+        limit(&mut plan.network, self.network_rate, self.network_bytes);
+        limit(&mut plan.acknowledge, self.acknowledge_rate, None);
+        plan.accept.capacity.workers = self.accept_workers.or(plan.accept.capacity.workers);
+        replace_time(&mut plan.accept.capacity.work, self.accept_work);
+        replace_time(&mut plan.slow_start, self.slow_start);
+        plan.outages.extend(self.outages.iter().cloned());
+        plan.received_on = match self.received_on {
+            Some(ReceivedTyped::Inbox) => ReceivedOn::Inbox,
+            Some(ReceivedTyped::Consume) => ReceivedOn::Consume,
+            None => plan.received_on,
+        };
+    }
+}
+
+fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
+    leg.capacity.rate_per_s = rate_per_s.or(leg.capacity.rate_per_s);
+    leg.capacity.bytes_per_s = bytes_per_s.map(|rate| rate as f64).or(leg.capacity.bytes_per_s);
+}
+
+impl FaultsTyped {
+    pub(super) fn change(&self, plan: &mut Plan) {
+        let faults = &mut plan.faults;
+        for (old, typed) in [
+            (&mut faults.error, self.error),
+            (&mut faults.no_reply, self.no_reply),
+            (&mut faults.loss, self.loss),
+            (&mut faults.failure, self.failure),
+            (&mut faults.duplicate, self.duplicate),
+            (&mut faults.corruption, self.corruption),
+            (&mut faults.reorder, self.reorder),
+        ] {
+            replace(old, typed.as_ref());
+        }
+        replace(&mut faults.error_code, self.error_code.as_ref());
+        replace(&mut faults.error_message, self.error_message.as_ref());
+        replace_time(&mut faults.reorder_by, self.reorder_by);
+    }
+}
+
+impl BoundsTyped {
+    fn change(&self, plan: &mut Plan) {
+        if !self.receivers.is_empty() {
+            plan.receivers.clone_from(&self.receivers);
+        }
+        replace(&mut plan.payload_bytes, self.payload_limit.as_ref());
+        replace(&mut plan.credit, self.credit.as_ref());
+        replace(&mut plan.store_messages, self.store_messages.as_ref());
+        replace(&mut plan.store_bytes, self.store_bytes.as_ref());
+    }
+}
+
+/// Says that the outbox is attended to.
+fn announce(telling: &Telling, live: Live, address: Option<&str>, outbox: &str) {
+    telling.event(&Event::Ready { amqp: address.map(str::to_owned).into_iter().collect() });
+    if live == Live::Line {
+        match address {
+            Some(address) => say(&format!("ready: AMQP 1.0 on {address}, outbox {outbox}\n")),
+            None => say(&format!("ready: outbox {outbox}\n")),
+        }
+    }
+}
+
+fn tell(telling: &Telling, sight: &Sight<'_>, elapsed: Duration) {
+    let totals = sight.totals;
+    let progress = Progress {
+        elapsed_s: elapsed.as_secs_f64(),
+        created: totals.consumed,
+        accepted: totals.replies,
+        delivered: totals.inboxed,
+        bytes: totals.bytes,
+        errors: totals.refused + totals.undeliverable,
+        ..Progress::default()
+    };
+    telling.progress(progress, || {
+        let (taken, inboxed, stored) = (totals.consumed, totals.inboxed, sight.stored);
+        format!("{taken} taken, {inboxed} delivered, {stored} on their way, {} reconnects", sight.reconnects)
+    });
+}
+
+fn warn_of(counts: &ListenerCounts) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (away, broken) = (counts.turned_away.load(Relaxed), counts.broken.load(Relaxed));
+    let refused = counts.unauthenticated.load(Relaxed);
+    if away + broken + refused > 0 {
+        eprintln!(
+            "mailrun: of {} connections {broken} broke off or misbehaved, {refused} were not let in; {away} more were \
+             turned away",
+            counts.connections.load(Relaxed)
+        );
+    }
+}
+
+/// What was done, a line each; nothing about what did not happen.
+fn summary(totals: &Totals) -> String {
+    let mut text = format!("taken out of the outbox  {}\n", totals.consumed);
+    for (name, count) in [
+        ("delivered", totals.delivered),
+        ("refused", totals.refused),
+        ("lost", totals.lost),
+        ("failed", totals.failed),
+        ("connectivity tests", totals.traced),
+        ("undeliverable", totals.undeliverable),
+        ("unfinished", totals.unfinished()),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("  {name:<23}{count}\n"));
+        }
+    }
+    for (name, count) in [
+        ("not replied to", totals.unanswered),
+        ("put into the inbox twice", totals.duplicated),
+        ("changed", totals.corrupted),
+        ("held back", totals.held_back),
+        ("overtaken", totals.overtaken),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("{name:<25}{count}\n"));
+        }
+    }
+    for (name, times) in [
+        ("to the reply", &totals.to_reply),
+        ("to the inbox", &totals.to_inbox),
+        ("to DELIVERED", &totals.to_delivered),
+        ("to RECEIVED", &totals.to_received),
+    ] {
+        if let Some(ms) = times.summary() {
+            let (p50, p99, max) = (ms.p50, ms.p99, ms.max);
+            text.push_str(&format!("{name:<25}p50 {p50:.3} ms, p99 {p99:.3} ms, max {max:.3} ms\n"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        typed: Typed,
+    }
+
+    fn plan(words: &[&str]) -> Result<Plan> {
+        let words = ["mades-endpoint", "--embedded"].iter().chain(words);
+        Line::try_parse_from(words).map_err(|error| anyhow!(error.to_string()))?.typed.plan()
+    }
+
+    #[test]
+    fn options_go_before_the_plan_and_that_before_the_preset() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("plan.toml");
+        fs::write(&path, "seed = 5\n[network.capacity]\nrate_per_s = 9.0\n[faults]\nloss = 0.5\n").unwrap();
+        let path = path.to_str().unwrap();
+        let plan = plan(&["--preset", "ecp-2022", "--plan", path, "--loss", "0.25", "--mode", "tracing"]).unwrap();
+        assert_eq!((plan.seed, plan.faults.loss, plan.mode), (5, 0.25, Mode::Tracing));
+        let rates = [&plan.accept, &plan.network, &plan.acknowledge].map(|leg| leg.capacity.rate_per_s);
+        assert_eq!(rates, [Some(10.8), Some(9.0), Some(6.5)]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_where_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("plan.toml");
+        fs::write(&path, "seed = 5\n[faults]\nlost = 0.5\n").unwrap();
+        let why = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
+        assert!(why.contains("line 3") && why.contains("lost"), "{why}");
+        for (words, named) in [
+            (&["--loss", "2"][..], "probability"),
+            (&["--network-delay", "exp:x"], "no time"),
+            (&["--accept-delay", "file:/nowhere/times"], "/nowhere/times"),
+            (&["--outage", "C.down 1s..2s"], "no outage"),
+            (&["--preset", "other"], "ideal"),
+            (&["--accept-workers", "3"], "accept-work"),
+            (&["--broker", "amqp://127.0.0.1"], "cannot be used"),
+        ] {
+            let why = format!("{:#}", plan(words).expect_err(named));
+            assert!(why.contains(named), "{why}");
+        }
+    }
+
+    #[test]
+    fn times_may_come_from_a_file() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("times");
+        fs::write(&path, "5ms\n7ms\n").unwrap();
+        let plan = plan(&["--receive-delay", &format!("file:{}", path.display())]).unwrap();
+        assert!(plan.receive.file().is_some());
+    }
+}

@@ -1,0 +1,163 @@
+//! From go-mades-bench's flags to what our engine is told.
+use super::options::{Broker, Options};
+use crate::load::spread::Spread;
+use crate::mades::{Leftovers, MadesOptions, Mode, PayloadKind, Watcher};
+use crate::party::Live;
+use crate::personality::fence::Public;
+use crate::personality::go::voice::Fatal;
+use ::mades::api::Queues;
+use ::mades::{BrokerUrl, Secret, Security, TlsSetup, Verification};
+use journey::record::Arrival;
+use std::net::ToSocketAddrs;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// What messages say that they are from.
+const SENDER: &str = "Go-MADES-Bench";
+/// Messages that a queue may have on their way to us.
+const CREDIT: u32 = 1_000;
+/// The most messages under way: each has a place in a table.
+const MOST_IN_TRANSIT: u64 = 1_000_000;
+/// No message is given up by itself: the whole run is, when nothing comes any more.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// How long after the last message the queues are listened to.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What the engine is told.
+///
+/// # Errors
+/// [`Fatal`]: an address that is none, or where no load may go.
+pub(super) fn plan(
+    options: &Options,
+    mode: Mode,
+    public: Public,
+    watcher: Rc<dyn Watcher>,
+) -> Result<MadesOptions, Fatal> {
+    let uses_outbox = mode != Mode::Amqp;
+    let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
+    // Tracing has no inbox: its flags are not looked at.
+    let inbox = if mode == Mode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
+    let max_in_transit = in_transit(options);
+    Ok(MadesOptions {
+        name: "go-mades-bench".to_owned(),
+        mode,
+        outbox,
+        inbox,
+        queues: Queues {
+            outbox: options.outbox.queue.clone(),
+            reply: options.outbox_reply.clone(),
+            inbox: options.inbox.queue.clone(),
+            send_event: Some(options.send_event.clone()),
+        },
+        messages: Some(options.messages).filter(|messages| *messages > 0),
+        duration: None,
+        sizes: Spread::always(options.payload_bytes),
+        payload: PayloadKind::Bare,
+        receiver: options.receiver.clone(),
+        message_type: options.message_type.clone(),
+        sender_application: SENDER.to_owned(),
+        is_durable: options.is_durable,
+        max_in_transit: usize::try_from(max_in_transit).unwrap_or(usize::MAX),
+        window: u32::try_from(options.goroutines.min(max_in_transit)).unwrap_or(u32::MAX),
+        credit: CREDIT,
+        offer: None,
+        arrival: Arrival::Closed,
+        seed: 1,
+        timeout: NEVER,
+        linger: LINGER,
+        reconnect: options.patience,
+        leftovers: Leftovers::Kept,
+        run: None,
+        out: None,
+        live: Live::Off,
+        watcher: Some(watcher),
+        command: Vec::new(),
+    })
+}
+
+/// Messages under way at most: never more than there are.
+fn in_transit(options: &Options) -> u64 {
+    let all = if options.messages == 0 { MOST_IN_TRANSIT } else { options.messages.min(MOST_IN_TRANSIT) };
+    if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }
+}
+
+fn broker(side: &str, typed: &Broker, public: Public) -> Result<::mades::Broker, Fatal> {
+    let unable = |why: String| Fatal(format!("Unable to create {side} AMQP client:Dialing AMQP server: {why}"));
+    let url: BrokerUrl = typed.address.parse().map_err(|error: ::mades::UrlError| unable(error.to_string()))?;
+    let found = (url.host(), url.port()).to_socket_addrs();
+    for address in found.map_err(|error| unable(format!("{}: {error}", url.host())))? {
+        public.check(address.ip(), url.host()).map_err(unable)?;
+    }
+    // Who stands in the address comes before who stands in the flags.
+    let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Secret::new(&*typed.password)) };
+    Ok(::mades::Broker {
+        security: Security {
+            // As the original: it has no flag by which to trust anybody.
+            tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
+            ..Security::default()
+        },
+        ..::mades::Broker::new(url, format!("go-mades-bench-{side}-{}", std::process::id()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::follower::Follower;
+    use super::*;
+
+    fn planned(line: &str) -> Result<MadesOptions, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        let options = Options::parse(&words).unwrap();
+        let mode = super::super::stages::mode(&options.mode).unwrap();
+        let watcher = Rc::new(Follower::new(&options, mode));
+        plan(&options, mode, Public::Refused, watcher).map_err(|fatal| fatal.to_string())
+    }
+
+    #[test]
+    fn the_defaults_are_the_originals() {
+        let plan = planned("-goroutines 2").unwrap();
+        assert_eq!((plan.max_in_transit, plan.window, plan.credit), (1000, 2, 1000));
+        assert_eq!((plan.messages, plan.sizes.only(), plan.is_durable), (Some(10_000), Some(1_000_000), true));
+        assert_eq!(plan.queues, Queues::ecp("ecp.endpoint"));
+        assert_eq!((plan.outbox.url.user(), plan.outbox.url.port()), (Some("endpoint"), 5672));
+        assert_eq!((plan.leftovers, plan.sender_application.as_str()), (Leftovers::Kept, "Go-MADES-Bench"));
+    }
+
+    #[test]
+    fn the_window_is_never_larger_than_there_are_messages() {
+        for (line, max_in_transit, window) in [
+            ("-n 5 -goroutines 9", 5, 5),
+            ("-n 5 -max-in-transit 3 -goroutines 9", 3, 3),
+            ("-n 5 -max-in-transit 0 -goroutines 1", 5, 1),
+            ("-n 0 -goroutines 4", 1000, 4),
+            ("-n 18446744073709551615 -max-in-transit 0 -goroutines 18446744073709551615", 1_000_000, 1_000_000),
+        ] {
+            let plan = planned(line).unwrap();
+            assert_eq!((plan.max_in_transit, plan.window), (max_in_transit, window), "{line}");
+        }
+        assert_eq!(planned("-n 0").unwrap().messages, None);
+    }
+
+    #[test]
+    fn only_the_brokers_of_the_mode_are_looked_at() {
+        let (bad_outbox, bad_inbox) = ("-outbox-addr foo://127.0.0.1", "-inbox-addr foo://127.0.0.1");
+        assert!(planned(&format!("-mode amqp {bad_outbox}")).is_ok());
+        assert!(planned(&format!("-mode tracing {bad_inbox}")).is_ok());
+        for mode in ["endpoint", "toolbox"] {
+            for (bad, side) in [(bad_outbox, "outbox"), (bad_inbox, "inbox")] {
+                let why = planned(&format!("-mode {mode} {bad}")).unwrap_err();
+                assert!(
+                    why.starts_with(&format!("Unable to create {side} AMQP client:Dialing AMQP server: ")),
+                    "{why}"
+                );
+            }
+        }
+        assert!(planned("-outbox-addr amqp://8.8.8.8").unwrap_err().contains("public address"));
+    }
+
+    #[test]
+    fn a_user_in_the_address_comes_first() {
+        let plan = planned("-outbox-addr amqp://a:b@127.0.0.1 -outbox-user c -inbox-user d").unwrap();
+        assert_eq!((plan.outbox.url.user(), plan.inbox.url.user()), (Some("a"), Some("d")));
+    }
+}

@@ -1,0 +1,373 @@
+//! `mailrun mades`, `mailrun mades-endpoint` and `mailrun bench mades` as a user runs them: what the stand-in for the
+//! endpoints does, the bench sees, that and nothing else; and what goes wrong around it is told and harms nobody.
+use crate::party::{Ended, MAILRUN, Process, mailrun, wait_until};
+use crate::stand_in_endpoint::Endpoint;
+use journey::account::fates_sum;
+use journey::record::{Mades, MadesHop, MadesStage, Record};
+use mades::api::{Outgoing, payload};
+use mades::{Arrival, Broker, Connection, InletPlan, OutletPlan, Uuid};
+use std::fs;
+use std::future::Future;
+use std::net::TcpListener;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Nothing at a broker takes longer.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How far a median may be from the truth on a machine that does other things too.
+const TOLERANCE_MS: f64 = 30.0;
+const SECRET: &str = "geheim-4711";
+
+/// A run to its end.
+struct Run {
+    ended: Ended,
+    record: Record,
+    report: String,
+    /// Where it wrote.
+    _place: TempDir,
+}
+
+impl Run {
+    fn of(words: &[&str]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let ended = mailrun(&[words, &["--out", place.path().to_str().unwrap()]].concat());
+        Self::left(ended, place)
+    }
+
+    fn left(ended: Ended, place: TempDir) -> Self {
+        let text = fs::read_to_string(place.path().join("run.json")).unwrap_or_else(|_| panic!("no record: {ended:?}"));
+        let report = fs::read_to_string(place.path().join("report.md")).unwrap();
+        Self { ended, record: serde_json::from_str(&text).unwrap(), report, _place: place }
+    }
+
+    fn mades(&self) -> &Mades {
+        self.record.mades.as_ref().unwrap()
+    }
+
+    fn stage(&self, name: &str) -> &MadesStage {
+        self.mades().stages.iter().find(|row| row.name == name).unwrap()
+    }
+
+    fn hop(&self, to: &str) -> &MadesHop {
+        self.mades().hops.iter().find(|row| row.to == to).unwrap()
+    }
+
+    fn trouble(&self, kind: &str) -> u64 {
+        self.mades().troubles.iter().filter(|row| row.kind == kind).map(|row| row.count).sum()
+    }
+
+    /// All counts of the stand-in are the bench's; what it did of this.
+    fn agreed(&self, name: &str) -> u64 {
+        let counts = &self.mades().truth.as_ref().unwrap().counts;
+        for row in counts {
+            assert_eq!(row.done, row.seen, "{}: {counts:?}", row.name);
+        }
+        counts.iter().find(|row| row.name == name).unwrap_or_else(|| panic!("{name} in {counts:?}")).done
+    }
+}
+
+/// `mailrun bench mades WORDS`
+fn rehearse(words: &str) -> Run {
+    let words: Vec<&str> = ["bench", "mades"].into_iter().chain(words.split_whitespace()).collect();
+    Run::of(&words)
+}
+
+/// `mailrun mades WORDS`, at that broker.
+fn bench(url: &str, words: &str) -> Run {
+    let words: Vec<&str> = ["mades", "--outbox-url", url].into_iter().chain(words.split_whitespace()).collect();
+    Run::of(&words)
+}
+
+#[test]
+fn every_mode_closes_its_account_at_a_closed_loop() {
+    for (mode, last, stages) in
+        [("endpoint", "RECEIVED", 7), ("toolbox", "replied", 5), ("amqp", "inbox", 4), ("tracing", "TRACING", 5)]
+    {
+        let load = "--preset ideal --messages 150 --max-in-transit 20 --window 8 --size 10..2k --payload xml";
+        let run = rehearse(&format!("--mode {mode} {load}"));
+        assert_eq!(run.ended.code, Some(0), "{mode}: {:?}", run.ended);
+        assert!(run.record.verdict.closed, "{mode}: {:?}", run.record.verdict);
+        assert_eq!(run.mades().stages.iter().map(|row| row.count).collect::<Vec<_>>(), vec![150; stages], "{mode}");
+        assert_eq!(run.mades().stages.last().unwrap().name, last);
+        assert!(run.mades().in_transit_mean <= 20.0);
+        assert!(run.report.contains("## Stages") && run.report.contains("## Waterfall"), "{}", run.report);
+        // The broker alone has nobody to tell the truth.
+        assert_eq!(run.report.contains("## Truth"), mode != "amqp");
+        let parties: Vec<&str> = run.record.parties.iter().map(|party| party.name.as_str()).collect();
+        assert_eq!(parties, ["mades", "mades-endpoint"]);
+    }
+}
+
+#[test]
+fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
+    let faults = "--loss 0.05 --duplicate 0.05 --corruption 0.05 --error 0.05 --failure 0.05 --no-reply 0.05 --reorder 0.1 \
+                  --error-code E77 --timeout 3s --rate 150 --duration 2s";
+    for mode in ["endpoint", "toolbox", "tracing"] {
+        let run = rehearse(&format!("--mode {mode} --seed 5 {faults}"));
+        assert_eq!(run.ended.code, Some(1), "{mode}: {:?}", run.ended);
+        assert!(!run.record.verdict.closed && fates_sum(&run.record.ledger), "{mode}: {:?}", run.record.ledger);
+        assert_eq!(run.record.ledger.in_flight, Some(0));
+        for name in ["refused", "failed", "lost", "not replied to"] {
+            assert!(run.agreed(name) > 0, "{mode}: none {name}, so it was not tested");
+        }
+        if mode != "tracing" {
+            for name in ["put there twice", "changed, each copy", "overtaken"] {
+                assert!(run.agreed(name) > 0, "{mode}: none {name}, so it was not tested");
+            }
+        }
+        if mode != "toolbox" {
+            let refusals = run.mades().troubles.iter().find(|row| row.kind == "error reply").unwrap();
+            assert_eq!((refusals.code.as_str(), refusals.count), ("E77", run.agreed("refused")));
+        }
+        assert!(run.trouble("time-out") >= run.agreed("lost"), "{:?}", run.mades().troubles);
+    }
+}
+
+#[test]
+fn each_step_takes_as_long_as_the_stand_in_was_told() {
+    let way = "--preset ideal --accept-delay 60ms --network-delay 150ms --acknowledge-delay 90ms --receive-delay 70ms";
+    let run = rehearse(&format!("{way} --rate 40 --duration 3s"));
+    assert_eq!(run.ended.code, Some(0), "{:?}", run.ended);
+    for (to, told_ms) in [("inbox", 150.0), ("DELIVERED", 90.0), ("RECEIVED", 70.0)] {
+        let p50 = run.hop(to).latency_ms.unwrap().p50;
+        assert!((p50 - told_ms).abs() <= TOLERANCE_MS, "{to}: {p50} ms of {told_ms}");
+    }
+    let times = &run.mades().truth.as_ref().unwrap().times;
+    assert_eq!(times.len(), 4);
+    for row in times {
+        let (done, seen) = (row.done_ms.unwrap(), row.seen_ms.unwrap());
+        // Nothing is seen before it is done, but for the width of a histogram's class.
+        for (done, seen) in [(done.p50, seen.p50), (done.min, seen.min)] {
+            assert!(seen >= done * 0.998 && seen <= done + 2.0 * TOLERANCE_MS, "{}: {seen} of {done}", row.stage);
+        }
+    }
+}
+
+#[test]
+fn an_open_loop_offers_what_it_says() {
+    let run = rehearse("--preset ideal --stage 1s:50/s --stage 1s:50/s..150/s --arrival poisson --window 64");
+    assert_eq!(run.ended.code, Some(0), "{:?}", run.ended);
+    let created = run.record.ledger.created.unwrap();
+    assert!((90..220).contains(&created), "{created} of some 150");
+    assert!(run.record.lag_ms.is_some());
+}
+
+#[test]
+fn an_interrupted_run_reports() {
+    let endpoint = Endpoint::embedded(&[]);
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().to_str().unwrap().to_owned();
+    let words = ["mades", "--outbox-url", &endpoint.url, "--rate", "100", "--live", "json", "--out", &out];
+    let process = Process::start(MAILRUN, &[words.as_slice(), &["--duration", "50s"]].concat());
+    wait_until("messages", || process.said().contains("\"created\":1").then_some(()));
+    process.interrupt_group();
+    let run = Run::left(process.finish(), place);
+    assert_eq!(run.ended.code, Some(0), "{:?}", run.ended);
+    assert!(run.record.ledger.created.unwrap() < 4_000 && fates_sum(&run.record.ledger));
+    assert!(run.record.verdict.reasons.iter().any(|reason| reason.contains("interrupted")), "{:?}", run.record.verdict);
+    assert!(endpoint.stop().out.contains("done"));
+}
+
+#[test]
+fn what_cannot_run_says_so_in_a_line() {
+    let guarded = Endpoint::embedded(&["--user", "u", "--password", SECRET]);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("amqp://{}", silent.local_addr().unwrap());
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (nobody, wrong) = (format!("amqp://{nobody}"), format!("amqp://u:{SECRET}-wrong@{}", &guarded.url[7..]));
+    let no_tls = guarded.url.replace("amqp:", "amqps:");
+    for (words, what) in [
+        (vec!["--outbox-url", "http://127.0.0.1"], "amqp:// or amqps://"),
+        (vec!["--outbox-url", "amqp://127.0.0.1:99999"], "no URL of a broker"),
+        (vec!["--outbox-url", "amqp://8.8.8.8"], "--allow-public"),
+        (vec!["--outbox-url", &nobody], "nothing listens at"),
+        (vec!["--outbox-url", &wrong], "are user and password right?"),
+        (vec!["--outbox-url", &guarded.url], "u"),
+        (vec!["--outbox-url", &no_tls, "--insecure"], "TLS"),
+        (vec!["--outbox-url", &silent, "--connect-timeout", "500ms"], "took longer than 0.5 s"),
+        (vec!["--password-file", "/nowhere/at/all"], "/nowhere/at/all"),
+        (vec!["--payload", "/nowhere/at/all"], "/nowhere/at/all"),
+    ] {
+        let ended = mailrun(&[&["mades", "--messages", "1"], words.as_slice()].concat());
+        assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
+        assert!(ended.err.contains(what), "{words:?}: {what} in {ended:?}");
+        assert!(ended.err.starts_with("mailrun: ") && ended.err.lines().count() == 1, "{ended:?}");
+        assert!(!ended.err.contains(SECRET) && ended.out.is_empty(), "{ended:?}");
+    }
+}
+
+#[test]
+fn passwords_are_written_nowhere() {
+    let endpoint = Endpoint::embedded(&["--user", "u", "--password", SECRET]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), format!("{SECRET}\n")).unwrap();
+    let in_url = endpoint.url.replace("//", &format!("//u:{SECRET}@"));
+    let path = file.path().to_str().unwrap();
+    for (url, words) in [
+        (&endpoint.url, format!("--user u --password {SECRET}")),
+        (&endpoint.url, format!("--user u --password-file {path}")),
+        (&in_url, "--durable=false".to_owned()),
+    ] {
+        let run = bench(url, &format!("--messages 20 {words}"));
+        assert_eq!(run.ended.code, Some(0), "{:?}", run.ended);
+        let record = serde_json::to_string(&run.record).unwrap();
+        for text in [&run.ended.out, &run.ended.err, &run.report, &record] {
+            assert!(!text.contains(SECRET), "{text}");
+        }
+    }
+    let ended = endpoint.stop();
+    assert!(!ended.out.contains(SECRET) && !ended.err.contains(SECRET), "{ended:?}");
+}
+
+/// Does something at a broker.
+fn at_the_broker<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tasks = tokio::task::LocalSet::new();
+    tasks.block_on(&runtime, async { tokio::time::timeout(LIMIT, work).await.expect("the broker answers in time") })
+}
+
+async fn connect(url: &str) -> Connection {
+    Connection::open(&Broker::new(url.parse().unwrap(), "somebody")).await.unwrap()
+}
+
+/// Puts messages of somebody else's into a queue.
+fn put(url: &str, queue: &str, count: u64) {
+    at_the_broker(async {
+        let mut connection = connect(url).await;
+        let mut outlet = connection.outlet(&OutletPlan::new(queue, 1)).await.unwrap();
+        let mut template = Outgoing::new("r", "t").template(Uuid::from_bytes([7; 16]), payload(*b"somebody's"));
+        for number in 0..count {
+            let settled = outlet.offer(template.fill(number, 0)).await.unwrap().await.unwrap();
+            assert_eq!(settled, mades::Disposition::Accepted);
+        }
+        outlet.close().await.unwrap();
+    });
+}
+
+/// How many messages are in a queue. They are taken.
+fn left_in(url: &str, queue: &str) -> u64 {
+    at_the_broker(async {
+        let mut connection = connect(url).await;
+        let mut inlet = connection.inlet(&InletPlan::new(queue, 100)).await.unwrap();
+        let mut count = 0;
+        while let Ok(arrival) = tokio::time::timeout(Duration::from_millis(700), inlet.next()).await {
+            match arrival.unwrap() {
+                Arrival::Delivery(delivery) => inlet.accept(delivery.ticket).await.unwrap(),
+                Arrival::Undecodable { why, .. } => panic!("{why}"),
+            }
+            count += 1;
+        }
+        inlet.close().await.unwrap();
+        count
+    })
+}
+
+const QUEUES: [&str; 3] = ["ecp.endpoint.outbox.reply", "ecp.endpoint.send.event", "ecp.endpoint.inbox"];
+
+#[test]
+fn what_is_somebody_elses_stays_his() {
+    let endpoint = Endpoint::embedded(&[]);
+    QUEUES.iter().zip([3, 2, 4]).for_each(|(queue, count)| put(&endpoint.url, queue, count));
+    let run = bench(&endpoint.url, "--messages 100 --max-in-transit 10");
+    assert_eq!(run.ended.code, Some(0), "{:?}", run.ended);
+    assert_eq!((run.record.ledger.foreign, run.record.ledger.delivered), (Some(9), Some(100)));
+    let foreign: Vec<u64> = run.mades().queues.iter().map(|queue| queue.foreign).collect();
+    assert_eq!(foreign, [0, 3, 2, 4], "outbox, reply, event, inbox");
+    assert_eq!(QUEUES.map(|queue| left_in(&endpoint.url, queue)), [3, 2, 4]);
+}
+
+#[test]
+fn a_purge_is_asked_for() {
+    let endpoint = Endpoint::embedded(&[]);
+    QUEUES.iter().zip([3, 2, 4]).for_each(|(queue, count)| put(&endpoint.url, queue, count));
+    let run = bench(&endpoint.url, "--messages 20 --purge");
+    assert_eq!(
+        (run.ended.code, run.mades().purged, run.record.ledger.foreign),
+        (Some(0), 9, Some(0)),
+        "{:?}",
+        run.ended
+    );
+    assert_eq!(QUEUES.map(|queue| left_in(&endpoint.url, queue)), [0, 0, 0]);
+}
+
+#[test]
+fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
+    let endpoint = Endpoint::embedded(&[]);
+    put(&endpoint.url, QUEUES[2], 40);
+    let run = bench(&endpoint.url, "--mode amqp --credit 10 --rate 20 --duration 20s --timeout 8s");
+    assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
+    assert_eq!(run.trouble("queue in use"), 1, "{:?}", run.mades().troubles);
+    // It stopped long before its twenty seconds were over, and did not spin meanwhile.
+    assert!(run.record.ledger.created.unwrap() < 300, "{:?}", run.record.ledger);
+    assert!(run.mades().released < 5 * 10 * 30, "{} given back", run.mades().released);
+    let lost = run.record.ledger.lost.unwrap();
+    assert_eq!(left_in(&endpoint.url, QUEUES[2]), 40 + lost, "his, and behind them ours");
+}
+
+#[test]
+fn a_peer_that_takes_nothing_costs_its_time_out_and_no_more() {
+    // Its queue has room for five messages, and nobody takes one out.
+    let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m", "--queue-messages", "5"]);
+    let run = bench(&endpoint.url, "--messages 30 --max-in-transit 10 --timeout 1500ms");
+    assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
+    assert!(fates_sum(&run.record.ledger), "{:?}", run.record.ledger);
+    assert_eq!((run.record.ledger.delivered, run.record.ledger.in_flight), (Some(0), Some(0)));
+    assert!(run.trouble("time-out") > 0, "{:?}", run.mades().troubles);
+}
+
+#[test]
+fn two_brokers_are_one_way() {
+    let (a, b) = (Endpoint::embedded(&["--prefix", "unused"]), Endpoint::embedded(&["--prefix", "unused"]));
+    let pair = Endpoint::start(&["--broker", &a.url, "--inbox-broker", &b.url]);
+    let run = bench(&a.url, &format!("--inbox-url {} --messages 100 --max-in-transit 10", b.url));
+    assert_eq!((run.ended.code, run.record.ledger.delivered), (Some(0), Some(100)), "{:?}", run.ended);
+    assert_eq!((&run.mades().outbox_url, &run.mades().inbox_url), (&a.url, &b.url));
+    drop(pair);
+}
+
+#[test]
+fn a_broker_that_restarts_is_an_outage_with_its_length() {
+    let endpoint = Endpoint::embedded(&[]);
+    let (url, place) = (endpoint.url.clone(), tempfile::tempdir().unwrap());
+    let out = place.path().to_str().unwrap().to_owned();
+    let words = ["mades", "--outbox-url", &url, "--rate", "40", "--duration", "5s", "--timeout", "2s"];
+    let process = Process::start(MAILRUN, &[words.as_slice(), &["--live", "json", "--out", &out]].concat());
+    wait_until("messages", || process.said().contains("\"created\":2").then_some(()));
+    endpoint.stop();
+    thread::sleep(Duration::from_millis(300)); // the outage that is measured
+    let again = Endpoint::start(&["--embedded", "--listen", &url["amqp://".len()..]]);
+    let run = Run::left(process.finish(), place);
+    let sides: Vec<&str> = run.mades().outages.iter().map(|outage| outage.side.as_str()).collect();
+    assert!(sides.contains(&"outbox") && sides.contains(&"inbox"), "{sides:?}");
+    assert!(
+        run.mades().outages.iter().all(|outage| (0.2..30.0).contains(&outage.lasted_s)),
+        "{:?}",
+        run.mades().outages
+    );
+    assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
+    // Whatever its memory held is gone with it: no more than was under way then.
+    let (created, delivered) = (run.record.ledger.created.unwrap(), run.record.ledger.delivered.unwrap());
+    assert!(created > 150 && delivered + 60 > created, "{:?}", run.record.ledger);
+    assert!(run.report.contains("## Outages"), "{}", run.report);
+    assert_eq!(run.stage("created").count, created);
+    drop(again);
+}
+
+#[test]
+fn the_stand_in_writes_down_the_truth() {
+    let place = tempfile::tempdir().unwrap();
+    let truth = place.path().join("truth.jsonl");
+    let words = format!("--rate 50 --messages 60 --timeout 2s --loss 0.1 --seed 3 --truth {}", truth.display());
+    let run = rehearse(&words);
+    let lines = lines(&truth);
+    assert_eq!(lines.len(), 61, "a line a message, and the totals");
+    let lost = lines.iter().filter(|line| line["fate"] == "lost").count() as u64;
+    assert_eq!((run.agreed("lost"), lines[60]["totals"]["lost"].as_u64()), (lost, Some(lost)));
+    assert!(lost > 0 && lines[..60].iter().all(|line| line["consumed"].as_u64().is_some()));
+}
+
+fn lines(path: &Path) -> Vec<serde_json::Value> {
+    fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}

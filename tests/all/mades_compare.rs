@@ -1,0 +1,74 @@
+//! `mailrun bench mades-compare` as a user runs it: both are there, what is lost is found, what hangs is named.
+use crate::party::{mailrun, peer};
+use std::thread;
+
+fn compare(words: &str) -> (Option<i32>, String) {
+    let words: Vec<&str> = ["bench", "mades-compare"].into_iter().chain(words.split_whitespace()).collect();
+    let ended = mailrun(&words);
+    (ended.code, ended.out)
+}
+
+/// The cells of a tool's first row.
+fn row<'t>(text: &'t str, tool: &str) -> Vec<&'t str> {
+    let line = text.lines().find(|line| line.trim_start().starts_with(tool));
+    line.unwrap_or_else(|| panic!("no row of {tool}: {text}")).split_whitespace().collect()
+}
+
+/// Whether the original took part: it does where it is installed, in PATH or in target/peers.
+fn is_compared(text: &str) -> bool {
+    let is_missing = text.contains("not compared: go-mades-bench.");
+    assert!(!(is_missing && peer("go-mades-bench").is_some()), "it is installed: {text}");
+    !is_missing
+}
+
+#[test]
+fn both_are_timed_in_the_same_work() {
+    thread::scope(|scope| {
+        for mode in ["endpoint", "toolbox", "tracing", "amqp"] {
+            scope.spawn(move || both_are_timed_in(mode));
+        }
+    });
+}
+
+fn both_are_timed_in(mode: &str) {
+    let (code, text) = compare(&format!("--mode {mode} --messages 100 --rounds 1 --windows 4,defaults --size 500"));
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.starts_with(&format!("mades-compare: mode {mode} at the embedded ")), "{text}");
+    let own = row(&text, "mailrun mades");
+    assert_eq!(own[2], "4", "{text}");
+    assert!(own[3].replace(',', "").parse::<f64>().is_ok_and(|rate| rate > 1.0), "{text}");
+    assert!(own[4].replace(',', "").parse::<f64>().is_ok_and(|micros| micros > 1.0), "{text}");
+    if is_compared(&text) {
+        assert_eq!(row(&text, "go-mades-bench")[1], "4", "{text}");
+        let ratios = text.split("mailrun against").nth(1).unwrap();
+        assert!(row(ratios, "4 ").len() == 3 && row(ratios, "defaults").len() == 3, "{text}");
+    }
+}
+
+#[test]
+fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
+    let words = "--mode endpoint --loss 0.05 --messages 300 --rounds 1 --windows 4 --limit 9s";
+    let (code, text) = compare(words);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("NOT OK: mailrun mades, window 4: ") && text.contains(": lost "), "{text}");
+    if is_compared(&text) {
+        let hung =
+            "NOT OK: go-mades-bench, window 4: it had not ended after 9.00 s and was killed: Received event stood at ";
+        assert!(text.contains(hung), "{text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_compared_is_said_in_a_line() {
+    for (words, said) in [
+        ("--loss 0.1", "nobody stands in between"),
+        ("--broker amqp://8.8.8.8", "public address"),
+        ("--windows 0", "--windows"),
+        ("--broker foo://127.0.0.1", "--broker"),
+    ] {
+        let words: Vec<&str> = ["bench", "mades-compare"].into_iter().chain(words.split_whitespace()).collect();
+        let ended = mailrun(&words);
+        let is_line = ended.err.lines().count() == 1 && ended.err.contains(said);
+        assert!(ended.code == Some(2) && is_line, "{words:?}: {ended:?}");
+    }
+}

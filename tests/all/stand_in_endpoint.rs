@@ -1,0 +1,43 @@
+//! `mailrun mades-endpoint` as tests start it: the endpoint pair with queues of its own, or on somebody's broker.
+use crate::party::{Ended, MAILRUN, Process, wait_until};
+use serde_json::Value;
+
+/// The endpoint pair at work.
+pub(crate) struct Endpoint {
+    process: Process,
+    /// Where its own listener is; empty where it is on a broker.
+    pub(crate) url: String,
+}
+
+impl Endpoint {
+    /// With queues of its own, on a port that the kernel chooses.
+    pub(crate) fn embedded(words: &[&str]) -> Self {
+        Self::start(&[&["--embedded", "--listen", "127.0.0.1:0"], words].concat())
+    }
+
+    /// On a broker.
+    pub(crate) fn start(words: &[&str]) -> Self {
+        let process = Process::start(MAILRUN, &[&["mades-endpoint", "--live", "json"], words].concat());
+        let ready: Value = wait_until("the endpoint to be ready", || {
+            let said = process.said();
+            let line = said.lines().find(|line| line.contains("ready"))?.to_owned();
+            assert!(process.complained().is_empty(), "{}", process.complained());
+            serde_json::from_str(&line).ok()
+        });
+        let addresses = find(&ready, "amqp").and_then(Value::as_array);
+        let address = addresses.and_then(|all| all.first()).and_then(Value::as_str).unwrap_or_default();
+        Self { process, url: format!("amqp://{address}") }
+    }
+
+    /// Ends it; what it said.
+    pub(crate) fn stop(self) -> Ended {
+        self.process.terminate();
+        self.process.finish()
+    }
+}
+
+/// The value of that name, wherever it is.
+fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
+    let fields = value.as_object()?;
+    fields.get(name).or_else(|| fields.values().find_map(|inner| find(inner, name)))
+}
