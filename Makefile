@@ -24,9 +24,8 @@ test-fast: peers
 	MAILRUN_WITHOUT_BROKERS=1 cargo test --workspace
 	@if [ -s target/skipped-peers.txt ]; then echo "SKIPPED: $$(sort -u target/skipped-peers.txt | tr '\n' ';')"; else echo "nothing was skipped"; fi
 
-# The brokers alone, RabbitMQ too (Debian's package, with its plug-in for AMQP 1.0).
+# MADES on its broker alone (Artemis), with the broker killed in mid-run too.
 test-brokers:
-	scripts/install-test-peers.sh rabbitmq
 	cargo test --test all -- --include-ignored mades_brokers::
 
 peers:
