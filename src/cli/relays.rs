@@ -6,7 +6,7 @@ use crate::bench::relays::{
 use crate::bench::tables::Sheet;
 use anyhow::Result;
 use clap::Args;
-use journey::record::{Arrival, Pipelining};
+use journey::record::Arrival;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -54,6 +54,7 @@ pub(super) fn usual() -> Contestant {
 /// must close. Several relays take turns. Ctrl-C ends it with the table of what was run. Exit status 1 if a run failed
 /// or a message was lost.
 #[derive(Debug, Args)]
+#[command(after_help = CONTEST_EXAMPLES)]
 pub(super) struct ContestTyped {
     /// Messages of each run [default: 20000 of 400 octets, 4000 of 64 KiB].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
@@ -64,6 +65,13 @@ pub(super) struct ContestTyped {
     /// Parallel sessions.
     #[arg(long, value_name = "N", default_value = "250", value_parser = values::sessions)]
     sessions: u32,
+    /// Messages a connection carries, which was 1 in the published test; without N, or with 0, as many as there are.
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "1",
+          default_missing_value = "0")]
+    reuse: u64,
+    /// How far commands run ahead of replies.
+    #[arg(long, value_enum, default_value = "off")]
+    pipelining: PipeliningTyped,
     /// Runs of each relay.
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -79,6 +87,13 @@ pub(super) struct ContestTyped {
     #[command(flatten)]
     relay: RelayTyped,
 }
+
+const CONTEST_EXAMPLES: &str = "\
+Examples:
+  mailrun bench relay-400 --compare mailrun,postfix                        against Postfix, as root
+  mailrun bench relay-400 --compare mailrun,none                           against source and sink by themselves
+  mailrun bench relay-400 --compare mailrun,none --sessions 100 --reuse --pipelining stream --messages 200000
+  mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'     a relay of your own";
 
 /// What a scenario is called and where it goes.
 fn occasion(name: &str, out: Option<PathBuf>) -> Occasion {
@@ -111,8 +126,8 @@ impl ContestTyped {
             shape: relays::Shape {
                 sessions: self.sessions,
                 message_bytes: shape.message_bytes,
-                reuse: Some(1),
-                pipelining: Pipelining::Off,
+                reuse: Some(self.reuse).filter(|messages| *messages > 0),
+                pipelining: self.pipelining.into(),
             },
             rounds: self.rounds,
             counts_calls: self.syscalls,

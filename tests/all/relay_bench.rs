@@ -248,6 +248,17 @@ fn the_contest_compares_relays_round_by_round() {
 }
 
 #[test]
+fn a_contest_may_reuse_connections_and_pipeline() {
+    let words = ["--messages", "200", "--sessions", "5", "--rounds", "1", "--reuse", "--pipelining", "stream"];
+    let (ended, out) = contest("relay-400", &words);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("connections reused, one round trip a message"), "{}", ended.out);
+    let text = fs::read_to_string(out.path().join("round-1-1-mailrun/run.json")).unwrap();
+    let record: Record = serde_json::from_str(&text).unwrap();
+    assert_eq!((record.workload.reuse, record.verdict.closed), (None, true));
+}
+
+#[test]
 fn system_calls_are_counted_where_strace_is() {
     let words = ["--messages", "100", "--sessions", "10", "--rounds", "1", "--syscalls"];
     let (ended, _out) = contest("relay-64k", &words);
