@@ -24,8 +24,9 @@ test-fast: peers
 	MAILRUN_WITHOUT_BROKERS=1 cargo test --workspace
 	@if [ -s target/skipped-peers.txt ]; then echo "SKIPPED: $$(sort -u target/skipped-peers.txt | tr '\n' ';')"; else echo "nothing was skipped"; fi
 
-# MADES on its broker alone (Artemis), with the broker killed in mid-run too.
+# MADES on brokers alone: Artemis, killed in mid-run too, and RabbitMQ, which is installed for it where it can be.
 test-brokers:
+	@scripts/install-test-peers.sh rabbitmq
 	cargo test --test all -- --include-ignored mades_brokers::
 
 peers:

@@ -3,6 +3,10 @@
 # msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
 # elsewhere it says what is missing, and the tests note it. Where Go is: go-smtp-source and go-mades-bench, from the module
 # proxy into target/peers, which `make` has on its PATH.
+#
+#   scripts/install-test-peers.sh             all of these
+#   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone, for `make test-brokers`; no RabbitMQ is started by that, now or
+#                                             with the host
 set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 
@@ -13,12 +17,22 @@ install_go_program() {
     why=$(GOBIN="$PWD/target/peers" GOFLAGS=-mod=mod timeout 120 go install "$2" 2>&1) && echo "installed: $1" ||
         echo "could not install $1: $(echo "$why" | head -1). Tests that need it are skipped."
 }
-install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
-install_go_program go-mades-bench github.com/vennekilde/go-mades-bench@b24380185c1b455c140a87fa399101698f3799a9
+case "${1:-}" in
+"")
+    pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl msmtp:msmtp python3:python3
+        aiosmtpd:python3-aiosmtpd strace:strace"
+    install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
+    install_go_program go-mades-bench github.com/vennekilde/go-mades-bench@b24380185c1b455c140a87fa399101698f3799a9
+    ;;
+rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;
+*)
+    echo "usage: $0 [rabbitmq]" >&2
+    exit 2
+    ;;
+esac
 
 missing=""
-for pair in postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl msmtp:msmtp python3:python3 \
-    aiosmtpd:python3-aiosmtpd strace:strace; do
+for pair in $pairs; do
     program=${pair%%:*}
     package=${pair##*:}
     command -v "$program" >/dev/null 2>&1 && continue
@@ -36,16 +50,30 @@ fi
 
 export DEBIAN_FRONTEND=noninteractive
 # Postfix is to stay as it is unpacked: the tests bring their own configuration.
-if command -v debconf-set-selections >/dev/null 2>&1; then
+if [ "$missing" != rabbitmq-server ] && command -v debconf-set-selections >/dev/null 2>&1; then
     echo "postfix postfix/main_mailer_type select No configuration" | debconf-set-selections
 fi
 install() {
     # shellcheck disable=SC2086 # words of a list
     apt-get install -qq -y --no-install-recommends $missing >/dev/null 2>&1
 }
+# Debian starts a service that it installs, and again with the host: the tests bring a node of their own.
+policy=/usr/sbin/policy-rc.d
+services=rabbitmq-server
+command -v epmd >/dev/null 2>&1 || services="$services epmd.service epmd.socket"
+if [ "$missing" = rabbitmq-server ] && [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 1' HUP INT TERM
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+fi
 # Lists that are there may do; a fresh machine has none.
 install || { apt-get update -qq >/dev/null 2>&1 && install; } || {
     echo "could not install: $missing. Tests that need them are skipped."
     exit 0
 }
+if [ "$missing" = rabbitmq-server ] && command -v systemctl >/dev/null 2>&1; then
+    # shellcheck disable=SC2086 # words of a list
+    systemctl disable $services >/dev/null 2>&1 || true
+fi
 echo "installed: $missing"

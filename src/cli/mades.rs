@@ -9,6 +9,7 @@ use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verifica
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use journey::RunId;
+use std::env::VarError;
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +17,9 @@ use std::time::Duration;
 
 /// Messages where neither a number nor a time was given.
 const DEFAULT_MESSAGES: u64 = 10_000;
+/// Where passwords are in the environment.
+pub(super) const PASSWORD_VARIABLE: &str = "MAILRUN_MADES_PASSWORD";
+const INBOX_PASSWORD_VARIABLE: &str = "MAILRUN_MADES_INBOX_PASSWORD";
 /// Messages in transit at most, at closed loop and at open loop.
 const CLOSED_IN_TRANSIT: usize = 1_000;
 const OPEN_IN_TRANSIT: usize = 100_000;
@@ -180,8 +184,9 @@ struct BrokersTyped {
     /// The user, at both.
     #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_USER")]
     user: Option<String>,
-    /// The password. Others can see it in the process list: an environment variable or a file keeps it to itself.
-    #[arg(long, value_name = "TEXT", env = "MAILRUN_MADES_PASSWORD", hide_env_values = true)]
+    /// The password. Others can see it in the process list: a file, or MAILRUN_MADES_PASSWORD in the environment, keeps
+    /// it to itself.
+    #[arg(long, value_name = "TEXT")]
     password: Option<String>,
     /// A file whose first line is the password.
     #[arg(long, value_name = "FILE", conflicts_with = "password")]
@@ -189,8 +194,8 @@ struct BrokersTyped {
     /// The user at the inbox's broker, where it is another.
     #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_INBOX_USER")]
     inbox_user: Option<String>,
-    /// His password.
-    #[arg(long, value_name = "TEXT", env = "MAILRUN_MADES_INBOX_PASSWORD", hide_env_values = true)]
+    /// His password [MAILRUN_MADES_INBOX_PASSWORD in the environment].
+    #[arg(long, value_name = "TEXT")]
     inbox_password: Option<String>,
     /// A file whose first line it is.
     #[arg(long, value_name = "FILE", conflicts_with = "inbox_password")]
@@ -356,8 +361,8 @@ impl BrokersTyped {
     /// Those of outbox and inbox.
     fn brokers(self) -> Result<(Broker, Broker)> {
         let security = self.security();
-        let own = password(self.password, self.password_file)?;
-        let theirs = password(self.inbox_password, self.inbox_password_file)?;
+        let own = password(self.password, self.password_file)?.or(exported(PASSWORD_VARIABLE)?);
+        let theirs = password(self.inbox_password, self.inbox_password_file)?.or(exported(INBOX_PASSWORD_VARIABLE)?);
         let inbox_url = self.inbox_url.as_deref().unwrap_or(&self.outbox_url);
         let outbox = url("--outbox-url", &self.outbox_url, self.user.as_deref(), own.clone())?;
         let inbox_user = self.inbox_user.as_deref().or(self.user.as_deref());
@@ -396,11 +401,21 @@ pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option
     })
 }
 
+/// The password that was asked for by words. It goes before one in the environment, which may be there for others.
 pub(super) fn password(typed: Option<String>, file: Option<PathBuf>) -> Result<Option<Secret>> {
     match (typed, file) {
         (Some(text), _) => Ok(Some(Secret::new(text))),
         (None, Some(path)) => Ok(Some(Secret::from_file(&path)?)),
         (None, None) => Ok(None),
+    }
+}
+
+/// The password in the environment, under that name.
+pub(super) fn exported(variable: &str) -> Result<Option<Secret>> {
+    match std::env::var(variable) {
+        Ok(text) => Ok(Some(Secret::new(text))),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => bail!("{variable} in the environment is no text in UTF-8"),
     }
 }
 

@@ -1,5 +1,5 @@
 //! `mailrun mades-endpoint`: what was typed, to what it means.
-use super::mades::{password, stay_at_home, url};
+use super::mades::{PASSWORD_VARIABLE, exported, password, stay_at_home, url};
 use super::{LiveTyped, end_with_parent, say, values};
 use crate::live::{Event, Progress};
 use crate::party::{Live, Telling};
@@ -9,7 +9,7 @@ use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 use ::mades::embedded::{self, ListenOptions, ListenerCounts, Login, Mechanisms, QueueLimits};
 use ::mades::endpoint::{self, Backend, Setup, Sight};
 use ::mades::standin::{Delay, Leg, Mode, Outage, PRESETS, Plan, ReceivedOn, Time, Totals, TracingValue};
-use ::mades::{Broker, Mechanism, Security, TlsSetup, Verification};
+use ::mades::{Broker, Mechanism, Secret, Security, TlsSetup, Verification};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use std::fs::{self, File};
@@ -109,8 +109,9 @@ struct PlaceTyped {
     /// The user: at the broker, or who may come in [anybody].
     #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_USER")]
     user: Option<String>,
-    /// The password. Others can see it in the process list: an environment variable or a file keeps it to itself.
-    #[arg(long, value_name = "TEXT", env = "MAILRUN_MADES_PASSWORD", hide_env_values = true)]
+    /// The password. Others can see it in the process list: a file, or MAILRUN_MADES_PASSWORD in the environment, keeps
+    /// it to itself.
+    #[arg(long, value_name = "TEXT")]
     password: Option<String>,
     /// A file whose first line is the password.
     #[arg(long, value_name = "FILE", conflicts_with = "password")]
@@ -454,13 +455,8 @@ impl PlaceTyped {
         let address = listener.local_addr()?;
         let tls = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
         let tls = tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|why| anyhow!(why))?;
-        let secret = password(self.password, self.password_file)?;
-        let mechanisms = match (self.user, secret) {
-            (Some(user), Some(secret)) => Mechanisms::Plain(Login { user, password: secret }),
-            (None, None) => Mechanisms::Anybody,
-            (Some(_), None) => bail!("--user without a password: say --password-file as well"),
-            (None, Some(_)) => bail!("a password without --user: say whose it is"),
-        };
+        let typed = password(self.password, self.password_file)?;
+        let mechanisms = who_may_come_in(self.user, typed, exported(PASSWORD_VARIABLE)?)?;
         let counts = Arc::<ListenerCounts>::default();
         let options = ListenOptions { mechanisms, tls, ..ListenOptions::default() };
         let listen = Box::pin(embedded::serve(listener, queues, options, Arc::clone(&counts)));
@@ -468,7 +464,7 @@ impl PlaceTyped {
     }
 
     fn brokers(self, allow_public: bool) -> Result<Backend> {
-        let secret = password(self.password, self.password_file)?;
+        let secret = password(self.password, self.password_file)?.or(exported(PASSWORD_VARIABLE)?);
         let a = self.broker.unwrap_or_default();
         let b = self.inbox_broker.unwrap_or_else(|| a.clone());
         let security = Security {
@@ -489,6 +485,18 @@ impl PlaceTyped {
             Ok(Box::new(Broker { security: security.clone(), ..Broker::new(url, container) }))
         };
         Ok(Backend::Brokers { a: broker("--broker", &a, "a")?, b: broker("--inbox-broker", &b, "b")? })
+    }
+}
+
+/// A password that was typed without a user is a mistake; one that is only in the environment is there for others.
+fn who_may_come_in(user: Option<String>, typed: Option<Secret>, exported: Option<Secret>) -> Result<Mechanisms> {
+    match (user, typed) {
+        (None, None) => Ok(Mechanisms::Anybody),
+        (None, Some(_)) => bail!("a password without --user: say whose it is"),
+        (Some(user), typed) => match typed.or(exported) {
+            Some(password) => Ok(Mechanisms::Plain(Login { user, password })),
+            None => bail!("--user without a password: say --password-file as well"),
+        },
     }
 }
 
@@ -716,6 +724,28 @@ mod tests {
         ] {
             let why = format!("{:#}", plan(words).expect_err(named));
             assert!(why.contains(named), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_password_of_nobody_is_a_mistake_only_if_it_was_typed() {
+        let secret = |text: &str| Some(Secret::new(text));
+        let plain = |text: &str| Mechanisms::Plain(Login { user: "u".to_owned(), password: Secret::new(text) });
+        let user = || Some("u".to_owned());
+        for (user, typed, exported, wanted) in [
+            (None, None, None, Ok(Mechanisms::Anybody)),
+            (None, None, secret("e"), Ok(Mechanisms::Anybody)),
+            (None, secret("t"), None, Err("a password without --user")),
+            (None, secret("t"), secret("e"), Err("a password without --user")),
+            (user(), None, None, Err("--user without a password")),
+            (user(), None, secret("e"), Ok(plain("e"))),
+            (user(), secret("t"), secret("e"), Ok(plain("t"))),
+        ] {
+            match (who_may_come_in(user, typed, exported), wanted) {
+                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted),
+                (Err(why), Err(wanted)) => assert!(why.to_string().starts_with(wanted), "{why}"),
+                (found, wanted) => panic!("{found:?}, not {wanted:?}"),
+            }
         }
     }
 

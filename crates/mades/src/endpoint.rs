@@ -18,6 +18,8 @@ use crate::embedded::{Message, Queues};
 use crate::error::Error;
 use crate::standin::{Key, Mode, Model, Plan, ReceivedOn, Reply, Step, Totals};
 use letters::Letter;
+#[doc(hidden)]
+pub use letters::try_letter;
 use ports::{Local, Place, Port, Sent, Taken};
 use std::collections::VecDeque;
 use std::io::{self, Write};

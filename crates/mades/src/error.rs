@@ -286,6 +286,8 @@ pub(crate) fn of_link_state(queue: &str, error: &LinkStateError) -> Error {
             of_link(queue, error)
         }
         LinkStateError::RemoteDetached | LinkStateError::RemoteClosed => ended_without_reason(queue),
+        // What was under way when we ended the link: the peer did nothing wrong.
+        LinkStateError::IllegalState => Error::Lost { why: "the link has ended".to_owned() },
         other => misbehaved(other),
     }
 }
@@ -397,6 +399,10 @@ pub(crate) fn of_open(attempt: &Attempt<'_>, error: &OpenError) -> Error {
         OpenError::NotImplemented(Some(text)) if text.contains("is not supported") => {
             Error::NoSuchMechanism { address, mechanism: attempt.mechanism }
         }
+        // RabbitMQ lets everybody through SASL ANONYMOUS, and asks nobodies for SASL again after it (part 2 §2.2).
+        OpenError::NotImplemented(Some(text)) if text.contains(", found ProtocolHeader { id: Sasl") => {
+            Error::WrongCredentials { address, who: attempt.who.to_owned() }
+        }
         OpenError::RemoteClosedWithError(error) => match condition(error).as_str() {
             "amqp:unauthorized-access" => Error::WrongCredentials { address, who: attempt.who.to_owned() },
             _ => Error::Closed { why: said(error) },
@@ -459,6 +465,19 @@ mod tests {
         let other = of_link(queue, &error(AmqpError::InternalError.into(), "a\nb\u{1b}[0m"));
         assert_eq!(other.to_string(), "q: the broker ended the link: amqp:internal-error: a b [0m");
         assert_eq!(other.retry(), Retry::Later);
+    }
+
+    #[test]
+    fn a_peer_that_asks_for_sasl_again_has_not_let_us_in() {
+        use fe2o3_amqp::transport::protocol_header::ProtocolHeader;
+        let attempt = Attempt { address: "a", who: "an anonymous client", mechanism: "ANONYMOUS", greeting: b"AMQP" };
+        let told = |found: ProtocolHeader| {
+            let text = format!("Expecting {:?}, found {found:?}", ProtocolHeader::amqp());
+            of_open(&attempt, &OpenError::NotImplemented(Some(text))).to_string()
+        };
+        let expected = "a does not let an anonymous client in: are user and password right?";
+        assert_eq!(told(ProtocolHeader::sasl()), expected);
+        assert!(!told(ProtocolHeader::tls()).contains("let"), "{}", told(ProtocolHeader::tls()));
     }
 
     #[test]

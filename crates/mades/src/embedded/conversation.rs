@@ -13,7 +13,7 @@ use super::octets::{Malformed, Writer};
 use super::rope::{Message, Rope};
 use super::sasl::{Mechanisms, Verdict};
 use bytes::{Buf, Bytes, BytesMut};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use thiserror::Error;
 
 /// The largest frame taken. A message of 1 MB then comes in a few.
@@ -110,7 +110,8 @@ struct Held {
 
 #[derive(Debug)]
 struct Session<T> {
-    links: HashMap<u32, Link>,
+    /// In the order of their handles: what ends with a session ends in that order. There are few.
+    links: BTreeMap<u32, Link>,
     next_incoming_id: u32,
     incoming_window: u32,
     next_outgoing_id: u32,
@@ -134,7 +135,7 @@ pub(super) struct Conversation<T> {
     /// The largest frame that the peer takes.
     frame_bytes: u32,
     idle_ms: Option<u32>,
-    sessions: HashMap<u16, Session<T>>,
+    sessions: BTreeMap<u16, Session<T>>,
     out: Rope,
     events: VecDeque<Event<T>>,
 }
@@ -149,7 +150,7 @@ impl<T> Conversation<T> {
             most_bytes,
             frame_bytes: 512,
             idle_ms: None,
-            sessions: HashMap::new(),
+            sessions: BTreeMap::new(),
             out: Rope::default(),
             events: VecDeque::new(),
         }
@@ -315,7 +316,7 @@ impl<T> Conversation<T> {
         self.sessions.insert(
             channel,
             Session {
-                links: HashMap::new(),
+                links: BTreeMap::new(),
                 next_incoming_id,
                 incoming_window: INCOMING_WINDOW,
                 next_outgoing_id: 0,
@@ -503,7 +504,7 @@ impl<T> Conversation<T> {
     }
 
     /// What there is of messages that are not complete.
-    fn incomplete_bytes(&self) -> u64 {
+    pub(super) fn incomplete_bytes(&self) -> u64 {
         let links = self.sessions.values().flat_map(|session| session.links.values());
         links.filter_map(|link| link.incomplete.as_ref()).map(|(_, _, message)| message.bytes() as u64).sum()
     }

@@ -1,7 +1,7 @@
 //! A connection at the queues: what its links bring is put in, what they may have is taken out. No socket, no clock.
 use super::conversation::{Conversation, Event, Fault, LinkId};
 use super::frame::{Outcome, Role};
-use super::queues::{Letter, QueueId, Queues};
+use super::queues::{ConsumerId, Helping, Letter, QueueId, Queues};
 use super::rope::Rope;
 use super::sasl::Mechanisms;
 use bytes::{Buf, BytesMut};
@@ -20,13 +20,30 @@ struct Producer {
     last_bytes: usize,
 }
 
+struct Consumer {
+    link: LinkId,
+    queue: QueueId,
+    id: ConsumerId,
+    /// It has asked for messages since it last rested: others may wait for it.
+    asks: bool,
+}
+
+impl Consumer {
+    /// It can take nothing now.
+    fn rest(&mut self, queues: &Queues) {
+        if std::mem::take(&mut self.asks) {
+            queues.rest(self.queue, self.id);
+        }
+    }
+}
+
 /// One connection's dealings.
 pub(super) struct Desk {
     conversation: Conversation<Letter>,
     queues: Queues,
     told: Arc<Notify>,
     producers: HashMap<LinkId, Producer>,
-    consumers: Vec<(LinkId, QueueId)>,
+    consumers: Vec<Consumer>,
     /// Messages that come back, in the order in which they were sent.
     returning: Vec<(Letter, Outcome)>,
 }
@@ -59,6 +76,15 @@ impl Desk {
 
     /// Does all there is to do: with what was read, and with what is in the queues.
     pub(super) fn turn(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
+        let done = self.work(input);
+        if done.is_err() || self.conversation.is_closed() {
+            // Nobody is to wait for a consumer whose connection is only being taken leave of.
+            self.stop_consuming();
+        }
+        done
+    }
+
+    fn work(&mut self, input: &mut BytesMut) -> Result<(), Fault> {
         self.hear(input)?;
         self.take_out();
         // What was sent settled is settled.
@@ -123,17 +149,23 @@ impl Desk {
                 self.producers.insert(link, Producer { queue, last_bytes: 0 });
             }
             Role::Receiver => {
-                self.queues.subscribe(queue, self.told());
-                self.consumers.push((link, queue));
+                let id = self.queues.subscribe(queue, self.told());
+                self.consumers.push(Consumer { link, queue, id, asks: false });
             }
         }
     }
 
     fn leave(&mut self, link: LinkId) {
         self.producers.remove(&link);
-        if let Some(at) = self.consumers.iter().position(|(consumer, _)| *consumer == link) {
-            let (_, queue) = self.consumers.swap_remove(at);
-            self.queues.unsubscribe(queue, &self.told);
+        if let Some(at) = self.consumers.iter().position(|consumer| consumer.link == link) {
+            let gone = self.consumers.swap_remove(at);
+            self.queues.unsubscribe(gone.queue, gone.id);
+        }
+    }
+
+    fn stop_consuming(&mut self) {
+        for gone in self.consumers.drain(..) {
+            self.queues.unsubscribe(gone.queue, gone.id);
         }
     }
 
@@ -142,18 +174,25 @@ impl Desk {
         let mut more = true;
         while more && self.conversation.out().remaining() < ENOUGH_TO_WRITE {
             more = false;
-            for (link, queue) in &self.consumers {
-                if !self.conversation.may_send(*link) {
+            for consumer in &mut self.consumers {
+                if !self.conversation.may_send(consumer.link) {
+                    consumer.rest(&self.queues);
                     continue;
                 }
-                match self.queues.take_for_consumer(*queue) {
-                    Some(letter) => {
-                        self.conversation.send(*link, letter.message.clone(), letter);
+                consumer.asks = true;
+                match self.queues.take_for_consumer(consumer.queue, consumer.id) {
+                    Helping::Letter(letter) => {
+                        self.conversation.send(consumer.link, letter.message.clone(), letter);
                         more = true;
                     }
-                    None => self.conversation.drained(*link),
+                    Helping::Nothing => self.conversation.drained(consumer.link),
+                    Helping::OthersFirst => {}
                 }
             }
+        }
+        if more {
+            // There is enough to write: they come again when it is written.
+            self.consumers.iter_mut().for_each(|consumer| consumer.rest(&self.queues));
         }
     }
 
@@ -175,8 +214,7 @@ impl Desk {
 
     /// Puts back what was sent and not settled: the connection is no more.
     pub(super) fn close(mut self) {
-        let links: Vec<LinkId> = self.consumers.iter().map(|(link, _)| *link).collect();
-        links.into_iter().for_each(|link| self.leave(link));
+        self.stop_consuming();
         let unsettled = self.conversation.into_unsettled();
         for letter in unsettled.into_iter().rev() {
             self.queues.settle(letter, Outcome::Modified { failed: true });

@@ -10,6 +10,7 @@
 //! desk          a connection at the queues: who gets which message, and how many may come
 //! certificate   the listener's own, from PEM files
 //! listener      sockets, TLS, time limits
+//! rehearsal     the same without them, for fuzz targets
 //! ```
 mod certificate;
 mod conversation;
@@ -18,6 +19,7 @@ mod frame;
 mod listener;
 mod octets;
 mod queues;
+mod rehearsal;
 mod rope;
 mod sasl;
 
@@ -26,5 +28,7 @@ pub use frame::Outcome;
 pub use listener::{ListenOptions, ListenerCounts, serve};
 pub use octets::{Malformed, Reader, Value, Writer};
 pub use queues::{Letter, QueueCounts, QueueId, QueueLimits, Queues};
+#[doc(hidden)]
+pub use rehearsal::{Heard, Rehearsal, Visit};
 pub use rope::Message;
 pub use sasl::{Login, Mechanisms};

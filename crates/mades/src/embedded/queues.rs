@@ -2,6 +2,9 @@
 //!
 //! A message is in a queue until it is settled: what a consumer holds unsettled counts as long as it may come back. When
 //! a queue is full its producers get no more credit; what arrives although they had none is released, and stays theirs.
+//!
+//! Consumers of one queue take turns: while another one waits for a message, each gets its share and no more, and what it
+//! gave back goes to another first. Otherwise one that gives back what is not its own would get it again, and again.
 use super::frame::Outcome;
 use super::octets::{Reader, Writer};
 use super::rope::Message;
@@ -14,6 +17,10 @@ use tokio::sync::Notify;
 const MOST_QUEUES: usize = 256;
 /// The longest name of a queue.
 const LONGEST_NAME: usize = 255;
+
+/// Messages that a consumer gets at most before it is another's turn. Turns of one message each would be the fairest, and
+/// a change of tasks each: they are it where few messages wait.
+const LARGEST_SHARE: usize = 64;
 
 /// All queues together hold as many octets as so many full ones: their names come from peers.
 const FULL_QUEUES: usize = 4;
@@ -45,6 +52,8 @@ pub struct Letter {
     /// What the one who put it there wants to hear when a consumer has accepted it.
     pub notice: Option<u64>,
     queue: QueueId,
+    /// Who holds it; if it waits, who gave it back.
+    holder: Option<ConsumerId>,
 }
 
 impl Letter {
@@ -52,6 +61,31 @@ impl Letter {
     pub fn queue(&self) -> QueueId {
         self.queue
     }
+}
+
+/// A consumer that attached to a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ConsumerId(u64);
+
+/// What a consumer gets.
+#[derive(Debug)]
+pub(super) enum Helping {
+    /// A message, to hold until it is settled.
+    Letter(Letter),
+    /// There is none.
+    Nothing,
+    /// What there is goes to others first. It is told when it may ask again.
+    OthersFirst,
+}
+
+#[derive(Debug)]
+struct Consumer {
+    id: ConsumerId,
+    told: Arc<Notify>,
+    /// It would take a message now, and comes for it when it is told.
+    hungry: bool,
+    /// What it got since all had their share.
+    helpings: usize,
 }
 
 /// What a queue holds and has seen.
@@ -81,9 +115,10 @@ struct Queue {
     waiting: VecDeque<Letter>,
     counts: QueueCounts,
     /// Whose it is alone: other consumers are attached and get nothing.
-    reserved: bool,
-    /// Who is told that there is something.
-    consumers: Vec<Arc<Notify>>,
+    keeper: Option<Arc<Notify>>,
+    consumers: Vec<Consumer>,
+    /// Who got a message last.
+    last_served: Option<ConsumerId>,
     /// Who is told that there is room again.
     starved: Vec<Arc<Notify>>,
 }
@@ -95,6 +130,8 @@ struct State {
     /// Octets in all of them.
     bytes: usize,
     by_name: HashMap<String, QueueId>,
+    /// Consumers that there have been.
+    consumers: u64,
     /// Notices of messages that were accepted, and who is told.
     consumed: VecDeque<u64>,
     publisher: Option<Arc<Notify>>,
@@ -110,7 +147,8 @@ impl Queues {
     /// None yet; each gets those limits.
     pub fn new(limits: QueueLimits) -> Self {
         let (queues, by_name, consumed) = (Vec::new(), HashMap::new(), VecDeque::new());
-        Self { state: Arc::new(Mutex::new(State { limits, queues, bytes: 0, by_name, consumed, publisher: None })) }
+        let state = State { limits, queues, bytes: 0, by_name, consumers: 0, consumed, publisher: None };
+        Self { state: Arc::new(Mutex::new(state)) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -136,8 +174,8 @@ impl Queues {
     /// Keeps a queue for the caller: whoever else attaches to it as a consumer waits in vain.
     pub fn reserve(&self, id: QueueId, told: Arc<Notify>) {
         let queue = &mut self.state().queues[id.0];
-        queue.reserved = true;
-        queue.consumers = vec![told];
+        queue.keeper = Some(told);
+        queue.consumers.clear();
     }
 
     /// Whom to tell that messages with a notice were accepted.
@@ -151,21 +189,29 @@ impl Queues {
     }
 
     /// Tells from now on, once for each time, that there may be something in the queue.
-    pub(super) fn subscribe(&self, id: QueueId, told: Arc<Notify>) {
-        let queue = &mut self.state().queues[id.0];
-        if !queue.reserved {
-            queue.consumers.push(told);
+    pub(super) fn subscribe(&self, id: QueueId, told: Arc<Notify>) -> ConsumerId {
+        let mut state = self.state();
+        state.consumers += 1;
+        let consumer = ConsumerId(state.consumers);
+        let queue = &mut state.queues[id.0];
+        if queue.keeper.is_none() {
+            queue.consumers.push(Consumer { id: consumer, told, hungry: false, helpings: 0 });
         }
+        consumer
     }
 
     /// Ends one subscription.
-    pub(super) fn unsubscribe(&self, id: QueueId, told: &Arc<Notify>) {
+    pub(super) fn unsubscribe(&self, id: QueueId, consumer: ConsumerId) {
         let queue = &mut self.state().queues[id.0];
-        if !queue.reserved
-            && let Some(at) = queue.consumers.iter().position(|other| Arc::ptr_eq(other, told))
-        {
-            queue.consumers.swap_remove(at);
-        }
+        queue.consumers.retain(|other| other.id != consumer);
+        queue.tell_the_hungry(None);
+    }
+
+    /// A consumer can take nothing now, for want of credit or of room: nobody is to wait for it.
+    pub(super) fn rest(&self, id: QueueId, consumer: ConsumerId) {
+        let queue = &mut self.state().queues[id.0];
+        queue.consumers.iter_mut().filter(|other| other.id == consumer).for_each(|resting| resting.hungry = false);
+        queue.tell_the_hungry(None);
     }
 
     /// Puts a message in; gives it back if there is no room for it.
@@ -181,8 +227,8 @@ impl Queues {
         queue.counts.waiting += 1;
         queue.counts.bytes += message.bytes();
         state.bytes += message.bytes();
-        queue.waiting.push_back(Letter { message, notice, queue: id });
-        queue.consumers.iter().for_each(|told| told.notify_one());
+        queue.waiting.push_back(Letter { message, notice, queue: id, holder: None });
+        queue.tell_all();
         Ok(())
     }
 
@@ -208,10 +254,9 @@ impl Queues {
         self.state().queues[id.0].take()
     }
 
-    /// Takes the first message out, for a consumer that attached.
-    pub(super) fn take_for_consumer(&self, id: QueueId) -> Option<Letter> {
-        let queue = &mut self.state().queues[id.0];
-        if queue.reserved { None } else { queue.take() }
+    /// Takes the first message out, for a consumer that attached, if it is its turn. It must have room for it.
+    pub(super) fn take_for_consumer(&self, id: QueueId, consumer: ConsumerId) -> Helping {
+        self.state().queues[id.0].help(consumer)
     }
 
     /// Ends the time that a consumer holds a message.
@@ -274,11 +319,53 @@ impl Queue {
         Some(letter)
     }
 
+    /// Somebody always gets it: who waits here waits for one who is told and does not.
+    fn help(&mut self, id: ConsumerId) -> Helping {
+        let Some(at) = self.consumers.iter().position(|consumer| consumer.id == id) else { return Helping::Nothing };
+        self.consumers[at].hungry = true;
+        let Some(first) = self.waiting.front() else { return Helping::Nothing };
+        let gave_it_back = first.holder;
+        let share = (self.waiting.len() / (2 * self.consumers.len())).clamp(1, LARGEST_SHARE);
+        let had_its_share = self.consumers[at].helpings >= share;
+        // Who gave it back is nobody to wait for.
+        let others = self.consumers.iter().filter(|other| other.hungry && other.id != id);
+        let mut others = others.filter(|other| gave_it_back != Some(other.id)).peekable();
+        let is_contested = others.peek().is_some();
+        let is_new_round = had_its_share && others.all(|other| other.helpings >= share);
+        if is_new_round {
+            self.consumers.iter_mut().for_each(|consumer| consumer.helpings = 0);
+        }
+        // A round begins with another than the last one ended with.
+        let goes_on = !had_its_share || is_new_round && self.last_served != Some(id);
+        if is_contested && (gave_it_back == Some(id) || !goes_on) {
+            self.tell_the_hungry(Some(id));
+            return Helping::OthersFirst;
+        }
+        self.last_served = Some(id);
+        self.consumers[at].hungry = false;
+        self.consumers[at].helpings += 1;
+        let letter = self.take().map(|letter| Letter { holder: Some(id), ..letter });
+        letter.map_or(Helping::Nothing, Helping::Letter)
+    }
+
     fn give_back(&mut self, letter: Letter) {
         self.counts.returned += 1;
         self.counts.waiting += 1;
         self.waiting.push_front(letter);
-        self.consumers.iter().for_each(|told| told.notify_one());
+        self.tell_all();
+    }
+
+    fn tell_all(&self) {
+        self.keeper.iter().for_each(|told| told.notify_one());
+        self.consumers.iter().for_each(|consumer| consumer.told.notify_one());
+    }
+
+    /// Tells those who would take a message, if there is one; but not that one.
+    fn tell_the_hungry(&self, but: Option<ConsumerId>) {
+        if !self.waiting.is_empty() {
+            let hungry = self.consumers.iter().filter(|consumer| consumer.hungry && Some(consumer.id) != but);
+            hungry.for_each(|consumer| consumer.told.notify_one());
+        }
     }
 
     /// Those who wait for room are told when a quarter of it is there: not at every message.
@@ -323,6 +410,7 @@ fn redelivered(mut letter: Letter) -> Letter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn queues(messages: usize, bytes: usize) -> (Queues, QueueId) {
         let queues = Queues::new(QueueLimits { messages, bytes });
@@ -336,6 +424,13 @@ mod tests {
 
     fn text(letter: &Letter) -> String {
         String::from_utf8(letter.message.whole().to_vec()).unwrap()
+    }
+
+    fn helped(queues: &Queues, id: QueueId, consumer: ConsumerId) -> Option<Letter> {
+        match queues.take_for_consumer(id, consumer) {
+            Helping::Letter(letter) => Some(letter),
+            Helping::Nothing | Helping::OthersFirst => None,
+        }
     }
 
     #[test]
@@ -373,12 +468,12 @@ mod tests {
     async fn who_waits_for_room_or_a_message_is_told() {
         let (queues, id) = queues(1, 1000);
         let (consumer, producer, publisher) = <(Arc<Notify>, Arc<Notify>, Arc<Notify>)>::default();
-        queues.subscribe(id, Arc::clone(&consumer));
+        let asking = queues.subscribe(id, Arc::clone(&consumer));
         queues.tell_of_consumption(Arc::clone(&publisher));
         queues.put(id, message("a"), Some(7)).unwrap();
         consumer.notified().await;
         assert_eq!(queues.room(id, &producer), (0, 0));
-        let letter = queues.take_for_consumer(id).unwrap();
+        let letter = helped(&queues, id, asking).unwrap();
         queues.settle(letter, Outcome::Accepted);
         producer.notified().await;
         publisher.notified().await;
@@ -406,8 +501,141 @@ mod tests {
         let (queues, id) = queues(10, 1000);
         queues.reserve(id, Arc::default());
         queues.put(id, message("a"), None).unwrap();
-        assert!(queues.take_for_consumer(id).is_none());
+        let stranger = queues.subscribe(id, Arc::default());
+        assert!(helped(&queues, id, stranger).is_none());
         assert!(queues.take(id).is_some());
+    }
+
+    /// A queue with so many consumers that have found nothing, and who tells each.
+    fn contested(consumers: usize) -> (Queues, QueueId, Vec<(ConsumerId, Arc<Notify>)>) {
+        let (queues, id) = queues(1000, 100_000);
+        let told: Vec<Arc<Notify>> = (0..consumers).map(|_| Arc::default()).collect();
+        let subscribed = told.into_iter().map(|told| (queues.subscribe(id, Arc::clone(&told)), told));
+        let consumers: Vec<_> = subscribed.collect();
+        assert!(consumers.iter().all(|(consumer, _)| helped(&queues, id, *consumer).is_none()));
+        (queues, id, consumers)
+    }
+
+    fn fill(queues: &Queues, id: QueueId, messages: usize) {
+        (0..messages).for_each(|number| queues.put(id, message(&number.to_string()), None).unwrap());
+    }
+
+    /// Lets each consumer that was told take as much as it gets, until none is told; `each` has what becomes of it. How
+    /// many each got.
+    fn eaten(
+        queues: &Queues,
+        id: QueueId,
+        consumers: &[(ConsumerId, Arc<Notify>)],
+        mut each: impl FnMut(usize, Letter),
+    ) -> Vec<usize> {
+        let mut helpings = vec![0; consumers.len()];
+        let mut any = true;
+        while std::mem::take(&mut any) {
+            for (number, (consumer, told)) in consumers.iter().enumerate() {
+                // Takes the permit, if there is one.
+                if !std::pin::pin!(told.notified()).enable() {
+                    continue;
+                }
+                any = true;
+                while let Some(letter) = helped(queues, id, *consumer) {
+                    helpings[number] += 1;
+                    each(number, letter);
+                }
+            }
+        }
+        helpings
+    }
+
+    #[test]
+    fn who_waits_for_messages_gets_as_many_as_the_others() {
+        for (messages, consumers) in [(400, 2), (400, 3), (7, 2), (1000, 5)] {
+            let (queues, id, all) = contested(consumers);
+            fill(&queues, id, messages);
+            let helpings = eaten(&queues, id, &all, |_, letter| queues.settle(letter, Outcome::Accepted));
+            assert_eq!(helpings.iter().sum::<usize>(), messages);
+            let (least, most) = (helpings.iter().min().unwrap(), helpings.iter().max().unwrap());
+            assert!(most - least <= LARGEST_SHARE.min(messages / 2), "{helpings:?}");
+        }
+    }
+
+    #[test]
+    fn messages_that_come_one_by_one_go_to_each_in_turn() {
+        let (queues, id, all) = contested(3);
+        let mut order = Vec::new();
+        for _ in 0..9 {
+            fill(&queues, id, 1);
+            eaten(&queues, id, &all, |who, letter| {
+                order.push(who);
+                queues.settle(letter, Outcome::Accepted);
+            });
+        }
+        assert_eq!(order, [0, 1, 2, 0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn what_one_gives_back_the_other_gets() {
+        let (queues, id, all) = contested(2);
+        fill(&queues, id, 400);
+        let mut released = 0;
+        let helpings = eaten(&queues, id, &all, |who, letter| {
+            released += usize::from(who == 0);
+            assert!(released < 400, "it gets again and again what it gave back");
+            queues.settle(letter, if who == 0 { Outcome::Released } else { Outcome::Accepted });
+        });
+        assert_eq!((helpings[1], queues.counts(id).waiting), (400, 0));
+    }
+
+    #[test]
+    fn nobody_waits_for_one_that_can_take_nothing_or_has_gone() {
+        let (queues, id, all) = contested(2);
+        let (first, second) = (all[0].0, all[1].0);
+        fill(&queues, id, 2);
+        let letter = helped(&queues, id, first).unwrap();
+        assert!(matches!(queues.take_for_consumer(id, first), Helping::OthersFirst));
+        queues.rest(id, second);
+        assert!(std::pin::pin!(all[0].1.notified()).enable(), "it is told");
+        // What it gives back itself, too, now that there is nobody else.
+        queues.settle(letter, Outcome::Released);
+        assert_eq!([1, 2].map(|_| helped(&queues, id, first).is_some()), [true, true]);
+        assert!(helped(&queues, id, second).is_none());
+        fill(&queues, id, 1);
+        assert!(matches!(queues.take_for_consumer(id, first), Helping::OthersFirst));
+        queues.unsubscribe(id, second);
+        assert!(helped(&queues, id, first).is_some());
+    }
+
+    proptest! {
+        /// Consumers that take as much as they have credit for and then rest, or are told: nobody waits for who waits
+        /// for him, and who is to come is told.
+        #[test]
+        fn no_message_is_left_while_somebody_would_take_it(
+            steps in proptest::collection::vec((0usize..4, 0usize..5, 0usize..6), 0..100),
+        ) {
+            let (queues, id, all) = contested(4);
+            let mut held: Vec<Letter> = Vec::new();
+            for (who, credit, back) in steps {
+                fill(&queues, id, back);
+                let consumer = all[who].0;
+                let got: Vec<Letter> = (0..credit).map_while(|_| helped(&queues, id, consumer)).collect();
+                let still_asks = got.len() < credit;
+                held.extend(got);
+                if !still_asks {
+                    queues.rest(id, consumer);
+                }
+                for letter in held.drain(..back.min(held.len())) {
+                    let own = letter.holder == Some(consumer);
+                    queues.settle(letter, if own { Outcome::Released } else { Outcome::Accepted });
+                }
+            }
+            // A flow with credit for each: it asks, told or not.
+            all.iter().for_each(|(_, told)| told.notify_one());
+            let waiting = queues.counts(id).waiting;
+            let helpings = eaten(&queues, id, &all, |_, letter| queues.settle(letter, Outcome::Accepted));
+            prop_assert_eq!((helpings.iter().sum::<usize>(), queues.counts(id).waiting), (waiting, 0));
+            fill(&queues, id, 50);
+            let helpings = eaten(&queues, id, &all, |_, letter| queues.settle(letter, Outcome::Accepted));
+            prop_assert_eq!((helpings.iter().sum::<usize>(), queues.counts(id).waiting), (50, 0));
+        }
     }
 
     #[test]

@@ -304,6 +304,25 @@ impl Letter {
     }
 }
 
+/// Everything that a stand-in may write about a message, whatever its octets are: for fuzzing.
+#[doc(hidden)]
+pub fn try_letter(message: Message, plan: &Plan, draw: u64) -> Vec<Message> {
+    let letter = Letter::read(message, Uuid::from_u128(draw.into()));
+    let consumed = letter.consumed(plan);
+    let refusal = consumed.flaw.unwrap_or(Refusal::Told);
+    let happened = [Happened::Delivered, Happened::Received, Happened::Failed, Happened::Traced];
+    let mut written = vec![
+        letter.reply_accepted(0),
+        letter.reply_refused(refusal, plan, 0),
+        letter.inbox(None, plan, 0),
+        letter.inbox(Some(draw), plan, 0),
+        letter.status(consumed.flaw, false, plan, 0),
+        letter.status(None, true, plan, 0),
+    ];
+    written.extend(happened.map(|happened| letter.event(happened, plan, 0)));
+    written
+}
+
 /// How long the head of a data section is, and the data that it announces.
 fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
     let at = match octets {

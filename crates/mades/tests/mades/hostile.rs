@@ -1,11 +1,18 @@
 //! Peers that mean it badly: garbage, half of things and silence, lies about lengths, hanging up at any octet.
-use crate::peer::{broker, limited, listener};
-use crate::script::{Then, attach, begin, detach, handshake, say, transfer};
+use crate::peer::{broker, connected, limited, listener, our_own};
+use crate::script::{Then, attach, begin, client, detach, flow, handshake, piece, say, say_and, transfer};
 use fe2o3_amqp_types::definitions::{AmqpError, Role};
-use mades::api::Oddity;
-use mades::{Arrival, Broker, Connection, Error, Inlet, InletPlan, OutletPlan, Retry};
+use mades::api::{Oddity, Outgoing, Template, payload};
+use mades::embedded::{Message, QueueId, QueueLimits, Queues, Writer};
+use mades::{Arrival, Broker, Connection, Error, Inlet, InletPlan, OutletPlan, Retry, Ticket, Uuid};
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -114,8 +121,12 @@ async fn outlet_of(port: u16) -> Error {
 }
 
 async fn inlet_of(port: u16) -> Result<(Connection, Inlet), Error> {
+    inlet_with(port, 8).await
+}
+
+async fn inlet_with(port: u16, credit: u32) -> Result<(Connection, Inlet), Error> {
     let mut connection = Connection::open(&broker(port)).await.unwrap();
-    let inlet = connection.inlet(&InletPlan::new("q", 8)).await?;
+    let inlet = connection.inlet(&InletPlan::new("q", credit)).await?;
     Ok((connection, inlet))
 }
 
@@ -157,6 +168,275 @@ fn a_message_that_cannot_be_decoded_is_an_arrival_that_can_be_settled() {
         }
         let Arrival::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("this one is right") };
         assert_eq!(mades::api::content(&delivery.message), mades::api::Content::Text("hi"));
+    });
+}
+
+#[test]
+fn a_server_that_sends_more_than_it_was_let_is_refused() {
+    limited(async {
+        let value = [0, 0x53, 0x77, 0xa1, 2, b'h', b'i'];
+        let mut deliveries = attach("test:q:1", Role::Sender, Some("q"));
+        (0..5000).for_each(|number| deliveries.extend(transfer(number, &value)));
+        let port = say(vec![handshake(), begin(), deliveries], Then::Stay).await;
+        // Credit is for eight, and none is settled.
+        let (_connection, mut inlet) = inlet_of(port).await.unwrap();
+        let mut arrived = 0;
+        let error = loop {
+            match inlet.next().await {
+                Ok(_) => arrived += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(arrived <= 8, "{arrived}");
+        assert!(matches!(error, Error::PeerMisbehaved { .. }), "{error:?}");
+    });
+}
+
+/// What comes of a message that is sent in pieces of so many octets and never ends, where `most` are taken.
+async fn endless(piece_bytes: usize, most: u64) {
+    let written = Arc::<AtomicU64>::default();
+    let counted = Arc::clone(&written);
+    let link = attach("test:q:1", Role::Sender, Some("q"));
+    let port = say_and(vec![handshake(), begin(), link], move |mut stream| {
+        let counted = Arc::clone(&counted);
+        let frame = piece(0, &vec![7; piece_bytes], true);
+        async move {
+            while stream.write_all(&frame).await.is_ok() {
+                counted.fetch_add(piece_bytes as u64, Ordering::Relaxed);
+            }
+        }
+    })
+    .await;
+    let mut connection = Connection::open(&broker(port)).await.unwrap();
+    let plan = InletPlan { max_message_bytes: most, ..InletPlan::new("q", 8) };
+    let mut inlet = connection.inlet(&plan).await.unwrap();
+    let next = timeout(Duration::from_secs(8), inlet.next()).await;
+    let written = written.load(Ordering::Relaxed);
+    let error = next.unwrap_or_else(|_| panic!("{written} octets are taken")).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { limit, .. } if limit == most), "{error:?}");
+    assert!(written < most + (32 << 20), "what waits in sockets is all that came");
+}
+
+#[test]
+#[ignore = "known: `next` does not return within 8 s while the peer goes on sending; why is not known yet"]
+fn a_message_that_never_ends_is_given_up_at_the_largest_that_is_taken() {
+    limited(endless(60_000, 1_000_000));
+}
+
+#[test]
+#[ignore = "known: `next` does not return within 8 s while the peer goes on sending; why is not known yet"]
+fn one_in_pieces_of_an_octet_too() {
+    limited(endless(1, 10_000));
+}
+
+fn template() -> Template {
+    Outgoing::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
+}
+
+#[test]
+fn an_offer_that_waits_for_credit_ends_with_its_link_or_its_connection() {
+    limited(async {
+        for last in [Vec::new(), detach(AmqpError::ResourceLocked)] {
+            let now = Arc::<Notify>::default();
+            let (told, last_words) = (Arc::clone(&now), last.clone());
+            let link = attach("test:q:1", Role::Receiver, Some("q"));
+            let port = say_and(vec![handshake(), begin(), link], move |mut stream| {
+                let (told, last_words) = (Arc::clone(&told), last_words.clone());
+                async move {
+                    told.notified().await;
+                    let _ = stream.write_all(&last_words).await;
+                    if !last_words.is_empty() {
+                        // The connection stays.
+                        told.notified().await;
+                    }
+                }
+            })
+            .await;
+            let mut connection = Connection::open(&broker(port)).await.unwrap();
+            let mut outlet = connection.outlet(&OutletPlan::new("q", 8)).await.unwrap();
+            let mut template = template();
+            assert!(timeout(SHORT, outlet.offer(template.fill(0, 0))).await.is_err(), "there is no credit");
+            assert_eq!(outlet.room(), 8, "what was given up takes no room");
+            let offer = async {
+                tokio::task::yield_now().await;
+                now.notify_one();
+            };
+            let (error, ()) = tokio::join!(outlet.offer(template.fill(1, 0)), offer);
+            let error = error.expect_err("nobody took it");
+            match last.is_empty() {
+                true => assert_eq!(error.retry(), Retry::OtherConnection, "{error:?}"),
+                false => assert!(matches!(error, Error::QueueHeld { .. }), "{error:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_never_settles_is_left_in_time_and_what_it_has_is_told() {
+    limited(async {
+        let mut connection = connected().await;
+        let mut outlet = connection.outlet(&OutletPlan::new("never", 8)).await.unwrap();
+        let (mut template, mut settlings) = (template(), Vec::new());
+        for sequence in 0..8 {
+            settlings.push(outlet.offer(template.fill(sequence, 0)).await.unwrap());
+        }
+        assert!(timeout(SHORT, outlet.offer(template.fill(8, 0))).await.is_err(), "the window is full");
+        let began = Instant::now();
+        let _ = outlet.close().await;
+        let _ = connection.close().await;
+        for settling in settlings {
+            let error = settling.await.expect_err("nobody settled it");
+            assert!(matches!(error, Error::Lost { .. } | Error::Closed { .. } | Error::Detached { .. }), "{error:?}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(12), "{:?}", began.elapsed());
+    });
+}
+
+/// A message with a data section of so many octets.
+fn data(length: usize) -> Message {
+    let mut octets = Vec::new();
+    Writer::new(&mut octets).described_binary(0x75, &vec![7; length]);
+    octets.into()
+}
+
+/// A queue of the listener's, with so many messages of so many octets.
+fn filled(queues: &Queues, messages: usize, length: usize) -> QueueId {
+    let id = queues.named("q").unwrap();
+    (0..messages).for_each(|_| queues.put(id, data(length), None).unwrap());
+    id
+}
+
+/// Waits until that is so, for a while.
+async fn until(what: impl Fn() -> bool) {
+    let waiting = async {
+        while !what() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(10), waiting).await.expect("it does not come to be");
+}
+
+/// The ticket of the next message.
+async fn ticket(inlet: &mut Inlet) -> Ticket {
+    ticket_of(inlet.next().await.unwrap())
+}
+
+fn ticket_of(arrival: Arrival) -> Ticket {
+    match arrival {
+        Arrival::Delivery(delivery) => delivery.ticket,
+        Arrival::Undecodable { why, .. } => panic!("{why}"),
+    }
+}
+
+#[test]
+fn one_that_never_reads_keeps_what_its_socket_holds_and_others_get_the_rest() {
+    limited(async {
+        let (port, queues) = our_own(QueueLimits::default()).await;
+        let id = filled(&queues, 4000, 10_000);
+        let mut deaf = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        deaf.write_all(&[client(), attach("deaf", Role::Receiver, Some("q")), flow(u32::MAX)].concat()).await.unwrap();
+        until(|| queues.counts(id).held > 0).await;
+        let mut held = 0;
+        while std::mem::replace(&mut held, queues.counts(id).held) != held || held == 0 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert!(held < 2000, "{held} messages of 10 kB are more than sockets hold");
+        let (_connection, mut inlet) = inlet_of(port).await.unwrap();
+        for _ in held..4000 {
+            let ticket = ticket(&mut inlet).await;
+            inlet.accept(ticket).await.unwrap();
+        }
+        inlet.settle().await.unwrap();
+        until(|| queues.counts(id).accepted as usize == 4000 - held).await;
+        assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (0, held));
+        // Gone, it has had none of them.
+        drop(deaf);
+        for _ in 0..held {
+            let ticket = ticket(&mut inlet).await;
+            inlet.accept(ticket).await.unwrap();
+        }
+        inlet.settle().await.unwrap();
+        until(|| queues.counts(id).accepted == 4000).await;
+    });
+}
+
+#[test]
+fn one_that_asks_and_never_reads_the_answers_is_not_heard_for_ever() {
+    limited(async {
+        let (port, _queues) = our_own(QueueLimits::default()).await;
+        let mut deaf = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        deaf.write_all(&[client(), attach("deaf", Role::Receiver, Some("q"))].concat()).await.unwrap();
+        let asked: Vec<u8> = flow(0).repeat(1000);
+        let mut written = 0;
+        while let Ok(wrote) = timeout(Duration::from_secs(1), deaf.write_all(&asked)).await {
+            wrote.unwrap();
+            written += asked.len();
+            assert!(written < 64 << 20, "it hears and hears");
+        }
+        // Others are heard.
+        let (_connection, inlet) = inlet_of(port).await.unwrap();
+        inlet.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_consumer_that_settles_nothing_fills_its_queue_and_no_more() {
+    limited(async {
+        let (port, queues) = our_own(QueueLimits { messages: 10, bytes: 1 << 20 }).await;
+        let id = filled(&queues, 10, 100);
+        let (keeper, mut inlet) = inlet_of(port).await.unwrap();
+        for _ in 0..8 {
+            drop(ticket(&mut inlet).await);
+        }
+        assert_eq!((queues.counts(id).waiting, queues.counts(id).held), (2, 8));
+        let mut connection = Connection::open(&broker(port)).await.unwrap();
+        let mut outlet = connection.outlet(&OutletPlan::new("q", 8)).await.unwrap();
+        let mut template = template();
+        assert!(timeout(SHORT, outlet.offer(template.fill(0, 0))).await.is_err(), "what it holds takes its room");
+        drop((inlet, keeper));
+        until(|| queues.counts(id).waiting == 10).await;
+        let (_connection, mut inlet) = inlet_of(port).await.unwrap();
+        for _ in 0..10 {
+            let ticket = ticket(&mut inlet).await;
+            inlet.accept(ticket).await.unwrap();
+        }
+        inlet.settle().await.unwrap();
+        let settling = outlet.offer(template.fill(0, 0)).await.unwrap();
+        assert_eq!(settling.await.unwrap(), mades::Disposition::Accepted);
+    });
+}
+
+#[test]
+fn who_gives_everything_back_does_not_keep_it_from_others() {
+    limited(async {
+        let (port, queues) = our_own(QueueLimits::default()).await;
+        // Either could have them all.
+        let (_first, mut unwilling) = inlet_with(port, 1000).await.unwrap();
+        let (_second, mut willing) = inlet_with(port, 1000).await.unwrap();
+        let id = filled(&queues, 400, 100);
+        let refusing = async {
+            loop {
+                let mut tickets = vec![ticket(&mut unwilling).await];
+                while let Some(arrival) = unwilling.next_at_once().await {
+                    tickets.push(ticket_of(arrival.unwrap()));
+                }
+                unwilling.release(tickets).await.unwrap();
+            }
+        };
+        let taking = async {
+            for _ in 0..400 {
+                let ticket = ticket(&mut willing).await;
+                willing.accept(ticket).await.unwrap();
+            }
+            willing.settle().await.unwrap();
+            until(|| queues.counts(id).accepted == 400).await;
+        };
+        tokio::select! {
+            () = refusing => {}
+            () = taking => {}
+        }
+        let returned = queues.counts(id).returned;
+        assert!(returned <= 800, "{returned} times for 400 messages");
     });
 }
 

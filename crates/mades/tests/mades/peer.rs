@@ -5,6 +5,7 @@ use fe2o3_amqp::acceptor::{
 use fe2o3_amqp::link::{Receiver, Sender};
 use fe2o3_amqp_types::definitions::{self, AmqpError, ErrorCondition};
 use fe2o3_amqp_types::messaging::{Body, Message, Modified};
+use mades::embedded::{self, ListenOptions, QueueLimits, Queues};
 use mades::{Broker, Connection};
 use serde_amqp::Value;
 use std::fmt::Debug;
@@ -32,6 +33,14 @@ pub(crate) async fn listener() -> (TcpListener, u16) {
 pub(crate) fn broker(port: u16) -> Broker {
     let url = format!("amqp://127.0.0.1:{port}").parse().unwrap();
     Broker { time_limit: Duration::from_secs(5), ..Broker::new(url, "test") }
+}
+
+/// The listener that comes with the crate: its port, and its queues.
+pub(crate) async fn our_own(limits: QueueLimits) -> (u16, Queues) {
+    let (listener, port) = listener().await;
+    let queues = Queues::new(limits);
+    tokio::spawn(embedded::serve(listener, queues.clone(), ListenOptions::default(), Default::default()));
+    (port, queues)
 }
 
 /// A peer that lets anybody in, and a connection to it.

@@ -1,10 +1,11 @@
 //! A peer that says what is written, whatever it hears: the octets of a handshake, a link and a delivery.
 use fe2o3_amqp_types::definitions::{self, AmqpError, ReceiverSettleMode, Role, SenderSettleMode};
 use fe2o3_amqp_types::messaging::{Source, Target, TargetArchetype};
-use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, Open, Transfer};
+use fe2o3_amqp_types::performatives::{Attach, Begin, Detach, Flow, Open, Transfer};
 use fe2o3_amqp_types::sasl::{SaslCode, SaslMechanisms, SaslOutcome};
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// A frame of that type with that performative and payload.
 fn frame(kind: u8, performative: &impl Serialize, payload: &[u8]) -> Vec<u8> {
@@ -13,8 +14,7 @@ fn frame(kind: u8, performative: &impl Serialize, payload: &[u8]) -> Vec<u8> {
     [&size.to_be_bytes()[..], &[2, kind, 0, 0], &body, payload].concat()
 }
 
-/// What a peer says until the connection is open.
-pub(crate) fn handshake() -> Vec<u8> {
+fn open() -> Vec<u8> {
     let open = Open {
         container_id: "script".to_owned(),
         hostname: None,
@@ -27,23 +27,37 @@ pub(crate) fn handshake() -> Vec<u8> {
         desired_capabilities: None,
         properties: None,
     };
+    frame(0, &open, &[])
+}
+
+/// What a peer says until the connection is open.
+pub(crate) fn handshake() -> Vec<u8> {
     let outcome = SaslOutcome { code: SaslCode::Ok, additional_data: None };
     [
         b"AMQP\x03\x01\x00\x00".to_vec(),
         frame(1, &SaslMechanisms::default(), &[]),
         frame(1, &outcome, &[]),
         b"AMQP\x00\x01\x00\x00".to_vec(),
-        frame(0, &open, &[]),
+        open(),
     ]
     .concat()
 }
 
+/// What a client says, without SASL, until it has a session.
+pub(crate) fn client() -> Vec<u8> {
+    [b"AMQP\x00\x01\x00\x00".to_vec(), open(), session(None)].concat()
+}
+
 /// The answer to a session.
 pub(crate) fn begin() -> Vec<u8> {
+    session(Some(0))
+}
+
+fn session(remote_channel: Option<u16>) -> Vec<u8> {
     let begin = Begin {
-        remote_channel: Some(0),
+        remote_channel,
         next_outgoing_id: 0,
-        incoming_window: 1000,
+        incoming_window: 1_000_000,
         outgoing_window: 1000,
         handle_max: 9.into(),
         offered_capabilities: None,
@@ -84,15 +98,38 @@ pub(crate) fn detach(condition: AmqpError) -> Vec<u8> {
     frame(0, &Detach { handle: 0.into(), closed: true, error: Some(error) }, &[])
 }
 
+/// Credit for the link; the answer is wanted, too.
+pub(crate) fn flow(credit: u32) -> Vec<u8> {
+    let flow = Flow {
+        next_incoming_id: Some(0),
+        incoming_window: 1_000_000,
+        next_outgoing_id: 0,
+        outgoing_window: 1000,
+        handle: Some(0.into()),
+        delivery_count: Some(0),
+        link_credit: Some(credit),
+        available: None,
+        drain: false,
+        echo: true,
+        properties: None,
+    };
+    frame(0, &flow, &[])
+}
+
 /// A delivery of that payload, whatever it is.
 pub(crate) fn transfer(number: u32, payload: &[u8]) -> Vec<u8> {
+    piece(number, payload, false)
+}
+
+/// A piece of a delivery: there is more of it, or this was the last.
+pub(crate) fn piece(number: u32, payload: &[u8], more: bool) -> Vec<u8> {
     let transfer = Transfer {
         handle: 0.into(),
         delivery_id: Some(number),
         delivery_tag: Some(number.to_be_bytes().to_vec().into()),
         message_format: Some(0),
         settled: Some(false),
-        more: false,
+        more,
         rcv_settle_mode: None,
         state: None,
         resume: false,
@@ -111,10 +148,24 @@ pub(crate) enum Then {
 
 /// A peer that says those parts, each when something new has been heard: its port.
 pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
+    say_and(parts, move |mut stream| async move {
+        // Until the client has had enough.
+        let mut heard = [0; 4096];
+        while then == Then::Stay && matches!(stream.read(&mut heard).await, Ok(1..)) {}
+    })
+    .await
+}
+
+/// A peer that says those parts, each when something new has been heard, and then does that: its port.
+pub(crate) async fn say_and<F, Done>(parts: Vec<Vec<u8>>, then: F) -> u16
+where
+    F: Fn(TcpStream) -> Done + Clone + Send + 'static,
+    Done: Future<Output = ()> + Send + 'static,
+{
     let (listener, port) = crate::peer::listener().await;
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let parts = parts.clone();
+            let (parts, then) = (parts.clone(), then.clone());
             tokio::spawn(async move {
                 let mut heard = [0; 4096];
                 for part in &parts {
@@ -122,10 +173,7 @@ pub(crate) async fn say(parts: Vec<Vec<u8>>, then: Then) -> u16 {
                         return;
                     }
                 }
-                if then == Then::Stay {
-                    // Until the client has had enough.
-                    while matches!(stream.read(&mut heard).await, Ok(1..)) {}
-                }
+                then(stream).await;
             });
         }
     });

@@ -1,0 +1,37 @@
+//! Any octets as a message that the stand-in takes out of an outbox, whole and in pieces: it writes the same about it, no more than a bound, and the client side can decode all of it.
+#![no_main]
+use fe2o3_amqp_types::messaging::message::__private::Deserializable;
+use libfuzzer_sys::fuzz_target;
+use mades::Bytes;
+use mades::api::{Event, InboxMessage, Received, Reply};
+use mades::embedded::Message;
+use mades::endpoint::try_letter;
+use mades::standin::Plan;
+
+/// What a message of the stand-in's has beside the payload: seven texts of 1 KiB at most each, an id, and names.
+const HEAD_BYTES: usize = 12 << 10;
+
+fn pieces(octets: &[u8], length: usize) -> Message {
+    let mut message = Message::default();
+    octets.chunks(length).for_each(|piece| message.push(Bytes::copy_from_slice(piece)));
+    message
+}
+
+fn written(message: Message, plan: &Plan, draw: u8) -> Vec<Bytes> {
+    try_letter(message, plan, u64::from(draw) << 32 | u64::from(draw)).iter().map(Message::whole).collect()
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&draw, octets)) = data.split_last() else { return };
+    let plan = Plan { receivers: if draw & 1 == 0 { Vec::new() } else { vec!["known".to_owned()] }, ..Plan::default() };
+    let whole = written(pieces(octets, octets.len().max(1)), &plan, draw);
+    for length in [1, usize::from(draw) + 2] {
+        assert_eq!(written(pieces(octets, length), &plan, draw), whole);
+    }
+    for message in &whole {
+        assert!(message.len() <= octets.len() + HEAD_BYTES);
+        if let Ok(Deserializable(message)) = serde_amqp::from_slice::<Deserializable<Received>>(message) {
+            let _ = (InboxMessage::read(&message), Event::read(&message), Reply::read(&message));
+        }
+    }
+});
