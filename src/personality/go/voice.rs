@@ -1,6 +1,11 @@
 //! What the program says on standard error, in the way of Go's log package: date, time, text.
+use super::flags::BadFlag;
 use crate::personality::date;
 use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// What Go exits with after a bad flag, and after a panic.
+pub(crate) const MISUSED: u8 = 2;
 
 /// What ends the program with status 1.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,6 +22,16 @@ pub(crate) fn log(text: &str) {
 pub(crate) fn say(text: &str) {
     // Without a standard error there is nobody to tell.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Says what is wrong with the command line, if anything is, and how the program is used.
+pub(crate) fn explain(bad: &BadFlag, usage: &str) -> ExitCode {
+    let is_help = *bad == BadFlag::Help;
+    if !is_help {
+        say(&bad.to_string());
+    }
+    say(usage.trim_end());
+    if is_help { ExitCode::SUCCESS } else { ExitCode::from(MISUSED) }
 }
 
 /// Says something on standard output, at once.

@@ -13,8 +13,7 @@ mod stages;
 
 use super::Call;
 use super::fence::Public;
-use super::go::flags::BadFlag;
-use super::go::voice::{self, Fatal};
+use super::go::voice::{self, Fatal, MISUSED};
 use crate::interrupt::Interrupt;
 use crate::mades;
 use follower::{Follower, Outcome};
@@ -23,21 +22,12 @@ use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// What Go exits with after a bad flag, and after a panic.
-const MISUSED: u8 = 2;
-
 /// Runs it: 0 when all is done or it was interrupted, 1 after anything that ended it before or a message that did not
 /// get through, 2 after a bad flag.
 pub(super) fn run(call: &Call) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => {
-            if bad != BadFlag::Help {
-                voice::say(&bad.to_string());
-            }
-            voice::say(options::usage(&call.called).trim_end());
-            return if bad == BadFlag::Help { ExitCode::SUCCESS } else { ExitCode::from(MISUSED) };
-        }
+        Err(bad) => return voice::explain(&bad, &options::usage(&call.called)),
     };
     voice::tell(&(options.listing() + "\n"));
     let Some(mode) = stages::mode(&options.mode) else {

@@ -20,7 +20,6 @@ use super::Call;
 use super::fence::Public;
 use super::go::{flags, numbers, voice};
 use course::Course;
-use flags::BadFlag;
 use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -28,21 +27,13 @@ use voice::Fatal;
 
 /// Descriptors that are not sessions.
 const SPARE_FILES: u64 = 64;
-/// What Go's flag package exits with after a bad flag.
-const MISUSED: u8 = 2;
 
 /// Runs it: 0 when all is done, 1 after anything that ended it before or a message that was not sent, 2 after a bad
 /// flag.
 pub(super) fn run(call: &Call) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
-        Err(bad) => {
-            if bad != BadFlag::Help {
-                voice::say(&bad.to_string());
-            }
-            voice::say(options::usage(&call.called).trim_end());
-            return if bad == BadFlag::Help { ExitCode::SUCCESS } else { ExitCode::from(MISUSED) };
-        }
+        Err(bad) => return voice::explain(&bad, &options::usage(&call.called)),
     };
     match send(options) {
         Ok(()) => ExitCode::SUCCESS,
