@@ -3,6 +3,7 @@ use crate::party::{Ended, LIMIT, Process, Sink, is_root, low_port, peer, run, sk
 use crate::stand_in::{At, StandIn};
 use journey::record::{ExhaustedRow, Record, Resource};
 use journey::{Phase, Stage};
+use rustix::event::{PollFd, PollFlags};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,6 +21,11 @@ const ACK_DELAY: Duration = Duration::from_millis(39);
 fn reason<'a>(record: &'a Record, words: &str) -> &'a str {
     let found = record.verdict.reasons.iter().find(|reason| reason.contains(words));
     found.unwrap_or_else(|| panic!("{words:?} is in none of {:?}", record.verdict))
+}
+
+/// Valid, or invalid for no other reason than that the hypervisor had the processors meanwhile.
+fn may_be_believed(record: &Record) -> bool {
+    record.verdict.valid || says(record, "(steal)")
 }
 
 fn says(record: &Record, words: &str) -> bool {
@@ -42,7 +48,7 @@ fn replies_that_now_and_then_wait_for_an_ack_are_named() {
     assert!(reason.starts_with("The server's replies (reply): "), "{reason}");
     let row = &record.pauses[0];
     assert!((13..=60).contains(&row.count) && (row.of, row.phase) == (1200, Phase::Reply), "{row:?}");
-    assert!(record.verdict.valid, "it is the server's doing and may be believed: {:?}", record.verdict);
+    assert!(may_be_believed(&record), "it is the server's doing: {:?}", record.verdict);
 }
 
 #[test]
@@ -304,14 +310,18 @@ fn listen_overflows() -> Option<u64> {
 
 #[test]
 fn a_full_listen_queue_is_named() {
-    let Some(before) = listen_overflows() else { return skip("ListenOverflows", "this kernel does not count them") };
+    if listen_overflows().is_none() {
+        return skip("ListenOverflows", "this kernel does not count them");
+    }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // Again, with room for two clients at most.
     rustix::net::listen(&listener, 1).unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
-        let began = Instant::now();
-        while listen_overflows() == Some(before) && began.elapsed() < LIMIT {
+        // What other tests' listeners lose before the source is there is not in its record.
+        rustix::event::poll(&mut [PollFd::new(&listener, PollFlags::IN)], None).unwrap();
+        let (before, began) = (listen_overflows(), Instant::now());
+        while listen_overflows() == before && began.elapsed() < LIMIT {
             thread::sleep(Duration::from_millis(5));
         }
         let serve = |stream: TcpStream| thread::spawn(move || serve_whole(&stream));
@@ -323,7 +333,7 @@ fn a_full_listen_queue_is_named() {
     assert!(around.listen_overflows.is_some_and(|count| count > 0), "{around:?}");
     let reason = reason(&run.record, "net.core.somaxconn");
     assert!(reason.contains("host-wide") && reason.contains("backlog"), "{reason}");
-    assert!(run.record.verdict.valid, "it may be another listener's: {:?}", run.record.verdict);
+    assert!(may_be_believed(&run.record), "it may be another listener's: {:?}", run.record.verdict);
     assert!(run.ended.out.contains("listen queue overflow"), "{}", run.ended.out);
 }
 

@@ -147,7 +147,8 @@ impl Keeping {
             _ => Error::from(error),
         })?;
         let options = fitted_to(&**disk, options)?;
-        let recovered = recover(disk, &options)?;
+        let mut recovered = recover(disk, &options)?;
+        recovered.supply.prepare();
         let live = Arc::new(SharedLive::new(recovered.live));
         let supply = Arc::new(Tended::new(recovered.supply));
         let counters = Arc::new(Counters::default());

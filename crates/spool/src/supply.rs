@@ -97,6 +97,17 @@ impl Supply {
         self.spares.is_empty() && !self.has_failed && self.permits(self.segment_bytes, Purpose::Messages)
     }
 
+    /// Makes a segment for the first messages, which would have to wait for it. Where that fails they hear why.
+    pub(crate) fn prepare(&mut self) {
+        if self.wants_spare() {
+            let (name, disk) = (self.next_name(), Arc::clone(&self.disk));
+            match Self::make_file(&*disk, &name, self.segment_bytes, &|_| ()) {
+                Ok(spare) => self.spares.push(spare),
+                Err(_) => self.has_failed = true,
+            }
+        }
+    }
+
     pub(crate) fn next_name(&mut self) -> String {
         self.next_file += 1;
         format!("{}{:08x}", Self::PREFIX, self.next_file - 1)

@@ -152,6 +152,10 @@ impl Spread {
         self.0.map_or_else(|| NONE.to_owned(), |[_, median, _]| show(median))
     }
 
+    pub(super) fn is_median_below(self, limit: f64) -> bool {
+        self.0.is_some_and(|[_, median, _]| median < limit)
+    }
+
     /// `12.3 (11.9–12.8)`, or `12.3` where all are shown alike.
     pub(in crate::bench) fn shown(self, show: fn(f64) -> String) -> String {
         let Some(values) = self.0 else { return NONE.to_owned() };
