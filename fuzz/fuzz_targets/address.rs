@@ -10,6 +10,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(Path::mailbox(path.as_bytes()), Ok(path), "a path holds a mailbox");
     }
     let Ok(path) = Path::mailbox(data) else { return };
+    assert_eq!(Path::checked_before(data), path, "it is divided as before");
     assert_eq!(path.as_bytes(), data);
     assert!(path.local_part().len() <= LOCAL_PART_BYTES);
     assert!(!data.iter().any(u8::is_ascii_control) && std::str::from_utf8(data).is_ok());

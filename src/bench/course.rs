@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 /// The longest a turn waits for something to be said.
 const TURN: Duration = Duration::from_millis(50);
 /// How long the sink has to say that it listens.
-const LISTEN_WITHIN: Duration = Duration::from_secs(10);
+const LISTEN_WITHIN: Duration = Duration::from_secs(30);
 /// The same for a relay, which may be a Java machine.
 const RELAY_LISTENS_WITHIN: Duration = Duration::from_secs(60);
 /// How long a party has to write its files and exit, once asked to.
-const STOP_WITHIN: Duration = Duration::from_secs(15);
+const STOP_WITHIN: Duration = Duration::from_secs(60);
 /// When nothing has arrived for so long, nothing will: the bench's own sink is one hop away.
 const QUIET: Duration = Duration::from_secs(2);
 /// The same behind a relay, which may pause, but has nothing to wait for: its next hop takes whatever it is given.

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Between two lines where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
+/// Between two changes of a bar.
+const DRAW_EVERY: Duration = Duration::from_millis(125);
 /// How far back the rate looks: long enough to be steady, short enough to show a stall.
 const WINDOW_S: f64 = 1.0;
 
@@ -128,7 +130,11 @@ impl View {
 #[derive(Debug)]
 pub(super) enum Display {
     /// A terminal: one line that changes.
-    Bar(ProgressBar),
+    Bar {
+        bar: ProgressBar,
+        /// When it was changed last.
+        shown_at: Option<Instant>,
+    },
     /// A file or a pipe: a line now and then.
     Lines {
         /// When the last was written.
@@ -145,7 +151,7 @@ impl Display {
         let style = ProgressStyle::with_template(" {bar:24.cyan/dim} {msg}").expect("the template is well formed");
         let bar = ProgressBar::with_draw_target(Some(1_000), ProgressDrawTarget::stderr_with_hz(8));
         bar.set_style(style.progress_chars("━━─"));
-        Self::Bar(bar)
+        Self::Bar { bar, shown_at: None }
     }
 
     /// Shows how far the run is.
@@ -163,7 +169,7 @@ impl Display {
 
     /// Leaves the terminal as it was.
     pub(super) fn clear(&self) {
-        if let Self::Bar(bar) = self {
+        if let Self::Bar { bar, .. } = self {
             bar.finish_and_clear();
         }
     }
@@ -171,15 +177,16 @@ impl Display {
     /// Says something that stays.
     pub(super) fn say(&self, line: &str) {
         match self {
-            Self::Bar(bar) => bar.suspend(|| eprintln!("mailrun: {line}")),
+            Self::Bar { bar, .. } => bar.suspend(|| eprintln!("mailrun: {line}")),
             Self::Lines { .. } => eprintln!("mailrun: {line}"),
         }
     }
 
-    /// Shows a line of its caller's own.
+    /// Shows a line of its caller's own, if it is time for another: drawing costs time that the parties may need.
     pub(super) fn show_line(&mut self, permille: u64, line: impl FnOnce() -> String) {
         match self {
-            Self::Bar(bar) => {
+            Self::Bar { bar, shown_at } if shown_at.is_none_or(|at| at.elapsed() >= DRAW_EVERY) => {
+                *shown_at = Some(Instant::now());
                 bar.set_message(line());
                 bar.set_position(permille);
             }
@@ -187,7 +194,7 @@ impl Display {
                 *written_at = Instant::now();
                 eprintln!("mailrun: {}", line());
             }
-            Self::Lines { .. } => {}
+            Self::Bar { .. } | Self::Lines { .. } => {}
         }
     }
 }

@@ -1,10 +1,9 @@
 //! `mailrun mades`: what was typed, to what it means.
+use super::mades_queues::{Custom, QueuesTyped};
 use super::{ArrivalTyped, LiveTyped, end_with_parent, finish, values};
 use crate::mades::{self, Leftovers, MadesOptions, Mode, PayloadKind};
 use crate::reach::is_local;
 use crate::source::{Offer, RateStage, Spread};
-use ::mades::api::Queues;
-use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -90,6 +89,16 @@ pub(super) enum ModeTyped {
     Tracing,
 }
 
+impl ModeTyped {
+    /// Whose names the queues have.
+    fn custom(self) -> Custom {
+        match self {
+            Self::Toolbox => Custom::Edx,
+            Self::Endpoint | Self::Amqp | Self::Tracing => Custom::Ecp,
+        }
+    }
+}
+
 impl From<ModeTyped> for Mode {
     fn from(typed: ModeTyped) -> Self {
         match typed {
@@ -148,27 +157,6 @@ pub(super) struct LoadTyped {
     /// The seed of everything random.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
-}
-
-/// Where messages go, and where answers come from.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Queues")]
-struct QueuesTyped {
-    /// What the names of all queues begin with [ecp.endpoint; in mode toolbox edx.endpoint].
-    #[arg(long, value_name = "TEXT")]
-    prefix: Option<String>,
-    /// Where messages go [PREFIX.outbox].
-    #[arg(long, value_name = "QUEUE")]
-    outbox: Option<String>,
-    /// Where replies come from [PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
-    #[arg(long, value_name = "QUEUE")]
-    outbox_reply: Option<String>,
-    /// Where events come from [PREFIX.send.event].
-    #[arg(long, value_name = "QUEUE")]
-    send_event: Option<String>,
-    /// Where messages arrive [PREFIX.inbox].
-    #[arg(long, value_name = "QUEUE")]
-    inbox: Option<String>,
 }
 
 /// The brokers, and how they know us.
@@ -261,7 +249,7 @@ impl Typed {
             mode: self.mode.into(),
             outbox,
             inbox,
-            queues: self.queues.queues(self.mode),
+            queues: self.queues.names(self.mode.custom()),
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
             duration: self.load.duration,
             sizes: self.load.size,
@@ -269,6 +257,8 @@ impl Typed {
             receiver: self.load.receiver,
             message_type: self.load.message_type,
             sender_application: "mailrun".to_owned(),
+            priority: None,
+            first_number: 0,
             is_durable: self.load.durable,
             max_in_transit,
             window,
@@ -337,23 +327,6 @@ fn payload(typed: &str) -> PayloadKind {
         "random" => PayloadKind::Random,
         "xml" => PayloadKind::Xml,
         path => PayloadKind::File(path.into()),
-    }
-}
-
-impl QueuesTyped {
-    fn queues(self, mode: ModeTyped) -> Queues {
-        let usual = match mode {
-            ModeTyped::Toolbox => Queues::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
-            ModeTyped::Endpoint | ModeTyped::Amqp | ModeTyped::Tracing => {
-                Queues::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX))
-            }
-        };
-        Queues {
-            outbox: self.outbox.unwrap_or(usual.outbox),
-            reply: self.outbox_reply.unwrap_or(usual.reply),
-            inbox: self.inbox.unwrap_or(usual.inbox),
-            send_event: self.send_event.or(usual.send_event),
-        }
     }
 }
 

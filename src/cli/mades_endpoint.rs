@@ -1,11 +1,10 @@
 //! `mailrun mades-endpoint`: what was typed, to what it means.
 use super::mades::{PASSWORD_VARIABLE, exported, password, stay_at_home, url};
+use super::mades_queues::{Custom, QueuesTyped};
 use super::{LiveTyped, end_with_parent, say, values};
 use crate::live::{Event, Progress};
 use crate::party::{Live, Telling};
 use crate::reach::is_local;
-use ::mades::api::Queues;
-use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
 use ::mades::embedded::{self, ListenOptions, ListenerCounts, Login, Mechanisms, QueueLimits};
 use ::mades::endpoint::{self, Backend, Setup, Sight};
 use ::mades::standin::{Delay, Leg, Mode, Outage, PRESETS, Plan, ReceivedOn, Time, Totals, TracingValue};
@@ -137,27 +136,6 @@ struct PlaceTyped {
     /// Octets that a queue holds, with --embedded.
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = values::bytes)]
     queue_bytes: u64,
-}
-
-/// What the queues are called.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Names")]
-struct QueuesTyped {
-    /// What the names of all queues begin with [ecp.endpoint; in mode toolbox edx.endpoint].
-    #[arg(long, value_name = "TEXT")]
-    prefix: Option<String>,
-    /// Where messages come from [PREFIX.outbox].
-    #[arg(long, value_name = "QUEUE")]
-    outbox: Option<String>,
-    /// Where replies go [PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
-    #[arg(long, value_name = "QUEUE")]
-    outbox_reply: Option<String>,
-    /// Where events go [PREFIX.send.event].
-    #[arg(long, value_name = "QUEUE")]
-    send_event: Option<String>,
-    /// Where messages go [PREFIX.inbox].
-    #[arg(long, value_name = "QUEUE")]
-    inbox: Option<String>,
 }
 
 /// How long the way takes, and what it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
@@ -348,7 +326,7 @@ impl Typed {
     async fn work(self, plan: Plan, live: Live) -> Result<Totals> {
         let stop = asked_to_stop()?;
         let truth = self.truth.as_deref().map(truth_file).transpose()?;
-        let names = self.queues.names(plan.mode);
+        let names = self.queues.names(custom(plan.mode));
         let (backend, serving) = self.place.open(self.allow_public).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
         let setup = Setup { plan, names: names.clone(), backend, clock: net::clock::now, truth };
@@ -510,18 +488,11 @@ fn cannot_listen(listen: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-impl QueuesTyped {
-    fn names(&self, mode: Mode) -> Queues {
-        let usual = match mode {
-            Mode::Toolbox => Queues::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
-            Mode::Endpoint | Mode::Tracing => Queues::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX)),
-        };
-        Queues {
-            outbox: self.outbox.clone().unwrap_or(usual.outbox),
-            reply: self.outbox_reply.clone().unwrap_or(usual.reply),
-            inbox: self.inbox.clone().unwrap_or(usual.inbox),
-            send_event: self.send_event.clone().or(usual.send_event),
-        }
+/// Whose names the queues have.
+fn custom(mode: Mode) -> Custom {
+    match mode {
+        Mode::Toolbox => Custom::Edx,
+        Mode::Endpoint | Mode::Tracing => Custom::Ecp,
     }
 }
 

@@ -8,6 +8,7 @@ mod mades;
 mod mades_bench;
 mod mades_compare;
 mod mades_endpoint;
+mod mades_queues;
 mod notices;
 mod queue;
 mod relay;

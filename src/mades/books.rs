@@ -71,7 +71,8 @@ impl Books {
     /// The number of a message of this run; `None` if it is somebody else's.
     pub(super) fn own(&self, identity: Option<Identity>) -> Option<u64> {
         let identity = identity.filter(|identity| identity.run == self.run_uuid)?;
-        Some(identity.sequence).filter(|sequence| self.account.borrow().is_known(*sequence))
+        let sequence = identity.sequence.checked_sub(self.options.first_number);
+        sequence.filter(|sequence| self.account.borrow().is_known(*sequence))
     }
 
     /// Something of this run came.

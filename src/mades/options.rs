@@ -61,6 +61,10 @@ pub(crate) struct MadesOptions {
     pub(crate) message_type: String,
     /// The program that messages say they are from.
     pub(crate) sender_application: String,
+    /// The priority that messages say they have; without one they say nothing, and have the usual 4.
+    pub(crate) priority: Option<u8>,
+    /// What the first message's number is.
+    pub(crate) first_number: u64,
     pub(crate) is_durable: bool,
     /// Messages created and not at their end.
     pub(crate) max_in_transit: usize,

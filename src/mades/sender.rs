@@ -118,6 +118,7 @@ impl Press {
         let options = &books.options;
         let outgoing = Outgoing {
             is_durable: options.is_durable,
+            priority: options.priority,
             is_tracing: options.mode == super::Mode::Tracing,
             sender_application: options.sender_application.clone(),
             ..Outgoing::new(&options.receiver, &options.message_type)
@@ -144,7 +145,7 @@ impl Press {
             self.spare.push_back(Arc::clone(&body));
         }
         let created_at_ms = clock::wall().as_millis() as i64;
-        self.template.fill_with(sequence, created_at_ms, body)
+        self.template.fill_with(books.options.first_number + sequence, created_at_ms, body)
     }
 }
 

@@ -121,7 +121,15 @@ pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: 
         let Err(why) = work(links, &books, &alarm).await else { return };
         let lost = clock::now();
         note_loss(&side, &books, &why);
-        match reopen(&side, &books).await {
+        let again = match why {
+            // It would come again, and again end the link.
+            Error::Oversized { .. } => {
+                give_up(&side, &books, &why);
+                None
+            }
+            _ => reopen(&side, &books).await,
+        };
+        match again {
             Some(again) => links = again,
             None => {
                 let lasted = clock::now().saturating_sub(lost);
@@ -169,6 +177,12 @@ fn note_loss(side: &Side, books: &Books, why: &Error) {
     }
 }
 
+fn give_up(side: &Side, books: &Books, why: &Error) {
+    books.trouble(Trouble::Connection, "given up", &format!("{}: {why}", side.name));
+    // What is sent now cannot arrive, or nobody would see it.
+    books.pace.borrow_mut().stop();
+}
+
 /// Connects again, and again; `None` when the run is over, or it has been tried for long enough.
 async fn reopen(side: &Side, books: &Books) -> Option<Links> {
     let until = clock::now() + books.options.reconnect;
@@ -181,9 +195,7 @@ async fn reopen(side: &Side, books: &Books) -> Option<Links> {
         match tried {
             Ok(links) => return Some(links),
             Err(why) if clock::now() >= until => {
-                books.trouble(Trouble::Connection, "given up", &format!("{}: {why}", side.name));
-                // What is sent now cannot arrive, or nobody would see it.
-                books.pace.borrow_mut().stop();
+                give_up(side, books, &why);
                 return None;
             }
             Err(_) => {}

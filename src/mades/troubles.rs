@@ -31,7 +31,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Connection => "connection",
             Self::Blocked => "queue in use",

@@ -1,8 +1,9 @@
 //! Whether to believe a run, in sentences: what keeps the account from closing, what spoils the figures, and what a reader
 //! must know besides.
+use super::troubles::Trouble;
 use journey::account::fates_sum;
 use journey::doubts::{disturbances, limits};
-use journey::record::{Arrival, LedgerRow, Mades, MadesStage, Record, Verdict};
+use journey::record::{Arrival, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 
 /// Open loop: the 99th percentile of how late messages may be taken up though there was room for them.
 const LAG_LIMIT_MS: f64 = 10.0;
@@ -17,6 +18,9 @@ const FULL_SHARE: f64 = 0.9;
 
 /// Open loop: the share of messages that may wait for room before it is worth a word.
 const WAITED_SHARE: f64 = 0.01;
+
+/// Codes of refusals that are named in a sentence; the report lists all.
+const MOST_CODES: usize = 4;
 
 /// How the run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +130,12 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
         }
     };
     add(u64::from(record.ledger.accepted == Some(0)), &|| "The broker took nothing; see the errors.".to_owned());
+    remarks.extend(refusal_remark(record, mades));
+    let mut add = |count: u64, text: &dyn Fn() -> String| {
+        if count > 0 {
+            remarks.push(text());
+        }
+    };
     let open = record.ledger.in_flight.unwrap_or_default();
     add(open, &|| format!("{open} messages were still in transit when the run ended."));
     let late: u64 = mades.stages.iter().map(|row| row.late).sum();
@@ -153,6 +163,38 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
     // Of its lag it has been told already, in this protocol's words.
     remarks.extend(disturbances(&Record { lag_ms: None, ..record.clone() }));
     remarks
+}
+
+/// What was refused, and why: the account closes all the same, for every message has a fate.
+fn refusal_remark(record: &Record, mades: &Mades) -> Option<String> {
+    let LedgerRow { created, delivered, rejected, expired, .. } = record.ledger;
+    let fates = [(rejected, "rejected"), (expired, "given up by the endpoint")];
+    let fates = fates.into_iter().filter_map(|(count, name)| Some((count.filter(|count| *count > 0)?, name)));
+    let fates: Vec<String> = fates.map(|(count, name)| format!("{count} {name}")).collect();
+    if fates.is_empty() {
+        return None;
+    }
+    let nothing = if delivered == Some(0) { "Nothing was delivered: of" } else { "Of" };
+    let created = created.unwrap_or_default();
+    Some(format!("{nothing} {created} messages, {}{}.", fates.join(" and "), reasons_given(mades)))
+}
+
+/// The codes of refusals, the most frequent first.
+fn reasons_given(mades: &Mades) -> String {
+    let kinds = [Trouble::Returned, Trouble::ErrorReply, Trouble::Failed].map(Trouble::name);
+    let mut given: Vec<&MadesTrouble> =
+        mades.troubles.iter().filter(|trouble| kinds.contains(&trouble.kind.as_str())).collect();
+    given.sort_by_key(|trouble| std::cmp::Reverse(trouble.count));
+    let more = given.len().saturating_sub(MOST_CODES);
+    let mut named: Vec<String> = given
+        .into_iter()
+        .take(MOST_CODES)
+        .map(|MadesTrouble { kind, code, count, .. }| format!("{} {count} times", format!("{kind} {code}").trim_end()))
+        .collect();
+    if more > 0 {
+        named.push(format!("{more} other codes"));
+    }
+    if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
 /// Little's law: at closed loop the latency is the number in transit over the rate, whatever the endpoint does.
@@ -235,6 +277,41 @@ mod tests {
     fn an_error_reply_keeps_nothing_open() {
         let verdict = verdict(|record, _| (record.ledger.rejected, record.ledger.delivered) = (Some(5), Some(199_995)));
         assert!(verdict.closed && verdict.valid, "{verdict:?}");
+    }
+
+    #[test]
+    fn what_was_refused_is_said_with_its_codes_and_where_nothing_was_delivered_the_run_has_not_held() {
+        let trouble = |trouble: Trouble, code: &str, count| MadesTrouble {
+            kind: trouble.name().to_owned(),
+            code: code.to_owned(),
+            text: "no such receiver".to_owned(),
+            count,
+        };
+        let troubles = vec![
+            trouble(Trouble::Connection, "", 9),
+            trouble(Trouble::ErrorReply, "ECP-7", 3),
+            trouble(Trouble::ErrorReply, "ECP-8", 199_995),
+            trouble(Trouble::Failed, "", 2),
+        ];
+        let refused = |delivered, rejected, expired| {
+            let mut judged = sample::held();
+            let verdict = verdict(|record, mades| {
+                record.ledger.delivered = Some(delivered);
+                (record.ledger.rejected, record.ledger.expired) = (Some(rejected), Some(expired));
+                mades.troubles.clone_from(&troubles);
+            });
+            judged.ledger = LedgerRow { accepted: Some(200_000), delivered: Some(delivered), ..LedgerRow::default() };
+            (judged.mades, judged.verdict) = (sample::mades().mades, verdict.clone());
+            (verdict, journey::account::held(&judged))
+        };
+        let codes = "(error reply ECP-8 199995 times, error reply ECP-7 3 times, FAILED 2 times).";
+        let (all, held) = refused(0, 199_998, 2);
+        assert!(all.closed && all.valid && !held, "{all:?}");
+        let expected = "Nothing was delivered: of 200000 messages, 199998 rejected and 2 given up by the endpoint";
+        assert_eq!(all.reasons, [format!("{expected} {codes}")]);
+        let (some, held) = refused(1, 199_999, 0);
+        assert!(some.closed && some.valid && held, "{some:?}");
+        assert_eq!(some.reasons, [format!("Of 200000 messages, 199999 rejected {codes}")]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ use smtp::dsn::Notify;
 use smtp::reply::Enhanced;
 use smtp::{Envelope, Extensions, Received};
 use std::collections::VecDeque;
+use std::fmt::{self, Write};
 use std::future::poll_fn;
 use std::io;
 use std::path::Path;
@@ -530,7 +531,11 @@ fn is_yes(to: Verb, reply: &Received<'_>) -> bool {
 /// What goes behind MAIL.
 fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, Refusal> {
     let envelope = &letter.envelope;
-    let mut words = Vec::new();
+    let mut words = String::with_capacity(64);
+    let mut say = |word: fmt::Arguments<'_>| {
+        let blank = if words.is_empty() { "" } else { " " };
+        write!(words, "{blank}{word}").expect("a String takes any text");
+    };
     if let Some(most) = extensions.size {
         let bytes = letter.body.len() as u64;
         if most > 0 && bytes > most {
@@ -541,20 +546,23 @@ fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, R
                 "",
             ));
         }
-        words.push(format!("SIZE={bytes}"));
+        say(format_args!("SIZE={bytes}"));
     }
     if envelope.body == BodyType::EightBitMime && extensions.eight_bit_mime {
-        words.push("BODY=8BITMIME".to_owned());
+        say(format_args!("BODY=8BITMIME"));
     }
     if envelope.smtp_utf8 && extensions.smtp_utf8 {
-        words.push("SMTPUTF8".to_owned());
+        say(format_args!("SMTPUTF8"));
     }
     if extensions.dsn {
-        words.extend(envelope.returns.map(|returns| format!("RET={}", returns.keyword())));
-        let id = envelope.envelope_id.as_deref();
-        words.extend(id.map(|id| format!("ENVID={}", String::from_utf8_lossy(id))));
+        if let Some(returns) = envelope.returns {
+            say(format_args!("RET={}", returns.keyword()));
+        }
+        if let Some(id) = envelope.envelope_id.as_deref() {
+            say(format_args!("ENVID={}", String::from_utf8_lossy(id)));
+        }
     }
-    Ok(words.join(" "))
+    Ok(words)
 }
 
 /// What goes behind RCPT.

@@ -21,7 +21,7 @@ type Secured = (Arc<str>, Option<ClientSecurity>);
 /// The hops that a worker knows.
 #[derive(Default)]
 pub(super) struct Hops {
-    keys: HashMap<Hop, HopKey>,
+    keys: HashMap<Hop, HopKey, foldhash::fast::RandomState>,
     /// By number; a number that is nobody's has nothing.
     known: Vec<Option<Known>>,
     /// Numbers that are nobody's: the lowest is given first.

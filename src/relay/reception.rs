@@ -15,7 +15,7 @@ use smtp::sasl::Secret;
 use smtp::verdict::Verdict;
 use smtp::{Path, xtext};
 use spool::{Draft, Error, Receipt, Stored};
-use std::fmt;
+use std::fmt::Write;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(super) struct Reception {
     config: Arc<Config>,
     /// `None` for the client of a unix-domain socket.
     client: Option<IpAddr>,
+    /// The same for headers.
+    client_literal: String,
     hello: Hello,
     name: Vec<u8>,
     tls: Option<Handshake>,
@@ -57,6 +59,8 @@ struct Transaction {
 
 /// What a recipient takes in memory besides its texts.
 const RECIPIENT_BYTES: u64 = 128;
+/// What a body has at once: enough for our own `Received:` and a short message. [`Claim::enter`] covers it.
+const FIRST_BYTES: usize = 1 << 10;
 /// From this size on a body grows by halves, so that at the end less of what it claims is for nothing.
 const DOUBLED_BYTES: usize = 1 << 20;
 
@@ -85,23 +89,23 @@ impl Transaction {
     }
 }
 
-/// What a message is called in its own `Received:` before the spool has numbered it: when it came, and who took it.
-struct ReceptionId(Duration);
-
-impl fmt::Display for ReceptionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}", self.0.as_nanos())
-    }
+/// What a message is called in its own `Received:` before the spool has numbered it: when it came, in nanoseconds, by
+/// hexadecimal digits.
+fn reception_id(unix: Duration) -> [u8; 16] {
+    let nanos = unix.as_nanos() as u64;
+    std::array::from_fn(|place| b"0123456789abcdef"[(nanos >> (60 - 4 * place)) as usize & 0xF])
 }
 
 impl Reception {
     pub(super) fn new(office: &Rc<Office>, peer: Peer) -> Self {
         let ip = peer.address.ip();
+        let client = (!ip.is_unspecified()).then_some(ip);
         office.setting.census.sessions.add(1);
         Self {
             config: office.config(),
             office: Rc::clone(office),
-            client: (!ip.is_unspecified()).then_some(ip),
+            client,
+            client_literal: received::literal(client.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
             hello: Hello::Plain,
             name: Vec::new(),
             tls: None,
@@ -134,7 +138,7 @@ impl Reception {
     /// Writes our own `Received:` in front of the message.
     fn stamp(&mut self) {
         let unix = self.office.unix(clock::now());
-        let id = ReceptionId(unix);
+        let id = reception_id(unix);
         let alone = match self.transaction.envelope.recipients.as_slice() {
             [recipient] => Some(recipient.address.as_slice()),
             _ => None,
@@ -142,7 +146,7 @@ impl Reception {
         let tls = self.tls.as_ref();
         let stamp = Stamp {
             name: &self.name,
-            client: self.client.unwrap_or(IpAddr::from([127, 0, 0, 1])),
+            client: &self.client_literal,
             host: &self.config.hostname,
             hello: self.hello,
             smtp_utf8: self.transaction.envelope.smtp_utf8,
@@ -152,12 +156,13 @@ impl Reception {
             recipient: alone,
         };
         let mut dates = self.office.dates.borrow_mut();
+        self.transaction.body.reserve(FIRST_BYTES);
         stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
     /// Where a recipient goes.
     fn route(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
-        let sender = Path::mailbox(&self.transaction.envelope.sender).expect("it was read as a path");
+        let sender = Path::checked_before(&self.transaction.envelope.sender);
         let routed = self.config.router.route(self.standing(), &sender, &rcpt.path);
         let routed = routed.map_err(|refusal| refusal.reply().clone())?;
         let recipient = |address: &[u8]| Recipient {
@@ -193,11 +198,13 @@ impl Reception {
 
     /// Hands the message to the spool; what remains to be known is whether it is kept.
     fn store(&mut self, transaction: Transaction) -> Result<(Receipt, Letter, Vec<Errand>), Reply> {
-        let Transaction { envelope, errands, body, .. } = transaction;
+        let Transaction { envelope, errands, body: octets, .. } = transaction;
+        let body: Arc<[u8]> = octets.as_slice().into();
+        self.keep_room(octets);
         let too_much = |_| Reply::fixed("452 4.5.3 The envelope is too long\r\n");
         let encoded = envelope.encode().map_err(too_much)?;
         let received = self.office.unix(clock::now());
-        let letter = Letter { envelope: Arc::new(envelope), body: body.into(), received };
+        let letter = Letter { envelope: Arc::new(envelope), body, received };
         let received_ns = u64::try_from(received.as_nanos()).unwrap_or(u64::MAX);
         let draft = Draft { received_ns, envelope: encoded, body: Arc::clone(&letter.body) };
         Ok((self.office.setting.spool.store(draft), letter, errands))
@@ -233,6 +240,14 @@ impl Reception {
         true
     }
 
+    /// The next message of the session finds the room of this one, if that is little.
+    fn keep_room(&mut self, mut octets: Vec<u8>) {
+        if octets.capacity() <= FIRST_BYTES {
+            octets.clear();
+            self.transaction.body = octets;
+        }
+    }
+
     /// What has come of the message goes, and what will come of it.
     fn give_up(&mut self) {
         self.transaction.body = Vec::new();
@@ -249,7 +264,9 @@ fn crowded(office: &Office) -> Reply {
 
 /// The answer that takes responsibility (RFC 5321 §6.1): nobody has one to give who has no proof.
 fn kept(stored: &Stored) -> Answer {
-    Answer::Reply(Reply::new(250, &format!("2.0.0 Ok: queued as {}", stored.id())))
+    let mut text = String::with_capacity(40);
+    write!(text, "2.0.0 Ok: queued as {}", stored.id()).expect("a String takes any text");
+    Answer::Reply(Reply::new(250, &text))
 }
 
 /// The answer where the message is not kept.

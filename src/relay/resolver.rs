@@ -480,7 +480,7 @@ mod tests {
         }
 
         fn resolver(&self, reach: Reach) -> Resolver {
-            let dns = Dns { servers: vec![self.address], patience: Duration::from_secs(2) };
+            let dns = Dns { servers: vec![self.address], patience: Duration::from_secs(10) };
             Resolver::start(&dns, OWN, reach).unwrap()
         }
     }
@@ -601,6 +601,6 @@ mod tests {
         let resolver = Resolver::start(&dns, OWN, Reach::Local).unwrap();
         let begun = Instant::now();
         assert!(found(&resolver, "two.test").unwrap_err().is_transient());
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     }
 }

@@ -1,5 +1,5 @@
 //! `mailrun bench` as a user runs it: the account closes, the files are there, and what cannot run says so in a line.
-use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, stage, wait_until};
+use crate::party::{Bench, Sink, accepted, bench, errors, fates, mailrun, may_be_believed, stage, wait_until};
 use journey::record::{Arrival, Pipelining, Role};
 use journey::{Phase, Stage};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
@@ -12,7 +12,7 @@ fn a_small_run_closes_and_leaves_its_files() {
     let run = bench(&["--messages", "500", "--sessions", "10", "--name", "small"]);
     let record = run.record_of(0);
     assert_eq!(fates(&record.ledger), [500, 500, 0, 0, 0]);
-    assert!(record.verdict.closed && record.verdict.valid, "{:?}", record.verdict);
+    assert!(record.verdict.closed && may_be_believed(&record), "{:?}", record.verdict);
     assert_eq!((record.name.as_str(), record.workload.messages), ("small", Some(500)));
     for name in [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered] {
         let row = stage(&record, name);
@@ -26,7 +26,8 @@ fn a_small_run_closes_and_leaves_its_files() {
     }
     assert!(record.errors.is_empty(), "{:?}", record.errors);
     let report = run.file("report.md");
-    assert!(report.contains("**HELD**") && report.contains("small"), "{report}");
+    let held = if record.verdict.valid { "**HELD**" } else { "**HELD, FIGURES NOT VALID**" };
+    assert!(report.contains(held) && report.contains("small"), "{report}");
     assert!(run.ended.out.contains("500 of 500 messages delivered"), "{}", run.ended.out);
     for name in ["source.hlog", "sink.hlog"] {
         assert!(run.file(name).starts_with('#'), "{name}");

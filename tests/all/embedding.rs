@@ -172,13 +172,15 @@ fn a_server_that_stops_says_so() {
 fn a_client_learns_why_it_cannot_go_on() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
-    let error = Client::connect(address, "client.example", Duration::from_millis(100));
+    let error = Client::connect(address, "client.example", Duration::from_millis(500));
     assert!(matches!(error, Err(net::Error::Silent(_))), "{error:?}");
-    let (server, _diary) = start(Limits { idle: Duration::from_millis(50), ..Limits::default() });
+    // Long enough that a busy machine's client has said EHLO before.
+    let (server, diary) = start(Limits { idle: Duration::from_secs(3), ..Limits::default() });
     let address = server.address();
     let error = {
         let mut client = Client::connect(address, "client.example", PATIENCE).unwrap();
-        std::thread::sleep(Duration::from_millis(500));
+        let has_ended = |line: String| line == "Timeout";
+        while !has_ended(diary.recv_timeout(PATIENCE).expect("the server ends it")) {}
         client.send(&envelope("a@example.com", &["b@example.com"]), b"\r\n")
     };
     assert!(matches!(error, Err(net::Error::Closed(_) | net::Error::Network(_))), "{error:?}");

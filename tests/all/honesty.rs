@@ -1,5 +1,7 @@
 //! A run that something limited or spoiled says so, and what to change: descriptors, ports, listen queues, delayed ACKs.
-use crate::party::{Ended, LIMIT, Process, Sink, is_root, low_port, peer, run, skip, source, stage, wait_until};
+use crate::party::{
+    Ended, LIMIT, Process, Sink, is_root, low_port, may_be_believed, peer, run, skip, source, stage, wait_until,
+};
 use crate::stand_in::{At, StandIn};
 use journey::record::{ExhaustedRow, Record, Resource};
 use journey::{Phase, Stage};
@@ -23,9 +25,18 @@ fn reason<'a>(record: &'a Record, words: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("{words:?} is in none of {:?}", record.verdict))
 }
 
-/// Valid, or invalid for no other reason than that the hypervisor had the processors meanwhile.
-fn may_be_believed(record: &Record) -> bool {
-    record.verdict.valid || says(record, "(steal)")
+/// How often it is looked whether 40 ms are named: a machine under load stretches them beyond what can be told for sure.
+const LOOKS: usize = 12;
+
+/// What a test ends with that has looked `LOOKS` times in vain: that is a fault, unless each time the processors had
+/// more to do than this.
+fn nobody_named_it(records: &[Record]) {
+    let is_crowded = |record: &Record| {
+        let around = record.surroundings.as_ref();
+        around.is_some_and(|it| it.steal_share > Some(0.05) || it.busy_share > Some(0.8))
+    };
+    assert!(records.iter().all(is_crowded), "nobody named it: {:?}", records.last());
+    skip("delayed ACKs", "this machine is too busy to tell them from others");
 }
 
 fn says(record: &Record, words: &str) -> bool {
@@ -42,13 +53,18 @@ fn replies_that_now_and_then_wait_for_an_ack_are_named() {
         None
     });
     let send = || source(&server.address(), &["--messages", "1200", "--sessions", "2", "--reuse"]).record;
-    // A machine under load stretches 40 ms beyond what can be told for sure: then it is looked again.
-    let record = (0..6).map(|_| send()).find(|record| says(record, "TCP_NODELAY")).expect("it is named");
-    let reason = reason(&record, "TCP_NODELAY");
+    let mut records = Vec::new();
+    while records.len() < LOOKS && !records.last().is_some_and(|record| says(record, "TCP_NODELAY")) {
+        records.push(send());
+    }
+    let Some(record) = records.last().filter(|record| says(record, "TCP_NODELAY")) else {
+        return nobody_named_it(&records);
+    };
+    let reason = reason(record, "TCP_NODELAY");
     assert!(reason.starts_with("The server's replies (reply): "), "{reason}");
     let row = &record.pauses[0];
     assert!((13..=60).contains(&row.count) && (row.of, row.phase) == (1200, Phase::Reply), "{row:?}");
-    assert!(may_be_believed(&record), "it is the server's doing: {:?}", record.verdict);
+    assert!(may_be_believed(record), "it is the server's doing: {:?}", record.verdict);
 }
 
 #[test]
@@ -100,7 +116,8 @@ fn serve_haltingly(mut stream: &TcpStream) -> std::io::Result<()> {
 #[test]
 fn a_server_that_really_waits_for_acks_is_named() {
     let words = ["--messages", "60", "--sessions", "3", "--reuse"];
-    for _ in 0..6 {
+    let mut records = Vec::new();
+    for _ in 0..LOOKS {
         let record = source(&halting_server().to_string(), &words).record;
         let reply = record.phases.iter().find(|row| row.name == Phase::Reply).unwrap();
         if reply.latency_ms.p50 < 30.0 {
@@ -111,8 +128,9 @@ fn a_server_that_really_waits_for_acks_is_named() {
             assert!(reason.starts_with("The server's replies (") && reason.contains("reply"), "{reason}");
             return;
         }
+        records.push(record);
     }
-    panic!("no source named it");
+    nobody_named_it(&records);
 }
 
 /// Sends messages in two pieces each, without TCP_NODELAY; gives the longest that one took.
@@ -140,8 +158,8 @@ fn send_haltingly(to: SocketAddr, messages: u64) -> Duration {
 
 #[test]
 fn a_sender_that_waits_for_acks_is_named_by_the_sink() {
-    // A machine under load stretches 40 ms beyond what can be told for sure: then it is looked again.
-    for _ in 0..6 {
+    let mut records = Vec::new();
+    for _ in 0..LOOKS {
         let sink = Sink::start(&[]);
         let longest = send_haltingly(sink.smtp, 40);
         let record = sink.stop();
@@ -154,8 +172,9 @@ fn a_sender_that_waits_for_acks_is_named_by_the_sink() {
             assert_eq!(record.pauses.iter().map(|row| (row.phase, row.of)).collect::<Vec<_>>(), [(Phase::Body, 40)]);
             return;
         }
+        records.push(record);
     }
-    panic!("no sink named it");
+    nobody_named_it(&records);
 }
 
 /// Words that run a command with so few descriptors that it cannot raise: root may, unless that is taken from it.
@@ -248,21 +267,21 @@ fn a_worker_without_an_event_loop_ends_the_sink_with_what_to_do() {
 
 #[test]
 fn a_worker_without_an_event_loop_ends_the_source_at_once() {
-    let begun = Instant::now();
     let mut refused = 0;
     for number in 10..60 {
         let sink = Sink::start(&[]);
-        // It would take a minute, were the other workers to go on.
-        let command = format!("source --to {} --workers 3 --sessions 3 --rate 1 --duration 60s", sink.address());
+        // Were the other workers to go on, it would not end while somebody waits.
+        let command = format!("source --to {} --workers 3 --sessions 3 --rate 1 --duration 1h", sink.address());
         let Some(words) = with_descriptors(number, &command) else { return };
         let source = start(&words);
         let has_workers = || source.threads().iter().filter(|name| name.starts_with("load-")).count() == 3;
         let stands = wait_until("the source to begin or to end", || match source.complained().is_empty() {
-            true => sink_has_sessions(&sink).then(&has_workers),
+            // The first worker may have connected before the last is there.
+            true => (sink_has_sessions(&sink) && has_workers()).then_some(true),
             false => Some(false),
         });
         if stands {
-            assert!(refused > 0 && begun.elapsed() < Duration::from_secs(50), "{refused}");
+            assert!(refused > 0, "with 10 descriptors there was room");
             return;
         }
         let ended = source.finish();
@@ -282,7 +301,7 @@ fn sink_has_sessions(sink: &Sink) -> bool {
 fn a_sink_without_descriptors_is_the_limit() {
     let (place, port) = (tempfile::tempdir().unwrap(), low_port());
     let (json, address) = (place.path().join("sink.json"), format!("127.0.0.1:{port}"));
-    let command = format!("sink --listen {address} --sessions 500 --json {}", json.display());
+    let command = format!("sink --listen {address} --sessions 500 --workers 1 --json {}", json.display());
     let Some(words) = with_descriptors(40, &command) else { return };
     let sink = start(&words);
     wait_until("the sink to listen", || TcpStream::connect(&address).ok());
@@ -290,7 +309,7 @@ fn a_sink_without_descriptors_is_the_limit() {
     assert!(stage(&record, Stage::Accepted).count > 0, "those that were accepted went on: {:?}", record.errors);
     // Connections that nobody sends over hold what descriptors there are.
     let _held: Vec<_> = (0..60).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    thread::sleep(Duration::from_millis(100));
+    wait_until("the sink to have none left", || (sink.descriptors() >= 40).then_some(()));
     sink.terminate();
     let ended = sink.finish();
     let record = record_in(&json, &ended);

@@ -159,7 +159,7 @@ fn a_client_that_only_fails_is_hung_up_on() {
 
 #[test]
 fn a_silent_client_is_told_and_left() {
-    let sink = Sink::start(&["--idle", "300ms"]);
+    let sink = Sink::start(&["--idle", "3s"]);
     let mut wires = [Wire::greeted(sink.smtp), begin(&sink)];
     wires[1].send("Subject: never finished\r\n");
     for wire in &mut wires {
@@ -171,17 +171,17 @@ fn a_silent_client_is_told_and_left() {
 
 #[test]
 fn a_dripped_command_does_not_keep_a_session() {
-    let sink = Sink::start(&["--idle", "1s"]);
+    let sink = Sink::start(&["--idle", "3s"]);
     let mut wire = Wire::greeted(sink.smtp);
     let dripped = (0..600).take_while(|_| wire.try_send("x").is_ok() && !wire.hears_within(Duration::from_millis(100)));
     let count = dripped.count();
-    assert!((3..600).contains(&count), "after a second, not at once and not never: {count}");
+    assert!((3..600).contains(&count), "after three seconds, not at once and not never: {count}");
     assert_eq!(wire.replies(), ["421 4.4.2 Timeout\r\n"]);
 }
 
 #[test]
 fn a_client_that_reads_nothing_is_left() {
-    let sink = Sink::start(&["--idle", "1s"]);
+    let sink = Sink::start(&["--idle", "3s"]);
     let mut wire = Wire::greeted(sink.smtp);
     wire.send(HELLO);
     // Replies pile up until nothing more fits; then the sink stops reading, and in the end it closes.

@@ -1,4 +1,5 @@
 //! A server that records every octet it hears and answers by a script: what two clients are told apart by.
+use crate::party::wait_until;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, sockopt};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -24,6 +25,8 @@ enum Act {
     Repeat(Vec<u8>),
     /// Answers honestly, then reads nothing for so long.
     Stall(Duration),
+    /// Answers honestly, then reads nothing until it is told to go on.
+    Hold,
 }
 
 /// Deviations from honesty: at the `nth` time in the run (0: every time) that the verb is heard.
@@ -67,6 +70,10 @@ impl Script {
         self.rule(verb, nth, Act::Stall(time))
     }
 
+    pub(crate) fn hold(self, verb: &'static str, nth: usize) -> Self {
+        self.rule(verb, nth, Act::Hold)
+    }
+
     fn act(&self, verb: &str, nth: usize) -> Option<Act> {
         let rule = self.rules.iter().find(|(known, when, _)| *known == verb && (*when == 0 || *when == nth))?;
         Some(rule.2.clone())
@@ -96,6 +103,7 @@ struct Shared {
     script: Script,
     heard: Mutex<Vec<(usize, Heard)>>,
     times: Mutex<HashMap<String, usize>>,
+    is_held: AtomicBool,
     is_over: AtomicBool,
 }
 
@@ -148,7 +156,7 @@ impl Recorder {
             Listen::ShortUnix => (0, Door::Unix(listen_at(&path, 1))),
         };
         let (heard, times, is_over) = Default::default();
-        let shared = Arc::new(Shared { script, heard, times, is_over });
+        let shared = Arc::new(Shared { script, heard, times, is_held: AtomicBool::new(true), is_over });
         let accepting = thread::spawn({
             let shared = Arc::clone(&shared);
             move || accept_all(&door, &shared)
@@ -159,6 +167,11 @@ impl Recorder {
     /// How often it has heard that verb so far.
     pub(crate) fn times(&self, verb: &str) -> usize {
         self.shared.times.lock().unwrap().get(verb).copied().unwrap_or_default()
+    }
+
+    /// Reads on where it holds.
+    pub(crate) fn go_on(&self) {
+        self.shared.is_held.store(false, Ordering::Release);
     }
 
     /// Waits until its connections have ended, all of which the client must have closed; what was heard on each, in
@@ -277,6 +290,10 @@ impl Serving<'_> {
             Act::Stall(time) => {
                 self.say(verb, &self.honest(verb, line));
                 thread::sleep(time);
+            }
+            Act::Hold => {
+                self.say(verb, &self.honest(verb, line));
+                wait_until("to be told to go on", || (!self.shared.is_held.load(Ordering::Acquire)).then_some(()));
             }
         }
         None

@@ -16,6 +16,7 @@ pub(crate) const MAILRUN: &str = env!("CARGO_BIN_EXE_mailrun");
 pub(crate) const QUICK: &str = "retry.first = \"200ms\"\nretry.longest = \"500ms\"\n";
 
 /// Where a relay lives: its configuration and its spool outlast its processes.
+#[derive(Debug)]
 pub(crate) struct Den {
     pub(crate) files: Files,
 }

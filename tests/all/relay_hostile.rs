@@ -204,7 +204,7 @@ fn dialogs_hold_and_their_messages_arrive() {
 
 #[test]
 fn a_client_that_is_silent_or_drips_is_left() {
-    let den = Den::new("limits.idle = \"1s\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let den = Den::new("limits.idle = \"4s\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
     let relay = den.open();
     let mut silent = introduced(&relay);
     let mut dripping = introduced(&relay);

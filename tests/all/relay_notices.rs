@@ -208,7 +208,7 @@ fn what_cannot_be_delivered_in_time_comes_back() {
 fn a_delay_is_told_once_and_only_to_who_wants_to_know() {
     let home = Home::open();
     let busy = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.2 The box is full\""]);
-    let text = format!("{QUICK}retry.expiry = \"6s\"\nretry.delay_notice = \"1s\"\n");
+    let text = format!("{QUICK}retry.expiry = \"12s\"\nretry.delay_notice = \"1s\"\n");
     let den = home.relay(&busy.address(), &text);
     let relay = den.open();
     send(&relay, "", " NOTIFY=NEVER");

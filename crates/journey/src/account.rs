@@ -118,11 +118,13 @@ pub fn conclude(record: &Record, between: Between) -> Verdict {
 }
 
 /// Whether the run may exit 0: the ledger closes where both ends were watched, no threshold failed, and something
-/// was accepted.
+/// was accepted. Over MADES the broker takes a message before the endpoint says whether it does: there, something must have
+/// arrived.
 pub fn held(record: &Record) -> bool {
     let balanced = record.verdict.closed || !is_watched(&record.ledger);
     let fast = record.thresholds.iter().all(|threshold| threshold.passed);
-    balanced && fast && record.ledger.accepted != Some(0)
+    let reached = if record.mades.is_some() { record.ledger.delivered } else { record.ledger.accepted };
+    balanced && fast && record.ledger.accepted != Some(0) && reached != Some(0)
 }
 
 /// Whether both ends of the journey are known.

@@ -14,10 +14,12 @@
 //! doubts     what limited or spoiled a run, and what to change
 //! mades      what a run over MADES has besides
 //! account    the conservation check, and whether to believe the run
+//! chance     what a seed decides
 //! fold       the parties' records made into the run's
 //! record     the run record, `run.json`
 //! ```
 pub mod account;
+pub mod chance;
 pub mod doubts;
 pub mod fold;
 pub mod handshakes;

@@ -11,16 +11,21 @@
 //!
 //! **A write is never made to wait.** The engine is one task for both directions: if it waited for a peer that is itself
 //! waiting for us to read, both would wait for ever. Whoever hands over messages waits instead ([`Gauge::room`]), so what
-//! is pending stays small. [`Guard`] refuses frames that lie about their length before the engine sees them: it would
-//! panic.
+//! is pending stays small. [`Guard`] looks at what is read before the engine does, and `Plaints` at what the engine says: a
+//! complaint of ours about the peer is the last thing that is written, and no more is read.
+use crate::error::Error;
+use crate::guard::Plaints;
+use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
+
+pub use crate::guard::Guard;
 
 /// What one read may take. fe2o3-amqp by itself would ask for 8 KiB.
 const READ_BYTES: usize = 64 * 1024;
@@ -55,6 +60,15 @@ struct Counters {
     is_over: AtomicUsize,
     greeting: AtomicU64,
     room: Notify,
+    links: Mutex<HashMap<String, Link>>,
+    blame: OnceLock<Error>,
+}
+
+/// A link, for the words of an error.
+#[derive(Debug)]
+struct Link {
+    queue: String,
+    max_message_bytes: Option<u64>,
 }
 
 impl Gauge {
@@ -95,6 +109,39 @@ impl Gauge {
         }
     }
 
+    /// Tells of a link, by its name on the wire: where it leads, and the largest message that is taken from there.
+    pub(crate) fn note_link(&self, name: &str, queue: &str, max_message_bytes: Option<u64>) {
+        let link = Link { queue: queue.to_owned(), max_message_bytes };
+        self.links().insert(name.to_owned(), link);
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<String, Link>> {
+        self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the peer did wrong, if that is why the connection is over; all who are on it say the same.
+    pub(crate) fn blamed(&self, otherwise: Error) -> Error {
+        self.0.blame.get().cloned().unwrap_or(otherwise)
+    }
+
+    fn blame(&self, error: Error) {
+        let _ = self.0.blame.set(error);
+    }
+
+    /// What we have complained of.
+    fn complain(&self, plaint: &crate::guard::Plaint) {
+        let links = self.links();
+        let link = plaint.link.as_ref().and_then(|name| links.get(name));
+        let error = match link {
+            Some(Link { queue, max_message_bytes: Some(limit) }) if plaint.is_of_size() => {
+                Error::Oversized { queue: queue.clone(), limit: *limit }
+            }
+            link => plaint.error(link.map(|link| link.queue.as_str())),
+        };
+        drop(links);
+        self.blame(error);
+    }
+
     /// The first octets that the peer said, at most 8, by which one tells what it speaks.
     pub(crate) fn greeting(&self) -> Vec<u8> {
         let octets = self.0.greeting.load(Relaxed).to_be_bytes();
@@ -129,9 +176,12 @@ struct State<Io> {
     arrived: Vec<u8>,
     taken: usize,
     guard: Guard,
+    plaints: Plaints,
     pump: Option<Waker>,
     is_closing: bool,
     is_abandoned: bool,
+    /// The peer has hung up.
+    is_hung_up: bool,
     failure: Option<io::ErrorKind>,
 }
 
@@ -147,9 +197,11 @@ impl<Io: AsyncRead + AsyncWrite + Unpin + Send + 'static> Coalescing<Io> {
             arrived: Vec::new(),
             taken: 0,
             guard: Guard::default(),
+            plaints: Plaints::default(),
             pump: None,
             is_closing: false,
             is_abandoned: false,
+            is_hung_up: false,
             failure: None,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), gauge: gauge.clone() });
@@ -243,6 +295,12 @@ impl<Io: AsyncWrite + Unpin> State<Io> {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read"));
         }
         self.pending.extend_from_slice(rest);
+        // That a peer has hung up fe2o3-amqp complains of as well; that is told already.
+        if !self.is_hung_up
+            && let Some(plaint) = self.plaints.overhear(octets, &self.guard)
+        {
+            gauge.complain(plaint);
+        }
         gauge.set_pending(self.pending.len() - self.sent);
         Ok(())
     }
@@ -259,8 +317,9 @@ impl<Io: AsyncRead + Unpin> State<Io> {
         let before = into.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(context, into))?;
         let octets = &into.filled()[before..];
+        self.is_hung_up |= octets.is_empty();
         note_arrival(octets, gauge);
-        Poll::Ready(self.guard.check(octets))
+        Poll::Ready(self.check(octets, gauge))
     }
 
     /// Reads what there is into the stream's own buffer.
@@ -273,10 +332,18 @@ impl<Io: AsyncRead + Unpin> State<Io> {
         if matches!(outcome, Poll::Ready(Ok(()))) {
             self.arrived.truncate(count);
             self.taken = 0;
+            self.is_hung_up |= count == 0;
             note_arrival(&self.arrived, gauge);
-            self.guard.check(&self.arrived)?;
+            let arrived = std::mem::take(&mut self.arrived);
+            let checked = self.check(&arrived, gauge);
+            self.arrived = arrived;
+            checked?;
         }
         outcome
+    }
+
+    fn check(&mut self, octets: &[u8], gauge: &Gauge) -> io::Result<()> {
+        self.guard.check(octets).inspect_err(|error| gauge.blame(Error::PeerMisbehaved { why: error.to_string() }))
     }
 }
 
@@ -291,6 +358,10 @@ fn note_arrival(octets: &[u8], gauge: &Gauge) {
 impl<Io: AsyncRead + Unpin> AsyncRead for Coalescing<Io> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut state = self.shared.state();
+        // The engine asks again after each write: it is one task.
+        if let Some(plaint) = state.plaints.found() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, plaint.to_string())));
+        }
         if state.taken >= state.arrived.len() {
             if into.remaining() >= DIRECT_BYTES {
                 return state.poll_read_into(context, into, &self.shared.gauge);
@@ -348,55 +419,9 @@ impl<Io> Drop for Coalescing<Io> {
     }
 }
 
-/// Follows the frames of a stream by their lengths and refuses one that is shorter than its own header (AMQP 1.0 part 2
-/// §2.3.1): fe2o3-amqp 0.18.4 takes four octets off it without looking and panics.
-#[derive(Clone, Debug, Default)]
-pub struct Guard {
-    head: [u8; 4],
-    held: usize,
-    skip: u64,
-}
-
-impl Guard {
-    /// Looks at what came next.
-    ///
-    /// # Errors
-    /// `InvalidData` if there is a frame that cannot be.
-    pub fn check(&mut self, mut octets: &[u8]) -> io::Result<()> {
-        while !octets.is_empty() {
-            let skipped = self.skip.min(octets.len() as u64);
-            self.skip -= skipped;
-            octets = &octets[skipped as usize..];
-            let count = (self.head.len() - self.held).min(octets.len());
-            self.head[self.held..self.held + count].copy_from_slice(&octets[..count]);
-            self.held += count;
-            octets = &octets[count..];
-            if self.held == self.head.len() {
-                self.held = 0;
-                self.skip = Self::rest_of_frame(self.head)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn rest_of_frame(head: [u8; 4]) -> io::Result<u64> {
-        if &head == b"AMQP" {
-            return Ok(4); // A protocol header, which has eight octets.
-        }
-        match u32::from_be_bytes(head) {
-            size @ 8.. => Ok(u64::from(size) - 4),
-            size => {
-                let complaint = format!("a frame of {size} octets, shorter than the header of a frame");
-                Err(io::Error::new(io::ErrorKind::InvalidData, complaint))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     fn limited<F: Future<Output = ()>>(test: F) {
@@ -499,24 +524,5 @@ mod tests {
             }
             assert_eq!(gauge.greeting(), b"AMQP\0\x01\0\0");
         });
-    }
-
-    proptest! {
-        #[test]
-        fn the_guard_says_the_same_however_octets_are_cut(
-            sizes in proptest::collection::vec(0..40_u32, 0..6),
-            cut in 1..9_usize,
-        ) {
-            let mut octets = b"AMQP\0\x01\0\0".to_vec();
-            for size in &sizes {
-                octets.extend_from_slice(&size.to_be_bytes());
-                octets.resize(octets.len() + (*size as usize).saturating_sub(4), b'A');
-            }
-            let whole = Guard::default().check(&octets).is_ok();
-            let mut guard = Guard::default();
-            let pieces = octets.chunks(cut).all(|piece| guard.check(piece).is_ok());
-            prop_assert_eq!(whole, pieces);
-            prop_assert_eq!(whole, sizes.iter().all(|size| *size >= 8));
-        }
     }
 }

@@ -6,7 +6,7 @@ use crate::outlet::{Outlet, OutletPlan};
 use crate::sasl_external::{self, Outcome};
 use crate::security::{Mechanism, Security};
 use crate::url::{BrokerUrl, Secret};
-use fe2o3_amqp::connection::{ConnectionHandle, OpenError};
+use fe2o3_amqp::connection::{ConnectionHandle, Error as Engine, OpenError};
 use fe2o3_amqp::sasl_profile::{SaslProfile, SaslScramSha1, SaslScramSha256, SaslScramSha512};
 use fe2o3_amqp::session::{BeginError, SessionHandle};
 use fe2o3_amqp_types::primitives::Symbol;
@@ -60,6 +60,11 @@ impl Broker {
             idle_limit: IDLE_LIMIT,
             frame_bytes: FRAME_BYTES,
         }
+    }
+
+    /// How long a farewell may take.
+    pub(crate) fn farewell_limit(&self) -> Duration {
+        self.time_limit.min(FAREWELL_LIMIT)
     }
 
     /// How to prove who we are.
@@ -145,7 +150,7 @@ impl Connection {
     /// If there is no such queue, if we may not, if the broker does not answer in time.
     pub async fn outlet(&mut self, plan: &OutletPlan) -> Result<Outlet, Error> {
         let (name, broker, gauge) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.gauge.clone());
-        let attaching = Outlet::attach(&mut self.handle, plan, name, gauge);
+        let attaching = Outlet::attach(&mut self.handle, plan, name, (Arc::clone(&broker), gauge));
         within(&broker, "attaching to the queue", attaching).await
     }
 
@@ -154,8 +159,8 @@ impl Connection {
     /// # Errors
     /// As for an outlet, and if somebody else holds the queue for himself.
     pub async fn inlet(&mut self, plan: &InletPlan) -> Result<Inlet, Error> {
-        let (name, broker) = (self.link_name(&plan.queue), Arc::clone(&self.broker));
-        let attaching = Inlet::attach(&mut self.handle, plan, name);
+        let (name, broker, gauge) = (self.link_name(&plan.queue), Arc::clone(&self.broker), self.gauge.clone());
+        let attaching = Inlet::attach(&mut self.handle, plan, name, (Arc::clone(&broker), gauge));
         within(&broker, "attaching to the queue", attaching).await
     }
 
@@ -163,7 +168,7 @@ impl Connection {
     pub async fn lost(&mut self) -> Error {
         match self.handle.on_close().await {
             Ok(()) => Error::Closed { why: "it gave no reason".to_owned() },
-            Err(error) => error::of_connection(&error),
+            Err(error) => self.gauge.blamed(error::of_connection(&error)),
         }
     }
 
@@ -172,17 +177,24 @@ impl Connection {
         self.handle.is_closed()
     }
 
-    /// Says farewell and waits for the answer, for 5 s at most.
+    /// Says farewell and waits for the answer, for 5 s at most, and for no longer than any step may take.
     ///
     /// # Errors
     /// If the connection was lost before, or is not closed in time.
     pub async fn close(mut self) -> Result<(), Error> {
-        match tokio::time::timeout(FAREWELL_LIMIT, self.handle.close()).await {
-            Ok(closed) => closed.map_err(|error| error::of_connection(&error)),
+        let (was_lost, limit) = (self.is_lost(), self.broker.farewell_limit());
+        match tokio::time::timeout(limit, self.handle.close()).await {
+            // What was under way when we said farewell, such as the answer to the end of a session, is out of place for
+            // fe2o3-amqp 0.18.4. A peer that hangs up in place of its farewell is another error.
+            Ok(Err(Engine::IllegalState)) if !was_lost => Ok(()),
+            Ok(Err(Engine::IllegalState)) => {
+                Err(self.gauge.blamed(Error::Lost { why: "it had ended before".to_owned() }))
+            }
+            Ok(closed) => closed.map_err(|error| self.gauge.blamed(error::of_connection(&error))),
             Err(_) => Err(Error::TimedOut {
                 address: self.broker.url.address(),
                 what: "closing the connection",
-                after: FAREWELL_LIMIT,
+                after: limit,
             }),
         }
     }
@@ -218,7 +230,7 @@ async fn within<T>(
     tokio::time::timeout(broker.time_limit, step).await.unwrap_or_else(|_| Err(timed_out(broker, what)))
 }
 
-fn timed_out(broker: &Broker, what: &'static str) -> Error {
+pub(crate) fn timed_out(broker: &Broker, what: &'static str) -> Error {
     Error::TimedOut { address: broker.url.address(), what, after: broker.time_limit }
 }
 

@@ -143,6 +143,14 @@ pub enum Error {
         /// Octets that are taken.
         limit: u64,
     },
+    /// A message came that is larger than we take, and than we said that we take.
+    #[error("{queue}: a message came that is larger than the {limit} octets that are taken: take it out of the queue")]
+    Oversized {
+        /// The queue.
+        queue: String,
+        /// Octets that are taken.
+        limit: u64,
+    },
     /// The broker has ended the link for another reason.
     #[error("{queue}: the broker ended the link: {why}")]
     Detached {
@@ -198,7 +206,8 @@ impl Error {
             | Self::MissingQueue { .. }
             | Self::LinkStolen { .. }
             | Self::NotPermitted { .. }
-            | Self::TooLarge { .. } => Retry::Never,
+            | Self::TooLarge { .. }
+            | Self::Oversized { .. } => Retry::Never,
             Self::QueueHeld { .. } | Self::Detached { .. } => Retry::Later,
             Self::Refused { .. }
             | Self::Unreachable { .. }
@@ -321,12 +330,22 @@ pub(crate) fn of_detach(queue: &str, error: &DetachError) -> Error {
     }
 }
 
+/// What came of ending a link: it is ended when both have said so.
+pub(crate) fn of_farewell(queue: &str, said: Result<(), DetachError>) -> Result<(), Error> {
+    match said {
+        // RabbitMQ 3 answers the end of a link by its suspension (AMQP 1.0 part 2 §2.6.6 asks for an end), and after that
+        // again. For fe2o3-amqp that is no state to be in; the link is none for either any more.
+        Ok(()) | Err(DetachError::IllegalState) => Ok(()),
+        Err(error) => Err(of_detach(queue, &error)),
+    }
+}
+
 /// What a receiver's error is; a message that cannot be decoded is no error but an arrival, and not for here.
 pub(crate) fn of_receive(queue: &str, error: &RecvError) -> Error {
     match error {
         RecvError::LinkStateError(error) => of_link_state(queue, error),
         RecvError::MessageSizeExceeded(exceeded) => {
-            Error::TooLarge { queue: queue.to_owned(), size: exceeded.size, limit: exceeded.max_size }
+            Error::Oversized { queue: queue.to_owned(), limit: exceeded.max_size }
         }
         other => misbehaved(other),
     }

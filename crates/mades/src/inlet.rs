@@ -1,24 +1,23 @@
 //! A queue that messages come from: deliveries as they come, dispositions by the range.
 use crate::api::{Oddity, Received};
-use crate::connection;
+use crate::coalescing::Gauge;
+use crate::connection::{self, Broker};
 use crate::error::{self, Error};
 use fe2o3_amqp::Receiver;
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::link::delivery::DeliveryInfo;
-use fe2o3_amqp::link::{CreditMode, RecvError};
+use fe2o3_amqp::link::{CreditMode, IllegalLinkStateError, RecvError};
 use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp_types::definitions;
 use fe2o3_amqp_types::messaging::{Body, Modified, Source, TerminusDurability};
 use fe2o3_amqp_types::primitives::Array;
 use serde_amqp::Value;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Frames that wait between the connection and the session: they have all been given credit.
 const BUFFERED_FRAMES: usize = 4096;
 /// Acceptances that are told in one disposition at most.
 const BATCH: usize = 256;
-const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
 /// The largest message that is taken by default.
 const MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -84,6 +83,8 @@ pub enum Arrival {
 pub struct Inlet {
     receiver: Receiver,
     queue: Arc<str>,
+    broker: Arc<Broker>,
+    gauge: Gauge,
     accepted: Vec<DeliveryInfo>,
     batch: usize,
     /// Ends with us.
@@ -95,6 +96,7 @@ impl Inlet {
         connection: &mut ConnectionHandle<()>,
         plan: &InletPlan,
         name: String,
+        (broker, gauge): (Arc<Broker>, Gauge),
     ) -> Result<Self, Error> {
         if plan.credit == 0 {
             return Err(Error::Misuse("a credit of 0 lets nothing come: use 1 or more".to_owned()));
@@ -106,7 +108,7 @@ impl Inlet {
             .capabilities(Array(connection::capabilities()))
             .build();
         let receiver = Receiver::builder()
-            .name(name)
+            .name(name.as_str())
             .source(source)
             .max_message_size(plan.max_message_bytes)
             .credit_mode(CreditMode::Auto(plan.credit))
@@ -116,9 +118,12 @@ impl Inlet {
             .attach(&mut session)
             .await
             .map_err(|error| error::of_receiver_attach(&plan.queue, &error))?;
+        gauge.note_link(&name, &plan.queue, receiver.max_message_size());
         Ok(Self {
             receiver,
             queue: plan.queue.as_str().into(),
+            broker,
+            gauge,
             accepted: Vec::new(),
             batch: (plan.credit as usize / 4).clamp(1, BATCH),
             _session: session,
@@ -135,7 +140,8 @@ impl Inlet {
     /// Cancel-safe: nothing that came is lost. There is no time limit; that is the caller's.
     ///
     /// # Errors
-    /// If the link or the connection has come to its end. A message that cannot be decoded is no error.
+    /// If the link or the connection has come to its end, or the peer has broken the protocol: then the connection ends, at
+    /// once and whatever the peer makes of it. A message that cannot be decoded is no error.
     pub async fn next(&mut self) -> Result<Arrival, Error> {
         if !self.accepted.is_empty() {
             if let Some(arrival) = self.next_at_once().await {
@@ -168,7 +174,7 @@ impl Inlet {
                 oddity: Oddity::Undecodable,
                 why: error::one_line(&error.source.to_string()),
             }),
-            Err(error) => Err(error::of_receive(&self.queue, &error)),
+            Err(error) => Err(self.gauge.blamed(error::of_receive(&self.queue, &error))),
         }
     }
 
@@ -194,9 +200,9 @@ impl Inlet {
             return Ok(());
         }
         // Told again if this is dropped half way: what the broker knows already is passed over.
-        let told = self.receiver.accept_all(self.accepted.iter().cloned()).await;
+        let told = self.tell(self.receiver.accept_all(self.accepted.iter().cloned())).await;
         self.accepted.clear();
-        told.map_err(|error| error::of_disposition(&error))
+        told
     }
 
     /// Gives messages back to the queue, for anybody, ourselves included.
@@ -205,7 +211,7 @@ impl Inlet {
     /// If the link or the connection has come to its end.
     pub async fn release(&mut self, tickets: impl IntoIterator<Item = Ticket>) -> Result<(), Error> {
         let infos = tickets.into_iter().map(|ticket| ticket.0);
-        self.receiver.release_all(infos).await.map_err(|error| error::of_disposition(&error))
+        self.tell(self.receiver.release_all(infos)).await
     }
 
     /// Refuses a message for good: a broker puts it among the dead letters.
@@ -215,7 +221,7 @@ impl Inlet {
     pub async fn reject(&mut self, ticket: Ticket, condition: &str, description: &str) -> Result<(), Error> {
         let condition = definitions::ErrorCondition::Custom(condition.into());
         let error = definitions::Error::new(condition, description.to_owned(), None);
-        self.receiver.reject(ticket.0, error).await.map_err(|error| error::of_disposition(&error))
+        self.tell(self.receiver.reject(ticket.0, error)).await
     }
 
     /// Gives a message back as one that failed here.
@@ -223,21 +229,28 @@ impl Inlet {
     /// # Errors
     /// If the link or the connection has come to its end.
     pub async fn modify(&mut self, ticket: Ticket, modified: Modified) -> Result<(), Error> {
-        self.receiver.modify(ticket.0, modified).await.map_err(|error| error::of_disposition(&error))
+        self.tell(self.receiver.modify(ticket.0, modified)).await
     }
 
-    /// Ends the link, within 5 s: tells of what was accepted; the broker takes back what is held.
+    /// Tells the broker something, within the time limit of a step.
+    async fn tell(&self, telling: impl Future<Output = Result<(), IllegalLinkStateError>>) -> Result<(), Error> {
+        let told = tokio::time::timeout(self.broker.time_limit, telling).await;
+        let told = told.map_err(|_| connection::timed_out(&self.broker, "telling it what became of messages"))?;
+        told.map_err(|error| self.gauge.blamed(error::of_disposition(&error)))
+    }
+
+    /// Ends the link, within 5 s and the time limit of a step: tells of what was accepted; the broker takes back what is held.
     ///
     /// # Errors
     /// If the broker does not answer, or has ended the link before.
     pub async fn close(mut self) -> Result<(), Error> {
-        let queue = Arc::clone(&self.queue);
+        let (queue, gauge, limit) = (Arc::clone(&self.queue), self.gauge.clone(), self.broker.farewell_limit());
         let farewell = async {
             self.settle().await?;
-            self.receiver.close().await.map_err(|error| error::of_detach(&queue, &error))
+            error::of_farewell(&queue, self.receiver.close().await)
         };
-        match tokio::time::timeout(FAREWELL_LIMIT, farewell).await {
-            Ok(closed) => closed,
+        match tokio::time::timeout(limit, farewell).await {
+            Ok(closed) => closed.map_err(|error| gauge.blamed(error)),
             Err(_) => Err(Error::Lost { why: "the broker does not answer a farewell".to_owned() }),
         }
     }

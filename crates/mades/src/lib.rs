@@ -9,6 +9,7 @@
 //! | `embedded` | an AMQP 1.0 listener with queues in memory |
 //! | `endpoint` | drives the stand-in over a broker or the embedded queues |
 //! | `error` | what can go wrong, and what to do about it |
+//! | `guard` | what passes through the stream: what must not reach fe2o3-amqp, or would make it wait on for ever |
 //! | `inlet` | a queue that messages come from |
 //! | `outlet` | a queue that messages go to |
 //! | `sasl_external` | SASL EXTERNAL over TLS of our own |
@@ -21,6 +22,7 @@ mod connection;
 pub mod embedded;
 pub mod endpoint;
 mod error;
+mod guard;
 mod inlet;
 mod outlet;
 mod sasl_external;

@@ -1,6 +1,6 @@
 //! A queue that messages go to: many under way at a time, bounded by a window.
 use crate::coalescing::Gauge;
-use crate::connection;
+use crate::connection::{self, Broker};
 use crate::error::{self, Error};
 use fe2o3_amqp::connection::ConnectionHandle;
 use fe2o3_amqp::link::SendError;
@@ -12,7 +12,6 @@ use fe2o3_amqp_types::primitives::Array;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
@@ -20,7 +19,6 @@ use tokio::task::AbortHandle;
 /// Frames that wait between us and the engine. Few: a message that is handed over is on its way to the socket, and not in
 /// a queue of ours (the default of fe2o3-amqp is 65,535).
 const BUFFERED_FRAMES: usize = 32;
-const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
 
 /// What an outlet is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +40,7 @@ impl OutletPlan {
 #[derive(Debug)]
 pub struct Outlet {
     sender: Sender,
+    broker: Arc<Broker>,
     gauge: Gauge,
     queue: Arc<str>,
     window: Arc<Semaphore>,
@@ -88,7 +87,7 @@ impl Outlet {
         connection: &mut ConnectionHandle<()>,
         plan: &OutletPlan,
         name: String,
-        gauge: Gauge,
+        (broker, gauge): (Arc<Broker>, Gauge),
     ) -> Result<Self, Error> {
         if plan.window == 0 {
             return Err(Error::Misuse("a window of 0 lets nothing through: use 1 or more".to_owned()));
@@ -101,7 +100,7 @@ impl Outlet {
             .build();
         let source = Source::builder().address(name.as_str()).durable(TerminusDurability::UnsettledState).build();
         let sender = Sender::builder()
-            .name(name)
+            .name(name.as_str())
             .source(source)
             .target(target)
             // What a broker writes into its answer is its own affair.
@@ -110,10 +109,11 @@ impl Outlet {
             .attach(&mut session)
             .await
             .map_err(|error| error::of_sender_attach(&plan.queue, &error))?;
+        gauge.note_link(&name, &plan.queue, None);
         let ending = Arc::<Ending>::default();
         let _watcher = Watcher(tokio::spawn(Arc::clone(&ending).watch(session)).abort_handle());
         let window = Arc::new(Semaphore::new(plan.window as usize));
-        Ok(Self { sender, gauge, queue: plan.queue.as_str().into(), window, ending, _watcher })
+        Ok(Self { sender, broker, gauge, queue: plan.queue.as_str().into(), window, ending, _watcher })
     }
 
     /// Hands a message over: waits for room in the window, for credit of the broker and for room in the socket. When this
@@ -127,7 +127,7 @@ impl Outlet {
         let permit = Arc::clone(&self.window).acquire_owned().await.expect("nobody closes this semaphore");
         self.gauge.room().await;
         let delivery = self.sender.send_batchable_ref(message).await;
-        let delivery = delivery.map_err(|error| error::of_send(&self.queue, &error))?;
+        let delivery = delivery.map_err(|error| self.gauge.blamed(error::of_send(&self.queue, &error)))?;
         let (ending, queue) = (Arc::clone(&self.ending), Arc::clone(&self.queue));
         Ok(Settling { delivery, told: Box::pin(ending.told()), ending, queue, _permit: permit })
     }
@@ -149,16 +149,17 @@ impl Outlet {
 
     /// Waits until the broker ends the link, and says why: for a run that has nothing to send and still wants to know.
     pub async fn lost(&mut self) -> Error {
-        error::of_detach(&self.queue, &self.sender.on_detach().await)
+        let ended = self.sender.on_detach().await;
+        self.gauge.blamed(error::of_detach(&self.queue, &ended))
     }
 
-    /// Ends the link, within 5 s. What is unsettled stays so: its futures tell.
+    /// Ends the link, within 5 s and the time limit of a step. What is unsettled stays so: its futures tell.
     ///
     /// # Errors
     /// If the broker does not answer, or has ended the link before.
     pub async fn close(self) -> Result<(), Error> {
-        match tokio::time::timeout(FAREWELL_LIMIT, self.sender.close()).await {
-            Ok(closed) => closed.map_err(|error| error::of_detach(&self.queue, &error)),
+        match tokio::time::timeout(self.broker.farewell_limit(), self.sender.close()).await {
+            Ok(closed) => error::of_farewell(&self.queue, closed).map_err(|error| self.gauge.blamed(error)),
             Err(_) => Err(Error::Lost { why: "the broker does not answer a farewell".to_owned() }),
         }
     }

@@ -64,6 +64,15 @@ impl<'a> Path<'a> {
         }
     }
 
+    /// What [`Self::as_bytes`] of a path gave, kept since: it is only divided again, not checked. Of other octets the
+    /// parts mean nothing.
+    pub fn checked_before(mailbox: &'a [u8]) -> Self {
+        let is_quoted = mailbox.first() == Some(&b'"');
+        // Both a quoted local part and an address literal may have an @ of their own.
+        let at = if is_quoted { quoted_length(mailbox) } else { memchr::memchr(b'@', mailbox) };
+        Self { mailbox, at }
+    }
+
     /// The whole mailbox, without brackets and route; empty for the null path.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.mailbox
@@ -229,12 +238,14 @@ mod tests {
             (b"<\"a b>\\\"c\"@b>", b"\"a b>\\\"c\"", Some(b"b"), b""),
             (b"<a@[127.0.0.1]>", b"a", Some(b"[127.0.0.1]"), b""),
             (b"<a@[IPv6:::1]>", b"a", Some(b"[IPv6:::1]"), b""),
+            (b"<\"a@b\"@[x:c@d]>", b"\"a@b\"", Some(b"[x:c@d]"), b""),
             (b"<postMaster>", b"postMaster", None, b""),
             ("<jürgen@exämple.org>".as_bytes(), "jürgen".as_bytes(), Some("exämple.org".as_bytes()), b""),
         ];
         for (text, local, domain, rest) in good {
             let (path, after) = Path::parse(text).expect("a good path");
             assert_eq!((path.local_part(), path.domain(), after), (*local, *domain, *rest));
+            assert_eq!(Path::checked_before(path.as_bytes()), path);
         }
         let bad: &[&[u8]] = &[
             b"a@b",

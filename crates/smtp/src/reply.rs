@@ -47,14 +47,16 @@ impl Reply {
     /// become `?`, so that no text can forge a second reply. Codes outside 200 to 599 become 451.
     pub fn new(code: u16, text: &str) -> Self {
         let code = if (200..600).contains(&code) { code } else { 451 };
+        let digits = [code / 100, code / 10 % 10, code % 10].map(|digit| b'0' + digit as u8);
         let mut wire = Vec::with_capacity(text.len() + 6);
         let mut lines = text.lines().peekable();
         if lines.peek().is_none() {
-            wire.extend_from_slice(format!("{code} \r\n").as_bytes());
+            wire.extend_from_slice(&digits);
+            wire.extend_from_slice(b" \r\n");
         }
         while let Some(line) = lines.next() {
-            let separator = if lines.peek().is_some() { '-' } else { ' ' };
-            wire.extend_from_slice(format!("{code}{separator}").as_bytes());
+            wire.extend_from_slice(&digits);
+            wire.push(if lines.peek().is_some() { b'-' } else { b' ' });
             wire.extend(line.bytes().map(|byte| if byte.is_ascii_control() { b'?' } else { byte }));
             wire.extend_from_slice(b"\r\n");
         }

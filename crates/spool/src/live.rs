@@ -2,13 +2,12 @@
 use crate::segment::{Segment, Spot};
 use crate::{Error, Id};
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Messages that are not done, and the segments in use, oldest first, with use numbers that have no gap.
 #[derive(Default)]
 pub(crate) struct Live {
-    messages: HashMap<u64, Entry, BuildHasherDefault<IdHasher>>,
+    messages: HashMap<u64, Entry, foldhash::fast::FixedState>,
     segments: VecDeque<Tenant>,
     bytes: u64,
 }
@@ -168,25 +167,5 @@ impl SharedLive {
                 outcome => return outcome,
             }
         }
-    }
-}
-
-/// Numbers that grow need no more than to be spread; nobody outside chooses them.
-#[derive(Default)]
-struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        // 2^64 / golden ratio; the table uses the high bits and the low ones.
-        let spread = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = spread ^ (spread >> 32);
     }
 }

@@ -77,6 +77,9 @@ struct Waiting {
     wakers: Vec<Option<Waker>>,
 }
 
+/// Receipts that a batch has room for at once.
+const USUAL_BATCH: usize = 32;
+
 /// What became of a batch.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -103,6 +106,9 @@ impl Ticket {
         }
         let place = place as usize;
         if waiting.wakers.len() <= place {
+            if waiting.wakers.is_empty() {
+                waiting.wakers.reserve(USUAL_BATCH.max(place + 1));
+            }
             waiting.wakers.resize(place + 1, None);
         }
         match &mut waiting.wakers[place] {

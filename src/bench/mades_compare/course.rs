@@ -11,10 +11,7 @@ use crate::report::numbers::seconds;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// Between two looks at the display: it costs time that a contestant may need.
-const SHOW_EVERY: Duration = Duration::from_millis(250);
+use std::time::Duration;
 
 /// A run that came to its end.
 #[derive(Clone, Debug)]
@@ -58,7 +55,7 @@ pub(super) fn follow(options: &CompareOptions) -> Result<Finds> {
     let planned = order.len();
     let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
     let interrupt = Interrupt::watch()?;
-    let mut course = Course { options, field: &field, interrupt, display: Display::on_stderr(), shown_at: None };
+    let mut course = Course { options, field: &field, interrupt, display: Display::on_stderr() };
     let mut done = 0;
     for number in order {
         let lane = &mut lanes[number];
@@ -76,17 +73,9 @@ struct Course<'o> {
     field: &'o Field,
     interrupt: Interrupt,
     display: Display,
-    shown_at: Option<Instant>,
 }
 
 impl Course<'_> {
-    fn show(&mut self, permille: usize, line: &str) {
-        if self.shown_at.is_none_or(|shown_at| shown_at.elapsed() >= SHOW_EVERY) {
-            self.shown_at = Some(Instant::now());
-            self.display.show_line(permille as u64, || line.to_owned());
-        }
-    }
-
     /// One run; `None` if the user wants no more of them.
     fn run(&mut self, case: &Case, permille: usize, line: &str) -> Option<Run> {
         if self.interrupt.asked() != Asked::Nothing {
@@ -108,7 +97,7 @@ impl Course<'_> {
         command.stdout(File::create(&said).context("cannot make a temporary file")?);
         let mut contestant = Timed::start(command)?;
         while !contestant.ends()? {
-            self.show(permille, line);
+            self.display.show_line(permille as u64, || line.to_owned());
             if self.interrupt.asked() != Asked::Nothing {
                 return Ok(None);
             }

@@ -10,10 +10,7 @@ use crate::interrupt::{Asked, Interrupt};
 use crate::report::numbers::seconds;
 use anyhow::{Context, Result};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
-
-/// Between two looks at the display: it costs time that a source may need.
-const SHOW_EVERY: Duration = Duration::from_millis(250);
+use std::time::Instant;
 
 /// A run that came to its end.
 #[derive(Clone, Debug)]
@@ -59,13 +56,7 @@ pub(super) fn follow(options: &TableOptions) -> Result<Finds> {
     let order = order(cases.len(), tools.len(), options.rounds);
     let planned = order.len();
     let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
-    let mut course = Course {
-        options,
-        field: &field,
-        interrupt: Interrupt::watch()?,
-        display: Display::on_stderr(),
-        shown_at: None,
-    };
+    let mut course = Course { options, field: &field, interrupt: Interrupt::watch()?, display: Display::on_stderr() };
     let (began, mut done) = (Instant::now(), 0);
     for number in order {
         let lane = &mut lanes[number];
@@ -95,17 +86,9 @@ struct Course<'o> {
     field: &'o Field,
     interrupt: Interrupt,
     display: Display,
-    shown_at: Option<Instant>,
 }
 
 impl Course<'_> {
-    fn show(&mut self, permille: usize, line: &str) {
-        if self.shown_at.is_none_or(|shown_at| shown_at.elapsed() >= SHOW_EVERY) {
-            self.shown_at = Some(Instant::now());
-            self.display.show_line(permille as u64, || line.to_owned());
-        }
-    }
-
     /// One run; `None` if the user wants no more of them.
     fn run(&mut self, case: &Case, permille: usize, line: &str) -> Option<Run> {
         if self.interrupt.asked() != Asked::Nothing {
@@ -131,7 +114,7 @@ impl Course<'_> {
         command.stdout(Stdio::null());
         let mut source = Timed::start(command)?;
         while !source.ends()? {
-            self.show(permille, line);
+            self.display.show_line(permille as u64, || line.to_owned());
             if self.interrupt.asked() != Asked::Nothing {
                 return Ok(None);
             }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a sink has to listen, and to end when asked.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// When nothing has come into a dump for so long, nothing will: the source has ended and the sink is one hop away.
 const QUIET: Duration = Duration::from_secs(1);
 /// smtp-sink's own limit of 256 sessions is not what is to be measured.

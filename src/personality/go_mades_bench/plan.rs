@@ -14,6 +14,10 @@ use std::time::Duration;
 
 /// What messages say that they are from.
 const SENDER: &str = "Go-MADES-Bench";
+/// The lowest: its library writes that where nobody has set one.
+const PRIORITY: u8 = 0;
+/// It counts before it sends.
+const FIRST_NUMBER: u64 = 1;
 /// Messages that a queue may have on their way to us.
 const CREDIT: u32 = 1_000;
 /// The most messages under way: each has a place in a table.
@@ -56,6 +60,8 @@ pub(super) fn plan(
         receiver: options.receiver.clone(),
         message_type: options.message_type.clone(),
         sender_application: SENDER.to_owned(),
+        priority: Some(PRIORITY),
+        first_number: FIRST_NUMBER,
         is_durable: options.is_durable,
         max_in_transit: usize::try_from(max_in_transit).unwrap_or(usize::MAX),
         window: u32::try_from(options.goroutines.min(max_in_transit)).unwrap_or(u32::MAX),
@@ -120,6 +126,7 @@ mod tests {
         assert_eq!((plan.messages, plan.sizes.only(), plan.is_durable), (Some(10_000), Some(1_000_000), true));
         assert_eq!(plan.queues, Queues::ecp("ecp.endpoint"));
         assert_eq!((plan.outbox.url.user(), plan.outbox.url.port()), (Some("endpoint"), 5672));
+        assert_eq!((plan.priority, plan.first_number), (Some(0), 1));
         assert_eq!((plan.leftovers, plan.sender_application.as_str()), (Leftovers::Kept, "Go-MADES-Bench"));
     }
 

@@ -158,7 +158,7 @@ pub(crate) struct Queue<L> {
     options: Options,
     entries: Entries<L>,
     /// The first entry of each message.
-    messages: HashMap<MessageId, Index>,
+    messages: HashMap<MessageId, Index, foldhash::fast::RandomState>,
     hops: Vec<Hop>,
     due: Wheel,
     alarms: Wheel,
@@ -181,7 +181,7 @@ impl<L: Clone> Queue<L> {
             due: Wheel::new(grain_ms, Thread::State),
             alarms: Wheel::new(grain_ms, Thread::Alarm),
             entries: Entries::new(),
-            messages: HashMap::new(),
+            messages: HashMap::default(),
             hops: Vec::new(),
             reopen: BinaryHeap::new(),
             options,

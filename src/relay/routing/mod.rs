@@ -20,6 +20,7 @@ use super::aliases::{Aliases, Meant, plain};
 pub(crate) use hop::{Authority, Hop, Host, Lmtp, Security, Smtp, TlsPolicy, To};
 use smtp::sasl::Credentials;
 use smtp::{Path, Reply};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -193,18 +194,21 @@ struct Table {
     otherwise: Way,
 }
 
+/// The first route of each domain.
+type Domains = HashMap<Box<str>, usize, foldhash::fast::RandomState>;
+
 /// Which route comes first for a sender and a domain.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    any_sender: HashMap<Box<str>, usize>,
-    senders: HashMap<Box<str>, HashMap<Box<str>, usize>>,
+    any_sender: Domains,
+    senders: HashMap<Box<str>, Domains>,
 }
 
 impl Index {
     /// Adds a route; the number of an earlier one where that takes all of its mail for one of its domains.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
-        let mut add = |domains: &mut HashMap<Box<str>, usize>, domain: &DomainPattern| {
+        let mut add = |domains: &mut Domains, domain: &DomainPattern| {
             let earlier = *domains.entry(domain.0.clone()).or_insert(number);
             if earlier != number {
                 shadow.get_or_insert_with(|| (domain.clone(), earlier));
@@ -225,9 +229,9 @@ impl Index {
         if self.senders.is_empty() {
             return first;
         }
-        let of_domain = sender.domain().map(|domain| format!("@{}", lowered(domain)));
+        let of_domain = sender.domain().map(|domain| format!("@{}", lowered(domain)).into());
         let keys = [Some(lowered(sender.as_bytes())), of_domain].into_iter().flatten();
-        let found = keys.filter_map(|key| first_for(self.senders.get(key.as_str())?, domain, fit));
+        let found = keys.filter_map(|key| first_for(self.senders.get(&*key)?, domain, fit));
         found.chain(first).min()
     }
 }
@@ -241,12 +245,15 @@ enum Fit {
     Any,
 }
 
-fn lowered(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).to_lowercase()
+fn lowered(text: &[u8]) -> Cow<'_, str> {
+    let text = String::from_utf8_lossy(text);
+    // As most are that come.
+    let is_low = text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase());
+    if is_low { text } else { text.to_lowercase().into() }
 }
 
 /// The first of the routes for the domain itself, for what is above it with its dot, and for all.
-fn first_for(domains: &HashMap<Box<str>, usize>, domain: &str, fit: Fit) -> Option<usize> {
+fn first_for(domains: &Domains, domain: &str, fit: Fit) -> Option<usize> {
     let is_literal = domain.starts_with('[');
     let dots = domain.match_indices('.').filter(|_| !is_literal);
     let above = dots.map(|(at, _)| &domain[at..]);

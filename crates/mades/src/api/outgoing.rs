@@ -2,7 +2,7 @@
 use super::reading::Reader;
 use super::{Identity, Message, MessageId, Oddity, Payload, names};
 use fe2o3_amqp::Sendable;
-use fe2o3_amqp_types::messaging::{ApplicationProperties, Header, MESSAGE_FORMAT, Properties};
+use fe2o3_amqp_types::messaging::{ApplicationProperties, Header, MESSAGE_FORMAT, Priority, Properties};
 use fe2o3_amqp_types::primitives::{SimpleValue, Timestamp};
 use std::borrow::Cow;
 use uuid::Uuid;
@@ -20,6 +20,8 @@ pub struct Outgoing {
     pub sender_application: String,
     /// Whether the broker is to keep them.
     pub is_durable: bool,
+    /// The priority that is written; without one nothing is, which means 4 (AMQP 1.0 part 3 §3.2.1).
+    pub priority: Option<u8>,
     /// Whether they are tracing messages.
     pub is_tracing: bool,
 }
@@ -33,6 +35,7 @@ impl Outgoing {
             business_type: message_type.to_owned(),
             sender_application: "mailrun".to_owned(),
             is_durable: true,
+            priority: None,
             is_tracing: false,
         }
     }
@@ -48,7 +51,11 @@ impl Outgoing {
         application.insert(names::IS_TRACING_MESSAGE.to_owned(), SimpleValue::Bool(self.is_tracing));
         application.insert(names::SENDER_APPLICATION.to_owned(), text(&self.sender_application));
         let message = Message {
-            header: Some(Header { durable: self.is_durable, ..Header::default() }),
+            header: Some(Header {
+                durable: self.is_durable,
+                priority: self.priority.map_or_else(Priority::default, Priority),
+                ..Header::default()
+            }),
             delivery_annotations: None,
             message_annotations: None,
             properties: Some(Properties {

@@ -26,6 +26,7 @@ mod sasl;
 pub use certificate::tls_from_pem;
 pub use frame::Outcome;
 pub use listener::{ListenOptions, ListenerCounts, serve};
+pub(crate) use octets::Elements;
 pub use octets::{Malformed, Reader, Value, Writer};
 pub use queues::{Letter, QueueCounts, QueueId, QueueLimits, Queues};
 #[doc(hidden)]

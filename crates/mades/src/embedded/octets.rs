@@ -237,6 +237,26 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
+    /// The elements of a described list of which only the beginning may be there, and what describes it: elements are read
+    /// one by one, and those that are not there are an error then.
+    pub(crate) fn of_beginning(octets: &'a [u8]) -> Option<(u64, Self)> {
+        let mut reader = Reader::new(octets);
+        if reader.octet().ok()? != DESCRIBED {
+            return None;
+        }
+        let described_by = reader.octet().ok()?;
+        let descriptor = reader.plain(described_by).ok()?.as_descriptor()?;
+        let width = match reader.octet().ok()? {
+            0x45 => return Some((descriptor, Self { reader, left: 0 })),
+            0xc0 => 1,
+            0xd0 => 4,
+            _ => return None,
+        };
+        reader.length(width).ok()?;
+        let left = reader.length(width).ok()? as u32;
+        Some((descriptor, Self { reader, left }))
+    }
+
     /// The next element, if it is there and not null. Fields at the end of a list may be left out (AMQP 1.0 §1.4).
     pub fn field(&mut self) -> Result<Option<Value<'a>>, Malformed> {
         if self.left == 0 {
@@ -249,6 +269,11 @@ impl<'a> Elements<'a> {
     /// Steps over so many elements.
     pub fn skip(&mut self, count: u32) -> Result<(), Malformed> {
         (0..count).try_for_each(|_| self.field().map(drop))
+    }
+
+    /// The octets of the elements that are left; none at the end.
+    pub(crate) fn rest(&self) -> Option<&'a [u8]> {
+        (self.left > 0).then(|| self.reader.rest())
     }
 
     /// The next element, null or not; none at the end.

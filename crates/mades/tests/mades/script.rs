@@ -98,6 +98,12 @@ pub(crate) fn detach(condition: AmqpError) -> Vec<u8> {
     frame(0, &Detach { handle: 0.into(), closed: true, error: Some(error) }, &[])
 }
 
+/// The end of a link of that number, which nobody may have.
+pub(crate) fn detach_of(handle: u32) -> Vec<u8> {
+    let error = definitions::Error::new(AmqpError::NotAllowed, "says the script".to_owned(), None);
+    frame(0, &Detach { handle: handle.into(), closed: true, error: Some(error) }, &[])
+}
+
 /// Credit for the link; the answer is wanted, too.
 pub(crate) fn flow(credit: u32) -> Vec<u8> {
     let flow = Flow {
@@ -121,22 +127,31 @@ pub(crate) fn transfer(number: u32, payload: &[u8]) -> Vec<u8> {
     piece(number, payload, false)
 }
 
+/// A delivery that does not say which it is.
+pub(crate) fn anonymous(payload: &[u8]) -> Vec<u8> {
+    let transfer = Transfer { delivery_id: None, delivery_tag: None, ..whole(0) };
+    frame(0, &transfer, payload)
+}
+
 /// A piece of a delivery: there is more of it, or this was the last.
 pub(crate) fn piece(number: u32, payload: &[u8], more: bool) -> Vec<u8> {
-    let transfer = Transfer {
+    frame(0, &Transfer { more, ..whole(number) }, payload)
+}
+
+fn whole(number: u32) -> Transfer {
+    Transfer {
         handle: 0.into(),
         delivery_id: Some(number),
         delivery_tag: Some(number.to_be_bytes().to_vec().into()),
         message_format: Some(0),
         settled: Some(false),
-        more,
+        more: false,
         rcv_settle_mode: None,
         state: None,
         resume: false,
         aborted: false,
         batchable: false,
-    };
-    frame(0, &transfer, payload)
+    }
 }
 
 /// What a script does when it has said its say.

@@ -60,6 +60,7 @@ proptest! {
     #[test]
     fn a_path_is_its_parts(mailbox in mailbox()) {
         let Ok(path) = Path::mailbox(mailbox.as_bytes()) else { return Ok(()) };
+        prop_assert_eq!(Path::checked_before(mailbox.as_bytes()), path);
         let whole = match path.domain() {
             Some(domain) => [path.local_part(), b"@", domain].concat(),
             None => path.local_part().to_vec(),

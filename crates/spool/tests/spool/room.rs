@@ -13,7 +13,7 @@ fn store(spool: &Spool, number: u64, bytes: usize) -> Result<Id, Error> {
 
 /// Waits until it holds; what is lazy takes about a second.
 fn wait_until(mut holds: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < limit, "it does not come about");
         std::thread::sleep(Duration::from_millis(5));

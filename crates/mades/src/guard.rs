@@ -1,0 +1,434 @@
+//! What passes through a stream, followed frame by frame at its head: what fe2o3-amqp would fall over, or wait on for ever.
+//!
+//! ```text
+//! peer ──▶ Guard ──▶ engine      a frame shorter than its own header, a message in pieces without end: refused
+//! peer ◀── Plaints ◀── engine    a detach, an end, a close with an error of our own: the connection is over
+//! ```
+//! fe2o3-amqp 0.18.4, having met something that breaks the protocol, says so by a detach (an end, a close) with an error,
+//! and waits for the answer without a limit. A peer that breaks the protocol need not answer. So what it says is passed on,
+//! and the stream ends there: whoever waits is told.
+use crate::embedded::Elements;
+use crate::error::{self, Error};
+use std::collections::{HashMap, HashSet};
+use std::{fmt, io};
+
+/// Octets of a frame that are looked at: its header, and as much of its performative as may matter here. A delivery-tag has
+/// at most 32 octets (AMQP 1.0 part 2 §2.8.7); a link is called by container and queue.
+const HEAD: usize = 512;
+/// Pieces of one message at most. Each is kept until the last has come, whatever it holds, and so costs memory even when it
+/// is empty; in frames of 512 octets, the least that anybody may ask for (part 2 §2.7.1), that is half a gigabyte.
+const MOST_PIECES: u32 = 1 << 20;
+/// What is kept of an error's text.
+const MOST_LETTERS: usize = 200;
+
+const ATTACH: u64 = 0x12;
+const TRANSFER: u64 = 0x14;
+const DETACH: u64 = 0x16;
+const END: u64 = 0x17;
+const CLOSE: u64 = 0x18;
+
+/// Cuts a stream into frames and shows the head of each.
+#[derive(Clone, Debug)]
+struct Frames {
+    head: [u8; HEAD],
+    held: usize,
+    skip: u64,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self { head: [0; HEAD], held: 0, skip: 0 }
+    }
+}
+
+impl Frames {
+    /// Follows what comes next.
+    fn follow(&mut self, mut octets: &[u8], mut look: impl FnMut(&Head<'_>) -> io::Result<()>) -> io::Result<()> {
+        while !octets.is_empty() {
+            let skipped = self.skip.min(octets.len() as u64);
+            self.skip -= skipped;
+            octets = &octets[skipped as usize..];
+            let count = (self.wanted()? - self.held).min(octets.len());
+            self.head[self.held..self.held + count].copy_from_slice(&octets[..count]);
+            self.held += count;
+            octets = &octets[count..];
+            // Of a lie about the length it is told when the length is there, and not only when more comes.
+            let wanted = self.wanted()?;
+            if self.held >= 8 && self.held == wanted {
+                self.skip = self.size()?.saturating_sub(self.held as u64);
+                self.held = 0;
+                if let Some(head) = Head::read(&self.head[..wanted]) {
+                    look(&head)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many octets of the frame are to be held.
+    fn wanted(&self) -> io::Result<usize> {
+        if self.held < 4 { Ok(4) } else { self.size().map(|size| size.min(HEAD as u64) as usize) }
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        let [a, b, c, d, ..] = self.head;
+        // A protocol header, which has eight octets.
+        if [a, b, c, d] == *b"AMQP" {
+            return Ok(8);
+        }
+        match u32::from_be_bytes([a, b, c, d]) {
+            size @ 8.. => Ok(u64::from(size)),
+            size => Err(lie(format!("a frame of {size} octets, shorter than the header of a frame"))),
+        }
+    }
+}
+
+fn lie(complaint: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, complaint)
+}
+
+/// The beginning of an AMQP frame: channel, performative, and the fields that are there.
+struct Head<'a> {
+    channel: u16,
+    /// Nothing, if it cannot be read.
+    performative: Option<(u64, Elements<'a>)>,
+}
+
+impl<'a> Head<'a> {
+    /// None: a protocol header, a frame of SASL's, one without a body.
+    fn read(octets: &'a [u8]) -> Option<Self> {
+        let &[a, b, c, d, data_offset, 0, e, f] = octets.first_chunk()? else { return None };
+        let body = octets.get(usize::from(data_offset) * 4..).unwrap_or_default();
+        if [a, b, c, d] == *b"AMQP" || octets.len() <= 8 {
+            return None;
+        }
+        Some(Self { channel: u16::from_be_bytes([e, f]), performative: Elements::of_beginning(body) })
+    }
+}
+
+/// Looks at what a peer says: refuses a frame that is shorter than its own header (AMQP 1.0 part 2 §2.3.1), off which
+/// fe2o3-amqp 0.18.4 takes four octets without looking and panics, and a message in more pieces than anybody needs.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    frames: Frames,
+    /// Pieces of the message that is under way, by channel: a session of ours has one link.
+    pieces: HashMap<u16, u32>,
+    /// The handle and the name of the peer's end of a link, by channel.
+    links: HashMap<u16, (u64, String)>,
+    /// Links that the peer has ended: if with an error, it gets that back from us.
+    ended: HashSet<String>,
+}
+
+impl Guard {
+    /// Looks at what came next.
+    ///
+    /// # Errors
+    /// `InvalidData` if there is a frame that cannot be, or a message in too many pieces.
+    pub fn check(&mut self, octets: &[u8]) -> io::Result<()> {
+        let (pieces, links, ended) = (&mut self.pieces, &mut self.links, &mut self.ended);
+        self.frames.follow(octets, |head| match head.performative {
+            Some((TRANSFER, fields)) => note_piece(pieces, head.channel, goes_on(fields)),
+            Some((ATTACH, fields)) => {
+                if let Some((name, handle)) = name_and_handle(fields) {
+                    links.insert(head.channel, (handle, name.to_owned()));
+                }
+                Ok(())
+            }
+            Some((DETACH, mut fields)) => {
+                let handle = fields.number().ok().flatten();
+                let link = links.get(&head.channel).filter(|(attached, _)| Some(*attached) == handle);
+                ended.extend(link.map(|(_, name)| name.clone()));
+                Ok(())
+            }
+            Some(_) => Ok(()),
+            // Not to be read here: it may be a piece all the same.
+            None => note_piece(pieces, head.channel, true),
+        })
+    }
+}
+
+/// What an attach says of its link.
+fn name_and_handle(mut fields: Elements<'_>) -> Option<(&str, u64)> {
+    let name = fields.field().ok()??.as_text()?;
+    Some((name, fields.number().ok()??))
+}
+
+/// Whether a transfer's message has more pieces; what cannot be told counts as a yes.
+fn goes_on(mut fields: Elements<'_>) -> bool {
+    // handle, delivery-id, delivery-tag, message-format, settled
+    fields.skip(5).and_then(|()| fields.truth()).unwrap_or(true)
+}
+
+fn note_piece(pieces: &mut HashMap<u16, u32>, channel: u16, goes_on: bool) -> io::Result<()> {
+    if !goes_on {
+        if !pieces.is_empty() {
+            pieces.remove(&channel);
+        }
+        return Ok(());
+    }
+    let count = pieces.entry(channel).or_default();
+    *count += 1;
+    if *count > MOST_PIECES {
+        return Err(lie(format!("a message in more than {MOST_PIECES} pieces")));
+    }
+    Ok(())
+}
+
+/// An error of a peer's that we have told it of, and what it was about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plaint {
+    /// The link, if it was about a link.
+    pub(crate) link: Option<String>,
+    /// Such as `amqp:link:message-size-exceeded`.
+    pub(crate) condition: String,
+    pub(crate) description: String,
+}
+
+/// Looks at what we say, for errors of the peer's that we complain of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plaints {
+    frames: Frames,
+    /// The names of links by channel.
+    links: HashMap<u16, String>,
+    found: Option<Plaint>,
+}
+
+impl Plaint {
+    /// Whether it is of a message that is too large.
+    pub(crate) fn is_of_size(&self) -> bool {
+        self.condition == "amqp:link:message-size-exceeded"
+    }
+
+    /// As an error, with the queue if it was about one.
+    pub(crate) fn error(&self, queue: Option<&str>) -> Error {
+        let queue = queue.map(|queue| format!("{queue}: ")).unwrap_or_default();
+        Error::PeerMisbehaved { why: format!("{queue}{self}") }
+    }
+}
+
+impl fmt::Display for Plaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.description.as_str() {
+            "" => f.write_str(&self.condition),
+            description => write!(f, "{} ({})", error::one_line(description), self.condition),
+        }
+    }
+}
+
+impl Plaints {
+    /// The first complaint.
+    pub(crate) fn found(&self) -> Option<&Plaint> {
+        self.found.as_ref()
+    }
+
+    /// Looks at what is said next, after all that the guard has heard; the first complaint.
+    pub(crate) fn overhear(&mut self, octets: &[u8], guard: &Guard) -> Option<&Plaint> {
+        let (links, found) = (&mut self.links, &mut self.found);
+        let followed = self.frames.follow(octets, |head| {
+            let Some((code, fields)) = head.performative else { return Ok(()) };
+            match code {
+                ATTACH => {
+                    let name = name_and_handle(fields).map(|(name, _)| name.to_owned());
+                    links.insert(head.channel, name.unwrap_or_default());
+                }
+                DETACH => {
+                    let link = links.get(&head.channel);
+                    // A link that the peer has ended with an error is ended on our side with the same one.
+                    if !link.is_some_and(|name| guard.ended.contains(name)) {
+                        *found = found.take().or(error_of(fields, 2).map(|error| error.plaint(link)));
+                    }
+                }
+                END | CLOSE => *found = found.take().or(error_of(fields, 0).map(|error| error.plaint(None))),
+                _ => {}
+            }
+            Ok(())
+        });
+        // Frames that we make have a length that is right.
+        debug_assert!(followed.is_ok());
+        self.found.as_ref()
+    }
+}
+
+/// An error, where it lies; part of it may not be there.
+struct ErrorThere<'a>(Elements<'a>);
+
+/// The error among a performative's fields, behind so many others; none if it is null or left out.
+fn error_of(mut fields: Elements<'_>, behind: u32) -> Option<ErrorThere<'_>> {
+    fields.skip(behind).ok()?;
+    fields.rest().and_then(Elements::of_beginning).map(|(_, fields)| ErrorThere(fields))
+}
+
+impl ErrorThere<'_> {
+    fn plaint(mut self, link: Option<&String>) -> Plaint {
+        let mut text = || -> String {
+            let value = self.0.field().ok().flatten();
+            value.and_then(|value| value.as_text()).unwrap_or_default().chars().take(MOST_LETTERS).collect()
+        };
+        Plaint { link: link.cloned(), condition: text(), description: text() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::Writer;
+    use proptest::prelude::*;
+
+    /// A frame on that channel with that performative, and a payload behind it.
+    fn frame(channel: u16, code: u8, payload: &[u8], fields: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+        let mut octets = vec![0, 0, 0, 0, 2, 0, (channel >> 8) as u8, channel as u8];
+        Writer::new(&mut octets).described_list(code, fields);
+        octets.extend_from_slice(payload);
+        let size = octets.len() as u32;
+        octets[..4].copy_from_slice(&size.to_be_bytes());
+        octets
+    }
+
+    /// A piece of a message; the last says nothing of more, or that there is none.
+    fn piece(channel: u16, goes_on: Option<bool>) -> Vec<u8> {
+        frame(channel, TRANSFER as u8, b"octets", |fields| {
+            fields.uint(0);
+            if let Some(goes_on) = goes_on {
+                (0..4).for_each(|_| fields.null());
+                fields.truth(goes_on);
+            }
+        })
+    }
+
+    fn error(fields: &mut Writer<'_>, condition: &str, description: &str) {
+        fields.described_list(0x1d, |error| {
+            error.symbol(condition);
+            error.string(description);
+        });
+    }
+
+    /// The end of a link, with an error or without.
+    fn detach(channel: u16, condition: Option<&str>) -> Vec<u8> {
+        frame(channel, DETACH as u8, &[], |fields| {
+            fields.uint(0);
+            fields.truth(true);
+            if let Some(condition) = condition {
+                error(fields, condition, "why");
+            }
+        })
+    }
+
+    fn attach(channel: u16, name: &str) -> Vec<u8> {
+        frame(channel, ATTACH as u8, &[], |fields| {
+            fields.string(name);
+            fields.uint(0);
+        })
+    }
+
+    #[test]
+    fn a_message_in_more_pieces_than_anybody_needs_is_refused_and_many_messages_are_not() {
+        let mut guard = Guard::default();
+        let more = piece(3, Some(true)).repeat(1 << 16);
+        for _ in 0..MOST_PIECES >> 16 {
+            guard.check(&more).unwrap();
+            // Another link's messages come between.
+            guard.check(&[piece(4, Some(true)), piece(4, Some(false)), piece(5, None)].concat()).unwrap();
+        }
+        assert_eq!(guard.pieces.len(), 1);
+        let mut other = guard.clone();
+        other.check(&[piece(3, None), piece(3, Some(true))].concat()).unwrap();
+        assert_eq!(
+            guard.check(&piece(3, Some(true))).unwrap_err().to_string(),
+            "a message in more than 1048576 pieces"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_counts_as_a_piece_that_is_not_the_last() {
+        let mut guard = Guard::default();
+        // A performative of no list, a transfer that ends in mid-field, and one whose tag is longer than is looked at.
+        let long_tag = frame(1, TRANSFER as u8, &[], |fields| {
+            fields.uint(0);
+            fields.null();
+            fields.binary(&[7; 1000]);
+            (0..3).for_each(|_| fields.null());
+        });
+        let cut = [&[0, 0, 0, 14, 2, 0, 0, 1][..], &[0, 0x53, 0x14, 0xc0, 9, 6]].concat();
+        guard.check(&[&[0, 0, 0, 10, 2, 0, 0, 1, 1, 2][..], &cut, &long_tag].concat()).unwrap();
+        assert_eq!(guard.pieces.get(&1), Some(&3));
+        // A heartbeat, a header and SASL are none.
+        guard
+            .check(&[&[0, 0, 0, 8, 2, 0, 0, 2][..], b"AMQP\0\x01\0\0", &[0, 0, 0, 9, 2, 1, 0, 2, 7]].concat())
+            .unwrap();
+        assert_eq!(guard.pieces.get(&2), None);
+    }
+
+    #[test]
+    fn a_complaint_of_ours_is_found_with_its_link_and_one_that_goes_back_is_none() {
+        let (mut plaints, mut guard) = (Plaints::default(), Guard::default());
+        let said = [
+            attach(2, "container:q:1"),
+            attach(3, "container:q:2"),
+            detach(2, None),
+            frame(2, END as u8, &[], |_| {}),
+            piece(2, None),
+        ]
+        .concat();
+        assert_eq!(plaints.overhear(&said, &guard), None);
+        // The peer ends a link with an error, and it is ended on our side with the same.
+        guard.check(&[attach(9, "container:q:2"), detach(9, Some("amqp:resource-locked"))].concat()).unwrap();
+        assert_eq!(plaints.overhear(&detach(3, Some("amqp:resource-locked")), &guard), None);
+        // To end what is no link makes nobody innocent.
+        guard.check(&detach(8, Some("amqp:link:message-size-exceeded"))).unwrap();
+        let found = plaints.overhear(&detach(2, Some("amqp:link:message-size-exceeded")), &guard).unwrap();
+        assert_eq!(found.link.as_deref(), Some("container:q:1"));
+        assert!(found.is_of_size());
+        assert_eq!(found.to_string(), "why (amqp:link:message-size-exceeded)");
+        // It stays the first.
+        let later = plaints.overhear(&detach(2, Some("amqp:not-allowed")), &guard).unwrap();
+        assert!(later.is_of_size());
+        for code in [END, CLOSE] {
+            let said = frame(0, code as u8, &[], |fields| error(fields, "amqp:illegal-state", ""));
+            let mut plaints = Plaints::default();
+            let found = plaints.overhear(&said, &guard).unwrap();
+            assert_eq!((found.link.as_deref(), found.to_string().as_str()), (None, "amqp:illegal-state"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_guard_says_the_same_however_octets_are_cut(
+            sizes in proptest::collection::vec(0..40_u32, 0..6),
+            cut in 1..9_usize,
+        ) {
+            let mut octets = b"AMQP\0\x01\0\0".to_vec();
+            for size in &sizes {
+                octets.extend_from_slice(&size.to_be_bytes());
+                octets.resize(octets.len() + (*size as usize).saturating_sub(4), b'A');
+            }
+            let whole = Guard::default().check(&octets).is_ok();
+            let mut guard = Guard::default();
+            let pieces = octets.chunks(cut).all(|piece| guard.check(piece).is_ok());
+            prop_assert_eq!(whole, pieces);
+            prop_assert_eq!(whole, sizes.iter().all(|size| *size >= 8));
+        }
+
+        #[test]
+        fn pieces_and_complaints_are_the_same_however_octets_are_cut(
+            frames in proptest::collection::vec((0..3_u16, 0..5_usize), 0..20),
+            cut in 1..30_usize,
+        ) {
+            let frame = |(channel, kind): &(u16, usize)| match kind {
+                0 => piece(*channel, Some(true)),
+                1 => piece(*channel, None),
+                2 => detach(*channel, None),
+                3 => detach(*channel, Some("amqp:not-allowed")),
+                _ => attach(*channel, &format!("link {channel}")),
+            };
+            let octets: Vec<u8> = frames.iter().flat_map(frame).collect();
+            let (mut whole, mut cut_up) = (Guard::default(), Guard::default());
+            whole.check(&octets).unwrap();
+            octets.chunks(cut).for_each(|octets| cut_up.check(octets).unwrap());
+            prop_assert_eq!((&whole.pieces, &whole.links, &whole.ended), (&cut_up.pieces, &cut_up.links, &cut_up.ended));
+            let (mut plaints, mut cut_plaints) = (Plaints::default(), Plaints::default());
+            plaints.overhear(&octets, &Guard::default());
+            octets.chunks(cut).for_each(|octets| drop(cut_plaints.overhear(octets, &Guard::default()).cloned()));
+            prop_assert_eq!(plaints.found(), cut_plaints.found());
+        }
+    }
+}

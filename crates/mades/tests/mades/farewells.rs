@@ -1,0 +1,119 @@
+//! Farewells: an orderly one is no error whatever the broker, and another says what happened, in time.
+use crate::peer::{broker, limited, our_own, start};
+use crate::script::{Then, attach, begin, detach, handshake, say, say_and};
+use fe2o3_amqp_types::definitions::{AmqpError, Role};
+use mades::api::{Outgoing, Template, payload};
+use mades::embedded::QueueLimits;
+use mades::{Arrival, Broker, Connection, Disposition, Error, InletPlan, OutletPlan, Uuid};
+use std::time::{Duration, Instant};
+
+const SHORT: Duration = Duration::from_millis(300);
+
+fn template() -> Template {
+    Outgoing::new("receiver", "TYPE").template(Uuid::from_u128(1), payload("octets"))
+}
+
+/// A message to a queue and out of it again, and farewells at once: nobody waits for what is under way.
+async fn visit(broker: &Broker, queue: &str) {
+    let mut connection = Connection::open(broker).await.unwrap();
+    let mut outlet = connection.outlet(&OutletPlan::new(queue, 8)).await.unwrap();
+    let mut inlet = connection.inlet(&InletPlan::new(queue, 8)).await.unwrap();
+    let settled = outlet.offer(template().fill(0, 0)).await.unwrap().await.unwrap();
+    assert_eq!(settled, Disposition::Accepted);
+    let Arrival::Delivery(delivery) = inlet.next().await.unwrap() else { panic!("it can be read") };
+    inlet.accept(delivery.ticket).await.unwrap();
+    assert_eq!(outlet.close().await, Ok(()));
+    assert_eq!(inlet.close().await, Ok(()));
+    assert_eq!(connection.close().await, Ok(()));
+}
+
+#[test]
+fn an_orderly_farewell_is_no_error() {
+    limited(async {
+        let (port, _queues) = our_own(QueueLimits::default()).await;
+        for _ in 0..20 {
+            visit(&broker(port), "q").await;
+        }
+        // fe2o3-amqp's own acceptor, and nothing under way.
+        let port = start().await;
+        for _ in 0..5 {
+            let mut connection = Connection::open(&broker(port)).await.unwrap();
+            let outlet = connection.outlet(&OutletPlan::new("accept", 8)).await.unwrap();
+            assert_eq!(outlet.close().await, Ok(()));
+            assert_eq!(connection.close().await, Ok(()));
+        }
+    });
+}
+
+/// RabbitMQ and Artemis are started by others: MAILRUN_TEST_BROKERS has their URLs, with a queue as path.
+#[test]
+#[ignore = "needs brokers: MAILRUN_TEST_BROKERS=\"amqp://user:password@host:port/queue …\""]
+fn nor_at_brokers() {
+    limited(async {
+        let urls = std::env::var("MAILRUN_TEST_BROKERS").unwrap();
+        for url in urls.split_whitespace() {
+            let (url, queue) = url.rsplit_once('/').unwrap();
+            for _ in 0..20 {
+                visit(&Broker::new(url.parse().unwrap(), "test"), queue).await;
+            }
+        }
+    });
+}
+
+#[test]
+fn a_link_that_the_broker_has_ended_says_why_when_we_end_it() {
+    limited(async {
+        for role in [Role::Receiver, Role::Sender] {
+            let link = [attach("test:q:1", role.clone(), Some("q")), detach(AmqpError::ResourceLocked)].concat();
+            let port = say(vec![handshake(), begin(), link], Then::Stay).await;
+            let mut connection = Connection::open(&broker(port)).await.unwrap();
+            let closed = match role {
+                Role::Receiver => match connection.outlet(&OutletPlan::new("q", 8)).await {
+                    Ok(outlet) => outlet.close().await,
+                    Err(error) => Err(error),
+                },
+                Role::Sender => match connection.inlet(&InletPlan::new("q", 8)).await {
+                    Ok(inlet) => inlet.close().await,
+                    Err(error) => Err(error),
+                },
+            };
+            assert!(matches!(closed, Err(Error::QueueHeld { .. })), "{closed:?}");
+        }
+    });
+}
+
+#[test]
+fn who_answers_no_farewell_is_left_in_time() {
+    limited(async {
+        let link = attach("test:q:1", Role::Sender, Some("q"));
+        let port = say(vec![handshake(), begin(), link], Then::Stay).await;
+        let mut connection = Connection::open(&Broker { time_limit: SHORT, ..broker(port) }).await.unwrap();
+        let inlet = connection.inlet(&InletPlan::new("q", 8)).await.unwrap();
+        let began = Instant::now();
+        let error = inlet.close().await.unwrap_err();
+        assert_eq!(error, Error::Lost { why: "the broker does not answer a farewell".to_owned() });
+        let error = connection.close().await.unwrap_err();
+        assert!(matches!(error, Error::TimedOut { what: "closing the connection", .. }), "{error:?}");
+        assert!(began.elapsed() < SHORT * 10, "{:?}", began.elapsed());
+    });
+}
+
+#[test]
+fn who_hangs_up_in_place_of_a_farewell_is_lost() {
+    limited(async {
+        let port = say_and(vec![handshake()], |stream| async move {
+            // When it hears the farewell.
+            let _ = stream.readable().await;
+        })
+        .await;
+        let connection = Connection::open(&broker(port)).await.unwrap();
+        let error = connection.close().await.unwrap_err();
+        assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+        // And before it.
+        let port = say(vec![handshake()], Then::HangUp).await;
+        let mut connection = Connection::open(&broker(port)).await.unwrap();
+        connection.lost().await;
+        let error = connection.close().await.unwrap_err();
+        assert_eq!(error, Error::Lost { why: "it had ended before".to_owned() });
+    });
+}

@@ -1,0 +1,79 @@
+//! What the queues between an application and its endpoint are called: the same options for who sends through them and for
+//! who stands in for the endpoint.
+use ::mades::api::Queues;
+use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
+use clap::Args;
+
+/// What the queues are called.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Queue names")]
+pub(super) struct QueuesTyped {
+    /// What the names of all queues begin with [ecp.endpoint; in mode toolbox edx.endpoint].
+    #[arg(long, value_name = "TEXT")]
+    prefix: Option<String>,
+    /// Where the sending application's messages go [PREFIX.outbox].
+    #[arg(long, value_name = "QUEUE")]
+    outbox: Option<String>,
+    /// Where the replies to them go [PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
+    #[arg(long, value_name = "QUEUE")]
+    outbox_reply: Option<String>,
+    /// Where the events about them go [PREFIX.send.event].
+    #[arg(long, value_name = "QUEUE")]
+    send_event: Option<String>,
+    /// Where they arrive [PREFIX.inbox].
+    #[arg(long, value_name = "QUEUE")]
+    inbox: Option<String>,
+}
+
+/// Whose names the queues have where none are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Custom {
+    /// An ECP endpoint's.
+    Ecp,
+    /// An EDX toolbox's.
+    Edx,
+}
+
+impl QueuesTyped {
+    /// The names as given, or the customary ones.
+    pub(super) fn names(&self, custom: Custom) -> Queues {
+        let customary = match custom {
+            Custom::Edx => Queues::edx(self.prefix.as_deref().unwrap_or(EDX_PREFIX)),
+            Custom::Ecp => Queues::ecp(self.prefix.as_deref().unwrap_or(ECP_PREFIX)),
+        };
+        Queues {
+            outbox: self.outbox.clone().unwrap_or(customary.outbox),
+            reply: self.outbox_reply.clone().unwrap_or(customary.reply),
+            inbox: self.inbox.clone().unwrap_or(customary.inbox),
+            send_event: self.send_event.clone().or(customary.send_event),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        queues: QueuesTyped,
+    }
+
+    fn names(line: &str, custom: Custom) -> Queues {
+        Line::try_parse_from(std::iter::once("mailrun").chain(line.split_whitespace())).unwrap().queues.names(custom)
+    }
+
+    #[test]
+    fn what_is_not_given_is_as_is_the_custom_and_what_is_given_stays() {
+        assert_eq!(names("", Custom::Ecp), Queues::ecp("ecp.endpoint"));
+        assert_eq!(names("", Custom::Edx), Queues::edx("edx.endpoint"));
+        assert_eq!(names("--prefix a", Custom::Edx), Queues::edx("a"));
+        let some = names("--prefix a --inbox b --send-event c", Custom::Edx);
+        assert_eq!(some, Queues { inbox: "b".to_owned(), send_event: Some("c".to_owned()), ..Queues::edx("a") });
+        let others = names("--outbox d --outbox-reply e", Custom::Ecp);
+        let expected = Queues { outbox: "d".to_owned(), reply: "e".to_owned(), ..Queues::ecp("ecp.endpoint") };
+        assert_eq!(others, expected);
+    }
+}
