@@ -117,10 +117,18 @@ pub(super) async fn open_all(sides: Vec<Side>, leftovers: Leftovers) -> Result<(
 
 /// Keeps a side at work until the run is over: a connection that is lost is made anew.
 pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: Rc<Alarm>) {
+    let mut pause = Duration::ZERO;
     loop {
+        let begun = clock::now();
         let Err(why) = work(links, &books, &alarm).await else { return };
         let lost = clock::now();
         note_loss(&side, &books, &why);
+        // Who takes a connection and ends it at once is not asked again at once.
+        pause = if lost - begun < LONGEST_PAUSE { (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = books.ended() => {}
+        }
         let again = match why {
             // It would come again, and again end the link.
             Error::Oversized { .. } => {

@@ -226,13 +226,14 @@ impl Reception {
 
     /// Sees to it that the body has room for so many octets more, in memory and in the books.
     fn has_room(&mut self, more: usize) -> bool {
-        let Transaction { body, envelope_bytes, .. } = &mut self.transaction;
+        let Transaction { body, envelope_bytes, announced, .. } = &mut self.transaction;
         let needed = body.len() + more;
         if needed <= body.capacity() {
             return true;
         }
         let grown = body.len() + if body.len() < DOUBLED_BYTES { body.len() } else { body.len() / 2 };
-        let capacity = needed.max(grown);
+        let announced = announced.map_or(0, |bytes| bytes.min(DOUBLED_BYTES as u64) as usize + FIRST_BYTES);
+        let capacity = needed.max(grown).max(announced);
         // Where there is no room for growing, there may be enough for what is here.
         let fits = |capacity: &usize| self.claim.cover(*envelope_bytes + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
