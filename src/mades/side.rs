@@ -124,7 +124,8 @@ pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: 
         let lost = clock::now();
         note_loss(&side, &books, &why);
         // Who takes a connection and ends it at once is not asked again at once.
-        pause = if lost - begun < LONGEST_PAUSE { (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
+        pause =
+            if lost - begun < LONGEST_PAUSE { (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = books.ended() => {}
