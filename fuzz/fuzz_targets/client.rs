@@ -78,6 +78,7 @@ fn options(choice: u8) -> Options {
         introduction: (choice > 0xf0).then_some(introduction),
         notifications: if choice.is_multiple_of(7) { Notifications::Asked } else { Notifications::Unasked },
         burst: u32::from(choice % 5),
+        quit_patience: None,
     }
 }
 

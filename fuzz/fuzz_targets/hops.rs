@@ -28,13 +28,13 @@ fuzz_target!(|data: &[u8]| {
     let middle = message.len() / 2;
     let stamp = Stamp {
         name: &message[..middle],
-        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        client: &received::literal(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         host: "relay.example",
         hello: Hello::Extended,
         smtp_utf8: block % 2 == 0,
         tls: None,
         authenticated: false,
-        id: &"1",
+        id: b"1",
         recipient: Some(&message[middle..]),
     };
     let mut field = Vec::new();
