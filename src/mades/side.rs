@@ -123,12 +123,9 @@ pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: 
         let Err(why) = work(links, &books, &alarm).await else { return };
         let lost = clock::now();
         note_loss(&side, &books, &why);
-        // Who takes a connection and ends it at once is not asked again at once.
-        pause =
-            if lost - begun < LONGEST_PAUSE { (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE) } else { Duration::ZERO };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = books.ended() => {}
+        // Who takes connections and ends them at once is asked ever less often, as who takes none.
+        if lost - begun >= LONGEST_PAUSE {
+            pause = Duration::ZERO;
         }
         let again = match why {
             // It would come again, and again end the link.
@@ -136,7 +133,7 @@ pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: 
                 give_up(&side, &books, &why);
                 None
             }
-            _ => reopen(&side, &books).await,
+            _ => reopen(&side, &books, &mut pause).await,
         };
         match again {
             Some(again) => links = again,
@@ -192,15 +189,19 @@ fn give_up(side: &Side, books: &Books, why: &Error) {
     books.pace.borrow_mut().stop();
 }
 
-/// Connects again, and again; `None` when the run is over, or it has been tried for long enough.
-async fn reopen(side: &Side, books: &Books) -> Option<Links> {
+/// Connects again, and again, with pauses that grow; `None` when the run is over, or it has been tried for long enough.
+async fn reopen(side: &Side, books: &Books, pause: &mut Duration) -> Option<Links> {
     let until = clock::now() + books.options.reconnect;
-    let mut pause = FIRST_PAUSE;
     while !books.is_over() {
+        let trying = async {
+            tokio::time::sleep(*pause).await;
+            side.open().await
+        };
         let tried = tokio::select! {
-            tried = side.open() => tried,
+            tried = trying => tried,
             () = books.ended() => return None,
         };
+        *pause = (*pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         match tried {
             Ok(links) => return Some(links),
             Err(why) if clock::now() >= until => {
@@ -209,8 +210,6 @@ async fn reopen(side: &Side, books: &Books) -> Option<Links> {
             }
             Err(_) => {}
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
     None
 }

@@ -123,14 +123,8 @@ fn busy_doubt(record: &Record) -> Option<String> {
 
 /// What a reader must know besides.
 fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
-    let mut remarks = Vec::new();
-    let mut add = |count: u64, text: &dyn Fn() -> String| {
-        if count > 0 {
-            remarks.push(text());
-        }
-    };
-    add(u64::from(record.ledger.accepted == Some(0)), &|| "The broker took nothing; see the errors.".to_owned());
-    remarks.extend(refusal_remark(record, mades));
+    let nothing = (record.ledger.accepted == Some(0)).then(|| "The broker took nothing; see the errors.".to_owned());
+    let mut remarks: Vec<String> = nothing.into_iter().chain(refusal_remark(record, mades)).collect();
     let mut add = |count: u64, text: &dyn Fn() -> String| {
         if count > 0 {
             remarks.push(text());

@@ -97,14 +97,20 @@ impl Supply {
         self.spares.is_empty() && !self.has_failed && self.permits(self.segment_bytes, Purpose::Messages)
     }
 
-    /// Makes a segment for the first messages, which would have to wait for it. Where that fails they hear why.
+    /// Makes a segment for the first messages, which would have to wait for it.
     pub(crate) fn prepare(&mut self) {
         if self.wants_spare() {
-            let (name, disk) = (self.next_name(), Arc::clone(&self.disk));
-            match Self::make_file(&*disk, &name, self.segment_bytes, &|_| ()) {
-                Ok(spare) => self.spares.push(spare),
-                Err(_) => self.has_failed = true,
-            }
+            let name = self.next_name();
+            self.keep(Self::make_file(&*self.disk, &name, self.segment_bytes, &|_| ()));
+        }
+    }
+
+    /// Takes in what was made ahead. Where it could not be, the commit thread will try for itself, when it needs one, and
+    /// say what is the matter.
+    pub(crate) fn keep(&mut self, made: io::Result<Spare>) {
+        match made {
+            Ok(spare) => self.spares.push(spare),
+            Err(_) => self.has_failed = true,
         }
     }
 

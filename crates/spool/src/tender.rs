@@ -76,11 +76,7 @@ impl Tended {
             let made: io::Result<Spare> = Supply::make_file(&*disk, &name, bytes, &|busy| self.rest(busy));
             supply = self.lock();
             supply.is_making = false;
-            match made {
-                Ok(spare) => supply.spares.push(spare),
-                // The commit thread will try for itself, when it needs one, and say what is the matter.
-                Err(_) => supply.has_failed = true,
-            }
+            supply.keep(made);
             self.bell.notify_all();
         }
     }
