@@ -2,7 +2,6 @@
 use crate::Error;
 use crate::inbox::{Inbox, Meanwhile, Taken};
 use crate::log::Log;
-use crate::receipt::Outcome;
 use crate::tidying::Progress;
 use std::io;
 use std::sync::Arc;
@@ -20,11 +19,11 @@ fn until_closed(inbox: &Inbox, log: &mut Log) -> io::Result<()> {
     let mut meanwhile = Meanwhile::Chores;
     loop {
         inbox.take(&mut taken, meanwhile);
-        if !taken.stores.is_empty() || !taken.lazies.is_empty() {
+        if !taken.is_empty() {
             match log.commit(&mut taken) {
-                Ok(refused) => taken.ticket.settle(Outcome::StoredBut(refused)),
+                Ok(refused) => taken.settle(Ok(refused)),
                 Err(error) => {
-                    taken.ticket.settle(Outcome::Failed(Error::poisoned(&error)));
+                    taken.settle(Err(Error::poisoned(&error)));
                     return Err(error);
                 }
             }

@@ -1,6 +1,6 @@
 //! Where messages gather while the commit thread is at the disk: what comes together is committed together.
 use crate::message::{Lazy, Numbered};
-use crate::receipt::{Outcome, Ticket};
+use crate::receipt::{NotesReceipt, Outcome, Ticket};
 use crate::supply::Purpose;
 use crate::{Draft, Error, Id, Receipt, format};
 use std::mem;
@@ -23,6 +23,8 @@ struct State {
     /// When the oldest of `lazies` came.
     lazy_since: Option<Instant>,
     ticket: Arc<Ticket>,
+    /// Those who wait until all notes so far are durable.
+    note_syncs: Option<NoteSyncs>,
     next_id: u64,
     /// Whether the commit thread waits for the bell.
     is_asleep: bool,
@@ -31,20 +33,54 @@ struct State {
     stopped: Option<Error>,
 }
 
+/// The requests to make notes durable that go with one batch.
+#[derive(Default)]
+pub(crate) struct NoteSyncs {
+    ticket: Arc<Ticket>,
+    requests: u32,
+}
+
+impl NoteSyncs {
+    /// Tells all who asked.
+    pub(crate) fn settle(&self, outcome: Outcome) {
+        self.ticket.settle(outcome);
+    }
+}
+
 /// What the commit thread takes at once. Given back empty, so that the vectors go around.
 #[derive(Default)]
 pub(crate) struct Taken {
     pub(crate) stores: Vec<Numbered>,
     pub(crate) lazies: Vec<Lazy>,
     pub(crate) ticket: Arc<Ticket>,
+    pub(crate) note_syncs: Option<NoteSyncs>,
     /// Nothing comes after this.
     pub(crate) is_last: bool,
+}
+
+impl Taken {
+    /// Whether there is nothing to write or sync.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stores.is_empty() && self.lazies.is_empty() && self.note_syncs.is_none()
+    }
+
+    /// Tells everybody whose message or notes are among it.
+    pub(crate) fn settle(&mut self, outcome: Result<Vec<(u32, Error)>, Error>) {
+        let (of_notes, of_messages) = match outcome {
+            Ok(refused) => (Outcome::StoredBut(Vec::new()), Outcome::StoredBut(refused)),
+            Err(error) => (Outcome::Failed(error.clone()), Outcome::Failed(error)),
+        };
+        if let Some(syncs) = self.note_syncs.take() {
+            syncs.settle(of_notes);
+        }
+        self.ticket.settle(of_messages);
+    }
 }
 
 impl Drop for Taken {
     /// Nobody waits forever for a batch that the commit thread has come to grief over.
     fn drop(&mut self) {
-        self.ticket.settle(Outcome::Failed(Error::Poisoned("the commit thread came to grief".into())));
+        self.settle(Err(Error::Poisoned("the commit thread came to grief".into())));
     }
 }
 
@@ -62,6 +98,7 @@ impl Inbox {
             lazies: Vec::new(),
             lazy_since: None,
             ticket: Arc::default(),
+            note_syncs: None,
             next_id,
             is_asleep: false,
             is_closing: false,
@@ -107,6 +144,20 @@ impl Inbox {
         }
     }
 
+    /// Asks for a sync of all notes that have come so far.
+    pub(crate) fn sync_notes(&self) -> NotesReceipt {
+        let mut state = self.state();
+        if let Some(error) = &state.stopped {
+            return NotesReceipt::known(Err(error.clone()));
+        }
+        let syncs = state.note_syncs.get_or_insert_default();
+        let place = syncs.requests;
+        syncs.requests += 1;
+        let receipt = NotesReceipt::of_batch(Arc::clone(&syncs.ticket), place);
+        self.ring(state);
+        receipt
+    }
+
     fn ring(&self, mut state: MutexGuard<'_, State>) {
         // The one who wakes it says so, and nobody rings twice.
         if mem::take(&mut state.is_asleep) {
@@ -133,9 +184,13 @@ impl Inbox {
         let mut state = self.state();
         state.stopped = Some(error.clone());
         let ticket = mem::take(&mut state.ticket);
+        let note_syncs = state.note_syncs.take();
         let dropped = (mem::take(&mut state.stores), mem::take(&mut state.lazies));
         drop(state);
         drop(dropped);
+        if let Some(syncs) = note_syncs {
+            syncs.settle(Outcome::Failed(error.clone()));
+        }
         ticket.settle(Outcome::Failed(error));
     }
 
@@ -171,13 +226,15 @@ impl Inbox {
         state.lazy_since = None;
         taken.is_last = state.is_closing;
         taken.ticket = mem::take(&mut state.ticket);
+        taken.note_syncs = state.note_syncs.take();
     }
 }
 
 impl State {
     /// How long what is here may wait: nothing at all for messages.
     fn patience(&self) -> Option<Duration> {
-        if !self.stores.is_empty() || self.is_closing || self.lazies.len() >= MOST_LAZY {
+        let is_awaited = !self.stores.is_empty() || self.note_syncs.is_some();
+        if is_awaited || self.is_closing || self.lazies.len() >= MOST_LAZY {
             return Some(Duration::ZERO);
         }
         self.lazy_since.map(|since| LAZINESS.saturating_sub(since.elapsed()))

@@ -73,8 +73,8 @@ pub use disk::{Disk, DiskFile, RealDisk};
 pub use error::Error;
 pub use message::{Draft, Id, Left, Stored};
 pub use options::{Durability, Options};
-pub use receipt::Receipt;
+pub use receipt::{NotesReceipt, Receipt};
 #[doc(hidden)]
 pub use recovery::{try_octets, with_checksums};
-pub use spool::Spool;
+pub use spool::{NotesMark, Spool};
 pub use usage::Usage;

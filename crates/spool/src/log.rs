@@ -87,7 +87,7 @@ impl Log {
         }
     }
 
-    /// Writes all that was taken, and syncs it if messages are among it. An error is the end of the log; what was only
+    /// Writes all that was taken, and syncs it if messages are among it or notes have to be durable. An error is the end of the log; what was only
     /// refused is returned with its place.
     pub(crate) fn commit(&mut self, taken: &mut Taken) -> io::Result<Vec<(u32, Error)>> {
         for lazy in taken.lazies.drain(..) {
@@ -95,7 +95,8 @@ impl Log {
         }
         let mut refused = Vec::new();
         let mut stored = 0;
-        let flush = if taken.stores.is_empty() { Flush::Buffered } else { Flush::Synced };
+        let is_awaited = !taken.stores.is_empty() || taken.note_syncs.is_some();
+        let flush = if is_awaited { Flush::Synced } else { Flush::Buffered };
         for (place, numbered) in taken.stores.drain(..).enumerate() {
             match self.store(&numbered) {
                 Ok(()) => stored += 1,

@@ -1,5 +1,6 @@
 //! The receipt of a message that is being stored: a future that any runtime can await.
 use crate::message::Stored;
+use crate::usage::Counters;
 use crate::{Error, Id};
 use std::future::Future;
 use std::pin::Pin;
@@ -28,15 +29,71 @@ impl Receipt {
     }
 
     /// Waits for it in a thread that may sleep.
-    pub fn wait(mut self) -> Result<Stored, Error> {
-        let waker = Waker::from(Arc::new(Sleeper(std::thread::current())));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            if let Poll::Ready(outcome) = Pin::new(&mut self).poll(&mut context) {
-                return outcome;
-            }
-            std::thread::park();
+    pub fn wait(self) -> Result<Stored, Error> {
+        wait_for(self)
+    }
+}
+
+fn wait_for<F: Future + Unpin>(mut future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Sleeper(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(outcome) = Pin::new(&mut future).poll(&mut context) {
+            return outcome;
         }
+        std::thread::park();
+    }
+}
+
+/// Resolves when notes are as durable as the spool's mode promises of a message: [`Spool::sync_notes`] gives one.
+///
+/// [`Spool::sync_notes`]: crate::Spool::sync_notes
+#[derive(Debug)]
+#[must_use = "only the receipt tells whether the notes are durable"]
+pub struct NotesReceipt {
+    receipt: Receipt,
+    unwritten: Option<Unwritten>,
+}
+
+/// The count of notes for which there was no room, and what it was before.
+#[derive(Debug)]
+struct Unwritten {
+    counters: Arc<Counters>,
+    before: u64,
+}
+
+impl NotesReceipt {
+    /// The id stands for nothing: it is what a receipt carries.
+    pub(crate) fn of_batch(ticket: Arc<Ticket>, place: u32) -> Self {
+        Self { receipt: Receipt::of_batch(ticket, place, Id(0)), unwritten: None }
+    }
+
+    pub(crate) fn known(outcome: Result<(), Error>) -> Self {
+        Self { receipt: Receipt::known(outcome.map(|()| Id(0))), unwritten: None }
+    }
+
+    /// Fails too if more notes than `before` have found no room by then.
+    pub(crate) fn unless_unwritten(mut self, counters: &Arc<Counters>, before: u64) -> Self {
+        self.unwritten = Some(Unwritten { counters: Arc::clone(counters), before });
+        self
+    }
+
+    /// Waits for it in a thread that may sleep.
+    pub fn wait(self) -> Result<(), Error> {
+        wait_for(self)
+    }
+}
+
+impl Future for NotesReceipt {
+    type Output = Result<(), Error>;
+
+    /// Panics when it is polled again after it has resolved, as futures may.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.receipt).poll(context).map(|outcome| {
+            outcome?;
+            let has_room = self.unwritten.as_ref().is_none_or(|count| count.counters.unwritten.value() == count.before);
+            if has_room { Ok(()) } else { Err(Error::Full) }
+        })
     }
 }
 

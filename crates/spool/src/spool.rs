@@ -9,7 +9,7 @@ use crate::recovery::recover;
 use crate::supply::{Purpose, fitted_to};
 use crate::tender::Tended;
 use crate::usage::Counters;
-use crate::{Backlog, Draft, Durability, Error, Id, Options, Receipt, Usage, commit, format};
+use crate::{Backlog, Draft, Durability, Error, Id, NotesReceipt, Options, Receipt, Usage, commit, format};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -20,6 +20,10 @@ pub struct Spool {
     keeper: Arc<Keeper>,
     most_message_bytes: u64,
 }
+
+/// A point in the row of notes.
+#[derive(Clone, Copy, Debug)]
+pub struct NotesMark(u64);
 
 enum Keeper {
     Log(Keeping),
@@ -92,6 +96,24 @@ impl Spool {
         match &*self.keeper {
             Keeper::Log(keeping) => keeping.inbox.add(Lazy::Done(id)),
             Keeper::Memory(memory) => memory.done(id),
+        }
+    }
+
+    /// The point from which a later [`Spool::sync_notes`] answers for notes: to be taken before the first of them.
+    pub fn notes_mark(&self) -> NotesMark {
+        match &*self.keeper {
+            Keeper::Log(keeping) => NotesMark(keeping.counters.unwritten.value()),
+            Keeper::Memory(_) => NotesMark(0),
+        }
+    }
+
+    /// Makes durable, at once, everything that has been noted so far and all that is done: as durable as the mode
+    /// promises of a message that is stored. Fails with [`Error::Full`] if a note was left out for want of room since
+    /// `mark`, whoever's it was.
+    pub fn sync_notes(&self, mark: NotesMark) -> NotesReceipt {
+        match &*self.keeper {
+            Keeper::Log(keeping) => keeping.inbox.sync_notes().unless_unwritten(&keeping.counters, mark.0),
+            Keeper::Memory(_) => NotesReceipt::known(Ok(())),
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Usage {
     pub cut_bytes: u64,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
@@ -41,7 +41,7 @@ impl Counter {
     }
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) commits: Counter,
     pub(crate) syncs: Counter,

@@ -338,3 +338,41 @@ fn in_memory_nothing_is_written() {
     assert_eq!(spool.usage().messages, ids.len() as u64);
     assert_eq!((disk.operations(), disk.names().len()), (0, 0));
 }
+
+#[test]
+fn notes_are_durable_when_that_is_asked_for() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    let ids: Vec<Id> = (0..3).map(|number| store(&spool, number, 100).unwrap()).collect();
+    let mark = spool.notes_mark();
+    spool.note(ids[0], b"held");
+    spool.done(ids[1]);
+    spool.sync_notes(mark).wait().unwrap();
+    // Also where they were written before, and only not synced.
+    spool.note(ids[2], b"held too");
+    let commits = spool.usage().commits;
+    wait_until(|| spool.usage().commits > commits);
+    let both = [spool.sync_notes(mark), spool.sync_notes(mark)];
+    both.into_iter().for_each(|receipt| receipt.wait().unwrap());
+    for seed in 0..20 {
+        let (_, backlog) = open(&disk.after_power_loss(seed), small()).unwrap();
+        let left: Vec<_> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left.notes)).collect();
+        assert_eq!(left, [(ids[0], vec![b"held".to_vec()]), (ids[2], vec![b"held too".to_vec()])]);
+    }
+    disk.fail_sync(disk.syncs());
+    spool.note(ids[0], b"released");
+    assert!(matches!(spool.sync_notes(mark).wait(), Err(Error::Poisoned(_))));
+    assert!(matches!(spool.sync_notes(mark).wait(), Err(Error::Poisoned(_))));
+}
+
+#[test]
+fn a_note_that_has_no_room_is_not_called_durable() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    let ids = fill(&spool, 10_000);
+    let note = vec![b'n'; 3000];
+    let mark = spool.notes_mark();
+    (0..100).for_each(|_| spool.note(ids[1], &note));
+    assert!(matches!(spool.sync_notes(mark).wait(), Err(Error::Full)));
+    spool.sync_notes(spool.notes_mark()).wait().unwrap();
+}
