@@ -179,6 +179,11 @@ pub(crate) enum Fact {
 }
 
 impl Fate {
+    /// Whether it was not delivered, and its sender expects it to be.
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Expired(_))
+    }
+
     /// Whether a notice may be owed for it.
     pub(crate) fn is_told(&self) -> bool {
         match self {

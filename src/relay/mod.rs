@@ -24,6 +24,7 @@
 //! | `queue` | who may be delivered now: pure, one a worker |
 //! | `reception` | sessions that bring mail |
 //! | `received` | the trace that a message carries: written and counted |
+//! | `redirect` | mail that waits for a mailbox which has become an alias |
 //! | `reload` | SIGHUP |
 //! | `report` | the record of a run |
 //! | `resolver` | which servers take a domain's mail, and their addresses |
@@ -57,6 +58,7 @@ pub(crate) mod protocol;
 pub(crate) mod queue;
 pub(crate) mod received;
 mod reception;
+mod redirect;
 mod reload;
 mod report;
 pub(crate) mod resolver;

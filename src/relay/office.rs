@@ -17,7 +17,7 @@ use super::setting::Setting;
 use super::telling;
 use crate::relay::envelope::Envelope;
 use net::{Desk, clock};
-use spool::{Id, Stored};
+use spool::{Draft, Id, Stored, StoredEnvelope};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -90,6 +90,15 @@ impl Place {
 enum Due {
     More,
     Nothing,
+}
+
+/// What could be read of a message in the spool.
+pub(super) enum Fetched {
+    Whole(Letter),
+    /// With an empty body, and why it could not be read.
+    EnvelopeOnly(Letter, String),
+    /// And why.
+    Nothing(String),
 }
 
 /// What is to be done with the recipients of a message at one hop.
@@ -356,41 +365,48 @@ impl Office {
     }
 
     async fn fetch_for_queue(self: Rc<Self>, id: MessageId) {
-        let fetched = self.fetch(id).await;
-        let effects = match fetched {
-            Some(letter) => {
-                self.queue.borrow_mut().loaded(id, &letter);
-                None
-            }
-            None => self.queue.borrow_mut().unreadable(id, clock::now()),
-        };
-        if let Some(effects) = effects {
-            self.carry_out(effects, None);
+        match self.fetch(id).await {
+            Fetched::Whole(letter) => self.queue.borrow_mut().loaded(id, &letter),
+            Fetched::EnvelopeOnly(_, error) => self.hold_unreadable(id, &error, "when it expires, its sender is told"),
+            Fetched::Nothing(error) => self.hold_unreadable(id, &error, "neither can its envelope"),
         }
         self.attend();
     }
 
-    /// A message from the spool; what cannot be read has been logged.
-    pub(super) async fn fetch(&self, id: MessageId) -> Option<Letter> {
+    fn hold_unreadable(self: &Rc<Self>, id: MessageId, error: &str, then: &str) {
+        tracing::error!(%id, %error, "a message cannot be read from the spool: it is held; {then}");
+        let effects = self.queue.borrow_mut().unreadable(id, clock::now());
+        if let Some(effects) = effects {
+            self.carry_out(effects, None);
+        }
+    }
+
+    /// A message from the spool.
+    pub(super) async fn fetch(&self, id: MessageId) -> Fetched {
         let spool = self.setting.spool.clone();
         let id = Id(id.0);
-        let draft = match self.setting.readers.done(move || spool.fetch(id)).await? {
-            Ok(draft) => draft,
-            Err(error) => {
-                tracing::error!(%id, %error, "cannot be read: it is held");
-                return None;
-            }
+        let read = move || {
+            spool.fetch(id).map_err(|error| {
+                let envelope = spool.fetch_envelope(id);
+                (error, envelope)
+            })
         };
-        match Envelope::decode(&draft.envelope) {
-            Ok(envelope) => Some(Letter {
-                envelope: Arc::new(envelope),
-                body: draft.body,
-                received: Duration::from_nanos(draft.received_ns),
-            }),
-            Err(error) => {
-                tracing::error!(%id, %error, "its envelope cannot be read: it is held");
-                None
+        let (draft, damage) = match self.setting.readers.done(read).await {
+            Some(Ok(draft)) => (draft, None),
+            Some(Err((error, Ok(StoredEnvelope { received_ns, envelope })))) => {
+                (Draft { received_ns, envelope, body: Arc::default() }, Some(error))
             }
+            Some(Err((error, Err(_)))) => return Fetched::Nothing(error.to_string()),
+            None => return Fetched::Nothing("the thread that read it failed".to_owned()),
+        };
+        let envelope = match Envelope::decode(&draft.envelope) {
+            Ok(envelope) => Arc::new(envelope),
+            Err(error) => return Fetched::Nothing(error.to_string()),
+        };
+        let letter = Letter { envelope, body: draft.body, received: Duration::from_nanos(draft.received_ns) };
+        match damage {
+            None => Fetched::Whole(letter),
+            Some(error) => Fetched::EnvelopeOnly(letter, error.to_string()),
         }
     }
 

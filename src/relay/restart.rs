@@ -2,7 +2,8 @@
 use super::envelope::{Envelope, Fate, Progress, Standing as Stand};
 use super::office::Office;
 use super::queue::{Arrival, Before, HopKey, Kind, MessageId, Recipients};
-use super::routing::{Hop, Routed, Standing};
+use super::redirect::{Redirect, redirect_all};
+use super::routing::{Hop, Routed};
 use net::clock;
 use smtp::Path;
 use spool::Left;
@@ -14,14 +15,15 @@ const SHARE: usize = 500;
 
 /// Takes up a worker's share, until all is taken up.
 pub(super) async fn take_up(office: Rc<Office>) {
+    let mut redirects = Vec::new();
     loop {
         let share = office.setting.share_of_backlog(SHARE);
         if share.is_empty() {
-            return;
+            return redirect_all(&office, redirects).await;
         }
         for left in share {
             match left {
-                Ok(left) => resume(&office, &left),
+                Ok(left) => resume(&office, &left, &mut redirects),
                 Err(error) => tracing::error!(%error, "a message of a former run cannot be read"),
             }
         }
@@ -30,7 +32,7 @@ pub(super) async fn take_up(office: Rc<Office>) {
     }
 }
 
-fn resume(office: &Rc<Office>, left: &Left) {
+fn resume(office: &Rc<Office>, left: &Left, redirects: &mut Vec<Redirect>) {
     let envelope = match Envelope::decode(&left.envelope) {
         Ok(envelope) => envelope,
         Err(error) => return tracing::error!(id = %left.id, %error, "its envelope cannot be read: it stays"),
@@ -42,9 +44,9 @@ fn resume(office: &Rc<Office>, left: &Left) {
         }
     }
     office.setting.census.recovered.add(1);
-    let any = queue_again(office, left, &envelope, &progress);
+    let queued = queue_again(office, left, &envelope, &progress, redirects);
     let owed = tell_again(office, left, &envelope, &progress);
-    if !any && !owed {
+    if queued == Queued::Nobody && !owed {
         office.setting.spool.done(left.id);
     }
 }
@@ -52,16 +54,36 @@ fn resume(office: &Rc<Office>, left: &Left) {
 /// Recipients of one hop that have come equally far.
 type Group = (HopKey, u32, u64, bool);
 
-fn queue_again(office: &Rc<Office>, left: &Left, envelope: &Envelope, progress: &Progress) -> bool {
+/// Whether there was anybody to deliver to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Queued {
+    Somebody,
+    Nobody,
+}
+
+fn queue_again(
+    office: &Rc<Office>,
+    left: &Left,
+    envelope: &Envelope,
+    progress: &Progress,
+    redirects: &mut Vec<Redirect>,
+) -> Queued {
     let mut groups: HashMap<Group, (Vec<u16>, Stand)> = HashMap::new();
+    let mut queued = Queued::Nobody;
     let open = progress.recipients.iter().enumerate().filter(|(_, stand)| stand.fate.is_none());
     for (number, stand) in open {
-        let hop = hop_of(office, envelope, number);
+        queued = Queued::Somebody;
+        let hop = match routed_again(office, envelope, number) {
+            Routed::As(hop) => office.key(&hop),
+            Routed::Instead(members) => {
+                redirects.push(redirected(office, left, envelope, number as u16, members, progress.held));
+                continue;
+            }
+        };
         let group = (hop, stand.attempts, stand.next_unix_s, stand.delay_told);
         let (numbers, _) = groups.entry(group).or_insert_with(|| (Vec::new(), stand.clone()));
         numbers.push(number as u16);
     }
-    let any = !groups.is_empty();
     let now = clock::now();
     for ((hop, ..), (numbers, stand)) in groups {
         let before = Before {
@@ -74,7 +96,24 @@ fn queue_again(office: &Rc<Office>, left: &Left, envelope: &Envelope, progress: 
         let arrival = Arrival { recipients: Recipients::new(&numbers), before, ..arrival(left, envelope, hop) };
         office.queue.borrow_mut().put(arrival, now);
     }
-    any
+    queued
+}
+
+/// A recipient whose mailbox has become an alias. Until its members have their own message nobody is done with this one.
+fn redirected(
+    office: &Rc<Office>,
+    left: &Left,
+    envelope: &Envelope,
+    recipient: u16,
+    members: Vec<(Box<str>, Hop)>,
+    is_held: bool,
+) -> Redirect {
+    // Nothing is sent there: whatever becomes of it, the old address goes to no member's server.
+    let hop = office.key(&Hop::nowhere());
+    // Should it turn out that it cannot be read, then it is held as what cannot be delivered.
+    let fates = vec![(recipient, Fate::Expired(None))];
+    let notice = office.queue.borrow_mut().owe(arrival(left, envelope, hop), fates);
+    Redirect { id: MessageId(left.id.0), recipient, members, is_held, notice }
 }
 
 /// Whose fate the sender may not have been told of.
@@ -85,7 +124,12 @@ fn tell_again(office: &Rc<Office>, left: &Left, envelope: &Envelope, progress: &
     if fates.is_empty() {
         return false;
     }
-    let hop = hop_of(office, envelope, usize::from(fates[0].0));
+    // Nothing is sent there: it is only what the entry is listed under.
+    let hop = match routed_again(office, envelope, usize::from(fates[0].0)) {
+        Routed::As(hop) => hop,
+        Routed::Instead(_) => Hop::nowhere(),
+    };
+    let hop = office.key(&hop);
     let notice = office.queue.borrow_mut().owe(arrival(left, envelope, hop), fates);
     office.tell(MessageId(left.id.0), notice, None);
     true
@@ -105,23 +149,12 @@ fn arrival(left: &Left, envelope: &Envelope, hop: HopKey) -> Arrival<super::lett
 }
 
 /// Where a recipient goes by the configuration of today. It was let in then, and is so now.
-fn hop_of(office: &Office, envelope: &Envelope, number: usize) -> HopKey {
-    let config = office.config();
+fn routed_again(office: &Office, envelope: &Envelope, number: usize) -> Routed {
     let sender = Path::mailbox(&envelope.sender);
     let address = Path::mailbox(&envelope.recipients[number].address);
     let routed = match (sender, address) {
-        (Ok(sender), Ok(address)) => config.router.route(Standing::Friend, &sender, &address).ok(),
+        (Ok(sender), Ok(address)) => office.config().router.route_again(&sender, &address).ok(),
         _ => None,
     };
-    let hop = match routed {
-        Some(Routed::As(hop)) => hop,
-        // Its members were put in its place when it came in; one of them may bear the alias's own name.
-        Some(Routed::Instead(members)) => {
-            let own = |(member, _): &(Box<str>, Hop)| member.as_bytes() == envelope.recipients[number].address;
-            let at = members.iter().position(own).unwrap_or(0);
-            members[at].1.clone()
-        }
-        None => Hop::nowhere(),
-    };
-    office.key(&hop)
+    routed.unwrap_or_else(|| Routed::As(Hop::nowhere()))
 }

@@ -4,7 +4,7 @@ use super::bounce::{self, Action, Facts};
 use super::config::Config;
 use super::envelope::{Confirmation, Envelope, Fate, Recipient, Refusal};
 use super::letter::Letter;
-use super::office::{Errand, Office};
+use super::office::{Errand, Fetched, Office};
 use super::queue::{MessageId, Notice};
 use super::routing::{Routed, Standing};
 use jiff::Timestamp;
@@ -30,18 +30,43 @@ pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, let
         // It has been delivered while this waited for its turn.
         return;
     }
-    let letter = match letter {
-        Some(letter) => Some(letter),
+    let fetched = match letter {
+        Some(letter) => Fetched::Whole(letter),
         None => office.fetch(id).await,
     };
-    if let Some(letter) = &letter {
-        send(office, id, &notice, letter).await;
-    }
+    let letter = match fetched {
+        Fetched::Whole(letter) => letter,
+        Fetched::EnvelopeOnly(letter, error) => {
+            tracing::error!(%id, %error, "a message cannot be read from the spool: its sender is told without it");
+            letter
+        }
+        Fetched::Nothing(error) => return cannot_tell(office, id, notice, &error),
+    };
+    send(office, id, &notice, &letter).await;
     if let Notice::Settled { ticket, .. } = notice {
         let effects = office.queue.borrow_mut().told(ticket);
         office.carry_out(effects, None);
         office.attend();
     }
+}
+
+/// Nobody knows who is to be told.
+fn cannot_tell(office: &Rc<Office>, id: MessageId, notice: Notice, error: &str) {
+    let Notice::Settled { ticket, fates } = notice else {
+        return tracing::error!(%id, %error, "its envelope cannot be read: its sender is not told that it is late");
+    };
+    if fates.iter().any(|(_, fate)| fate.is_failure()) {
+        tracing::error!(
+            %id, %error,
+            "its envelope cannot be read, so its sender cannot be told that it was not delivered: it is held; `mailrun \
+             queue release` tries it again, `remove` gives it up"
+        );
+    } else {
+        tracing::error!(%id, %error, "its envelope cannot be read: its sender is not told that it was delivered");
+    }
+    let effects = office.queue.borrow_mut().cannot_tell(ticket, &fates);
+    office.carry_out(effects, None);
+    office.attend();
 }
 
 /// Sends the notice to the message's sender, unless nobody is to be told.

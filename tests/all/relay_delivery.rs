@@ -1,6 +1,6 @@
 //! Through the relay to the next hop: every unit once, every octet as it was, whatever the way and whatever happens on
 //! it.
-use crate::party::{Process, Sink, low_port, numbers, peer, run, source, undisturbed, wait_until};
+use crate::party::{Process, Sink, low_port, mailrun, numbers, peer, run, source, undisturbed, wait_until};
 use crate::postfix::{Deliver, Postfix};
 use crate::relay::{
     Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, closes, expect, introduced, kept,
@@ -573,6 +573,133 @@ fn members_of_an_alias_have_their_copies_after_a_restart_once() {
     let mut all: Vec<String> = kept(&dump).iter().flat_map(|one| one.recipients.clone()).collect();
     all.sort();
     assert_eq!(all, ["ann@home.example", "bob@home.example", "keeper@home.example", "keeper@home.example"]);
+}
+
+/// A relay of home.example whose mailboxes are on an LMTP server that is down, and mail for bob that waits for it.
+struct Waiting {
+    den: Den,
+    mailboxes: String,
+    dump: String,
+    party: Sink,
+    party_dump: String,
+}
+
+impl Waiting {
+    fn new(aliases: &str) -> Self {
+        let files = Files::new();
+        let (dump, party_dump) = (files.path("dump"), files.path("party-dump"));
+        let mailboxes = format!("127.0.0.1:{}", low_port());
+        let party = Sink::start(&["--dump-file", &party_dump]);
+        files.keep("boxes", "ann\nbob\n");
+        files.keep("aliases", aliases);
+        let local = "local.domains = [\"home.example\"]\nlocal.users = \"boxes\"\nlocal.aliases = \"aliases\"\n";
+        let text = format!("{QUICK}{local}local.lmtp = \"{mailboxes}\"\n{}", all_to(&party.address()));
+        Self { den: Den::with(files, &text), mailboxes, dump, party, party_dump }
+    }
+
+    /// Takes mail for an address, which then waits.
+    fn submit(&self, to: &str) -> Relay {
+        let relay = self.den.open();
+        let reply = submit(&mut introduced(&relay), "<a@b.example>", &[to], "Subject: x\r\n\r\nfor one\r\n");
+        assert!(reply.starts_with("250"), "{reply}");
+        wait_until("the first try", || relay.process.complained().contains("cannot be reached").then_some(()));
+        relay
+    }
+
+    /// Opens the mailboxes; what came there, and what came to the other party.
+    fn delivered(&self, relay: Relay, mailboxes: u64, party: u64) -> [Vec<String>; 2] {
+        let sink = Sink::start_at(&self.mailboxes, &["--lmtp", "--dump-file", &self.dump]);
+        await_recipients(&sink, mailboxes);
+        await_recipients(&self.party, party);
+        relay.stop();
+        // Nothing is left: another start delivers nothing more.
+        let relay = self.den.open();
+        let listed = mailrun(&["queue", "--spool", &self.den.path("spool"), "--json", "list"]);
+        assert_eq!((listed.code, listed.out.as_str()), (Some(0), ""), "{listed:?}");
+        relay.stop();
+        [&self.dump, &self.party_dump].map(|dump| {
+            let mut all: Vec<String> = kept(dump).iter().flat_map(|one| one.recipients.clone()).collect();
+            all.sort();
+            all
+        })
+    }
+}
+
+const NEW_ALIAS: &str = "bob: third@party.example, ann\npostmaster: ann\n";
+
+#[test]
+fn a_new_alias_leaves_mail_that_waits_for_the_mailbox_to_the_mailbox() {
+    // Read again at a restart, or while the mail waits.
+    for how in ["restart", "reload"] {
+        let waiting = Waiting::new("postmaster: ann\n");
+        let mut relay = waiting.submit("<bob@home.example>");
+        waiting.den.files.keep("aliases", NEW_ALIAS);
+        if how == "restart" {
+            relay.stop();
+            relay = waiting.den.open();
+        } else {
+            relay.process.hang_up();
+            // What comes from now on goes by the alias.
+            wait_until("the new alias", || {
+                let to = ["<bob@home.example>"];
+                assert!(submit(&mut introduced(&relay), "<a@b.example>", &to, "x\r\n").starts_with("250"));
+                (!kept(&waiting.party_dump).is_empty()).then_some(())
+            });
+            let by_alias = kept(&waiting.party_dump).iter().flat_map(|one| one.recipients.clone()).collect::<Vec<_>>();
+            assert!(by_alias.iter().all(|to| to == "third@party.example"), "{by_alias:?}");
+            let sink = Sink::start_at(&waiting.mailboxes, &["--lmtp", "--dump-file", &waiting.dump]);
+            wait_until("the mail for bob", || {
+                kept(&waiting.dump).iter().any(|one| one.recipients == ["bob@home.example"]).then_some(())
+            });
+            relay.stop();
+            drop(sink);
+            continue;
+        }
+        let [mailboxes, party] = waiting.delivered(relay, 1, 0);
+        assert_eq!((mailboxes, party), (vec!["bob@home.example".to_owned()], Vec::new()), "{how}");
+    }
+}
+
+#[test]
+fn a_mailbox_that_has_become_an_alias_sends_what_waits_for_it_to_all_members_under_their_addresses() {
+    let waiting = Waiting::new("postmaster: ann\n");
+    waiting.submit("<bob@home.example>").stop();
+    waiting.den.files.keep("aliases", NEW_ALIAS);
+    waiting.den.files.keep("boxes", "ann\n");
+    let relay = waiting.den.open();
+    let [mailboxes, party] = waiting.delivered(relay, 1, 1);
+    assert_eq!(mailboxes, ["ann@home.example"]);
+    assert_eq!(party, ["third@party.example"]);
+    assert!(kept(&waiting.party_dump)[0].text().contains("for one"));
+}
+
+#[test]
+fn what_is_held_for_a_mailbox_that_has_become_an_alias_is_held_for_its_members() {
+    let waiting = Waiting::new("postmaster: ann\n");
+    let relay = waiting.submit("<bob@home.example>");
+    let queue = |words: &[&str]| mailrun(&[&["queue", "--spool", &waiting.den.path("spool")], words].concat());
+    assert_eq!(queue(&["hold", "all"]).out, "1 message changed\n");
+    relay.stop();
+    waiting.den.files.keep("aliases", NEW_ALIAS);
+    waiting.den.files.keep("boxes", "ann\n");
+    let relay = waiting.den.open();
+    wait_until("two that are held", || {
+        let listed = queue(&["--json", "list", "--state", "held"]);
+        (listed.out.lines().count() == 2).then_some(())
+    });
+    assert_eq!(queue(&["release", "all"]).out, "1 message changed\n");
+    let [mailboxes, party] = waiting.delivered(relay, 1, 1);
+    assert_eq!((mailboxes.len(), party.len()), (1, 1));
+}
+
+#[test]
+fn members_of_an_alias_that_is_gone_have_what_came_while_it_was_there() {
+    let waiting = Waiting::new("list: bob, ann\npostmaster: ann\n");
+    waiting.submit("<list@home.example>").stop();
+    waiting.den.files.keep("aliases", "postmaster: ann\n");
+    let relay = waiting.den.open();
+    let [mailboxes, party] = waiting.delivered(relay, 2, 0);
+    assert_eq!((mailboxes, party.len()), (vec!["ann@home.example".to_owned(), "bob@home.example".to_owned()], 0));
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! What senders are told of their mail: bounces, delays, successes (RFC 3464, RFC 3461), and when they are told nothing.
-use crate::party::{Sink, low_port, peer, run, wait_until};
+use crate::party::{Sink, low_port, mailrun, peer, run, wait_until};
 use crate::recorder::{Listen, Recorder, Script};
 use crate::relay::{Den, Kept, QUICK, Relay, all_to, await_kept, expect, introduced, kept, submit};
 use crate::secured::Files;
 use mail_parser::{MessageParser, MimeHeaders};
+use std::os::unix::fs::FileExt;
 
 /// A sink that keeps the mail of the senders.
 struct Home {
@@ -202,6 +203,63 @@ fn what_cannot_be_delivered_in_time_comes_back() {
         assert!(report.contains(why), "{why}: {report}");
         relay.stop();
     }
+}
+
+/// Flips a bit of the first octet of `mark`, where that stands first in the spool.
+fn damage(den: &Den, mark: &[u8]) {
+    let files = std::fs::read_dir(den.path("spool")).unwrap().flatten().map(|file| file.path());
+    for path in files.filter(|path| path.to_string_lossy().contains("segment-")) {
+        let octets = std::fs::read(&path).unwrap();
+        let Some(at) = octets.windows(mark.len()).position(|window| window == mark) else { continue };
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[octets[at] ^ 1], at as u64).unwrap();
+        return;
+    }
+    panic!("{} stands nowhere", String::from_utf8_lossy(mark));
+}
+
+/// A message that is put off until it expires, damaged in the spool meanwhile at that mark.
+fn spoiled(home: &Home, mark: &[u8]) -> (Den, Relay, Sink) {
+    let busy = Sink::start(&["--fault", "rcpt: soft reject \"450 4.2.2 The box is full\""]);
+    let text = format!("{QUICK}retry.expiry = \"5s\"\nretry.delay_notice = \"never\"\n");
+    let den = home.relay(&busy.address(), &text);
+    let relay = den.open();
+    send(&relay, "", "");
+    wait_until("the first try", || (busy.ask("/status")["rules"][0]["acted"].as_u64() > Some(0)).then_some(()));
+    damage(&den, mark);
+    (den, relay, busy)
+}
+
+#[test]
+fn a_message_that_cannot_be_read_is_told_of_from_its_envelope_when_it_expires() {
+    let home = Home::open();
+    let (_den, relay, _busy) = spoiled(&home, b"its text");
+    let bounce = home.mail(1).pop().unwrap();
+    assert!(bounce.sender.is_empty() && bounce.recipients == ["sender@b.example"], "{bounce:?}");
+    let text = bounce.text();
+    says(&text, &["Final-Recipient: rfc822; to@far.example", "Action: failed", "Status: 5.4.7"]);
+    assert!(text.contains("Your message cannot be returned") && !text.contains("text/rfc822-headers"), "{text}");
+    let log = relay.process.complained();
+    assert!(
+        log.contains("it is held; when it expires, its sender is told") && log.contains("told without it"),
+        "{log}"
+    );
+    relay.stop();
+}
+
+#[test]
+fn a_message_whose_envelope_cannot_be_read_either_is_held_beyond_its_time() {
+    let home = Home::open();
+    // The envelope has the sender; the message does not.
+    let (den, relay, _busy) = spoiled(&home, b"sender@b.example");
+    wait_until("the end of its time", || relay.process.complained().contains("cannot be told").then_some(()));
+    let queue = |words: &[&str]| mailrun(&[&["queue", "--spool", &den.path("spool")], words].concat());
+    let listed = queue(&["list", "--state", "held"]);
+    assert_eq!((listed.code, listed.out.lines().count()), (Some(0), 2), "{listed:?}");
+    let removed = queue(&["remove", "all"]);
+    assert_eq!(removed.out, "1 message changed\n", "{removed:?}");
+    relay.stop();
+    assert_eq!(kept(&home.dump).len(), 0);
 }
 
 #[test]

@@ -71,7 +71,7 @@ mod usage;
 pub use backlog::Backlog;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use error::Error;
-pub use message::{Draft, Id, Left, Stored};
+pub use message::{Draft, Id, Left, Stored, StoredEnvelope};
 pub use options::{Durability, Options};
 pub use receipt::{NotesReceipt, Receipt};
 #[doc(hidden)]

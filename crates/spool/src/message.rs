@@ -24,6 +24,15 @@ pub struct Draft {
     pub body: Arc<[u8]>,
 }
 
+/// What is known of a message without its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEnvelope {
+    /// When it was received, in nanoseconds of Unix time.
+    pub received_ns: u64,
+    /// The draft's envelope.
+    pub envelope: Vec<u8>,
+}
+
 /// The proof that a message is as durable as the spool's mode promises. Only the spool makes one, and only afterwards.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stored {

@@ -9,7 +9,9 @@ use crate::recovery::recover;
 use crate::supply::{Purpose, fitted_to};
 use crate::tender::Tended;
 use crate::usage::Counters;
-use crate::{Backlog, Draft, Durability, Error, Id, NotesReceipt, Options, Receipt, Usage, commit, format};
+use crate::{
+    Backlog, Draft, Durability, Error, Id, NotesReceipt, Options, Receipt, StoredEnvelope, Usage, commit, format,
+};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -130,6 +132,17 @@ impl Spool {
         }
     }
 
+    /// The envelope alone of a message that is stored and not done, checked by its own checksum: it can be read where
+    /// the body is damaged. Blocks like [`Spool::read`].
+    pub fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
+        match &*self.keeper {
+            Keeper::Log(keeping) => keeping.fetch_envelope(id),
+            Keeper::Memory(memory) => {
+                memory.fetch(id).map(|Draft { received_ns, envelope, .. }| StoredEnvelope { received_ns, envelope })
+            }
+        }
+    }
+
     /// Why it takes nothing any more ([`Error::Poisoned`]): also where nobody waited for what failed.
     pub fn failure(&self) -> Option<Error> {
         match &*self.keeper {
@@ -207,6 +220,15 @@ impl Keeping {
                 return Err(damaged());
             }
             Ok(Draft { received_ns: head.record.received_ns, envelope: head.envelope().to_vec(), body })
+        })
+    }
+
+    fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
+        self.live.read(id, |whereabouts| {
+            let (segment, spot) = (&whereabouts.segment, whereabouts.spot);
+            let head = segment.head(spot)?.filter(|head| head.record.id == id);
+            let head = head.ok_or_else(|| segment.damaged(spot.at()))?;
+            Ok(StoredEnvelope { received_ns: head.record.received_ns, envelope: head.envelope().to_vec() })
         })
     }
 

@@ -14,14 +14,16 @@ pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returne
         group.iter().for_each(|recipient| entry(recipient, &mut text));
         paragraph(&what_next(group[0].action), &mut text);
     }
-    let what = if returned.is_whole() { "your message" } else { "the header of your message" };
+    let below = match returned {
+        Returned::Whole(_) => "Below are the same in a form for programs, and your message.",
+        Returned::Header(_) => "Below are the same in a form for programs, and the header of your message.",
+        Returned::Nothing => {
+            "Below is the same in a form for programs. Your message cannot be returned: this system can no longer read \
+             it from its disk."
+        }
+    };
     let id = words::token(facts.id);
-    paragraph(
-        &format!(
-            "Below are the same in a form for programs, and {what}. Whoever you ask for help will need the number {id}."
-        ),
-        &mut text,
-    );
+    paragraph(&format!("{below} Whoever you ask for help will need the number {id}."), &mut text);
     // The blank line behind the last paragraph is the one before the boundary.
     text.truncate(text.len() - "\r\n".len());
     let kind = if text.is_ascii() { "text/plain; charset=us-ascii" } else { "text/plain; charset=utf-8" };

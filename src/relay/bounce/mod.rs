@@ -40,7 +40,7 @@ pub(crate) struct Facts<'a> {
     /// Whether MAIL said SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) arrived: Timestamp,
-    /// The message, CRLF, dots unstuffed.
+    /// The message, CRLF, dots unstuffed; empty where it can no longer be read, and so does not come back.
     pub(crate) message: &'a [u8],
 }
 
@@ -133,8 +133,8 @@ pub(crate) fn notice(
     let gravest = told.first()?.action;
     let returned = Returned::choose(facts, gravest, whole_bytes);
     let letters = letters(facts, &told, &returned);
-    let parts =
-        [explanation::part(facts, &told, &returned), status::part(facts, &told, letters), returned.part(letters)];
+    let mut parts = vec![explanation::part(facts, &told, &returned), status::part(facts, &told, letters)];
+    parts.extend(returned.part(letters));
     let eight_bit = letters == Letters::Utf8 || parts.iter().any(|part| !part.body.is_ascii());
     let boundary = boundary(facts.id, &parts);
     let mut message = header(facts, gravest, &boundary, eight_bit, now).into_bytes();

@@ -122,6 +122,17 @@ fn a_failure_is_told_with_all_its_facts() {
 }
 
 #[test]
+fn a_message_that_cannot_be_read_does_not_come_back_and_its_sender_is_told_so() {
+    for told in [failed(), delayed(), delivered()] {
+        let notice = write(&Facts { message: b"", ..facts() }, &[told]);
+        let kinds: Vec<String> = parts(&notice).into_iter().map(|(kind, _)| kind).collect();
+        assert_eq!(kinds, ["text/plain", "message/delivery-status"]);
+        let text = explanation(&notice).replace("\r\n", " ");
+        assert!(text.contains("Your message cannot be returned") && text.contains(ID), "{text}");
+    }
+}
+
+#[test]
 fn the_header_is_that_of_a_machine() {
     let notice = write(&facts(), &[failed()]);
     let message = MessageParser::default().parse(&notice.message).unwrap();
@@ -384,7 +395,7 @@ proptest! {
         prop_assert_eq!(ends, notice.message.iter().filter(|octet| **octet == b'\n').count());
         prop_assert!(notice.eight_bit || notice.message.is_ascii());
         let parts = parts(&notice);
-        prop_assert_eq!(parts.len(), 3);
+        prop_assert_eq!(parts.len(), if message.is_empty() { 2 } else { 3 });
         let groups = fields(&notice);
         prop_assert_eq!(groups.len(), 1 + told.len());
         for group in &groups[1..] {

@@ -14,6 +14,8 @@ const LINE_BYTES: usize = 998;
 pub(super) enum Returned<'a> {
     Whole(&'a [u8]),
     Header(Vec<u8>),
+    /// It can no longer be read. RFC 6522 §3 lets the third part be left out.
+    Nothing,
 }
 
 impl<'a> Returned<'a> {
@@ -21,6 +23,9 @@ impl<'a> Returned<'a> {
     /// large, or could not be sent as it is, does not come back whole.
     pub(super) fn choose(facts: &Facts<'a>, gravest: Action, whole_bytes: usize) -> Self {
         let message = facts.message;
+        if message.is_empty() {
+            return Self::Nothing;
+        }
         let is_wanted = gravest == Action::Failed && facts.returns != Some(Return::Header);
         if is_wanted && message.len() <= whole_bytes && is_sound(message) {
             Self::Whole(message)
@@ -29,14 +34,11 @@ impl<'a> Returned<'a> {
         }
     }
 
-    pub(super) fn is_whole(&self) -> bool {
-        matches!(self, Self::Whole(_))
-    }
-
     fn header(&self) -> &[u8] {
         match self {
             Self::Whole(message) => &message[..header_bytes(message)],
             Self::Header(header) => header,
+            Self::Nothing => &[],
         }
     }
 
@@ -45,20 +47,17 @@ impl<'a> Returned<'a> {
         self.header().is_ascii()
     }
 
-    pub(super) fn part(&self, letters: Letters) -> Part<'_> {
+    pub(super) fn part(&self, letters: Letters) -> Option<Part<'_>> {
         // What is no UTF-8 must not be called so, whoever sent it.
         let is_global = letters == Letters::Utf8 && std::str::from_utf8(self.header()).is_ok();
-        let (kind, description) = match (self, is_global) {
-            (Self::Whole(_), false) => ("message/rfc822", "Your message"),
-            (Self::Whole(_), true) => ("message/global", "Your message"),
-            (Self::Header(_), false) => ("text/rfc822-headers", "The header of your message"),
-            (Self::Header(_), true) => ("message/global-headers", "The header of your message"),
+        let (kind, description, body) = match (self, is_global) {
+            (Self::Whole(message), false) => ("message/rfc822", "Your message", *message),
+            (Self::Whole(message), true) => ("message/global", "Your message", *message),
+            (Self::Header(header), false) => ("text/rfc822-headers", "The header of your message", &header[..]),
+            (Self::Header(header), true) => ("message/global-headers", "The header of your message", &header[..]),
+            (Self::Nothing, _) => return None,
         };
-        let body = match self {
-            Self::Whole(message) => message,
-            Self::Header(header) => header.as_slice(),
-        };
-        Part { kind, description, body: Cow::Borrowed(body) }
+        Some(Part { kind, description, body: Cow::Borrowed(body) })
     }
 }
 

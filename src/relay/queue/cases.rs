@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::moves::SPARE_MESSAGES;
 use super::*;
-use crate::relay::envelope::{Fact, Fate};
+use crate::relay::envelope::{Confirmation, Fact, Fate};
 
 type Letter = Arc<[u8]>;
 
@@ -533,6 +533,44 @@ fn what_cannot_be_read_is_held() {
     assert!(is_waiting(&queue.take(&mut courier, START)));
     assert_eq!((stats(&queue, 0).held, queue.totals().letter_bytes), (1, 0));
     assert_eq!(queue.unreadable(MessageId(2), START), None);
+}
+
+/// Expires one message whose envelope cannot be read; what then follows.
+fn untellable(queue: &mut Queue<Letter>, fates: &[(u16, Fate)]) -> Effects {
+    let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
+    let notice = queue.owe(arrival(1, 0, &numbers), fates.to_vec());
+    let Notice::Settled { ticket, fates } = notice else { panic!("it is settled") };
+    queue.cannot_tell(ticket, &fates)
+}
+
+#[test]
+fn what_failed_and_cannot_be_told_is_held_without_an_end() {
+    let mut queue = queue(|_| {});
+    let fates =
+        [(0, Fate::Expired(None)), (1, Fate::Confirmed(Confirmation::Relayed)), (2, Fate::Failed(refusal(550)))];
+    let effects = untellable(&mut queue, &fates);
+    assert_eq!((&effects.facts[..], effects.done), (&[Fact::Told { recipients: vec![1] }][..], false));
+    let listed = queue.show(MessageId(1), START);
+    assert_eq!((listed.len(), listed[0].state, listed[0].recipients.to_vec()), (1, State::Held, vec![0, 2]));
+    assert!(ticked(&mut queue, START + seconds(50 * 86_400)).is_empty(), "it has no end of its own");
+    let order = |queue: &mut Queue<Letter>, order| {
+        let mut all = Vec::new();
+        queue.order(order, Which::Message(MessageId(1)), START, |effects| all.push(effects));
+        all.pop().unwrap()
+    };
+    assert!(!order(&mut queue, Order::Release).done);
+    let mut ids = Vec::new();
+    let _courier = opened(&mut queue, START);
+    queue.wants_letters(&mut ids);
+    assert_eq!(ids, [MessageId(1)], "it is read again");
+    assert!(order(&mut queue, Order::Remove).done);
+}
+
+#[test]
+fn what_was_delivered_is_done_even_if_that_cannot_be_told() {
+    let mut queue = queue(|_| {});
+    assert!(untellable(&mut queue, &[(0, Fate::Confirmed(Confirmation::Delivered))]).done);
+    assert!(queue.show(MessageId(1), START).is_empty());
 }
 
 #[test]

@@ -255,6 +255,24 @@ impl<L: Clone> Queue<L> {
         Effects { id, facts, notice: None, done }
     }
 
+    /// Not even the envelope can be read, so nobody can be told. What failed is held, and has no end of its own: an
+    /// operator lets it be tried again or removes it. What was delivered has nothing left to do.
+    pub(crate) fn cannot_tell(&mut self, ticket: Ticket, fates: &[(u16, Fate)]) -> Effects {
+        let numbers = |has_failed: bool| -> Vec<u16> {
+            fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()
+        };
+        let (failed, delivered) = (numbers(true), numbers(false));
+        if failed.is_empty() {
+            return self.told(ticket);
+        }
+        let Ticket { at, id } = ticket;
+        self.leave(at);
+        self.entries[at].recipients = Recipients::new(&failed);
+        self.enter(at, State::Held);
+        let facts = if delivered.is_empty() { Vec::new() } else { vec![Fact::Told { recipients: delivered }] };
+        Effects { id, facts, notice: None, done: false }
+    }
+
     /// After a restart: takes in recipients that were settled before, but whose notice may not have been stored
     /// (`envelope::Standing::is_owed`). The arrival's hop is the one that they were for, or any.
     pub(crate) fn owe(&mut self, arrival: Arrival<L>, fates: Vec<(u16, Fate)>) -> Notice {

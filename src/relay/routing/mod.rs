@@ -293,6 +293,20 @@ impl Router {
         }
     }
 
+    /// Where mail goes that was let in before and waits. Aliases were followed when it came in, so a recipient that has
+    /// a mailbox goes there, whatever aliases say now: one of them may be of its own name (`ann: ann, keeper`), or new.
+    /// An alias is followed only where it has taken the mailbox's place, and then to all whom it means.
+    ///
+    /// # Errors
+    /// If it goes nowhere any more.
+    pub(crate) fn route_again(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Result<Routed, Refusal> {
+        let routed = self.route(Standing::Friend, sender, recipient);
+        if matches!(routed, Ok(Routed::As(_))) {
+            return routed;
+        }
+        self.0.mailbox_of(sender, recipient).map_or(routed, |hop| Ok(Routed::As(hop)))
+    }
+
     /// Whether mail of a local domain can go anywhere: to a mailbox, by a route that names it, or by aliases alone.
     pub(crate) fn has_place_for(&self, domain: &str) -> bool {
         let Table { local, index, .. } = &*self.0;
@@ -356,6 +370,13 @@ impl Table {
                 None => Err(Refusal::UnknownUser),
             },
         }
+    }
+
+    /// The mailbox that an address names by itself; that of a bare `Postmaster` is in the first domain.
+    fn mailbox_of(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Option<Hop> {
+        let local_part = str::from_utf8(recipient.local_part()).ok()?;
+        let domain = recipient.domain().map(lowered).or(self.local.first.as_deref().map(Cow::Borrowed))?;
+        self.local.has(&domain).then(|| self.mailbox(sender, local_part, &domain).ok())?
     }
 
     fn elsewhere(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<Hop, Refusal> {
@@ -443,7 +464,16 @@ mod tests {
         let sender = Path::mailbox(sender.as_bytes()).unwrap();
         let wire = format!("<{recipient}>");
         let (recipient, _) = Path::parse(wire.as_bytes()).unwrap();
-        match router.route(standing, &sender, &recipient) {
+        in_words(router.route(standing, &sender, &recipient))
+    }
+
+    fn told_again(router: &Router, recipient: &str) -> String {
+        let (sender, recipient) = (Path::mailbox(b"").unwrap(), Path::mailbox(recipient.as_bytes()).unwrap());
+        in_words(router.route_again(&sender, &recipient))
+    }
+
+    fn in_words(routed: Result<Routed, Refusal>) -> String {
+        match routed {
             Ok(Routed::As(hop)) => hop.to_string(),
             Ok(Routed::Instead(all)) => {
                 let mut all: Vec<_> = all.iter().map(|(address, hop)| format!("{address}={hop}")).collect();
@@ -533,6 +563,35 @@ mod tests {
                 assert_eq!(told.replace("smtp:vip:25", "smtp:else:25"), expected, "{sender} to {recipient}");
             }
         }
+    }
+
+    #[test]
+    fn what_waits_goes_to_its_mailbox_and_to_an_alias_only_where_that_is_gone() {
+        let aliases = "postmaster: ann\nsales: bob, carl@else.example\nbob: carl@else.example, ann\nnobody: .\n\
+                       ann@b.example: ann, x@far.example\n";
+        let mailbox = Mailbox::Maildir(Template::parse("/mail/{domain}/{user}").unwrap());
+        let router = Router::new(local(aliases, Some(mailbox)), Vec::new(), Way::Mx(Mx::default()));
+        let rows = [
+            ("bob@a.example", "maildir:/mail/a.example/bob"),
+            ("ann@b.example", "maildir:/mail/b.example/ann"),
+            ("sales@a.example", "ann@a.example=maildir:/mail/a.example/ann carl@else.example=mx:else.example"),
+            ("postmaster", "ann@a.example=maildir:/mail/a.example/ann"),
+            ("nobody@a.example", "discard"),
+            ("eve@a.example", "550"),
+            ("u@far.example", "mx:far.example"),
+        ];
+        for (recipient, expected) in rows {
+            assert_eq!(told_again(&router, recipient), expected, "{recipient}");
+        }
+        // Where the next hop knows the mailboxes, each name may be one.
+        let Local { domains, first, aliases, .. } = local(aliases, None);
+        let mailbox = Some(Mailbox::Hop(smarthost("inner")));
+        let router =
+            Router::new(Local { domains, first, aliases, users: None, mailbox }, Vec::new(), Way::Mx(Mx::default()));
+        for recipient in ["bob@a.example", "sales@a.example", "postmaster"] {
+            assert_eq!(told_again(&router, recipient), "smtp:inner:25", "{recipient}");
+        }
+        assert_eq!(told_again(&router, "nobody@a.example"), "discard");
     }
 
     #[test]

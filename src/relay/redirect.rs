@@ -1,0 +1,99 @@
+//! Mail that waits for a mailbox which has become an alias since: it goes on to all whom the alias means, as a message
+//! of its own that is stored before the other is done with.
+use super::envelope::{Envelope, Fact, Fate, Recipient};
+use super::letter::Letter;
+use super::office::{Errand, Fetched, Office};
+use super::queue::{Effects, MessageId, Notice, Order, Which};
+use super::routing::Hop;
+use net::clock;
+use spool::{Draft, Stored};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages that are redirected at a time: each is in memory meanwhile.
+const MAX_CONCURRENT: usize = 16;
+/// Before a message that the spool has no room for is stored again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A recipient of a message, and those who take its place.
+pub(super) struct Redirect {
+    pub(super) id: MessageId,
+    /// Its number in the envelope.
+    pub(super) recipient: u16,
+    pub(super) members: Vec<(Box<str>, Hop)>,
+    pub(super) is_held: bool,
+    /// Keeps the message from being done with before the other one is stored.
+    pub(super) notice: Notice,
+}
+
+/// Redirects them, some at a time.
+pub(super) async fn redirect_all(office: &Rc<Office>, mut all: Vec<Redirect>) {
+    while !all.is_empty() {
+        let some = all.split_off(all.len().saturating_sub(MAX_CONCURRENT));
+        futures_util::future::join_all(some.into_iter().map(|one| redirect(office, one))).await;
+    }
+}
+
+async fn redirect(office: &Rc<Office>, redirect: Redirect) {
+    let Redirect { id, recipient, members, is_held, notice } = redirect;
+    let Notice::Settled { ticket, fates } = notice else { return };
+    let letter = match office.fetch(id).await {
+        Fetched::Whole(letter) => letter,
+        Fetched::EnvelopeOnly(_, error) | Fetched::Nothing(error) => {
+            tracing::error!(%id, %error, "a message cannot be read from the spool: it is held");
+            let effects = office.queue.borrow_mut().cannot_tell(ticket, &fates);
+            return office.carry_out(effects, None);
+        }
+    };
+    let Some((letter, errands)) = addressed(&letter, recipient, members) else { return };
+    let Some(stored) = store(office, id, &letter).await else { return };
+    tracing::info!(
+        %id, to = %stored.id(), members = errands.len(),
+        "a recipient that has become an alias: its mail goes to the members"
+    );
+    office.accept(&stored, &letter, errands);
+    if is_held {
+        hold(office, MessageId(stored.id().0));
+    }
+    let mut effects = office.queue.borrow_mut().told(ticket);
+    if !effects.done {
+        effects.facts.insert(0, Fact::Settled { recipients: vec![recipient], fate: Fate::Delivered });
+    }
+    office.carry_out(effects, None);
+}
+
+/// The message with the members for recipients, who inherit what the sender wants to be told, and where they are.
+fn addressed(letter: &Letter, recipient: u16, members: Vec<(Box<str>, Hop)>) -> Option<(Letter, Vec<Errand>)> {
+    let replaced = letter.envelope.recipients.get(usize::from(recipient))?;
+    let (mut recipients, mut errands) = (Vec::new(), Vec::new());
+    for (number, (address, hop)) in (0_u16..).zip(members) {
+        recipients.push(Recipient { address: address.as_bytes().to_vec(), ..replaced.clone() });
+        errands.push(Errand { hop, recipients: vec![number] });
+    }
+    let envelope = Envelope { recipients, ..(*letter.envelope).clone() };
+    Some((Letter { envelope: Arc::new(envelope), ..letter.clone() }, errands))
+}
+
+/// Stores it, as soon as there is room; `None` if the spool has failed, and the next start finds the message again.
+async fn store(office: &Office, id: MessageId, letter: &Letter) -> Option<Stored> {
+    let envelope = letter.envelope.encode().ok()?;
+    let received_ns = u64::try_from(letter.received.as_nanos()).unwrap_or(u64::MAX);
+    loop {
+        let draft = Draft { received_ns, envelope: envelope.clone(), body: Arc::clone(&letter.body) };
+        match office.setting.spool.store_from_reserve(draft).await {
+            Ok(stored) => return Some(stored),
+            Err(spool::Error::Full) => net::sleep(RETRY_INTERVAL).await,
+            Err(error) => {
+                tracing::error!(%id, %error, "a message for the members of an alias could not be stored");
+                return None;
+            }
+        }
+    }
+}
+
+fn hold(office: &Rc<Office>, id: MessageId) {
+    let mut all: Vec<Effects> = Vec::new();
+    office.queue.borrow_mut().order(Order::Hold, Which::Message(id), clock::now(), |effects| all.push(effects));
+    all.into_iter().for_each(|effects| office.carry_out(effects, None));
+}
