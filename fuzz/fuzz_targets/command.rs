@@ -34,7 +34,7 @@ fn rendered(command: &Command<'_>) -> Option<Vec<u8>> {
             notify.iter().for_each(|notify| parameter(" NOTIFY=", &noted(*notify)));
             original.iter().for_each(|original| {
                 parameter(" ORCPT=", original.kind);
-                parameter(";", original.address.as_bytes());
+                parameter(";", original.address);
             });
         }
         Command::Chunk(chunk) => {

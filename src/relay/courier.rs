@@ -15,7 +15,7 @@ use crate::reason::reason;
 use net::{Alarm, Caller, ClientSecurity, Conversation, Ended, Endpoint, Next, Outbox, Socket, clock};
 use smtp::client::{self, Chunking, Client, Event, GaveUp, Pipelining, Protocol, StartTls, Verb};
 use smtp::command::BodyType;
-use smtp::dsn::Notify;
+use smtp::dsn::{self, Notify};
 use smtp::reply::Enhanced;
 use smtp::{Envelope, Extensions, Received};
 use std::collections::VecDeque;
@@ -446,7 +446,7 @@ impl Carrier {
             .iter()
             .map(|number| {
                 let recipient = &letter.envelope.recipients[usize::from(number)];
-                (recipient.address.as_slice(), recipient_parameters(recipient, extensions))
+                (recipient.address.as_slice(), recipient_parameters(recipient, letter.envelope.smtp_utf8, extensions))
             })
             .collect();
         let mut envelope = self.draft();
@@ -565,15 +565,16 @@ fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, R
     Ok(words)
 }
 
-/// What goes behind RCPT.
-fn recipient_parameters(recipient: &Recipient, extensions: &Extensions) -> String {
+/// What goes behind RCPT of a message that was said to be SMTPUTF8, or not.
+fn recipient_parameters(recipient: &Recipient, smtp_utf8: bool, extensions: &Extensions) -> String {
     if !extensions.dsn || (recipient.notify.is_none() && recipient.original.is_none()) {
         return String::new();
     }
     let notify = recipient.notify.map(|notify| format!("NOTIFY={}", notify.render()));
-    let original = recipient.original.as_ref().map(|original| {
-        let (kind, address) = (String::from_utf8_lossy(&original.kind), String::from_utf8_lossy(&original.address));
-        format!("ORCPT={kind};{address}")
+    let original = recipient.original.as_ref().and_then(|original| {
+        let may_be_utf8 = smtp_utf8 && extensions.smtp_utf8;
+        let value = dsn::forwarded_original_recipient(&original.kind, &original.address, may_be_utf8)?;
+        Some(format!("ORCPT={value}"))
     });
     let words: Vec<String> = notify.into_iter().chain(original).collect();
     words.join(" ")

@@ -104,7 +104,7 @@ pub(crate) struct Recipient {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Original {
     pub(crate) kind: Vec<u8>,
-    /// As `xtext`.
+    /// As it came: xtext, or one of the forms of RFC 6533 §3.
     pub(crate) address: Vec<u8>,
 }
 

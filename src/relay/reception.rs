@@ -167,10 +167,10 @@ impl Reception {
         let routed = routed.map_err(|refusal| refusal.reply().clone())?;
         let recipient = |address: &[u8]| Recipient {
             address: address.to_vec(),
-            original: rcpt.original.as_ref().map(|original| Original {
-                kind: original.kind.to_vec(),
-                address: original.address.as_bytes().to_vec(),
-            }),
+            original: rcpt
+                .original
+                .as_ref()
+                .map(|original| Original { kind: original.kind.to_vec(), address: original.address.to_vec() }),
             notify: rcpt.notify,
         };
         match routed {
@@ -214,7 +214,7 @@ impl Reception {
 impl Reception {
     /// Sees to it that there is room for one more recipient.
     fn has_room_for(&mut self, rcpt: &Rcpt<'_>) -> bool {
-        let original = rcpt.original.as_ref().map_or(0, |original| original.address.as_bytes().len());
+        let original = rcpt.original.as_ref().map_or(0, |original| original.address.len());
         let texts = (rcpt.path.as_bytes().len() + original) as u64;
         let bytes = self.transaction.envelope_bytes + texts + RECIPIENT_BYTES;
         let has_room = self.claim.cover(bytes);

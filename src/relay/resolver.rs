@@ -20,7 +20,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use std::collections::HashSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
@@ -126,11 +126,7 @@ pub(crate) fn order(domain: &str, found: &[Exchanger], own_name: &str, seed: u64
 
 /// The address of `[192.0.2.1]` or `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3).
 pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
-    let text = domain.strip_prefix('[')?.strip_suffix(']')?;
-    match text.split_at_checked(5) {
-        Some((tag, address)) if tag.eq_ignore_ascii_case("IPv6:") => address.parse::<Ipv6Addr>().ok().map(IpAddr::from),
-        _ => text.parse::<Ipv4Addr>().ok().map(IpAddr::from),
-    }
+    smtp::address::address_literal(domain.as_bytes())
 }
 
 /// Leaves out what may not be reached, and what is there twice.

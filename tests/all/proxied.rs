@@ -85,6 +85,22 @@ fn what_is_no_header_is_not_answered() {
 }
 
 #[test]
+fn the_block_of_a_local_connection_is_skipped_whatever_it_says() {
+    let blocks: [&[u8]; 6] =
+        [b"", b"half an address", &[0xff; 216], b"QUIT\r\nHELO a\r\n", &[0x03; 7], &[b'\n'; u16::MAX as usize]];
+    for (family, block) in [0x00, 0x11, 0x12, 0x21, 0x31, 0xff].into_iter().zip(blocks) {
+        let (server, learned) = server();
+        let length = u16::try_from(block.len()).unwrap().to_be_bytes();
+        let header = [b"\r\n\r\n\0\r\nQUIT\n\x20", [family].as_slice(), &length, block].concat();
+        let mut wire = Wire::connect(server.address());
+        wire.send([&header, b"EHLO client.example\r\n".as_slice()].concat());
+        assert!(wire.reply().unwrap().starts_with("220 "), "family {family:#x}");
+        assert!(wire.reply().unwrap().starts_with("250-"), "family {family:#x}");
+        assert_eq!(learned.recv_timeout(PATIENCE), Ok(Learned::Header(Header::Local)), "family {family:#x}");
+    }
+}
+
+#[test]
 fn half_a_header_and_the_end_is_noticed() {
     let (server, learned) = server();
     let mut wire = Wire::connect(server.address());

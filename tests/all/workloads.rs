@@ -8,6 +8,7 @@ use journey::{Phase, Stage, Trace, TraceReader};
 use net::{Answer, Handler, Parting, Peer, Running, Server};
 use smtp::command::{Mail, Recipient};
 use smtp::dsn::{Notify, Return};
+use smtp::xtext::Xtext;
 use smtp::{Limits, Path};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -60,7 +61,8 @@ impl Handler for Clerk {
 
     fn recipient_with(&mut self, recipient: &Recipient<'_>) -> Answer {
         let notify = recipient.notify.map(Notify::render);
-        let original = recipient.original.map(|it| String::from_utf8_lossy(&it.address.decode()).into_owned());
+        let original = recipient.original.and_then(|it| Xtext::parse(it.address));
+        let original = original.map(|it| String::from_utf8_lossy(&it.decode()).into_owned());
         self.current.asked.push(format!("{notify:?} {original:?}"));
         self.recipient(&recipient.path)
     }

@@ -1,27 +1,48 @@
 //! The PROXY header before a session's first octet: read off a connection that a proxy passes on.
 use crate::socket::Socket;
-use smtp::proxy::{Header, LONGEST_V2_BYTES, parse};
+use smtp::proxy::{self, BadHeader, Header, LONGEST_V1_BYTES};
 use std::future::poll_fn;
 use std::io;
 
-/// Takes the header, and not an octet more: what follows may be a TLS handshake.
+/// What a long header takes in memory at a time: its sender may announce 64 KB and send none of them.
+const STEP_BYTES: usize = 4096;
+
+/// Takes the header, and not a byte more: what follows may be a TLS handshake.
 ///
 /// # Errors
 /// Those of the connection; `InvalidData` where it does not begin with a header.
 pub(crate) async fn take_header(socket: &Socket) -> io::Result<Header> {
-    // On the heap: a session whose connections have no header is not to pay for it.
-    let mut room = vec![0; LONGEST_V2_BYTES];
+    let length = header_length(socket).await?;
+    let mut header = Vec::new();
+    while header.len() < length {
+        let read = header.len();
+        header.resize(length.min(read + STEP_BYTES), 0);
+        let count = socket.read(&mut header[read..]).await?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        header.truncate(read + count);
+    }
+    match proxy::parse(&header) {
+        Ok(Some((header, _))) => Ok(header),
+        Ok(None) => Err(bad(BadHeader::Malformed)),
+        Err(why) => Err(bad(why)),
+    }
+}
+
+/// Looks at the first bytes without taking them: only they tell where the header ends.
+async fn header_length(socket: &Socket) -> io::Result<usize> {
+    let mut first = [0; LONGEST_V1_BYTES];
     loop {
-        let seen = poll_fn(|_| socket.poll_peek(&mut room)).await?;
-        match parse(&room[..seen]) {
-            Ok(Some((_, length))) if length > seen => return Err(io::ErrorKind::InvalidData.into()),
-            Ok(Some((header, length))) => {
-                socket.read(&mut room[..length]).await?;
-                return Ok(header);
-            }
-            Ok(None) if seen == 0 || socket.has_ended() => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(None) => socket.wait_for_more(),
-            Err(bad) => return Err(io::Error::new(io::ErrorKind::InvalidData, bad)),
+        let seen = poll_fn(|_| socket.poll_peek(&mut first)).await?;
+        match proxy::length(&first[..seen]).map_err(bad)? {
+            Some(length) => return Ok(length),
+            None if seen == 0 || socket.has_ended() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            None => socket.wait_for_more(),
         }
     }
+}
+
+fn bad(why: BadHeader) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }

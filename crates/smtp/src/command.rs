@@ -210,7 +210,9 @@ fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, Verdic
     if argument.is_empty() { Ok(command) } else { Err(Verdict::Syntax) }
 }
 
-/// The name is not checked beyond being one word of printable text: RFC 5321 §4.1.4 forbids to refuse mail for it.
+/// The name is not checked beyond being one word of printable text. RFC 5321 §4.1.4 forbids to refuse mail for a name
+/// that is not the client's; that it be a domain or an address literal could be asked for (§4.1.3), but many an honest
+/// client says `[::1]` or a name with an underscore, and nothing here depends on it.
 fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, Verdict> {
     if name.is_empty() || name.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
         return Err(Verdict::HelloNeedsName);
@@ -349,7 +351,7 @@ mod tests {
                 "rcpt {}{}{}",
                 String::from_utf8_lossy(path.as_bytes()),
                 notify.map_or(String::new(), |it| format!(" {it:?}")),
-                original.map_or(String::new(), |it| format!(" {:?}", it.address)),
+                original.map_or(String::new(), |it| format!(" {:?}", String::from_utf8_lossy(it.address))),
             ),
             Ok(Command::Chunk(chunk)) => format!("bdat {} {}", chunk.bytes, chunk.last),
             Ok(Command::Auth(mechanism, initial)) => {

@@ -1,6 +1,8 @@
 //! What a sender wants to be told of its message: the parameters of RFC 3461, RET and ENVID on MAIL, NOTIFY and ORCPT
-//! on RCPT.
+//! on RCPT; addresses in UTF-8 among them (RFC 6533 §3).
 use crate::xtext::{self, Xtext};
+use std::borrow::Cow;
+use std::fmt;
 
 /// What a notification returns of the message (RFC 3461 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +81,12 @@ impl Notify {
 }
 
 /// The recipient as the sender first named it (RFC 3461 §4.2): the kind of address, and the address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OriginalRecipient<'a> {
     /// `rfc822`, `utf-8`, `x400`.
     pub kind: &'a [u8],
-    /// The address; [`Xtext::decode`] gives what it stands for.
-    pub address: Xtext<'a>,
+    /// The address as it came: [`crate::xtext`], or, where the kind is `utf-8`, one of the forms of RFC 6533 §3.
+    pub address: &'a [u8],
 }
 
 /// The longest value of ORCPT (RFC 3461 §4.2).
@@ -96,11 +98,91 @@ impl<'a> OriginalRecipient<'a> {
     /// Reads the value of ORCPT.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let at = memchr::memchr(b';', value)?;
-        let (kind, address) = (&value[..at], Xtext::parse(&value[at + 1..])?);
+        let (kind, address) = (&value[..at], &value[at + 1..]);
         let is_atom = !kind.is_empty() && kind.iter().all(|octet| octet.is_ascii_alphanumeric() || *octet == b'-');
-        let fits = value.len() <= ORIGINAL_RECIPIENT_BYTES && !address.as_bytes().is_empty();
-        (is_atom && fits && address.is_printable()).then_some(Self { kind, address })
+        let fits = value.len() <= ORIGINAL_RECIPIENT_BYTES && !address.is_empty();
+        let is_address = match is_utf8(kind) {
+            true => is_utf8_address(address),
+            false => Xtext::parse(address).is_some_and(|address| address.is_printable()),
+        };
+        (is_atom && fits && is_address).then_some(Self { kind, address })
     }
+
+    /// Whether it needs SMTPUTF8 at the server that is to read it (RFC 6533 §3: utf-8-addr-unitext).
+    pub fn is_internationalized(&self) -> bool {
+        !self.address.is_ascii()
+    }
+}
+
+impl fmt::Debug for OriginalRecipient<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{};{}", String::from_utf8_lossy(self.kind), String::from_utf8_lossy(self.address))
+    }
+}
+
+/// Whether addresses of that kind are written as RFC 6533 §3 says.
+pub fn is_utf8(kind: &[u8]) -> bool {
+    kind.eq_ignore_ascii_case(b"utf-8")
+}
+
+/// Checks an address of the kind `utf-8`: utf-8-addr-xtext or utf-8-addr-unitext (RFC 6533 §3). Printable ASCII stands
+/// for itself save `\`, `+` and `=`, and so does UTF-8; any of them may be written as `\x{FC}`. The `+2B` of xtext,
+/// which that grammar leaves out, is let through: mail is not to bounce for a choice of escapes.
+fn is_utf8_address(address: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(address) else { return false };
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            '\\' => embedded_character(rest),
+            '+' => rest.get(..3).filter(|escape| is_printable_xtext(escape)).map(str::len),
+            '!'..='~' if first != '=' => Some(1),
+            _ if !first.is_ascii() && !first.is_control() => Some(first.len_utf8()),
+            _ => None,
+        };
+        let Some(length) = length else { return false };
+        rest = &rest[length..];
+    }
+    true
+}
+
+fn is_printable_xtext(text: &str) -> bool {
+    Xtext::parse(text.as_bytes()).is_some_and(|text| text.is_printable())
+}
+
+/// Length of the EmbeddedUnicodeChar that the text begins with (RFC 6533 §3): `\x{`, 2 to 6 hexadecimal digits of a
+/// character that is not ASCII, or of one that xtext has no other form for, and `}`. Control characters, which that
+/// grammar has too, stand in no mailbox.
+fn embedded_character(text: &str) -> Option<usize> {
+    let (digits, _) = text.strip_prefix("\\x{")?.split_once('}')?;
+    let is_hexadecimal = (2..=6).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let is_shortest = digits.len() == 2 || !digits.starts_with('0');
+    let character = char::from_u32(u32::from_str_radix(digits, 16).ok()?)?;
+    let may_be_embedded =
+        matches!(character, ' ' | '+' | '=' | '\\') || !character.is_ascii() && !character.is_control();
+    (is_hexadecimal && is_shortest && may_be_embedded).then_some("\\x{}".len() + digits.len())
+}
+
+/// The address of an ORCPT of the kind `utf-8` in ASCII (RFC 6533 §3: utf-8-addr-xtext), the form that may stand
+/// everywhere. What is not UTF-8 stays out of it.
+pub fn ascii_form(address: &[u8]) -> Cow<'_, [u8]> {
+    if address.is_ascii() {
+        return Cow::Borrowed(address);
+    }
+    let text = String::from_utf8_lossy(address);
+    let written = text.chars().map(|character| match character.is_ascii() {
+        true => character.to_string(),
+        false => escaped(character),
+    });
+    Cow::Owned(written.collect::<String>().into_bytes())
+}
+
+/// The value of ORCPT as it is passed on: to a server that does not offer SMTPUTF8, or for a message without it, in
+/// ASCII. `None` where that is longer than a value may be: the mail goes without it then, for it is not to be lost for
+/// the sake of a line in a notification.
+pub fn forwarded_original_recipient(kind: &[u8], address: &[u8], may_be_utf8: bool) -> Option<String> {
+    let address = if may_be_utf8 || !is_utf8(kind) { Cow::Borrowed(address) } else { ascii_form(address) };
+    let value = format!("{};{}", String::from_utf8_lossy(kind), String::from_utf8_lossy(&address));
+    (value.len() <= ORIGINAL_RECIPIENT_BYTES).then_some(value)
 }
 
 /// The value of ORCPT for that mailbox: `rfc822;a+2Bb@c`, or, where it is no ASCII, `utf-8;` and an escape for each
@@ -131,6 +213,7 @@ pub fn envelope_id(value: &[u8]) -> Option<Xtext<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn notify_is_never_alone_or_some_of_the_others_once() {
@@ -156,11 +239,9 @@ mod tests {
 
     #[test]
     fn an_original_recipient_is_a_kind_and_an_address() {
-        let read = |value: &'static [u8]| {
-            OriginalRecipient::parse(value).map(|it| (it.kind, it.address.decode().into_owned()))
-        };
-        assert_eq!(read(b"rfc822;a+2Bb@c"), Some((b"rfc822".as_slice(), b"a+b@c".to_vec())));
-        assert_eq!(read(b"utf-8;\\x{E9}@c"), Some((b"utf-8".as_slice(), b"\\x{E9}@c".to_vec())));
+        let read = |value: &'static [u8]| OriginalRecipient::parse(value).map(|it| (it.kind, it.address));
+        assert_eq!(read(b"rfc822;a+2Bb@c"), Some((b"rfc822".as_slice(), b"a+2Bb@c".as_slice())));
+        assert_eq!(read(b"utf-8;\\x{E9}@c"), Some((b"utf-8".as_slice(), b"\\x{E9}@c".as_slice())));
         for value in
             [b"rfc822".as_slice(), b";a@b", b"rfc822;", b"rfc822;a=b", b"rfc822;a+0Ab", b"a b;c", b"", b"x;a b"]
         {
@@ -168,6 +249,81 @@ mod tests {
         }
         let long = |length: usize| [b"rfc822;".as_slice(), &vec![b'x'; length - 7]].concat();
         assert!(OriginalRecipient::parse(&long(500)).is_some() && OriginalRecipient::parse(&long(501)).is_none());
+    }
+
+    #[test]
+    fn an_original_recipient_of_utf8_has_three_forms() {
+        let good = [
+            ("b@c", "b@c"),
+            ("böb@b.example", "b\\x{F6}b@b.example"),
+            ("b\\x{F6}b@b.example", "b\\x{F6}b@b.example"),
+            ("b\\x{f6}b@bücher.example", "b\\x{f6}b@b\\x{FC}cher.example"),
+            ("\\x{20}\\x{2B}\\x{3D}\\x{5C}", "\\x{20}\\x{2B}\\x{3D}\\x{5C}"),
+            ("\\x{D7FF}\\x{E000}\\x{10FFFF}\u{10ffff}", "\\x{D7FF}\\x{E000}\\x{10FFFF}\\x{10FFFF}"),
+            ("用户@例え.example", "\\x{7528}\\x{6237}@\\x{4F8B}\\x{3048}.example"),
+            ("a+2Bb@c", "a+2Bb@c"),
+        ];
+        for (address, ascii) in good {
+            let value = format!("UTF-8;{address}");
+            let original = OriginalRecipient::parse(value.as_bytes());
+            assert_eq!(original.map(|it| it.address), Some(address.as_bytes()), "{address}");
+            assert_eq!(original.map(|it| it.is_internationalized()), Some(!address.is_ascii()), "{address}");
+            assert_eq!(ascii_form(address.as_bytes()), ascii.as_bytes(), "{address}");
+            assert!(OriginalRecipient::parse(format!("utf-8;{ascii}").as_bytes()).is_some(), "{address}");
+        }
+        let bad: [&[u8]; 21] = [
+            b"",
+            b"a b",
+            b"a=b",
+            b"a+b",
+            b"a+2b",
+            b"a+0Ab",
+            b"a\\b",
+            b"\\x",
+            b"\\x{}",
+            b"\\x{F}",
+            b"\\x{0F6}",
+            b"\\x{F6",
+            b"\\x{G6}",
+            b"\\x{+6}",
+            b"\\x{41}",
+            b"\\x{0A}",
+            b"\\x{85}",
+            b"\\x{D800}",
+            b"\\x{110000}",
+            b"b\xf6b@c",
+            b"\xc2\x85@c",
+        ];
+        for address in bad {
+            let value = [b"utf-8;".as_slice(), address].concat();
+            assert_eq!(OriginalRecipient::parse(&value), None, "{}", String::from_utf8_lossy(&value));
+        }
+        assert_eq!(OriginalRecipient::parse("rfc822;böb@c".as_bytes()), None, "xtext is ASCII");
+    }
+
+    #[test]
+    fn what_is_passed_on_is_in_ascii_where_it_must_be() {
+        let passed = |kind: &str, address: &str, may_be_utf8| {
+            forwarded_original_recipient(kind.as_bytes(), address.as_bytes(), may_be_utf8)
+        };
+        assert_eq!(passed("utf-8", "böb@c", true).as_deref(), Some("utf-8;böb@c"));
+        assert_eq!(passed("utf-8", "böb@c", false).as_deref(), Some("utf-8;b\\x{F6}b@c"));
+        assert_eq!(passed("rfc822", "a+2Bb@c", false).as_deref(), Some("rfc822;a+2Bb@c"));
+        let long = "ö".repeat(100);
+        assert_eq!(passed("utf-8", &long, false), None, "606 octets");
+        assert!(passed("utf-8", &long, true).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_that_is_taken_is_passed_on_as_one_that_is(address in "[a-zöü用\u{10ffff}@.+=\\\\{}x0-9A-F]{1,20}") {
+            let value = format!("utf-8;{address}");
+            if OriginalRecipient::parse(value.as_bytes()).is_some() {
+                let passed = forwarded_original_recipient(b"utf-8", address.as_bytes(), false).expect("it is short");
+                prop_assert!(passed.is_ascii());
+                prop_assert!(OriginalRecipient::parse(passed.as_bytes()).is_some(), "{}", passed);
+            }
+        }
     }
 
     #[test]

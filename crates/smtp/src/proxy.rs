@@ -11,14 +11,22 @@ use crc_fast::{CrcAlgorithm, Digest};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The longest header of version 1, `<CRLF>` included.
-const LONGEST_V1_BYTES: usize = 107;
-/// The longest header of version 2 that is taken: the addresses of UNIX sockets, and room for extensions. The protocol
-/// would let it be 64 KB.
-pub const LONGEST_V2_BYTES: usize = 16 + 216 + 2048;
+pub const LONGEST_V1_BYTES: usize = 107;
+/// The longest header of version 2 that tells whose connection it is: the addresses of UNIX sockets, and extensions, of
+/// which a client's certificate may be one. The protocol would let it be 64 KB.
+const LONGEST_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
+/// The longest header of version 2 at all: one that says nothing of use may be as long as its length can tell, and is
+/// skipped.
+pub const LONGEST_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 
 const V1: &[u8] = b"PROXY ";
 const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const V2_HEAD_BYTES: usize = 16;
+/// Version 2 and its commands (§2.2).
+const LOCAL: u8 = 0x20;
+const PROXY: u8 = 0x21;
+/// The family and protocol of connections of which nothing is told.
+const UNSPECIFIED: u8 = 0x00;
 
 /// What a header tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,24 +67,40 @@ pub enum BadHeader {
 /// # Errors
 /// [`BadHeader`], as soon as it is certain: no byte more has to come first.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+    let Some(length) = length(bytes)? else { return Ok(None) };
+    let Some(whole) = bytes.get(..length) else { return Ok(None) };
+    let header = if whole.starts_with(V2) { parse_v2(whole)? } else { parse_v1(whole)? };
+    Ok(Some((header, length)))
+}
+
+/// Length of the header that `bytes` begin with, which need not hold all of it: the first [`LONGEST_V1_BYTES`] of any
+/// header tell it. `None` needs more bytes.
+///
+/// # Errors
+/// As [`parse`].
+pub fn length(bytes: &[u8]) -> Result<Option<usize>, BadHeader> {
     let begins = |whole: &[u8]| whole.starts_with(&bytes[..bytes.len().min(whole.len())]);
     match () {
-        () if bytes.starts_with(V2) => parse_v2(bytes),
-        () if bytes.starts_with(V1) => parse_v1(bytes),
+        () if bytes.starts_with(V2) => length_v2(bytes),
+        () if bytes.starts_with(V1) => length_v1(bytes),
         () if begins(V1) || begins(V2) => Ok(None),
         () => Err(BadHeader::Absent),
     }
 }
 
-fn parse_v1(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
+fn length_v1(bytes: &[u8]) -> Result<Option<usize>, BadHeader> {
     let window = &bytes[..bytes.len().min(LONGEST_V1_BYTES)];
-    let Some(end) = memchr::memchr(b'\n', window) else {
-        return if window.len() < LONGEST_V1_BYTES { Ok(None) } else { Err(BadHeader::TooLong) };
-    };
-    let line = window[..end].strip_suffix(b"\r").ok_or(BadHeader::Malformed)?;
+    match memchr::memchr(b'\n', window) {
+        Some(end) => Ok(Some(end + 1)),
+        None if window.len() < LONGEST_V1_BYTES => Ok(None),
+        None => Err(BadHeader::TooLong),
+    }
+}
+
+fn parse_v1(whole: &[u8]) -> Result<Header, BadHeader> {
+    let line = whole.strip_suffix(b"\r\n").ok_or(BadHeader::Malformed)?;
     let text = std::str::from_utf8(&line[V1.len()..]).map_err(|_| BadHeader::Malformed)?;
-    let header = v1_header(text).ok_or(BadHeader::Malformed)?;
-    Ok(Some((header, end + 1)))
+    v1_header(text).ok_or(BadHeader::Malformed)
 }
 
 fn v1_header(text: &str) -> Option<Header> {
@@ -104,38 +128,47 @@ fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|_| is_plain)
 }
 
-fn parse_v2(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
-    let Some((head, rest)) = bytes.split_at_checked(V2_HEAD_BYTES) else {
+fn length_v2(bytes: &[u8]) -> Result<Option<usize>, BadHeader> {
+    let Some(head) = bytes.get(..V2_HEAD_BYTES) else {
         // Version and command come before the rest: a wrong one need not be waited for.
         return bytes.get(12).map_or(Ok(None), |command| is_command(*command).map(|()| None));
     };
     is_command(head[12])?;
-    let length = usize::from(u16::from_be_bytes([head[14], head[15]]));
-    if V2_HEAD_BYTES + length > LONGEST_V2_BYTES {
-        return Err(BadHeader::TooLong);
+    let length = V2_HEAD_BYTES + usize::from(u16::from_be_bytes([head[14], head[15]]));
+    let longest = if is_skipped(head) { LONGEST_V2_BYTES } else { LONGEST_PROXIED_BYTES };
+    if length <= longest { Ok(Some(length)) } else { Err(BadHeader::TooLong) }
+}
+
+fn parse_v2(whole: &[u8]) -> Result<Header, BadHeader> {
+    let (head, body) = whole.split_at(V2_HEAD_BYTES);
+    if is_skipped(head) {
+        return Ok(Header::Local);
     }
-    let Some(body) = rest.get(..length) else { return Ok(None) };
-    let (header, extensions) = v2_header(head[12] & 0xf, head[13], body).ok_or(BadHeader::Malformed)?;
-    check_extensions(extensions, &bytes[..V2_HEAD_BYTES + length])?;
-    Ok(Some((header, V2_HEAD_BYTES + length)))
+    let (header, extensions) = v2_header(head[13], body).ok_or(BadHeader::Malformed)?;
+    check_extensions(extensions, whole)?;
+    Ok(header)
 }
 
 /// Version 2, LOCAL or PROXY.
 fn is_command(octet: u8) -> Result<(), BadHeader> {
-    if matches!(octet, 0x20 | 0x21) { Ok(()) } else { Err(BadHeader::Malformed) }
+    if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(BadHeader::Malformed) }
 }
 
-/// What the addresses say, and what follows them. A stream is all that SMTP runs over, so datagrams are a lie.
-fn v2_header(command: u8, family: u8, body: &[u8]) -> Option<(Header, &[u8])> {
+/// Whether the block behind the head is to be skipped, whatever it says (§2.2): of a LOCAL connection all of it, the
+/// family too; of one that is passed on if its family is unspecified.
+fn is_skipped(head: &[u8]) -> bool {
+    head[12] == LOCAL || head[13] == UNSPECIFIED
+}
+
+/// Reads the addresses; gives what follows them too. A stream is all that SMTP runs over, so datagrams are a lie.
+fn v2_header(family: u8, body: &[u8]) -> Option<(Header, &[u8])> {
     let (header, length) = match family {
-        // Unspecified: the whole of the body is to be skipped.
-        0x00 => (Header::Local, body.len()),
         0x11 => (proxied::<4>(body)?, 12),
         0x21 => (proxied::<16>(body)?, 36),
         0x31 if body.len() >= 216 => (Header::Unix, 216),
         _ => return None,
     };
-    Some((if command == 0 { Header::Local } else { header }, &body[length..]))
+    Some((header, &body[length..]))
 }
 
 /// Two addresses of so many octets, then two ports.
@@ -311,6 +344,20 @@ mod tests {
             (v2(0x21, 0x11, &FOUR), four),
             (v2(0x20, 0x11, &FOUR), Header::Local),
             (v2(0x20, 0x00, b""), Header::Local),
+            // Of LOCAL nothing but the length is read (§2.2): a family that is none, half an address, a wrong checksum.
+            (v2(0x20, 0x12, &FOUR), Header::Local),
+            (v2(0x20, 0xff, b"anything"), Header::Local),
+            (v2(0x20, 0x11, &FOUR[..11]), Header::Local),
+            (v2(0x20, 0x11, b""), Header::Local),
+            (v2(0x20, 0x21, b"\x03\0\x04\0\0\0\0"), Header::Local),
+            (v2(0x20, 0x31, &[b'x'; 215]), Header::Local),
+            (v2(0x20, 0x11, &with(b"\x03\0\x04\0\0\0\0")), Header::Local),
+            (v2(0x20, 0x00, &[0; 40_000]), Header::Local),
+            (v2(0x21, 0x00, &[0; 40_000]), Header::Local),
+            (v2(0x21, 0x00, b"\x03\0\x04\0\0\0\0"), Header::Local),
+            (v2(0x21, 0x31, &[[b'x'; 216].as_slice(), b"\x04\0\x01x"].concat()), Header::Unix),
+            // A client's certificate, which is longer than any address.
+            (v2(0x21, 0x11, &with(&[&[0x20, 0x10, 0], [0; 4096].as_slice()].concat())), four),
             (v2(0x21, 0x00, b"anything"), Header::Local),
             (v2(0x21, 0x31, &[b'x'; 216]), Header::Unix),
             (v2(0x21, 0x11, &with(b"\x04\0\x02xx\x05\0\0")), four),
@@ -326,7 +373,11 @@ mod tests {
             v2(0x21, 0x22, &[0; 36]),
             v2(0x21, 0x41, &FOUR),
             v2(0x21, 0x11, &FOUR[..11]),
-            v2(0x20, 0x11, &FOUR[..11]),
+            v2(0x21, 0x11, b""),
+            v2(0x21, 0x01, &FOUR),
+            v2(0x21, 0x10, &FOUR),
+            v2(0x21, 0x32, &[0; 216]),
+            v2(0x21, 0x31, &[[b'x'; 216].as_slice(), b"\x04"].concat()),
             v2(0x21, 0x21, &[0; 35]),
             v2(0x21, 0x31, &[0; 215]),
             v2(0x21, 0x11, &with(b"\x04")),
@@ -336,7 +387,12 @@ mod tests {
         for bytes in malformed {
             assert_eq!(read(&bytes), Err(BadHeader::Malformed), "{bytes:?}");
         }
-        assert_eq!(read(&v2(0x21, 0x11, &[0; LONGEST_V2_BYTES])), Err(BadHeader::TooLong));
+        assert_eq!(read(&v2(0x21, 0x11, &[0; LONGEST_PROXIED_BYTES])), Err(BadHeader::TooLong));
+        let longest = v2(0x20, 0x11, &[0xff; u16::MAX as usize]);
+        assert_eq!(longest.len(), LONGEST_V2_BYTES);
+        assert_eq!(parse(&longest), Ok(Some((Header::Local, LONGEST_V2_BYTES))));
+        assert_eq!(parse(&longest[..LONGEST_V2_BYTES - 1]), Ok(None));
+        assert_eq!(length(&longest[..V2_HEAD_BYTES]), Ok(Some(LONGEST_V2_BYTES)));
         assert_eq!(read(&v2(0x21, 0x11, &FOUR)[..27]), Ok(None));
     }
 
@@ -376,6 +432,8 @@ mod tests {
                 prop_assert!(length <= bytes.len() && length <= LONGEST_V2_BYTES);
                 prop_assert_eq!(parse(&bytes[..length]), parse(&bytes));
                 prop_assert_eq!(parse(&bytes[..length - 1]), Ok(None));
+                let told = super::length(&bytes[..bytes.len().min(LONGEST_V1_BYTES)]);
+                prop_assert_eq!(told, Ok(Some(length)), "the first bytes tell the length");
             }
         }
     }

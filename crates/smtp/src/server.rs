@@ -703,6 +703,10 @@ impl Dialogue {
         if (recipient.notify.is_some() || recipient.original.is_some()) && !self.offers().dsn {
             return Err(Verdict::UnknownParameter);
         }
+        // RFC 6533 §3: that form is for servers that offer SMTPUTF8, whatever MAIL said.
+        if recipient.original.is_some_and(|it| it.is_internationalized()) && !self.offers().smtp_utf8 {
+            return Err(Verdict::BadParameter);
+        }
         if transaction.accepted as usize >= self.identity.limits.recipients {
             return Err(Verdict::TooManyRecipients);
         }

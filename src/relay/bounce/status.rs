@@ -1,6 +1,7 @@
 //! The part for programs: `message/delivery-status` (RFC 3464 §2), or its form in UTF-8 (RFC 6533 §4).
 use super::words::{self, Letters};
 use super::{Action, Facts, Part, Recipient, received};
+use smtp::dsn;
 use smtp::reply::Enhanced;
 use smtp::xtext::Xtext;
 use std::borrow::Cow;
@@ -62,12 +63,12 @@ pub(super) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     Xtext::parse(text).map_or(Cow::Borrowed(text), |xtext| xtext.decode())
 }
 
-/// The value of ORCPT with its address decoded (RFC 3461 §6.3). That of a `utf-8` address stays: it has an encoding of
-/// its own, which stands for the same in either form of the report (RFC 6533 §3).
+/// The value of ORCPT with its address decoded (RFC 3461 §6.3). That of a `utf-8` address is written in ASCII by the
+/// encoding of its own, which stands for the same in either form of the report (RFC 6533 §3).
 fn original_recipient(original: &[u8]) -> String {
     let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
     let (kind, address) = (&original[..at], original[at..].strip_prefix(b";").unwrap_or(original));
-    let address = if kind.eq_ignore_ascii_case(b"utf-8") { Cow::Borrowed(address) } else { decoded(address) };
+    let address = if dsn::is_utf8(kind) { dsn::ascii_form(address) } else { decoded(address) };
     format!("{}; {}", words::token(&String::from_utf8_lossy(kind)), words::plain(&address, Letters::Ascii))
 }
 
