@@ -1,5 +1,5 @@
 //! SIGINT and SIGTERM as a number to look at: the first asks for an end with a report, the second for
-//! an end.
+//! an end. SIGHUP as a wish to have files read again, for those who watch for it.
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -57,6 +57,37 @@ impl Interrupt {
     /// Whether SIGTERM has asked for it.
     pub(crate) fn is_termination(&self) -> bool {
         self.is_termination.load(Ordering::Relaxed)
+    }
+}
+
+/// SIGHUPs that arrive from its making on.
+#[derive(Clone, Debug)]
+pub(crate) struct Hangups(Arc<AtomicBool>);
+
+impl Hangups {
+    /// Starts watching, for the rest of the process's life: it no longer ends by them.
+    pub(crate) fn watch() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.context("cannot watch for signals")?;
+        let mut hangups = {
+            let _context = runtime.enter();
+            signal(SignalKind::hangup()).context("cannot watch for signals")?
+        };
+        let watched = Self(Arc::default());
+        let came = Arc::clone(&watched.0);
+        let heed = async move {
+            while hangups.recv().await.is_some() {
+                came.store(true, Ordering::Relaxed);
+            }
+        };
+        let thread = std::thread::Builder::new().name("hangups".to_owned()).spawn(move || runtime.block_on(heed));
+        thread.context("cannot start a thread")?;
+        Ok(watched)
+    }
+
+    /// Whether one came since this was asked last.
+    pub(crate) fn came(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
     }
 }
 

@@ -7,12 +7,15 @@
 mod bench;
 mod cli;
 mod host;
+mod http_server;
 mod interrupt;
 mod live;
 mod load;
+mod log_writer;
 mod mades;
 mod party;
 mod personality;
+mod printable;
 mod quantities;
 mod reach;
 mod reason;

@@ -20,6 +20,7 @@ mod values;
 mod welcome;
 
 use crate::party::{Live, Outputs};
+use crate::printable::printable;
 use crate::report::{self, Ink};
 use crate::source::Offer;
 use anyhow::Result;
@@ -170,9 +171,14 @@ pub(crate) fn main() -> ExitCode {
         Command::InstallLinks(typed) => typed.run(),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("mailrun: {}", one_line(&format!("{error:#}")));
+        eprint!("{}", failure(&error));
         ExitCode::from(2)
     })
+}
+
+/// The last line of a command that could not run.
+fn failure(error: &anyhow::Error) -> String {
+    format!("mailrun: {}\n", printable(&one_line(&format!("{error:#}"))))
 }
 
 /// Help and version go out as they are; a mistake becomes one line.

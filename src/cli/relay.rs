@@ -1,9 +1,10 @@
 //! `mailrun relay`: what was typed, to what it means.
 use super::values;
+use crate::log_writer::LogWriter;
 use crate::party::Live;
 use crate::relay::config::{Complaint, Complaints, Config, Durability, LISTEN, LogLevel, Reach};
 use crate::relay::{self, Orders, Reread};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -33,7 +34,7 @@ pub(super) struct Typed {
     /// Where all mail goes: HOST:PORT, lmtp:HOST:PORT, lmtp:unix:PATH, or discard.
     #[arg(long, value_name = "WHERE", conflicts_with = "config", requires = "spool")]
     to: Option<String>,
-    /// The directory that keeps messages.
+    /// The directory that keeps messages: of this user alone, mode 0700.
     #[arg(long, value_name = "DIR", conflicts_with = "config", requires = "to")]
     spool: Option<PathBuf>,
     /// When to answer 250 [default: sync].
@@ -105,7 +106,7 @@ impl From<DurabilityTyped> for Durability {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun relay --to 127.0.0.1:2526 --spool /var/tmp/spool
+  mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
   mailrun relay --listen 127.0.0.1:2525 --to discard --spool DIR --durability write
   mailrun relay --config relay.toml
   mailrun relay --config relay.toml --check           --help shows every key of the file";
@@ -114,7 +115,7 @@ Examples:
 const MANUAL: &str = concat!(
     "\
 Examples:
-  mailrun relay --to 127.0.0.1:2526 --spool /var/tmp/spool
+  mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
   mailrun relay --listen 127.0.0.1:2525 --to lmtp:unix:/run/lmtp.sock --spool DIR --http 127.0.0.1:8025
   mailrun relay --config relay.toml --check
 
@@ -146,16 +147,28 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
     }
     let config = typed.config()?;
     let (level, changes) = tracing_subscriber::reload::Layer::new(LevelFilter::from(config.log));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    let log = LogWriter::to_stderr().context("cannot start the log")?;
+    log.report_panics();
+    let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).with_ansi(false);
     tracing_subscriber::registry().with(level).with(lines).init();
     let live = typed.live.into();
     super::end_with_parent(live);
-    let orders = Orders { reread: reread(typed, changes), json: typed.json.clone(), live };
-    let done = relay::run(config, orders)?;
-    if !matches!(live, Live::Json) {
-        super::say(&told(&done));
-    }
-    Ok(ExitCode::SUCCESS)
+    let orders = Orders { reread: reread(typed, changes), json: typed.json.clone(), live, log: log.clone() };
+    let code = match relay::run(config, orders) {
+        Ok(done) => {
+            if !matches!(live, Live::Json) {
+                super::say(&told(&done));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            // Not by standard error's lock: nobody may be reading there.
+            log.write_line(super::failure(&error).as_bytes());
+            ExitCode::from(2)
+        }
+    };
+    log.flush();
+    Ok(code)
 }
 
 /// How a relay reads its configuration again: the file, and what was typed beside it. The log's level changes at once.

@@ -1,8 +1,8 @@
 //! The hops that a worker knows, by number: the queue knows no more of a hop than that. Those that the queue has nothing
 //! to remember of are forgotten, and their numbers given anew: domains that mail once went to cost nothing.
 use super::queue::HopKey;
-use super::routing::Hop;
-use net::ClientSecurity;
+use super::routing::{Hop, Security};
+use net::{ClientSecurity, FileStamp};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,12 @@ const GLANCES: usize = 64;
 const GLANCED_PART: usize = 20;
 
 /// This side of TLS with one host of a hop.
-type Secured = (Arc<str>, Option<ClientSecurity>);
+struct Secured {
+    host: Arc<str>,
+    /// The authority's file when it was read.
+    stamp: Option<FileStamp>,
+    security: Option<ClientSecurity>,
+}
 
 /// The hops that a worker knows.
 #[derive(Default)]
@@ -32,7 +37,7 @@ pub(super) struct Hops {
 
 struct Known {
     hop: Hop,
-    /// Certificates are read once a host, not once a connection.
+    /// Certificates are read once a host and when they change, not once a connection.
     secured: Vec<Secured>,
     /// What it was told of as: for logs.
     name: Arc<str>,
@@ -125,13 +130,38 @@ impl Hops {
     pub(super) fn security(&mut self, key: HopKey, host: &Arc<str>) -> Result<Option<ClientSecurity>, String> {
         let known = self.known[key.0 as usize].as_mut().expect("a hop that has couriers is known");
         let Hop::Smtp(smtp) = &known.hop else { return Ok(None) };
-        if let Some((_, security)) = known.secured.iter().find(|(name, _)| name == host) {
-            return Ok(security.clone());
+        let stamp = smtp.security.authority.as_ref().map(|authority| FileStamp::of(&authority.path));
+        let at = known.secured.iter().position(|secured| secured.host == *host);
+        if let Some(secured) = at.map(|at| &known.secured[at])
+            && secured.stamp == stamp
+        {
+            return Ok(secured.security.clone());
         }
-        let security = smtp.security.client(host).map_err(|error| error.to_string())?;
-        known.secured.push((Arc::clone(host), security.clone()));
-        Ok(security)
+        let renewed = trusting_file(&smtp.security, host);
+        let Some(at) = at else {
+            let security = renewed.or_else(|_| smtp.security.client(host).map_err(|why| why.to_string()))?;
+            known.secured.push(Secured { host: Arc::clone(host), stamp, security: security.clone() });
+            return Ok(security);
+        };
+        let secured = &mut known.secured[at];
+        secured.stamp = stamp;
+        match renewed {
+            Ok(security) => secured.security = security,
+            // Said once: the stamp is that of the file that cannot be used.
+            Err(why) => tracing::warn!(%why, "whom to trust has changed; the old certificates stay in force"),
+        }
+        Ok(secured.security.clone())
     }
+}
+
+/// This side of TLS with a host, trusting whom the authority's file names now.
+fn trusting_file(security: &Security, host: &str) -> Result<Option<ClientSecurity>, String> {
+    let Some(authority) = &security.authority else {
+        return security.client(host).map_err(|why| why.to_string());
+    };
+    let named = |why: &dyn std::fmt::Display| format!("{}: {why}", authority.path.display());
+    let pem = std::fs::read(&authority.path).map_err(|why| named(&why))?;
+    security.client_trusting(host, Some(pem)).map_err(|why| named(&why))
 }
 
 #[cfg(test)]
@@ -141,7 +171,7 @@ mod tests {
         Arrival, Before, Call, Closing, Kind, MessageId, Options, Outcome, Queue, Recipients, Taken,
     };
     use super::*;
-    use crate::relay::routing::{Security, Smtp, To};
+    use crate::relay::routing::{Smtp, To};
     use std::time::Duration;
 
     fn domain(number: u64) -> Hop {

@@ -1,7 +1,7 @@
 //! The log of deliveries: a line for each recipient of each try, written by a thread of its own.
 //!
 //! ```text
-//! worker ─ record ─▶ its sheet (bounded) ─ every 100 ms, or when full ─▶ Press: a few sheets ─▶ thread: lines ─▶ stderr
+//! worker ─ record ─▶ its sheet (bounded) ─ every 100 ms, or when full ─▶ Press: a few sheets ─▶ thread: lines ─▶ LogWriter
 //! ```
 //! A worker keeps what it has at hand anyway, and formats nothing. While the log's level is above `info` it looks at one
 //! number and does no more. Where the log is slower than deliveries, deliveries do not wait: what was left out is
@@ -9,10 +9,11 @@
 use super::envelope::{Envelope, Refusal};
 use super::letter::Letter;
 use super::queue::{Answer, Assignment, MessageId, Outcome, Recipients};
+use crate::log_writer::LogWriter;
 use jiff::Timestamp;
 use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -25,6 +26,8 @@ const SHEET: usize = 1024;
 const SHEETS: usize = 16;
 /// How long a try may lie on a sheet that is not full; a worker that has nothing to do looks at its next tick.
 const LATEST: Duration = Duration::from_millis(100);
+/// Bytes of lines that are handed to the log at a time, or a try's where these are more.
+const PIECE_BYTES: usize = 32 << 10;
 /// At the end, for the last sheets to be printed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -126,19 +129,15 @@ enum Work {
 }
 
 impl Press {
-    /// Starts the thread, which prints to standard error, where all the log goes.
+    /// Starts the thread, which hands lines to the log.
     ///
     /// # Errors
     /// Those of starting a thread.
-    pub(super) fn start() -> io::Result<Self> {
-        Self::start_with(io::stderr())
-    }
-
-    fn start_with(out: impl Write + Send + 'static) -> io::Result<Self> {
+    pub(super) fn start(log: LogWriter) -> io::Result<Self> {
         let (give, take) = sync_channel(SHEETS);
         let losses = Arc::<Losses>::default();
         let press = Self { give, losses: Arc::clone(&losses) };
-        std::thread::Builder::new().name("delivery-log".to_owned()).spawn(move || print(&take, out, &losses))?;
+        std::thread::Builder::new().name("delivery-log".to_owned()).spawn(move || print(&take, &log, &losses))?;
         Ok(press)
     }
 
@@ -167,15 +166,20 @@ impl Press {
     }
 }
 
-fn print(take: &Receiver<Work>, mut out: impl Write, losses: &Losses) {
+fn print(take: &Receiver<Work>, log: &LogWriter, losses: &Losses) {
     let mut text = String::new();
     while let Ok(work) = take.recv() {
         match work {
             Work::Sheet(sheet) => {
+                for entry in &sheet {
+                    entry.write(&mut text);
+                    if text.len() >= PIECE_BYTES {
+                        log.write_waiting(text.as_bytes());
+                        text.clear();
+                    }
+                }
+                log.write_waiting(text.as_bytes());
                 text.clear();
-                sheet.iter().for_each(|entry| entry.write(&mut text));
-                // There is nowhere to say that the log cannot be written.
-                let _ = out.write_all(text.as_bytes());
             }
             Work::End(tell) => drop(tell.send(())),
         }
@@ -251,6 +255,7 @@ mod tests {
     use super::super::envelope::Recipient;
     use super::*;
     use smtp::reply::Enhanced;
+    use std::io::Write;
     use std::sync::mpsc::{Sender, channel};
 
     fn entry(outcome: Outcome, recipients: &[&str]) -> Entry {
@@ -319,15 +324,19 @@ mod tests {
     fn what_is_too_much_is_counted_and_all_else_printed() {
         let (open, gate) = channel();
         let (print, printed) = channel();
-        let press = Press::start_with(Gate(gate, print)).unwrap();
+        // With no room of its own.
+        let log = LogWriter::start(Gate(gate, print), 0).unwrap();
+        let press = Press::start(log.clone()).unwrap();
         let sheets = SHEETS as u64 * 3;
         for _ in 0..sheets {
             press.take(vec![entry(Outcome::Delivered, &["c@d", "e@f"])]);
         }
         let lost = press.unlogged();
-        assert!(lost >= 2 * (sheets - SHEETS as u64 - 1), "{lost}: nothing waits for a log that stands still");
+        // One is being written, one lies in the log, one waits for it.
+        assert!(lost >= 2 * (sheets - SHEETS as u64 - 3), "{lost}: nothing waits for a log that stands still");
         drop(open);
         press.finish();
+        log.flush();
         let text: Vec<u8> = printed.try_iter().flatten().collect();
         assert_eq!(text.iter().filter(|byte| **byte == b'\n').count() as u64 + lost, 2 * sheets);
     }

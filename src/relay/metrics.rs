@@ -8,9 +8,9 @@ pub(super) struct Figures<'a> {
     pub(super) survey: &'a Survey,
     /// Name, meaning, value: what only grows.
     pub(super) census: &'a [(&'static str, &'static str, u64)],
+    /// Likewise, of the log and of HTTP.
+    pub(super) process: &'a [(&'static str, &'static str, u64)],
     pub(super) spool: &'a spool::Usage,
-    /// Deliveries that the log had no room for.
-    pub(super) unlogged: u64,
     pub(super) incoming_limit: u64,
     /// The spool takes nothing any more.
     pub(super) has_failed: bool,
@@ -27,10 +27,9 @@ pub(super) fn text(figures: &Figures<'_>) -> String {
         [("version", env!("CARGO_PKG_VERSION")), ("durability", &totals.durability), ("hostname", figures.hostname)];
     sheet.sample("info", &labels, 1);
     sheet.gauge("uptime_seconds", "since it began", figures.uptime_s);
-    for (name, meaning, value) in figures.census {
+    for (name, meaning, value) in figures.census.iter().chain(figures.process) {
         sheet.counter(name, meaning, *value);
     }
-    sheet.counter("unlogged", "deliveries that the log had no room for", figures.unlogged);
     sheet.gauge("workers", "threads that carry mail", totals.workers);
     sheet.gauge("queue_messages", "messages in the queue", totals.messages);
     sheet.gauge("couriers", "connections to next hops, and deliveries on this host", totals.couriers);
@@ -125,8 +124,8 @@ mod tests {
         text(&Figures {
             survey: &survey,
             census: &[("accepted", "messages answered 250", 5)],
+            process: &[("log_dropped", "lines of the log that were left out", 3)],
             spool: &usage,
-            unlogged: 0,
             incoming_limit: 100,
             has_failed: true,
             hostname: "relay.example",
@@ -162,6 +161,7 @@ mod tests {
         let text = sheet("mx:a.example");
         for line in [
             "mailrun_relay_accepted_total 5",
+            "mailrun_relay_log_dropped_total 3",
             "mailrun_relay_queue_messages 7",
             "mailrun_relay_queue_entries{hop=\"mx:a.example\",state=\"deferred\"} 3",
             "mailrun_relay_hop_shut_seconds{hop=\"mx:a.example\"} 4",

@@ -5,6 +5,7 @@
 //! | `aliases` | who is meant by a name of a local domain |
 //! | `bounce` | what became of a message, told to its sender |
 //! | `census` | what has been done, in numbers |
+//! | `certificates` | the certificate's files, read again when they change |
 //! | `config` | what a relay is told |
 //! | `control` | what operators ask, answered page by page |
 //! | `courier` | connections to next hops, and deliveries on this host |
@@ -33,12 +34,14 @@
 //! | `routing` | who may send to whom, and where it goes |
 //! | `setting` | what all workers share |
 //! | `socket` | the control socket's place |
+//! | `spool_directory` | whose the spool's directory is, and who may change it |
 //! | `status` | metrics, health and readiness over HTTP |
 //! | `survey` | the numbers of all queues, put together |
 //! | `telling` | notices on their way into the spool |
 pub(crate) mod aliases;
 pub(crate) mod bounce;
 mod census;
+mod certificates;
 pub(crate) mod config;
 mod control;
 mod courier;
@@ -67,15 +70,18 @@ pub(crate) mod retry;
 pub(crate) mod routing;
 mod setting;
 mod socket;
+mod spool_directory;
 mod status;
 mod survey;
 mod telling;
 
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::Event;
+use crate::log_writer::LogWriter;
 use crate::party::{Live, Outputs, Telling};
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow, bail};
+use certificates::Certificates;
 use config::{Config, Durability};
 use control::Control;
 use journal::Press;
@@ -109,6 +115,8 @@ pub(crate) struct Orders {
     /// Where the run record goes.
     pub(crate) json: Option<PathBuf>,
     pub(crate) live: Live,
+    /// Where all the log goes.
+    pub(crate) log: LogWriter,
 }
 
 /// What a relay has done, for its report.
@@ -135,7 +143,7 @@ pub(crate) fn run(config: Config, orders: Orders) -> Result<Done> {
     let interrupt = Interrupt::watch()?;
     let couriers = u64::from(config.delivery.overall);
     net::open_files::raise(config.limits.sessions as u64 + couriers + SPARE_FILES);
-    let setting = Arc::new(setting(config)?);
+    let setting = Arc::new(setting(config, &orders.log)?);
     reload::watch(&setting, orders.reread)?;
     let control = control::open(&setting.first().control, &setting)?;
     let http = setting.first().http.map(|address| status::serve(address, &setting)).transpose()?;
@@ -144,9 +152,11 @@ pub(crate) fn run(config: Config, orders: Orders) -> Result<Done> {
     let telling = Telling::new(orders.live);
     let mut report = Report::begin();
     let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
-    announce(&telling, smtp, http);
+    announce(&orders.log, &telling, smtp, http);
+    let mut certificates = Certificates::watch(&setting);
     while interrupt.asked() == Asked::Nothing && !setting.has_failed() {
         std::thread::sleep(LOOK);
+        certificates.look(&setting);
         if let Some(progress) = report.look(&setting) {
             telling.event(&Event::Progress(progress));
         }
@@ -165,10 +175,10 @@ pub(crate) fn run(config: Config, orders: Orders) -> Result<Done> {
 }
 
 /// Says where it listens.
-fn announce(telling: &Telling, smtp: Vec<String>, http: Option<SocketAddr>) {
+fn announce(log: &LogWriter, telling: &Telling, smtp: Vec<String>, http: Option<SocketAddr>) {
     let http = http.map(|address| address.to_string());
     let metrics = http.as_ref().map(|http| format!(", metrics on http://{http}/metrics")).unwrap_or_default();
-    eprintln!("mailrun relay: listening on {}{metrics}", smtp.join(", "));
+    log.write_line(format!("mailrun relay: listening on {}{metrics}\n", smtp.join(", ")).as_bytes());
     telling.event(&Event::Listening { smtp, http });
 }
 
@@ -180,7 +190,7 @@ fn end(setting: &Setting, running: Vec<Running>, control: Control) {
     setting.spool.clone().close();
 }
 
-fn setting(config: Config) -> Result<Setting> {
+fn setting(config: Config, log: &LogWriter) -> Result<Setting> {
     let kept = &config.spool;
     let options = spool::Options {
         most_bytes: kept.most_bytes,
@@ -194,20 +204,24 @@ fn setting(config: Config) -> Result<Setting> {
     };
     let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", kept.directory.display());
     let disk = RealDisk::new(&kept.directory).map_err(|error| cannot(&reason(&error)))?;
+    if let Some(warning) = spool_directory::check(&kept.directory).map_err(|why| cannot(&why))? {
+        tracing::warn!("{warning}");
+    }
     let opened = Spool::open(Arc::new(disk), options).map_err(|error| cannot(&error))?;
     let resolver = Resolver::start(&config.dns, &config.hostname, config.reach).context("cannot start a thread")?;
     let [readers, porters] = [Labour::start("reader"), Labour::start("porter")];
     let (readers, porters) = (readers.context("cannot start a thread")?, porters.context("cannot start a thread")?);
-    let press = Press::start().context("cannot start a thread")?;
+    let press = Press::start(log.clone()).context("cannot start a thread")?;
     let seed = net::clock::wall().as_nanos() as u64;
-    Ok(Setting::new(config, opened, resolver, (readers, porters), press, seed))
+    Ok(Setting::new(config, opened, resolver, (readers, porters), (press, log.clone()), seed))
 }
 
 /// A server for each address, each with its workers.
 fn listen(setting: &Arc<Setting>) -> Result<Vec<Running>> {
     let config = setting.config();
-    let offered = config.tls.clone().map_or(Security::None, Security::Offered);
-    let implicit = config.tls.clone().map_or(Security::None, Security::Implicit);
+    let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
+    let offered = tls.clone().map_or(Security::None, Security::Offered);
+    let implicit = tls.map_or(Security::None, Security::Implicit);
     let plain = config.listen.iter().map(|endpoint| (endpoint, &offered));
     let all = plain.chain(config.listen_tls.iter().map(|endpoint| (endpoint, &implicit)));
     all.map(|(endpoint, security)| serve(setting, &config, endpoint, security.clone())).collect()

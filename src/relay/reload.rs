@@ -47,6 +47,9 @@ fn reload(setting: &Setting, read: Result<Config>) {
             let later = setting.first().needs_restart(&config);
             // What a 250 promises is told from here: it stays what it is.
             config.spool = setting.first().spool.clone();
+            if let (Some(first), Some(new)) = (&setting.first().tls, &config.tls) {
+                first.setup.renew(&new.setup);
+            }
             setting.reload(config);
             tracing::info!("the configuration has been read again");
             if !later.is_empty() {

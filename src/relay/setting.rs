@@ -7,6 +7,7 @@ use super::journal::Press;
 use super::labour::Labour;
 use super::maildir;
 use super::resolver::Resolver;
+use crate::log_writer::LogWriter;
 use spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +38,8 @@ pub(super) struct Setting {
     pub(super) inquiries: Inquiries,
     /// Where deliveries are logged.
     pub(super) press: Press,
+    /// Where all else is.
+    pub(super) log: LogWriter,
     /// All listeners take mail.
     is_open: AtomicBool,
     pub(super) seed: u64,
@@ -48,7 +51,7 @@ impl Setting {
         (spool, backlog): (Spool, Backlog),
         resolver: Resolver,
         (readers, porters): (Labour, Labour),
-        press: Press,
+        (press, log): (Press, LogWriter),
         seed: u64,
     ) -> Self {
         let mailbox_names = Arc::new(maildir::Names::new(&config.hostname));
@@ -68,6 +71,7 @@ impl Setting {
             intake,
             inquiries: Inquiries::default(),
             press,
+            log,
             is_open: AtomicBool::new(false),
             seed,
         }

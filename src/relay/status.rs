@@ -8,58 +8,61 @@
 use super::metrics::{self, Figures};
 use super::setting::Setting;
 use super::survey::survey;
+use crate::http_server::{self, HostNames, HttpCounters};
 use crate::reason::reason;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use net::clock;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// Whoever asks for metrics waits for the workers; so many may wait at a time.
-const ASKERS: usize = 4;
 
 /// Serves on `address` until the process ends; gives the address, for port 0.
 ///
 /// # Errors
 /// If it cannot listen there.
 pub(super) fn serve(address: SocketAddr, setting: &Arc<Setting>) -> Result<SocketAddr> {
-    let listener = net::listener::listen(address)
-        .map_err(|error| anyhow!("cannot listen on {address} (http): {}", reason(&error)))?;
-    let address = listener.local_addr()?;
     let began = clock::now();
+    let counters = Arc::<HttpCounters>::default();
+    let config = setting.config();
+    let names = HostNames::new([config.hostname.as_str()].into_iter().chain(config.http_name.as_deref()));
+    let counted = Arc::clone(&counters);
     let routes = Router::new()
         .route("/", get(async || "mailrun relay: /metrics, /health, /ready\n"))
-        .route("/metrics", get(move |setting| figures(setting, began)))
+        .route("/metrics", get(move |setting| figures(setting, counted, began)))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .with_state(Arc::clone(setting));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(ASKERS)
-        .build()
-        .context("cannot serve HTTP")?;
-    std::thread::Builder::new().name("status".to_owned()).spawn(move || {
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            axum::serve(listener, routes).await
-        })
-    })?;
-    Ok(address)
+    http_server::serve(address, names, &counters, routes).map_err(|error| match error.downcast::<io::Error>() {
+        Ok(error) => anyhow!("cannot listen on {address} (http): {}", reason(&error)),
+        Err(error) => error,
+    })
 }
 
-async fn figures(State(setting): State<Arc<Setting>>, began: Duration) -> Response {
+async fn figures(State(setting): State<Arc<Setting>>, http: Arc<HttpCounters>, began: Duration) -> Response {
     let asked = tokio::task::spawn_blocking(move || {
         let survey = survey(&setting)?;
+        let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let displaced =
+            ("http_displaced", "HTTP connections closed to make room for newer ones", count(&http.displaced));
+        let misdirected =
+            ("http_misdirected", "HTTP requests for names that are not this server's", count(&http.misdirected));
         Ok::<_, super::inquiry::Silent>(metrics::text(&Figures {
             survey: &survey,
             census: &setting.census.rows(),
+            process: &[
+                ("unlogged", "deliveries that the log had no room for", setting.press.unlogged()),
+                ("log_dropped", "other lines of the log that nobody read in time", setting.log.dropped()),
+                displaced,
+                misdirected,
+            ],
             spool: &setting.spool.usage(),
-            unlogged: setting.press.unlogged(),
             incoming_limit: setting.intake.most_bytes(),
             has_failed: setting.has_failed(),
             hostname: &setting.config().hostname,

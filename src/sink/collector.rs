@@ -1,9 +1,11 @@
 //! Gathers what the workers counted: the totals, the seconds, the live line, the status over HTTP, and at the end
 //! the record.
 use super::SinkOptions;
+use super::certificates::Certificates;
 use super::inbox::{Parcel, Shared};
 use super::report::{self, View};
 use super::status::Status;
+use crate::http_server::HostNames;
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};
@@ -44,8 +46,10 @@ impl Collector {
         let now = clock::now();
         let chronicle_log = Chronicle::begin(now, "delivered", options.outputs.hlog.as_deref())?;
         let telling = Telling::new(options.outputs.live);
+        let typed = options.http.as_deref().and_then(|http| http.rsplit_once(':')).map(|(host, _)| host);
+        let names = HostNames::new([options.hello.as_str()].into_iter().chain(typed));
         let view = Arc::new(Mutex::new(View::new(options, endpoint.clone(), Arc::clone(&shared.control), now)));
-        let status = http.map(|http| Status::serve(http, Arc::clone(&view))).transpose()?;
+        let status = http.map(|http| Status::serve(http, names, Arc::clone(&view))).transpose()?;
         let http = status.as_ref().map(|status| status.address().to_string());
         telling.event(&Event::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
         match http {
@@ -56,8 +60,17 @@ impl Collector {
     }
 
     /// Gathers until the sink has had enough.
-    pub(super) fn follow(&mut self, tallies: &Receiver<Parcel>, shared: &Shared, interrupt: &Interrupt) -> Result<()> {
+    pub(super) fn follow(
+        &mut self,
+        tallies: &Receiver<Parcel>,
+        shared: &Shared,
+        interrupt: &Interrupt,
+        certificates: &mut Option<Certificates>,
+    ) -> Result<()> {
         while interrupt.asked() == Asked::Nothing && !shared.is_full() {
+            if let Some(certificates) = certificates {
+                certificates.look();
+            }
             match tallies.recv_timeout(LOOK) {
                 Ok(parcel) => self.merge(parcel),
                 Err(RecvTimeoutError::Timeout) if clock::now() >= self.next_tick => self.tick()?,

@@ -8,6 +8,7 @@
 //!                            ├ handout: the end of a message that recipients fare differently with
 //!                            └ dump: messages kept as they came
 //! ```
+mod certificates;
 mod collector;
 mod conduct;
 mod control;
@@ -21,10 +22,12 @@ mod rules;
 mod status;
 mod welcome;
 
+use crate::http_server;
 use crate::interrupt::Interrupt;
 use crate::party::Outputs;
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow};
+use certificates::Certificates;
 use collector::Collector;
 use control::Control;
 use dump::Dump;
@@ -82,7 +85,7 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
         format!("--listen {} is neither HOST:PORT nor unix:PATH, or has no address", options.listen)
     })?;
     let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;
-    net::open_files::raise(options.sessions as u64 + SPARE_FILES);
+    net::open_files::raise(options.sessions as u64 + http_server::CONNECTION_LIMIT as u64 + SPARE_FILES);
     let interrupt = Interrupt::watch()?;
     let (full, tallies) = channel();
     let control = Control::new(options.rules.clone(), options.seed);
@@ -94,9 +97,11 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
         move || Till::new(Arc::clone(&shared), full.clone())
     };
     let welcome = options.welcome.clone();
+    let (security, watch) = welcome.security(&options.hello)?;
+    let mut certificates = watch.map(Certificates::watch).transpose()?;
     let server = Server::new(make)
         .name(&options.hello)
-        .security(welcome.security(&options.hello)?)
+        .security(security)
         .proxied(welcome.proxied)
         .files(Files::Private)
         .offering(move |offer| welcome.change(offer))
@@ -106,7 +111,7 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
         .start_at(&endpoint)
         .map_err(|error| cannot_listen(&endpoint, &error))?;
     let mut collector = Collector::begin(options, server.endpoint(), http, &shared)?;
-    collector.follow(&tallies, &shared, &interrupt)?;
+    collector.follow(&tallies, &shared, &interrupt, &mut certificates)?;
     server.stop();
     collector.finish(&tallies)
 }

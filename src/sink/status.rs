@@ -12,6 +12,7 @@ use super::collector::lock;
 use super::control::{self, Deeds};
 use super::report::View;
 use super::rulebook::{LONGEST, Rulebook};
+use crate::http_server::{self, HostNames};
 use anyhow::{Context, Result};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
@@ -32,11 +33,8 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// Serves on `address` until the process ends.
-    pub(super) fn serve(address: SocketAddr, view: Arc<Mutex<View>>) -> Result<Self> {
-        let listener =
-            net::listener::listen(address).with_context(|| format!("cannot listen on {address} (--http)"))?;
-        let address = listener.local_addr()?;
+    /// Serves on `address` until the process ends, to requests that name it by its address or one of `names`.
+    pub(super) fn serve(address: SocketAddr, names: HostNames, view: Arc<Mutex<View>>) -> Result<Self> {
         let routes = Router::new()
             .route("/", get(status))
             .route("/status", get(status))
@@ -48,14 +46,8 @@ impl Status {
             // A body of the longest rules and no more.
             .layer(DefaultBodyLimit::max(LONGEST))
             .with_state(view);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new().name("status".to_owned()).spawn(move || {
-            runtime.block_on(async move {
-                let listener = tokio::net::TcpListener::from_std(listener)?;
-                axum::serve(listener, routes).await
-            })
-        })?;
-        Ok(Self { address })
+        let served = http_server::serve(address, names, &Arc::default(), routes);
+        Ok(Self { address: served.with_context(|| format!("cannot listen on {address} (--http)"))? })
     }
 
     pub(super) fn address(&self) -> SocketAddr {

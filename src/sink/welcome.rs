@@ -2,7 +2,7 @@
 use crate::tls_mode::TlsMode;
 use crate::users::Users;
 use anyhow::{Context, Result};
-use net::{Certificate, Proxied, Security, ServerTls, SessionResumption};
+use net::{Certificate, Proxied, Security, ServerTls, SessionResumption, TlsFiles, TlsWatch};
 use smtp::sasl::{Mechanism, Mechanisms};
 use smtp::server::{Offer, Protocol};
 use smtp::xclient::Attributes;
@@ -43,23 +43,41 @@ pub(crate) enum Login {
 }
 
 impl WelcomeOptions {
-    /// The server's side of TLS. A certificate of its own is for `name` and for loopback.
-    pub(super) fn security(&self, name: &str) -> Result<Security> {
+    /// The server's side of TLS, and a watch on its files. A certificate of its own is for `name` and for loopback.
+    pub(super) fn security(&self, name: &str) -> Result<(Security, Option<TlsWatch>)> {
         if self.tls == TlsMode::None {
-            return Ok(Security::None);
+            return Ok((Security::None, None));
         }
-        let certificate = match &self.certificate {
-            Some((chain, key)) => Certificate::from_pem(&read(chain)?, &read(key)?)
-                .with_context(|| format!("{} and {} are no certificate and its key", chain.display(), key.display()))?,
-            None => Certificate::self_signed(&[name, "localhost", "127.0.0.1", "::1"])?,
+        let (setup, watch) = match &self.certificate {
+            Some((chain, key)) => self.setup_from_files(chain, key)?,
+            None => (self.own_setup(name)?, None),
         };
+        Ok((if self.tls == TlsMode::StartTls { Security::Offered(setup) } else { Security::Implicit(setup) }, watch))
+    }
+
+    fn setup_from_files(&self, chain: &Path, key: &Path) -> Result<(ServerTls, Option<TlsWatch>)> {
+        let files = TlsFiles {
+            certificate: chain.to_owned(),
+            key: key.to_owned(),
+            client_roots: self.client_ca.clone(),
+            resumption: self.resumption,
+        };
+        let setup = files.load().context("TLS cannot be set up so")?;
+        if let Some(path) = &self.certificate_to {
+            let certificate = Certificate::from_pem(&read(chain)?, &read(key)?)?;
+            fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let watch = TlsWatch::new(files, setup.clone());
+        Ok((setup, Some(watch)))
+    }
+
+    fn own_setup(&self, name: &str) -> Result<ServerTls> {
+        let certificate = Certificate::self_signed(&[name, "localhost", "127.0.0.1", "::1"])?;
         if let Some(path) = &self.certificate_to {
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let roots = self.client_ca.as_deref().map(read).transpose()?;
-        let setup =
-            ServerTls::new(certificate, roots.as_deref(), self.resumption).context("TLS cannot be set up so")?;
-        Ok(if self.tls == TlsMode::StartTls { Security::Offered(setup) } else { Security::Implicit(setup) })
+        ServerTls::new(certificate, roots.as_deref(), self.resumption).context("TLS cannot be set up so")
     }
 
     /// Who may log in.

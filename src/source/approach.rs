@@ -5,7 +5,7 @@ use journey::record::Pipelining;
 use net::{Certificate, ClientSecurity, ClientTls, SessionResumption, Trust};
 use smtp::client::{Chunking, Notifications, Options, Pipelining as Commands, StartTls};
 use smtp::proxy::{Header, render_v1, render_v2};
-use smtp::sasl::Credentials;
+use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use smtp::server::Protocol;
 use smtp::xclient::Introduction;
 use std::fmt;
@@ -37,6 +37,15 @@ pub(crate) struct ApproachOptions {
     pub(crate) proxy: Option<ProxyVersion>,
     /// What is told with XCLIENT where it is offered.
     pub(crate) introduction: Option<Introduction>,
+}
+
+impl ApproachOptions {
+    /// Whether a password may cross the network as it is.
+    pub(super) fn shows_password(&self) -> bool {
+        const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
+        let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
+        self.tls == TlsMode::None && SHOWING.into_iter().any(|mechanism| mechanisms.has(mechanism))
+    }
 }
 
 /// Which form of the PROXY header.
@@ -183,6 +192,24 @@ mod tests {
         assert_eq!(taken, ["127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.2"]);
         let none = Approach::new(&ApproachOptions::default(), Pipelining::Off, "").unwrap();
         assert_eq!(none.next_address(), None);
+    }
+
+    #[test]
+    fn a_password_in_the_clear_is_known_for_one() {
+        let credentials = Credentials::new("u", "p");
+        let by = |mechanism| Some(credentials.clone().by(Mechanisms::NONE.with(mechanism)));
+        for (credentials, tls, shows) in [
+            (None, TlsMode::None, false),
+            (Some(credentials.clone()), TlsMode::None, true),
+            (Some(credentials.clone()), TlsMode::StartTls, false),
+            (Some(credentials.clone()), TlsMode::Implicit, false),
+            (by(Mechanism::Login), TlsMode::None, true),
+            (by(Mechanism::Xoauth2), TlsMode::None, true),
+            (by(Mechanism::CramMd5), TlsMode::None, false),
+            (by(Mechanism::ScramSha256), TlsMode::None, false),
+        ] {
+            assert_eq!(ApproachOptions { credentials, tls, ..Default::default() }.shows_password(), shows);
+        }
     }
 
     #[test]

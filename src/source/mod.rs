@@ -187,6 +187,14 @@ impl SourceOptions {
         if self.approach.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
             bail!("--bind has IPv4 addresses, from which {} cannot be reached", self.to);
         }
+        let is_near = server.ip().is_none_or(|address| address.to_canonical().is_loopback());
+        if self.approach.shows_password() && !is_near {
+            bail!(
+                "--auth: everybody on the way to {} could read the password: say --tls, or --auth-mechanism with \
+                 SCRAM-SHA-256 or CRAM-MD5, which do not show it",
+                self.to
+            );
+        }
         match (self.warm_up, self.limit()) {
             (Some(warm_up), Some(limit)) if warm_up >= limit => {
                 bail!("--warm-up {warm_up:?} leaves nothing to time of a run that lasts {limit:?}")

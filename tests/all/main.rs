@@ -15,6 +15,7 @@
 
 mod architecture;
 mod bench;
+mod certificates;
 mod crash;
 #[path = "../dialogs/dialog.rs"]
 mod dialog;
@@ -38,6 +39,7 @@ mod relay_bench;
 mod relay_control;
 mod relay_delivery;
 mod relay_faults;
+mod relay_host;
 mod relay_hostile;
 mod relay_notices;
 mod ruler;

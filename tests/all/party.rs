@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -70,16 +70,25 @@ impl Process {
         Self::start_in(tempfile::tempdir().unwrap(), program, words)
     }
 
+    /// Its standard error goes there.
+    pub(crate) fn start_saying(program: &str, words: &[&str], stderr: Stdio) -> Self {
+        Self::spawn(tempfile::tempdir().unwrap(), program, words, stderr)
+    }
+
     fn start_in(place: TempDir, program: &str, words: &[&str]) -> Self {
-        let file = |name: &str| File::create(place.path().join(name)).unwrap();
+        let stderr = File::create(place.path().join("stderr")).unwrap();
+        Self::spawn(place, program, words, stderr.into())
+    }
+
+    fn spawn(place: TempDir, program: &str, words: &[&str], stderr: Stdio) -> Self {
         let child = Command::new(program)
             .args(words)
             .current_dir(place.path())
             .env_remove("MAILRUN_ALLOW_PUBLIC")
             .process_group(0)
-            .stdin(std::process::Stdio::null())
-            .stdout(file("stdout"))
-            .stderr(file("stderr"))
+            .stdin(Stdio::null())
+            .stdout(File::create(place.path().join("stdout")).unwrap())
+            .stderr(stderr)
             .spawn()
             .unwrap_or_else(|error| panic!("{program}: {error}"));
         Self { child, place }

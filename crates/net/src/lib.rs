@@ -46,6 +46,7 @@ mod socket;
 mod stream;
 mod timers;
 mod tls;
+mod tls_files;
 mod tls_setup;
 pub mod worker;
 
@@ -61,6 +62,7 @@ pub use socket::{Door, Socket};
 pub use stream::Stream;
 pub use timers::{Alarm, sleep, sleep_until};
 pub use tls::Handshake;
+pub use tls_files::{FileStamp, TlsFiles, TlsFilesError, TlsWatch};
 pub use tls_setup::{
     Certificate, ClientTls, Security, ServerTls, SessionResumption, TlsSetupError, TlsVersions, Trust,
 };

@@ -11,7 +11,7 @@ use rustls::{
     SupportedProtocolVersion,
 };
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// Tickets of TLS 1.3 that a client keeps: each is good for one handshake, so with fewer than there are sessions at a
 /// time some handshakes would be full ones. (rustls' own store keeps eight a server.)
@@ -122,9 +122,9 @@ impl Certificate {
     }
 }
 
-/// A server's side of TLS.
+/// A server's side of TLS. Clones share it: one that is [renewed](ServerTls::renew) is so for all.
 #[derive(Clone, Debug)]
-pub struct ServerTls(Arc<ServerConfig>);
+pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl ServerTls {
     /// With that certificate. Where `client_roots` (PEM) are given, clients must show a certificate that they signed.
@@ -158,11 +158,17 @@ impl ServerTls {
                 config.send_tls13_tickets = 0;
             }
         }
-        Ok(Self(Arc::new(config)))
+        Ok(Self(Arc::new(RwLock::new(Arc::new(config)))))
+    }
+
+    /// Begins new sessions as `other` does. Sessions under way keep what they began with.
+    pub fn renew(&self, other: &Self) {
+        let config = other.config();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -1,5 +1,5 @@
 //! What a spool asks of a disk, and the directory of a file system that gives it.
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -69,8 +69,10 @@ impl RealDisk {
         &self.directory
     }
 
+    /// A file of the directory itself: a symbolic link in its place is not followed.
     fn file(&self, name: &str, options: &mut OpenOptions) -> io::Result<File> {
-        options.read(true).write(true).mode(0o600).open(self.directory.join(name))
+        let no_follow = OFlags::NOFOLLOW.bits() as i32;
+        options.read(true).write(true).mode(0o600).custom_flags(no_follow).open(self.directory.join(name))
     }
 }
 

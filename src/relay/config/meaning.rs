@@ -1,13 +1,13 @@
 //! The sections of relay.toml, key by key, to what they mean.
 use super::document::{LONGEST, Notes, Section};
 use super::routes::Routing;
-use super::{Complaints, Config, Delivery, Dns, Durability, Limits, LogLevel, Networks, Outside, Reach, Spool};
+use super::{Complaints, Config, Delivery, Dns, Durability, Limits, LogLevel, Networks, Outside, Reach, Spool, Tls};
 use crate::quantities::{bytes, duration};
 use crate::relay::retry::Schedule;
 use crate::relay::routing::is_domain;
 use crate::users::Users;
 use ipnet::IpNet;
-use net::{Certificate, Endpoint, ServerTls, SessionResumption};
+use net::{Certificate, Endpoint, ServerTls, SessionResumption, TlsFiles};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -59,10 +59,11 @@ impl<'a> Reader<'a> {
         config.hostname = root.value("hostname", "\"relay.example.com\"", host_name).unwrap_or(config.hostname);
         self.listening(root, &mut config);
         self.login(root, &mut config);
-        config.networks = root.values("networks", "[\"10.0.0.0/8\"]", network).map_or(config.networks, Networks);
+        config.networks = self.networks(root).unwrap_or(config.networks);
         config.workers = root.value("workers", "2", |text| Ok(count(text, 1024)? as usize));
         config.log = root.value("log", "\"info\"", |text| one_of(&LogLevel::ALL, text)).unwrap_or_default();
-        config.http = root.value("http", "\"127.0.0.1:8025\"", address);
+        let http = root.value("http", "\"127.0.0.1:8025\"", |text| Ok((address(text)?, name_in(text))));
+        (config.http, config.http_name) = http.map_or((None, None), |(address, name)| (Some(address), name));
         config.control = self.path(root, "control").map_or(config.control, |(_, path)| path);
         config.limits = self.limits(root, &config.spool);
         config.delivery = delivery(root);
@@ -70,6 +71,15 @@ impl<'a> Reader<'a> {
         config.dns = dns(root);
         config.router = Routing { reader: self, reach: config.reach }.router(root);
         config
+    }
+
+    fn networks(self, root: &mut Section<'a>) -> Option<Networks> {
+        let at = root.key("networks")?;
+        let networks = root.values("networks", "[\"10.0.0.0/8\"]", network)?;
+        let checked = is_open_relay(&networks).map_or(Ok(()), |what| {
+            Err(format!("together they are {what}: that would be an open relay; name your own networks"))
+        });
+        self.notes.keep(&at, checked).map(|()| Networks(networks))
     }
 
     fn spool(self, root: &mut Section<'a>) -> Spool {
@@ -111,7 +121,7 @@ impl<'a> Reader<'a> {
         config.tls = tls.and_then(|section| self.tls(section));
     }
 
-    fn tls(self, mut section: Section<'a>) -> Option<ServerTls> {
+    fn tls(self, mut section: Section<'a>) -> Option<Tls> {
         let span = section.span.clone();
         let chain = self.path(&mut section, "certificate");
         let key = self.path(&mut section, "key");
@@ -120,11 +130,13 @@ impl<'a> Reader<'a> {
             self.notes.add(&span, "TLS needs both: certificate = \"FILE\" and key = \"FILE\", in PEM form");
             return None;
         };
-        let (chain, key) = (self.file(&chain_at, &chain), self.file(&key_at, &key));
-        let certificate = Certificate::from_pem(&chain?, &key?).map_err(|why| why.to_string());
+        let resumption = SessionResumption::On;
+        let (chain_pem, key_pem) = (self.file(&chain_at, &chain), self.file(&key_at, &key));
+        let certificate = Certificate::from_pem(&chain_pem?, &key_pem?).map_err(|why| why.to_string());
         let certificate = self.notes.keep(&chain_at, certificate)?;
-        let setup = ServerTls::new(certificate, None, SessionResumption::On).map_err(|why| why.to_string());
-        self.notes.keep(&chain_at, setup)
+        let setup = ServerTls::new(certificate, None, resumption).map_err(|why| why.to_string());
+        let files = TlsFiles { certificate: chain, key, client_roots: None, resumption };
+        self.notes.keep(&chain_at, setup).map(|setup| Tls { setup, files })
     }
 
     fn login(self, root: &mut Section<'a>, config: &mut Config) {
@@ -302,6 +314,29 @@ fn network(text: &str) -> Result<IpNet, String> {
     Ok(network.trunc())
 }
 
+/// Names of whom networks let in together, where these are more than anybody's own: half of IPv4 or more, half of what is
+/// given out of IPv6 (2000::/3) or more, and IPv4 as a translator writes it (RFC 6052 §2.1).
+fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
+    let all = IpNet::aggregate(&networks.to_vec());
+    let hosts_v4 = |network: &IpNet| match network {
+        IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
+        IpNet::V6(_) => 0,
+    };
+    // In units of a /64, of which nobody has a part.
+    let subnets_v6 = |network: &IpNet| match network {
+        IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
+        _ => 0,
+    };
+    let translated: IpNet = "64:ff9b::/96".parse().expect("it is a network");
+    if all.iter().map(hosts_v4).sum::<u64>() >= 1 << 31 {
+        return Some("half of all IPv4 addresses or more");
+    }
+    if all.iter().map(subnets_v6).sum::<u128>() >= 1 << 60 {
+        return Some("half of all public IPv6 addresses or more");
+    }
+    all.iter().any(|network| network.contains(&translated)).then_some("all IPv4 addresses behind a translator")
+}
+
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
     Endpoint::resolve(text).map_err(|why| format!("{text:?} is neither HOST:PORT nor unix:PATH ({why})"))
 }
@@ -311,6 +346,12 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         Ok(Endpoint::Tcp(address)) => Ok(address),
         _ => Err(format!("{text:?} is no HOST:PORT; say it like 127.0.0.1:8025")),
     }
+}
+
+/// The host of HOST:PORT, where it is a name.
+fn name_in(text: &str) -> Option<String> {
+    let (host, _) = text.rsplit_once(':')?;
+    is_domain(host).then(|| host.to_owned()).filter(|host| host.parse::<IpAddr>().is_err())
 }
 
 fn name_server(text: &str) -> Result<SocketAddr, String> {

@@ -17,7 +17,7 @@ use super::routing::{Local, Mx, Way};
 use crate::users::Users;
 pub(crate) use document::{Complaint, Complaints};
 use ipnet::IpNet;
-use net::{Endpoint, ServerTls};
+use net::{Endpoint, ServerTls, TlsFiles};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -42,7 +42,7 @@ pub(crate) struct Config {
     pub(crate) spool: Spool,
     pub(crate) limits: Limits,
     /// This side of TLS with clients.
-    pub(crate) tls: Option<ServerTls>,
+    pub(crate) tls: Option<Tls>,
     /// Who may log in.
     pub(crate) users: Option<Arc<Users>>,
     pub(crate) router: Router,
@@ -52,11 +52,20 @@ pub(crate) struct Config {
     pub(crate) reach: Reach,
     /// Metrics, health and readiness.
     pub(crate) http: Option<SocketAddr>,
+    /// The name in `http`, where it is no address: requests may bear it.
+    pub(crate) http_name: Option<String>,
     /// The socket of `mailrun queue`.
     pub(crate) control: PathBuf,
     /// `None` for half of the processors.
     pub(crate) workers: Option<usize>,
     pub(crate) log: LogLevel,
+}
+
+/// This side of TLS with clients, and the files that it is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Tls {
+    pub(crate) setup: ServerTls,
+    pub(crate) files: TlsFiles,
 }
 
 /// Whose mail is relayed without a login.
@@ -299,6 +308,7 @@ impl Config {
             dns: Dns::default(),
             reach: Reach::default(),
             http: None,
+            http_name: None,
             control: spool.join("control.sock"),
             workers: None,
             log: LogLevel::default(),
@@ -480,6 +490,28 @@ mod tests {
             ),
             ("networks = '0.0.0.0/0'", &["line 2, column 12: \"0.0.0.0/0\" is everybody: that would be an open relay"]),
             ("networks = '::/0'", &["line 2, column 12: \"::/0\" is everybody"]),
+            (
+                "networks = ['0.0.0.0/1', '128.0.0.0/1']",
+                &["line 2, column 1: together they are half of all IPv4 addresses or more"],
+            ),
+            (
+                "networks = ['10.0.0.0/8', '64.0.0.0/2', '192.0.0.0/2']",
+                &[
+                    "line 2, column 1: together they are half of all IPv4 addresses or more: that would be an open relay",
+                ],
+            ),
+            (
+                "networks = '2000::/3'",
+                &["line 2, column 1: together they are half of all public IPv6 addresses or more"],
+            ),
+            (
+                "networks = ['2000::/5', '2800::/5']",
+                &["line 2, column 1: together they are half of all public IPv6 addresses"],
+            ),
+            (
+                "networks = '64:ff9b::/64'",
+                &["line 2, column 1: together they are all IPv4 addresses behind a translator"],
+            ),
             (
                 "networks = '::ffff:10.0.0.0/104'",
                 &["line 2, column 12: \"::ffff:10.0.0.0/104\": write the IPv4 network itself"],
@@ -742,8 +774,16 @@ mod tests {
         let config = parse(text).unwrap();
         let Hop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
         assert!(smtp.security.policy.is_verified() && matches!(&smtp.to, To::Hosts(hosts) if hosts.len() == 1));
-        let near = text.replace("'a.example'", "'127.0.0.1:25'\ntls = 'none'");
-        assert!(parse(&near).is_ok());
+        for near in ["127.0.0.1:25", "127.9.9.9", "[::1]:25", "::1", "::ffff:127.0.0.1"] {
+            let near = text.replace("'a.example'", &format!("'{near}'\ntls = 'none'"));
+            assert!(parse(&near).is_ok(), "{near}");
+        }
+        // A private network has other people's computers in it.
+        for (far, tls) in [("10.0.0.1", "none"), ("192.168.1.1:587", "opportunistic"), ("[fd00::1]:25", "none")] {
+            let far = text.replace("'a.example'", &format!("['127.0.0.1', '{far}']\ntls = '{tls}'"));
+            let said = parse(&far).unwrap_err().to_string();
+            assert!(said.contains("line 5, column 1: the password could be read on its way"), "{said}");
+        }
     }
 
     #[test]

@@ -166,15 +166,16 @@ impl<'a> Routing<'a> {
         Some((span, template.below(self.reader.base)))
     }
 
-    /// TLS and AUTH. A password is not sent to whoever happens to answer, nor for everybody to read, unless the hosts
-    /// are this network's own.
+    /// TLS and AUTH. A password is not sent to whoever happens to answer, nor for everybody to read, unless it never
+    /// leaves this host.
     fn protection(self, section: &mut Section<'a>, hosts: Option<&[Host]>) -> (Security, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);
         let tls_at = section.key("tls");
         let default = if user_at.is_some() { TlsPolicy::Required } else { TlsPolicy::Opportunistic };
         let policy = section.value("tls", "\"required\"", |text| one_of(&TlsPolicy::ALL, text)).unwrap_or(default);
-        let is_near = |host: &Host| host.name.parse::<IpAddr>().is_ok_and(is_local);
+        let is_near =
+            |host: &Host| host.name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
         let are_near = hosts.is_some_and(|hosts| hosts.iter().all(is_near));
         if let (Some(span), Some(_)) = (&tls_at, &credentials)
             && !policy.is_verified()

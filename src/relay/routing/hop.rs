@@ -92,12 +92,21 @@ impl TlsPolicy {
     }
 }
 
-/// Certificates to trust, from a file.
-#[derive(Debug, PartialEq, Eq)]
+/// Certificates to trust, from a file. It is read again when it changes, so its name is what it is.
+#[derive(Debug)]
 pub(crate) struct Authority {
     pub(crate) path: PathBuf,
+    /// What the file held when the configuration was read.
     pub(crate) pem: Vec<u8>,
 }
+
+impl PartialEq for Authority {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl Eq for Authority {}
 
 impl Security {
     /// What the session does about STARTTLS.
@@ -114,10 +123,22 @@ impl Security {
     /// # Errors
     /// If the certificates or the name cannot be used.
     pub(crate) fn client(&self, host: &str) -> Result<Option<ClientSecurity>, TlsSetupError> {
-        let trust = match (&self.authority, self.policy.is_verified()) {
+        self.client_trusting(host, self.authority.as_ref().map(|authority| authority.pem.clone()))
+    }
+
+    /// The same where the authority's file now holds `pem`.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub(crate) fn client_trusting(
+        &self,
+        host: &str,
+        pem: Option<Vec<u8>>,
+    ) -> Result<Option<ClientSecurity>, TlsSetupError> {
+        let trust = match (pem, self.policy.is_verified()) {
             (_, false) => Trust::Anybody,
             (None, true) => Trust::System,
-            (Some(authority), true) => Trust::Roots(authority.pem.clone()),
+            (Some(pem), true) => Trust::Roots(pem),
         };
         let name = self.name.as_deref().unwrap_or(host);
         let setup = || ClientTls::new(name, &trust, None, SessionResumption::On);

@@ -1,0 +1,246 @@
+//! A server's certificate in files, read again when they change.
+use crate::tls_setup::{Certificate, ServerTls, SessionResumption, TlsSetupError};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often files are looked at; what has changed is read when it has rested for as long, since certificate and key are
+/// not replaced in one step.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Files from which a server's side of TLS is made, all in PEM form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate chain.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Who signs certificates of clients; without it clients need none.
+    pub client_roots: Option<PathBuf>,
+    /// Whether sessions may be resumed.
+    pub resumption: SessionResumption,
+}
+
+/// Files that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsFilesError {
+    /// A file that cannot be read.
+    #[error("cannot read {}: {why}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: io::Error,
+    },
+    /// Files that do not hold what they should.
+    #[error("{} and {} cannot be used: {why}", certificate.display(), key.display())]
+    Unusable {
+        /// The certificate chain.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+        /// The reason.
+        why: TlsSetupError,
+    },
+}
+
+impl TlsFiles {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// [`TlsFilesError`].
+    pub fn load(&self) -> Result<ServerTls, TlsFilesError> {
+        let (chain, key) = (read(&self.certificate)?, read(&self.key)?);
+        let roots = self.client_roots.as_deref().map(read).transpose()?;
+        let setup = Certificate::from_pem(&chain, &key)
+            .and_then(|certificate| ServerTls::new(certificate, roots.as_deref(), self.resumption));
+        let unusable =
+            |why| TlsFilesError::Unusable { certificate: self.certificate.clone(), key: self.key.clone(), why };
+        setup.map_err(unusable)
+    }
+
+    fn stamps(&self) -> [FileStamp; 3] {
+        let roots = self.client_roots.as_deref().map_or(FileStamp::default(), FileStamp::of);
+        [FileStamp::of(&self.certificate), FileStamp::of(&self.key), roots]
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
+    std::fs::read(path).map_err(|why| TlsFilesError::Unreadable { path: path.to_owned(), why })
+}
+
+/// A file's identity and times, by which a change of it is known without reading it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileStamp(Option<[i128; 5]>);
+
+impl FileStamp {
+    /// That of the file behind any symbolic links, as it is now.
+    pub fn of(path: &Path) -> Self {
+        let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+        Self(std::fs::metadata(path).ok().map(|data| {
+            let modified = nanos(data.mtime(), data.mtime_nsec());
+            let changed = nanos(data.ctime(), data.ctime_nsec());
+            [data.dev().into(), data.ino().into(), data.size().into(), modified, changed]
+        }))
+    }
+}
+
+/// Looks at a server's files and renews its side of TLS when they change. Sessions under way keep what they began with.
+#[derive(Debug)]
+pub struct TlsWatch {
+    files: TlsFiles,
+    setup: ServerTls,
+    /// The files as they were read last.
+    read: [FileStamp; 3],
+    /// The files as they were at the last look, where they differ from that.
+    changing: Option<[FileStamp; 3]>,
+    next_look: Duration,
+}
+
+impl TlsWatch {
+    /// For files from which `setup` has been made.
+    pub fn new(files: TlsFiles, setup: ServerTls) -> Self {
+        let read = files.stamps();
+        Self { files, setup, read, changing: None, next_look: Duration::ZERO }
+    }
+
+    /// Looks at the files, at most once a second. Where they have changed, and changed no more since the last look, they
+    /// are read; `Some` says what came of it. What cannot be used changes nothing, and is told once.
+    pub fn look(&mut self, now: Duration) -> Option<Result<(), TlsFilesError>> {
+        if now < self.next_look {
+            return None;
+        }
+        self.next_look = now + LOOK_INTERVAL;
+        let stamps = self.files.stamps();
+        if stamps == self.read {
+            self.changing = None;
+            return None;
+        }
+        if self.changing.replace(stamps) != Some(stamps) {
+            return None;
+        }
+        Some(self.read_again())
+    }
+
+    /// Reads the files now.
+    ///
+    /// # Errors
+    /// [`TlsFilesError`]; the server goes on as before.
+    pub fn read_again(&mut self) -> Result<(), TlsFilesError> {
+        // Before they are read: what changes meanwhile is read again.
+        self.read = self.files.stamps();
+        self.changing = None;
+        self.files.load().map(|renewed| self.setup.renew(&renewed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::server::ServerConfig;
+    use std::fs;
+    use std::sync::Arc;
+
+    struct Place {
+        directory: tempfile::TempDir,
+        files: TlsFiles,
+        now: Duration,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = |name: &str| directory.path().join(name);
+            let (certificate, key) = (path("certificate.pem"), path("key.pem"));
+            let files = TlsFiles { certificate, key, client_roots: None, resumption: SessionResumption::On };
+            let place = Self { directory, files, now: Duration::ZERO };
+            place.renew();
+            place
+        }
+
+        fn renew(&self) {
+            let made = Certificate::self_signed(&["localhost"]).unwrap();
+            fs::write(&self.files.certificate, made.to_pem()).unwrap();
+            fs::write(&self.files.key, made.key_to_pem()).unwrap();
+        }
+
+        /// What a watch says over some seconds.
+        fn seconds(&mut self, watch: &mut TlsWatch) -> Vec<Result<(), String>> {
+            let mut said = Vec::new();
+            for _ in 0..40 {
+                self.now += LOOK_INTERVAL / 10;
+                said.extend(watch.look(self.now).map(|outcome| outcome.map_err(|why| why.to_string())));
+            }
+            said
+        }
+    }
+
+    fn in_force(setup: &ServerTls) -> Arc<ServerConfig> {
+        setup.config()
+    }
+
+    #[test]
+    fn a_new_certificate_is_in_force_for_every_clone() {
+        let mut place = Place::new();
+        let setup = place.files.load().unwrap();
+        let server = setup.clone();
+        let mut watch = TlsWatch::new(place.files.clone(), setup);
+        let old = in_force(&server);
+        assert!(place.seconds(&mut watch).is_empty());
+        place.renew();
+        assert_eq!(place.seconds(&mut watch), [Ok(())]);
+        assert!(!Arc::ptr_eq(&old, &in_force(&server)));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_said_once_and_the_old_one_stays() {
+        let mut place = Place::new();
+        let setup = place.files.load().unwrap();
+        let mut watch = TlsWatch::new(place.files.clone(), setup.clone());
+        let old = in_force(&setup);
+        let other = Certificate::self_signed(&["localhost"]).unwrap();
+        // A key that does not belong to the certificate, no key at all, and no file.
+        fs::write(&place.files.key, other.key_to_pem()).unwrap();
+        let said = place.seconds(&mut watch);
+        assert!(matches!(&said[..], [Err(why)] if why.contains("cannot be used")), "{said:?}");
+        fs::write(&place.files.key, "garbage").unwrap();
+        let said = place.seconds(&mut watch);
+        assert!(matches!(&said[..], [Err(why)] if why.contains("no private key in PEM form")), "{said:?}");
+        fs::remove_file(&place.files.key).unwrap();
+        let said = place.seconds(&mut watch);
+        assert!(matches!(&said[..], [Err(why)] if why.starts_with("cannot read ")), "{said:?}");
+        assert!(Arc::ptr_eq(&old, &in_force(&setup)));
+        place.renew();
+        assert_eq!(place.seconds(&mut watch), [Ok(())]);
+        assert!(!Arc::ptr_eq(&old, &in_force(&setup)));
+    }
+
+    #[test]
+    fn files_in_the_midst_of_a_change_are_left_to_settle() {
+        let mut place = Place::new();
+        let setup = place.files.load().unwrap();
+        let mut watch = TlsWatch::new(place.files.clone(), setup);
+        let other = Certificate::self_signed(&["localhost"]).unwrap();
+        fs::write(&place.files.certificate, other.to_pem()).unwrap();
+        assert!(watch.look(LOOK_INTERVAL).is_none());
+        fs::write(&place.files.key, other.key_to_pem()).unwrap();
+        assert!(watch.look(LOOK_INTERVAL * 2).is_none(), "the key has changed since");
+        assert!(watch.look(LOOK_INTERVAL * 3).is_some_and(|outcome| outcome.is_ok()));
+        place.now = LOOK_INTERVAL * 3;
+        assert!(place.seconds(&mut watch).is_empty());
+    }
+
+    #[test]
+    fn a_symbolic_link_that_leads_elsewhere_is_a_change() {
+        let place = Place::new();
+        let link = place.directory.path().join("link");
+        std::os::unix::fs::symlink(&place.files.key, &link).unwrap();
+        let before = FileStamp::of(&link);
+        assert_eq!(FileStamp::of(&link), before);
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&place.files.certificate, &link).unwrap();
+        assert_ne!(FileStamp::of(&link), before);
+        assert_eq!(FileStamp::of(Path::new("/nowhere/at/all")), FileStamp::default());
+    }
+}

@@ -1,0 +1,264 @@
+//! The log's writer: a thread of its own writes lines to standard error, so that a reader who stops reading stalls
+//! nobody.
+//!
+//! ```text
+//! any thread ─ write_line ─▶ buffer (bounded; beyond: counted) ─▶ thread ─▶ standard error
+//! delivery log ─ write_waiting ─▶ half of the buffer at most, and waits
+//! ```
+//! A line that finds no room is dropped and counted, and the next line that can be written says how many there were.
+//! What strangers said cannot act on a terminal: hidden characters are written out.
+use crate::printable::printable;
+use jiff::Timestamp;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Bytes that wait to be written; some thousands of lines.
+const BUFFER_LIMIT: usize = 1 << 20;
+/// For what is left to be written at the end.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Before another try where the reader has set the pipe so that it does not block.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
+
+/// A handle on the writer's thread; clones are of the same.
+#[derive(Clone)]
+pub(crate) struct LogWriter(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// There is something to write.
+    filled: Condvar,
+    /// Something has been written.
+    emptied: Condvar,
+    limit: usize,
+    /// Lines so far that were not written.
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    pending: Vec<u8>,
+    /// What was taken out of `pending` is not written yet.
+    is_writing: bool,
+    /// Lines dropped since that was last said.
+    untold: u64,
+}
+
+impl LogWriter {
+    /// Starts the thread, which writes to standard error. It has a descriptor of its own: a full pipe then holds up
+    /// nobody else's last words by std's lock.
+    ///
+    /// # Errors
+    /// Those of starting a thread and of copying the descriptor.
+    pub(crate) fn to_stderr() -> io::Result<Self> {
+        let stderr = io::stderr().as_fd().try_clone_to_owned()?;
+        Self::start(File::from(stderr), BUFFER_LIMIT)
+    }
+
+    /// Starts the thread, which writes to `out` and keeps `limit` bytes meanwhile.
+    ///
+    /// # Errors
+    /// Those of starting a thread.
+    pub(crate) fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
+        let (filled, emptied) = (Condvar::new(), Condvar::new());
+        let shared = Shared { state: Mutex::default(), filled, emptied, limit, dropped: AtomicU64::new(0) };
+        let writer = Self(Arc::new(shared));
+        let shared = Arc::clone(&writer.0);
+        std::thread::Builder::new().name("log".to_owned()).spawn(move || shared.run(out))?;
+        Ok(writer)
+    }
+
+    /// Writes a line, which ends in LF, or drops it where there is no room.
+    pub(crate) fn write_line(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        let text = printable(text.strip_suffix('\n').unwrap_or(&text));
+        let mut state = self.0.lock();
+        if state.pending.len() + text.len() >= self.0.limit {
+            state.untold += 1;
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        state.pending.extend_from_slice(text.as_bytes());
+        state.pending.push(b'\n');
+        drop(state);
+        self.0.filled.notify_one();
+    }
+
+    /// Writes lines, in which nothing is hidden, and waits for room where less than half of it is left: what others
+    /// have to say goes first.
+    pub(crate) fn write_waiting(&self, lines: &[u8]) {
+        let mut state = self.0.lock();
+        while state.pending.len() > self.0.limit / 2 {
+            state = self.0.emptied.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.pending.extend_from_slice(lines);
+        drop(state);
+        self.0.filled.notify_one();
+    }
+
+    /// Lines that were not written.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.0.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits a little until everything is written.
+    pub(crate) fn flush(&self) {
+        let latest = Instant::now() + FLUSH_TIMEOUT;
+        let mut state = self.0.lock();
+        while !state.pending.is_empty() || state.is_writing {
+            let left = latest.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.0.emptied.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Has panics written as lines of the log. The usual report goes to standard error itself, and a thread whose
+    /// session panicked would wait there for a reader.
+    pub(crate) fn report_panics(&self) {
+        let writer = self.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or("without a name").to_owned();
+            writer.write_line(line_at("ERROR", &format!("thread {name:?} {panic}")).as_bytes());
+        }));
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(self)
+    }
+}
+
+/// One event of the log, which is written in one piece.
+pub(crate) struct Line<'a>(&'a LogWriter);
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write_line(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Whoever panicked with it left whole lines behind.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, mut out: impl Write) {
+        let mut batch = Vec::new();
+        loop {
+            let mut state = self.lock();
+            state.is_writing = false;
+            self.emptied.notify_all();
+            while state.pending.is_empty() && state.untold == 0 {
+                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            std::mem::swap(&mut batch, &mut state.pending);
+            state.is_writing = true;
+            let untold = std::mem::take(&mut state.untold);
+            drop(state);
+            self.emptied.notify_all();
+            if untold > 0 {
+                // They came after what is in this batch.
+                let what = format!("lines of the log were left out: nobody read it lines={untold}");
+                batch.extend_from_slice(line_at("WARN", &what).as_bytes());
+            }
+            self.write(&batch, &mut out);
+            batch.clear();
+        }
+    }
+
+    /// Writes all of it; what cannot be written is counted.
+    fn write(&self, mut bytes: &[u8], out: &mut impl Write) {
+        while !bytes.is_empty() {
+            match out.write(bytes) {
+                Ok(written) if written > 0 => bytes = &bytes[written.min(bytes.len())..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY_DELAY),
+                // There is nobody to tell: the reader has gone.
+                Ok(_) | Err(_) => {
+                    let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
+                    self.dropped.fetch_add(lines as u64, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A line of our own, in the form of all others.
+fn line_at(level: &str, what: &str) -> String {
+    format!("{:.6} {level:>5} mailrun::log: {what}\n", Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Read};
+
+    #[test]
+    fn a_pipe_that_nobody_reads_holds_up_nobody_and_hears_how_much_it_missed() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let writer = LogWriter::start(pipe, 64 << 10).unwrap();
+        let line = format!("{}\n", "x".repeat(99));
+        (0..10_000).for_each(|_| writer.write_line(line.as_bytes()));
+        let dropped = writer.dropped();
+        assert!(dropped > 10_000 - 2 * 656 - 656, "{dropped}: a pipe of 64 KiB, a batch and a buffer of as much");
+        writer.write_line(format!("{}\n", "lost".repeat(25)).as_bytes());
+        let began = Instant::now();
+        writer.flush();
+        assert!(began.elapsed() >= FLUSH_TIMEOUT, "there was nothing to wait for");
+        let read = std::thread::spawn(move || {
+            let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
+            lines.inspect(|line| assert!(!line.contains("lost"))).take_while(|line| line != "the end").collect()
+        });
+        // There is room again as soon as it is read.
+        let lines: Vec<String> = loop {
+            writer.write_line(b"the end\n");
+            writer.flush();
+            if read.is_finished() {
+                break read.join().unwrap();
+            }
+        };
+        let told: u64 = lines.iter().filter_map(|line| line.rsplit_once("lines=")?.1.parse::<u64>().ok()).sum();
+        let whole = lines.iter().filter(|one| one.len() == 99).count() as u64;
+        assert!(told > dropped && whole + told >= 10_001, "{whole} {told}");
+        assert!(lines.iter().any(|line| line.contains(" WARN mailrun::log: lines of the log were left out")));
+    }
+
+    #[test]
+    fn a_reader_that_has_gone_is_counted() {
+        let (reader, pipe) = io::pipe().unwrap();
+        drop(reader);
+        let writer = LogWriter::start(pipe, 1 << 10).unwrap();
+        writer.write_line(b"one\n");
+        writer.flush();
+        assert_eq!(writer.dropped(), 1);
+    }
+
+    #[test]
+    fn nothing_that_a_stranger_says_acts_on_a_terminal() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let writer = LogWriter::start(pipe, 1 << 10).unwrap();
+        writer.write_line("said \u{1b}[2J\r\nINFO forged \u{202e}\n".as_bytes());
+        writer.flush();
+        let mut bytes = [0; 256];
+        let read = reader.read(&mut bytes).unwrap();
+        assert_eq!(&bytes[..read], b"said \\u{1b}[2J\\r\\nINFO forged \\u{202e}\n");
+    }
+}

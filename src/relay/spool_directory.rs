@@ -1,0 +1,131 @@
+//! The spool's directory is the relay's alone: refused where others could change what is in it.
+//!
+//! The files in it are made for their owner only. Whoever may change the directory could still remove them, or put
+//! others in their place; whoever may read it learns how many there are.
+use crate::reason::reason;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Permissions by which group or others could change a directory.
+const WRITABLE: u32 = 0o022;
+/// Permissions by which group or others could read or enter it.
+const READABLE: u32 = 0o055;
+/// Of a directory in which nobody may rename what belongs to another.
+const STICKY: u32 = 0o1000;
+/// The file that every spool has.
+const LOCK: &str = "lock";
+
+/// Looks at whose the directory is and who may do what there. One that others may read is closed to them where it is
+/// empty or a spool; `Ok(Some(warning))` where it is something else.
+///
+/// # Errors
+/// Why it cannot be a spool, and what to do.
+pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
+    // Without a slash at its end, behind which a link would be followed.
+    let directory: PathBuf = directory.components().collect();
+    let shown = directory.display();
+    let opened = open(&directory).map_err(|error| match is_link(&directory) {
+        true => format!("{shown} is a symbolic link, which others may turn: name the directory that it leads to"),
+        false => format!("{shown}: {}", reason(&error)),
+    })?;
+    let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
+    is_own(&directory, &status)?;
+    is_fixed(&directory, &opened)?;
+    let mode = mode_of(&status);
+    if mode & READABLE == 0 {
+        return Ok(None);
+    }
+    if !is_spool_or_empty(&directory) {
+        return Ok(Some(format!("others can look into {shown} (mode {mode:04o}): chmod 700 {shown}")));
+    }
+    let closed = rustix::fs::fchmod(&opened, Mode::RWXU);
+    closed.map_err(|error| format!("{shown} cannot be closed to others: {}", reason(&error.into())))?;
+    Ok(Some(format!("others could look into {shown} (mode {mode:04o}); now they cannot (mode 0700)")))
+}
+
+fn open(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(directory, flags, Mode::empty())?)
+}
+
+fn is_link(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_symlink())
+}
+
+fn mode_of(status: &Stat) -> u32 {
+    status.st_mode & 0o7777
+}
+
+/// Nobody else owns it or may change it.
+fn is_own(directory: &Path, status: &Stat) -> Result<(), String> {
+    let (shown, owner, own) = (directory.display(), status.st_uid, rustix::process::geteuid().as_raw());
+    if owner != own {
+        return Err(format!(
+            "{shown} belongs to another user (uid {owner}, and this is {own}): chown it, or run as that user"
+        ));
+    }
+    let mode = mode_of(status);
+    if mode & WRITABLE != 0 {
+        return Err(format!("{shown} can be changed by others (mode {mode:04o}): chmod 700 {shown}"));
+    }
+    Ok(())
+}
+
+/// Nobody else may rename it and put another in its place.
+fn is_fixed(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
+    let above = rustix::fs::statat(opened, "..", AtFlags::SYMLINK_NOFOLLOW);
+    let mode = mode_of(&above.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);
+    if mode & 0o002 != 0 && mode & STICKY == 0 {
+        let shown = directory.display();
+        return Err(format!(
+            "anybody can put another directory in its place: everybody may write to the one above {shown} (mode \
+             {mode:04o}); chmod o-w or chmod +t that one"
+        ));
+    }
+    Ok(())
+}
+
+fn is_spool_or_empty(directory: &Path) -> bool {
+    let Ok(mut entries) = std::fs::read_dir(directory) else { return false };
+    entries.next().is_none() || directory.join(LOCK).symlink_metadata().is_ok_and(|found| found.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_a_directory_of_our_own_will_do() {
+        let place = tempfile::tempdir().unwrap();
+        let spool = place.path().join("spool");
+        let is = |mode| fs::set_permissions(&spool, Permissions::from_mode(mode)).unwrap();
+        assert!(check(&spool).unwrap_err().contains("No such file"));
+        fs::create_dir(&spool).unwrap();
+        is(0o700);
+        assert_eq!(check(&spool), Ok(None));
+        // Nothing is in it yet.
+        is(0o750);
+        assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); now they cannot"));
+        assert_eq!(check(&spool), Ok(None));
+        fs::write(spool.join("letter"), "").unwrap();
+        is(0o705);
+        assert!(check(&spool).unwrap().unwrap().contains("others can look into"));
+        fs::write(spool.join(LOCK), "").unwrap();
+        assert!(check(&spool).unwrap().unwrap().contains("now they cannot"));
+        for mode in [0o720, 0o702, 0o777, 0o1777] {
+            is(mode);
+            assert!(check(&spool).unwrap_err().contains("can be changed by others"), "{mode:o}");
+        }
+        is(0o700);
+        let link = place.path().join("link");
+        std::os::unix::fs::symlink(&spool, &link).unwrap();
+        for link in [link.clone(), link.join("")] {
+            assert!(check(&link).unwrap_err().contains("is a symbolic link"), "{}", link.display());
+        }
+        assert!(check(&spool.join("letter")).unwrap_err().contains("Not a directory"));
+    }
+}

@@ -1,0 +1,33 @@
+//! The sink's certificate, where it is in files: read again when they change, and on SIGHUP.
+use crate::interrupt::Hangups;
+use anyhow::Result;
+use net::{TlsWatch, clock};
+
+/// Watches the files, and for SIGHUP.
+pub(super) struct Certificates {
+    watch: TlsWatch,
+    hangups: Hangups,
+}
+
+impl Certificates {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    /// If signals cannot be watched for.
+    pub(super) fn watch(watch: TlsWatch) -> Result<Self> {
+        Ok(Self { watch, hangups: Hangups::watch()? })
+    }
+
+    /// Looks at the files now and then, and says what came of it.
+    pub(super) fn look(&mut self) {
+        let outcome = match self.hangups.came() {
+            true => Some(self.watch.read_again()),
+            false => self.watch.look(clock::now()),
+        };
+        match outcome {
+            None => {}
+            Some(Ok(())) => eprintln!("mailrun sink: the certificate was read again"),
+            Some(Err(why)) => eprintln!("mailrun sink: {why}; the old certificate stays in force"),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A relay and its host: descriptors that run out, a log that nobody reads, directories that others can change.
+use crate::party::{LIMIT, Process, Sink, is_root, skip, source, wait_until};
+use crate::relay::{Den, MAILRUN, Relay, http, introduced, metric, submit};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const DISCARD: &str = "[[route]]\nto = \"*\"\ndiscard = true\n";
+const HTTP: &str = "http = \"127.0.0.1:0\"\n";
+
+/// Where a relay serves its metrics.
+fn http_address(relay: &Relay) -> SocketAddr {
+    let listening: Value = serde_json::from_str(relay.process.said().lines().next().unwrap()).unwrap();
+    listening["http"].as_str().unwrap().parse().unwrap()
+}
+
+/// The status line of an answer to a request for that host.
+fn status_for(address: SocketAddr, path: &str, host: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line
+}
+
+#[test]
+fn idle_connections_to_the_metrics_port_cost_no_mail() {
+    net::open_files::raise(2_000);
+    let den = Den::new(&format!("{HTTP}limits.sessions = 50\n{DISCARD}"));
+    let relay = den.open();
+    let address = http_address(&relay);
+    let before = relay.process.descriptors();
+    let idle: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(address).unwrap()).collect();
+    wait_until("most of them to be displaced", || (metric(&relay, "http_displaced_total") > 300).then_some(()));
+    assert!(relay.process.descriptors() < before + 80, "{} after {before}", relay.process.descriptors());
+    let mut wire = introduced(&relay);
+    for _ in 0..50 {
+        assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250"));
+    }
+    assert_eq!(http(&relay, "/health").0, 200);
+    drop(idle);
+    relay.stop();
+}
+
+#[test]
+fn a_page_whose_name_leads_here_learns_nothing() {
+    let den = Den::new(&format!("{HTTP}{DISCARD}"));
+    let relay = den.open();
+    let sink = Sink::start(&["--hello", "sink.example"]);
+    let ours = [http_address(&relay), sink.url().trim_start_matches("http://").parse().unwrap()];
+    for (address, path, name) in [(ours[0], "/metrics", "relay.example"), (ours[1], "/rules", "sink.example")] {
+        for host in ["evil.example", "localhost.evil.example", &format!("evil.example:{}", address.port())] {
+            assert!(status_for(address, path, host).starts_with("HTTP/1.1 421"), "{host}");
+        }
+        for host in [name, "localhost:1", "127.0.0.1", "[::1]:80", &address.to_string()] {
+            assert!(status_for(address, path, host).starts_with("HTTP/1.1 200"), "{host}");
+        }
+    }
+    assert_eq!(metric(&relay, "http_misdirected_total"), 3);
+    relay.stop();
+    sink.stop();
+}
+
+/// A relay whose standard error is a pipe.
+fn piped(den: &Den, words: &[&str]) -> (Relay, std::io::PipeReader) {
+    let (reader, pipe) = std::io::pipe().unwrap();
+    let config = den.path("relay.toml");
+    let own = ["relay", "--config", &config, "--live", "json"];
+    let process = Process::start_saying(MAILRUN, &[&own, words].concat(), Stdio::from(pipe));
+    (Relay::listening(process), reader)
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_no_mail_and_no_end() {
+    let den = Den::new(&format!("{HTTP}{DISCARD}"));
+    let (relay, reader) = piped(&den, &["--log", "info"]);
+    let mut taken = 0;
+    wait_until("a log that is too much", || {
+        let words = ["--messages", "2000", "--recipients", "10", "--sessions", "10", "--reuse"];
+        let ours = source(&relay.address(), &words);
+        assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
+        taken += 20_000;
+        (metric(&relay, "unlogged_total") > 0).then_some(())
+    });
+    wait_until("all to be delivered", || (metric(&relay, "delivered_total") == taken).then_some(()));
+    // Its end does not wait for a reader for long.
+    relay.process.terminate();
+    let began = Instant::now();
+    let ended = relay.process.finish();
+    assert_eq!(ended.code, Some(0));
+    assert!(began.elapsed() < LIMIT / 3, "{:?}", began.elapsed());
+    drop(reader);
+}
+
+#[test]
+fn a_log_that_is_read_again_says_what_it_has_left_out() {
+    let den = Den::new(&format!("{HTTP}{DISCARD}"));
+    let (relay, reader) = piped(&den, &["--log", "info"]);
+    let mut taken = 0;
+    wait_until("a log that is too much", || {
+        let words = ["--messages", "2000", "--recipients", "10", "--sessions", "10", "--reuse"];
+        assert_eq!(source(&relay.address(), &words).ended.code, Some(0));
+        taken += 20_000;
+        (metric(&relay, "unlogged_total") > 0).then_some(())
+    });
+    wait_until("all to be delivered", || (metric(&relay, "delivered_total") == taken).then_some(()));
+    let read = std::thread::spawn(move || BufReader::new(reader).lines().map(Result::unwrap).collect::<Vec<_>>());
+    let unlogged = metric(&relay, "unlogged_total");
+    relay.stop();
+    let lines = read.join().unwrap();
+    let told = lines.iter().filter(|line| line.contains("deliveries were not logged"));
+    let told: u64 = told.map(|line| line.rsplit_once("lines=").unwrap().1.parse::<u64>().unwrap()).sum();
+    let logged = lines.iter().filter(|line| line.contains("status=delivered")).count() as u64;
+    assert_eq!((told, logged + told), (unlogged, taken));
+}
+
+#[test]
+fn the_last_line_of_a_relay_that_cannot_run_reaches_its_reader() {
+    let (mut reader, pipe) = std::io::pipe().unwrap();
+    let words = ["relay", "--to", "127.0.0.1:1", "--spool", "/dev/null/spool"];
+    let status = Command::new(MAILRUN).args(words).stderr(pipe).status().unwrap();
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(status.code(), Some(2));
+    assert!(text.starts_with("mailrun: ") && text.ends_with('\n') && text.lines().count() == 1, "{text:?}");
+}
+
+/// What it says where it does not begin.
+fn refusal(den: &Den) -> String {
+    let ended = den.fails(&[]);
+    assert_eq!(ended.code, Some(2), "{}", ended.err);
+    ended.err
+}
+
+fn chmod(path: &str, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode_of(path: &str) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_spool_that_others_can_change_is_refused_and_one_that_they_can_read_is_closed() {
+    let den = Den::new(DISCARD);
+    let spool = den.path("spool");
+    den.open().stop();
+    assert_eq!(mode_of(&spool), 0o700);
+    for entry in fs::read_dir(&spool).unwrap().flatten() {
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{:?}", entry.path());
+    }
+    for mode in [0o770, 0o702, 0o1777] {
+        chmod(&spool, mode);
+        let said = refusal(&den);
+        assert!(said.contains("can be changed by others") && said.contains("chmod 700"), "{said}");
+        assert_eq!(mode_of(&spool), mode);
+    }
+    chmod(&spool, 0o755);
+    den.open().stop();
+    assert_eq!(mode_of(&spool), 0o700);
+    // What is no spool is left as it is.
+    fs::remove_dir_all(&spool).unwrap();
+    fs::create_dir(&spool).unwrap();
+    den.files.keep("spool/something", "of somebody's");
+    chmod(&spool, 0o755);
+    let ended = den.open().stop();
+    assert!(ended.err.contains("others can look into"), "{}", ended.err);
+    assert_eq!(mode_of(&spool), 0o755);
+}
+
+#[test]
+fn a_spool_behind_a_link_or_where_everybody_can_rename_it_is_refused() {
+    let den = Den::new(DISCARD);
+    let spool = den.path("spool");
+    den.open().stop();
+    fs::rename(&spool, den.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(den.path("elsewhere"), &spool).unwrap();
+    let said = refusal(&den);
+    assert!(said.contains("is a symbolic link"), "{said}");
+    fs::remove_file(&spool).unwrap();
+    fs::rename(den.path("elsewhere"), &spool).unwrap();
+    let place = den.path(".");
+    chmod(&place, 0o777);
+    let said = refusal(&den);
+    assert!(said.contains("anybody can put another directory in its place"), "{said}");
+    chmod(&place, 0o1777);
+    den.open().stop();
+    // A link in place of a file of the spool leads nowhere.
+    let lock = format!("{spool}/lock");
+    fs::remove_file(&lock).unwrap();
+    let victim = den.files.keep("victim", "untouched");
+    std::os::unix::fs::symlink(&victim, &lock).unwrap();
+    let said = refusal(&den);
+    assert!(said.contains("cannot open the spool"), "{said}");
+    assert_eq!(fs::read_to_string(victim).unwrap(), "untouched");
+}
+
+#[test]
+fn a_spool_of_somebody_elses_is_refused() {
+    if !is_root() {
+        return skip("chown", "only root can give a directory away");
+    }
+    let den = Den::new(DISCARD);
+    den.open().stop();
+    std::os::unix::fs::chown(den.path("spool"), Some(65_534), None).unwrap();
+    let said = refusal(&den);
+    assert!(said.contains("belongs to another user"), "{said}");
+}
