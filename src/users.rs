@@ -1,8 +1,9 @@
 //! Who may log in: a file of `name:password`, one a line, that sinks and relays share.
 use anyhow::{Context, Result, bail};
+use net::recent::RecentMap;
 use smtp::login::{Auth, Proof};
 use smtp::sasl::scram::{FEWEST_ITERATIONS, Keys};
-use smtp::sasl::{Mechanism, Secret};
+use smtp::sasl::{MadeUp, Mechanism, Nonce, Secret};
 use std::collections::HashMap;
 use std::fmt;
 use std::fs;
@@ -11,9 +12,9 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Users that a file may name.
 const MOST_USERS: usize = 1_000_000;
-/// Users whose keys of SCRAM-SHA-256 are kept, some 200 octets each. Others have theirs made at each login: 4096 rounds
-/// of hashing, about a millisecond.
-const MOST_KEPT: usize = 10_000;
+/// Names whose keys of SCRAM-SHA-256 are kept, some 200 bytes each. Others have theirs made at each login: 4096 rounds of
+/// hashing, about a millisecond.
+const MAX_KEPT_KEYS: usize = 20_000;
 
 /// Who may log in, ready for use.
 #[derive(Debug)]
@@ -22,12 +23,13 @@ pub(crate) enum Users {
     Known(Book),
 }
 
-/// Users and their passwords.
+/// Users and their passwords. A name that is none has a password and a salt too, made up: what is answered, and how long
+/// that takes, is the same for both.
 pub(crate) struct Book {
     secrets: HashMap<String, Secret>,
-    /// What SCRAM-SHA-256 needs of those who have logged in by it, each salted once.
-    keys: Mutex<HashMap<String, Keys>>,
-    most_kept: usize,
+    made_up: MadeUp,
+    /// What SCRAM-SHA-256 needs of those who came by it lately, by their salts, which are shorter than names may be.
+    keys: Mutex<RecentMap<Nonce, Keys>>,
 }
 
 impl fmt::Debug for Book {
@@ -38,25 +40,33 @@ impl fmt::Debug for Book {
 
 impl Book {
     fn new(secrets: HashMap<String, Secret>) -> Self {
-        Self { secrets, keys: Mutex::default(), most_kept: MOST_KEPT }
+        Self { secrets, made_up: MadeUp::new(net::nonce()), keys: Mutex::new(RecentMap::new(MAX_KEPT_KEYS)) }
     }
 
-    /// The keys of a user's password, made at the first login and kept as long as there is room. Where two first logins
-    /// come at once both make them, and the same are kept for both.
-    fn scram_keys(&self, name: &str) -> Option<Secret> {
-        let Secret::Password(password) = self.secrets.get(name)? else { return None };
-        if let Some(keys) = self.kept().get(name) {
-            return Some(Secret::Keys(keys.clone()));
+    /// A user's secret; of a name that is none, one that nobody has.
+    fn secret_of(&self, name: &str) -> Secret {
+        let made_up = Secret::Password(self.made_up.password(name));
+        self.secrets.get(name).cloned().unwrap_or(made_up)
+    }
+
+    /// The keys of a user's password, made at the first login and kept as long as there is room; the made-up ones of a
+    /// name that is none, or whose password none may be by SCRAM-SHA-256.
+    fn scram_keys(&self, name: &str) -> Keys {
+        let salt = self.made_up.salt(name);
+        if let Some(keys) = self.kept().get_mut(&salt) {
+            return keys.clone();
         }
-        // Not under the lock: others need not wait for it.
-        let keys = Keys::derive(password, &net::nonce(), FEWEST_ITERATIONS)?;
-        let mut kept = self.kept();
-        let has_room = kept.len() < self.most_kept || kept.contains_key(name);
-        let keys = if has_room { kept.entry(name.to_owned()).or_insert(keys).clone() } else { keys };
-        Some(Secret::Keys(keys))
+        // Not under the lock: others need not wait for it. Where two first logins come at once both make the same.
+        let real = match self.secret_of(name) {
+            Secret::Password(password) => Keys::derive(&password, &salt, FEWEST_ITERATIONS),
+            _ => None,
+        };
+        let keys = real.unwrap_or_else(|| self.made_up.keys(name));
+        self.kept().insert(salt, keys.clone());
+        keys
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<String, Keys>> {
+    fn kept(&self) -> MutexGuard<'_, RecentMap<Nonce, Keys>> {
         self.keys.lock().expect("nobody panics holding it")
     }
 }
@@ -99,19 +109,19 @@ impl Users {
     pub(crate) fn knows(&self, auth: &Auth<'_>) -> bool {
         match (self, auth.proof) {
             (Self::Anybody, _) => true,
-            (Self::Known(book), Proof::Shown(shown)) => {
-                book.secrets.get(auth.name).is_some_and(|secret| secret.is(shown))
-            }
+            (Self::Known(book), Proof::Shown(shown)) => book.secret_of(auth.name).is(shown),
             (Self::Known(_), Proof::Digest) => false,
         }
     }
 
-    /// What to compare a digest with.
+    /// What to compare a digest with; for a name that is none, what no digest is right for.
     pub(crate) fn secret(&self, auth: &Auth<'_>) -> Option<Secret> {
         match self {
             Self::Anybody => Some(Secret::Any),
-            Self::Known(book) if auth.mechanism == Mechanism::ScramSha256 => book.scram_keys(auth.name),
-            Self::Known(book) => book.secrets.get(auth.name).cloned(),
+            Self::Known(book) if auth.mechanism == Mechanism::ScramSha256 => {
+                Some(Secret::Keys(book.scram_keys(auth.name)))
+            }
+            Self::Known(book) => Some(book.secret_of(auth.name)),
         }
     }
 }
@@ -131,15 +141,18 @@ mod tests {
         assert!(known.knows(&shown("ann", "se:cret")) && known.knows(&shown("bob", "")));
         assert!(!known.knows(&shown("ann", "se")) && !known.knows(&shown("eve", "")));
         let digest = |name| Auth { mechanism: Mechanism::CramMd5, name, proof: Proof::Digest };
-        assert!(known.secret(&digest("eve")).is_none());
+        let nobody = known.secret(&digest("eve"));
+        assert!(nobody.is_some() && nobody == known.secret(&digest("eve")) && nobody != known.secret(&digest("ann")));
         assert_eq!(known.secret(&digest("ann")), Some(Secret::Password("se:cret".to_owned())));
         assert!(Users::parse("").is_err() && Users::parse(":x\n").is_err());
     }
 
     #[test]
-    fn keys_are_made_once_for_each_user_and_for_no_more_than_there_is_room() {
-        let Users::Known(book) = Users::parse("ann:one\nbob:two\neve:three\n").unwrap() else { panic!("a book") };
-        let known = Users::Known(Book { most_kept: 2, ..book });
+    fn keys_are_made_once_for_each_name_and_kept_for_no_more_than_there_is_room() {
+        let Users::Known(book) = Users::parse("ann:one\nbob:two\neve:three\nill:\u{7}\n").unwrap() else {
+            panic!("a book")
+        };
+        let known = Users::Known(Book { keys: Mutex::new(RecentMap::new(4)), ..book });
         let keys = |name| {
             let secret = known.secret(&Auth { mechanism: Mechanism::ScramSha256, name, proof: Proof::Digest });
             match secret {
@@ -149,11 +162,16 @@ mod tests {
         };
         let (ann, bob, eve) = (keys("ann"), keys("bob"), keys("eve"));
         assert!(ann.belong_to("one") && bob.belong_to("two") && eve.belong_to("three") && !ann.belong_to("two"));
-        assert!(ann == keys("ann") && bob == keys("bob"), "kept");
-        assert!(eve != keys("eve"), "there is no room, and yet she may log in");
+        assert!(ann == keys("ann") && bob == keys("bob"), "kept, or made again as they were");
         assert!(ann.salt != bob.salt, "each has a salt of its own");
-        let nobody = Auth { mechanism: Mechanism::ScramSha256, name: "none", proof: Proof::Digest };
-        assert!(known.secret(&nobody).is_none());
+        // Of a name that is none, and of a password that none may be, there is as much to see.
+        for name in ["nobody", "ill", "nobody else", "another one", "and another"] {
+            let made_up = keys(name);
+            assert_eq!(made_up, keys(name), "the same salt each time");
+            assert_eq!((made_up.salt.len(), made_up.iterations), (ann.salt.len(), ann.iterations));
+        }
+        let Users::Known(book) = &known else { panic!("a book") };
+        assert!(book.kept().len() <= 4);
     }
 
     #[test]

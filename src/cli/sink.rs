@@ -244,6 +244,9 @@ impl Typed {
                 message_bytes: self.message_limit,
                 recipients: self.recipient_limit as usize,
                 idle: self.idle,
+                // A sink measures: it turns nobody away.
+                without_message: Duration::MAX,
+                login_failures: u32::MAX,
                 ..Limits::default()
             },
             hello: self.hello,

@@ -34,7 +34,8 @@ pub(super) struct WelcomeTyped {
     /// Offer AUTH and let anybody in, with any password.
     #[arg(long, conflicts_with = "auth_users")]
     auth_any: bool,
-    /// Offer AUTH to the users of this file: name:password, one a line.
+    /// Offer AUTH to the users of this file: name:password, one a line. Nobody is slowed or locked out, however many logins
+    /// fail: a relay does that.
     #[arg(long, value_name = "FILE")]
     auth_users: Option<PathBuf>,
     /// Take no mail without AUTH.

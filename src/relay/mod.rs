@@ -270,6 +270,10 @@ impl Service for Post {
         Reception::new(&self.0, peer)
     }
 
+    fn is_exempt(&self, client: std::net::IpAddr) -> bool {
+        self.0.config().networks.contain(client)
+    }
+
     fn not_accepted(&self, why: &std::io::Error) {
         tracing::error!(%why, "a client could not be accepted");
     }

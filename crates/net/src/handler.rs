@@ -31,6 +31,9 @@ pub enum Answer {
     Reply(Reply),
     /// The answer that the future ends with. The session reads nothing meanwhile.
     Later(Pin<Box<dyn Future<Output = Answer>>>),
+    /// What [`Handler::look_up`] asked for; `None` if there is nobody of that name. To any other question it is none, and
+    /// the connection is closed.
+    Secret(Option<Secret>),
     /// The connection is closed, after this last word where there is one: a server that falters on purpose.
     HangUp(Option<Reply>),
     /// The connection is reset (RST), without a word.
@@ -75,6 +78,7 @@ impl fmt::Debug for Answer {
             Self::Yes => f.write_str("Yes"),
             Self::Reply(reply) => write!(f, "Reply({})", reply.code()),
             Self::Later(_) => f.write_str("Later"),
+            Self::Secret(_) => f.write_str("Secret"),
             Self::HangUp(_) => f.write_str("HangUp"),
             Self::Reset => f.write_str("Reset"),
         }
@@ -196,10 +200,24 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// AUTH by one that does not: the secret, or `None` if there is nobody of that name.
+    /// AUTH by one that does not: the secret, or `None` if there is nobody of that name. That is told by the reply to
+    /// SCRAM-SHA-256: who does not want to tell gives [made-up keys](smtp::sasl::MadeUp).
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
         let _ = auth;
         Some(Secret::Any)
+    }
+
+    /// The same, for a handler that needs time, or refuses: [`Answer::Secret`], or any reply. [`Answer::Yes`] lets anybody
+    /// in.
+    fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
+        Answer::Secret(self.secret(auth))
+    }
+
+    /// Where the secret was looked up before the proof came (SCRAM-SHA-256), the proof is here: whether it may be
+    /// checked. The other mechanisms are checked as soon as [`Handler::login`] or [`Handler::look_up`] has answered.
+    fn proof(&mut self, auth: &Auth<'_>) -> Answer {
+        let _ = auth;
+        Answer::Yes
     }
 
     /// AUTH came to its end.

@@ -6,6 +6,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `bell` | wakes tasks from outside their own events |
+//! | `client_limits` | how much one client address may ask of a server |
 //! | `client` | a client for programs that send a message now and then |
 //! | `clock` | CLOCK_MONOTONIC, the time of everything measured |
 //! | `conversation` | drives a client session for a caller that has many of them |
@@ -17,6 +18,7 @@
 //! | `outbox` | what a turn has to write, message uncopied |
 //! | `proxied` | the PROXY header before a session |
 //! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
+//! | `recent` | tables of bounded size: keys that were used lately, in shards |
 //! | `server` | workers, accepting, stopping |
 //! | `session` | drives a server session for its handler |
 //! | `shortage` | what ran out, where a connection could not be made or accepted |
@@ -29,6 +31,7 @@
 mod batch;
 mod bell;
 mod client;
+mod client_limits;
 pub mod clock;
 mod conversation;
 mod endpoint;
@@ -39,6 +42,7 @@ pub mod open_files;
 mod outbox;
 mod proxied;
 mod reactor;
+pub mod recent;
 mod server;
 mod session;
 mod shortage;
@@ -51,6 +55,7 @@ mod tls_setup;
 pub mod worker;
 
 pub use client::{Client, Delivery, Error};
+pub use client_limits::{Admission, ClientKey, ClientLimit, ClientLimits, ClientRefusal, Clients};
 pub use conversation::{Caller, ClientSecurity, Conversation, Ended, Next};
 pub use endpoint::Endpoint;
 pub use handler::{Answer, Appetite, Handler, LoginOutcome, Parting, Peer};

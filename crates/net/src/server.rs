@@ -1,9 +1,10 @@
 //! The embeddable server: workers that accept and serve, a service that makes a handler for each session.
+use crate::client_limits::{ClientLimits, Clients};
 use crate::clock;
 use crate::endpoint::Endpoint;
 use crate::handler::{Handler, Peer};
 use crate::listener;
-use crate::session::Session;
+use crate::session::{Admitted, Session};
 use crate::socket::{Door, Socket};
 use crate::timers::sleep;
 use crate::tls_setup::Security;
@@ -16,7 +17,7 @@ use smtp::verdict::Verdict;
 use std::cell::Cell;
 use std::io;
 use std::marker::PhantomData;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,6 +41,11 @@ pub trait Service: 'static {
     type Handler: Handler;
     /// A client has connected.
     fn session(&self, peer: Peer) -> Self::Handler;
+    /// Whether a client has no limits ([`Server::client_limits`]) and may have the last quarter of the sessions: asked once
+    /// for each connection. By default this host's own clients have none.
+    fn is_exempt(&self, client: IpAddr) -> bool {
+        client.to_canonical().is_loopback()
+    }
     /// A client could not be accepted: descriptors have run out ([`crate::Shortage`]), or it has gone again.
     fn not_accepted(&self, why: &io::Error) {
         let _ = why;
@@ -89,6 +95,7 @@ pub struct Server<S, M> {
     limits: Limits,
     workers: usize,
     sessions: usize,
+    clients: Arc<Clients>,
     security: Security,
     proxied: Proxied,
     files: Files,
@@ -105,6 +112,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
             limits: Limits::default(),
             workers: worker::default_count(),
             sessions: 100_000,
+            clients: Arc::new(Clients::new(ClientLimits::default())),
             security: Security::None,
             proxied: Proxied::No,
             files: Files::Shared,
@@ -134,10 +142,24 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         self
     }
 
-    /// Sessions at a time, over all workers; more are answered 421.
+    /// Sessions at a time, over all workers; more are answered 421. The last quarter is for clients that are
+    /// [exempt](Service::is_exempt).
     #[must_use]
     pub fn sessions(mut self, sessions: usize) -> Self {
         self.sessions = sessions;
+        self
+    }
+
+    /// How much each client address may ask, but for those that are [exempt](Service::is_exempt).
+    #[must_use]
+    pub fn client_limits(self, limits: ClientLimits) -> Self {
+        self.clients(Arc::new(Clients::new(limits)))
+    }
+
+    /// The same, counted together with other servers.
+    #[must_use]
+    pub fn clients(mut self, clients: Arc<Clients>) -> Self {
+        self.clients = clients;
         self
     }
 
@@ -194,10 +216,11 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
             .map(|number| {
                 let (identity, sessions) = (identity.clone(), sessions.clone());
                 let (security, proxied) = (self.security.clone(), self.proxied);
-                let post = Post { listener: listener.try_clone()?, identity, security, proxied, sessions };
+                let listener = listener.try_clone()?;
+                let place = Place { identity, security, proxied, sessions, clients: Arc::clone(&self.clients) };
                 let (make, stopped) = (self.make.clone(), stopped.clone());
                 let (begun, begins) = channel();
-                let serve = move |desk| serve(post, make, stopped, begun, desk);
+                let serve = move |desk| serve(listener, place, make, stopped, begun, desk);
                 running.workers.push(worker::spawn(&format!("serve-{number}"), files, serve)?);
                 Ok(begins)
             })
@@ -282,9 +305,13 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// Whether there is room for one more, which then is taken.
-    fn enter(&self) -> bool {
-        let has_room = self.open.fetch_add(1, Ordering::Relaxed) < self.most;
+    /// Whether there is room for one more, which then is taken. Strangers leave the last quarter to others.
+    fn enter(&self, client: Client) -> bool {
+        let most = match client {
+            Client::Exempt => self.most,
+            Client::Limited => self.most - self.most / 4,
+        };
+        let has_room = self.open.fetch_add(1, Ordering::Relaxed) < most;
         if !has_room {
             self.leave();
         }
@@ -296,36 +323,34 @@ impl Sessions {
     }
 }
 
-/// A worker's place.
-struct Post {
-    listener: OwnedFd,
-    identity: Arc<Identity>,
-    security: Security,
-    proxied: Proxied,
-    sessions: Arc<Sessions>,
+/// Whether a client has limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Client {
+    Exempt,
+    Limited,
 }
 
-/// What a worker keeps of its post once it listens.
+/// What a worker serves with.
 struct Place {
     identity: Arc<Identity>,
     security: Security,
     proxied: Proxied,
     sessions: Arc<Sessions>,
+    clients: Arc<Clients>,
 }
 
 async fn serve<S: Service>(
-    post: Post,
+    listener: OwnedFd,
+    place: Place,
     make: impl Fn() -> S,
     mut stopped: watch::Receiver<bool>,
     begun: Sender<()>,
     desk: Desk,
 ) -> io::Result<()> {
     let service = Rc::new(make());
-    let Post { listener, identity, security, proxied, sessions } = post;
     let door = Door::open(listener)?;
     // Who started it may have been told of another worker's failure, and be gone.
     let _ = begun.send(());
-    let place = Place { identity, security, proxied, sessions };
     let open = Rc::new(Cell::new(0));
     tokio::select! {
         () = accept(&door, &place, &service, &desk, &open) => {}
@@ -359,22 +384,48 @@ async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &
                 continue;
             }
         };
-        if !place.sessions.enter() {
+        let client = kind_of(&**service, address.ip());
+        let (client, admission) = match place.proxied {
+            Proxied::No => (client, admit(&place.clients, client, address.ip())),
+            // Its address is the proxy's; the client's is known later.
+            Proxied::Yes => (Client::Exempt, Ok(None)),
+        };
+        let refusal = match &admission {
+            Err(limit) => Some(limit.reply()),
+            Ok(_) if !place.sessions.enter(client) => Some(Verdict::TooManySessions.reply()),
+            Ok(_) => None,
+        };
+        if let Some(reply) = refusal {
             // Best effort: the client learns it by the closed connection as well.
-            let _ = send(&descriptor, Verdict::TooManySessions.reply().wire(), SendFlags::NOSIGNAL);
+            let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
             continue;
         }
         open.set(open.get() + 1);
         let (handler, identity, desk) = (service.session(Peer { address }), place.identity.clone(), desk.clone());
         let (open, sessions, security) = (open.clone(), place.sessions.clone(), place.security.clone());
-        let proxied = place.proxied;
+        let (proxied, clients, service) = (place.proxied, place.clients.clone(), service.clone());
+        let admission = admission.ok().flatten();
         worker::spawn_local(async move {
             // Without a descriptor to watch it by, the connection is closed at once.
             if let Ok(socket) = Socket::adopt(descriptor) {
-                Session::new(socket.into(), handler, identity, security, desk).run(proxied).await;
+                let session = Session::new(socket.into(), handler, identity, security, desk).admitted(admission);
+                session.run(proxied, |address| admit(&clients, kind_of(&*service, address), address)).await;
             }
             open.set(open.get() - 1);
             sessions.leave();
         });
+    }
+}
+
+/// The client of a unix-domain socket, which has no address, was let in by the socket's permissions.
+fn kind_of<S: Service>(service: &S, address: IpAddr) -> Client {
+    let is_exempt = address.is_unspecified() || service.is_exempt(address);
+    if is_exempt { Client::Exempt } else { Client::Limited }
+}
+
+fn admit(clients: &Arc<Clients>, client: Client, address: IpAddr) -> Admitted {
+    match client {
+        Client::Exempt => Ok(None),
+        Client::Limited => clients.admit(address, clock::now()).map(Some),
     }
 }

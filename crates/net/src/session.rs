@@ -1,4 +1,5 @@
 //! Drives a server session for its handler: read, ask, answer, write. It decides nothing.
+use crate::client_limits::{Admission, ClientLimit};
 use crate::clock;
 use crate::handler::{Answer, Appetite, Handler, LoginOutcome, Parting};
 use crate::nonce::nonce;
@@ -7,16 +8,21 @@ use crate::stream::Stream;
 use crate::timers::Alarm;
 use crate::tls_setup::{Security, ServerTls};
 use crate::worker::{Buffers, Desk, READ_BYTES};
+use smtp::proxy::Header;
 use smtp::reply::Reply;
 use smtp::server::{Event, Identity, Server};
 use smtp::verdict::Verdict;
 use std::future::Future;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
+
+/// The limits of a client that may connect, where it has any; or what it has had too much of.
+pub(crate) type Admitted = Result<Option<Admission>, ClientLimit>;
 
 /// An answer that takes time.
 type Later = Pin<Box<dyn Future<Output = Answer>>>;
@@ -36,6 +42,8 @@ pub(crate) struct Session<H: Handler> {
     /// Written and not taken by the socket yet.
     unsent: Vec<u8>,
     parting: Option<Parting>,
+    /// What its client may ask; `None` for one without limits.
+    admission: Option<Admission>,
     /// How long a peer may be silent, or leave its replies unread.
     patience: Duration,
     /// When a peer that does not read its replies is given up.
@@ -59,17 +67,24 @@ impl<H: Handler> Session<H> {
             backlog: Vec::new(),
             unsent: Vec::new(),
             parting: None,
+            admission: None,
             patience,
             flushed_by: None,
             now: None,
         }
     }
 
-    /// Runs the session to its end.
-    pub(crate) async fn run(mut self, proxied: Proxied) {
+    /// The client's limits, where it has any.
+    pub(crate) fn admitted(mut self, admission: Option<Admission>) -> Self {
+        self.admission = admission;
+        self
+    }
+
+    /// Runs the session to its end. `admit` is asked where the client is known only by its proxy's word.
+    pub(crate) async fn run(mut self, proxied: Proxied, admit: impl FnOnce(IpAddr) -> Admitted) {
         let outcome = match proxied {
             Proxied::No => self.dialogue().await,
-            Proxied::Yes => match self.learn_client().await {
+            Proxied::Yes => match self.learn_client(admit).await {
                 Ok(()) => self.dialogue().await,
                 Err(error) => Err(error),
             },
@@ -82,13 +97,20 @@ impl<H: Handler> Session<H> {
         self.parting = Some(parting);
     }
 
-    async fn learn_client(&mut self) -> io::Result<()> {
+    async fn learn_client(&mut self, admit: impl FnOnce(IpAddr) -> Admitted) -> io::Result<()> {
         let latest = clock::now() + self.patience;
         let header = self.alarm.limit(latest, Box::pin(self.stream.take_proxy_header())).await;
         match header.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
             Ok(header) => {
                 self.handler.proxied(&header);
-                Ok(())
+                let Header::Proxied { source, .. } = header else { return Ok(()) };
+                match admit(source.ip()) {
+                    Ok(admission) => {
+                        self.admission = admission;
+                        Ok(())
+                    }
+                    Err(limit) => self.turn_away(limit),
+                }
             }
             Err(error) => {
                 self.handler.not_proxied(&error);
@@ -99,8 +121,21 @@ impl<H: Handler> Session<H> {
         }
     }
 
+    /// Ends a session that may not begin.
+    fn turn_away(&mut self, limit: ClientLimit) -> io::Result<()> {
+        self.turn(|session, buffers| {
+            session.server.hang_up(Some(limit.reply()), buffers.outbox.bytes());
+            None
+        })?;
+        Err(io::ErrorKind::ConnectionAborted.into())
+    }
+
     async fn dialogue(&mut self) -> io::Result<Parting> {
         if let Security::Implicit(setup) = self.security.clone() {
+            // There is no way to say so before TLS is on.
+            if exceeded(self.admission.as_ref(), ClientLimit::HandshakeRate, clock::now()).is_some() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
             self.begin_tls(&setup).await?;
         }
         let now = clock::now();
@@ -132,7 +167,7 @@ impl<H: Handler> Session<H> {
                 self.stream.reset_on_close();
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            Answer::Yes | Answer::Reply(_) | Answer::Later(_) => {}
+            Answer::Yes | Answer::Reply(_) | Answer::Later(_) | Answer::Secret(_) => {}
         }
         let latest = clock::now() + self.patience;
         let outcome = self.alarm.limit(latest, Box::pin(self.stream.accept_tls(setup))).await;
@@ -218,17 +253,17 @@ impl<H: Handler> Session<H> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();
             self.resets = matches!(event, Event::Hello(..) | Event::Reset);
-            let answer = match event {
-                Event::Nonce => {
+            let refused = limit_of(&event).and_then(|limit| exceeded(self.admission.as_ref(), limit, now));
+            if let (Event::Authenticated, Some(admission)) = (&event, &mut self.admission) {
+                admission.waive_rates();
+            }
+            let answer = match (refused, event) {
+                (Some(reply), _) => Answer::Reply(reply.clone()),
+                (None, Event::Nonce) => {
                     self.server.answer_nonce(&nonce(), now, out);
                     continue;
                 }
-                Event::Auth(auth) if auth.is_lookup() => {
-                    let secret = self.handler.secret(&auth);
-                    self.server.answer_secret(secret.as_ref(), now, out);
-                    continue;
-                }
-                event => ask(&mut self.handler, event, now),
+                (None, event) => ask(&mut self.handler, event, now),
             };
             if asks && let Some(later) = self.settle(answer, now, out) {
                 self.backlog = input.to_vec();
@@ -244,6 +279,10 @@ impl<H: Handler> Session<H> {
             Answer::Yes => self.reply(None, now, out),
             Answer::Reply(reply) => self.reply(Some(&reply), now, out),
             Answer::Later(later) => return Some(later),
+            Answer::Secret(secret) if self.server.awaits_secret() => {
+                self.server.answer_secret(secret.as_ref(), now, out);
+            }
+            Answer::Secret(_) => self.end(Answer::HangUp(None), out),
             answer @ (Answer::HangUp(_) | Answer::Reset) => self.end(answer, out),
         }
         None
@@ -264,7 +303,7 @@ impl<H: Handler> Session<H> {
                 self.stream.reset_on_close();
                 None
             }
-            Answer::Yes | Answer::Reply(_) | Answer::Later(_) => None,
+            Answer::Yes | Answer::Reply(_) | Answer::Later(_) | Answer::Secret(_) => None,
         };
         self.server.hang_up(last_word.as_ref(), out);
     }
@@ -327,6 +366,24 @@ pub(crate) fn no_handshake(patience: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {patience:?}"))
 }
 
+/// The limit that an event counts against.
+fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
+    match event {
+        Event::Mail(_) => Some(ClientLimit::MessageRate),
+        Event::Recipient(_) => Some(ClientLimit::RecipientRate),
+        Event::StartTls => Some(ClientLimit::HandshakeRate),
+        Event::Nonce => Some(ClientLimit::LoginRate),
+        // Those that need a nonce have been counted when they asked for it.
+        Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
+        _ => None,
+    }
+}
+
+/// What is said where a client may not do so once more.
+fn exceeded(admission: Option<&Admission>, limit: ClientLimit, now: Duration) -> Option<&'static Reply> {
+    admission?.take(limit, now).err().map(ClientLimit::reply)
+}
+
 /// Asks the handler; the answer to an event that does not ask is not used.
 fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
     match event {
@@ -349,7 +406,9 @@ fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
         Event::Quit => handler.quit(),
         Event::Delivery { recipient } => handler.delivery(recipient, now),
         Event::StartTls => handler.start_tls(),
+        Event::Auth(auth) if auth.is_lookup() => handler.look_up(&auth),
         Event::Auth(auth) => handler.login(&auth),
+        Event::Proof(auth) => handler.proof(&auth),
         Event::Xclient(xclient) => handler.xclient(&xclient),
         Event::Authenticated => {
             handler.login_ended(LoginOutcome::Proved);

@@ -34,6 +34,11 @@ pub struct Limits {
     pub idle: Duration,
     /// From DATA to the end of the message: a sender that drips one byte at a time is not idle.
     pub message_time: Duration,
+    /// From the greeting, or the last message, to the next: a session that keeps itself alive by NOOP is not idle. A
+    /// message that has begun is not counted here.
+    pub without_message: Duration,
+    /// Failed logins of one session, after which it ends.
+    pub login_failures: u32,
 }
 
 impl Default for Limits {
@@ -46,6 +51,8 @@ impl Default for Limits {
             idle_commands: 1000,
             idle: Duration::from_secs(300),
             message_time: Duration::from_secs(3600),
+            without_message: Duration::from_secs(1800),
+            login_failures: 5,
         }
     }
 }

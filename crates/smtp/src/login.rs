@@ -51,6 +51,8 @@ pub(crate) enum Login {
     Check(Exchange),
     /// The application's knowledge.
     Lookup(Exchange),
+    /// The application's leave to check this proof.
+    Proof(Exchange, Vec<u8>),
     /// XOAUTH2 was refused, and the client has been told why: its empty response, then this reply.
     Acknowledgement(Reply),
     /// Nothing: it is over. A verdict is still to be said.
@@ -73,7 +75,12 @@ impl Login {
 
     /// Whether it is to be asked, or has ended, before another line is read.
     pub(crate) fn has_news(&self) -> bool {
-        matches!(self, Self::Check(_) | Self::Lookup(_) | Self::Over(_))
+        matches!(self, Self::Check(_) | Self::Lookup(_) | Self::Proof(..) | Self::Over(_))
+    }
+
+    /// Whether a proof is here that the application has not let be checked yet.
+    pub(crate) fn holds_proof(&self) -> bool {
+        matches!(self, Self::Proof(..))
     }
 
     /// How it ended.
@@ -85,7 +92,7 @@ impl Login {
     pub(crate) fn question(&self) -> Option<Auth<'_>> {
         let (exchange, proof) = match self {
             Self::Check(exchange) => (exchange, Proof::Shown(exchange.shown())),
-            Self::Lookup(exchange) => (exchange, Proof::Digest),
+            Self::Lookup(exchange) | Self::Proof(exchange, _) => (exchange, Proof::Digest),
             _ => return None,
         };
         Some(Auth { mechanism: exchange.mechanism(), name: exchange.name(), proof })
@@ -108,6 +115,9 @@ impl Login {
         match (std::mem::replace(self, Self::Over(Err(Some(Verdict::BadResponse)))), decoded) {
             (Self::Acknowledgement(reply), _) => self.refused(&reply, out),
             (_, Err(verdict)) => *self = Self::Over(Err(Some(verdict))),
+            (Self::Response(exchange), Ok(response)) if exchange.awaits_proof() => {
+                *self = Self::Proof(exchange, response);
+            }
             (Self::Response(mut exchange), Ok(response)) => {
                 let turn = exchange.receive(&response);
                 self.turn(exchange, turn, out);
@@ -122,6 +132,17 @@ impl Login {
             let mut exchange = exchange;
             let turn = exchange.know(secret);
             self.turn(exchange, turn, out);
+        }
+    }
+
+    /// The application lets the proof be checked.
+    pub(crate) fn check_proof(&mut self, out: &mut Vec<u8>) {
+        match std::mem::replace(self, Self::Over(Err(Some(Verdict::AuthUnavailable)))) {
+            Self::Proof(mut exchange, response) => {
+                let turn = exchange.receive(&response);
+                self.turn(exchange, turn, out);
+            }
+            other => *self = other,
         }
     }
 

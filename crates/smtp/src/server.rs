@@ -74,6 +74,9 @@ pub enum Event<'a> {
     Nonce,
     /// Asks: whether name and secret go together, or what the secret is; see [`Auth::proof`].
     Auth(Auth<'a>),
+    /// Asks, where a secret was looked up before the client's proof came: whether the proof may be checked. Any refusal
+    /// ends the exchange, and nobody learns what the proof was worth.
+    Proof(Auth<'a>),
     /// AUTH went well: the client is who it said it was.
     Authenticated,
     /// AUTH went otherwise.
@@ -176,6 +179,7 @@ enum Asked {
     Nonce,
     Check,
     Secret,
+    Proof,
     Xclient { is_logged_in: bool },
 }
 
@@ -195,7 +199,9 @@ impl Server {
             asked: Asked::Greeting,
             errors: 0,
             idle_commands: 0,
+            failed_logins: 0,
             heard: now,
+            last_message: now,
             injected: 0,
             has_quit: false,
             is_over_tls: false,
@@ -294,6 +300,11 @@ impl Server {
         }
     }
 
+    /// Whether it waits for [`Server::answer_secret`].
+    pub fn awaits_secret(&self) -> bool {
+        self.dialogue.asked == Asked::Secret
+    }
+
     /// Whether STARTTLS was granted: `out` is to be sent, then TLS begun, then [`Server::tls_started`] called. What
     /// came in the clear behind STARTTLS is dropped ([`Server::injected_bytes`]).
     pub fn wants_tls(&self) -> bool {
@@ -333,10 +344,13 @@ impl Server {
         self.dialogue.deadline()
     }
 
-    /// Ends the session with 421 if it has been silent for too long.
+    /// Ends the session with 421 if it has been silent, or without a message, for too long.
     pub fn tick(&mut self, now: Duration, out: &mut Vec<u8>) {
         if self.deadline().is_some_and(|deadline| now >= deadline) {
-            self.close(Verdict::Timeout, out);
+            let is_silent = now >= self.dialogue.heard + self.dialogue.identity.limits.idle;
+            let is_in_message = self.dialogue.message_since().is_some();
+            let verdict = if is_silent || is_in_message { Verdict::Timeout } else { Verdict::TooLongWithoutMessage };
+            self.close(verdict, out);
         }
     }
 
@@ -378,7 +392,10 @@ struct Dialogue {
     asked: Asked,
     errors: u32,
     idle_commands: u32,
+    failed_logins: u32,
     heard: Duration,
+    /// The end of the last message, or the beginning of the session; later by the time that the application took since.
+    last_message: Duration,
     /// Octets dropped behind STARTTLS.
     injected: u64,
     /// The client said QUIT.
@@ -389,16 +406,24 @@ struct Dialogue {
 
 impl Dialogue {
     fn deadline(&self) -> Option<Duration> {
+        if matches!(self.state, State::Closed) || self.asked != Asked::Nothing {
+            return None;
+        }
         let limits = &self.identity.limits;
-        let since = match &self.state {
-            State::Closed => return None,
-            _ if self.asked != Asked::Nothing => return None,
+        let idle = self.heard + limits.idle;
+        Some(match self.message_since() {
+            Some(since) => idle.min(since + limits.message_time),
+            None => idle.min(self.last_message.saturating_add(limits.without_message)),
+        })
+    }
+
+    /// When the message began that is being read.
+    fn message_since(&self) -> Option<Duration> {
+        match &self.state {
             State::ExpectMessage { since, .. } | State::ExpectChunk { since, .. } => Some(*since),
             State::Skip(skip) => Some(skip.since),
             _ => None,
-        };
-        let idle = self.heard + limits.idle;
-        Some(since.map_or(idle, |since| idle.min(since + limits.message_time)))
+        }
     }
 
     fn offers(&self) -> &Extensions {
@@ -524,6 +549,7 @@ impl Dialogue {
     fn discard<'a>(&mut self, verdict: Verdict, times: u32, out: &mut Vec<u8>) -> Event<'a> {
         self.state = State::ExpectMail;
         self.idle_commands = 0;
+        self.last_message = self.heard;
         (0..times).for_each(|_| self.say(verdict, out));
         Event::Discarded(verdict)
     }
@@ -536,18 +562,22 @@ impl Dialogue {
 
     fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let asked = std::mem::replace(&mut self.asked, Asked::Nothing);
+        if asked == Asked::Nothing {
+            return;
+        }
+        // The application's time is not the peer's.
+        self.last_message += now.saturating_sub(self.heard);
+        self.heard = now;
         match asked {
-            Asked::Nothing => return,
             Asked::Message if self.identity.protocol == Protocol::Lmtp => self.deliver(answer, out),
             Asked::Chunk(chunk) => self.begin_chunks(chunk, answer, now, out),
-            Asked::Nonce | Asked::Check | Asked::Secret => self.login_answered(asked, answer, out),
+            Asked::Nonce | Asked::Check | Asked::Secret | Asked::Proof => self.login_answered(asked, answer, out),
             _ => {
                 let reply = answer.unwrap_or_else(|| self.default_reply(asked));
                 out.extend_from_slice(reply.wire());
                 self.step(asked, reply.kind(), now);
             }
         }
-        self.heard = now;
         if answer.is_some_and(|reply| reply.code() == 421) {
             self.state = State::Closed;
         }
@@ -596,6 +626,7 @@ impl Dialogue {
         self.state = State::ExpectMail;
         self.idle_commands = 0;
         self.errors = 0;
+        self.last_message = self.heard;
     }
 
     /// LMTP: an answer for each recipient, which the application gives for all at once or for each.
@@ -628,7 +659,7 @@ impl Dialogue {
             Asked::Verify => say!("252 2.5.2 Cannot VRFY user, but will take mail and try"),
             Asked::StartTls => say!("220 2.0.0 Ready to start TLS"),
             Asked::Message | Asked::Delivery | Asked::Chunk(_) | Asked::Nothing => say!("250 2.0.0 Ok"),
-            Asked::Nonce | Asked::Check | Asked::Secret => Verdict::Authenticated.reply(),
+            Asked::Nonce | Asked::Check | Asked::Secret | Asked::Proof => Verdict::Authenticated.reply(),
         }
     }
 }
@@ -926,6 +957,7 @@ impl Dialogue {
         self.with_login(out, |login, out| match (asked, answer) {
             (Asked::Secret, None) => login.know(Some(&Secret::Any), out),
             (Asked::Check, answer) => login.checked(answer, out),
+            (Asked::Proof, None) => login.check_proof(out),
             (_, Some(reply)) if !reply.is_positive() => login.refused(reply, out),
             _ => login.unavailable(),
         });
@@ -943,15 +975,23 @@ impl Dialogue {
             if self.is_authenticated {
                 return Event::Authenticated;
             }
-            // What the application refused is an error like those that the session itself refused: nobody may try
-            // passwords without end.
+            let is_wrong = matches!(outcome, Err(None | Some(Verdict::NotAuthenticated)));
+            self.failed_logins += u32::from(is_wrong);
+            // What the application refused is an error like those that the session itself refused.
             if outcome == Err(None) && !self.bears(Verdict::NotAuthenticated) {
                 self.give_up(out);
+            } else if self.failed_logins >= self.identity.limits.login_failures {
+                self.state = State::Closed;
+                self.say(Verdict::TooManyLogins, out);
             }
             return Event::NotAuthenticated;
         }
         let State::Authenticate(login) = &self.state else { return Event::Answered };
         let Some(auth) = login.question() else { return Event::Answered };
+        if login.holds_proof() {
+            self.asked = Asked::Proof;
+            return Event::Proof(auth);
+        }
         self.asked = if auth.is_lookup() { Asked::Secret } else { Asked::Check };
         Event::Auth(auth)
     }

@@ -56,6 +56,10 @@ pub enum Verdict {
     TooManyCommands,
     /// Nothing heard for too long.
     Timeout,
+    /// No message for too long.
+    TooLongWithoutMessage,
+    /// Too many failed logins.
+    TooManyLogins,
     /// The server ends.
     ShuttingDown,
     /// A command other than QUIT after a greeting that was a refusal.
@@ -130,6 +134,8 @@ impl Verdict {
             Self::BareLineEnding => say!("550 5.5.2 The message holds a bare CR, a bare LF or a NUL"),
             Self::TooManyCommands => say!("421 4.7.0 Too many commands without mail"),
             Self::Timeout => say!("421 4.4.2 Timeout"),
+            Self::TooLongWithoutMessage => say!("421 4.7.0 Too long without a message"),
+            Self::TooManyLogins => say!("421 4.7.0 Too many failed logins"),
             Self::ShuttingDown => say!("421 4.3.2 Shutting down"),
             Self::NoService => say!("503 5.5.1 No service here: send QUIT"),
             Self::TooManySessions => say!("421 4.3.2 Too many sessions, try again later"),

@@ -150,6 +150,18 @@ impl ClientFinal {
     }
 }
 
+/// Whether client-first is legible but for its wish to act as somebody else (RFC 5802 §5.1, `a=`).
+pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
+    let Some(text) = std::str::from_utf8(client_first).ok() else { return false };
+    let mut parts = text.splitn(3, ',');
+    let (Some(binding), Some(authorization), Some(bare)) = (parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    let names_somebody = value(Some(authorization), 'a').and_then(unescaped).is_some();
+    let is_legible = |text: &str| Hello::parse(text.as_bytes(), "").is_some();
+    names_somebody && !is_legible(text) && is_legible(&format!("{binding},,{bare}"))
+}
+
 /// The server's side, after the client's first word.
 #[derive(Clone, Debug)]
 pub(super) struct Hello {

@@ -118,6 +118,11 @@ impl Exchange {
         }
     }
 
+    /// Whether the next response is a proof that is compared with what [`Exchange::know`] was given.
+    pub fn awaits_proof(&self) -> bool {
+        matches!(self.state, State::ClientFinal(_))
+    }
+
     /// Takes a response.
     pub fn receive(&mut self, response: &[u8]) -> Turn {
         match std::mem::replace(&mut self.state, State::Over) {
@@ -185,6 +190,7 @@ impl Exchange {
                 self.state = State::Password;
                 Some(Turn::Challenge(b"Password:".to_vec()))
             }
+            Mechanism::ScramSha256 if scram::acts_as_other(response) => Some(Turn::Refused),
             Mechanism::ScramSha256 => {
                 let hello = scram::Hello::parse(response, &self.nonce)?;
                 self.name.clone_from(&hello.name);
@@ -195,14 +201,18 @@ impl Exchange {
         }
     }
 
-    /// RFC 4616: whom to act as, who one is, password. To act as somebody else is not offered.
+    /// RFC 4616 §2: whom to act as, who one is, password. Nobody may act as somebody else: that is a refusal, as a wrong
+    /// password is.
     fn plain(&mut self, response: &[u8]) -> Option<Turn> {
         let mut parts = response.split(|octet| *octet == 0);
         let (acts_as, name, password) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() || !(acts_as.is_empty() || acts_as == name) {
+        if parts.next().is_some() {
             return None;
         }
         self.name = named(name)?;
+        if !acts_as.is_empty() && acts_as != name {
+            return Some(Turn::Refused);
+        }
         self.shown = password.to_vec();
         Some(Turn::Check)
     }
@@ -303,7 +313,7 @@ mod tests {
             (Mechanism::Plain, b"user\0pencil"),
             (Mechanism::Plain, b"\0user\0pencil\0"),
             (Mechanism::Plain, b"\0\0pencil"),
-            (Mechanism::Plain, b"admin\0user\0pencil"),
+            (Mechanism::Plain, b"admin\0\xff\0pencil"),
             (Mechanism::Plain, b"\0\xff\0pencil"),
             (Mechanism::Login, b""),
             (Mechanism::Login, b"a\0b"),
@@ -321,6 +331,21 @@ mod tests {
             assert_eq!(server.know(Some(&Secret::Any)), Turn::Refused, "it is over");
         }
         assert_eq!(exchange(Mechanism::Plain).begin(Some(b"user\0user\0pencil")), Turn::Check);
+    }
+
+    #[test]
+    fn to_act_as_somebody_else_is_refused_and_not_called_illegible() {
+        let rows: &[(Mechanism, &[u8])] = &[
+            (Mechanism::Plain, b"admin\0user\0pencil"),
+            (Mechanism::Plain, b"User\0user\0pencil"),
+            (Mechanism::ScramSha256, b"n,a=admin,n=user,r=x"),
+            (Mechanism::ScramSha256, b"y,a=admin,n=user,r=x"),
+        ];
+        for (mechanism, response) in rows {
+            let mut server = exchange(*mechanism);
+            assert_eq!(server.begin(Some(response)), Turn::Refused, "{mechanism:?} {response:?}");
+            assert_eq!(server.know(Some(&Secret::Any)), Turn::Refused, "it is over");
+        }
     }
 
     #[test]

@@ -298,3 +298,45 @@ fn a_client_waits_for_replies_and_not_for_its_caller() {
     client.progressed(at(220));
     assert_eq!(client.deadline(patience), Some(at(250)), "the peer still takes bytes");
 }
+
+#[test]
+fn a_session_that_brings_no_message_ends_however_busy_it_is() {
+    let limits = Limits { without_message: at(600), idle_commands: u32::MAX, ..Limits::default() };
+    let mut server = Server::new(Arc::new(Identity::new("test", limits)), at(0));
+    let mut out = Vec::new();
+    server.answer(None, at(0), &mut out);
+    feed(&mut server, b"EHLO a\r\n", at(1), &mut out);
+    let mut last_message = at(0);
+    for second in (10..2000).step_by(10) {
+        // A transaction that is begun and given up is no message; one that is refused is, for it was read.
+        let block: &[u8] = match second {
+            500 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\r\n.\r\n",
+            1000 => b"MAIL FROM:<a@b>\r\nRCPT TO:<c@d>\r\nDATA\r\nx\ny\r\n.\r\n",
+            _ => b"NOOP\r\nMAIL FROM:<a@b>\r\nRSET\r\n",
+        };
+        feed(&mut server, block, at(second), &mut out);
+        if second == 500 || second == 1000 {
+            last_message = at(second);
+        }
+        assert_eq!(server.deadline(), Some((at(second) + IDLE).min(last_message + at(600))));
+        if server.deadline().unwrap() <= at(second + 10) {
+            server.tick(at(second + 10), &mut out);
+            assert!(text(&out).ends_with("421 4.7.0 Too long without a message\r\n") && server.is_closed());
+            assert_eq!(second, 1590);
+            return;
+        }
+    }
+    panic!("the session never ended");
+}
+
+#[test]
+fn a_message_that_has_begun_has_a_time_of_its_own() {
+    let limits = Limits { without_message: at(600), message_time: MESSAGE, ..Limits::default() };
+    let mut server = Server::new(Arc::new(Identity::new("test", limits)), at(0));
+    let mut out = Vec::new();
+    server.answer(None, at(0), &mut out);
+    feed(&mut server, TO_DATA, at(590), &mut out);
+    assert_eq!(server.deadline(), Some(at(890)), "it may be silent for five minutes");
+    feed(&mut server, b"x\r\n.\r\n", at(880), &mut out);
+    assert_eq!(server.deadline(), Some(at(880) + IDLE), "and from its end the time begins anew");
+}

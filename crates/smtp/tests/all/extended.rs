@@ -350,3 +350,66 @@ fn logins_that_the_application_refuses_are_errors_too_and_the_last_is_told() {
         assert!(said.ends_with("421 4.7.0 Too many commands without mail\r\n") && server.is_closed(), "{said}");
     }
 }
+
+#[test]
+fn a_session_has_so_many_failed_logins_and_then_none() {
+    let mut server = server(Protocol::Smtp, Limits { login_failures: 3, ..Limits::default() });
+    let no = Reply::new(535, "5.7.8 No");
+    let said = say(&mut server, &b"AUTH PLAIN AGEAYg==\r\n".repeat(6), &[Some(&no); 6]);
+    assert_eq!(said.matches("535 5.7.8 No").count(), 3, "{said}");
+    assert!(said.ends_with("421 4.7.0 Too many failed logins\r\n") && server.is_closed(), "{said}");
+}
+
+#[test]
+fn a_proof_by_scram_is_not_checked_before_the_application_says_so() {
+    use smtp::sasl::{Credentials, Mechanism, client};
+    let late = Reply::new(421, "4.7.0 Too many failed logins");
+    let busy = Reply::new(454, "4.7.0 Not now");
+    for answer in [None, Some(&busy), Some(&late)] {
+        let (mut server, mut out) = (smtp(), Vec::new());
+        let credentials = Credentials::new("user", "pencil");
+        let mut client = client::Exchange::new(Mechanism::ScramSha256, &credentials, Some(&[7; 18])).unwrap();
+        let send = |server: &mut smtp::Server, line: &str, out: &mut Vec<u8>| {
+            let line = format!("{line}\r\n");
+            let mut input = line.as_bytes();
+            loop {
+                match server.next_event(&mut input, at(1), out) {
+                    Some(Event::Nonce) => server.answer_nonce(&[3; 18], at(1), out),
+                    Some(Event::Auth(_)) => {
+                        server.answer_secret(Some(&Secret::Password("pencil".to_owned())), at(1), out);
+                    }
+                    Some(Event::Proof(auth)) => {
+                        assert!(auth.name == "user" && auth.mechanism == Mechanism::ScramSha256);
+                        return true;
+                    }
+                    Some(_) => {}
+                    None => return false,
+                }
+            }
+        };
+        let first = client.initial().expect("SCRAM speaks first").to_vec();
+        client.initial_sent();
+        assert!(!send(&mut server, &format!("AUTH SCRAM-SHA-256 {}", base64(&first)), &mut out));
+        let challenge = unbase64(&out[4..out.len() - 2]);
+        let proof = client.respond(&challenge).unwrap();
+        out.clear();
+        assert!(send(&mut server, &base64(&proof), &mut out) && out.is_empty(), "nothing is said yet");
+        server.answer(answer, at(1), &mut out);
+        match answer {
+            None => assert!(out.starts_with(b"334 ")),
+            Some(reply) => {
+                assert_eq!(out, reply.wire());
+                assert_eq!(server.is_closed(), reply.code() == 421);
+                assert!(!server.is_authenticated());
+            }
+        }
+    }
+}
+
+fn base64(octets: &[u8]) -> String {
+    base64::Engine::encode(&base64::engine::general_purpose::STANDARD, octets)
+}
+
+fn unbase64(text: &[u8]) -> Vec<u8> {
+    base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).unwrap()
+}

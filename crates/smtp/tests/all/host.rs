@@ -176,7 +176,7 @@ fn note(event: Event<'_>, message: &mut Vec<u8>, taken: &[Vec<u8>]) -> Option<He
         Event::Authenticated => Heard::Authenticated,
         Event::NotAuthenticated => Heard::NotAuthenticated,
         Event::Xclient(xclient) => Heard::Xclient(format!("{:?}", xclient.attributes().collect::<Vec<_>>())),
-        Event::Noop | Event::Quit | Event::Nonce | Event::Answered => return None,
+        Event::Noop | Event::Quit | Event::Nonce | Event::Proof(_) | Event::Answered => return None,
     })
 }
 

@@ -262,7 +262,7 @@ impl Receiver {
             let asked = take(&mut self.current, &event);
             let is_open = match event {
                 // RSET, NOOP and QUIT are granted: what a refused one does is told in `clocks`.
-                Event::Reset | Event::Noop | Event::Quit => {
+                Event::Reset | Event::Noop | Event::Quit | Event::Proof(_) => {
                     self.server.answer(None, now, &mut self.out);
                     false
                 }

@@ -1,0 +1,512 @@
+//! How much one client address may ask of a server: connections at a time, and how often it may come, log in and send.
+//!
+//! ```text
+//! accept ── admit ──▶ Admission ── take(messages) … ──▶ dropped: one connection fewer
+//!             │                        │
+//!             └─ 421 4.7.0             └─ 421 4.7.0; recipients: 450 4.7.0
+//! ```
+//! A rate is a bucket that holds what a minute allows and refills all the time (GCRA, ITU-T I.371): after a pause a client
+//! may do at once what it may do in a minute. IPv6 addresses count by their /64, which is what one customer has
+//! (RFC 6177 §2). A client that is exempt is never looked up: it costs nothing.
+use crate::recent::{RecentMap, Shards};
+use smtp::reply::Reply;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What rates are counted by.
+const MINUTE: Duration = Duration::from_secs(60);
+/// How often the refusals of one client are reported.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// Reports a minute, of all clients.
+const MAX_REPORTS: u32 = 600;
+
+/// A client as limits know it: an IPv4 address, or the /64 of an IPv6 address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientKey(IpAddr);
+
+impl ClientKey {
+    /// That of an address. An IPv4 address is one however it is written (RFC 4291 §2.5.5.2).
+    pub fn of(address: IpAddr) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::from(u64::MAX) << 64))),
+            v4 @ IpAddr::V4(_) => v4,
+        })
+    }
+}
+
+impl fmt::Display for ClientKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            IpAddr::V4(v4) => v4.fmt(f),
+            IpAddr::V6(v6) => write!(f, "{v6}/64"),
+        }
+    }
+}
+
+/// What is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientLimit {
+    /// Connections at a time.
+    Connections,
+    /// Connections a minute.
+    ConnectionRate,
+    /// MAIL commands a minute.
+    MessageRate,
+    /// RCPT commands a minute.
+    RecipientRate,
+    /// AUTH commands a minute.
+    LoginRate,
+    /// TLS handshakes a minute.
+    HandshakeRate,
+}
+
+impl ClientLimit {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Connections,
+        Self::ConnectionRate,
+        Self::MessageRate,
+        Self::RecipientRate,
+        Self::LoginRate,
+        Self::HandshakeRate,
+    ];
+
+    /// Its name in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::ConnectionRate => "connection_rate",
+            Self::MessageRate => "message_rate",
+            Self::RecipientRate => "recipient_rate",
+            Self::LoginRate => "login_rate",
+            Self::HandshakeRate => "handshake_rate",
+        }
+    }
+
+    /// What a client is answered. All but a recipient ends the session: the recipients before it can still have their
+    /// message.
+    pub fn reply(self) -> &'static Reply {
+        macro_rules! fixed {
+            ($text:literal) => {{
+                static REPLY: Reply = Reply::fixed(concat!($text, " from your address, try again later\r\n"));
+                &REPLY
+            }};
+        }
+        match self {
+            Self::Connections => fixed!("421 4.7.0 Too many connections"),
+            Self::ConnectionRate => fixed!("421 4.7.0 Too many connections a minute"),
+            Self::MessageRate => fixed!("421 4.7.0 Too many messages a minute"),
+            Self::RecipientRate => fixed!("450 4.7.0 Too many recipients a minute"),
+            Self::LoginRate => fixed!("421 4.7.0 Too many logins a minute"),
+            Self::HandshakeRate => fixed!("421 4.7.0 Too many TLS handshakes a minute"),
+        }
+    }
+}
+
+/// How much each client address may ask; `None` is no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientLimits {
+    /// Connections at a time.
+    pub connections: Option<u32>,
+    /// Connections a minute.
+    pub connection_rate: Option<u32>,
+    /// Messages a minute.
+    pub message_rate: Option<u32>,
+    /// Recipients a minute.
+    pub recipient_rate: Option<u32>,
+    /// Logins a minute, whether they succeed or not.
+    pub login_rate: Option<u32>,
+    /// TLS handshakes a minute.
+    pub handshake_rate: Option<u32>,
+    /// Addresses whose rates are remembered; of more, those that came last. Each takes some 200 bytes.
+    pub clients: usize,
+}
+
+impl Default for ClientLimits {
+    /// 50 connections at a time as Postfix has it, and rates that no honest sender reaches.
+    fn default() -> Self {
+        Self {
+            connections: Some(50),
+            connection_rate: Some(600),
+            message_rate: None,
+            recipient_rate: None,
+            login_rate: Some(60),
+            handshake_rate: Some(600),
+            clients: 32_768,
+        }
+    }
+}
+
+impl ClientLimits {
+    /// No limits: each client may do what it likes.
+    pub fn none() -> Self {
+        Self {
+            connections: None,
+            connection_rate: None,
+            message_rate: None,
+            recipient_rate: None,
+            login_rate: None,
+            handshake_rate: None,
+            clients: 2,
+        }
+    }
+
+    /// What a minute allows; `None` too for what is no rate.
+    fn rate(&self, limit: ClientLimit) -> Option<u32> {
+        match limit {
+            ClientLimit::Connections => None,
+            ClientLimit::ConnectionRate => self.connection_rate,
+            ClientLimit::MessageRate => self.message_rate,
+            ClientLimit::RecipientRate => self.recipient_rate,
+            ClientLimit::LoginRate => self.login_rate,
+            ClientLimit::HandshakeRate => self.handshake_rate,
+        }
+    }
+}
+
+/// A client that was refused something, for a log: told at once, and then once a minute for each client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientRefusal {
+    /// Whose.
+    pub client: ClientKey,
+    /// What it asked too much of this time.
+    pub limit: ClientLimit,
+    /// Its refusals since it was told of last.
+    pub times: u64,
+}
+
+type Report = Box<dyn Fn(&ClientRefusal) + Send + Sync>;
+
+/// The clients of one or several servers, and what they have asked lately.
+pub struct Clients {
+    limits: ClientLimits,
+    shards: Shards<Table>,
+    connected: AtomicUsize,
+    refused: [AtomicU64; ClientLimit::ALL.len()],
+    report: Option<Report>,
+    reports: Mutex<Bucket>,
+}
+
+/// Some of the clients.
+#[derive(Debug)]
+struct Table {
+    /// Connections at a time of those that have any.
+    open: HashMap<ClientKey, u32>,
+    recent: RecentMap<ClientKey, Recent>,
+}
+
+/// What a client has done lately.
+#[derive(Debug, Default)]
+struct Recent {
+    rates: [Bucket; ClientLimit::ALL.len()],
+    told_at: Option<Duration>,
+    untold: u64,
+}
+
+/// A rate limit, kept as the time at which the bucket will be full.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    full_at: Duration,
+}
+
+impl Bucket {
+    /// Takes one of those that a minute allows, if there is one.
+    fn take(&mut self, per_minute: u32, now: Duration) -> bool {
+        let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
+        let has_one = full_at.saturating_sub(now) <= MINUTE;
+        if has_one {
+            self.full_at = full_at;
+        }
+        has_one
+    }
+}
+
+impl fmt::Debug for Clients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clients({:?}, {} connected)", self.limits, self.connected())
+    }
+}
+
+impl Clients {
+    /// Nobody yet.
+    pub fn new(limits: ClientLimits) -> Self {
+        let table = |capacity| Table { open: HashMap::new(), recent: RecentMap::new(capacity) };
+        Self {
+            shards: Shards::new(limits.clients, table),
+            limits,
+            connected: AtomicUsize::new(0),
+            refused: Default::default(),
+            report: None,
+            reports: Mutex::default(),
+        }
+    }
+
+    /// Tells of refusals, from the thread of the worker that refused: seldom enough for a log, however many there are.
+    #[must_use]
+    pub fn reporting(mut self, report: impl Fn(&ClientRefusal) + Send + Sync + 'static) -> Self {
+        self.report = Some(Box::new(report));
+        self
+    }
+
+    /// Connections of clients that are not exempt.
+    pub fn connected(&self) -> usize {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// How often a limit has refused something.
+    pub fn refused(&self, limit: ClientLimit) -> u64 {
+        self.refused[limit as usize].load(Ordering::Relaxed)
+    }
+
+    /// Lets a connection in, for as long as the admission is kept.
+    ///
+    /// # Errors
+    /// What the client asked too much of.
+    pub fn admit(self: &Arc<Self>, address: IpAddr, now: Duration) -> Result<Admission, ClientLimit> {
+        let client = ClientKey::of(address);
+        let mut table = self.shards.lock(&client);
+        let open = table.open.get(&client).copied().unwrap_or(0);
+        let is_full = self.limits.connections.is_some_and(|most| open >= most);
+        let refused = if is_full {
+            Err(ClientLimit::Connections)
+        } else {
+            table.take(&self.limits, client, ClientLimit::ConnectionRate, now)
+        };
+        if let Err(limit) = refused {
+            let times = table.note(client, now);
+            drop(table);
+            self.refuse(client, limit, times, now);
+            return Err(limit);
+        }
+        table.open.insert(client, open + 1);
+        self.connected.fetch_add(1, Ordering::Relaxed);
+        Ok(Admission { clients: Arc::clone(self), client, has_rates: true })
+    }
+
+    fn take(&self, client: ClientKey, limit: ClientLimit, now: Duration) -> Result<(), ClientLimit> {
+        if self.limits.rate(limit).is_none() {
+            return Ok(());
+        }
+        let mut table = self.shards.lock(&client);
+        let taken = table.take(&self.limits, client, limit, now);
+        if taken.is_err() {
+            let times = table.note(client, now);
+            drop(table);
+            self.refuse(client, limit, times, now);
+        }
+        taken
+    }
+
+    fn leave(&self, client: ClientKey) {
+        self.connected.fetch_sub(1, Ordering::Relaxed);
+        let mut table = self.shards.lock(&client);
+        match table.open.get_mut(&client) {
+            Some(open) if *open > 1 => *open -= 1,
+            _ => drop(table.open.remove(&client)),
+        }
+    }
+
+    /// Counts a refusal, and tells of it where that is due.
+    fn refuse(&self, client: ClientKey, limit: ClientLimit, times: Option<u64>, now: Duration) {
+        self.refused[limit as usize].fetch_add(1, Ordering::Relaxed);
+        let (Some(report), Some(times)) = (&self.report, times) else { return };
+        let may_report = self.reports.lock().unwrap_or_else(PoisonError::into_inner).take(MAX_REPORTS, now);
+        if may_report {
+            report(&ClientRefusal { client, limit, times });
+        }
+    }
+}
+
+impl Table {
+    fn take(
+        &mut self,
+        limits: &ClientLimits,
+        client: ClientKey,
+        limit: ClientLimit,
+        now: Duration,
+    ) -> Result<(), ClientLimit> {
+        let Some(rate) = limits.rate(limit) else { return Ok(()) };
+        let recent = self.recent.get_or_insert_with(client, Recent::default);
+        if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
+    }
+
+    /// Notes a refusal; how many there were, where they are to be told of now.
+    fn note(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
+        let recent = self.recent.get_or_insert_with(client, Recent::default);
+        recent.untold += 1;
+        let is_due = recent.told_at.is_none_or(|then| now.saturating_sub(then) >= REPORT_INTERVAL);
+        is_due.then(|| {
+            recent.told_at = Some(now);
+            std::mem::take(&mut recent.untold)
+        })
+    }
+}
+
+/// A connection that was let in. Dropped, it is over.
+#[derive(Debug)]
+pub struct Admission {
+    clients: Arc<Clients>,
+    client: ClientKey,
+    has_rates: bool,
+}
+
+impl Admission {
+    /// Takes one of what a minute allows.
+    ///
+    /// # Errors
+    /// The limit, if there is none left.
+    pub fn take(&self, limit: ClientLimit, now: Duration) -> Result<(), ClientLimit> {
+        if !self.has_rates {
+            return Ok(());
+        }
+        self.clients.take(self.client, limit, now)
+    }
+
+    /// From here on only the connection counts: the client has logged in.
+    pub fn waive_rates(&mut self) {
+        self.has_rates = false;
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.clients.leave(self.client);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_client_is_an_ipv4_address_or_a_64() {
+        for (one, other, is_same) in [
+            ("192.0.2.1", "::ffff:192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+            ("2001:db8::1", "2001:db8::ffff:1", true),
+            ("2001:db8:0:1::1", "2001:db8:0:2::1", false),
+            ("::1", "127.0.0.1", false),
+        ] {
+            assert_eq!(ClientKey::of(address(one)) == ClientKey::of(address(other)), is_same, "{one} {other}");
+        }
+        assert_eq!(ClientKey::of(address("2001:db8::1")).to_string(), "2001:db8::/64");
+        assert_eq!(ClientKey::of(address("::ffff:192.0.2.1")).to_string(), "192.0.2.1");
+    }
+
+    #[test]
+    fn one_client_that_has_all_its_connections_keeps_no_other_out() {
+        let limits = ClientLimits { connections: Some(3), ..ClientLimits::none() };
+        let clients = Arc::new(Clients::new(limits));
+        let mut held: Vec<Admission> = (0..3).map(|_| clients.admit(address("192.0.2.1"), SECOND).unwrap()).collect();
+        assert_eq!(clients.admit(address("192.0.2.1"), SECOND).unwrap_err(), ClientLimit::Connections);
+        let other = clients.admit(address("192.0.2.2"), SECOND).unwrap();
+        assert_eq!((clients.connected(), clients.refused(ClientLimit::Connections)), (4, 1));
+        held.pop();
+        held.push(clients.admit(address("192.0.2.1"), SECOND).unwrap());
+        drop((held, other));
+        assert_eq!(clients.connected(), 0);
+        assert!(clients.shards.iter().all(|table| table.open.is_empty()), "who is gone takes no room");
+    }
+
+    #[test]
+    fn each_rate_is_counted_for_itself_until_the_client_has_logged_in() {
+        let limits = ClientLimits { message_rate: Some(2), recipient_rate: Some(3), ..ClientLimits::none() };
+        let clients = Arc::new(Clients::new(limits));
+        let mut client = clients.admit(address("192.0.2.1"), SECOND).unwrap();
+        let take = |client: &Admission, limit, now| client.take(limit, now).is_ok();
+        for number in 0..5 {
+            assert_eq!(take(&client, ClientLimit::MessageRate, SECOND), number < 2);
+            assert_eq!(take(&client, ClientLimit::RecipientRate, SECOND), number < 3);
+            assert!(take(&client, ClientLimit::LoginRate, SECOND), "what has no limit has none");
+        }
+        assert!(take(&client, ClientLimit::MessageRate, SECOND * 31), "one in thirty seconds");
+        assert!(!take(&client, ClientLimit::MessageRate, SECOND * 31));
+        let second = clients.admit(address("192.0.2.1"), SECOND * 31).unwrap();
+        assert!(!take(&second, ClientLimit::MessageRate, SECOND * 31), "the address counts, not the connection");
+        client.waive_rates();
+        assert!(take(&client, ClientLimit::MessageRate, SECOND * 31));
+    }
+
+    #[test]
+    fn refusals_are_told_once_a_minute_for_each_client_and_none_is_forgotten() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let clients = Clients::new(ClientLimits { connections: Some(0), ..ClientLimits::none() });
+        let list = Arc::clone(&told);
+        let clients = Arc::new(clients.reporting(move |refusal| list.lock().unwrap().push(*refusal)));
+        for tenth in 0..1300 {
+            clients.admit(address("192.0.2.1"), SECOND * 100 + SECOND * tenth / 10).unwrap_err();
+        }
+        clients.admit(address("192.0.2.2"), SECOND * 231).unwrap_err();
+        let told = told.lock().unwrap();
+        let times: Vec<u64> = told.iter().map(|refusal| refusal.times).collect();
+        assert_eq!(times, [1, 600, 600, 1]);
+        assert_eq!(clients.refused(ClientLimit::Connections), 1301);
+    }
+
+    #[test]
+    fn every_refusal_says_why_in_one_line() {
+        for limit in ClientLimit::ALL {
+            let wire = String::from_utf8(limit.reply().wire().to_vec()).unwrap();
+            let code = if limit == ClientLimit::RecipientRate { "450 4.7.0 Too many " } else { "421 4.7.0 Too many " };
+            assert!(wire.starts_with(code) && wire.matches("\r\n").count() == 1, "{wire}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a client does and when: no window of a minute and more holds more than the rate allows, and no more
+        /// connections are open than may be.
+        #[test]
+        fn no_window_holds_more_than_it_may(
+            rate in 1..100_u32, most in 1..5_u32, steps in prop::collection::vec((0..3000_u64, 0..3_u8, 0..3_u8), 1..300)
+        ) {
+            let limits = ClientLimits { connections: Some(most), connection_rate: Some(rate), ..ClientLimits::none() };
+            let clients = Arc::new(Clients::new(ClientLimits { clients: 1000, ..limits }));
+            let mut now = Duration::ZERO;
+            let mut open: [Vec<Admission>; 3] = Default::default();
+            let mut taken: [Vec<Duration>; 3] = Default::default();
+            for (pause, who, what) in steps {
+                now += Duration::from_millis(pause);
+                let place = usize::from(who);
+                if what == 0 {
+                    open[place].pop();
+                } else if let Ok(admission) = clients.admit(IpAddr::from([192, 0, 2, who]), now) {
+                    open[place].push(admission);
+                    taken[place].push(now);
+                }
+                prop_assert!(open[place].len() <= most as usize);
+                prop_assert_eq!(clients.connected(), open.iter().map(Vec::len).sum::<usize>());
+            }
+            for taken in &taken {
+                for (first, from) in taken.iter().enumerate() {
+                    for (last, to) in taken.iter().enumerate().skip(first) {
+                        let allowed = f64::from(rate) * (1.0 + (*to - *from).as_secs_f64() / 60.0);
+                        prop_assert!((last - first + 1) as f64 <= allowed + 1e-3);
+                    }
+                }
+            }
+        }
+
+        /// However many addresses come, the table holds no more of them than it may.
+        #[test]
+        fn strangers_without_number_take_bounded_memory(seeds in prop::collection::vec(any::<u64>(), 1..2000)) {
+            let limits = ClientLimits { connection_rate: Some(10), clients: 128, ..ClientLimits::none() };
+            let clients = Arc::new(Clients::new(limits));
+            for seed in seeds {
+                let address = Ipv6Addr::from_bits(u128::from(seed) << 64 | 1);
+                drop(clients.admit(IpAddr::V6(address), SECOND));
+            }
+            prop_assert!(clients.shards.iter().map(|table| table.recent.len()).sum::<usize>() <= 128);
+        }
+    }
+}

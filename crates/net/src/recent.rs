@@ -1,0 +1,179 @@
+//! Tables of bounded size for what strangers make a server remember: keys that have been used lately, in shards.
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A map that forgets the keys that were not used lately. It holds the latest `capacity / 2` keys at least, and
+/// `capacity` at most.
+///
+/// Keys live in two generations. A key that is used moves to the younger one; when that is full the older one is dropped
+/// and the younger one takes its place. So each use costs one or two look-ups, and nothing is ordered or scanned.
+#[derive(Debug)]
+pub struct RecentMap<K, V> {
+    young: HashMap<K, V>,
+    old: HashMap<K, V>,
+    generation: usize,
+}
+
+impl<K: Hash + Eq, V> RecentMap<K, V> {
+    /// An empty map of that capacity, two at least. No memory is taken before it is used.
+    pub fn new(capacity: usize) -> Self {
+        Self { young: HashMap::new(), old: HashMap::new(), generation: (capacity / 2).max(1) }
+    }
+
+    /// The value of a key, which counts as used.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        if !self.young.contains_key(key) {
+            let (key, value) = self.old.remove_entry(key)?;
+            self.insert(key, value);
+        }
+        self.young.get_mut(key)
+    }
+
+    /// The value of a key, made where there is none. The key counts as used.
+    pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
+        if !self.young.contains_key(&key) {
+            let value = self.old.remove(&key).unwrap_or_else(make);
+            self.make_room();
+            return self.young.entry(key).or_insert(value);
+        }
+        // It is there: nothing is made.
+        self.young.entry(key).or_insert_with(make)
+    }
+
+    /// Sets the value of a key.
+    pub fn insert(&mut self, key: K, value: V) {
+        self.old.remove(&key);
+        if !self.young.contains_key(&key) {
+            self.make_room();
+        }
+        self.young.insert(key, value);
+    }
+
+    /// Forgets a key; its value.
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        self.young.remove(key).or_else(|| self.old.remove(key))
+    }
+
+    /// Keys that it holds.
+    pub fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sees to it that one more key has room in the younger generation.
+    fn make_room(&mut self) {
+        if self.young.len() >= self.generation {
+            self.old = std::mem::take(&mut self.young);
+        }
+    }
+}
+
+/// How many locks share the keys: more than workers of any host that we know, so that they seldom meet.
+const SHARDS: usize = 64;
+
+/// Tables that share keys by hash, each behind a lock of its own. The hash is keyed at random.
+#[derive(Debug)]
+pub struct Shards<T> {
+    shards: Box<[Mutex<T>]>,
+    hasher: RandomState,
+}
+
+impl<T> Shards<T> {
+    /// Tables made by `make`, which is told what share of a capacity each has.
+    pub fn new(capacity: usize, make: impl Fn(usize) -> T) -> Self {
+        let share = capacity.div_ceil(SHARDS);
+        let shards = (0..SHARDS).map(|_| Mutex::new(make(share))).collect();
+        Self { shards, hasher: RandomState::new() }
+    }
+
+    /// The table of that key.
+    pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
+        let number = self.hasher.hash_one(key) as usize % self.shards.len();
+        // What a thread that panicked has left is counters: at worst one of them is off by one.
+        self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of them, one after the other.
+    pub fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
+        self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn keys_that_are_used_stay() {
+        let mut map = RecentMap::new(8);
+        map.insert("kept", 7);
+        for number in 0..1000 {
+            map.insert(Box::leak(number.to_string().into_boxed_str()), number);
+            assert_eq!(map.get_mut(&"kept"), Some(&mut 7), "{number}");
+        }
+        assert!(map.len() <= 8 && map.get_mut(&"0").is_none());
+        assert_eq!(map.remove(&"kept"), Some(7));
+        assert!(map.get_mut(&"kept").is_none());
+    }
+
+    proptest! {
+        /// Against a list in the order of use: the latest half is always there with its value, and there are never more
+        /// than the capacity.
+        #[test]
+        fn the_latest_keys_are_held(
+            capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)
+        ) {
+            let mut map = RecentMap::new(capacity);
+            // A key that was removed leaves its place empty.
+            let mut used: VecDeque<Option<(u8, usize)>> = VecDeque::new();
+            for (number, (key, what)) in steps.into_iter().enumerate() {
+                let at = used.iter().position(|one| one.is_some_and(|(one, _)| one == key));
+                let known = at.and_then(|at| if what == 1 { used[at].take() } else { used.remove(at).flatten() });
+                let value = match what {
+                    0 => {
+                        map.insert(key, number);
+                        Some(number)
+                    }
+                    1 => {
+                        prop_assert!(map.remove(&key).is_none_or(|value| Some((key, value)) == known));
+                        None
+                    }
+                    2 => {
+                        let value = *map.get_or_insert_with(key, || number);
+                        prop_assert!(value == number || Some((key, value)) == known);
+                        Some(value)
+                    }
+                    _ => {
+                        let found = map.get_mut(&key).copied();
+                        prop_assert!(found.is_none_or(|value| Some((key, value)) == known));
+                        found
+                    }
+                };
+                if let Some(value) = value {
+                    used.push_front(Some((key, value)));
+                }
+                prop_assert!(map.len() <= capacity);
+                for (key, value) in used.iter().take(capacity / 2).flatten() {
+                    prop_assert!(map.young.get(key).or_else(|| map.old.get(key)) == Some(value), "{key} of {used:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shards_share_the_keys() {
+        let shards = Shards::new(1000, RecentMap::new);
+        for key in 0..500_u32 {
+            shards.lock(&key).insert(key, key);
+        }
+        assert!(shards.iter().filter(|shard| !shard.is_empty()).count() > SHARDS / 2);
+        assert_eq!(shards.lock(&77_u32).get_mut(&77), Some(&mut 77));
+    }
+}

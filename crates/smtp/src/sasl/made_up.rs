@@ -1,0 +1,69 @@
+//! Secrets of users that nobody knows, made up so that a login as one of them goes as a login as any other.
+use super::scram::{FEWEST_ITERATIONS, Keys};
+use super::{Nonce, encode};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+/// Makes salts for users, and secrets for those that do not exist: the same for the same name each time, and nobody can
+/// tell them from real ones who does not know the key.
+#[derive(Clone)]
+pub struct MadeUp {
+    key: Nonce,
+}
+
+impl std::fmt::Debug for MadeUp {
+    /// Leaves the key out.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MadeUp(…)")
+    }
+}
+
+impl MadeUp {
+    /// By a key that only this server knows, and keeps for as long as it keeps the salts of its real users.
+    pub fn new(key: Nonce) -> Self {
+        Self { key }
+    }
+
+    /// The salt of a user's keys, whether there is such a user or not.
+    pub fn salt(&self, name: &str) -> Nonce {
+        let mac = self.mac("salt", name);
+        std::array::from_fn(|at| mac[at])
+    }
+
+    /// A password that nobody has.
+    pub fn password(&self, name: &str) -> String {
+        encode(&self.mac("password", name)[..18])
+    }
+
+    /// The keys of that password. Takes as long as the making of real ones.
+    pub fn keys(&self, name: &str) -> Keys {
+        let keys = Keys::derive(&self.password(name), &self.salt(name), FEWEST_ITERATIONS);
+        keys.expect("base64 may be a password, and there are enough iterations")
+    }
+
+    fn mac(&self, kind: &str, name: &str) -> [u8; 32] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes a key of any length");
+        mac.update(kind.as_bytes());
+        mac.update(b"\0");
+        mac.update(name.as_bytes());
+        mac.finalize().into_bytes().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_up_stays_the_same_and_differs_by_name_and_key() {
+        let [ours, theirs] = [b"eighteen octets ok", b"eighteen octets no"].map(|key| MadeUp::new(*key));
+        assert_eq!(ours.salt("eve"), ours.salt("eve"));
+        assert_eq!(ours.keys("eve"), ours.keys("eve"));
+        assert_eq!(ours.password("eve").len(), 24);
+        assert!(ours.salt("eve") != ours.salt("ann") && ours.salt("eve") != theirs.salt("eve"));
+        assert!(ours.password("eve") != ours.password("ann") && ours.keys("eve") != ours.keys("ann"));
+        let keys = ours.keys("eve");
+        assert!(keys.belong_to(&ours.password("eve")) && keys.iterations == FEWEST_ITERATIONS);
+        assert!(!format!("{ours:?}").contains("eighteen"));
+    }
+}
