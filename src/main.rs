@@ -15,6 +15,7 @@ mod log_writer;
 mod mades;
 mod party;
 mod personality;
+mod planned_panic;
 mod printable;
 mod quantities;
 mod reach;

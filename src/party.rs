@@ -165,6 +165,9 @@ impl Chronicle {
     }
 }
 
+/// What stands among the errors where a session panicked.
+pub(crate) const DEFECT: &str = "a session ended by a defect of mailrun's own: its standard error says where";
+
 /// This process as a party of the run.
 pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) -> Party {
     let mut party = Party {

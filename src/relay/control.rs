@@ -147,7 +147,10 @@ fn respond<W: Write>(request: Request, setting: &Setting, paper: &mut Paper<W>) 
         Request::List { hop, state, limit } => list(setting, paper, &Filter { hop, state }, limit),
         Request::Show { id } => show(setting, paper, id),
         Request::Order { order, which } => {
+            let mark = setting.spool.notes_mark();
             let messages = carry_out(setting, order.into(), &which)?;
+            // Nobody is told of a change that a crash could undo.
+            setting.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
             Ok(paper.say(&Reply::Changed { messages })?)
         }
         Request::Stats => {
@@ -159,6 +162,10 @@ fn respond<W: Write>(request: Request, setting: &Setting, paper: &mut Paper<W>) 
             Ok(())
         }
     }
+}
+
+fn not_durable(messages: u64, error: &spool::Error) -> Trouble {
+    Trouble::Said(format!("{messages} changed for as long as the relay runs, but a restart may undo it: {error}"))
 }
 
 /// Which entries are listed.

@@ -2,15 +2,17 @@
 //!
 //! A courier asks the queue for the next message when the session is free, and once a message is on its way: the next
 //! one's MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
+use super::defect::{CourierInHand, InHand, Work};
 use super::demands;
 use super::envelope::{Confirmation, Recipient, Refusal};
 use super::journal::Journal;
 use super::letter::Letter;
 use super::maildir;
 use super::office::{Office, Place};
-use super::queue::{Answer, Assignment, Closing, Courier, Outcome, Taken};
+use super::queue::{Answer, Assignment, Closing, Outcome};
 use super::resolver::{Destination, Unroutable};
 use super::routing::{Hop, Lmtp, Smtp};
+use crate::planned_panic::planned_panic;
 use crate::reason::reason;
 use net::{Alarm, Caller, ClientSecurity, Conversation, Ended, Endpoint, Next, Outbox, Socket, clock};
 use smtp::client::{self, Chunking, Client, Event, GaveUp, Pipelining, Protocol, StartTls, Verb};
@@ -44,7 +46,7 @@ const CURT: Duration = Duration::from_secs(600);
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Runs a courier from its being called to its return.
-pub(super) async fn run(office: Rc<Office>, courier: Courier) {
+pub(super) async fn run(office: Rc<Office>, courier: CourierInHand) {
     let hop = office.hops.borrow().hop(courier.hop);
     match hop {
         Hop::Discard => here(&office, courier, discard).await,
@@ -59,7 +61,7 @@ pub(super) async fn run(office: Rc<Office>, courier: Courier) {
 /// Delivers on this host, one message after the other, until there is none.
 async fn here(
     office: &Rc<Office>,
-    mut courier: Courier,
+    mut courier: CourierInHand,
     deliver: impl AsyncFn(&Rc<Office>, &Letter, &Assignment<Letter>) -> Outcome,
 ) {
     let mut place = Place::default();
@@ -72,12 +74,13 @@ async fn here(
                 return Poll::Ready(None);
             }
             match office.take(&mut courier, &mut place, cx.waker(), now) {
-                Taken::Message(assignment) => Poll::Ready(Some(assignment)),
-                Taken::Leave => Poll::Ready(None),
-                Taken::Wait => idle.poll_due(Some(*until.get_or_insert(now + IDLE)), now).map(|()| None),
+                Work::Message(assignment) => Poll::Ready(Some(assignment)),
+                Work::Leave => Poll::Ready(None),
+                Work::Wait => idle.poll_due(Some(*until.get_or_insert(now + IDLE)), now).map(|()| None),
             }
         });
         let Some(assignment) = assignment.await else { break };
+        planned_panic("local delivery");
         let letter = assignment.letter.clone();
         let outcome = deliver(office, &letter, &assignment).await;
         office.outcome(assignment, outcome);
@@ -137,7 +140,7 @@ fn summed(office: &Office, answers: Vec<Answer>) -> Outcome {
     if answers.iter().all(|answer| *answer == Answer::Delivered) { Outcome::Delivered } else { Outcome::Each(answers) }
 }
 
-async fn to_lmtp(office: &Rc<Office>, courier: Courier, lmtp: &Lmtp) {
+async fn to_lmtp(office: &Rc<Office>, courier: CourierInHand, lmtp: &Lmtp) {
     let mut carrier = Carrier::new(office, courier, lmtp.endpoint.to_string().into());
     let options = client::Options {
         protocol: Protocol::Lmtp,
@@ -149,7 +152,7 @@ async fn to_lmtp(office: &Rc<Office>, courier: Courier, lmtp: &Lmtp) {
     carrier.finish(left);
 }
 
-async fn to_smtp(office: &Rc<Office>, courier: Courier, smtp: &Smtp) {
+async fn to_smtp(office: &Rc<Office>, courier: CourierInHand, smtp: &Smtp) {
     let found = office.setting.resolver.destinations(&smtp.to, office.seed()).await;
     let destinations = match found {
         Ok(destinations) => destinations,
@@ -167,14 +170,14 @@ async fn to_smtp(office: &Rc<Office>, courier: Courier, smtp: &Smtp) {
 }
 
 /// No server can be found. What will not pass fails the messages at hand; what may pass shuts the hop for a while.
-fn unroutable(office: &Rc<Office>, mut courier: Courier, why: &Unroutable) {
+fn unroutable(office: &Rc<Office>, mut courier: CourierInHand, why: &Unroutable) {
     let (code, enhanced) = why.codes();
     let refusal = Refusal::new(code, Enhanced::parse(enhanced.as_bytes()), &why.to_string(), "");
     if why.is_transient() {
         return office.closed(courier, Closing::Unreachable(refusal));
     }
     let mut place = Place::default();
-    while let Taken::Message(assignment) = office.take(&mut courier, &mut place, std::task::Waker::noop(), clock::now())
+    while let Work::Message(assignment) = office.take(&mut courier, &mut place, std::task::Waker::noop(), clock::now())
     {
         office.setting.census.failed.add(assignment.recipients.len() as u64);
         office.outcome(assignment, Outcome::All(Answer::Failed(refusal.clone())));
@@ -204,7 +207,7 @@ enum Found {
 
 /// A message under way.
 struct Job {
-    assignment: Assignment<Letter>,
+    assignment: InHand,
     /// What each recipient was answered so far, in the assignment's order.
     refused: Vec<Option<Refusal>>,
     handed: Handed,
@@ -253,7 +256,7 @@ impl Job {
 /// A courier on its way.
 struct Carrier {
     office: Rc<Office>,
-    courier: Option<Courier>,
+    courier: Option<CourierInHand>,
     place: Place,
     /// The oldest first: the one whose replies come next.
     jobs: VecDeque<Job>,
@@ -277,7 +280,7 @@ struct Carrier {
 }
 
 impl Carrier {
-    fn new(office: &Rc<Office>, courier: Courier, host: Arc<str>) -> Self {
+    fn new(office: &Rc<Office>, courier: CourierInHand, host: Arc<str>) -> Self {
         Self {
             name: office.config().hostname.as_str().into(),
             office: Rc::clone(office),
@@ -355,7 +358,8 @@ impl Carrier {
         }
         // Who says 421 has taken nothing of what was not answered before.
         let is_dismissed = self.farewell.as_ref().is_some_and(|refusal| refusal.code == 421);
-        for mut job in self.jobs.drain(..) {
+        // One by one: what is still to come goes back by itself if this panics.
+        while let Some(mut job) = self.jobs.pop_front() {
             let outcome = match (job.answered, job.handed == Handed::All && !is_dismissed) {
                 (0, false) => Outcome::Unsent,
                 (0, true) => Outcome::Unknown,
@@ -414,9 +418,9 @@ impl Carrier {
         loop {
             let courier = self.courier.as_mut().expect("it is out");
             let assignment = match self.office.take(courier, &mut self.place, cx.waker(), now) {
-                Taken::Message(assignment) => assignment,
-                Taken::Wait => return Found::Nothing,
-                Taken::Leave => return Found::Leave,
+                Work::Message(assignment) => assignment,
+                Work::Wait => return Found::Nothing,
+                Work::Leave => return Found::Leave,
             };
             match self.rendered(&assignment, extensions) {
                 Ok(envelope) => {
@@ -438,6 +442,7 @@ impl Carrier {
 
 impl Carrier {
     fn rendered(&mut self, assignment: &Assignment<Letter>, extensions: &Extensions) -> Result<Arc<Envelope>, Refusal> {
+        planned_panic("delivery");
         let letter = &assignment.letter;
         demands::meet(letter, assignment.recipients.iter(), extensions)?;
         let parameters = mail_parameters(letter, extensions)?;

@@ -230,7 +230,7 @@ impl Entry {
             Outcome::Delivered => return ("delivered", self.said.as_ref()),
             Outcome::All(answer) => Some(answer),
             Outcome::Each(answers) => answers.get(place),
-            Outcome::Unknown | Outcome::Unsent => None,
+            Outcome::Unknown | Outcome::Unsent | Outcome::Panicked(_) => None,
         };
         match answer {
             Some(Answer::Delivered | Answer::Confirmed(_)) => ("delivered", self.said.as_ref()),

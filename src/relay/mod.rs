@@ -9,6 +9,7 @@
 //! | `config` | what a relay is told |
 //! | `control` | what operators ask, answered page by page |
 //! | `courier` | connections to next hops, and deliveries on this host |
+//! | `defect` | what a task that panics had in hand goes back to the queue |
 //! | `demands` | what a message demands of the server that is to take it |
 //! | `envelope` | what the spool keeps beside a body, and the notes of what has been done since |
 //! | `hops` | the hops that a worker knows, by number |
@@ -45,6 +46,7 @@ mod certificates;
 pub(crate) mod config;
 mod control;
 mod courier;
+mod defect;
 mod demands;
 pub(crate) mod envelope;
 mod hops;

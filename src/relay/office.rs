@@ -5,11 +5,12 @@
 //! ```
 use super::config::Config;
 use super::courier;
+use super::defect::{CourierInHand, InHand, Work, after_panic};
 use super::envelope::{Fact, Fate, encode_note};
 use super::hops::Hops;
 use super::journal::Journal;
 use super::letter::Letter;
-use super::queue::{Arrival, Assignment, Before, Call, Closing, Courier, Effects, HopKey, Kind};
+use super::queue::{Arrival, Before, Call, Closing, Courier, Effects, HopKey, Kind};
 use super::queue::{MessageId, Notice, Options, Outcome, Queue, Recipients, Taken};
 use super::received;
 use super::routing::Hop;
@@ -211,6 +212,7 @@ impl Office {
 
     fn send_out(self: &Rc<Self>, courier: Courier) {
         self.couriers.set(self.couriers.get() + 1);
+        let courier = CourierInHand::new(self, courier);
         net::worker::spawn_local(courier::run(Rc::clone(self), courier));
     }
 
@@ -228,44 +230,59 @@ impl Office {
     }
 
     /// The next message for a courier; without one it waits to be called.
-    pub(super) fn take(&self, courier: &mut Courier, place: &mut Place, waker: &Waker, now: Duration) -> Taken<Letter> {
+    pub(super) fn take(
+        self: &Rc<Self>,
+        courier: &mut Courier,
+        place: &mut Place,
+        waker: &Waker,
+        now: Duration,
+    ) -> Work {
         place.leave();
         let taken = self.queue.borrow_mut().take(courier, now);
-        if matches!(taken, Taken::Wait) {
-            *place = Place::default();
-            place.0.set(Whereabouts::Listed);
-            let mut waiting = self.waiting.borrow_mut();
-            let list = waiting.entry(courier.hop).or_default();
-            // Who left of itself was never called, and would stand there for ever.
-            while list.front().is_some_and(|(place, _)| place.0.get() != Whereabouts::Listed) {
-                list.pop_front();
+        match taken {
+            Taken::Message(assignment) => Work::Message(InHand::new(self, assignment)),
+            Taken::Leave => Work::Leave,
+            Taken::Wait => {
+                self.list(courier.hop, place, waker);
+                Work::Wait
             }
-            list.push_back((place.clone(), waker.clone()));
         }
-        taken
+    }
+
+    /// Lists a courier that waits.
+    fn list(&self, hop: HopKey, place: &mut Place, waker: &Waker) {
+        *place = Place::default();
+        place.0.set(Whereabouts::Listed);
+        let mut waiting = self.waiting.borrow_mut();
+        let list = waiting.entry(hop).or_default();
+        // Who left of itself was never called, and would stand there for ever.
+        while list.front().is_some_and(|(place, _)| place.0.get() != Whereabouts::Listed) {
+            list.pop_front();
+        }
+        list.push_back((place.clone(), waker.clone()));
     }
 
     /// An assignment comes back.
-    pub(super) fn outcome(self: &Rc<Self>, assignment: Assignment<Letter>, outcome: Outcome) {
+    pub(super) fn outcome(self: &Rc<Self>, assignment: InHand, outcome: Outcome) {
         if Journal::is_kept() {
             let hop = self.hops.borrow().name(assignment.hop);
             self.journal.record(hop, &assignment, &outcome, self.unix(clock::now()));
         }
         let letter = (outcome != Outcome::Delivered).then(|| assignment.letter.clone());
-        let effects = self.queue.borrow_mut().outcome(assignment, outcome, clock::now());
+        let effects = self.queue.borrow_mut().outcome(assignment.release(), outcome, clock::now());
         self.carry_out(effects, letter);
         self.attend();
     }
 
     /// A courier is back.
-    pub(super) fn closed(self: &Rc<Self>, courier: Courier, closing: Closing) {
+    pub(super) fn closed(self: &Rc<Self>, courier: CourierInHand, closing: Closing) {
         self.couriers.set(self.couriers.get() - 1);
         if let Closing::Unreachable(refusal) = &closing {
             self.setting.census.unreachable.add(1);
             let hop = self.hops.borrow().name(courier.hop);
             tracing::warn!(%hop, reason = %refusal.text, "cannot be reached");
         }
-        self.queue.borrow_mut().closed(courier, closing, clock::now());
+        self.queue.borrow_mut().closed(courier.release(), closing, clock::now());
         self.attend();
     }
 
@@ -349,14 +366,13 @@ impl Office {
         if self.tellers.get() >= TELLERS {
             return self.untold.borrow_mut().push_back((id, notice));
         }
-        self.tellers.set(self.tellers.get() + 1);
-        let office = Rc::clone(self);
+        let (office, teller) = (Rc::clone(self), Teller::new(self));
         net::worker::spawn_local(async move {
             telling::tell(&office, id, notice, letter).await;
             while let Some((id, notice)) = office.next_untold() {
                 telling::tell(&office, id, notice, None).await;
             }
-            office.tellers.set(office.tellers.get() - 1);
+            drop(teller);
         });
     }
 
@@ -429,6 +445,28 @@ impl Office {
     /// Couriers that are out.
     pub(super) fn couriers(&self) -> u32 {
         self.couriers.get()
+    }
+}
+
+/// One of the tasks that write notices.
+struct Teller(Rc<Office>);
+
+impl Teller {
+    fn new(office: &Rc<Office>) -> Self {
+        office.tellers.set(office.tellers.get() + 1);
+        Self(Rc::clone(office))
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.0.tellers.set(self.0.tellers.get() - 1);
+        // Whatever one notice made of its task, the others that wait for their turn have it.
+        after_panic(&self.0, |office| {
+            if let Some((id, notice)) = office.next_untold() {
+                office.tell(id, notice, None);
+            }
+        });
     }
 }
 

@@ -4,10 +4,12 @@ use super::office::Office;
 use super::queue::{Arrival, Before, HopKey, Kind, MessageId, Recipients};
 use super::redirect::{Redirect, redirect_all};
 use super::routing::{Hop, Routed};
+use crate::planned_panic::planned_panic;
 use net::clock;
 use smtp::Path;
 use spool::Left;
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 /// Messages that a worker takes up before its sessions have a turn.
@@ -23,7 +25,7 @@ pub(super) async fn take_up(office: Rc<Office>) {
         }
         for left in share {
             match left {
-                Ok(left) => resume(&office, &left, &mut redirects),
+                Ok(left) => resume_alone(&office, &left, &mut redirects),
                 Err(error) => tracing::error!(%error, "a message of a former run cannot be read"),
             }
         }
@@ -32,7 +34,16 @@ pub(super) async fn take_up(office: Rc<Office>) {
     }
 }
 
+/// One message that makes this panic stays in the spool, and keeps no other from being taken up.
+fn resume_alone(office: &Rc<Office>, left: &Left, redirects: &mut Vec<Redirect>) {
+    let resumed = catch_unwind(AssertUnwindSafe(|| resume(office, left, redirects)));
+    if resumed.is_err() {
+        tracing::error!(id = %left.id, "a defect of mailrun's own: the message stays in the spool until the next start");
+    }
+}
+
 fn resume(office: &Rc<Office>, left: &Left, redirects: &mut Vec<Redirect>) {
+    planned_panic("restart");
     let envelope = match Envelope::decode(&left.envelope) {
         Ok(envelope) => envelope,
         Err(error) => return tracing::error!(id = %left.id, %error, "its envelope cannot be read: it stays"),

@@ -59,6 +59,11 @@ async fn figures(State(setting): State<Arc<Setting>>, http: Arc<HttpCounters>, b
             process: &[
                 ("unlogged", "deliveries that the log had no room for", setting.press.unlogged()),
                 ("log_dropped", "other lines of the log that nobody read in time", setting.log.dropped()),
+                (
+                    "panicked_tasks",
+                    "sessions, deliveries and notices that ended by a defect of mailrun's own",
+                    net::worker::failed_sessions(),
+                ),
                 displaced,
                 misdirected,
             ],

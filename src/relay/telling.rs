@@ -2,11 +2,13 @@
 //! message itself is done with.
 use super::bounce::{self, Action, Facts};
 use super::config::Config;
+use super::defect::NoticeInHand;
 use super::envelope::{Confirmation, Envelope, Fate, Recipient, Refusal};
 use super::letter::Letter;
 use super::office::{Errand, Fetched, Office};
 use super::queue::{MessageId, Notice};
 use super::routing::{Routed, Standing};
+use crate::planned_panic::planned_panic;
 use jiff::Timestamp;
 use net::clock;
 use smtp::Path;
@@ -25,7 +27,9 @@ const BREATH: Duration = Duration::from_secs(5);
 
 /// Writes a notice and stores it; the message that it is about is told of.
 pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, letter: Option<Letter>) {
-    let is_late = matches!(notice, Notice::Late { .. });
+    let notice = NoticeInHand::new(office, id, notice);
+    planned_panic("notice");
+    let is_late = matches!(*notice, Notice::Late { .. });
     if is_late && office.queue.borrow().show(id, clock::now()).is_empty() {
         // It has been delivered while this waited for its turn.
         return;
@@ -40,29 +44,29 @@ pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, let
             tracing::error!(%id, %error, "a message cannot be read from the spool: its sender is told without it");
             letter
         }
-        Fetched::Nothing(error) => return cannot_tell(office, id, notice, &error),
+        Fetched::Nothing(error) => return cannot_tell(office, id, notice.release(), &error),
     };
     send(office, id, &notice, &letter).await;
-    if let Notice::Settled { ticket, .. } = notice {
+    if let Notice::Settled { ticket, .. } = notice.release() {
         let effects = office.queue.borrow_mut().told(ticket);
         office.carry_out(effects, None);
         office.attend();
     }
 }
 
-/// Nobody knows who is to be told.
-fn cannot_tell(office: &Rc<Office>, id: MessageId, notice: Notice, error: &str) {
+/// Nobody can be told, for that reason.
+pub(super) fn cannot_tell(office: &Rc<Office>, id: MessageId, notice: Notice, error: &str) {
     let Notice::Settled { ticket, fates } = notice else {
-        return tracing::error!(%id, %error, "its envelope cannot be read: its sender is not told that it is late");
+        return tracing::error!(%id, %error, "the sender is not told that its message is late");
     };
     if fates.iter().any(|(_, fate)| fate.is_failure()) {
         tracing::error!(
             %id, %error,
-            "its envelope cannot be read, so its sender cannot be told that it was not delivered: it is held; `mailrun \
-             queue release` tries it again, `remove` gives it up"
+            "the sender cannot be told that its message was not delivered: it is held; `mailrun queue release` tries it \
+             again, `remove` gives it up"
         );
     } else {
-        tracing::error!(%id, %error, "its envelope cannot be read: its sender is not told that it was delivered");
+        tracing::error!(%id, %error, "the sender is not told that its message was delivered");
     }
     let effects = office.queue.borrow_mut().cannot_tell(ticket, &fates);
     office.carry_out(effects, None);

@@ -4,6 +4,8 @@ use super::control::{Armed, Control, Ruleset};
 use super::dump::{Draft, Dump, Envelope};
 use super::handout::{Fate, Handout, join};
 use super::rules::Command;
+use crate::party::DEFECT;
+use crate::planned_panic::planned_panic;
 use crate::users::Users;
 use journey::record::Resource;
 use journey::trace::recipient_number;
@@ -167,6 +169,17 @@ struct Arrival {
     _seats: Seats,
 }
 
+impl Drop for Inbox {
+    /// A session that panics says so among the errors.
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Ok(mut tally) = self.books.tally.try_borrow_mut()
+        {
+            tally.errors.add(Phase::Reply, 0, DEFECT);
+        }
+    }
+}
+
 impl Handler for Inbox {
     fn connect(&mut self, _now: Duration) -> Answer {
         self.ruled(Command::Connect, None).unwrap_or_else(|refusal| refusal)
@@ -230,6 +243,7 @@ impl Handler for Inbox {
     }
 
     fn message(&mut self, bytes: u64, now: Duration) -> Answer {
+        planned_panic("sink");
         let found = self.reader.finish();
         if let Some(began) = self.began.take() {
             self.books.time_body(&found, now.saturating_sub(began));

@@ -4,9 +4,9 @@ use super::{SPARE_FILES, SinkOptions};
 use crate::live::Progress;
 use crate::party;
 use crate::surroundings::{self, Sight};
-use journey::doubts;
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
 use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
+use journey::{account, doubts};
 use net::Endpoint;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,6 +97,7 @@ impl View {
         record.surroundings = Some(self.sight.until_now());
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.verdict.reasons = self.remarks(run);
+        record.verdict.reasons.extend(record.parties.iter().filter_map(account::defect));
         record.verdict.reasons.extend(doubts::limits(&record).into_iter().chain(doubts::disturbances(&record)));
         record
     }

@@ -4,6 +4,8 @@ use super::chance::Purpose;
 use super::envelopes::{Drafts, Occasion};
 use super::mail::Pick;
 use super::worker::{Claim, Recorder, Ticket};
+use crate::party::DEFECT;
+use crate::planned_panic::planned_panic;
 use crate::reason::reason;
 use journey::record::Pipelining;
 use journey::trace::WARM_UP;
@@ -308,6 +310,19 @@ impl Sender {
     }
 }
 
+impl Drop for Sender {
+    /// A session that panics says so among the errors, and what it had under way is given up.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let was_sent = self.jobs.front().is_some_and(|job| job.sent.is_some());
+        let phase = if was_sent { Phase::Reply } else { Phase::Mail };
+        self.recorder.tally(|tally| tally.errors.add(phase, 0, DEFECT));
+        self.give_up();
+    }
+}
+
 impl Sender {
     /// The envelope of the youngest message.
     fn transaction(&mut self, extensions: &Extensions) -> Next {
@@ -350,6 +365,7 @@ impl Caller for Sender {
     }
 
     fn render(&mut self, outbox: &mut Outbox) {
+        planned_panic("source");
         if let Some(job) = self.jobs.front() {
             self.setting.mail.render(job.pick, job.sequence(), job.since, outbox);
             self.writing_message = true;

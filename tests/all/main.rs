@@ -17,6 +17,7 @@ mod architecture;
 mod bench;
 mod certificates;
 mod crash;
+mod defects;
 #[path = "../dialogs/dialog.rs"]
 mod dialog;
 mod dialogs;

@@ -296,11 +296,18 @@ impl Bench {
     }
 
     fn start_as_typed(words: &[&str]) -> Self {
+        Self::start_within("", words)
+    }
+
+    /// With a variable of the environment, `NAME=value`.
+    fn start_within(variable: &str, words: &[&str]) -> Self {
         let out = tempfile::tempdir().unwrap();
         // A relay may be another user.
         fs::set_permissions(out.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let own = ["bench", "--out", out.path().to_str().unwrap()];
-        Self { process: Process::start(MAILRUN, &[&own, words].concat()), out }
+        let variable = Some(variable).filter(|variable| !variable.is_empty());
+        let own = [MAILRUN, "bench", "--out", out.path().to_str().unwrap()];
+        let words: Vec<&str> = variable.into_iter().chain(own).chain(words.iter().copied()).collect();
+        Self { process: Process::start("env", &words), out }
     }
 
     /// A file of its run directory as it is now.
@@ -316,6 +323,11 @@ impl Bench {
 /// Runs a bench to its end.
 pub(crate) fn bench(words: &[&str]) -> BenchRun {
     Bench::start(words).finish()
+}
+
+/// Runs a bench from source to sink with a variable of the environment, `NAME=value`.
+pub(crate) fn bench_within(variable: &str, words: &[&str]) -> BenchRun {
+    Bench::start_within(variable, &[words, &["--no-relay"]].concat()).finish()
 }
 
 /// Runs a bench with nothing added to what was typed.

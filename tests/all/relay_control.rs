@@ -166,6 +166,50 @@ fn what_is_held_stays_so_after_a_restart_until_it_is_released() {
 }
 
 #[test]
+fn what_an_operator_was_told_is_changed_stays_so_when_the_relay_is_killed_at_once() {
+    let (den, sink) = busy();
+    let relay = den.open();
+    let ids = send(&relay, "<bob@busy.example>", 4);
+    await_count(&den, "deferred", 4);
+    assert_eq!(changed(&den, &["hold", &ids[0], &ids[1]]), 2);
+    relay.kill();
+    let relay = den.open();
+    await_count(&den, "held", 2);
+    assert_eq!(changed(&den, &["release", &ids[0]]), 1);
+    relay.kill();
+    let relay = den.open();
+    await_count(&den, "held", 1);
+    relent(&sink);
+    assert_eq!(changed(&den, &["remove", &ids[1], &ids[2]]), 2);
+    relay.kill();
+    let relay = den.open();
+    // What was released is tried at once, and what was put off when it is time, or now.
+    changed(&den, &["retry", "all"]);
+    await_recipients(&sink, 2);
+    wait_until("an empty queue", || asked(&den, &["list"]).is_empty().then_some(()));
+    relay.stop();
+    assert_eq!(sink.took().recipients, 2, "what was removed is gone for good");
+}
+
+#[test]
+fn what_is_removed_while_it_is_sent_is_not_sent_again_after_a_kill() {
+    let [one, other] = [(); 2].map(|()| Sink::start(&["--fault", ".: delay 60s"]));
+    let route = format!("[[route]]\nto = \"other.example\"\nsmtp = \"{}\"\n", other.address());
+    let den = Den::to(&one.address(), &route);
+    let relay = den.open();
+    let removed = send(&relay, "<bob@slow.example>", 1).remove(0);
+    let left = send(&relay, "<bob@other.example>", 1).remove(0);
+    await_count(&den, "sending", 2);
+    assert_eq!(changed(&den, &["remove", &removed]), 1);
+    relay.kill();
+    let relay = den.open();
+    await_count(&den, "sending", 1);
+    let listed = asked(&den, &["list"]);
+    assert_eq!((listed.len(), &listed[0]["id"]), (1, &json!(left)));
+    relay.kill();
+}
+
+#[test]
 fn a_queue_of_many_pages_is_listed_and_changed_as_a_whole() {
     let (den, sink) = busy();
     let relay = den.open_with(&["--workers", "1"]);

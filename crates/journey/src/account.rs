@@ -111,20 +111,22 @@ pub fn fates_sum(ledger: &LedgerRow) -> bool {
 pub fn conclude(record: &Record, between: Between) -> Verdict {
     let faults = faults(record);
     let doubts = doubts(record, between);
-    let closed = faults.is_empty() && is_watched(&record.ledger);
+    let is_whole = ends(record).all(|party| defect(party).is_none());
+    let closed = faults.is_empty() && is_whole && is_watched(&record.ledger);
     let valid = doubts.is_empty();
     let reasons = faults.into_iter().chain(doubts).chain(remarks(record, between)).collect();
     Verdict { closed, valid, reasons }
 }
 
-/// Whether the run may exit 0: the ledger closes where both ends were watched, no threshold failed, and something
-/// was accepted. Over MADES the broker takes a message before the endpoint says whether it does: there, something must have
+/// Whether the run may exit 0: the ledger closes where both ends were watched, no session of source or sink ended by a
+/// defect, no threshold failed, and something was accepted. Over MADES the broker takes a message before the endpoint says whether it does: there, something must have
 /// arrived.
 pub fn held(record: &Record) -> bool {
     let balanced = record.verdict.closed || !is_watched(&record.ledger);
     let fast = record.thresholds.iter().all(|threshold| threshold.passed);
+    let is_whole = ends(record).all(|party| defect(party).is_none());
     let reached = if record.mades.is_some() { record.ledger.delivered } else { record.ledger.accepted };
-    balanced && fast && record.ledger.accepted != Some(0) && reached != Some(0)
+    balanced && is_whole && fast && record.ledger.accepted != Some(0) && reached != Some(0)
 }
 
 /// Whether both ends of the journey are known.
@@ -169,7 +171,7 @@ fn faults(record: &Record) -> Vec<String> {
 /// What makes the figures say something else than they seem to.
 fn doubts(record: &Record, between: Between) -> Vec<String> {
     let mut doubts: Vec<String> = warm_up_doubt(record).into_iter().collect();
-    doubts.extend(record.parties.iter().filter_map(defect_doubt));
+    doubts.extend(record.parties.iter().filter_map(defect));
     if record.workload.arrival != Arrival::Closed {
         doubts.extend(lag_doubt(record));
         doubts.extend(rate_doubt(record));
@@ -194,8 +196,13 @@ fn warm_up_doubt(record: &Record) -> Option<String> {
     })
 }
 
-/// What a session had under way when it failed, nobody knows.
-fn defect_doubt(party: &Party) -> Option<String> {
+/// Source and sink: what a session of theirs had under way when it failed, nobody knows.
+fn ends(record: &Record) -> impl Iterator<Item = &Party> {
+    record.parties.iter().filter(|party| party.role != Role::Relay)
+}
+
+/// Says how many sessions of a party ended by a panic, if any did.
+pub fn defect(party: &Party) -> Option<String> {
     let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
     Some(format!(
         "{failed} session(s) of the {} ended by a defect of mailrun's own, and what they had under way is unaccounted \

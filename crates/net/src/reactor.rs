@@ -451,7 +451,10 @@ impl Reactor {
         match catch_unwind(AssertUnwindSafe(|| task.work.as_mut().poll(&mut context))) {
             Ok(Poll::Pending) => self.tasks.borrow_mut()[key] = Some(task),
             Ok(Poll::Ready(())) => drop(self.tasks.borrow_mut().remove(key)),
-            Err(panic) if key == MAIN => resume_unwind(panic),
+            Err(panic) if key == MAIN => {
+                FAILED.fetch_add(1, Ordering::Relaxed);
+                resume_unwind(panic)
+            }
             // A session that panicked has said so on standard error and is over; the others are not to suffer for it.
             Err(_) => {
                 FAILED.fetch_add(1, Ordering::Relaxed);

@@ -592,6 +592,42 @@ fn orders_reach_what_a_courier_has() {
     assert_eq!((stats.ready, stats.held, stats.deferred), (1, 1, 0));
 }
 
+/// The facts of an order to one message.
+fn ordered(queue: &mut Queue<Letter>, order: Order, id: u64) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    queue.order(order, Which::Message(MessageId(id)), START, |effects| facts.extend(effects.facts));
+    facts
+}
+
+#[test]
+fn orders_are_remembered() {
+    let mut queue = filled(3, 1, |_| {});
+    let mut courier = opened(&mut queue, START);
+    for _ in 0..2 {
+        let assignment = taken(&mut queue, &mut courier, START);
+        drop(queue.outcome(assignment, Outcome::All(Answer::Deferred(refusal(450))), START).facts);
+    }
+    let _in_flight = taken(&mut queue, &mut courier, START);
+    let at_once = Fact::Deferred { recipients: vec![0], attempts: 1, next_unix_s: 0, refusal: refusal(450) };
+    assert_eq!(ordered(&mut queue, Order::Retry, 0), vec![at_once.clone()]);
+    assert_eq!(ordered(&mut queue, Order::Hold, 1), [Fact::Held]);
+    assert_eq!(ordered(&mut queue, Order::Release, 1), [at_once, Fact::Released]);
+    assert_eq!(ordered(&mut queue, Order::Hold, 2), [Fact::Held]);
+    let removed = Fact::Settled { recipients: vec![0], fate: Fate::Removed };
+    assert_eq!(ordered(&mut queue, Order::Remove, 2), [removed], "though it is being sent");
+    assert_eq!(ordered(&mut queue, Order::Remove, 2), []);
+}
+
+#[test]
+fn a_delivery_task_that_panicked_gives_its_message_back_and_does_not_count_as_an_answer() {
+    let mut queue = filled(1, 1, |_| {});
+    let mut courier = opened(&mut queue, START);
+    let assignment = taken(&mut queue, &mut courier, START);
+    let effects = queue.outcome(assignment, Outcome::Panicked(refusal(0)), START);
+    assert!(matches!(&effects.facts[..], [Fact::Deferred { attempts: 1, .. }]), "{effects:?}");
+    assert_eq!(queue.show(MessageId(0), START)[0].state, State::Deferred);
+}
+
 #[test]
 fn orders_reach_all_of_a_hop() {
     let mut queue = filled(10, 2, |_| {});

@@ -249,13 +249,14 @@ impl World {
             6 => Outcome::Unknown,
             7 => Outcome::Unsent,
             8 => Outcome::Each(each(1)[..count - 1].to_vec()),
+            9 => Outcome::Panicked(refusal(0)),
             _ => Outcome::Each(each(usize::from(how))),
         };
         let answers = match &outcome {
             Outcome::Delivered => vec![Answer::Delivered; count],
             Outcome::All(answer) => vec![answer.clone(); count],
             Outcome::Each(answers) => answers.clone(),
-            Outcome::Unknown | Outcome::Unsent => Vec::new(),
+            Outcome::Unknown | Outcome::Unsent | Outcome::Panicked(_) => Vec::new(),
         };
         let (id, attempts) = (assignment.id, assignment.attempts + 1);
         let wait = options().schedule.backoff.wait(5, id.0 ^ u64::from(assignment.hop.0).rotate_left(32), attempts);

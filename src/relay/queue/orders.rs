@@ -73,8 +73,8 @@ impl<L: Clone> Queue<L> {
         for at in self.of_message(id) {
             is_changed |= match order {
                 Order::Hold => self.hold(at),
-                Order::Release => self.release(at),
-                Order::Retry => self.retry(at, now_ms),
+                Order::Release => self.release(at, &mut effects),
+                Order::Retry => self.retry(at, now_ms, &mut effects),
                 Order::Remove => self.remove(at, &mut effects),
             };
         }
@@ -99,10 +99,10 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    fn release(&mut self, at: Index) -> bool {
+    fn release(&mut self, at: Index, effects: &mut Effects) -> bool {
         match self.entries[at].state {
             State::Held => {
-                self.again(at);
+                self.again(at, effects);
                 true
             }
             State::InFlight => std::mem::take(&mut self.entries[at].marks.hold),
@@ -110,11 +110,11 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    fn retry(&mut self, at: Index, now_ms: u64) -> bool {
+    fn retry(&mut self, at: Index, now_ms: u64, effects: &mut Effects) -> bool {
         let (state, hop) = (self.entries[at].state, self.entries[at].hop);
         let is_shut = self.hop(hop).shut_until_ms > now_ms;
         match state {
-            State::Deferred => self.again(at),
+            State::Deferred => self.again(at, effects),
             State::Ready => {}
             State::InFlight | State::Held | State::Telling => return false,
         }
@@ -124,7 +124,13 @@ impl<L: Clone> Queue<L> {
         is_shut || state == State::Deferred
     }
 
-    fn again(&mut self, at: Index) {
+    /// Lets it be tried at once, after a restart too.
+    fn again(&mut self, at: Index, effects: &mut Effects) {
+        let entry = &self.entries[at];
+        if let Some(refusal) = &entry.refusal {
+            let (recipients, attempts, refusal) = (entry.recipients.to_vec(), entry.attempts, (**refusal).clone());
+            effects.facts.push(Fact::Deferred { recipients, attempts, next_unix_s: 0, refusal });
+        }
         self.leave(at);
         self.make_ready(at, End::Back);
         let hop = self.entries[at].hop;
@@ -142,7 +148,16 @@ impl<L: Clone> Queue<L> {
                 }
                 true
             }
-            State::InFlight => !std::mem::replace(&mut self.entries[at].marks.remove, true),
+            State::InFlight => {
+                let entry = &mut self.entries[at];
+                let is_new = !std::mem::replace(&mut entry.marks.remove, true);
+                if is_new {
+                    // Should the relay end before the courier comes back, nobody delivers it again.
+                    let recipients = entry.recipients.to_vec();
+                    effects.facts.push(Fact::Settled { recipients, fate: Fate::Removed });
+                }
+                is_new
+            }
             // Its notice is being written.
             State::Telling => false,
         }

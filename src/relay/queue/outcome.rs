@@ -20,6 +20,8 @@ pub(crate) enum Outcome {
     Unknown,
     /// The session was lost before the dot, or the courier had to go: as if it had not been taken.
     Unsent,
+    /// The delivery task panicked: perhaps delivered, so tried again.
+    Panicked(Refusal),
 }
 
 /// What became of one recipient.
@@ -88,6 +90,10 @@ impl<L: Clone> Queue<L> {
                 self.answered(at, answers, now_ms)
             }
             Outcome::Unknown => self.answered(at, Vec::new(), now_ms),
+            Outcome::Panicked(refusal) => {
+                let answers = vec![Answer::Deferred(refusal); self.entries[at].recipients.len()];
+                self.answered(at, answers, now_ms)
+            }
         };
         self.heed(hop);
         effects

@@ -235,11 +235,12 @@ fn what_ran_out_makes_figures_invalid_and_the_ledger_still_closes() {
 }
 
 #[test]
-fn a_session_that_failed_by_a_defect_of_ours_makes_figures_invalid() {
+fn a_session_that_failed_by_a_defect_of_ours_fails_the_run_and_makes_figures_invalid() {
     for (failed, valid) in [(Some(2), false), (Some(0), true), (None, true)] {
         let fail = |record: &mut Record| record.parties[0].failed_sessions = failed;
         let (record, reason) = changed(fail, Between::Server);
         assert_eq!(record.verdict.valid, valid, "{failed:?}");
+        assert_eq!((record.verdict.closed, held(&record)), (valid, valid), "{failed:?}");
         assert_eq!(reason.contains("2 session(s) of the source ended by a defect"), !valid, "{reason}");
     }
 }
