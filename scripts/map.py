@@ -39,7 +39,9 @@ GROUPS = [
     ("src/bench/mades_compare", "go-mades-bench and mailrun mades in the same work, by turns"),
     ("src/bench/relays", "Relays side by side: the published test, Postfix and others against ours"),
     ("src/report", "Run records in; terminal and Markdown out"),
-    ("tests", "The program from outside"),
+    ("tests/all", "The program from outside"),
+    ("tests/dialogs", "What both sides of a session say, played against memory, loopback and real peers"),
+    ("tests/power_cut", "The relay on a file system that forgets what was not synced"),
     ("benches", "Speed and memory, beside the raw limit and the older tools"),
     ("fuzz", "What no bytes may do to a parser"),
 ]

@@ -1,4 +1,7 @@
-//! The relay's power is cut while a source sends through it, again and again: whatever was answered 250 arrives.
+//! The relay is killed with SIGKILL while a source sends through it, again and again: whatever was answered 250 arrives.
+//!
+//! The kernel lives on, and with it the page cache: what the relay had written is there, synced or not. So this proves
+//! what a relay does after its death, not that it syncs. Power cuts are in `tests/power_cut`.
 //!
 //! `make crash` kills it 50 times; `make test` three times. The seed of the moments is printed; `MAILRUN_CRASH_SEED` and
 //! `MAILRUN_CRASH_KILLS` choose others.

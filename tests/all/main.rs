@@ -48,6 +48,7 @@ mod secured;
 mod secured_hostile;
 mod secured_peers;
 mod sink_rules;
+mod skipped;
 mod smtp_pair;
 mod smtp_sink;
 mod smtp_sink_own;

@@ -1,11 +1,11 @@
 //! The program's own processes, started on ports that the kernel chooses, ended with the test at the latest.
+pub(crate) use crate::skipped::skip;
 use journey::record::{LedgerRow, Record, StageRow};
 use journey::{Phase, Stage};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 use std::fmt::Debug;
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -405,15 +405,6 @@ pub(crate) fn peer(program: &str) -> Option<String> {
         skip(program, "it is not installed");
     }
     found.map(|path| path.to_str().unwrap().to_owned())
-}
-
-/// Notes that a peer could not play.
-pub(crate) fn skip(program: &str, why: &str) {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("target");
-    fs::create_dir_all(&target).unwrap();
-    let mut file = OpenOptions::new().create(true).append(true).open(target.join("skipped-peers.txt")).unwrap();
-    writeln!(file, "{program}: {why}").unwrap();
-    eprintln!("SKIPPED {program}: {why}");
 }
 
 /// Whether the user may do what only root may.

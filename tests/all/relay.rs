@@ -107,7 +107,7 @@ impl Relay {
         ended
     }
 
-    /// Its power is cut.
+    /// Kills it with SIGKILL. What it had written stays in the page cache.
     pub(crate) fn kill(self) {
         drop(self);
     }

@@ -1,0 +1,522 @@
+//! A file system in memory that keeps what was synced apart from what was not, so that a power cut can take the rest.
+//!
+//! It knows nothing of FUSE, of time or of threads: `mount` serves it. Its model of persistence:
+//!
+//! | what | durable after | before that, a cut leaves |
+//! |---|---|---|
+//! | data of a file | `fsync`, `fdatasync` of the file | each sector of 512 bytes as it was or as any write since made it, in no order; a sector that was all zeros may be torn within |
+//! | length of a file | the same | the old one or any since |
+//! | names: created, removed, renamed | `fsync` of the directory | none, all, the first few or any of the changes; a rename as a whole or not at all |
+//!
+//! A sync that fails marks its pages clean, as Linux does: the next one reports success and writes nothing of them.
+use rand::rngs::StdRng;
+use rand::{Rng, RngExt};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Number of a file or directory; none is used twice, so that nothing that the kernel remembers is taken for another.
+pub(crate) type Inode = u64;
+
+/// The directory at the mount point.
+pub(crate) const ROOT: Inode = 1;
+
+/// The unit in which media write: whole or not at all, where it held something before.
+pub(crate) const SECTOR: usize = 512;
+
+/// The files, as processes see them and as the media has them.
+#[derive(Debug)]
+pub(crate) struct FileSystem {
+    nodes: BTreeMap<Inode, Node>,
+    next: Inode,
+    /// Bytes that all files together may have.
+    capacity: u64,
+    /// Changes of directories since these were synced, oldest first.
+    changes: Vec<NameChange>,
+}
+
+#[derive(Debug)]
+struct Node {
+    permissions: u16,
+    /// Descriptors that refer to it.
+    opened: u32,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    File(File),
+    Directory(Directory),
+}
+
+#[derive(Debug, Default)]
+struct File {
+    /// Bytes as processes read them.
+    seen: Vec<u8>,
+    /// Bytes as the media has them for certain.
+    durable: Vec<u8>,
+    /// What sectors have held since the last sync, oldest first, by their numbers.
+    versions: BTreeMap<usize, Vec<Sector>>,
+    /// Lengths since the last sync, oldest first.
+    lengths: Vec<usize>,
+}
+
+type Sector = [u8; SECTOR];
+
+#[derive(Debug, Default)]
+struct Directory {
+    seen: BTreeMap<String, Inode>,
+    durable: BTreeMap<String, Inode>,
+}
+
+/// A change of names that no sync has made durable.
+#[derive(Clone, Debug)]
+enum NameChange {
+    Add { directory: Inode, name: String, inode: Inode },
+    Remove { directory: Inode, name: String, inode: Inode },
+    Rename { from: (Inode, String), to: (Inode, String), inode: Inode },
+}
+
+/// Attributes of a file or directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) inode: Inode,
+    pub(crate) is_directory: bool,
+    pub(crate) bytes: u64,
+    pub(crate) permissions: u16,
+}
+
+/// How much of what was not synced a cut leaves.
+#[derive(Clone, Copy, Debug)]
+enum Survival {
+    Nothing,
+    Everything,
+    /// Any part of it, later writes without earlier ones too.
+    Any,
+    /// The same, and sectors that were zeros before are torn within.
+    Torn,
+}
+
+impl Survival {
+    fn choose(chance: &mut StdRng) -> Self {
+        match chance.random_range(0..6) {
+            0 => Self::Nothing,
+            1 => Self::Everything,
+            2 | 3 => Self::Any,
+            _ => Self::Torn,
+        }
+    }
+}
+
+impl NameChange {
+    fn concerns(&self, inode: Inode) -> bool {
+        match self {
+            Self::Add { directory, .. } | Self::Remove { directory, .. } => *directory == inode,
+            Self::Rename { from, to, .. } => from.0 == inode || to.0 == inode,
+        }
+    }
+}
+
+impl File {
+    fn sector(&self, number: usize) -> Sector {
+        sector_of(&self.seen, number)
+    }
+
+    /// Remembers what those sectors hold now, where that is new.
+    fn remember(&mut self, sectors: std::ops::Range<usize>) {
+        for number in sectors {
+            let now = self.sector(number);
+            let before = self.versions.get(&number).and_then(|versions| versions.last().copied());
+            if now != before.unwrap_or_else(|| sector_of(&self.durable, number)) {
+                self.versions.entry(number).or_default().push(now);
+            }
+        }
+    }
+
+    fn resize(&mut self, length: usize) {
+        if length != self.seen.len() {
+            let shorter = length.min(self.seen.len());
+            let longer = length.max(self.seen.len());
+            self.seen.resize(length, 0);
+            self.lengths.push(length);
+            self.remember(shorter / SECTOR..longer.div_ceil(SECTOR));
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8], at: usize) {
+        let end = at + bytes.len();
+        if end > self.seen.len() {
+            self.seen.resize(end, 0);
+            self.lengths.push(end);
+        }
+        self.seen[at..end].copy_from_slice(bytes);
+        self.remember(at / SECTOR..end.div_ceil(SECTOR));
+    }
+
+    fn sync(&mut self) {
+        self.durable.resize(self.seen.len(), 0);
+        for number in std::mem::take(&mut self.versions).into_keys() {
+            let sector = self.sector(number);
+            put_sector(&mut self.durable, number, &sector);
+        }
+        self.lengths.clear();
+    }
+
+    /// A sync that fails: some of what was to be synced is on the media, and the rest never will be.
+    fn fail_sync(&mut self, chance: &mut StdRng) {
+        if chance.random() {
+            self.durable.resize(self.seen.len(), 0);
+        }
+        for number in std::mem::take(&mut self.versions).into_keys() {
+            let sector = self.sector(number);
+            if chance.random() {
+                put_sector(&mut self.durable, number, &sector);
+            }
+        }
+        self.lengths.clear();
+    }
+
+    fn is_clean(&self) -> bool {
+        self.versions.is_empty() && self.lengths.is_empty()
+    }
+
+    /// The file as a cut leaves it.
+    fn cut(mut self, chance: &mut StdRng) -> Self {
+        let survival = Survival::choose(chance);
+        let length = match (survival, self.lengths.last()) {
+            (Survival::Nothing, _) | (_, None) => self.durable.len(),
+            (Survival::Everything, Some(last)) => *last,
+            _ => *[self.durable.len()]
+                .iter()
+                .chain(&self.lengths)
+                .nth(chance.random_range(0..=self.lengths.len()))
+                .unwrap(),
+        };
+        self.durable.resize(length, 0);
+        for (number, versions) in std::mem::take(&mut self.versions) {
+            let old = sector_of(&self.durable, number);
+            let chosen = match survival {
+                Survival::Nothing => None,
+                Survival::Everything => versions.last().copied(),
+                _ => chance.random_range(0..=versions.len()).checked_sub(1).map(|at| versions[at]),
+            };
+            let Some(mut sector) = chosen else { continue };
+            if matches!(survival, Survival::Torn) && old == [0; SECTOR] && chance.random_ratio(1, 8) {
+                sector[chance.random_range(0..SECTOR)..].fill(0);
+            }
+            put_sector(&mut self.durable, number, &sector);
+        }
+        Self { seen: self.durable.clone(), durable: self.durable, ..Self::default() }
+    }
+}
+
+/// A sector of a file, with zeros behind its end.
+fn sector_of(bytes: &[u8], number: usize) -> Sector {
+    let mut sector = [0; SECTOR];
+    let from = (number * SECTOR).min(bytes.len());
+    let part = &bytes[from..(from + SECTOR).min(bytes.len())];
+    sector[..part.len()].copy_from_slice(part);
+    sector
+}
+
+/// Writes a sector as far as the file goes.
+fn put_sector(bytes: &mut [u8], number: usize, sector: &Sector) {
+    let from = (number * SECTOR).min(bytes.len());
+    let to = (from + SECTOR).min(bytes.len());
+    bytes[from..to].copy_from_slice(&sector[..to - from]);
+}
+
+impl FileSystem {
+    /// An empty one for so many bytes.
+    pub(crate) fn new(capacity: u64) -> Self {
+        let root = Node { permissions: 0o755, opened: 0, content: Content::Directory(Directory::default()) };
+        Self { nodes: BTreeMap::from([(ROOT, root)]), next: ROOT + 1, capacity, changes: Vec::new() }
+    }
+
+    /// Bytes of all files that have a name or are open, and the most there may be.
+    pub(crate) fn used_and_capacity(&self) -> (u64, u64) {
+        (self.files().map(|(_, file)| file.seen.len() as u64).sum(), self.capacity)
+    }
+
+    fn files(&self) -> impl Iterator<Item = (Inode, &File)> {
+        self.nodes.iter().filter_map(|(inode, node)| match &node.content {
+            Content::File(file) if node.opened > 0 || self.is_named(*inode) => Some((*inode, file)),
+            _ => None,
+        })
+    }
+
+    fn is_named(&self, inode: Inode) -> bool {
+        self.directories().any(|directory| directory.seen.values().any(|named| *named == inode))
+    }
+
+    /// Whether the media has a name for that file for certain.
+    pub(crate) fn is_durably_named(&self, inode: Inode) -> bool {
+        self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
+    }
+
+    fn directories(&self) -> impl Iterator<Item = &Directory> {
+        self.nodes.values().filter_map(|node| match &node.content {
+            Content::Directory(directory) => Some(directory),
+            Content::File(_) => None,
+        })
+    }
+
+    /// Whether the media has all of every file that has a name there.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.files().all(|(inode, file)| file.is_clean() || !self.is_durably_named(inode))
+    }
+
+    fn node(&mut self, inode: Inode) -> Result<&mut Node, Errno> {
+        self.nodes.get_mut(&inode).ok_or(Errno::NOENT)
+    }
+
+    fn file(&mut self, inode: Inode) -> Result<&mut File, Errno> {
+        match &mut self.node(inode)?.content {
+            Content::File(file) => Ok(file),
+            Content::Directory(_) => Err(Errno::ISDIR),
+        }
+    }
+
+    fn directory(&mut self, inode: Inode) -> Result<&mut Directory, Errno> {
+        match &mut self.node(inode)?.content {
+            Content::Directory(directory) => Ok(directory),
+            Content::File(_) => Err(Errno::NOTDIR),
+        }
+    }
+
+    pub(crate) fn attributes(&self, inode: Inode) -> Result<Attributes, Errno> {
+        let node = self.nodes.get(&inode).ok_or(Errno::NOENT)?;
+        let (is_directory, bytes) = match &node.content {
+            Content::File(file) => (false, file.seen.len() as u64),
+            Content::Directory(_) => (true, 0),
+        };
+        Ok(Attributes { inode, is_directory, bytes, permissions: node.permissions })
+    }
+
+    pub(crate) fn look_up(&mut self, directory: Inode, name: &str) -> Result<Attributes, Errno> {
+        let inode = *self.directory(directory)?.seen.get(name).ok_or(Errno::NOENT)?;
+        self.attributes(inode)
+    }
+
+    /// The names in a directory, in order.
+    pub(crate) fn list(&mut self, directory: Inode) -> Result<Vec<(String, Attributes)>, Errno> {
+        let names = self.directory(directory)?.seen.clone();
+        names.into_iter().map(|(name, inode)| Ok((name, self.attributes(inode)?))).collect()
+    }
+
+    /// Makes an empty file.
+    pub(crate) fn create(&mut self, directory: Inode, name: &str, permissions: u16) -> Result<Attributes, Errno> {
+        self.add(directory, name, permissions, Content::File(File::default()))
+    }
+
+    pub(crate) fn make_directory(
+        &mut self,
+        directory: Inode,
+        name: &str,
+        permissions: u16,
+    ) -> Result<Attributes, Errno> {
+        self.add(directory, name, permissions, Content::Directory(Directory::default()))
+    }
+
+    fn add(&mut self, directory: Inode, name: &str, permissions: u16, content: Content) -> Result<Attributes, Errno> {
+        let inode = self.next;
+        let names = &mut self.directory(directory)?.seen;
+        if names.contains_key(name) {
+            return Err(Errno::EXIST);
+        }
+        names.insert(name.to_owned(), inode);
+        self.next += 1;
+        self.nodes.insert(inode, Node { permissions, opened: 0, content });
+        self.changes.push(NameChange::Add { directory, name: name.to_owned(), inode });
+        self.attributes(inode)
+    }
+
+    /// Removes a name of a file, or an empty directory.
+    pub(crate) fn remove(&mut self, directory: Inode, name: &str) -> Result<(), Errno> {
+        let inode = self.look_up(directory, name)?.inode;
+        if self.directory(inode).is_ok_and(|removed| !removed.seen.is_empty()) {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.directory(directory)?.seen.remove(name);
+        self.changes.push(NameChange::Remove { directory, name: name.to_owned(), inode });
+        Ok(())
+    }
+
+    /// Gives a file or directory another name; what had that name before has none any more.
+    pub(crate) fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) -> Result<(), Errno> {
+        let inode = self.look_up(from.0, from.1)?.inode;
+        self.directory(to.0)?.seen.insert(to.1.to_owned(), inode);
+        if from != to {
+            self.directory(from.0)?.seen.remove(from.1);
+        }
+        let owned = |place: (Inode, &str)| (place.0, place.1.to_owned());
+        self.changes.push(NameChange::Rename { from: owned(from), to: owned(to), inode });
+        Ok(())
+    }
+
+    /// Counts a descriptor.
+    pub(crate) fn open(&mut self, inode: Inode) -> Result<(), Errno> {
+        self.node(inode)?.opened += 1;
+        Ok(())
+    }
+
+    /// Counts a descriptor less.
+    pub(crate) fn close(&mut self, inode: Inode) {
+        if let Ok(node) = self.node(inode) {
+            node.opened = node.opened.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn set_permissions(&mut self, inode: Inode, permissions: u16) -> Result<(), Errno> {
+        self.node(inode)?.permissions = permissions;
+        Ok(())
+    }
+
+    pub(crate) fn read(&mut self, inode: Inode, at: u64, bytes: usize) -> Result<&[u8], Errno> {
+        let seen = &self.file(inode)?.seen;
+        let from = seen.len().min(at as usize);
+        Ok(&seen[from..seen.len().min(from + bytes)])
+    }
+
+    pub(crate) fn write(&mut self, inode: Inode, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        self.check_room(inode, at + bytes.len() as u64)?;
+        self.file(inode)?.write(bytes, at as usize);
+        Ok(())
+    }
+
+    /// Makes a file so long: zeros at its end, or what was there cut off.
+    pub(crate) fn set_length(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
+        self.check_room(inode, bytes)?;
+        self.file(inode)?.resize(bytes as usize);
+        Ok(())
+    }
+
+    /// Makes a file at least so long.
+    pub(crate) fn allocate(&mut self, inode: Inode, bytes: u64) -> Result<(), Errno> {
+        let longest = self.attributes(inode)?.bytes.max(bytes);
+        self.set_length(inode, longest)
+    }
+
+    fn check_room(&mut self, inode: Inode, end: u64) -> Result<(), Errno> {
+        let grows_by = end.saturating_sub(self.file(inode)?.seen.len() as u64);
+        let (used, capacity) = self.used_and_capacity();
+        if grows_by > 0 && used + grows_by > capacity { Err(Errno::NOSPC) } else { Ok(()) }
+    }
+
+    /// Makes durable what has been written to a file, and its length.
+    pub(crate) fn sync(&mut self, inode: Inode) -> Result<(), Errno> {
+        self.file(inode)?.sync();
+        Ok(())
+    }
+
+    /// A sync that fails, of a file or a directory.
+    pub(crate) fn fail_sync(&mut self, inode: Inode, chance: &mut StdRng) {
+        if let Ok(file) = self.file(inode) {
+            file.fail_sync(chance);
+        }
+    }
+
+    /// Makes durable the names in a directory.
+    pub(crate) fn sync_directory(&mut self, inode: Inode) -> Result<(), Errno> {
+        self.directory(inode)?;
+        for change in self.changes.extract_if(.., |change| change.concerns(inode)).collect::<Vec<_>>() {
+            self.make_durable(change);
+        }
+        self.forget_unused();
+        Ok(())
+    }
+
+    fn make_durable(&mut self, change: NameChange) {
+        match change {
+            NameChange::Add { directory, name, inode } => _ = self.durable_names(directory).insert(name, inode),
+            NameChange::Remove { directory, name, inode } => self.remove_durable(directory, &name, inode),
+            NameChange::Rename { from, to, inode } => {
+                self.remove_durable(from.0, &from.1, inode);
+                self.durable_names(to.0).insert(to.1, inode);
+            }
+        }
+    }
+
+    fn durable_names(&mut self, directory: Inode) -> &mut BTreeMap<String, Inode> {
+        &mut self.directory(directory).expect("a directory with changes is kept").durable
+    }
+
+    /// Removes a name, unless another file has it by now.
+    fn remove_durable(&mut self, directory: Inode, name: &str, inode: Inode) {
+        let names = self.durable_names(directory);
+        if names.get(name) == Some(&inode) {
+            names.remove(name);
+        }
+    }
+
+    /// Drops files that have no name, neither for processes nor on the media, and that nobody has open.
+    fn forget_unused(&mut self) {
+        let mut used = BTreeSet::from([ROOT]);
+        for directory in self.directories() {
+            used.extend(directory.seen.values().chain(directory.durable.values()));
+        }
+        for change in &self.changes {
+            match change {
+                NameChange::Add { directory, inode, .. } | NameChange::Remove { directory, inode, .. } => {
+                    used.extend([directory, inode]);
+                }
+                NameChange::Rename { from, to, inode } => used.extend([&from.0, &to.0, inode]),
+            }
+        }
+        self.nodes.retain(|inode, node| node.opened > 0 || used.contains(inode));
+    }
+
+    /// The power is cut and comes back: of what was not synced, chance decides what is there.
+    pub(crate) fn cut(&mut self, chance: &mut StdRng) {
+        let changes = std::mem::take(&mut self.changes);
+        let survival = chance.random_range(0..4);
+        let first = chance.random_range(0..=changes.len());
+        for (at, change) in changes.into_iter().enumerate() {
+            let survives = match survival {
+                0 => false,
+                1 => true,
+                2 => at < first,
+                _ => chance.random(),
+            };
+            if survives {
+                self.make_durable(change);
+            }
+        }
+        let mut old = std::mem::take(&mut self.nodes);
+        if let Some(root) = old.remove(&ROOT) {
+            let root = self.revive(root, &mut old, chance);
+            self.nodes.insert(ROOT, root);
+        }
+    }
+
+    /// A node as the media has it; what is below a directory comes back under new numbers.
+    fn revive(&mut self, node: Node, old: &mut BTreeMap<Inode, Node>, chance: &mut StdRng) -> Node {
+        let content = match node.content {
+            Content::File(file) => Content::File(file.cut(chance)),
+            Content::Directory(directory) => {
+                let mut names = BTreeMap::new();
+                for (name, inode) in directory.durable {
+                    // A name that was to be given by a rename that did not survive is the older one's.
+                    let Some(below) = old.remove(&inode) else { continue };
+                    let (below, inode) = (self.revive(below, old, chance), self.next);
+                    self.next += 1;
+                    self.nodes.insert(inode, below);
+                    names.insert(name, inode);
+                }
+                Content::Directory(Directory { seen: names.clone(), durable: names })
+            }
+        };
+        Node { permissions: node.permissions, opened: 0, content }
+    }
+
+    /// Flips one bit of a file, for processes and on the media.
+    pub(crate) fn flip_bit(&mut self, inode: Inode, at: u64, chance: &mut StdRng) -> Result<(), Errno> {
+        let bit = 1 << (chance.next_u32() % 8);
+        let file = self.file(inode)?;
+        for bytes in [&mut file.seen, &mut file.durable] {
+            if let Some(byte) = bytes.get_mut(at as usize) {
+                *byte ^= bit;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,388 @@
+//! The life of a spool: relays that begin on it, take and deliver mail, and come to their ends one after the other, until
+//! a last one delivers all that is left.
+//!
+//! What must hold of it: every message that was answered 250 arrives, as it was sent; after a failed write or sync
+//! nothing is answered 250 any more, `/health` says so and the relay ends; and a message comes twice only if it was
+//! delivered shortly before the end of a relay, or after the last moment at which all was synced.
+use crate::account::Account;
+use crate::load::{self, Answers};
+use crate::mount::{Disk, Fault, Plan};
+use crate::next_hop::{Delivery, NextHop, Unit};
+use crate::relay::{self, Beginning, Home, LIMIT, Relay};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
+use rustix::io::Errno;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Clients that send at a time.
+const CLIENTS: usize = 3;
+
+/// What is done is told to the spool after about a second at the latest; on a slow machine that takes longer.
+const NOTES_LIMIT: Duration = Duration::from_secs(3);
+
+/// The highest number of the operation at which the power is cut: half a second's worth.
+const LAST_OPERATION: f64 = 600.0;
+
+/// How a relay comes to its end.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// The power is cut at that operation, or at the latest after that time.
+    Cut { at: u64, after: Duration },
+    /// It is killed; what it had written stays in the page cache.
+    Kill { after: Duration },
+    /// It is asked to stop.
+    Stop { after: Duration },
+    /// The disk fails at that operation; afterwards the power is cut too, or not.
+    Fault { fault: Fault, turn: u64, is_cut: bool },
+}
+
+/// Every fault, weighted by how often it is chosen. ENOSPC and EDQUOT of a segment in use are missing: the spool takes
+/// them for want of room.
+const FAULTS: [Fault; 12] = [
+    Fault::Write(Errno::IO),
+    Fault::Write(Errno::ROFS),
+    Fault::Write(Errno::FBIG),
+    Fault::ShortWrite,
+    Fault::ShortWrite,
+    Fault::Sync(Errno::IO),
+    Fault::DirectorySync(Errno::IO),
+    Fault::Making(Errno::NOSPC),
+    Fault::Making(Errno::DQUOT),
+    Fault::Making(Errno::IO),
+    Fault::Read(Errno::IO),
+    Fault::Read(Errno::IO),
+];
+
+impl Ending {
+    fn choose(chance: &mut StdRng) -> Self {
+        let after = Duration::from_millis(chance.random_range(0..300));
+        match chance.random_range(0..100) {
+            0..10 => Self::Kill { after },
+            10..14 => Self::Stop { after },
+            14..30 => {
+                let fault = *FAULTS.choose(chance).expect("there are faults");
+                // What a failed sync has left in the page cache alone is taken for durable by the next relay.
+                let is_cut = chance.random() || matches!(fault, Fault::Sync(_));
+                Self::Fault { fault, turn: turn(fault, chance), is_cut }
+            }
+            // Long enough for notes of what was done to be written and synced.
+            30..32 => Self::Cut { at: u64::MAX, after: NOTES_LIMIT + Duration::from_secs(1) },
+            _ => {
+                // As many early ones, while the relay begins, as late ones.
+                let at = LAST_OPERATION.powf(chance.random()) as u64;
+                Self::Cut { at, after: Duration::from_secs(1) }
+            }
+        }
+    }
+
+    fn plan(self) -> Plan {
+        match self {
+            Self::Cut { at, .. } => Plan { cut_at: Some(at), fault: None },
+            Self::Fault { fault, turn, .. } => Plan { cut_at: None, fault: Some((fault, turn)) },
+            Self::Kill { .. } | Self::Stop { .. } => Plan::default(),
+        }
+    }
+}
+
+/// Which of the operations that a fault can happen to it happens to.
+fn turn(fault: Fault, chance: &mut StdRng) -> u64 {
+    match fault {
+        Fault::Write(_) | Fault::ShortWrite | Fault::Sync(_) | Fault::Read(_) => chance.random_range(1..40),
+        Fault::Making(_) => chance.random_range(1..8),
+        Fault::DirectorySync(_) => chance.random_range(1..4),
+    }
+}
+
+/// Whether nothing may be promised after it.
+fn is_final(fault: Fault) -> bool {
+    matches!(fault, Fault::Write(_) | Fault::Sync(_))
+}
+
+/// A life as it goes on.
+struct Life {
+    disk: Disk,
+    home: Home,
+    next_hop: NextHop,
+    answers: Answers,
+    /// For each relay, by its number, until when what was told to the spool is known after its end.
+    known_until: Vec<Instant>,
+    account: Account,
+    lost: Vec<Unit>,
+    /// What has happened, for whoever has to find out why.
+    story: Vec<String>,
+}
+
+/// Options of a life.
+#[derive(Clone, Debug)]
+pub(crate) struct Course {
+    pub(crate) seed: u64,
+    /// Relays that end before the last one.
+    pub(crate) relays: u64,
+    /// Lines of configuration that matter to the outcome.
+    pub(crate) durability: &'static str,
+    /// Whether anything but power cuts happens.
+    pub(crate) has_only_cuts: bool,
+}
+
+/// Lives it. An error tells what was broken, and what had happened before.
+pub(crate) fn live(course: &Course) -> Result<Account, String> {
+    let mut chance = StdRng::seed_from_u64(course.seed);
+    let mut life = Life::new(course, &mut chance);
+    for relay in 0..course.relays {
+        let ending = match Ending::choose(&mut chance) {
+            other if course.has_only_cuts && !matches!(other, Ending::Cut { .. }) => {
+                Ending::Cut { at: u64::MAX, after: Duration::from_millis(200) }
+            }
+            ending => ending,
+        };
+        let is_held = chance.random_ratio(2, 5);
+        life.next_hop.hold(is_held);
+        life.story.push(format!("{relay}: {ending:?}{}", if is_held { ", the next hop is held" } else { "" }));
+        life.one_relay(ending).map_err(|why| life.tell(course, &why))?;
+    }
+    life.next_hop.hold(false);
+    life.drain().and_then(|()| life.check_duplicates()).map_err(|why| life.tell(course, &why))?;
+    Ok(life.account)
+}
+
+impl Life {
+    fn new(course: &Course, chance: &mut StdRng) -> Self {
+        let size = ["2M", "8M", "16M"].choose(chance).expect("there are sizes");
+        // Some disks have less room than the spool may use.
+        let capacity = if chance.random_ratio(1, 5) { 12 << 20 } else { 256 << 20 };
+        let disk = Disk::mount(capacity, chance.random()).expect("a file system can be mounted");
+        let next_hop = NextHop::start();
+        let text = format!(
+            "spool.durability = {:?}\nspool.size = {size:?}\nspool.memory = \"256K\"\nlimits.message = \"2M\"\n\
+             limits.incoming = \"8M\"\ndelivery.per_destination = 6\nretry.first = \"200ms\"\n\
+             retry.longest = \"500ms\"\n[[route]]\nto = \"*\"\nsmtp = \"{}\"\n",
+            course.durability, next_hop.address
+        );
+        let home = Home::new(&disk, &text);
+        Self {
+            disk,
+            home,
+            next_hop,
+            answers: Answers::default(),
+            known_until: Vec::new(),
+            account: Account::default(),
+            lost: Vec::new(),
+            story: vec![format!("a spool of {size} on a disk of {capacity} bytes")],
+        }
+    }
+
+    fn note(&mut self, what: &str) {
+        if let Some(last) = self.story.last_mut() {
+            last.push_str(", ");
+            last.push_str(what);
+        }
+    }
+
+    /// One relay from its beginning to its end.
+    fn one_relay(&mut self, ending: Ending) -> Result<(), String> {
+        self.disk.plan(ending.plan());
+        let (began, answered) = (Instant::now(), self.answers.messages());
+        let mut relay = self.home.start();
+        match relay.begin(&self.disk)? {
+            Beginning::Listening(smtp, http) => {
+                let ready = began.elapsed().as_millis();
+                self.at_work(&mut relay, smtp, http, ending)?;
+                let answered = self.answers.messages() - answered;
+                self.note(&format!("ready after {ready} ms, {answered} answered, {} ms", began.elapsed().as_millis()));
+            }
+            Beginning::Cut => self.account.cuts_at_start += 1,
+            Beginning::Ended(_) if self.disk.hit().is_some() => self.note("it did not begin on a disk that fails"),
+            Beginning::Ended(code) => return Err(format!("it does not begin: exit status {code:?}")),
+        }
+        self.end(&mut relay, ending)
+    }
+
+    /// Sends through it until its end is due.
+    fn at_work(&mut self, relay: &mut Relay, smtp: SocketAddr, http: SocketAddr, ending: Ending) -> Result<(), String> {
+        let is_over = AtomicBool::new(false);
+        let (disk, answers) = (&self.disk, &self.answers);
+        thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| load::send(smtp, answers, &is_over));
+            }
+            let worked = match ending {
+                Ending::Cut { after, .. } => {
+                    disk.wait_for_cut(after);
+                    disk.cut_now();
+                    Ok(())
+                }
+                Ending::Kill { after } | Ending::Stop { after } => {
+                    thread::sleep(after);
+                    Ok(())
+                }
+                Ending::Fault { fault, .. } => await_fault(disk, relay, http, answers, fault),
+            };
+            is_over.store(true, Ordering::Relaxed);
+            // Clients end with it.
+            match ending {
+                Ending::Stop { .. } => worked.and(stop(relay)),
+                _ => worked.and(relay.kill(disk)),
+            }
+        })
+    }
+
+    /// What is left to do after its end.
+    fn end(&mut self, relay: &mut Relay, ending: Ending) -> Result<(), String> {
+        let at = Instant::now();
+        let hit = self.disk.hit();
+        relay.kill(&self.disk)?;
+        let clean_at = self.disk.clean_at();
+        let is_cut = matches!(ending, Ending::Cut { .. } | Ending::Fault { is_cut: true, .. });
+        let known_until = if is_cut { clean_at } else { at };
+        self.known_until.push(hit.map_or(known_until, |hit| known_until.min(hit.at)));
+        match ending {
+            Ending::Kill { .. } => self.account.kills += 1,
+            Ending::Stop { .. } => self.account.stops += 1,
+            Ending::Cut { .. } | Ending::Fault { .. } => {}
+        }
+        if let Some(hit) = hit {
+            self.account.count_fault(hit.fault);
+        }
+        if is_cut {
+            self.disk.cut_now();
+            self.disk.restore_power();
+            self.account.cuts += 1;
+        }
+        Ok(())
+    }
+
+    /// A last relay delivers all that was answered 250.
+    fn drain(&mut self) -> Result<(), String> {
+        self.story.push("the last one".to_owned());
+        self.disk.plan(Plan::default());
+        let mut relay = self.home.start();
+        match relay.begin(&self.disk)? {
+            Beginning::Listening(..) => {}
+            Beginning::Cut => return Err("the power was cut without a plan".to_owned()),
+            Beginning::Ended(code) => return Err(format!("it does not begin: exit status {code:?}")),
+        }
+        let units = self.answers.units();
+        let limit = Instant::now() + LIMIT;
+        let mut missing = self.next_hop.missing(units.iter());
+        let mut progress_at = Instant::now();
+        // What is lost does not come, however long one waits.
+        while !missing.is_empty() && Instant::now() < limit && progress_at.elapsed() < Duration::from_secs(8) {
+            thread::sleep(Duration::from_millis(20));
+            let now = self.next_hop.missing(units.iter());
+            if now.len() < missing.len() {
+                progress_at = Instant::now();
+            }
+            missing = now;
+        }
+        self.account.messages += self.answers.messages();
+        self.account.refused += self.answers.refused();
+        self.account.answered += units.len() as u64;
+        self.account.lost += missing.len() as u64;
+        self.account.delivered += (units.len() - missing.len()) as u64;
+        stop(&mut relay)?;
+        match self.next_hop.wrong().first() {
+            Some(wrong) => Err(wrong.clone()),
+            None if missing.is_empty() => Ok(()),
+            None => {
+                self.lost = missing;
+                Err(format!("{} of {} are lost: {:?}", self.lost.len(), units.len(), first(&self.lost)))
+            }
+        }
+    }
+
+    /// Counts what came more than once; each must have a reason.
+    fn check_duplicates(&mut self) -> Result<(), String> {
+        for (unit, mut deliveries) in self.next_hop.came() {
+            self.account.duplicates += deliveries.len() as u64 - 1;
+            deliveries.sort();
+            for pair in deliveries.windows(2) {
+                if !self.may_come_twice(pair[0], pair[1]) {
+                    let known = &self.known_until;
+                    return Err(format!("{unit:?} came twice without need: {pair:?}, known until {known:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn may_come_twice(&self, first: Delivery, second: Delivery) -> bool {
+        let ends = &self.known_until[first.relay..second.relay];
+        ends.iter().any(|known_until| first.at + NOTES_LIMIT > *known_until)
+    }
+
+    /// All that is known of a life that broke a promise.
+    fn tell(&self, course: &Course, why: &str) -> String {
+        let (story, logs) = (self.story.join("\n  "), self.home.logs());
+        let mut told = format!("{why}\n{course:?}\n  {story}\n");
+        for (number, _) in first(&self.lost) {
+            let id = self.answers.id(*number).unwrap_or_default();
+            told.push_str(&format!("message {number} is {id}:\n"));
+            for (relay, line) in
+                logs.iter().enumerate().flat_map(|(relay, log)| log.lines().map(move |line| (relay, line)))
+            {
+                if line.contains(&id) {
+                    told.push_str(&format!("  r{relay}: {line}\n"));
+                }
+            }
+        }
+        let last = logs.last().map_or("", String::as_str);
+        let others: Vec<&str> = last.lines().filter(|line| !line.contains("delivery id=")).take(30).collect();
+        told + "the last relay:\n  " + &others.join("\n  ")
+    }
+}
+
+fn first(missing: &[Unit]) -> &[Unit] {
+    &missing[..missing.len().min(10)]
+}
+
+fn stop(relay: &mut Relay) -> Result<(), String> {
+    relay.terminate();
+    match relay.wait(LIMIT) {
+        Some(Some(0)) => Ok(()),
+        Some(code) => Err(format!("it was asked to stop and ended with {code:?}")),
+        None => Err("it was asked to stop and does not".to_owned()),
+    }
+}
+
+/// Waits for the fault, and holds the relay to what it then must do.
+fn await_fault(
+    disk: &Disk,
+    relay: &mut Relay,
+    http: SocketAddr,
+    answers: &Answers,
+    fault: Fault,
+) -> Result<(), String> {
+    let limit = Instant::now() + Duration::from_secs(1);
+    let hit = loop {
+        match disk.hit() {
+            Some(hit) => break hit,
+            // It may need more than there was to do.
+            None if Instant::now() > limit => return Ok(()),
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    if !is_final(fault) {
+        thread::sleep(Duration::from_millis(150));
+        return Ok(());
+    }
+    let ended = loop {
+        match relay.wait(Duration::ZERO) {
+            Some(code) => break Some(code),
+            None if relay::status(http, "/health") == Some(503) => break None,
+            None if hit.at.elapsed() > LIMIT => return Err(format!("{fault}: /health does not fail")),
+            None => thread::sleep(Duration::from_millis(2)),
+        }
+    };
+    let code = ended.or_else(|| relay.wait(LIMIT)).ok_or(format!("{fault}: it does not end"))?;
+    if code != Some(2) {
+        return Err(format!("{fault}: it ended with {code:?}"));
+    }
+    match answers.begun_after(hit.at) {
+        Some(number) => Err(format!("{fault}: message {number} was sent afterwards and answered 250")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,122 @@
+//! The relay on a file system that forgets: its power is cut, its disk fails, and nothing that was answered 250 is lost.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `file_system` | files as processes see them and as the media has them, and what a cut leaves |
+//! | `mount` | serves them over FUSE, cuts the power, makes operations fail |
+//! | `relay` | the relay as a process |
+//! | `load`, `next_hop`, `message` | who sends to it, whom it delivers to, and what |
+//! | `life` | one spool through many relays, and what must hold of it |
+//! | `damage` | a bit that flips at rest |
+//! | `account` | what was done, and what became of the mail |
+//! | `properties` | the file system's own promises |
+//!
+//! `make power-cut` cuts 1,000 times; `make test` ten times. The seed is printed; `MAILRUN_CUT_SEED` brings the same
+//! choices back, though not the same interleaving of threads, and `MAILRUN_CUTS` says how many. `MAILRUN_CUT_LIFE` is the
+//! seed of one life that broke a promise, to be lived again. It needs root and /dev/fuse; elsewhere it is skipped, and
+//! says so.
+#![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
+
+mod account;
+mod damage;
+mod file_system;
+mod life;
+mod load;
+mod message;
+mod mount;
+mod next_hop;
+mod properties;
+mod relay;
+#[path = "../all/skipped.rs"]
+mod skipped;
+
+use account::Account;
+use life::{Course, live};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+/// Relays that end on one spool.
+const RELAYS: u64 = 25;
+
+/// Lives at a time: while one waits for its relay to begin, the other works.
+const LIVES: usize = 2;
+
+/// Whether files can be served here; if not, says so.
+fn is_possible() -> bool {
+    match mount::obstacle() {
+        Some(why) => {
+            skipped::skip("power cuts", &why);
+            false
+        }
+        None => true,
+    }
+}
+
+/// Lives until the power has been cut so often.
+fn cut(cuts: u64, seed: u64) -> Result<Account, String> {
+    let total = Mutex::new(Account::default());
+    let failed = Mutex::new(None);
+    let next = AtomicU64::new(0);
+    let one_after_the_other = || {
+        while total.lock().unwrap().cuts < cuts && failed.lock().unwrap().is_none() {
+            let seed = seed.wrapping_mul(1_000_003).wrapping_add(next.fetch_add(1, Ordering::Relaxed));
+            let relays = RELAYS.min(cuts);
+            match live(&Course { seed, relays, durability: "sync", has_only_cuts: false }) {
+                Ok(account) => *total.lock().unwrap() += account,
+                Err(why) => *failed.lock().unwrap() = Some(why),
+            }
+        }
+    };
+    thread::scope(|scope| (0..LIVES).for_each(|_| _ = scope.spawn(one_after_the_other)));
+    match failed.into_inner().unwrap() {
+        Some(why) => Err(why),
+        None => Ok(total.into_inner().unwrap()),
+    }
+}
+
+/// Nothing is lost, and something was at stake.
+fn hold(cuts: u64, seed: u64) {
+    eprintln!("power-cut: seed {seed}");
+    let began = Instant::now();
+    let account = cut(cuts, seed).unwrap_or_else(|why| panic!("MAILRUN_CUT_SEED={seed}: {why}"));
+    eprintln!("power-cut: seed {seed}, {} s\n{account}", began.elapsed().as_secs());
+    assert_eq!((account.lost, account.delivered), (0, account.answered));
+    assert!(account.cuts >= cuts && account.messages > 5 * cuts, "too little was at stake");
+}
+
+#[test]
+fn ten_power_cuts_lose_nothing() {
+    if is_possible() {
+        hold(10, 1);
+    }
+}
+
+#[test]
+#[ignore = "takes a quarter of an hour: make power-cut"]
+fn a_thousand_power_cuts_lose_nothing() {
+    let said = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    let cuts = said("MAILRUN_CUTS").unwrap_or(1000);
+    let seed = said("MAILRUN_CUT_SEED").unwrap_or_else(|| u64::from(std::process::id()) * 7919 + 1);
+    if !is_possible() {
+        return;
+    }
+    match said("MAILRUN_CUT_LIFE") {
+        None => hold(cuts, seed),
+        Some(seed) => match live(&Course { seed, relays: RELAYS, durability: "sync", has_only_cuts: false }) {
+            Ok(account) => eprintln!("{account}"),
+            Err(why) => panic!("{why}"),
+        },
+    }
+}
+
+/// A relay that promises less must be found out, or the proof of the other would be none.
+#[test]
+fn a_relay_that_does_not_sync_is_found_out() {
+    if is_possible() {
+        let course = |seed| Course { seed, relays: 6, durability: "write", has_only_cuts: true };
+        let found = (1..=5).any(|seed| live(&course(seed)).is_err_and(|why| why.contains("are lost")));
+        assert!(found, "30 power cuts and nothing is lost that was never synced");
+    }
+}

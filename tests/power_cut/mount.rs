@@ -1,0 +1,594 @@
+//! Serves the file system over FUSE from a thread of the test process, cuts its power and makes its operations fail.
+//!
+//! A cut comes at an operation that was planned, or when it is asked for: from then on no operation does anything, and
+//! none is answered, as if the machine had stopped. The process that used the files is killed meanwhile; then
+//! [`Disk::restore_power`] drops what was not synced. The test process itself never touches the mount point, so that it
+//! cannot wait for itself. Whatever happens, the file system is unmounted when the disk is dropped.
+use crate::file_system::{Attributes, FileSystem, Inode, ROOT};
+use fuser::{
+    AccessFlags, BackgroundSession, BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, LockOwner, MountOption, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
+
+/// Nothing is remembered by the kernel: after a cut all of it would be wrong.
+const NO_CACHE: Duration = Duration::ZERO;
+
+/// The longest that an operation stays unanswered after a cut. The process is killed within milliseconds; this is for a
+/// test that has failed meanwhile.
+const UNANSWERED_LIMIT: Duration = Duration::from_secs(60);
+
+/// What goes wrong with an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A write to a segment in use fails and writes nothing.
+    Write(Errno),
+    /// A write to a segment in use writes a part and says so, which is no failure.
+    ShortWrite,
+    /// A sync of a segment in use fails; some of its pages are never written.
+    Sync(Errno),
+    /// A sync of a directory fails.
+    DirectorySync(Errno),
+    /// A file that is being made cannot be: its creation, its allocation, a write or a sync of it fails.
+    Making(Errno),
+    /// A read fails.
+    Read(Errno),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, errno) = match self {
+            Self::Write(errno) => ("write", errno),
+            Self::ShortWrite => return f.pad("short write"),
+            Self::Sync(errno) => ("sync", errno),
+            Self::DirectorySync(errno) => ("sync of a directory", errno),
+            Self::Making(errno) => ("making a file", errno),
+            Self::Read(errno) => ("read", errno),
+        };
+        let names = [
+            (Errno::IO, "EIO"),
+            (Errno::NOSPC, "ENOSPC"),
+            (Errno::DQUOT, "EDQUOT"),
+            (Errno::ROFS, "EROFS"),
+            (Errno::FBIG, "EFBIG"),
+        ];
+        let name = names.iter().find(|(known, _)| known == errno).map_or("another error", |(_, name)| name);
+        f.pad(&format!("{what}: {name}"))
+    }
+}
+
+/// A fault that has come about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    pub(crate) fault: Fault,
+    pub(crate) at: Instant,
+}
+
+/// What is to happen while a process uses the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Plan {
+    /// The power is cut at that change or sync, counted from 1.
+    pub(crate) cut_at: Option<u64>,
+    /// And the operation at which that goes wrong, counted from 1 among those to which it can happen.
+    pub(crate) fault: Option<(Fault, u64)>,
+}
+
+/// What an operation does, as far as plans care.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Read,
+    Make,
+    Write(Inode),
+    Allocate(Inode),
+    Sync(Inode),
+    SyncDirectory,
+    Other,
+}
+
+struct State {
+    files: FileSystem,
+    chance: StdRng,
+    plan: Plan,
+    operations: u64,
+    faultable: u64,
+    hit: Option<Hit>,
+    /// Whether the power is cut: nothing is done and nothing answered.
+    is_off: bool,
+    /// Whether what was not answered may be, since nobody is left to hear it.
+    is_released: bool,
+    /// When every file was wholly durable for the last time.
+    clean_at: Instant,
+}
+
+#[derive(Clone)]
+struct Shared(Arc<(Mutex<State>, Condvar)>);
+
+/// A file system that is mounted; unmounted when dropped.
+pub(crate) struct Disk {
+    shared: Shared,
+    session: Option<BackgroundSession>,
+    place: TempDir,
+}
+
+impl Disk {
+    /// Mounts an empty one with room for so many bytes. The seed chooses what cuts and failed syncs leave.
+    pub(crate) fn mount(capacity: u64, seed: u64) -> io::Result<Self> {
+        let state = State {
+            files: FileSystem::new(capacity),
+            chance: StdRng::seed_from_u64(seed),
+            plan: Plan::default(),
+            operations: 0,
+            faultable: 0,
+            hit: None,
+            is_off: false,
+            is_released: false,
+            clean_at: Instant::now(),
+        };
+        let shared = Shared(Arc::new((Mutex::new(state), Condvar::new())));
+        let place = tempfile::tempdir()?;
+        let mut config = Config::default();
+        config.mount_options = vec![MountOption::FSName("mailrun-power-cut".to_owned()), MountOption::NoAtime];
+        let session = fuser::spawn_mount(Served(shared.clone()), place.path(), &config)?;
+        Ok(Self { shared, session: Some(session), place })
+    }
+
+    /// Where it is mounted. For other processes only.
+    pub(crate) fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// Begins to count anew, with that to happen.
+    pub(crate) fn plan(&self, plan: Plan) {
+        let mut state = self.shared.lock();
+        state.plan = plan;
+        state.operations = 0;
+        state.faultable = 0;
+        state.hit = None;
+        state.is_released = false;
+    }
+
+    /// The planned fault, once it has come about.
+    pub(crate) fn hit(&self) -> Option<Hit> {
+        self.shared.lock().hit
+    }
+
+    /// Waits for the planned cut; whether it came within that time.
+    pub(crate) fn wait_for_cut(&self, time: Duration) -> bool {
+        let state = self.shared.lock();
+        let waited = self.shared.0.1.wait_timeout_while(state, time, |state| !state.is_off);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_off
+    }
+
+    /// Cuts the power now.
+    pub(crate) fn cut_now(&self) {
+        self.shared.lock().is_off = true;
+        self.shared.0.1.notify_all();
+    }
+
+    /// Answers what was left unanswered. Whoever asked has been killed and hears nothing of it, but cannot end before.
+    pub(crate) fn release(&self) {
+        self.shared.lock().is_released = true;
+        self.shared.0.1.notify_all();
+    }
+
+    /// Drops what was not synced when the power was cut, and works again.
+    pub(crate) fn restore_power(&self) {
+        let mut state = self.shared.lock();
+        let State { files, chance, .. } = &mut *state;
+        files.cut(chance);
+        state.is_off = false;
+        state.is_released = false;
+        state.plan = Plan::default();
+        state.clean_at = Instant::now();
+    }
+
+    /// When every file was wholly durable for the last time.
+    pub(crate) fn clean_at(&self) -> Instant {
+        self.shared.lock().clean_at
+    }
+
+    /// Looks at the files, or changes them behind everybody's back.
+    pub(crate) fn with_files<T>(&self, look: impl FnOnce(&mut FileSystem, &mut StdRng) -> T) -> T {
+        let State { files, chance, .. } = &mut *self.shared.lock();
+        look(files, chance)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.cut_now();
+        self.release();
+        // At once, also under a process that hangs: it then gets an error instead of an answer.
+        if let Err(error) = rustix::mount::unmount(self.place.path(), UnmountFlags::DETACH) {
+            eprintln!("{}: {error}", self.place.path().display());
+        }
+        let Some(session) = self.session.take() else { return };
+        let limit = Instant::now() + Duration::from_secs(5);
+        while !session.guard.is_finished() && Instant::now() < limit {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if session.guard.is_finished() {
+            _ = session.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves an operation unanswered until somebody releases it.
+    fn stop(&self, state: MutexGuard<'_, State>) -> Errno {
+        let wait = self.0.1.wait_timeout_while(state, UNANSWERED_LIMIT, |state| state.is_off && !state.is_released);
+        drop(wait);
+        Errno::IO
+    }
+
+    /// Does an operation that changes nothing on the media.
+    fn look<T>(
+        &self,
+        operation: Operation,
+        look: impl FnOnce(&mut FileSystem) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut state = self.lock();
+        if state.is_off {
+            return Err(self.stop(state));
+        }
+        match state.fault_of(operation) {
+            Some(Fault::Read(errno)) => Err(errno),
+            _ => look(&mut state.files),
+        }
+    }
+
+    /// Does an operation that changes something, or asks for it to be durable.
+    fn change<T>(
+        &self,
+        operation: Operation,
+        change: impl FnOnce(&mut FileSystem, Option<Fault>, &mut StdRng) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut state = self.lock();
+        if state.is_off {
+            return Err(self.stop(state));
+        }
+        state.operations += 1;
+        let fault = state.fault_of(operation);
+        let is_cut = state.plan.cut_at == Some(state.operations);
+        // The media may have done it, and had no time to say so.
+        let is_done = !is_cut || matches!(operation, Operation::Write(_)) || state.chance.random();
+        let State { files, chance, .. } = &mut *state;
+        let changed = if is_done { change(files, fault, chance) } else { Err(Errno::IO) };
+        if is_cut {
+            state.is_off = true;
+            self.0.1.notify_all();
+            return Err(self.stop(state));
+        }
+        if matches!(operation, Operation::Sync(_)) && changed.is_ok() && state.files.is_clean() {
+            state.clean_at = Instant::now();
+        }
+        changed
+    }
+}
+
+impl State {
+    /// The planned fault, if it is this operation's turn.
+    fn fault_of(&mut self, operation: Operation) -> Option<Fault> {
+        let (fault, turn) = self.plan.fault.filter(|(fault, _)| self.can_have(operation, *fault))?;
+        self.faultable += 1;
+        if self.faultable != turn {
+            return None;
+        }
+        self.hit = Some(Hit { fault, at: Instant::now() });
+        Some(fault)
+    }
+
+    fn can_have(&self, operation: Operation, fault: Fault) -> bool {
+        let is_used = |inode| self.files.is_durably_named(inode);
+        match (fault, operation) {
+            (Fault::Write(_) | Fault::ShortWrite, Operation::Write(inode)) => is_used(inode),
+            (Fault::Sync(_), Operation::Sync(inode)) => is_used(inode),
+            (Fault::Making(_), Operation::Write(inode) | Operation::Allocate(inode) | Operation::Sync(inode)) => {
+                !is_used(inode)
+            }
+            (Fault::Making(_), Operation::Make)
+            | (Fault::DirectorySync(_), Operation::SyncDirectory)
+            | (Fault::Read(_), Operation::Read) => true,
+            _ => false,
+        }
+    }
+}
+
+/// The handler of FUSE's requests.
+struct Served(Shared);
+
+fn errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.raw_os_error())
+}
+
+fn text(name: &OsStr) -> &str {
+    name.to_str().unwrap_or("�")
+}
+
+fn attributes(of: Attributes) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(of.inode),
+        size: of.bytes,
+        blocks: of.bytes.div_ceil(512),
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: kind(of),
+        perm: of.permissions,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+fn kind(of: Attributes) -> FileType {
+    if of.is_directory { FileType::Directory } else { FileType::RegularFile }
+}
+
+fn permissions(mode: u32, umask: u32) -> u16 {
+    (mode & !umask & 0o7777) as u16
+}
+
+fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn answer_entry(reply: ReplyEntry, result: Result<Attributes, Errno>) {
+    match result {
+        Ok(found) => reply.entry(&NO_CACHE, &attributes(found), Generation(0)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn answer_attributes(reply: ReplyAttr, result: Result<Attributes, Errno>) {
+    match result {
+        Ok(found) => reply.attr(&NO_CACHE, &attributes(found)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+impl Filesystem for Served {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        answer_entry(reply, self.0.look(Operation::Other, |files| files.look_up(parent.0, text(name))));
+    }
+
+    fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        answer_attributes(reply, self.0.look(Operation::Other, |files| files.attributes(inode.0)));
+    }
+
+    fn setattr(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        _: Option<u32>,
+        _: Option<u32>,
+        size: Option<u64>,
+        _: Option<TimeOrNow>,
+        _: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changed = self.0.change(Operation::Allocate(inode.0), |files, fault, _| {
+            if let Some(Fault::Making(errno)) = fault {
+                return Err(errno);
+            }
+            mode.map_or(Ok(()), |mode| files.set_permissions(inode.0, permissions(mode, 0)))?;
+            size.map_or(Ok(()), |bytes| files.set_length(inode.0, bytes))?;
+            files.attributes(inode.0)
+        });
+        answer_attributes(reply, changed);
+    }
+
+    fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let made = self.0.change(Operation::Other, |files, _, _| {
+            files.make_directory(parent.0, text(name), permissions(mode, umask))
+        });
+        answer_entry(reply, made);
+    }
+
+    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, _: i32, reply: ReplyCreate) {
+        let made = self.0.change(Operation::Make, |files, fault, _| {
+            if let Some(Fault::Making(errno)) = fault {
+                return Err(errno);
+            }
+            let made = files.create(parent.0, text(name), permissions(mode, umask))?;
+            files.open(made.inode).map(|()| made)
+        });
+        match made {
+            Ok(made) => {
+                let flags = FopenFlags::FOPEN_DIRECT_IO;
+                reply.created(&NO_CACHE, &attributes(made), Generation(0), FileHandle(0), flags);
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.0.look(Operation::Other, |files| files.open(inode.0)) {
+            Ok(()) => reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.0.lock().files.close(inode.0);
+        reply.ok();
+    }
+
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        at: u64,
+        bytes: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.0.look(Operation::Read, |files| files.read(inode.0, at, bytes as usize).map(<[u8]>::to_vec)) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        inode: INodeNo,
+        _: FileHandle,
+        at: u64,
+        data: &[u8],
+        _: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let written = self.0.change(Operation::Write(inode.0), |files, fault, chance| {
+            let length = match fault {
+                Some(Fault::Write(errno) | Fault::Making(errno)) => return Err(errno),
+                Some(_) => chance.random_range(1..=data.len()),
+                None => data.len(),
+            };
+            files.write(inode.0, at, &data[..length]).map(|()| length)
+        });
+        match written {
+            Ok(length) => reply.written(length as u32),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn fallocate(&self, _: &Request, inode: INodeNo, _: FileHandle, at: u64, bytes: u64, mode: i32, reply: ReplyEmpty) {
+        if mode != 0 {
+            return reply.error(fuser::Errno::EOPNOTSUPP);
+        }
+        let allocated = self.0.change(Operation::Allocate(inode.0), |files, fault, _| match fault {
+            Some(Fault::Making(errno)) => Err(errno),
+            _ => files.allocate(inode.0, at + bytes),
+        });
+        answer(reply, allocated);
+    }
+
+    fn fsync(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        let synced = self.0.change(Operation::Sync(inode.0), |files, fault, chance| match fault {
+            Some(Fault::Sync(errno) | Fault::Making(errno)) => {
+                files.fail_sync(inode.0, chance);
+                Err(errno)
+            }
+            _ => files.sync(inode.0),
+        });
+        answer(reply, synced);
+    }
+
+    fn fsyncdir(&self, _: &Request, inode: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        let synced = self.0.change(Operation::SyncDirectory, |files, fault, _| match fault {
+            Some(Fault::DirectorySync(errno)) => Err(errno),
+            _ => files.sync_directory(inode.0),
+        });
+        answer(reply, synced);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answer(reply, self.0.change(Operation::Other, |files, _, _| files.remove(parent.0, text(name))));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answer(reply, self.0.change(Operation::Other, |files, _, _| files.remove(parent.0, text(name))));
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if !flags.is_empty() {
+            return reply.error(fuser::Errno::EINVAL);
+        }
+        let (from, to) = ((parent.0, text(name)), (new_parent.0, text(new_name)));
+        answer(reply, self.0.change(Operation::Other, |files, _, _| files.rename(from, to)));
+    }
+
+    fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, from: u64, mut reply: ReplyDirectory) {
+        match self.0.look(Operation::Other, |files| files.list(inode.0)) {
+            Ok(names) => {
+                let own = [".", ".."].map(|name| (name.to_owned(), inode, FileType::Directory));
+                let others = names.into_iter().map(|(name, of)| (name, INodeNo(of.inode), kind(of)));
+                for (at, (name, inode, kind)) in own.into_iter().chain(others).enumerate().skip(from as usize) {
+                    if reply.add(inode, at as u64 + 1, kind, name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        let (used, capacity) = self.0.lock().files.used_and_capacity();
+        let free = capacity.saturating_sub(used) / 4096;
+        reply.statfs(capacity / 4096, free, free, 1 << 20, 1 << 20, 4096, 255, 4096);
+    }
+}
+
+/// Why no file system can be mounted here, if so.
+pub(crate) fn obstacle() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("mounting a file system needs root".to_owned());
+    }
+    if !PathBuf::from("/dev/fuse").exists() {
+        return Some("there is no /dev/fuse".to_owned());
+    }
+    Disk::mount(1 << 20, ROOT).err().map(|error| format!("no file system can be mounted: {error}"))
+}

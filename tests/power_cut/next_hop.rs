@@ -1,0 +1,175 @@
+//! The relay's next hop: takes messages and notes when each came for whom, or turns everybody away for a while.
+use crate::message;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A message for a recipient: the message's number, and the recipient's.
+pub(crate) type Unit = (u64, u8);
+
+/// A message's arrival for one recipient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Delivery {
+    /// The relay that brought it. What a relay had sent may be read when that relay is no more.
+    pub(crate) relay: usize,
+    pub(crate) at: Instant,
+}
+
+/// The name of a relay, by which the next hop tells one from the other.
+pub(crate) fn name(relay: usize) -> String {
+    format!("r{relay}.example")
+}
+
+fn number(line: &str) -> Option<usize> {
+    line.split_once(" r")?.1.split_once('.')?.0.parse().ok()
+}
+
+#[derive(Default)]
+struct Shared {
+    is_held: AtomicBool,
+    is_closed: AtomicBool,
+    asked: AtomicU64,
+    came: Mutex<HashMap<Unit, Vec<Delivery>>>,
+    wrong: Mutex<Vec<String>>,
+}
+
+/// A server that takes mail on a thread for each connection.
+pub(crate) struct NextHop {
+    pub(crate) address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+/// One recipient in so many is put off the first time.
+const PUT_OFF_ONE_IN: u64 = 12;
+
+impl NextHop {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, shared) = (listener.local_addr().unwrap(), Arc::new(Shared::default()));
+        let served = Arc::clone(&shared);
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if served.is_closed.load(Ordering::Relaxed) {
+                    break;
+                }
+                let served = Arc::clone(&served);
+                // A relay that is killed hangs up in the midst of things.
+                thread::spawn(move || _ = serve(&stream, &served));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Turns everybody away, or takes mail again.
+    pub(crate) fn hold(&self, is_held: bool) {
+        self.shared.is_held.store(is_held, Ordering::Relaxed);
+    }
+
+    /// When each message came for whom, and from which relay.
+    pub(crate) fn came(&self) -> HashMap<Unit, Vec<Delivery>> {
+        self.shared.came.lock().unwrap().clone()
+    }
+
+    /// Those of them that have not come.
+    pub(crate) fn missing<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> Vec<Unit> {
+        let came = self.shared.came.lock().unwrap();
+        units.filter(|unit| !came.contains_key(unit)).copied().collect()
+    }
+
+    /// Everything that came and was not as it was sent.
+    pub(crate) fn wrong(&self) -> Vec<String> {
+        self.shared.wrong.lock().unwrap().clone()
+    }
+}
+
+impl Drop for NextHop {
+    fn drop(&mut self) {
+        self.shared.is_closed.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        _ = TcpStream::connect(self.address);
+    }
+}
+
+fn serve(stream: &TcpStream, shared: &Shared) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    let (mut reader, mut writer) = (BufReader::new(stream), stream);
+    if shared.is_held.load(Ordering::Relaxed) {
+        return writer.write_all(b"421 4.3.2 held\r\n");
+    }
+    writer.write_all(b"220 next.example\r\n")?;
+    let (mut relay, mut recipients) = (0, Vec::new());
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let verb = line.split([' ', '\r']).next().unwrap_or_default().to_ascii_uppercase();
+        match verb.as_str() {
+            "EHLO" => {
+                relay = number(&line).ok_or(std::io::ErrorKind::InvalidData)?;
+                writer.write_all(b"250-next.example\r\n250-PIPELINING\r\n250-8BITMIME\r\n250 SIZE\r\n")?;
+            }
+            "MAIL" if shared.is_held.load(Ordering::Relaxed) => return writer.write_all(b"421 4.3.2 held\r\n"),
+            "RCPT" => writer.write_all(recipient(&line, &mut recipients, shared).as_bytes())?,
+            "DATA" if recipients.is_empty() => writer.write_all(b"554 5.5.1 no recipients\r\n")?,
+            "DATA" => {
+                writer.write_all(b"354 go on\r\n")?;
+                shared.keep(&read_message(&mut reader)?, &std::mem::take(&mut recipients), relay);
+                writer.write_all(b"250 2.0.0 taken\r\n")?;
+            }
+            "QUIT" => return writer.write_all(b"221 2.0.0 bye\r\n"),
+            _ => {
+                recipients.clear();
+                writer.write_all(b"250 2.0.0 ok\r\n")?;
+            }
+        }
+    }
+}
+
+/// The reply to RCPT; a recipient is `<rN@d.example>`.
+fn recipient(line: &str, recipients: &mut Vec<u8>, shared: &Shared) -> &'static str {
+    if shared.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(PUT_OFF_ONE_IN) {
+        return "450 4.2.1 later\r\n";
+    }
+    match line.split_once("<r").and_then(|(_, rest)| rest.split_once('@')).and_then(|(digits, _)| digits.parse().ok()) {
+        Some(number) => {
+            recipients.push(number);
+            "250 2.1.5 ok\r\n"
+        }
+        None => "550 5.1.1 nobody of that name\r\n",
+    }
+}
+
+fn read_message(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
+    let mut message = Vec::new();
+    loop {
+        let from = message.len();
+        if reader.read_until(b'\n', &mut message)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        if &message[from..] == b".\r\n" {
+            message.truncate(from);
+            return Ok(message);
+        }
+    }
+}
+
+impl Shared {
+    fn keep(&self, received: &[u8], recipients: &[u8], relay: usize) {
+        match message::recognise(received) {
+            Ok(number) => {
+                let mut came = self.came.lock().unwrap();
+                for recipient in recipients {
+                    came.entry((number, *recipient)).or_default().push(Delivery { relay, at: Instant::now() });
+                }
+            }
+            Err(why) => self.wrong.lock().unwrap().push(why),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What holds of the file system whatever is done to it: what was synced is there after a cut, and what was not is
+//! as it was or as somebody wrote it.
+use crate::file_system::{FileSystem, Inode, ROOT, SECTOR};
+use proptest::prelude::*;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rustix::io::Errno;
+
+/// Something that is done to the only file.
+#[derive(Clone, Debug)]
+enum Act {
+    Write { at: usize, bytes: Vec<u8> },
+    Resize(usize),
+    Sync,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let write =
+        (0usize..5000, prop::collection::vec(1u8..=255, 1..2000)).prop_map(|(at, bytes)| Act::Write { at, bytes });
+    prop::collection::vec(
+        prop_oneof![4 => write, 1 => (0usize..6000).prop_map(Act::Resize), 1 => Just(Act::Sync)],
+        0..12,
+    )
+}
+
+/// A file system whose names are durable, with one file.
+fn with_file(name: &str) -> (FileSystem, Inode) {
+    let mut files = FileSystem::new(1 << 20);
+    let inode = files.create(ROOT, name, 0o600).unwrap().inode;
+    files.sync_directory(ROOT).unwrap();
+    (files, inode)
+}
+
+fn contents(files: &mut FileSystem, name: &str) -> Result<Vec<u8>, Errno> {
+    let inode = files.look_up(ROOT, name)?.inode;
+    files.read(inode, 0, usize::MAX >> 1).map(<[u8]>::to_vec)
+}
+
+fn chance(seed: u64) -> StdRng {
+    StdRng::seed_from_u64(seed)
+}
+
+proptest! {
+    #[test]
+    fn each_sector_is_as_it_was_when_synced_or_as_it_has_been_since(acts in acts(), seed: u64) {
+        let (mut files, inode) = with_file("a");
+        // All that the file has been since the last sync.
+        let mut past = vec![Vec::new()];
+        let mut now = Vec::new();
+        for act in acts {
+            match act {
+                Act::Write { at, bytes } => {
+                    files.write(inode, at as u64, &bytes).unwrap();
+                    now.resize(now.len().max(at + bytes.len()), 0);
+                    now[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+                Act::Resize(length) => {
+                    files.set_length(inode, length as u64).unwrap();
+                    now.resize(length, 0);
+                }
+                Act::Sync => {
+                    files.sync(inode).unwrap();
+                    past.clear();
+                }
+            }
+            prop_assert_eq!(files.read(inode, 0, 1 << 20).unwrap(), &now[..]);
+            past.push(now.clone());
+        }
+        files.cut(&mut chance(seed));
+        let left = contents(&mut files, "a").unwrap();
+        prop_assert!(past.iter().any(|file| file.len() == left.len()), "a length that it never had");
+        for (number, sector) in left.chunks(SECTOR).enumerate() {
+            let at = |file: &Vec<u8>, byte: usize| file.get(number * SECTOR + byte).copied().unwrap_or(0);
+            let is_whole = |file: &Vec<u8>| (0..sector.len()).all(|byte| sector[byte] == at(file, byte));
+            // Torn: the beginning of one, and the rest zeros as before.
+            let end = sector.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            let is_begun = |file: &Vec<u8>| (0..end).all(|byte| sector[byte] == at(file, byte));
+            let was_zeros = (0..SECTOR).all(|byte| at(&past[0], byte) == 0);
+            prop_assert!(past.iter().any(is_whole) || (was_zeros && past.iter().any(is_begun)), "sector {}", number);
+        }
+    }
+
+    #[test]
+    fn what_was_synced_is_there_however_often_the_power_is_cut(bytes in prop::collection::vec(any::<u8>(), 1..3000), seed: u64) {
+        let (mut files, inode) = with_file("a");
+        files.write(inode, 700, &bytes).unwrap();
+        files.sync(inode).unwrap();
+        for cut in 0..3 {
+            files.cut(&mut chance(seed ^ cut));
+            prop_assert_eq!(&contents(&mut files, "a").unwrap()[700..], &bytes[..]);
+        }
+    }
+
+    #[test]
+    fn a_rename_is_done_as_a_whole_or_not_at_all(seed: u64, is_synced: bool) {
+        let (mut files, old) = with_file("a");
+        let new = files.create(ROOT, "b", 0o600).unwrap().inode;
+        files.sync_directory(ROOT).unwrap();
+        for (inode, bytes) in [(old, b"old"), (new, b"new")] {
+            files.write(inode, 0, bytes).unwrap();
+            files.sync(inode).unwrap();
+        }
+        files.rename((ROOT, "b"), (ROOT, "a")).unwrap();
+        if is_synced {
+            files.sync_directory(ROOT).unwrap();
+        }
+        files.cut(&mut chance(seed));
+        let (a, b) = (contents(&mut files, "a").unwrap(), contents(&mut files, "b"));
+        prop_assert!(a == b"new" && b == Err(Errno::NOENT) || !is_synced && a == b"old" && b.as_deref() == Ok(b"new"));
+    }
+}
+
+/// Whether that is so after a cut, for some seeds and not for others.
+fn depends_on_chance(is_so: impl Fn(u64) -> bool) -> bool {
+    let so = (0..200).filter(|seed| is_so(*seed)).count();
+    (1..200).contains(&so)
+}
+
+#[test]
+fn what_was_not_synced_may_be_lost_and_may_be_there() {
+    assert!(depends_on_chance(|seed| {
+        let (mut files, inode) = with_file("a");
+        files.write(inode, 0, b"written").unwrap();
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").unwrap() == b"written"
+    }));
+}
+
+#[test]
+fn a_later_write_may_be_there_without_an_earlier_one() {
+    assert!(depends_on_chance(|seed| {
+        let (mut files, inode) = with_file("a");
+        files.write(inode, 0, &[1; SECTOR]).unwrap();
+        files.write(inode, SECTOR as u64, &[2; SECTOR]).unwrap();
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").unwrap() == [[0; SECTOR], [2; SECTOR]].concat()
+    }));
+}
+
+#[test]
+fn a_name_is_durable_only_when_its_directory_is_synced() {
+    assert!(depends_on_chance(|seed| {
+        let mut files = FileSystem::new(1 << 20);
+        let inode = files.create(ROOT, "a", 0o600).unwrap().inode;
+        files.write(inode, 0, b"x").unwrap();
+        files.sync(inode).unwrap();
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").is_ok()
+    }));
+}
+
+#[test]
+fn a_file_that_was_removed_may_come_back_until_its_directory_is_synced() {
+    let is_back = |seed, is_synced| {
+        let (mut files, _) = with_file("a");
+        files.remove(ROOT, "a").unwrap();
+        if is_synced {
+            files.sync_directory(ROOT).unwrap();
+        }
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").is_ok()
+    };
+    assert!(depends_on_chance(|seed| is_back(seed, false)));
+    assert!((0..200).all(|seed| !is_back(seed, true)));
+}
+
+#[test]
+fn a_directory_comes_back_with_what_is_below_it_or_not_at_all() {
+    assert!(depends_on_chance(|seed| {
+        let mut files = FileSystem::new(1 << 20);
+        let below = files.make_directory(ROOT, "spool", 0o700).unwrap().inode;
+        files.create(below, "a", 0o600).unwrap();
+        files.sync_directory(below).unwrap();
+        files.cut(&mut chance(seed));
+        let Ok(found) = files.look_up(ROOT, "spool") else { return false };
+        assert!(files.look_up(found.inode, "a").is_ok());
+        true
+    }));
+}
+
+#[test]
+fn after_a_sync_that_failed_the_next_one_writes_nothing_of_it() {
+    assert!(depends_on_chance(|seed| {
+        let (mut files, inode) = with_file("a");
+        files.set_length(inode, 8 * SECTOR as u64).unwrap();
+        files.sync(inode).unwrap();
+        files.write(inode, 0, &[7; SECTOR]).unwrap();
+        files.fail_sync(inode, &mut chance(seed));
+        assert_eq!(files.read(inode, 0, SECTOR).unwrap(), [7; SECTOR], "processes see it");
+        files.sync(inode).unwrap();
+        files.cut(&mut chance(seed));
+        contents(&mut files, "a").unwrap()[..SECTOR] == [7; SECTOR]
+    }));
+}
+
+#[test]
+fn a_full_disk_takes_no_more_and_what_is_removed_makes_room() {
+    let (mut files, inode) = with_file("a");
+    assert_eq!(files.set_length(inode, 2 << 20), Err(Errno::NOSPC));
+    files.set_length(inode, 1 << 20).unwrap();
+    let other = files.create(ROOT, "b", 0o600).unwrap().inode;
+    assert_eq!(files.write(other, 0, b"x"), Err(Errno::NOSPC));
+    files.remove(ROOT, "a").unwrap();
+    files.write(other, 0, b"x").unwrap();
+}
+
+#[test]
+fn a_bit_that_flips_is_seen_and_stays() {
+    let (mut files, inode) = with_file("a");
+    files.write(inode, 0, &[0; 100]).unwrap();
+    files.sync(inode).unwrap();
+    files.flip_bit(inode, 50, &mut chance(1)).unwrap();
+    files.cut(&mut chance(2));
+    let left = contents(&mut files, "a").unwrap();
+    assert_eq!(left.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
+    assert_ne!(left[50], 0);
+}
