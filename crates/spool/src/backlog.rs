@@ -9,16 +9,18 @@ use std::sync::Arc;
 pub struct Backlog {
     live: Arc<SharedLive>,
     ids: std::vec::IntoIter<Id>,
+    /// Those whose body is damaged, in the order of their numbers.
+    damaged_bodies: Vec<Id>,
 }
 
 impl Backlog {
-    pub(crate) fn new(live: Arc<SharedLive>) -> Self {
+    pub(crate) fn new(live: Arc<SharedLive>, damaged_bodies: &[Id]) -> Self {
         let ids = live.lock().in_log_order().into_iter();
-        Self { live, ids }
+        Self { live, ids, damaged_bodies: damaged_bodies.to_vec() }
     }
 
     pub(crate) fn empty() -> Self {
-        Self { live: Arc::default(), ids: Vec::new().into_iter() }
+        Self { live: Arc::default(), ids: Vec::new().into_iter(), damaged_bodies: Vec::new() }
     }
 
     /// How many are still to come, at most.
@@ -41,6 +43,7 @@ impl Backlog {
                 envelope: head.envelope().to_vec(),
                 notes: notes_of(whereabouts, &head)?,
                 body_bytes: u64::from(head.record.body_bytes),
+                is_body_damaged: self.damaged_bodies.binary_search(&id).is_ok(),
             })
         })
     }

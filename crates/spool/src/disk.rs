@@ -13,7 +13,8 @@ pub trait Disk: Send + Sync {
     fn lock(&self) -> io::Result<Box<dyn Send + Sync>>;
     /// The names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Makes an empty file, or empties the one that has this name.
+    /// Makes an empty file, or empties the one that has this name. A name may have one slash: the directory before it is
+    /// made if need be.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens a file that is there.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
@@ -84,14 +85,14 @@ impl Disk for RealDisk {
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.directory)? {
-            names.extend(entry?.file_name().into_string());
-        }
-        Ok(names)
+        names_in(&self.directory)
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        if let Some((directory, _)) = name.split_once('/') {
+            let made = DirBuilder::new().mode(0o700).create(self.directory.join(directory));
+            made.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })?;
+        }
         Ok(Arc::new(self.file(name, OpenOptions::new().create(true).truncate(true))?))
     }
 
@@ -104,6 +105,11 @@ impl Disk for RealDisk {
     }
 
     fn sync_directory(&self) -> io::Result<()> {
+        match File::open(self.directory.join(QUARANTINE)) {
+            Ok(directory) => directory.sync_all()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
         File::open(&self.directory)?.sync_all()
     }
 
@@ -111,6 +117,68 @@ impl Disk for RealDisk {
         let system = rustix::fs::statvfs(&self.directory)?;
         Ok(system.f_bavail.saturating_mul(system.f_frsize))
     }
+}
+
+/// A directory of a file system that is only read.
+pub(crate) struct ReadOnlyDisk {
+    directory: PathBuf,
+}
+
+impl ReadOnlyDisk {
+    pub(crate) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// Keeps every process off that would open the spool. Where there is no lock's file, nobody has ever done so.
+    pub(crate) fn lock_shared(&self) -> Result<Box<dyn Send + Sync>, crate::Error> {
+        match File::open(self.directory.join(RealDisk::LOCK)) {
+            Ok(file) => match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => Ok(Box::new(file)),
+                Err(rustix::io::Errno::WOULDBLOCK) => Err(crate::Error::Held),
+                Err(error) => Err(io::Error::from(error).into()),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Box::new(())),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn read_only<T>() -> io::Result<T> {
+    Err(io::ErrorKind::ReadOnlyFilesystem.into())
+}
+
+impl Disk for ReadOnlyDisk {
+    fn lock(&self) -> io::Result<Box<dyn Send + Sync>> {
+        read_only()
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        names_in(&self.directory)
+    }
+
+    fn create(&self, _name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        read_only()
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(File::open(self.directory.join(name))?))
+    }
+
+    fn remove(&self, _name: &str) -> io::Result<()> {
+        read_only()
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        read_only()
+    }
+}
+
+fn names_in(directory: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        names.extend(entry?.file_name().into_string());
+    }
+    Ok(names)
 }
 
 impl DiskFile for File {
@@ -172,6 +240,8 @@ impl DiskFile for File {
     }
 }
 
+/// The directory in a spool's, whose files are named with it and a slash.
+const QUARANTINE: &str = "quarantine";
 /// IOV_MAX: what Linux takes in one call.
 const MOST_PIECES: usize = 1024;
 /// A portion: some milliseconds of a disk's time.

@@ -1,5 +1,5 @@
 //! What can go wrong with a spool, named by whom to blame.
-use crate::Id;
+use crate::{Damage, Id};
 use std::io;
 use std::sync::Arc;
 
@@ -14,12 +14,23 @@ pub enum Error {
     #[error("the spool's disk failed, and nothing is taken until it has been opened anew: {0}")]
     Poisoned(Arc<str>),
     /// What was once synced does not read as it was written. The file and the offset say where.
-    #[error("{file} is damaged at offset {offset}: move it aside to do without what it holds")]
+    #[error("{file} is damaged at offset {offset}: what stands there does not read as it was written")]
     Damaged {
         /// Its name in the spool's directory.
         file: String,
         /// The first octet that does not make sense.
         offset: u64,
+    },
+    /// The spool is damaged, and was to be opened only if it is not ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
+    #[error("the spool is damaged, and damage is refused; nothing was changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    DamageRefused(Arc<[Damage]>),
+    /// A copy of damaged bytes could not be kept. Nothing was removed.
+    #[error("damaged bytes could not be copied to {file}, without which the spool is not opened: {error}")]
+    NotKept {
+        /// The file in the spool's directory.
+        file: String,
+        /// Why not.
+        error: Arc<io::Error>,
     },
     /// A later mailrun has written this segment.
     #[error("{file} was written by a later version of mailrun (spool format {version}): open it with that one")]

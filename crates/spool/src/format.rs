@@ -49,6 +49,8 @@ pub(crate) struct Header {
 pub(crate) enum Place {
     Header(Header),
     Newer(u32),
+    /// Zeros: nothing was ever written there.
+    Blank,
     Illegible,
 }
 
@@ -106,7 +108,7 @@ impl Header {
 impl Place {
     pub(crate) fn read(bytes: &[u8; HEADER_BYTES]) -> Self {
         if bytes[..8] != MAGIC {
-            return Self::Illegible;
+            return if *bytes == [0; HEADER_BYTES] { Self::Blank } else { Self::Illegible };
         }
         // Before the checksum, which a later version may have elsewhere.
         let version = u32_at(bytes, 8);
@@ -134,6 +136,27 @@ impl Place {
     }
 }
 
+impl Header {
+    /// The header that those bytes were before one bit of them was flipped. A CRC of 32 bits tells which bit it was.
+    pub(crate) fn corrected(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        (0..HEADER_BYTES * 8).find_map(|bit| {
+            let mut flipped = *bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            match Place::read(&flipped) {
+                Place::Header(header) => Some(header),
+                _ => None,
+            }
+        })
+    }
+
+    /// The numbers of a header that is illegible, for what they are worth: use and salt.
+    pub(crate) fn illegible_use(bytes: &[u8; HEADER_BYTES]) -> (u64, u32) {
+        let (use_number, salt) = (u64_at(bytes, 24), u64_at(bytes, 32));
+        let header = Self { state: State::Used, turn: 0, use_number, salt, next_id: 0, previous_end: 0 };
+        (use_number, header.seed())
+    }
+}
+
 /// What stands before the records of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
@@ -153,6 +176,12 @@ impl Batch {
         bytes[24..32].copy_from_slice(&self.synced.to_le_bytes());
         seal(&mut bytes, seed);
         bytes
+    }
+
+    /// What the checksum of the batch that may begin here would be combined with.
+    pub(crate) fn seed_of(bytes: &[u8]) -> Option<u32> {
+        let bytes: &[u8; BATCH_BYTES] = bytes.first_chunk()?;
+        (bytes[4] == BATCH_KIND).then(|| u32_at(bytes, 0) ^ checksum(&bytes[4..]))
     }
 
     /// The batch that begins at `at`, if it could stand there in a segment of `segment_bytes`.

@@ -4,7 +4,7 @@ use crate::{Error, Id};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Messages that are not done, and the segments in use, oldest first, with use numbers that have no gap.
+/// Messages that are not done, and the segments in use, oldest first, in a row that has no gap.
 #[derive(Default)]
 pub(crate) struct Live {
     messages: HashMap<u64, Entry, foldhash::fast::FixedState>,
@@ -48,12 +48,12 @@ pub(crate) struct Fill {
 impl Live {
     /// A new segment begins.
     pub(crate) fn begin(&mut self, segment: Arc<Segment>) {
-        debug_assert!(self.newest().is_none_or(|newest| newest.wrapping_add(1) == segment.header.use_number));
+        debug_assert!(self.newest().is_none_or(|newest| newest.wrapping_add(1) == segment.order));
         self.segments.push_back(Tenant { segment, messages: 0, bytes: 0 });
     }
 
     fn newest(&self) -> Option<u64> {
-        self.segments.back().map(|tenant| tenant.segment.header.use_number)
+        self.segments.back().map(|tenant| tenant.segment.order)
     }
 
     /// The oldest segment, if it is not the newest too, and how many messages in it are not done.
@@ -69,14 +69,14 @@ impl Live {
         Some(tenant.segment)
     }
 
-    fn tenant(&mut self, use_number: u64) -> Option<&mut Tenant> {
-        let oldest = self.segments.front()?.segment.header.use_number;
-        self.segments.get_mut(use_number.checked_sub(oldest)? as usize)
+    fn tenant(&mut self, order: u64) -> Option<&mut Tenant> {
+        let oldest = self.segments.front()?.segment.order;
+        self.segments.get_mut(order.checked_sub(oldest)? as usize)
     }
 
-    fn segment(&self, use_number: u64) -> Option<&Arc<Segment>> {
-        let oldest = self.segments.front()?.segment.header.use_number;
-        self.segments.get(use_number.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
+    fn segment(&self, order: u64) -> Option<&Arc<Segment>> {
+        let oldest = self.segments.front()?.segment.order;
+        self.segments.get(order.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
     }
 
     /// A message stands there, and no longer elsewhere. Its notes are in the same record.
@@ -85,7 +85,7 @@ impl Live {
             self.leave(former.spot);
         }
         self.bytes += spot.bytes();
-        if let Some(tenant) = self.tenant(spot.use_number) {
+        if let Some(tenant) = self.tenant(spot.order) {
             tenant.messages += 1;
             tenant.bytes += spot.bytes();
         }
@@ -107,10 +107,15 @@ impl Live {
 
     fn leave(&mut self, spot: Spot) {
         self.bytes -= spot.bytes();
-        if let Some(tenant) = self.tenant(spot.use_number) {
+        if let Some(tenant) = self.tenant(spot.order) {
             tenant.messages -= 1;
             tenant.bytes -= spot.bytes();
         }
+    }
+
+    /// Whether that message is known, and not done.
+    pub(crate) fn has(&self, id: Id) -> bool {
+        self.messages.contains_key(&id.0)
     }
 
     /// Whether that message stands exactly there.
@@ -120,9 +125,21 @@ impl Live {
 
     pub(crate) fn whereabouts(&self, id: Id) -> Option<Whereabouts> {
         let entry = self.messages.get(&id.0)?;
-        let segment_of = |spot: &Spot| Some((Arc::clone(self.segment(spot.use_number)?), *spot));
+        let segment_of = |spot: &Spot| Some((Arc::clone(self.segment(spot.order)?), *spot));
         let notes = entry.notes.iter().flat_map(|notes| notes.iter()).map(segment_of).collect::<Option<_>>()?;
-        Some(Whereabouts { segment: Arc::clone(self.segment(entry.spot.use_number)?), spot: entry.spot, notes })
+        Some(Whereabouts { segment: Arc::clone(self.segment(entry.spot.order)?), spot: entry.spot, notes })
+    }
+
+    /// How many messages in that segment are not done.
+    pub(crate) fn count_in(&self, order: u64) -> u64 {
+        let found = self.segments.iter().find(|tenant| tenant.segment.order == order);
+        found.map_or(0, |tenant| u64::from(tenant.messages))
+    }
+
+    /// The messages in that segment. Goes through all there are.
+    pub(crate) fn in_segment(&self, segment: &Segment) -> Vec<Id> {
+        let is_there = |entry: &Entry| entry.spot.order == segment.order;
+        self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
     /// All messages, in the order in which they stand in the log.

@@ -5,7 +5,7 @@ use crate::inbox::Taken;
 use crate::live::SharedLive;
 use crate::message::{Lazy, Numbered};
 use crate::segment::{Segment, Spot};
-use crate::supply::{Purpose, Shortage, write_header};
+use crate::supply::{Purpose, Shortage, Spare, write_header};
 use crate::tender::Tended;
 use crate::tidying::Tidying;
 use crate::usage::Counters;
@@ -41,6 +41,9 @@ struct Current {
     /// Everything before this has been synced; 0 if not even the header has.
     synced: u64,
 }
+
+/// The batch without records with which a log is closed has room in each segment.
+const CLOSING_BYTES: u64 = BLOCK;
 
 enum Change {
     Place(Id, Spot),
@@ -167,34 +170,42 @@ impl Log {
             return Err(Shortage::Room);
         }
         if self.room() < bytes {
-            self.flush(Flush::Synced)?;
+            self.flush(Flush::Synced).map_err(Shortage::Disk)?;
             if self.room() < bytes {
-                let wanted = (BATCHES_AT + BATCH_BYTES as u64 + bytes).next_multiple_of(BLOCK);
+                let wanted = (BATCHES_AT + BATCH_BYTES as u64 + bytes + CLOSING_BYTES).next_multiple_of(BLOCK);
                 self.begin(wanted.max(self.options.segment_bytes), purpose)?;
             }
         }
         let current = self.current.as_ref().expect("there is room in it");
-        let at = current.end + self.building.push(content, current.segment.header.seed());
-        Ok(Spot::new(current.segment.header.use_number, at, bytes))
+        let at = current.end + self.building.push(content, current.segment.seed);
+        Ok(Spot::new(current.segment.order, at, bytes))
     }
 
     /// How many bytes of records the batch can still take.
     fn room(&self) -> u64 {
         let Some(current) = &self.current else { return 0 };
-        current.segment.bytes.saturating_sub(current.end + self.building.length())
+        current.segment.bytes.saturating_sub(CLOSING_BYTES + current.end + self.building.length())
     }
 
     /// Begins the next segment.
     fn begin(&mut self, bytes: u64, purpose: Purpose) -> Result<(), Shortage> {
+        if self.has_unsynced_moves {
+            // What they were moved from is given up when the segment in use is synced, and this will be that no more.
+            self.sync().map_err(Shortage::Disk)?;
+        }
         let previous_end = match &self.current {
             None => self.previous_end,
             Some(current) if current.synced == current.end => current.end,
             Some(_) => 0,
         };
         let spare = self.supply.take(bytes, purpose)?;
+        self.begin_in(spare, previous_end).map_err(Shortage::Disk)
+    }
+
+    fn begin_in(&mut self, spare: Spare, previous_end: u64) -> io::Result<()> {
         let header = spare.header.begin(self.next_use, self.next_id, previous_end);
         write_header(&*spare.file, &header)?;
-        let segment = Arc::new(Segment { name: spare.name, file: spare.file, header, bytes: spare.bytes });
+        let segment = Arc::new(Segment::new(spare.name, spare.file, header, spare.bytes));
         self.next_use += 1;
         self.live.lock().begin(Arc::clone(&segment));
         self.current = Some(Current { segment, end: BATCHES_AT, synced: 0 });
@@ -208,7 +219,7 @@ impl Log {
     /// Writes the batch, and syncs it if that is asked for and promised.
     pub(crate) fn flush(&mut self, flush: Flush) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|_| !self.building.is_empty()) {
-            let mut pieces = self.building.finish(current.segment.header.seed(), current.synced);
+            let mut pieces = self.building.finish(current.segment.seed, current.synced);
             current.segment.file.write_at(&mut pieces, current.end)?;
             current.end += self.building.length().next_multiple_of(BLOCK);
             self.building.clear();
@@ -263,8 +274,14 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and syncs what there is; nothing comes after.
+    /// Writes and syncs what there is, and says behind it that nothing comes after: so that what is damaged later is not
+    /// taken for what a crash has torn.
     pub(crate) fn close(&mut self) -> io::Result<()> {
-        self.flush(Flush::Synced)
+        self.flush(Flush::Synced)?;
+        self.sync()?;
+        let Some(current) = self.current.as_mut() else { return Ok(()) };
+        let mut pieces = self.building.finish(current.segment.seed, current.end);
+        current.segment.file.write_at(&mut pieces, current.end)?;
+        current.segment.file.sync_data()
     }
 }

@@ -59,6 +59,8 @@ pub struct Left {
     pub notes: Vec<Vec<u8>>,
     /// How long its body is; [`Spool::read`](crate::Spool::read) has it.
     pub body_bytes: u64,
+    /// The body did not read as it was written when the spool was opened: it can be neither read nor delivered.
+    pub is_body_damaged: bool,
 }
 
 /// A message and the number it was given, on its way into the log.

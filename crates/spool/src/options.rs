@@ -25,6 +25,19 @@ pub struct Options {
     pub most_message_bytes: u64,
     /// What a receipt promises.
     pub durability: Durability,
+    /// What is done about damage that is found when the spool is opened.
+    pub on_damage: OnDamage,
+}
+
+/// What is done about damage that is found when a spool is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDamage {
+    /// The spool is opened with what is sound; copies of the damaged bytes are kept in its directory `quarantine`.
+    #[default]
+    Quarantine,
+    /// The spool is not opened ([`Error::DamageRefused`](crate::Error::DamageRefused)), and nothing is changed, unless all
+    /// that is damaged costs nothing or is in the quarantine already.
+    Refuse,
 }
 
 impl Default for Options {
@@ -34,6 +47,7 @@ impl Default for Options {
             most_bytes: 16 << 30,
             most_message_bytes: 1 << 30,
             durability: Durability::default(),
+            on_damage: OnDamage::default(),
         }
     }
 }

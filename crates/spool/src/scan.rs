@@ -1,8 +1,9 @@
-//! Goes through the batches of a segment, and tells where they end and whether they end too early.
+//! Goes through the batches of a segment: past those that are whole, and through what is not, record by record.
 use crate::Id;
 use crate::disk::DiskFile;
 use crate::format::{BATCH_BYTES, BATCHES_AT, BLOCK, Batch, Kind, RECORD_BYTES, Record, checksum};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A record that has been passed.
@@ -12,6 +13,8 @@ pub(crate) struct Seen {
     pub(crate) id: Id,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
+    /// Whether the body has another checksum than it was written with; `false` where bodies are skipped.
+    pub(crate) is_body_damaged: bool,
 }
 
 /// Whether bodies are read and checked, or passed over.
@@ -29,6 +32,42 @@ pub(crate) enum Found {
     Nothing(u64),
 }
 
+/// What comes next on the way through a segment.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// A batch that is whole, but for bodies.
+    Batch,
+    /// Something that is no whole batch; what was sound in it has been seen.
+    Region(Region),
+    /// Nothing more.
+    End,
+}
+
+/// A part of a segment that does not read as batches.
+#[derive(Debug)]
+pub(crate) struct Region {
+    /// From the beginning of a batch to where another begins, or the log ends.
+    pub(crate) range: Range<u64>,
+    /// The first byte that does not make sense.
+    pub(crate) bad_at: u64,
+    /// Something says that all of it had been synced.
+    pub(crate) is_vouched: bool,
+    /// The batch's header, if that is legible.
+    pub(crate) batch: Option<Batch>,
+    /// Between what is sound: ranges that may hold records.
+    pub(crate) holes: Vec<Hole>,
+}
+
+/// A range in which nothing is sound.
+#[derive(Debug)]
+pub(crate) struct Hole {
+    pub(crate) range: Range<u64>,
+    /// How many of the region's sound records stand before it.
+    pub(crate) after: usize,
+    /// The record that this would be, if its own length is to be believed.
+    pub(crate) named: Option<(Kind, Id)>,
+}
+
 /// A way through one use of a segment.
 pub(crate) struct Scan {
     window: Window,
@@ -36,12 +75,19 @@ pub(crate) struct Scan {
     segment_bytes: u64,
     bodies: Bodies,
     at: u64,
+    /// The last batch said that the log was closed behind it.
+    is_closed: bool,
 }
 
 impl Scan {
     pub(crate) fn new(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, bodies: Bodies) -> Self {
         let window = Window { file, from: 0, buffer: Vec::new(), filled: 0, ahead: segment_bytes.min(AHEAD) };
-        Self { window, seed, segment_bytes, bodies, at: BATCHES_AT }
+        Self { window, seed, segment_bytes, bodies, at: BATCHES_AT, is_closed: false }
+    }
+
+    /// A way that begins somewhere, and passes over bodies.
+    pub(crate) fn starting(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
+        Self { at, ..Self::new(file, seed, segment_bytes, Bodies::Skipped) }
     }
 
     /// Where the next batch begins, or would.
@@ -49,7 +95,7 @@ impl Scan {
         self.at
     }
 
-    /// Passes one batch; `seen` is what it holds, if it is whole.
+    /// Passes one batch; `seen` is what it holds, if it is whole. Damage of a body leaves it whole.
     pub(crate) fn next(&mut self, seen: &mut Vec<Seen>) -> io::Result<Found> {
         seen.clear();
         let Some(batch) = self.batch(self.at)? else { return Ok(Found::Nothing(self.at)) };
@@ -57,19 +103,163 @@ impl Scan {
         let mut at = self.at + BATCH_BYTES as u64;
         for _ in 0..batch.records {
             let Some(record) = self.record(at, end)? else { return Ok(Found::Nothing(at)) };
-            seen.push(Seen { kind: record.kind, id: record.id, at, bytes: record.bytes() });
-            at += record.bytes();
+            at += record.bytes;
+            seen.push(record);
         }
         if at != end {
             return Ok(Found::Nothing(at));
         }
+        self.is_closed = batch.records == 0 && batch.synced == self.at;
         self.at = end.next_multiple_of(BLOCK);
         Ok(Found::Batch)
     }
 
-    /// How much of a torn batch stands at the scan's offset: 0, if what is there is no batch's beginning.
-    pub(crate) fn torn_bytes(&mut self) -> io::Result<u64> {
-        Ok(self.batch(self.at)?.map_or(0, |batch| batch.bytes))
+    /// Passes whatever comes next, up to `claimed_end`, where something else states that the batches end (0: nothing
+    /// does). `seen` is what is sound in it.
+    pub(crate) fn pass(&mut self, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
+        seen.clear();
+        let begin = self.at;
+        if (claimed_end > 0 && begin >= claimed_end) || self.is_closed {
+            return Ok(Step::End);
+        }
+        match self.next(seen)? {
+            Found::Nothing(bad_at) => self.pass_region(bad_at, seen, claimed_end),
+            Found::Batch if seen.iter().any(|one| one.is_body_damaged) => self.pass_bodies(begin, seen, claimed_end),
+            Found::Batch => Ok(Step::Batch),
+        }
+    }
+
+    /// Passes a batch, from `begin` to the scan's offset, in which bodies are damaged: or only torn, if nothing says that
+    /// it had been synced.
+    fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
+        let is_vouched = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.1 > begin;
+        if is_vouched {
+            return Ok(Step::Batch);
+        }
+        seen.retain(|one| !one.is_body_damaged);
+        let batch = self.batch(begin)?;
+        let end = self.at;
+        let holes = self.holes(begin, batch.map_or(end, |batch| begin + batch.bytes), seen)?;
+        let bad_at = holes.first().map_or(begin, |hole| hole.range.start);
+        Ok(Step::Region(Region { range: begin..end, bad_at, is_vouched, batch, holes }))
+    }
+
+    fn pass_region(&mut self, bad_at: u64, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
+        seen.clear();
+        let begin = self.at;
+        let batch = self.batch(begin)?;
+        let is_claimed = claimed_end > begin;
+        let last = if is_claimed { claimed_end.min(self.segment_bytes) } else { self.segment_bytes };
+        let (next, synced) = self.later_batches(begin, last)?;
+        let to = next.unwrap_or(last).max(begin);
+        self.salvage(begin + BATCH_BYTES as u64, to, seen)?;
+        let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
+        let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
+        // Where nothing else tells, the log ends where what is legible does.
+        let is_last = next.is_none() && !is_claimed;
+        let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
+        if end == begin {
+            return Ok(Step::End);
+        }
+        self.at = end;
+        let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
+        let is_vouched = is_claimed || synced > begin;
+        if !is_vouched {
+            // Torn within the body: nobody was answered.
+            seen.retain(|one| !one.is_body_damaged);
+        }
+        let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
+        Ok(Step::Region(Region { range: begin..end, bad_at, is_vouched, batch, holes }))
+    }
+
+    /// Where the first later batch before `last` begins, and the farthest that any of them says to have been synced.
+    fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<(Option<u64>, u64)> {
+        let (mut first, mut synced) = (None, 0);
+        let mut at = begin + BLOCK;
+        while at < last && (first.is_none() || synced <= begin) {
+            if let Some(batch) = self.batch(at)? {
+                first = first.or(Some(at));
+                synced = synced.max(batch.synced);
+            }
+            at += BLOCK;
+        }
+        Ok((first, synced))
+    }
+
+    /// Looks for single records that are sound, wherever they may begin.
+    fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<Seen>) -> io::Result<()> {
+        let mut at = from;
+        let mut budget = SALVAGE_LIMIT;
+        while at + RECORD_BYTES as u64 <= to {
+            let part = (to - at).min(BLOCK - at % BLOCK);
+            let Some(bytes) = self.window.bytes(at, part)? else { return Ok(()) };
+            let Some(skipped) = first_plausible(bytes) else {
+                at += part;
+                continue;
+            };
+            at += skipped;
+            match self.sound_record(at, to, &mut budget)? {
+                Some(record) => {
+                    at += record.bytes;
+                    seen.push(record);
+                }
+                None => at += 8,
+            }
+        }
+        Ok(())
+    }
+
+    /// The record at `at`, if it is sound; long heads are looked at only while there is `budget` left, since anything
+    /// may be said where one would begin.
+    fn sound_record(&mut self, at: u64, to: u64, budget: &mut u64) -> io::Result<Option<Seen>> {
+        let head = match self.window.bytes(at, RECORD_BYTES as u64)?.and_then(Record::read) {
+            Some(record) if record.bytes() <= to - at => record.head_bytes(),
+            _ => return Ok(None),
+        };
+        if head > BLOCK && *budget < head {
+            return Ok(None);
+        }
+        *budget = budget.saturating_sub(head);
+        self.record(at, to)
+    }
+
+    /// The ranges of a region between its batch's header and `end` that hold nothing sound, without what pads it.
+    fn holes(&mut self, begin: u64, end: u64, seen: &[Seen]) -> io::Result<Vec<Hole>> {
+        let mut holes = Vec::new();
+        let mut at = begin + BATCH_BYTES as u64;
+        let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
+        for (after, (next, next_end)) in ends.enumerate() {
+            // What would be a batch's first record is no padding.
+            let is_first = at == begin + BATCH_BYTES as u64;
+            if at < next && (is_first || !self.is_padding(at, next)?) {
+                self.divide(at..next, after, &mut holes)?;
+            }
+            at = next_end.max(at);
+        }
+        Ok(holes)
+    }
+
+    /// Divides a range into the records that it would hold, if their lengths are to be believed.
+    fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let record = self.window.bytes(at, RECORD_BYTES as u64)?.and_then(Record::read);
+            let record = record.filter(|record| at + record.bytes() <= range.end);
+            let end = record.map_or(range.end, |record| at + record.bytes());
+            holes.push(Hole { range: at..end, after, named: record.map(|record| (record.kind, record.id)) });
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// Whether that is what fills the last block of a batch, and the header of another one.
+    fn is_padding(&mut self, from: u64, to: u64) -> io::Result<bool> {
+        let block_end = from.next_multiple_of(BLOCK);
+        if to < block_end || to > block_end + BATCH_BYTES as u64 {
+            return Ok(false);
+        }
+        let bytes = self.window.bytes(from, block_end - from)?;
+        Ok(bytes.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)))
     }
 
     fn batch(&mut self, at: u64) -> io::Result<Option<Batch>> {
@@ -78,8 +268,8 @@ impl Scan {
         Ok(bytes.and_then(|bytes| Batch::read(bytes, seed, at, segment_bytes)))
     }
 
-    /// The whole and unspoiled record at `at`, before `end`.
-    fn record(&mut self, at: u64, end: u64) -> io::Result<Option<Record>> {
+    /// The record at `at`, before `end`, if all of it but its body is as it was written.
+    fn record(&mut self, at: u64, end: u64) -> io::Result<Option<Seen>> {
         let Some(bytes) = self.window.bytes(at, RECORD_BYTES as u64)? else { return Ok(None) };
         let Some(record) = Record::read(bytes).filter(|record| record.bytes() <= end - at.min(end)) else {
             return Ok(None);
@@ -89,26 +279,22 @@ impl Scan {
         if !head.is_some_and(|head| Record::is_intact(head, seed)) {
             return Ok(None);
         }
-        if self.bodies == Bodies::Skipped {
-            return Ok(Some(record));
-        }
-        let body_at = at + record.head_bytes();
-        let crc = self.window.checksum(body_at, u64::from(record.body_bytes))?;
-        Ok((crc == Some(record.body_crc)).then_some(record))
+        let is_body_damaged = self.bodies == Bodies::Checked && {
+            let body_at = at + record.head_bytes();
+            self.window.checksum(body_at, u64::from(record.body_bytes))? != Some(record.body_crc)
+        };
+        Ok(Some(Seen { kind: record.kind, id: record.id, at, bytes: record.bytes(), is_body_damaged }))
     }
+}
 
-    /// Whether a later batch of this use says that what stands at the scan's offset had been synced: then it is not the
-    /// torn end of the log.
-    pub(crate) fn is_vouched_for(&mut self) -> io::Result<bool> {
-        let mut at = self.at + BLOCK;
-        while at < self.segment_bytes {
-            if self.batch(at)?.is_some_and(|batch| batch.synced > self.at) {
-                return Ok(true);
-            }
-            at += BLOCK;
-        }
-        Ok(false)
-    }
+/// So many bytes of long heads are summed up in one damaged region.
+const SALVAGE_LIMIT: u64 = 1 << 30;
+
+/// Where in a block, of which records begin at multiples of 8, one might: a kind, and three zeros behind it.
+fn first_plausible(bytes: &[u8]) -> Option<u64> {
+    let words = bytes.chunks_exact(8);
+    let is_plausible = |word: &[u8]| matches!(word[4..], [1..=4, 0, 0, 0]);
+    words.map(is_plausible).position(|is| is).map(|at| at as u64 * 8)
 }
 
 /// So much of a file is read at once.
@@ -124,7 +310,7 @@ struct Window {
 }
 
 impl Window {
-    /// Those octets; nothing, if the file ends before.
+    /// Those bytes; nothing, if the file ends before.
     fn bytes(&mut self, at: u64, length: u64) -> io::Result<Option<&[u8]>> {
         if at < self.from || at + length > self.from + self.filled as u64 {
             self.fill(at, length.max(self.ahead) as usize)?;
@@ -138,7 +324,7 @@ impl Window {
             self.buffer = vec![0; length];
         }
         (self.from, self.filled) = (at, 0);
-        self.filled = self.file.read_at(&mut self.buffer[..length], at)?;
+        self.filled = read_what_can_be(&*self.file, &mut self.buffer[..length], at)?;
         Ok(())
     }
 
@@ -157,4 +343,23 @@ impl Window {
         }
         Ok(Some(digest.finalize() as u32))
     }
+}
+
+/// Reads what the disk gives, and zeros where it gives an error: there the checksums will tell. Says how much there is.
+pub(crate) fn read_what_can_be(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    if let Ok(read) = file.read_at(buffer, at) {
+        return Ok(read);
+    }
+    let length = file.bytes()?.saturating_sub(at).min(buffer.len() as u64) as usize;
+    let mut from = 0;
+    while from < length {
+        // Up to the next multiple of a block of the disk's.
+        let to = (from + (BLOCK - (at + from as u64) % BLOCK) as usize).min(length);
+        let part = &mut buffer[from..to];
+        if file.read_at(part, at + from as u64).is_err() {
+            part.fill(0);
+        }
+        from = to;
+    }
+    Ok(length)
 }

@@ -4,6 +4,7 @@ use crate::disk::DiskFile;
 use crate::format::{Header, RECORD_BYTES, Record};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A segment's file and the header of its present use.
 pub(crate) struct Segment {
@@ -12,20 +13,28 @@ pub(crate) struct Segment {
     pub(crate) header: Header,
     /// The length of the file.
     pub(crate) bytes: u64,
+    /// What the checksums of this use are combined with; the header's, unless that was lost.
+    pub(crate) seed: u32,
+    /// Its place in the row of segments in use, which has no gap: the use number, unless the row had one when the spool
+    /// was opened.
+    pub(crate) order: u64,
+    /// Something in it was damaged when the spool was opened. It is removed, not used again, when it is given up.
+    pub(crate) is_damaged: AtomicBool,
 }
 
 /// Where a record stands. Small, since every message that is not done has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Spot {
-    pub(crate) use_number: u64,
+    /// The segment's place in the row.
+    pub(crate) order: u64,
     eighths: u32,
     length_eighths: u32,
 }
 
 impl Spot {
-    pub(crate) fn new(use_number: u64, at: u64, bytes: u64) -> Self {
+    pub(crate) fn new(order: u64, at: u64, bytes: u64) -> Self {
         let eighth = |bytes: u64| u32::try_from(bytes / 8).expect("a segment has less than 32 GiB");
-        Self { use_number, eighths: eighth(at), length_eighths: eighth(bytes) }
+        Self { order, eighths: eighth(at), length_eighths: eighth(bytes) }
     }
 
     pub(crate) fn at(self) -> u64 {
@@ -58,6 +67,17 @@ impl Head {
 const GLANCE: u64 = 1024;
 
 impl Segment {
+    /// A segment as its header states it.
+    pub(crate) fn new(name: String, file: Arc<dyn DiskFile>, header: Header, bytes: u64) -> Self {
+        let (seed, order) = (header.seed(), header.use_number);
+        Self { name, file, header, bytes, seed, order, is_damaged: AtomicBool::new(false) }
+    }
+
+    /// Notes that something in it is damaged.
+    pub(crate) fn mark_damaged(&self) {
+        self.is_damaged.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn damaged(&self, offset: u64) -> Error {
         Error::Damaged { file: self.name.clone(), offset }
     }
@@ -75,7 +95,16 @@ impl Segment {
         if length > known && self.file.read_at(&mut bytes[known..], spot.at() + known as u64)? < length - known {
             return Ok(None);
         }
-        Ok(Record::is_intact(&bytes, self.header.seed()).then_some(Head { record, bytes }))
+        Ok(Record::is_intact(&bytes, self.seed).then_some(Head { record, bytes }))
+    }
+
+    /// The body of that record as far as it can be read, zeros where it cannot: for a message that is moved, whose old
+    /// checksum goes with it and says so.
+    pub(crate) fn readable_body(&self, spot: Spot, record: &Record) -> Arc<[u8]> {
+        match self.body(spot, record) {
+            Ok(Some(body)) => body,
+            _ => std::iter::repeat_n(0, record.body_bytes as usize).collect(),
+        }
     }
 
     /// The body of that record, unchecked; nothing, if the file ends before.

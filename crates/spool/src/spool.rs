@@ -10,7 +10,8 @@ use crate::supply::{Purpose, fitted_to};
 use crate::tender::Tended;
 use crate::usage::Counters;
 use crate::{
-    Backlog, Draft, Durability, Error, Id, NotesReceipt, Options, Receipt, StoredEnvelope, Usage, commit, format,
+    Backlog, Damage, Draft, Durability, Error, Id, NotesReceipt, Options, Receipt, StoredEnvelope, Usage, commit,
+    format,
 };
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,12 +38,14 @@ struct Keeping {
     live: Arc<SharedLive>,
     supply: Arc<Tended>,
     counters: Arc<Counters>,
+    damage: Vec<Damage>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Spool {
     /// Opens the spool that is in that directory, or begins one, and says what is still to be done. Reads all that is
-    /// there and checks it, which takes as long as reading the segments in use does.
+    /// there and checks it, which takes as long as reading the segments in use does. What is damaged is left out and named
+    /// ([`Spool::damage`]), or the reason not to open it ([`Options::on_damage`]).
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Self, Backlog), Error> {
         let options = options.fitted();
         let most_message_bytes = options.most_message_bytes;
@@ -151,6 +154,14 @@ impl Spool {
         }
     }
 
+    /// The damage that was found when it was opened, in no particular order.
+    pub fn damage(&self) -> &[Damage] {
+        match &*self.keeper {
+            Keeper::Log(keeping) => &keeping.damage,
+            Keeper::Memory(_) => &[],
+        }
+    }
+
     /// How full it is and what it has done.
     pub fn usage(&self) -> Usage {
         match &*self.keeper {
@@ -189,7 +200,8 @@ impl Keeping {
         let counters = Arc::new(Counters::default());
         counters.cut_bytes.add(recovered.cut_bytes);
         let inbox = Arc::new(Inbox::new(recovered.resumption.next_id));
-        let backlog = Backlog::new(Arc::clone(&live));
+        let backlog = Backlog::new(Arc::clone(&live), &recovered.damaged_bodies);
+        let damage = recovered.damage;
         let log =
             Log::new(options, Arc::clone(&live), Arc::clone(&supply), Arc::clone(&counters), &recovered.resumption);
         let tender = Builder::new().name("spool-tender".to_owned()).spawn({
@@ -207,7 +219,7 @@ impl Keeping {
             }
         });
         let committer = committer.inspect_err(|_| supply.close())?;
-        Ok((Self { inbox, live, supply, counters, threads: Mutex::new(vec![tender, committer]) }, backlog))
+        Ok((Self { inbox, live, supply, counters, damage, threads: Mutex::new(vec![tender, committer]) }, backlog))
     }
 
     fn fetch(&self, id: Id) -> Result<Draft, Error> {

@@ -5,6 +5,7 @@ use crate::format::{BLOCK, Header, State};
 use crate::segment::Segment;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A segment in which nothing counts, zeros or records of former uses throughout.
@@ -38,18 +39,24 @@ impl Purpose {
     }
 }
 
-/// Why there is no segment.
+/// Why something could not be written. There is no conversion from [`io::Error`] on purpose: an error of any other write
+/// or sync than those that make a segment must never pass for a want of room.
 #[derive(Debug)]
 pub(crate) enum Shortage {
-    /// The spool, or the disk, has no room for one.
+    /// The spool, or the disk, has no room for one more segment: nothing else has happened.
     Room,
+    /// A write or a sync has failed: nobody knows what the disk holds.
     Disk(io::Error),
 }
 
-impl From<io::Error> for Shortage {
-    fn from(error: io::Error) -> Self {
+impl Shortage {
+    /// Reads the error of making a segment, which nothing stands in yet: that, and nothing else, may fail for want of
+    /// room, or of file descriptors, without harm.
+    fn of_making(error: io::Error) -> Self {
+        let is_out_of_files = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Room,
+            _ if error.raw_os_error().is_some_and(|errno| is_out_of_files.contains(&errno)) => Self::Room,
             _ => Self::Disk(error),
         }
     }
@@ -152,10 +159,10 @@ impl Supply {
     fn make(&mut self, bytes: u64) -> Result<Spare, Shortage> {
         // Of the wrong size, as it turns out.
         while self.bytes() + bytes > self.most_bytes && !self.spares.is_empty() {
-            self.drop_spare()?;
+            self.drop_spare().map_err(Shortage::Disk)?;
         }
         let name = self.next_name();
-        Ok(Self::make_file(&*self.disk, &name, bytes, &|_| ())?)
+        Self::make_file(&*self.disk, &name, bytes, &|_| ()).map_err(Shortage::of_making)
     }
 
     /// Makes a segment, which nobody needs to be told of before it is done; `rest` is called
@@ -195,8 +202,9 @@ impl Supply {
         while self.spares.len() as u64 > self.most_spares() {
             self.drop_spare()?;
         }
+        let is_odd = segment.is_damaged.load(Ordering::Relaxed) || segment.bytes != self.segment_bytes;
         let is_too_much = self.bytes() + segment.bytes > self.most_bytes;
-        if is_too_much || segment.bytes != self.segment_bytes || self.spares.len() as u64 >= self.most_spares() {
+        if is_too_much || is_odd || self.spares.len() as u64 >= self.most_spares() {
             self.disk.remove(&segment.name)?;
             return self.disk.sync_directory();
         }

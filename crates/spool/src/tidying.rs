@@ -72,31 +72,28 @@ impl Log {
     /// Moves some of what counts in that segment.
     fn empty_some(&mut self, oldest: &Arc<Segment>) -> Result<(), Shortage> {
         let mut scan = match self.tidying.at.take() {
-            Some((use_number, scan)) if use_number == oldest.header.use_number => scan,
-            _ => Scan::new(Arc::clone(&oldest.file), oldest.header.seed(), oldest.bytes, Bodies::Skipped),
+            Some((order, scan)) if order == oldest.order => scan,
+            _ => Scan::new(Arc::clone(&oldest.file), oldest.seed, oldest.bytes, Bodies::Skipped),
         };
         let (mut seen, mut moved) = (Vec::new(), 0);
         for _ in 0..SLICE_BATCHES {
-            match scan.next(&mut seen)? {
-                Found::Batch => moved += self.relocate_all(oldest, &seen)?,
-                // The end; or damage, and then what has not been moved keeps the segment.
-                Found::Nothing(_) => {
-                    self.tidying.is_stuck = true;
-                    return Ok(());
-                }
+            match scan.next(&mut seen) {
+                Ok(Found::Batch) => moved += self.relocate_all(oldest, &seen)?,
+                // The end; or damage.
+                Ok(Found::Nothing(_)) | Err(_) => return self.empty_the_rest(oldest),
             }
             if moved >= SLICE_BYTES {
                 break;
             }
         }
-        self.tidying.at = Some((oldest.header.use_number, scan));
+        self.tidying.at = Some((oldest.order, scan));
         Ok(())
     }
 
     fn relocate_all(&mut self, segment: &Arc<Segment>, seen: &[Seen]) -> Result<u64, Shortage> {
         let mut moved = 0;
         for one in seen.iter().filter(|one| matches!(one.kind, Kind::Stored | Kind::Moved)) {
-            let spot = Spot::new(segment.header.use_number, one.at, one.bytes);
+            let spot = Spot::new(segment.order, one.at, one.bytes);
             let whereabouts = {
                 let live = self.live.lock();
                 live.is_at(one.id, spot).then(|| live.whereabouts(one.id)).flatten()
@@ -109,17 +106,36 @@ impl Log {
         Ok(moved)
     }
 
+    /// Moves what the way through the batches has not come by, since it ends at damage. What cannot be moved keeps the
+    /// segment until a restart, which reads it as damage.
+    fn empty_the_rest(&mut self, oldest: &Arc<Segment>) -> Result<(), Shortage> {
+        self.tidying.is_stuck = true;
+        self.flush(Flush::Buffered).map_err(Shortage::Disk)?;
+        let ids = {
+            let live = self.live.lock();
+            let is_empty = live.oldest().is_none_or(|(_, messages)| messages == 0);
+            if is_empty { Vec::new() } else { live.in_segment(oldest) }
+        };
+        for id in ids {
+            let whereabouts = self.live.lock().whereabouts(id);
+            if let Some(whereabouts) = whereabouts {
+                self.relocate_one(&whereabouts)?;
+            }
+        }
+        Ok(())
+    }
+
     fn relocate_one(&mut self, whereabouts: &Whereabouts) -> Result<(), Shortage> {
         let Whereabouts { segment, spot, .. } = whereabouts;
-        let unreadable = || Shortage::Room; // it stays, and so does its segment
-        let head = segment.head(*spot)?.ok_or_else(unreadable)?;
-        // Its checksum goes with it: a body that has been spoiled stays known as such.
-        let body = segment.body(*spot, &head.record)?.ok_or_else(unreadable)?;
-        let mut notes = notes_of(whereabouts, &head).map_err(|_| unreadable())?;
+        // What cannot be read stays, and so does its segment.
+        let Ok(Some(head)) = segment.head(*spot) else { return Ok(()) };
+        let Ok(mut notes) = notes_of(whereabouts, &head) else { return Ok(()) };
         while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MOST_ENVELOPE_BYTES {
             notes.remove(0);
         }
         let notes = join_notes(&notes);
+        // Its checksum goes with it: a body that has been spoiled stays known as such.
+        let body = segment.readable_body(*spot, &head.record);
         let record = Record { kind: Kind::Moved, notes_bytes: notes.len() as u32, ..head.record };
         self.relocate(&Content { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
     }

@@ -1,19 +1,38 @@
 //! Opening: what is torn is cut, what is damaged is refused by name and place, what belongs to others is left alone.
 use crate::model::{assert_genuine, draft, open, small};
 use spool::faulty::FaultyDisk;
-use spool::{Durability, Error, Options, RealDisk, Receipt, Spool};
+use spool::{Cost, Damage, DamageKind, Durability, Error, OnDamage, Options, RealDisk, Receipt, Spool};
 use std::sync::Arc;
 
-/// A disk with three batches of one small message each, in one segment.
+/// A disk with three batches of one small message each, in one segment, whose spool was closed.
 fn three_batches() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
-    let (spool, _) = open(&disk, small()).unwrap();
+    store_three(&disk).close();
+    let name = segment_of(&disk);
+    (disk, name)
+}
+
+/// The same, but that the process was killed.
+fn three_batches_killed() -> (FaultyDisk, String) {
+    let disk = FaultyDisk::new();
+    let spool = store_three(&disk);
+    disk.freeze();
+    drop(spool);
+    let name = segment_of(&disk);
+    (disk.after_kill(), name)
+}
+
+fn store_three(disk: &FaultyDisk) -> Spool {
+    let (spool, _) = open(disk, small()).unwrap();
     for number in 1..=3 {
         spool.store(draft(number, 300)).wait().unwrap();
     }
-    spool.close();
-    let name = disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap();
-    (disk, name)
+    spool
+}
+
+/// The first segment, which is in use.
+fn segment_of(disk: &FaultyDisk) -> String {
+    disk.names().into_iter().find(|name| name.starts_with("segment-")).unwrap()
 }
 
 const BATCHES_AT: usize = 8192;
@@ -28,6 +47,18 @@ fn with_octets(name: &str, octets: &[u8]) -> FaultyDisk {
     disk
 }
 
+fn refusing() -> Options {
+    Options { on_damage: OnDamage::Refuse, ..small() }
+}
+
+/// What is said to be damaged where damage is refused.
+fn refused(disk: &FaultyDisk) -> Vec<Damage> {
+    match open(disk, refusing()) {
+        Err(Error::DamageRefused(damage)) => damage.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn numbers_left(disk: &FaultyDisk) -> Result<Vec<u64>, Error> {
     let (spool, backlog) = open(disk, small())?;
     let left: Vec<_> = backlog.map(|left| left.unwrap()).collect();
@@ -37,7 +68,7 @@ fn numbers_left(disk: &FaultyDisk) -> Result<Vec<u64>, Error> {
 
 #[test]
 fn a_torn_tail_is_cut_wherever_it_is_torn() {
-    let (disk, name) = three_batches();
+    let (disk, name) = three_batches_killed();
     let octets = disk.octets(&name).unwrap();
     let last = BATCHES_AT + 2 * BLOCK;
     for torn in 0..=BATCH {
@@ -75,7 +106,7 @@ fn what_the_format_says_is_what_is_read() {
 
 #[test]
 fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
-    let (disk, name) = three_batches();
+    let (disk, name) = three_batches_killed();
     let mut octets = disk.octets(&name).unwrap();
     octets[BATCHES_AT + 2 * BLOCK + 100] ^= 1;
     let disk = with_octets(&name, &octets);
@@ -95,22 +126,26 @@ fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
 fn a_bad_middle_is_refused_with_file_and_offset() {
     let (disk, name) = three_batches();
     let octets = disk.octets(&name).unwrap();
+    let batch = BATCHES_AT + BLOCK;
     for at in 0..BATCH {
         let mut bad = octets.clone();
-        bad[BATCHES_AT + BLOCK + at] ^= 0x10;
-        match numbers_left(&with_octets(&name, &bad)) {
-            Err(Error::Damaged { file, offset }) => {
-                assert_eq!(file, name);
-                let batch = (BATCHES_AT + BLOCK) as u64;
-                assert!((batch..=batch + 32).contains(&offset), "{offset}");
-            }
-            other => assert!(at >= UNPADDED && other.is_ok(), "{at}: {other:?}"),
+        bad[batch + at] ^= 0x10;
+        let disk = with_octets(&name, &bad);
+        // A batch's header costs nothing, nor does what fills the block.
+        if !(32..UNPADDED).contains(&at) {
+            assert_eq!(open(&disk, refusing()).unwrap().1.len(), 3, "{at}");
+            continue;
         }
+        let damage = refused(&disk);
+        assert_eq!(damage.len(), 1, "{damage:?}");
+        assert_eq!((&damage[0].segment, damage[0].offset), (&name, batch as u64 + 32), "{at}");
+        assert_eq!((damage[0].cost, damage[0].messages[0].0), (Cost::Messages, 2), "{at}: {damage:?}");
     }
     // A write that never reached the media, though it was synced.
     let mut bad = octets.clone();
-    bad[BATCHES_AT + BLOCK..BATCHES_AT + 2 * BLOCK].fill(0);
-    assert!(matches!(numbers_left(&with_octets(&name, &bad)), Err(Error::Damaged { offset: 12_288, .. })));
+    bad[batch..batch + BLOCK].fill(0);
+    let damage = refused(&with_octets(&name, &bad));
+    assert_eq!((damage[0].offset, damage[0].bytes, damage[0].messages[0].0), (12_288, 4096, 2), "{damage:?}");
 }
 
 #[test]
@@ -122,7 +157,8 @@ fn a_segment_that_ends_before_the_next_one_begins_is_damaged() {
     let mut octets = disk.octets(&name).unwrap();
     octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // the last batch of its segment, not of the log
     disk.put(&name, &octets);
-    assert!(matches!(numbers_left(&disk), Err(Error::Damaged { file, offset: 16_416 }) if file == name));
+    let damage = refused(&disk);
+    assert_eq!((&damage[0].segment, damage[0].offset, damage[0].messages[0].0), (&name, 16_416, 3), "{damage:?}");
 }
 
 #[test]
@@ -143,7 +179,9 @@ fn a_segment_that_is_missing_is_noticed() {
     for name in [&names[0], &names[2]] {
         less.put(name, &disk.octets(name).unwrap());
     }
-    assert!(matches!(numbers_left(&less), Err(Error::Damaged { offset: 0, .. })));
+    let damage = refused(&less);
+    assert_eq!((damage[0].kind, damage[0].messages[0].0), (DamageKind::MissingSegment, 2), "{damage:?}");
+    assert_eq!(numbers_left(&less).unwrap(), [1, 3]);
 }
 
 #[test]
@@ -151,8 +189,12 @@ fn a_lost_header_is_noticed_where_there_are_batches() {
     let (disk, name) = three_batches();
     let mut octets = disk.octets(&name).unwrap();
     octets[..BATCHES_AT].fill(0);
-    let refused = numbers_left(&with_octets(&name, &octets));
-    assert!(matches!(refused, Err(Error::Damaged { file, offset: 0 }) if file == name));
+    let disk = with_octets(&name, &octets);
+    let (spool, backlog) = open(&disk, small()).unwrap();
+    assert_eq!(backlog.len(), 3);
+    let damage = &spool.damage()[0];
+    assert_eq!((&damage.segment, damage.offset, damage.kind), (&name, 0, DamageKind::Header));
+    assert!(spool.store(draft(4, 10)).wait().unwrap().id().0 > 3);
 }
 
 #[test]
@@ -231,4 +273,61 @@ fn numbers_are_never_used_again() {
         spool.close();
         drop(open(&disk, small()).unwrap());
     }
+}
+
+/// The names of all files below a directory, and what they hold.
+fn files_in(directory: &std::path::Path) -> Vec<(String, Vec<u8>)> {
+    let read = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.unwrap();
+        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap_or_default())
+    };
+    let mut files: Vec<_> = std::fs::read_dir(directory).unwrap().map(read).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn inspection_finds_what_opening_finds_and_changes_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let disk = || Arc::new(RealDisk::new(place.path()).unwrap());
+    let (spool, _) = Spool::open(disk(), small()).unwrap();
+    assert!(matches!(spool::inspect(place.path()), Err(Error::Held)));
+    let id = |number| spool.store(draft(number, 300)).wait().unwrap().id();
+    let ids = [id(1), id(2), id(3)];
+    spool.note(ids[0], b"tried");
+    spool.done(ids[2]);
+    spool.close();
+    let path = place.path().join("segment-00000000");
+    let mut octets = std::fs::read(&path).unwrap();
+    octets[BATCHES_AT + BLOCK + 200] ^= 1; // in the body of the second
+    octets[BATCHES_AT + 2 * BLOCK + 50] ^= 1; // in the head of the third, which is done
+    std::fs::write(&path, octets).unwrap();
+    let before = files_in(place.path());
+    let inspection = spool::inspect(place.path()).unwrap();
+    assert!(matches!(Spool::open(disk(), small()), Err(Error::Held)), "it is kept as it is while it is looked at");
+    let messages: Vec<_> = inspection.messages().map(|message| message.unwrap()).collect();
+    let seen: Vec<_> =
+        messages.iter().map(|m| (m.id, m.notes.len(), matches!(m.body, spool::Body::Sound(_)))).collect();
+    assert_eq!(seen, [(ids[0], 1, true), (ids[1], 0, false)]);
+    assert_eq!(messages[0].envelope, b"draft 1 of 300");
+    let damage = inspection.damage.clone();
+    let found: Vec<_> = damage.iter().map(|one| (one.kind, one.cost, one.messages.clone())).collect();
+    let expected = [(DamageKind::Body, Cost::Messages, vec![ids[1]]), (DamageKind::Records, Cost::Nothing, Vec::new())];
+    assert_eq!(found, expected);
+    assert!(!inspection.is_sound());
+    assert_eq!(inspection.segments[0].messages, 2);
+    assert_eq!(before, files_in(place.path()));
+    drop(inspection);
+    let (spool, backlog) = Spool::open(disk(), small()).unwrap();
+    assert_eq!(spool.damage(), damage);
+    let left: Vec<_> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left.is_body_damaged)).collect();
+    assert_eq!(left, [(ids[0], false), (ids[1], true)]);
+    assert_eq!(files_in(&place.path().join("quarantine")).len(), 2);
+    spool.close();
+    // What is in the quarantine is not said twice.
+    let inspection = spool::inspect(place.path()).unwrap();
+    assert!(inspection.damage.iter().all(|one| one.is_known), "{:?}", inspection.damage);
+    drop(inspection);
+    let options = Options { on_damage: OnDamage::Refuse, ..small() };
+    assert_eq!(Spool::open(disk(), options).unwrap().1.len(), 2);
 }

@@ -1,0 +1,96 @@
+//! The directory `quarantine` beside the segments: copies of all bytes that were damaged when the spool was opened.
+use crate::disk::{Disk, DiskFile};
+use crate::format::BLOCK;
+use crate::reading::Reading;
+use crate::scan::read_what_can_be;
+use crate::{Damage, DamageKind, Error};
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+/// So much is copied at a time.
+const COPIED_BYTES: u64 = 1 << 20;
+
+/// The name of a damage's copy: the segment's, the seed of its use, and the offset.
+fn name_of(damage: &Damage, reading: &Reading) -> String {
+    let used = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
+    let seed = used.map_or(0, |(segment, _)| segment.seed);
+    format!("quarantine/{}-{seed:08x}-{}", damage.segment, damage.offset)
+}
+
+fn file_of(disk: &dyn Disk, damage: &Damage, reading: &Reading) -> io::Result<Arc<dyn DiskFile>> {
+    let used = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
+    let illegible = reading.illegible.iter().find(|(name, _)| *name == damage.segment);
+    let known = used.map(|(segment, _)| &segment.file).or(illegible.map(|(_, file)| file));
+    known.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
+}
+
+/// Marks the damage of which there is a copy already.
+pub(crate) fn compare(disk: &dyn Disk, reading: &mut Reading) {
+    let known: Vec<bool> =
+        reading.damage.iter().map(|damage| is_kept(disk, damage, reading).unwrap_or(false)).collect();
+    for (damage, is_known) in reading.damage.iter_mut().zip(known) {
+        damage.is_known = is_known;
+    }
+}
+
+fn is_kept(disk: &dyn Disk, damage: &Damage, reading: &Reading) -> io::Result<bool> {
+    let copy = disk.open(&name_of(damage, reading))?;
+    let file = file_of(disk, damage, reading)?;
+    if copy.bytes()? != end_of(damage, &*file)? - damage.offset.min(file.bytes()?) {
+        return Ok(false);
+    }
+    let (mut one, mut other) = (Vec::new(), Vec::new());
+    for (at, length) in parts(damage, &*file)? {
+        one.resize(length, 0);
+        other.resize(length, 0);
+        read_what_can_be(&*file, &mut one, at)?;
+        copy.read_at(&mut other, at - damage.offset)?;
+        if one != other {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn end_of(damage: &Damage, file: &dyn DiskFile) -> io::Result<u64> {
+    Ok((damage.offset + damage.bytes).min(file.bytes()?))
+}
+
+/// Offsets and lengths of the parts in which that is read.
+fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item = (u64, usize)> + use<>> {
+    let end = end_of(damage, file)?;
+    let parts = (damage.offset..end).step_by(COPIED_BYTES as usize);
+    Ok(parts.map(move |at| (at, (end - at).min(COPIED_BYTES) as usize)))
+}
+
+/// Copies what is damaged, and returns when the copies are there for good. What a crash has torn is copied if there is
+/// room; of all else, nothing is done without a copy.
+pub(crate) fn keep(disk: &dyn Disk, reading: &Reading) -> Result<(), Error> {
+    let mut is_any = false;
+    for damage in reading.damage.iter().filter(|damage| !damage.is_known) {
+        match keep_one(disk, damage, reading) {
+            Ok(()) => is_any = true,
+            Err(_) if damage.kind == DamageKind::TornEnd => _ = disk.remove(&name_of(damage, reading)),
+            Err(error) => {
+                let file = name_of(damage, reading);
+                return Err(Error::NotKept { file, error: Arc::new(error) });
+            }
+        }
+    }
+    if is_any {
+        disk.sync_directory()?;
+    }
+    Ok(())
+}
+
+fn keep_one(disk: &dyn Disk, damage: &Damage, reading: &Reading) -> io::Result<()> {
+    let file = file_of(disk, damage, reading)?;
+    let copy = disk.create(&name_of(damage, reading))?;
+    let mut bytes = vec![0; BLOCK as usize];
+    for (at, length) in parts(damage, &*file)? {
+        bytes.resize(length, 0);
+        read_what_can_be(&*file, &mut bytes, at)?;
+        copy.write_at(&mut [IoSlice::new(&bytes)], at - damage.offset)?;
+    }
+    copy.sync_data()
+}

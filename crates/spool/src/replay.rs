@@ -1,0 +1,294 @@
+//! Goes through the records of all segments in their order, and keeps account of what is damaged: which messages it
+//! costs can often be told only by what comes later.
+use crate::damage::{Cost, Damage, DamageKind};
+use crate::format::{BATCHES_AT, Kind, RECORD_BYTES};
+use crate::live::Live;
+use crate::scan::{Bodies, Hole, Region, Scan, Seen, Step};
+use crate::segment::{Segment, Spot};
+use crate::{Error, Id};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The account.
+pub(crate) struct Replay {
+    live: Live,
+    pub(crate) damage: Vec<Damage>,
+    next_id: u64,
+    previous_end: u64,
+    cut_bytes: u64,
+    /// The last message in the row of numbers, or the number before the first that the first segment may hold.
+    last_stored: Option<u64>,
+    /// Holes after which no message has come yet.
+    pending: Vec<Pending>,
+    /// What was done or moved since the first of these.
+    settled: HashSet<u64>,
+    /// Messages that may have been in a hole, and in which damage that is.
+    missing: HashMap<u64, usize>,
+    /// Messages whose content is damaged, and in which damage that is.
+    bodies: HashMap<u64, usize>,
+    /// Messages of which there are notes, and no more.
+    orphans: HashSet<u64>,
+}
+
+/// A hole, and what is known of what stood there.
+struct Pending {
+    damage: usize,
+    /// The last message before it.
+    after: Option<u64>,
+    /// How many records stood there, if that is known.
+    records: Option<u64>,
+    most_records: u64,
+    named: Option<(Kind, Id)>,
+    /// The number that the next one had not yet given when it began.
+    before: Option<u64>,
+}
+
+/// What an account comes to.
+pub(crate) struct Done {
+    pub(crate) live: Live,
+    pub(crate) damage: Vec<Damage>,
+    pub(crate) damaged_bodies: Vec<Id>,
+    pub(crate) next_id: u64,
+    pub(crate) previous_end: u64,
+    pub(crate) cut_bytes: u64,
+}
+
+impl Replay {
+    pub(crate) fn new(damage: Vec<Damage>, next_id: u64) -> Self {
+        Self {
+            live: Live::default(),
+            damage,
+            next_id,
+            previous_end: 0,
+            cut_bytes: 0,
+            last_stored: None,
+            pending: Vec::new(),
+            settled: HashSet::new(),
+            missing: HashMap::new(),
+            bodies: HashMap::new(),
+            orphans: HashSet::new(),
+        }
+    }
+
+    fn found(&mut self, segment: &Segment, range: std::ops::Range<u64>, kind: DamageKind) -> usize {
+        self.damage.push(Damage {
+            segment: segment.name.clone(),
+            offset: range.start,
+            bytes: range.end - range.start,
+            kind,
+            cost: Cost::Nothing,
+            messages: Vec::new(),
+            unnamed: 0,
+            is_known: false,
+        });
+        if kind != DamageKind::TornEnd {
+            segment.mark_damaged();
+        }
+        self.damage.len() - 1
+    }
+
+    /// Compares a segment's number with that of the one before it.
+    pub(crate) fn check_row(&mut self, segment: &Segment, before: u64, is_guess: bool) {
+        let number = segment.header.use_number;
+        if number == before && !is_guess {
+            let at = self.found(segment, 0..0, DamageKind::DoubledSegment);
+            self.damage[at].cost = Cost::Notes;
+        }
+        if number > before + 1 {
+            let damage = self.found(segment, 0..0, DamageKind::MissingSegment);
+            let after = self.last_stored;
+            self.pending.push(Pending { damage, after, records: None, most_records: 0, named: None, before: None });
+        }
+    }
+
+    /// Goes through a segment, up to `claimed_end`, which the next one states, or to where it ends by itself (0).
+    /// Returns where that is.
+    pub(crate) fn segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
+        self.live.begin(Arc::clone(segment));
+        if self.last_stored.is_none() && segment.header.next_id > 0 {
+            // The message for which a segment is begun has its number before the header is written.
+            self.last_stored = Some(segment.header.next_id.saturating_sub(2));
+        }
+        let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
+        self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
+        let mut scan = Scan::new(Arc::clone(&segment.file), segment.seed, segment.bytes, Bodies::Checked);
+        let mut seen = Vec::new();
+        // Where it is cut, if nothing sound comes behind that.
+        let mut cut = None;
+        loop {
+            match scan.pass(&mut seen, claimed_end)? {
+                Step::Batch => {
+                    // A claim of the next one would be read as damage of what is torn here.
+                    cut = cut.map(|_| 0);
+                    for one in &seen {
+                        self.apply(segment, one);
+                    }
+                }
+                Step::Region(region) => {
+                    let begin = region.range.start;
+                    if !region.is_vouched {
+                        cut = Some(if cut.is_none() && seen.is_empty() { begin } else { 0 });
+                    }
+                    self.region(segment, &region, &seen);
+                }
+                Step::End => break,
+            }
+        }
+        self.previous_end = cut.unwrap_or(scan.at());
+        Ok(scan.at())
+    }
+
+    fn region(&mut self, segment: &Segment, region: &Region, seen: &[Seen]) {
+        let begin = region.range.start;
+        let is_nothing = seen.is_empty() && region.holes.is_empty();
+        if !region.is_vouched && is_nothing {
+            return;
+        }
+        let kind = if region.is_vouched { DamageKind::Records } else { DamageKind::TornEnd };
+        let damage = self.found(segment, region.bad_at.max(begin)..region.range.end, kind);
+        let lost: u64 = region.holes.iter().map(|hole| hole.range.end - hole.range.start).sum();
+        if !region.is_vouched {
+            self.cut_bytes += region.batch.filter(|_| seen.is_empty()).map_or(lost, |batch| batch.bytes);
+        }
+        let stated = region.batch.map(|batch| u64::from(batch.records).saturating_sub(seen.len() as u64));
+        let mut holes = region.holes.iter().peekable();
+        for at in 0..=seen.len() {
+            while let Some(hole) = holes.next_if(|hole| hole.after == at) {
+                let records = stated.filter(|_| region.holes.len() == 1);
+                self.hole(damage, hole, records);
+            }
+            if let Some(one) = seen.get(at) {
+                self.apply(segment, one);
+            }
+        }
+    }
+
+    fn hole(&mut self, damage: usize, hole: &Hole, records: Option<u64>) {
+        let most_records = (hole.range.end - hole.range.start).div_ceil(RECORD_BYTES as u64);
+        let after = self.last_stored;
+        let records = records.or(hole.named.map(|_| 1));
+        self.pending.push(Pending { damage, after, records, most_records, named: hole.named, before: None });
+    }
+
+    fn apply(&mut self, segment: &Segment, one: &Seen) {
+        let spot = Spot::new(segment.order, one.at, one.bytes);
+        self.next_id = self.next_id.max(one.id.0.saturating_add(1));
+        match one.kind {
+            Kind::Stored | Kind::Moved => {
+                if one.kind == Kind::Stored {
+                    self.stored(one.id);
+                }
+                self.is_settled(one.id);
+                self.orphans.remove(&one.id.0);
+                self.live.place(one.id, spot);
+                if one.is_body_damaged {
+                    let damage = self.found(segment, one.at..one.at + one.bytes, DamageKind::Body);
+                    self.bodies.insert(one.id.0, damage);
+                }
+            }
+            Kind::Note => {
+                if !self.live.has(one.id) {
+                    self.orphans.insert(one.id.0);
+                }
+                self.live.note(one.id, spot);
+            }
+            Kind::Done => {
+                self.is_settled(one.id);
+                self.orphans.remove(&one.id.0);
+                self.live.done(one.id);
+            }
+        }
+    }
+
+    /// That message is done, or stands here: whatever it has left elsewhere costs nothing.
+    fn is_settled(&mut self, id: Id) {
+        self.bodies.remove(&id.0);
+        self.missing.remove(&id.0);
+        if !self.pending.is_empty() {
+            self.settled.insert(id.0);
+        }
+    }
+
+    /// A message comes in the row of numbers: those between the last one and it were in the holes between.
+    fn stored(&mut self, id: Id) {
+        for pending in std::mem::take(&mut self.pending) {
+            self.resolve(&pending, Some(id.0));
+        }
+        self.settled.clear();
+        self.last_stored = Some(id.0);
+    }
+
+    /// Names what was in a hole, up to the next message's number.
+    fn resolve(&mut self, pending: &Pending, next: Option<u64>) {
+        let next = next.or(pending.before);
+        let before_next = next.unwrap_or_else(|| {
+            // Nothing comes after it: as many as there were, if that is known.
+            pending.after.unwrap_or_default().saturating_add(1 + pending.records.unwrap_or(0))
+        });
+        let first = pending.after.map_or(before_next, |after| after + 1);
+        let gap = before_next.saturating_sub(first);
+        let damage = &mut self.damage[pending.damage];
+        let named = pending.named.filter(|(kind, id)| match kind {
+            Kind::Stored => pending.after.is_none_or(|after| id.0 > after) && next.is_none_or(|next| id.0 < next),
+            Kind::Moved => id.0 < self.next_id,
+            Kind::Note | Kind::Done => true,
+        });
+        match named {
+            Some((Kind::Note | Kind::Done, _)) => damage.cost = damage.cost.max(Cost::Notes),
+            Some((Kind::Stored | Kind::Moved, id)) => self.miss(pending.damage, id.0..id.0 + 1),
+            None => {
+                damage.unnamed += gap.saturating_sub(Damage::MOST_NAMED as u64);
+                self.miss(pending.damage, first..before_next);
+                let is_explained = pending.records.is_some_and(|records| records <= gap);
+                if !is_explained {
+                    self.damage[pending.damage].cost = self.damage[pending.damage].cost.max(Cost::Unknown);
+                }
+            }
+        }
+        if next.is_none() && pending.before.is_none() {
+            // Numbers that were given to what stood there are not given again.
+            let given = pending.most_records.min(self.next_id);
+            self.next_id = self.next_id.saturating_add(given);
+        }
+    }
+
+    fn miss(&mut self, damage: usize, ids: std::ops::Range<u64>) {
+        let wanted = ids.filter(|id| !self.settled.contains(id) && !self.live.has(Id(*id)));
+        for id in wanted.take(Damage::MOST_NAMED) {
+            self.missing.entry(id).or_insert(damage);
+        }
+    }
+
+    /// Adds it up.
+    pub(crate) fn finish(mut self) -> Done {
+        for pending in std::mem::take(&mut self.pending) {
+            self.resolve(&pending, None);
+        }
+        let mut damaged_bodies: Vec<Id> = self.bodies.keys().map(|id| Id(*id)).collect();
+        damaged_bodies.sort_unstable();
+        for (id, damage) in self.missing.drain().chain(self.bodies.drain()) {
+            self.damage[damage].messages.push(Id(id));
+        }
+        // A moved message whose record is gone may still have notes elsewhere.
+        if let Some(damage) = self.damage.iter_mut().find(|damage| damage.cost == Cost::Unknown) {
+            damage.messages.extend(self.orphans.drain().map(Id));
+        }
+        for damage in &mut self.damage {
+            damage.messages.sort_unstable();
+            damage.messages.dedup();
+            damage.messages.truncate(Damage::MOST_NAMED);
+            if !damage.messages.is_empty() {
+                damage.cost = Cost::Messages;
+            }
+        }
+        let previous_end = if self.previous_end == 0 { 0 } else { self.previous_end.max(BATCHES_AT) };
+        Done {
+            live: self.live,
+            damage: self.damage,
+            damaged_bodies,
+            next_id: self.next_id,
+            previous_end,
+            cut_bytes: self.cut_bytes,
+        }
+    }
+}
