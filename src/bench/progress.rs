@@ -1,6 +1,7 @@
 //! How far the run is, for whoever waits: a bar on a terminal, a line every five seconds elsewhere.
 use super::plan::BenchOptions;
 use crate::live::Progress;
+use crate::printable::printable;
 use crate::report::numbers::{count, counted, latency, rate};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::VecDeque;
@@ -176,6 +177,8 @@ impl Display {
 
     /// Says something that stays.
     pub(super) fn say(&self, line: &str) {
+        // It may hold what a stranger's server said.
+        let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
         match self {
             Self::Bar { bar, .. } => bar.suspend(|| eprintln!("mailrun: {line}")),
             Self::Lines { .. } => eprintln!("mailrun: {line}"),

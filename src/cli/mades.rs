@@ -239,10 +239,10 @@ impl Typed {
         let usual_in_transit = if offer.is_some() { OPEN_IN_TRANSIT } else { CLOSED_IN_TRANSIT };
         let max_in_transit = self.load.max_in_transit.map_or(usual_in_transit, |most| most as usize);
         let window = self.load.window.unwrap_or(WINDOW).min(u32::try_from(max_in_transit).unwrap_or(u32::MAX));
-        let (outbox, inbox) = self.brokers.brokers()?;
+        let (mut outbox, mut inbox) = self.brokers.brokers()?;
         if !self.allow_public {
-            stay_at_home(&outbox.url)?;
-            stay_at_home(&inbox.url)?;
+            keep_at_home(&mut outbox)?;
+            keep_at_home(&mut inbox)?;
         }
         Ok(MadesOptions {
             name: self.name,
@@ -390,6 +390,12 @@ pub(super) fn exported(variable: &str) -> Result<Option<Secret>> {
         Err(VarError::NotPresent) => Ok(None),
         Err(VarError::NotUnicode(_)) => bail!("{variable} in the environment is no text in UTF-8"),
     }
+}
+
+/// Says at once where load may not go, and lets no later connection go there, whatever the name then leads to.
+pub(super) fn keep_at_home(broker: &mut Broker) -> Result<()> {
+    broker.may_reach = is_local;
+    stay_at_home(&broker.url)
 }
 
 pub(super) fn stay_at_home(url: &BrokerUrl) -> Result<()> {

@@ -1,5 +1,5 @@
 //! `mailrun mades-endpoint`: what was typed, to what it means.
-use super::mades::{PASSWORD_VARIABLE, exported, password, stay_at_home, url};
+use super::mades::{PASSWORD_VARIABLE, exported, keep_at_home, password, url};
 use super::mades_queues::{Custom, QueuesTyped};
 use super::{LiveTyped, end_with_parent, say, values};
 use crate::live::{Event, Progress};
@@ -456,11 +456,12 @@ impl PlaceTyped {
         };
         let broker = |option: &str, text: &str, side: &str| -> Result<Box<Broker>> {
             let url = url(option, text, self.user.as_deref(), secret.clone())?;
-            if !allow_public {
-                stay_at_home(&url)?;
-            }
             let container = format!("mailrun-endpoint-{side}-{}", std::process::id());
-            Ok(Box::new(Broker { security: security.clone(), ..Broker::new(url, container) }))
+            let mut broker = Broker { security: security.clone(), ..Broker::new(url, container) };
+            if !allow_public {
+                keep_at_home(&mut broker)?;
+            }
+            Ok(Box::new(broker))
         };
         Ok(Backend::Brokers { a: broker("--broker", &a, "a")?, b: broker("--inbox-broker", &b, "b")? })
     }

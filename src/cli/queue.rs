@@ -1,4 +1,5 @@
 //! `mailrun queue`: what an operator types, to what is asked of a running relay, and its answers as tables or lines.
+use crate::printable::is_hidden;
 use crate::relay::config::{Config, Reach};
 use crate::relay::operator::{Answered, Operator};
 use crate::relay::protocol::{
@@ -196,7 +197,7 @@ impl<W: Write> Teller<W> {
 
 /// Addresses and replies are others' words: none of them moves the cursor.
 fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+    text.chars().map(|c| if is_hidden(c) && c != '\n' { '?' } else { c }).collect()
 }
 
 fn listed(entry: &EntryRow, is_first: bool) -> String {

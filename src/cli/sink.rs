@@ -20,7 +20,8 @@ pub(super) struct Typed {
     /// Where to listen; port 0 lets the kernel choose, unix:PATH makes a unix-domain socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525")]
     listen: String,
-    /// Serve status and ledger as JSON here: /status, /ledger, /ledger/RUN, /record/RUN; PUT rules to /rules.
+    /// Serve status and ledger as JSON here: /status, /ledger, /ledger/RUN, /record/RUN; PUT rules to /rules. Requests
+    /// name it by an address, localhost, this host's name, HOST or --hello: others are answered 421.
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// End after that many messages, all answered.

@@ -298,10 +298,10 @@ mod tests {
 
     #[test]
     fn nothing_that_mail_says_makes_a_line_of_its_own() {
-        let refusal = Refusal::new(550, None, "no\r\nfoo", "x\ny");
-        let all = lines(&entry(Outcome::All(Answer::Failed(refusal)), &["c\n@d", "\u{1b}[1m@e"]));
+        let refusal = Refusal::new(550, None, "no\r\nfoo\u{2066}", "x\ny\u{200f}");
+        let all = lines(&entry(Outcome::All(Answer::Failed(refusal)), &["c\n@d", "\u{1b}[1m\u{202e}@e"]));
         assert_eq!(all.len(), 2);
-        assert!(all.iter().all(|line| line.chars().all(|c| !c.is_control())), "{all:?}");
+        assert!(all.iter().all(|line| !line.chars().any(crate::printable::is_hidden)), "{all:?}");
         assert!(lines(&entry(Outcome::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
     }
 

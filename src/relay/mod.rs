@@ -11,6 +11,7 @@
 //! | `courier` | connections to next hops, and deliveries on this host |
 //! | `defect` | what a task that panics had in hand goes back to the queue |
 //! | `demands` | what a message demands of the server that is to take it |
+//! | `descriptors` | how many of them it may need, and what it makes do with |
 //! | `envelope` | what the spool keeps beside a body, and the notes of what has been done since |
 //! | `hops` | the hops that a worker knows, by number |
 //! | `inquiry` | questions to the workers |
@@ -48,6 +49,7 @@ mod control;
 mod courier;
 mod defect;
 mod demands;
+mod descriptors;
 pub(crate) mod envelope;
 mod hops;
 mod inquiry;
@@ -107,9 +109,6 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long couriers may take to bring what they carry when the relay stops; what they do not bring stays in the spool.
 const LAST_WAYS: Duration = Duration::from_secs(10);
-/// Descriptors that are neither sessions nor couriers.
-const SPARE_FILES: u64 = 128;
-
 /// What a relay is told besides its configuration.
 pub(crate) struct Orders {
     /// Reads the configuration's file again, on SIGHUP; `None` where there is none.
@@ -141,10 +140,11 @@ impl Done {
 ///
 /// # Errors
 /// If it could not run, or the spool failed.
-pub(crate) fn run(config: Config, orders: Orders) -> Result<Done> {
+pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
     let interrupt = Interrupt::watch()?;
-    let couriers = u64::from(config.delivery.overall);
-    net::open_files::raise(config.limits.sessions as u64 + couriers + SPARE_FILES);
+    if let Some(warning) = descriptors::provide(&mut config)? {
+        tracing::warn!("{warning}");
+    }
     let setting = Arc::new(setting(config, &orders.log)?);
     reload::watch(&setting, orders.reread)?;
     let control = control::open(&setting.first().control, &setting)?;

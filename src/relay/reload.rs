@@ -1,5 +1,6 @@
 //! SIGHUP: the configuration is read again; what is wrong with it is logged, and the old one then stays in force.
 use super::config::Config;
+use super::descriptors;
 use super::setting::Setting;
 use anyhow::{Context, Result};
 use std::sync::Arc;
@@ -44,6 +45,7 @@ fn reload(setting: &Setting, read: Result<Config>) {
             tracing::error!("the configuration stays as it was");
         }
         Ok(mut config) => {
+            descriptors::fit(&mut config);
             let later = setting.first().needs_restart(&config);
             // What a 250 promises is told from here: it stays what it is.
             config.spool = setting.first().spool.clone();

@@ -1,7 +1,7 @@
 //! The report as Markdown, `report.md`: the same words as on a terminal, to be kept and sent on.
 use super::headline::{self, Outcome};
 use super::section::{Body, Section, sections};
-use super::table::plain;
+use super::table::markdown_text;
 use journey::record::Record;
 
 /// Bars in a line of the per-second table.
@@ -10,14 +10,15 @@ const BARS: usize = 60;
 /// The whole report.
 pub(crate) fn markdown(record: &Record) -> String {
     let outcome = Outcome::of(record);
-    let mut text = format!("# mailrun: {}\n\n", escaped(&record.name));
-    text.push_str(&format!("**{}**: {}\n\n", outcome.name(), headline::counts(record, outcome)));
-    text.push_str(&format!("**{}**\n", headline::figures(record)));
+    let mut text = format!("# mailrun: {}\n\n", markdown_text(&record.name));
+    let counts = markdown_text(&headline::counts(record, outcome));
+    text.push_str(&format!("**{}**: {counts}\n\n", outcome.name()));
+    text.push_str(&format!("**{}**\n", markdown_text(&headline::figures(record))));
     if !record.verdict.reasons.is_empty() {
         text.push('\n');
     }
     for reason in &record.verdict.reasons {
-        text.push_str(&format!("- {}\n", escaped(reason)));
+        text.push_str(&format!("- {}\n", markdown_text(reason)));
     }
     for section in sections(record, BARS) {
         push_section(&mut text, &section);
@@ -31,26 +32,14 @@ fn push_section(text: &mut String, section: &Section) {
         Body::Figures(table) => text.push_str(&format!("{}\n", table.markdown())),
         Body::Facts(facts) => {
             for (name, fact) in facts {
-                text.push_str(&format!("- **{name}**: {}\n", escaped(fact)));
+                text.push_str(&format!("- **{name}**: {}\n", markdown_text(fact)));
             }
         }
-        Body::Sentence(sentence) => text.push_str(&format!("{sentence}\n")),
+        Body::Sentence(sentence) => text.push_str(&format!("{}\n", markdown_text(sentence))),
     }
     if let Some(note) = &section.note {
-        text.push_str(&format!("\n*{}*\n", escaped(note)));
+        text.push_str(&format!("\n*{}*\n", markdown_text(note)));
     }
-}
-
-/// Text that means itself in Markdown.
-fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for letter in plain(text).chars() {
-        if "\\`*_[]<>#|".contains(letter) {
-            safe.push('\\');
-        }
-        safe.push(letter);
-    }
-    safe
 }
 
 #[cfg(test)]

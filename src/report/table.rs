@@ -1,7 +1,9 @@
 //! One table for both readers: light lines for a terminal, pipes for Markdown.
 //!
 //! Cells may hold what a stranger's server said. They are made plain here: no control characters (a reply must
-//! not move a terminal's cursor), one line, and no pipe that would end a Markdown cell.
+//! not move a terminal's cursor), nothing that turns the direction of writing, one line; and in Markdown they mean
+//! themselves: no markup, no links, no HTML.
+use crate::printable::is_hidden;
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
 
@@ -50,7 +52,7 @@ impl Table {
 
     /// As a Markdown table, whose figures keep to the right.
     pub(crate) fn markdown(&self) -> String {
-        let table = self.laid_out(ASCII_MARKDOWN, |text| plain(text).replace('|', "\\|"));
+        let table = self.laid_out(ASCII_MARKDOWN, markdown_text);
         table
             .lines()
             .enumerate()
@@ -86,14 +88,39 @@ impl Table {
     }
 }
 
-/// `text` on one line and without control characters.
+/// `text` on one line, without control characters and without what is not seen but changes how the rest is.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+    let shown = |letter: char| match letter {
+        letter if letter.is_control() => ' ',
+        letter if is_hidden(letter) => char::REPLACEMENT_CHARACTER,
+        letter => letter,
+    };
+    text.chars().map(shown).collect()
+}
+
+/// Text that means itself in Markdown (CommonMark, and GitHub's tables, links and mathematics).
+pub(crate) fn markdown_text(text: &str) -> String {
+    let text = plain(text);
+    let mut safe = String::with_capacity(text.len());
+    for (at, letter) in text.char_indices() {
+        // A URL becomes a link by its "://", or by its "www.".
+        let is_link = (letter == ':' && text[at..].starts_with("://")) || (letter == '.' && ends_in_www(&text[..at]));
+        if is_link || "\\`*_[]<>#|&~$".contains(letter) {
+            safe.push('\\');
+        }
+        safe.push(letter);
+    }
+    safe
+}
+
+fn ends_in_www(text: &str) -> bool {
+    text.len() >= 3 && text.is_char_boundary(text.len() - 3) && text[text.len() - 3..].eq_ignore_ascii_case("www")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn sample() -> Table {
         let mut table = Table::new([("stage", Align::Left), ("messages", Align::Right)]);
@@ -128,5 +155,41 @@ mod tests {
         assert_eq!(markdown.lines().count(), 3, "{markdown}");
         assert!(markdown.contains("a\\|b"), "{markdown}");
         assert!(!table.terminal(60).contains('\u{1b}'));
+    }
+    #[test]
+    fn a_strangers_markup_is_text() {
+        for (said, shown) in [
+            ("550 <img src=x onerror=alert(1)>", r"550 \<img src=x onerror=alert(1)\>"),
+            ("[click](javascript:alert(1))", r"\[click\](javascript:alert(1))"),
+            ("![x](https://evil.example/p.png)", r"!\[x\](https\://evil.example/p.png)"),
+            ("see https://evil.example and www.evil.example", r"see https\://evil.example and www\.evil.example"),
+            ("&#x202e;&lt;b&gt;", r"\&\#x202e;\&lt;b\&gt;"),
+            ("**b** `c` ~~d~~ $e$ | f", r"\*\*b\*\* \`c\` \~\~d\~\~ \$e\$ \| f"),
+            ("a\u{202e}b\u{1b}[0m\r\n# c", "a\u{fffd}b \\[0m  \\# c"),
+            ("12:30, 4.2 ms (99.5 %) – ok", "12:30, 4.2 ms (99.5 %) – ok"),
+        ] {
+            assert_eq!(markdown_text(said), shown);
+            let mut table = Table::new([("text", Align::Left)]);
+            table.row(vec![said.to_owned()]);
+            assert!(table.markdown().contains(shown), "{}", table.markdown());
+            assert!(!table.terminal(80).chars().any(|c| c != '\n' && is_hidden(c)));
+        }
+    }
+
+    proptest! {
+        /// Whatever stands in a cell, each mark that could be markup has a backslash before it.
+        #[test]
+        fn no_mark_is_left_to_mean_something(text in "[a-z<>\\[\\]|&`*_#:/.\\\\\\u{202e}\\n ]{0,40}|.*") {
+            let safe = markdown_text(&text);
+            let mut letters = safe.chars();
+            while let Some(letter) = letters.next() {
+                prop_assert!(!is_hidden(letter), "{safe:?}");
+                prop_assert!(!"`*_[]<>#|&".contains(letter), "{safe:?}");
+                if letter == '\\' {
+                    letters.next();
+                }
+            }
+            prop_assert!(!safe.contains("://") && !safe.contains("www."), "{safe:?}");
+        }
     }
 }

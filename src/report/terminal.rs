@@ -49,7 +49,7 @@ fn push_headline(text: &mut String, record: &Record, width: usize, ink: Ink) {
     let outcome = Outcome::of(record);
     text.push_str(&format!(" {}\n", coloured(outcome, ink)));
     for line in [headline::counts(record, outcome), headline::figures(record)] {
-        push_wrapped(text, &line, "   ", "   ", width);
+        push_wrapped(text, &plain(&line), "   ", "   ", width);
     }
     if !record.verdict.reasons.is_empty() {
         text.push('\n');
@@ -68,7 +68,7 @@ fn push_section(text: &mut String, section: &Section, width: usize, ink: Ink) {
             text.push('\n');
         }
         Body::Facts(facts) => push_facts(text, facts, width),
-        Body::Sentence(sentence) => push_wrapped(text, sentence, " ", " ", width),
+        Body::Sentence(sentence) => push_wrapped(text, &plain(sentence), " ", " ", width),
     }
 }
 
@@ -93,7 +93,7 @@ fn push_facts(text: &mut String, facts: &[(&'static str, String)], width: usize)
     let names = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, fact) in facts {
         let first = format!(" {name:<names$}   ");
-        push_wrapped(text, fact, &first, &" ".repeat(first.len()), width);
+        push_wrapped(text, &plain(fact), &first, &" ".repeat(first.len()), width);
     }
 }
 

@@ -14,8 +14,9 @@
 use super::control::lock;
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +61,7 @@ impl Dump {
                 (format!("{now}.P{pid}Q"), format!(".{}", host_name()))
             }
             Shelf::File(path) => {
-                let opened = OpenOptions::new().create(true).append(true).open(path);
+                let opened = OpenOptions::new().create(true).append(true).mode(FILE_MODE).open(path);
                 file = Some(Mutex::new(opened.with_context(|| format!("cannot write {}", path.display()))?));
                 (format!(".dump-{now}-{pid}-"), ".part".to_owned())
             }
@@ -92,8 +93,17 @@ impl Dump {
     }
 }
 
+/// Mail is for its owner's eyes only.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// Makes a directory where there is none; one that is there stays as open as it is.
 fn make(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).with_context(|| format!("cannot make {}", path.display()))
+    DirBuilder::new()
+        .recursive(true)
+        .mode(DIRECTORY_MODE)
+        .create(path)
+        .with_context(|| format!("cannot make {}", path.display()))
 }
 
 /// As Maildir wants it: without `/` and `:`.
@@ -199,7 +209,7 @@ impl Draft {
 impl Spill {
     fn create(dump: &Dump) -> io::Result<Self> {
         let (path, name) = dump.names();
-        let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path)?;
+        let file = OpenOptions::new().create_new(true).read(true).write(true).mode(FILE_MODE).open(&path)?;
         let spill = Self { file, path: Some(path), name };
         Ok(spill)
     }

@@ -1,6 +1,7 @@
 //! A relay and its host: descriptors that run out, a log that nobody reads, directories that others can change.
-use crate::party::{LIMIT, Process, Sink, is_root, skip, source, wait_until};
-use crate::relay::{Den, MAILRUN, Relay, http, introduced, metric, submit};
+use crate::party::{LIMIT, Process, Sink, is_root, peer, run, skip, source, wait_until};
+use crate::relay::{Den, MAILRUN, QUICK, Relay, await_recipients, http, introduced, metric, submit};
+use crate::wire::Wire;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -128,6 +129,66 @@ fn the_last_line_of_a_relay_that_cannot_run_reaches_its_reader() {
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(status.code(), Some(2));
     assert!(text.starts_with("mailrun: ") && text.ends_with('\n') && text.lines().count() == 1, "{text:?}");
+}
+
+/// A relay whose hard limit of descriptors is so low, and which may not raise it; `None`, with a note, where that cannot
+/// be arranged.
+fn confined(den: &Den, descriptors: u32) -> Option<Relay> {
+    let setpriv = peer("setpriv")?;
+    let config = den.path("relay.toml");
+    let script = format!("ulimit -n {descriptors} && exec \"$@\"");
+    let without = ["--bounding-set=-sys_resource", "--inh-caps=-sys_resource"];
+    let without = if is_root() { &without[..] } else { &[] };
+    let words = [&["-c", &script, "sh", &setpriv], without, &[MAILRUN, "relay", "--config", &config, "--live", "json"]];
+    Some(Relay::listening(Process::start("sh", &words.concat())))
+}
+
+#[test]
+fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
+    net::open_files::raise(2_000);
+    // Segments are small: new ones are opened all the time.
+    let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
+    let text = format!("{HTTP}workers = 1\nspool.size = \"16M\"\nlimits.message = \"1M\"\n{QUICK}");
+    let den = Den::to(&next_hop, &text);
+    let Some(relay) = confined(&den, 400) else { return };
+    assert!(relay.process.complained().contains("ulimit -n"), "{}", relay.process.complained());
+    let mut first = introduced(&relay);
+    let greetings: Vec<_> =
+        (0..500).map(|_| Wire::connect(relay.smtp[0])).map(|mut wire| (wire.reply(), wire)).collect();
+    let refused =
+        greetings.iter().filter(|(reply, _)| reply.as_ref().is_none_or(|reply| reply.starts_with("421"))).count();
+    assert!((100..499).contains(&refused), "{refused}");
+    let http_address = http_address(&relay);
+    let idle: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(http_address).unwrap()).collect();
+    let body = "x".repeat(76) + "\r\n";
+    let mut send = || submit(&mut first, "<a@b.example>", &["<c@d.example>"], body.repeat(800));
+    let mut taken = 0;
+    while send().starts_with("250") {
+        taken += 1;
+    }
+    assert!(taken > 100, "{taken}");
+    assert_eq!(http(&relay, "/health").0, 200);
+    drop((greetings, idle));
+    let sink = Sink::start_at(&next_hop, &[]);
+    await_recipients(&sink, taken);
+    wait_until("room again", || send().starts_with("250").then_some(()));
+    drop(first);
+    relay.stop();
+}
+
+#[test]
+fn a_relay_with_too_few_descriptors_does_not_begin_and_says_what_to_do() {
+    let Some(setpriv) = peer("setpriv") else { return };
+    let den = Den::new(DISCARD);
+    let config = den.path("relay.toml");
+    let without = ["--bounding-set=-sys_resource", "--inh-caps=-sys_resource"];
+    let without = if is_root() { &without[..] } else { &[] };
+    let words =
+        [&["-c", "ulimit -n 100 && exec \"$@\"", "sh", &setpriv], without, &[MAILRUN, "relay", "--config", &config]];
+    let ended = run("sh", &words.concat());
+    assert_eq!(ended.code, Some(2));
+    let last = ended.err.lines().last().unwrap();
+    assert!(last.contains("may have 100 files open") && last.contains("LimitNOFILE="), "{last}");
 }
 
 /// What it says where it does not begin.

@@ -11,6 +11,7 @@ use fe2o3_amqp::sasl_profile::{SaslProfile, SaslScramSha1, SaslScramSha256, Sasl
 use fe2o3_amqp::session::{BeginError, SessionHandle};
 use fe2o3_amqp_types::primitives::Symbol;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -47,6 +48,9 @@ pub struct Broker {
     pub idle_limit: Duration,
     /// The largest frame that we take.
     pub frame_bytes: u32,
+    /// Whether an address may be connected to: asked of each that the broker's name has, at each connection, so that no
+    /// other is connected to than was looked at.
+    pub may_reach: fn(IpAddr) -> bool,
 }
 
 impl Broker {
@@ -59,6 +63,7 @@ impl Broker {
             time_limit: TIME_LIMIT,
             idle_limit: IDLE_LIMIT,
             frame_bytes: FRAME_BYTES,
+            may_reach: |_| true,
         }
     }
 
@@ -275,7 +280,7 @@ async fn wire(broker: &Broker) -> Result<Wire, Error> {
         .is_tls()
         .then(|| Ok::<_, Error>((broker.security.tls.config()?, broker.security.tls.name(broker.url.host())?)));
     let tls = tls.transpose()?;
-    let tcp = within(broker, "connecting", connect(&broker.url)).await?;
+    let tcp = within(broker, "connecting", connect(broker)).await?;
     // Nagle's algorithm would hold a lone message back for the other side's delayed ACK: 40 ms that are nobody's latency.
     // Small writes are gathered before they come to the socket.
     tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
@@ -288,11 +293,16 @@ async fn wire(broker: &Broker) -> Result<Wire, Error> {
     }
 }
 
-async fn connect(url: &BrokerUrl) -> Result<TcpStream, Error> {
-    let (host, address) = (url.host(), url.address());
-    let found = tokio::net::lookup_host((host, url.port())).await;
+async fn connect(broker: &Broker) -> Result<TcpStream, Error> {
+    let (host, address) = (broker.url.host(), broker.url.address());
+    let found = tokio::net::lookup_host((host, broker.url.port())).await;
     let found: Vec<_> =
         found.map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?.collect();
+    if let Some(forbidden) = found.iter().find(|found| !(broker.may_reach)(found.ip())) {
+        let what =
+            format!("{host} is {}, a public address, and nobody has said that it may be reached", forbidden.ip());
+        return Err(Error::Misuse(what));
+    }
     match TcpStream::connect(found.as_slice()).await {
         Ok(stream) => Ok(stream),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Error::Refused { address }),
@@ -364,6 +374,18 @@ impl AsyncWrite for Wire {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_address_is_connected_to_that_may_not_be_reached() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let url = format!("amqp://localhost:{}", listener.local_addr().unwrap().port());
+        let broker = Broker { may_reach: |_| false, ..Broker::new(url.parse().unwrap(), "test") };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = runtime.block_on(Connection::open(&broker)).unwrap_err();
+        assert!(matches!(&error, Error::Misuse(what) if what.contains("public address")), "{error}");
+        assert!(listener.accept().is_err(), "nobody has come");
+    }
 
     #[test]
     fn a_mechanism_that_lacks_what_it_takes_is_refused_before_anything_is_sent() {

@@ -6,9 +6,10 @@ use crate::bench::parties::Order;
 use crate::bench::plan::Tracing;
 use anyhow::{Context, Result};
 use journey::record::Role;
-use std::fs;
+use std::fs::DirBuilder;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -76,7 +77,9 @@ pub(in crate::bench) fn prepare(
         }
         Contestant::Postfix => postfix::prepare(directory, sink)?,
         Contestant::Command(words) => {
-            fs::create_dir_all(&spool).with_context(|| format!("cannot make {}", spool.display()))?;
+            // It will hold mail.
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
+            made.with_context(|| format!("cannot make {}", spool.display()))?;
             let listen = port::free()?;
             let words = filled(words, &listen, sink, &spool);
             let order = Order::relay(Path::new(&words[0]), words[1..].to_vec(), directory);

@@ -102,6 +102,7 @@ fn broker(side: &str, typed: &Broker, public: Public) -> Result<::mades::Broker,
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
             ..Security::default()
         },
+        may_reach: if public == Public::Allowed { |_| true } else { crate::reach::is_local },
         ..::mades::Broker::new(url, format!("go-mades-bench-{side}-{}", std::process::id()))
     })
 }
