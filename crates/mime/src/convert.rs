@@ -1,0 +1,296 @@
+//! A message in memory made 7-bit for a server without 8BITMIME (RFC 6152 §3): its 8-bit parts in quoted-printable or
+//! base64, all else as it was.
+//!
+//! What is done is told in the field that sendmail writes, so that it can be undone (`restore`):
+//! ```text
+//! X-MIME-Autoconverted: from 8bit to 7bit by relay.example          on top of the message
+//! X-MIME-Autoconverted: from 8bit to base64 by relay.example        in a part whose encoding was changed
+//! Content-Transfer-Encoding: base64
+//! X-Original-Content-Transfer-Encoding: 8bit                        the field as it was, under another name
+//! X-MIME-Autoconverted: from none to base64 by relay.example        before fields that were added at a header's end
+//! ```
+//! The outcome is ASCII, in lines of at most 998 bytes that end in CRLF. One pass, and as much memory as the outcome has.
+use super::encode::Encoding;
+use super::field::LabelKind;
+use super::restore::{MARKER, ORIGINAL};
+use super::walk::{Content, Entity, Line, Walker};
+use std::ops::Range;
+
+/// The longest line, its end not counted (RFC 5322 §2.1.1).
+const LINE_BYTES: usize = 998;
+/// How much longer than twice the message the outcome may be: an encoding needs less than twice as much, and each part a
+/// few lines.
+const GROWTH_BYTES: usize = 64 << 10;
+/// The longest field that is kept under a longer name.
+const LABEL_FIELD_BYTES: usize = LINE_BYTES - ORIGINAL.len();
+
+/// Why a message is not converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// A signature would not fit any more.
+    #[error("it bears a signature over its body")]
+    Signed,
+    /// 8-bit bytes within multipart/signed or multipart/encrypted (RFC 1847 §2.1).
+    #[error("it has 8-bit bytes in a part that is signed or encrypted")]
+    Sealed,
+    /// Within `message/partial` and the like (RFC 2045 §6.4).
+    #[error("it has 8-bit bytes in a part that may not be encoded")]
+    FixedMessage,
+    /// Within what says that it is encoded already.
+    #[error("it has 8-bit bytes in a part that is said to be encoded")]
+    Encoded,
+    /// In a header, where only encoded words could stand; or a header that readers may read in several ways.
+    #[error("it has a header that is not ASCII or not well-formed")]
+    Header,
+    /// Before, between or behind parts.
+    #[error("it has 8-bit bytes outside of its parts")]
+    Outside,
+    /// A line that some readers take for a delimiter.
+    #[error("its parts cannot be told apart for certain")]
+    Delimiter,
+    /// So many parts that what is said of each would be more than the message.
+    #[error("it has too many parts that need encoding")]
+    Growth,
+    /// Parts in parts without end.
+    #[error("its parts are nested too deep")]
+    Depth,
+}
+
+/// Whether a message may go to any server as it is: ASCII, in lines that are not too long and end in CRLF.
+pub fn is_seven_bit(message: &[u8]) -> bool {
+    message.is_ascii() && memchr::memchr(0, message).is_none() && lines(message).all(|line| is_plain_line(line, true))
+}
+
+/// The message as a server without 8BITMIME can have it; `None` if it can have it as it is. `host` is whoever converts.
+///
+/// # Errors
+/// Why it must not be converted: it is to be sent as it is, or not at all.
+pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Obstacle> {
+    if is_seven_bit(message) {
+        return Ok(None);
+    }
+    let mut converter = Converter {
+        message,
+        host,
+        out: Vec::with_capacity(message.len() + message.len() / 8 + 1024),
+        header: 0,
+        leaf: None,
+    };
+    converter.mark("8bit", "7bit");
+    converter.run()?;
+    Ok(Some(converter.out))
+}
+
+/// Lines with their ends, which are LF; whatever stands before it.
+pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
+        let (line, after) = rest.split_at(end);
+        rest = after;
+        (!line.is_empty()).then_some(line)
+    })
+}
+
+/// Whether a line may stand in a 7-bit message. Only the last of a message may have no end.
+fn is_plain_line(line: &[u8], may_be_open: bool) -> bool {
+    let text = match line.strip_suffix(b"\r\n") {
+        Some(text) => text,
+        None if may_be_open && !line.ends_with(b"\n") => line,
+        None => return false,
+    };
+    text.len() <= LINE_BYTES && text.is_ascii() && memchr::memchr2(b'\r', 0, text).is_none()
+}
+
+struct Converter<'a> {
+    message: &'a [u8],
+    host: &'a str,
+    out: Vec<u8>,
+    /// Where the header begins that is being read.
+    header: usize,
+    leaf: Option<Leaf>,
+}
+
+/// A leaf whose end has not been found yet.
+struct Leaf {
+    header: Range<usize>,
+    entity: Entity,
+    body: usize,
+}
+
+/// Whether a body is followed by a delimiter.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Delimiter,
+    Message,
+}
+
+impl<'a> Converter<'a> {
+    fn run(&mut self) -> Result<(), Obstacle> {
+        let mut walker = Walker::new();
+        let (mut at, mut is_clean) = (0, true);
+        let message = self.message;
+        for line in lines(message) {
+            match walker.line(line, is_clean)? {
+                Line::Header if is_plain_line(line, at + line.len() == message.len()) => {}
+                Line::Header => return Err(Obstacle::Header),
+                Line::EndOfHeader(_) if walker.is_signed() => return Err(Obstacle::Signed),
+                Line::EndOfHeader(entity) => self.end_header(at, entity)?,
+                Line::Body => {}
+                Line::Gap if is_plain_line(line, true) => {
+                    self.out.extend_from_slice(line);
+                    self.header = at + line.len();
+                }
+                Line::Gap => return Err(Obstacle::Outside),
+                Line::Delimiter => {
+                    self.end_leaf(at, End::Delimiter)?;
+                    if !is_plain_line(line, true) {
+                        return Err(Obstacle::Delimiter);
+                    }
+                    self.out.extend_from_slice(line);
+                    self.header = at + line.len();
+                }
+            }
+            at += line.len();
+            is_clean = line.ends_with(b"\r\n");
+        }
+        self.end_leaf(at, End::Message)
+    }
+
+    /// The empty line at `at` ends a header.
+    fn end_header(&mut self, at: usize, entity: Entity) -> Result<(), Obstacle> {
+        let (header, next) = (self.header..at, at + 2);
+        self.header = next;
+        match entity.content {
+            Content::Multipart | Content::Message => {
+                self.write_header(&header, &entity, "7bit", b"")?;
+            }
+            _ => self.leaf = Some(Leaf { header, entity, body: next }),
+        }
+        Ok(())
+    }
+
+    /// What was read last ends before `at`.
+    fn end_leaf(&mut self, at: usize, end: End) -> Result<(), Obstacle> {
+        let message = self.message;
+        let Some(Leaf { header, entity, body }) = self.leaf.take() else {
+            // A header without an empty line, or nothing behind a delimiter.
+            self.out.extend_from_slice(&message[self.header.min(at)..at]);
+            self.header = at;
+            return Ok(());
+        };
+        self.header = at;
+        // The line end before a delimiter belongs to it (RFC 2046 §5.1.1).
+        let content = match end {
+            End::Delimiter => &message[body..at.saturating_sub(2).max(body)],
+            End::Message => &message[body..at],
+        };
+        match entity.content {
+            _ if is_seven_bit(content) => {
+                if let Content::Fixed(_) = entity.content {
+                    self.out.extend_from_slice(&message[header.start..body]);
+                } else {
+                    self.write_header(&header, &entity, "7bit", content)?;
+                }
+                self.out.extend_from_slice(content);
+            }
+            Content::Fixed(obstacle) => return Err(obstacle),
+            kind => self.encode(kind, &header, &entity, content, end)?,
+        }
+        self.out.extend_from_slice(&message[body + content.len()..at]);
+        let most = message.len().saturating_mul(2).saturating_add(GROWTH_BYTES);
+        if self.out.len() > most { Err(Obstacle::Growth) } else { Ok(()) }
+    }
+
+    fn encode(
+        &mut self,
+        kind: Content,
+        header: &Range<usize>,
+        entity: &Entity,
+        content: &[u8],
+        end: End,
+    ) -> Result<(), Obstacle> {
+        let encoding = if kind == Content::Text { Encoding::for_text(content) } else { Encoding::Base64 };
+        self.write_header(header, entity, encoding.word(), content)?;
+        encoding.encode(content, &mut self.out);
+        match (end, encoding) {
+            (End::Delimiter, _) => {}
+            // The line end that DATA will add is not the content's.
+            (End::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
+            (End::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
+            (End::Message, Encoding::Base64) => self.out.extend_from_slice(b"\r\n"),
+        }
+        Ok(())
+    }
+
+    /// Writes a header and the empty line behind it, where `word` is the encoding of what follows.
+    fn write_header(
+        &mut self,
+        header: &Range<usize>,
+        entity: &Entity,
+        word: &str,
+        content: &[u8],
+    ) -> Result<(), Obstacle> {
+        let message = self.message;
+        let is_outermost = header.start == 0;
+        match &entity.label {
+            Some(place) if !says(place.kind, word) => {
+                if place.field.len() > LABEL_FIELD_BYTES {
+                    return Err(Obstacle::Header);
+                }
+                self.out.extend_from_slice(&message[header.start..place.field.start]);
+                if !is_outermost {
+                    let old = String::from_utf8_lossy(&message[place.word.clone()]);
+                    self.mark(&old, word);
+                }
+                self.out.extend_from_slice(format!("Content-Transfer-Encoding: {word}\r\n").as_bytes());
+                if !is_outermost {
+                    self.out.extend_from_slice(ORIGINAL);
+                    self.out.extend_from_slice(&message[place.field.clone()]);
+                }
+                self.out.extend_from_slice(&message[place.field.end..header.end]);
+            }
+            None if word != "7bit" => {
+                self.out.extend_from_slice(&message[header.clone()]);
+                if !is_outermost {
+                    self.mark("none", word);
+                }
+                self.add_fields(entity, word, content);
+            }
+            _ => self.out.extend_from_slice(&message[header.clone()]),
+        }
+        self.out.extend_from_slice(b"\r\n");
+        Ok(())
+    }
+
+    /// What a header lacks for its content to be decoded.
+    fn add_fields(&mut self, entity: &Entity, word: &str, content: &[u8]) {
+        let mut add = |field: &[u8]| self.out.extend_from_slice(field);
+        if entity.is_message && !entity.has_version {
+            add(b"MIME-Version: 1.0\r\n");
+        }
+        if !entity.has_type {
+            // Nobody said; what is UTF-8 by chance is not text. RFC 1428 §3 has a name for the rest.
+            let charset = if std::str::from_utf8(content).is_ok() { "utf-8" } else { "unknown-8bit" };
+            add(format!("Content-Type: text/plain; charset={charset}\r\n").as_bytes());
+        }
+        add(format!("Content-Transfer-Encoding: {word}\r\n").as_bytes());
+    }
+
+    fn mark(&mut self, old: &str, new: &str) {
+        let host: String = self.host.chars().filter(char::is_ascii_graphic).take(255).collect();
+        self.out.extend_from_slice(MARKER);
+        self.out.extend_from_slice(format!(" from {old} to {new} by {host}\r\n").as_bytes());
+    }
+}
+
+/// Whether a label says what is true already: `7bit` of what is 7-bit.
+fn says(kind: LabelKind, word: &str) -> bool {
+    match kind {
+        LabelKind::SevenBit => word == "7bit",
+        _ => !kind.is_identity(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

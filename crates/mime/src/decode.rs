@@ -1,0 +1,196 @@
+//! Quoted-printable and base64 as they are read, in blocks of any size.
+
+use super::encode::Encoding;
+
+/// What content was before it was encoded. Strict: what this crate's encoders do not write is not decoded.
+#[derive(Clone, Debug)]
+pub struct Decoder {
+    state: State,
+    is_sound: bool,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Base64(Group),
+    Quoted(Quoted),
+}
+
+/// Four characters of base64, as far as they have come.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    bits: u32,
+    digits: u8,
+    padding: u8,
+    /// One with padding was the last.
+    is_last: bool,
+}
+
+/// The unfinished end of a block of quoted-printable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quoted {
+    Nothing,
+    /// `=`
+    Equals,
+    /// `=` and a digit.
+    Digit(u8),
+    /// `=` and CR: a soft break.
+    Break,
+}
+
+impl Decoder {
+    /// A decoder at the start of its content.
+    pub fn new(encoding: Encoding) -> Self {
+        let state = match encoding {
+            Encoding::Base64 => State::Base64(Group::default()),
+            Encoding::QuotedPrintable => State::Quoted(Quoted::Nothing),
+        };
+        Self { state, is_sound: true }
+    }
+
+    /// What it decodes.
+    pub fn encoding(&self) -> Encoding {
+        match self.state {
+            State::Base64(_) => Encoding::Base64,
+            State::Quoted(_) => Encoding::QuotedPrintable,
+        }
+    }
+
+    /// Whether all of it was as an encoder writes it.
+    pub fn is_sound(&self) -> bool {
+        self.is_sound
+    }
+
+    /// Decodes the next block, behind what `out` holds.
+    pub fn decode(&mut self, block: &[u8], out: &mut Vec<u8>) {
+        match &mut self.state {
+            State::Quoted(state) => *state = unquote(*state, block, &mut self.is_sound, out),
+            State::Base64(group) => {
+                for byte in block {
+                    self.is_sound &= group.take(*byte, out);
+                }
+            }
+        }
+    }
+}
+
+impl Group {
+    /// Takes the next character; false where none like it may stand.
+    fn take(&mut self, byte: u8, out: &mut Vec<u8>) -> bool {
+        match (sextet(byte), byte) {
+            (None, b'\r' | b'\n') => return true,
+            (Some(value), _) if self.padding == 0 && !self.is_last => {
+                self.bits = self.bits << 6 | u32::from(value);
+                self.digits += 1;
+            }
+            (None, b'=') if self.digits >= 2 => self.padding += 1,
+            _ => return false,
+        }
+        if self.digits + self.padding == 4 {
+            let bytes = (self.bits << (6 * u32::from(self.padding))).to_be_bytes();
+            out.extend_from_slice(&bytes[1..4 - usize::from(self.padding)]);
+            *self = Self { is_last: self.padding > 0, ..Self::default() };
+        }
+        true
+    }
+}
+
+fn sextet(byte: u8) -> Option<u8> {
+    match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
+}
+
+fn unquote(mut state: Quoted, block: &[u8], is_sound: &mut bool, out: &mut Vec<u8>) -> Quoted {
+    let mut rest = block;
+    while let Some((first, after)) = rest.split_first() {
+        state = match (state, first) {
+            (Quoted::Nothing, _) => {
+                let plain = memchr::memchr(b'=', rest).unwrap_or(rest.len());
+                out.extend_from_slice(&rest[..plain]);
+                let Some(after) = rest.get(plain + 1..) else { return Quoted::Nothing };
+                rest = after;
+                state = Quoted::Equals;
+                continue;
+            }
+            (Quoted::Equals, b'\r') => Quoted::Break,
+            (Quoted::Break, b'\n') => Quoted::Nothing,
+            (Quoted::Equals, digit) if digit.is_ascii_hexdigit() => Quoted::Digit(hex(*digit)),
+            (Quoted::Digit(high), digit) if digit.is_ascii_hexdigit() => {
+                out.push(high << 4 | hex(*digit));
+                Quoted::Nothing
+            }
+            _ => {
+                *is_sound = false;
+                Quoted::Nothing
+            }
+        };
+        rest = after;
+    }
+    state
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decoded(encoding: Encoding, text: &[u8], block: usize) -> Option<Vec<u8>> {
+        let mut decoder = Decoder::new(encoding);
+        let mut out = Vec::new();
+        text.chunks(block).for_each(|block| decoder.decode(block, &mut out));
+        decoder.is_sound().then_some(out)
+    }
+
+    #[test]
+    fn what_no_encoder_writes_is_not_sound() {
+        for text in ["=", "=4", "=\r", "a"] {
+            assert!(decoded(Encoding::QuotedPrintable, text.as_bytes(), 1).is_some(), "cut off: {text}");
+        }
+        for text in ["=x", "=4x", "=\n", "=\rx"] {
+            assert_eq!(decoded(Encoding::QuotedPrintable, text.as_bytes(), 1), None, "{text}");
+        }
+        for text in ["=", "A=", "AA==AA==", "AAA=A", "A A", "AA=====", "-"] {
+            assert_eq!(decoded(Encoding::Base64, text.as_bytes(), 1), None, "{text}");
+        }
+    }
+
+    fn any_content() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..40),
+            proptest::collection::vec(b' '..b'~', 0..200),
+            Just(b"\r\n".to_vec()),
+            Just(b" \r\n".to_vec()),
+            Just(b"--".to_vec()),
+            Just(b"=".to_vec()),
+        ];
+        proptest::collection::vec(piece, 0..20).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        /// What is encoded is short lines of ASCII, and is decoded again, however it is cut.
+        #[test]
+        fn decoding_undoes_encoding(content in any_content(), block in 1..100_usize) {
+            for encoding in [Encoding::QuotedPrintable, Encoding::Base64] {
+                let mut text = Vec::new();
+                encoding.encode(&content, &mut text);
+                for line in String::from_utf8(text.clone()).unwrap().split("\r\n") {
+                    let is_sound = line.len() <= 76 && line.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte));
+                    prop_assert!(is_sound && !line.ends_with([' ', '\t']) && !line.starts_with('-'), "{:?}", line);
+                }
+                prop_assert_eq!(decoded(encoding, &text, block), Some(content.clone()));
+            }
+        }
+    }
+}

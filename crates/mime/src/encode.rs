@@ -1,0 +1,163 @@
+//! Quoted-printable and base64 as they are written: lines of 76 characters, nothing that a gateway could change.
+use super::convert::lines;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// The longest encoded line, its end not counted (RFC 2045 §6.7 rule 5, §6.8).
+const LINE_BYTES: usize = 76;
+/// Bytes that a line of base64 holds.
+const BASE64_LINE_BYTES: usize = LINE_BYTES / 4 * 3;
+/// Lines of base64 that are encoded at a time.
+const BASE64_LINES: usize = 64;
+
+/// An encoding of content (RFC 2045 §6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// RFC 2045 §6.7.
+    QuotedPrintable,
+    /// RFC 2045 §6.8.
+    Base64,
+}
+
+impl Encoding {
+    /// Quoted-printable where people could still read it: no more than a third of it is escaped. What has line ends of
+    /// its own is no text.
+    pub fn for_text(content: &[u8]) -> Self {
+        let escaped = content.iter().filter(|byte| !byte.is_ascii() || **byte == b'=').count();
+        let has_plain_ends = || {
+            lines(content).all(|line| {
+                let text = line.strip_suffix(b"\r\n").unwrap_or(line);
+                memchr::memchr3(b'\r', b'\n', 0, text).is_none()
+            })
+        };
+        if escaped <= content.len() / 3 && has_plain_ends() { Self::QuotedPrintable } else { Self::Base64 }
+    }
+
+    /// The word of Content-Transfer-Encoding.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::QuotedPrintable => "quoted-printable",
+            Self::Base64 => "base64",
+        }
+    }
+
+    /// Writes `content` encoded. Behind base64 there is no line end; quoted-printable ends as the content does.
+    pub fn encode(self, content: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Self::QuotedPrintable => quoted_printable(content, out),
+            Self::Base64 => base64_lines(content, out),
+        }
+    }
+}
+
+/// Writes `content` as base64, the lines apart by CRLF; none behind the last.
+fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
+    out.reserve(content.len().div_ceil(BASE64_LINE_BYTES) * (LINE_BYTES + 2));
+    let mut text = [0; BASE64_LINES * LINE_BYTES];
+    let mut end: &[u8] = b"";
+    for block in content.chunks(BASE64_LINES * BASE64_LINE_BYTES) {
+        let length = STANDARD.encode_slice(block, &mut text).expect("the text has room for the block");
+        for line in text[..length].chunks(LINE_BYTES) {
+            out.extend_from_slice(end);
+            out.extend_from_slice(line);
+            end = b"\r\n";
+        }
+    }
+}
+
+/// Writes `content` as quoted-printable. CRLF stays a line end; a bare CR or LF is a byte like any other.
+fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
+    let mut rest = content;
+    loop {
+        match memchr::memmem::find(rest, b"\r\n") {
+            Some(end) => {
+                quote_line(&rest[..end], out);
+                out.extend_from_slice(b"\r\n");
+                rest = &rest[end + 2..];
+            }
+            None => return quote_line(rest, out),
+        }
+    }
+}
+
+/// One line of content, in as many lines as it takes.
+fn quote_line(line: &[u8], out: &mut Vec<u8>) {
+    let mut column = 0;
+    for (at, byte) in line.iter().enumerate() {
+        let is_last = at + 1 == line.len();
+        let is_literal = match byte {
+            b' ' | b'\t' => !is_last,
+            b'=' => false,
+            // A line that was broken here must not look like a delimiter.
+            b'-' => column > 0,
+            byte => byte.is_ascii_graphic(),
+        };
+        let width = if is_literal { 1 } else { 3 };
+        // The last line needs no room for the `=` of a soft break; one less is simpler.
+        if column + width > LINE_BYTES - 1 {
+            out.extend_from_slice(b"=\r\n");
+            column = 0;
+        }
+        match (is_literal, byte) {
+            // It stood in the middle of a line until the break came before it.
+            (true, b'-') if column == 0 => column += push_quoted(b'-', out),
+            (true, byte) => {
+                out.push(*byte);
+                column += 1;
+            }
+            (false, byte) => column += push_quoted(*byte, out),
+        }
+    }
+}
+
+fn push_quoted(byte: u8, out: &mut Vec<u8>) -> usize {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.extend_from_slice(&[b'=', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quoted(content: &[u8]) -> String {
+        let mut out = Vec::new();
+        quoted_printable(content, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_table_of_quoted_printable() {
+        let rows: [(&[u8], &str); 10] = [
+            (b"", ""),
+            (b"a\r\n", "a\r\n"),
+            ("ä=\r\n\r\n".as_bytes(), "=C3=A4=3D\r\n\r\n"),
+            (b"a \r\nb\t", "a=20\r\nb=09"),
+            (b" a", " a"),
+            (b"--x\r\n-", "=2D-x\r\n=2D"),
+            (b"a\rb\nc\0", "a=0Db=0Ac=00"),
+            (b"\r\r\n", "=0D\r\n"),
+            (b"\x7f", "=7F"),
+            (b".\r\n", ".\r\n"),
+        ];
+        for (content, expected) in rows {
+            assert_eq!(quoted(content), expected);
+        }
+        assert_eq!(quoted(&[b'x'; 76]), format!("{}=\r\nx", "x".repeat(75)));
+        let broken = [[b'x'; 75].as_slice(), b"--boundary"].concat();
+        assert_eq!(quoted(&broken), format!("{}=\r\n=2D-boundary", "x".repeat(75)));
+    }
+
+    #[test]
+    fn a_table_of_base64() {
+        let encoded = |content: &[u8]| {
+            let mut out = Vec::new();
+            base64_lines(content, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!((encoded(b"").as_str(), encoded(b"f").as_str(), encoded(b"foo").as_str()), ("", "Zg==", "Zm9v"));
+        assert_eq!(encoded(&[0; 58]), format!("{}\r\nAA==", "A".repeat(76)));
+        let many = encoded(&[0; 57 * 200]);
+        assert!(many.split("\r\n").all(|line| line == "A".repeat(76)) && many.split("\r\n").count() == 200);
+    }
+}

@@ -1,0 +1,273 @@
+//! Values of the two header fields that decide how a part is read: Content-Type and Content-Transfer-Encoding
+//! (RFC 2045 §5.1, §6.1).
+use std::ops::Range;
+
+/// The longest boundary that is read. RFC 2046 §5.1.1 allows 70 characters; some programs write longer ones.
+const MAX_BOUNDARY_BYTES: usize = 200;
+
+/// A value that cannot be read in one way only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable;
+
+/// The media type of an entity, as far as it decides what may be encoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MediaType {
+    Text,
+    /// `multipart/signed` and `multipart/encrypted` (RFC 1847): what is in them may not be changed.
+    Sealed,
+    Multipart {
+        boundary: Vec<u8>,
+        is_digest: bool,
+    },
+    /// `message/rfc822`, which is not encoded as a whole (RFC 2046 §5.2.1).
+    Message,
+    /// `message/partial` and others of which only 7bit is allowed (RFC 2045 §6.4).
+    FixedMessage,
+    /// What may be encoded as a whole; `message/global` too (RFC 6532 §3.7).
+    Other,
+}
+
+/// The value of a Content-Transfer-Encoding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    pub(crate) kind: LabelKind,
+    /// Where the word stands in the value.
+    pub(crate) word: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LabelKind {
+    SevenBit,
+    EightBit,
+    Binary,
+    QuotedPrintable,
+    Base64,
+    Unknown,
+}
+
+impl LabelKind {
+    /// Whether the content stands there as it is (RFC 2045 §6.2).
+    pub(crate) fn is_identity(self) -> bool {
+        matches!(self, Self::SevenBit | Self::EightBit | Self::Binary)
+    }
+}
+
+/// Reads the value of a Content-Type.
+pub(crate) fn media_type(value: &[u8]) -> Result<MediaType, Unreadable> {
+    let mut scanner = Scanner { text: value, at: 0 };
+    scanner.skip_blanks()?;
+    let main = scanner.word().to_ascii_lowercase();
+    scanner.skip_blanks()?;
+    let has_subtype = scanner.take(b'/');
+    if has_subtype {
+        scanner.skip_blanks()?;
+    }
+    let sub = if has_subtype { scanner.word().to_ascii_lowercase() } else { Vec::new() };
+    match (main.as_slice(), sub.as_slice()) {
+        (b"multipart" | b"message", b"") | (b"", _) => Err(Unreadable),
+        (b"multipart", b"signed" | b"encrypted") => Ok(MediaType::Sealed),
+        (b"multipart", sub) => {
+            let boundary = scanner.boundary()?.ok_or(Unreadable)?;
+            Ok(MediaType::Multipart { boundary, is_digest: sub == b"digest" })
+        }
+        (b"message", b"rfc822" | b"news") => Ok(MediaType::Message),
+        (b"message", sub) if sub.starts_with(b"global") => Ok(MediaType::Other),
+        (b"message", _) => Ok(MediaType::FixedMessage),
+        (b"text", _) => Ok(MediaType::Text),
+        _ => Ok(MediaType::Other),
+    }
+}
+
+/// Reads the value of a Content-Transfer-Encoding.
+pub(crate) fn label(value: &[u8]) -> Result<Label, Unreadable> {
+    let mut scanner = Scanner { text: value, at: 0 };
+    scanner.skip_blanks()?;
+    let begin = scanner.at;
+    let kind = match scanner.word().to_ascii_lowercase().as_slice() {
+        b"" => return Err(Unreadable),
+        b"7bit" => LabelKind::SevenBit,
+        b"8bit" => LabelKind::EightBit,
+        b"binary" => LabelKind::Binary,
+        b"quoted-printable" => LabelKind::QuotedPrintable,
+        b"base64" => LabelKind::Base64,
+        _ => LabelKind::Unknown,
+    };
+    let word = begin..scanner.at;
+    scanner.skip_blanks()?;
+    if scanner.at < value.len() { Err(Unreadable) } else { Ok(Label { kind, word }) }
+}
+
+struct Scanner<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Scanner<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        let is_there = self.peek() == Some(byte);
+        self.at += usize::from(is_there);
+        is_there
+    }
+
+    /// White space, line ends of folding, and comments in any depth.
+    fn skip_blanks(&mut self) -> Result<(), Unreadable> {
+        let mut depth = 0_usize;
+        while let Some(byte) = self.peek() {
+            match byte {
+                b'(' => depth += 1,
+                b')' if depth > 0 => depth -= 1,
+                b'\\' if depth > 0 => self.at += 1,
+                b' ' | b'\t' | b'\r' | b'\n' => {}
+                _ if depth > 0 => {}
+                _ => return Ok(()),
+            }
+            self.at += 1;
+        }
+        if depth == 0 && self.at <= self.text.len() { Ok(()) } else { Err(Unreadable) }
+    }
+
+    /// A token, empty where none stands.
+    fn word(&mut self) -> &'a [u8] {
+        let begin = self.at;
+        while self.peek().is_some_and(is_token) {
+            self.at += 1;
+        }
+        &self.text[begin..self.at]
+    }
+
+    /// A token or a quoted string.
+    fn value(&mut self) -> Result<Vec<u8>, Unreadable> {
+        if !self.take(b'"') {
+            let word = self.word();
+            return if word.is_empty() { Err(Unreadable) } else { Ok(word.to_vec()) };
+        }
+        let mut text = Vec::new();
+        while let Some(byte) = self.peek() {
+            self.at += 1;
+            match byte {
+                b'"' => return Ok(text),
+                b'\\' => {
+                    text.push(self.peek().ok_or(Unreadable)?);
+                    self.at += 1;
+                }
+                _ => text.push(byte),
+            }
+        }
+        Err(Unreadable)
+    }
+
+    /// The boundary among the parameters. All of them have to be sound: who reads past a mistake may read another one.
+    fn boundary(&mut self) -> Result<Option<Vec<u8>>, Unreadable> {
+        let mut found = None;
+        loop {
+            self.skip_blanks()?;
+            if self.at == self.text.len() {
+                return Ok(found);
+            }
+            if !self.take(b';') {
+                return Err(Unreadable);
+            }
+            self.skip_blanks()?;
+            let name = self.word().to_ascii_lowercase();
+            self.skip_blanks()?;
+            if name.is_empty() {
+                continue;
+            }
+            if !self.take(b'=') {
+                return Err(Unreadable);
+            }
+            self.skip_blanks()?;
+            let value = self.value()?;
+            // In pieces or with a charset (RFC 2231) not all read it alike.
+            if name.starts_with(b"boundary*") {
+                return Err(Unreadable);
+            }
+            if name == b"boundary" && found.replace(sound_boundary(value)?).is_some() {
+                return Err(Unreadable);
+            }
+        }
+    }
+}
+
+fn sound_boundary(boundary: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
+    let is_sound = (1..=MAX_BOUNDARY_BYTES).contains(&boundary.len())
+        && boundary.iter().all(|byte| matches!(byte, b' '..=b'~'))
+        && !boundary.ends_with(b" ");
+    if is_sound { Ok(boundary) } else { Err(Unreadable) }
+}
+
+/// RFC 2045 §5.1.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn multipart(boundary: &str) -> Result<MediaType, Unreadable> {
+        Ok(MediaType::Multipart { boundary: boundary.as_bytes().to_vec(), is_digest: false })
+    }
+
+    #[test]
+    fn a_table_of_content_types() {
+        let rows: [(&str, Result<MediaType, Unreadable>); 26] = [
+            (" text/plain; charset=utf-8", Ok(MediaType::Text)),
+            ("text", Ok(MediaType::Text)),
+            ("TEXT/html;;junk", Ok(MediaType::Text)),
+            (" image/png; name=\"a", Ok(MediaType::Other)),
+            (" message/rfc822", Ok(MediaType::Message)),
+            (" message/partial; id=1", Ok(MediaType::FixedMessage)),
+            (" message/delivery-status", Ok(MediaType::FixedMessage)),
+            (" message/global", Ok(MediaType::Other)),
+            (" multipart/signed; boundary=a", Ok(MediaType::Sealed)),
+            (" multipart/Encrypted", Ok(MediaType::Sealed)),
+            (" multipart/mixed; boundary=a", multipart("a")),
+            (" multipart/mixed;\r\n\tBoundary = \"a \\\"b\" ; x=y;", multipart("a \"b")),
+            (" multipart (a (b) \\) c) / mixed (d);boundary=(e)a(f)", multipart("a")),
+            (" multipart/mixed", Err(Unreadable)),
+            (" multipart; boundary=a", Err(Unreadable)),
+            (" message", Err(Unreadable)),
+            (" multipart/mixed; boundary=", Err(Unreadable)),
+            (" multipart/mixed; boundary=\"\"", Err(Unreadable)),
+            (" multipart/mixed; boundary=\"a \"", Err(Unreadable)),
+            (" multipart/mixed; boundary=\"a", Err(Unreadable)),
+            (" multipart/mixed; boundary=a; boundary=a", Err(Unreadable)),
+            (" multipart/mixed; boundary*0=a; boundary*1=b", Err(Unreadable)),
+            (" multipart/mixed; boundary=a b", Err(Unreadable)),
+            (" multipart/mixed (; boundary=a", Err(Unreadable)),
+            ("", Err(Unreadable)),
+            (" /plain", Err(Unreadable)),
+        ];
+        for (value, expected) in rows {
+            assert_eq!(media_type(value.as_bytes()), expected, "{value}");
+        }
+        assert_eq!(media_type(format!("multipart/x; boundary={}", "a".repeat(201)).as_bytes()), Err(Unreadable));
+        let digest = media_type(b"multipart/digest; boundary=a");
+        assert!(matches!(digest, Ok(MediaType::Multipart { is_digest: true, .. })));
+    }
+
+    #[test]
+    fn a_table_of_labels() {
+        let rows: [(&str, Option<(LabelKind, &str)>); 9] = [
+            (" 8bit\r\n", Some((LabelKind::EightBit, "8bit"))),
+            ("8BIT", Some((LabelKind::EightBit, "8BIT"))),
+            ("\r\n (8bit) 7bit (x)", Some((LabelKind::SevenBit, "7bit"))),
+            (" Base64 ", Some((LabelKind::Base64, "Base64"))),
+            (" quoted-printable", Some((LabelKind::QuotedPrintable, "quoted-printable"))),
+            (" binary", Some((LabelKind::Binary, "binary"))),
+            (" x-uuencode", Some((LabelKind::Unknown, "x-uuencode"))),
+            (" 8bit;", None),
+            ("  ", None),
+        ];
+        for (value, expected) in rows {
+            let found = label(value.as_bytes()).ok();
+            let found = found.as_ref().map(|label| (label.kind, &value[label.word.clone()]));
+            assert_eq!(found, expected, "{value}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! A converted message made what it was, in blocks of any size: what `convert` or another relay encoded is decoded, and
+//! labels that were changed read as before. In bounded memory; for checksums, not for readers.
+use super::decode::Decoder;
+use super::encode::Encoding;
+use super::field::LabelKind;
+use super::walk::{Content, Line, Walker};
+
+/// The name of the field that tells of a conversion, as sendmail writes it.
+pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
+
+/// Before the name of a field that was changed.
+pub(crate) const ORIGINAL: &[u8] = b"X-Original-";
+
+/// The longest line of a converted message.
+const LINE_BYTES: usize = 1000;
+/// The longest line of the outermost header, which others may have written.
+const HEADER_LINE_BYTES: usize = 64 << 10;
+
+/// Undoes a conversion. Begins within the outermost header, behind the marker on its top; gives the body as it was.
+///
+/// A message whose own parts bear the marker is not restored as it was: nobody can tell which of them are ours.
+#[derive(Clone, Debug)]
+pub struct Restorer {
+    walker: Walker,
+    /// The beginning of a line.
+    line: Vec<u8>,
+    out: Vec<u8>,
+    mend: Mend,
+    /// Of the leaf that is being read.
+    decoder: Option<Decoder>,
+    /// Of the outermost header where nothing else is known: another relay's conversion of a message of one part.
+    is_simple: bool,
+    is_sound: bool,
+}
+
+/// What is to be done with the next lines of a header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mend {
+    #[default]
+    Nothing,
+    /// The next one is new, and the one behind it had another name.
+    Changed,
+    /// It had another name.
+    Renamed,
+    /// All that follows is new.
+    Added,
+}
+
+impl Restorer {
+    /// Behind the marker on top of a message.
+    pub fn new() -> Self {
+        Self {
+            walker: Walker::new(),
+            line: Vec::new(),
+            out: Vec::new(),
+            mend: Mend::Nothing,
+            decoder: None,
+            is_simple: false,
+            is_sound: true,
+        }
+    }
+
+    /// Behind a field of the outermost header that says that all of the body is encoded.
+    pub fn of_one_part(encoding: Encoding) -> Self {
+        Self { decoder: Some(Decoder::new(encoding)), is_simple: true, ..Self::new() }
+    }
+
+    /// Whether it was read as a converted message is.
+    pub fn is_sound(&self) -> bool {
+        self.is_sound && self.decoder.as_ref().is_none_or(Decoder::is_sound)
+    }
+
+    /// Takes the next block; `take` has what the body was.
+    pub fn receive(&mut self, block: &[u8], mut take: impl FnMut(&[u8])) {
+        let mut rest = block;
+        while let (Some(end), true) = (memchr::memchr(b'\n', rest), self.is_sound) {
+            let (line, after) = rest.split_at(end + 1);
+            rest = after;
+            if self.line.is_empty() {
+                self.read_line(line);
+            } else {
+                let mut whole = std::mem::take(&mut self.line);
+                whole.extend_from_slice(line);
+                self.read_line(&whole);
+                whole.clear();
+                self.line = whole;
+            }
+            if self.out.len() >= LINE_BYTES {
+                take(&self.out);
+                self.out.clear();
+            }
+        }
+        self.keep(rest);
+        take(&self.out);
+        self.out.clear();
+    }
+
+    /// Ends the message.
+    pub fn finish(&mut self, mut take: impl FnMut(&[u8])) {
+        let last = std::mem::take(&mut self.line);
+        if !last.is_empty() && self.is_sound {
+            self.read_line(&last);
+        }
+        take(&self.out);
+        self.out.clear();
+    }
+
+    fn most_line_bytes(&self) -> usize {
+        if self.walker.is_beyond_header() { LINE_BYTES } else { HEADER_LINE_BYTES }
+    }
+
+    fn keep(&mut self, rest: &[u8]) {
+        if self.line.len() + rest.len() > self.most_line_bytes() {
+            self.is_sound = false;
+        } else {
+            self.line.extend_from_slice(rest);
+        }
+    }
+
+    fn read_line(&mut self, line: &[u8]) {
+        if line.len() > self.most_line_bytes() {
+            self.is_sound = false;
+            return;
+        }
+        if self.is_simple && self.walker.is_beyond_header() {
+            return self.body(line);
+        }
+        let is_beyond = self.walker.is_beyond_header();
+        match self.walker.line(line, true) {
+            Ok(Line::Header) if is_beyond => self.header_line(line),
+            Ok(Line::Header) => {}
+            Ok(Line::EndOfHeader(entity)) => {
+                self.end_header(is_beyond, &entity.content, entity.label.map(|label| label.kind));
+            }
+            Ok(Line::Body) => self.body(line),
+            Ok(Line::Gap) => self.out.extend_from_slice(line),
+            Ok(Line::Delimiter) => self.delimiter(line),
+            Err(_) => self.is_sound = false,
+        }
+    }
+
+    fn header_line(&mut self, line: &[u8]) {
+        match self.mend {
+            Mend::Added => {}
+            Mend::Changed => self.mend = Mend::Renamed,
+            Mend::Renamed => {
+                let original = line.strip_prefix(ORIGINAL);
+                self.is_sound &= original.is_some();
+                self.out.extend_from_slice(original.unwrap_or_default());
+                self.mend = Mend::Nothing;
+            }
+            Mend::Nothing => match marked(line) {
+                Some((old, new)) => {
+                    self.mend = if old == b"none" { Mend::Added } else { Mend::Changed };
+                    self.expect(new);
+                }
+                None => self.out.extend_from_slice(line),
+            },
+        }
+    }
+
+    /// A body in that encoding follows.
+    fn expect(&mut self, word: &[u8]) {
+        self.decoder = match word {
+            b"quoted-printable" => Some(Decoder::new(Encoding::QuotedPrintable)),
+            b"base64" => Some(Decoder::new(Encoding::Base64)),
+            _ => None,
+        };
+    }
+
+    fn end_header(&mut self, is_inner: bool, content: &Content, label: Option<LabelKind>) {
+        if self.is_simple {
+            return;
+        }
+        self.mend = Mend::Nothing;
+        if is_inner {
+            self.out.extend_from_slice(b"\r\n");
+        } else if matches!(content, Content::Fixed(_)) {
+            // A message of one part: the label in the outermost header is that of the conversion.
+            match label {
+                Some(LabelKind::QuotedPrintable) => self.expect(b"quoted-printable"),
+                Some(LabelKind::Base64) => self.expect(b"base64"),
+                _ => {}
+            }
+        }
+    }
+
+    fn body(&mut self, line: &[u8]) {
+        match &mut self.decoder {
+            Some(decoder) => decoder.decode(line, &mut self.out),
+            None => self.out.extend_from_slice(line),
+        }
+    }
+
+    fn delimiter(&mut self, line: &[u8]) {
+        self.mend = Mend::Nothing;
+        if let Some(decoder) = self.decoder.take() {
+            self.is_sound &= decoder.is_sound();
+            if decoder.encoding() == Encoding::Base64 {
+                // What no decoder gives: the line end that belongs to the delimiter.
+                self.out.extend_from_slice(b"\r\n");
+            }
+        }
+        self.out.extend_from_slice(line);
+    }
+}
+
+impl Default for Restorer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The old and the new word of a marker that `convert` writes.
+fn marked(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = line.get(MARKER.len()..).filter(|_| line.starts_with(MARKER))?;
+    let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let (from, old, to, new) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let is_ours = from == b"from" && to == b"to" && [b"7bit".as_slice(), b"quoted-printable", b"base64"].contains(&new);
+    is_ours.then_some((old, new))
+}

@@ -1,0 +1,285 @@
+//! The structure of a message, told line by line: what a line is, in bounded memory, however deep parts are nested.
+//!
+//! ```text
+//! Header ─empty line─▶ Leaf | Gap (of a multipart, until its first delimiter) | Header (of a message/rfc822)
+//!    ▲                                     │
+//!    └───────────── delimiter ◀────────────┘        closing delimiter ─▶ Gap, until a delimiter of one further out
+//! ```
+//! Strict where readers of mail disagree (RFC 2046 §5.1.1 lets them compare the beginning of a line only): a line that
+//! some would take for a delimiter and others would not is an obstacle, and so is a header that is not made of fields.
+use super::convert::Obstacle;
+use super::field::{self, Label, LabelKind, MediaType};
+use std::ops::Range;
+
+/// Parts in parts in parts: nobody nests them deeper who means well. Postfix allows 100.
+const MAX_DEPTH: usize = 50;
+/// The longest value of a field that is read.
+const MAX_FIELD_BYTES: usize = 8 << 10;
+
+/// What a line is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// Of a header.
+    Header,
+    /// The empty line behind a header, and what it is the header of.
+    EndOfHeader(Entity),
+    /// Of a body.
+    Body,
+    /// Before the first part or behind the last: for nobody to read.
+    Gap,
+    /// The delimiter before a part, or behind the last.
+    Delimiter,
+}
+
+/// An entity whose header has been read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entity {
+    pub(crate) content: Content,
+    /// Where its Content-Transfer-Encoding stands, if there is one.
+    pub(crate) label: Option<LabelPlace>,
+    pub(crate) has_type: bool,
+    pub(crate) has_version: bool,
+    /// Whether it is a message, or else a part of one.
+    pub(crate) is_message: bool,
+}
+
+/// Offsets in the message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LabelPlace {
+    pub(crate) kind: LabelKind,
+    pub(crate) field: Range<usize>,
+    pub(crate) word: Range<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Parts and their delimiters.
+    Multipart,
+    /// A message.
+    Message,
+    Text,
+    Other,
+    /// Content that may not be encoded (again), and why not.
+    Fixed(Obstacle),
+}
+
+/// Reads a message line by line.
+#[derive(Clone, Debug)]
+pub(crate) struct Walker {
+    /// Multiparts that are open, the outermost first.
+    open: Vec<Multipart>,
+    place: Place,
+    header: Header,
+    /// Messages in messages.
+    messages: usize,
+    /// Where the next line begins.
+    offset: usize,
+    /// A signature over the body stands in the first header.
+    is_signed: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Multipart {
+    boundary: Vec<u8>,
+    is_digest: bool,
+    messages: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Header,
+    Leaf,
+    Gap,
+}
+
+/// What has been seen of a header.
+#[derive(Clone, Debug, Default)]
+struct Header {
+    is_message: bool,
+    is_outermost: bool,
+    lines: usize,
+    in_field: Field,
+    types: usize,
+    media_type: Vec<u8>,
+    labels: usize,
+    label: Vec<u8>,
+    /// Where the field of the label begins, its value, and where it ends.
+    label_places: [usize; 3],
+    has_version: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Field {
+    #[default]
+    Other,
+    Type,
+    Label,
+}
+
+impl Walker {
+    pub(crate) fn new() -> Self {
+        Self {
+            open: Vec::new(),
+            place: Place::Header,
+            header: Header { is_message: true, is_outermost: true, ..Header::default() },
+            messages: 0,
+            offset: 0,
+            is_signed: false,
+        }
+    }
+
+    /// Whether the first header has been read.
+    pub(crate) fn is_beyond_header(&self) -> bool {
+        self.place != Place::Header || !self.header.is_outermost
+    }
+
+    /// Whether the first header holds a signature over the body.
+    pub(crate) fn is_signed(&self) -> bool {
+        self.is_signed
+    }
+
+    /// Takes the next line with its end. `is_clean`: the one before ended in CRLF.
+    pub(crate) fn line(&mut self, line: &[u8], is_clean: bool) -> Result<Line, Obstacle> {
+        let begin = self.offset;
+        self.offset += line.len();
+        if line.starts_with(b"--") && self.is_delimiter(line, is_clean)? {
+            return Ok(Line::Delimiter);
+        }
+        match self.place {
+            Place::Leaf => Ok(Line::Body),
+            Place::Gap => Ok(Line::Gap),
+            Place::Header if line == b"\r\n" => self.end_header().map(Line::EndOfHeader),
+            Place::Header => self.header_line(line, begin).map(|()| Line::Header),
+        }
+    }
+
+    /// Whether the line is a delimiter of an open multipart; what follows then is of another part.
+    fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, Obstacle> {
+        let text = line[2..].trim_ascii_end();
+        let (mut found, mut looks_like_one) = (None, false);
+        for (number, multipart) in self.open.iter().enumerate() {
+            let Some(rest) = text.strip_prefix(multipart.boundary.as_slice()) else { continue };
+            looks_like_one = true;
+            if (rest.is_empty() || rest == b"--") && found.replace((number, rest.is_empty())).is_some() {
+                return Err(Obstacle::Delimiter);
+            }
+        }
+        let has_blanks_only = line[2 + text.len()..].iter().all(|byte| b" \t\r\n".contains(byte));
+        match found {
+            Some((number, is_open)) if is_clean && has_blanks_only => {
+                self.at_delimiter(number, is_open);
+                Ok(true)
+            }
+            _ if looks_like_one => Err(Obstacle::Delimiter),
+            _ => Ok(false),
+        }
+    }
+
+    fn at_delimiter(&mut self, number: usize, is_open: bool) {
+        self.messages = self.open[number].messages;
+        self.open.truncate(if is_open { number + 1 } else { number });
+        self.place = if is_open { Place::Header } else { Place::Gap };
+        self.header = Header::default();
+    }
+
+    fn header_line(&mut self, line: &[u8], begin: usize) -> Result<(), Obstacle> {
+        let header = &mut self.header;
+        header.lines += 1;
+        let is_continued = line.starts_with(b" ") || line.starts_with(b"\t");
+        if is_continued && header.lines > 1 {
+            return header.continue_field(line, begin);
+        }
+        let colon = memchr::memchr(b':', line).ok_or(Obstacle::Header)?;
+        let name = line[..colon].trim_ascii_end();
+        if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
+            return Err(Obstacle::Header);
+        }
+        header.in_field = Field::Other;
+        if name.eq_ignore_ascii_case(b"Content-Type") {
+            header.types += 1;
+            header.in_field = Field::Type;
+        } else if name.eq_ignore_ascii_case(b"Content-Transfer-Encoding") {
+            header.labels += 1;
+            header.in_field = Field::Label;
+            header.label_places = [begin, begin + colon + 1, begin + line.len()];
+        } else if name.eq_ignore_ascii_case(b"MIME-Version") {
+            header.has_version = true;
+        } else if header.is_outermost && SIGNATURES.iter().any(|field| name.eq_ignore_ascii_case(field)) {
+            self.is_signed = true;
+        }
+        header.keep(&line[colon + 1..])
+    }
+
+    fn end_header(&mut self) -> Result<Entity, Obstacle> {
+        let is_in_digest = self.open.last().is_some_and(|multipart| multipart.is_digest);
+        let header = std::mem::take(&mut self.header);
+        if header.types > 1 || header.labels > 1 {
+            return Err(Obstacle::Header);
+        }
+        let kind = match (header.types, is_in_digest && !header.is_message) {
+            (0, true) => MediaType::Message,
+            (0, false) => MediaType::Text,
+            _ => field::media_type(&header.media_type).map_err(|_| Obstacle::Header)?,
+        };
+        let label = header.label()?;
+        let is_identity = label.as_ref().is_none_or(|label| label.kind.is_identity());
+        let content = match kind {
+            MediaType::Sealed => Content::Fixed(Obstacle::Sealed),
+            MediaType::FixedMessage => Content::Fixed(Obstacle::FixedMessage),
+            _ if !is_identity => Content::Fixed(Obstacle::Encoded),
+            MediaType::Multipart { boundary, is_digest } => {
+                self.open.push(Multipart { boundary, is_digest, messages: self.messages });
+                Content::Multipart
+            }
+            MediaType::Message => {
+                self.messages += 1;
+                Content::Message
+            }
+            MediaType::Text => Content::Text,
+            MediaType::Other => Content::Other,
+        };
+        if self.open.len() + self.messages > MAX_DEPTH {
+            return Err(Obstacle::Depth);
+        }
+        self.place = match content {
+            Content::Multipart => Place::Gap,
+            Content::Message => Place::Header,
+            _ => Place::Leaf,
+        };
+        self.header.is_message = content == Content::Message;
+        let (has_type, has_version) = (header.types > 0, header.has_version);
+        Ok(Entity { content, label, has_type, has_version, is_message: header.is_message })
+    }
+}
+
+/// Fields whose signatures are over the body (RFC 6376, RFC 8617, RFC 4870).
+const SIGNATURES: [&[u8]; 3] = [b"DKIM-Signature", b"ARC-Message-Signature", b"DomainKey-Signature"];
+
+impl Header {
+    fn continue_field(&mut self, line: &[u8], begin: usize) -> Result<(), Obstacle> {
+        if self.in_field == Field::Label {
+            self.label_places[2] = begin + line.len();
+        }
+        self.keep(line)
+    }
+
+    /// Keeps what belongs to a field that will be read.
+    fn keep(&mut self, more: &[u8]) -> Result<(), Obstacle> {
+        let value = match self.in_field {
+            Field::Other => return Ok(()),
+            Field::Type => &mut self.media_type,
+            Field::Label => &mut self.label,
+        };
+        value.extend_from_slice(more);
+        if value.len() > MAX_FIELD_BYTES { Err(Obstacle::Header) } else { Ok(()) }
+    }
+
+    fn label(&self) -> Result<Option<LabelPlace>, Obstacle> {
+        if self.labels == 0 {
+            return Ok(None);
+        }
+        let Label { kind, word } = field::label(&self.label).map_err(|_| Obstacle::Header)?;
+        let [begin, value, end] = self.label_places;
+        Ok(Some(LabelPlace { kind, field: begin..end, word: value + word.start..value + word.end }))
+    }
+}
