@@ -179,6 +179,7 @@ fn arrivals(sink: &SinkFinds) -> Arrivals<'_> {
         units: &sink.units,
         duplicates: books.duplicates.unwrap_or_default(),
         corrupt: books.corrupt.unwrap_or_default(),
+        converted: books.converted.unwrap_or_default(),
         foreign: books.foreign.unwrap_or_default(),
         untimed: books.untimed.unwrap_or_default(),
         overflow: books.overflow.unwrap_or_default(),

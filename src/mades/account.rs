@@ -309,6 +309,7 @@ impl Account {
             in_flight: fate(Fate::InFlight),
             duplicates: Some(self.waterfall.duplicates(self.mode.arrival())),
             corrupt: Some(self.corrupt),
+            converted: None,
             foreign: None,
             untimed: Some(0),
             overflow: Some(0),

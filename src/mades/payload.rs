@@ -142,7 +142,7 @@ impl Payloads {
         });
         match reader.finish() {
             Found::Intact(trace) => trace.run == self.run && trace.sequence == sequence && length == size,
-            Found::Absent | Found::Corrupt(_) => false,
+            Found::Absent | Found::Converted(_) | Found::Corrupt(_) => false,
         }
     }
 

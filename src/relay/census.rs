@@ -42,6 +42,8 @@ pub(super) struct Census {
     pub(super) expired: Count,
     /// Notices written to senders.
     pub(super) notices: Count,
+    /// Messages that were sent on with their 8-bit parts encoded, and taken.
+    pub(super) converted: Count,
     /// Connections to next hops.
     pub(super) connections: Count,
     /// Connections that could not be made.
@@ -52,7 +54,7 @@ pub(super) struct Census {
 
 impl Census {
     /// All of them by name, with what they are.
-    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 15] {
+    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 16] {
         [
             ("sessions", "connections taken", self.sessions.value()),
             ("accepted", "messages answered 250", self.accepted.value()),
@@ -66,6 +68,7 @@ impl Census {
             ("failed", "recipients refused for good", self.failed.value()),
             ("expired", "recipients whose time ran out", self.expired.value()),
             ("notices", "notices written to senders", self.notices.value()),
+            ("converted", "messages taken by next hops with their 8-bit parts encoded", self.converted.value()),
             ("connections", "connections to next hops", self.connections.value()),
             ("unreachable", "connections to next hops that could not be made", self.unreachable.value()),
             ("recovered", "messages found in the spool at the start", self.recovered.value()),

@@ -2,8 +2,9 @@
 //!
 //! A courier asks the queue for the next message when the session is free, and once a message is on its way: the next
 //! one's MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
+use super::config::RefusedGreeting;
 use super::defect::{CourierInHand, InHand, Work};
-use super::demands;
+use super::demands::{self, Form};
 use super::envelope::{Confirmation, Recipient, Refusal};
 use super::journal::Journal;
 use super::letter::Letter;
@@ -162,7 +163,7 @@ async fn to_smtp(office: &Rc<Office>, courier: CourierInHand, smtp: &Smtp) {
     let mut left = Left::Unreachable(Refusal::new(0, None, "there is no server", ""));
     for destination in &destinations {
         left = carrier.try_host(smtp, destination).await;
-        if matches!(left, Left::Finished) || carrier.is_reached {
+        if matches!(left, Left::Finished | Left::Refused(_)) || carrier.is_reached {
             break;
         }
     }
@@ -170,12 +171,17 @@ async fn to_smtp(office: &Rc<Office>, courier: CourierInHand, smtp: &Smtp) {
 }
 
 /// No server can be found. What will not pass fails the messages at hand; what may pass shuts the hop for a while.
-fn unroutable(office: &Rc<Office>, mut courier: CourierInHand, why: &Unroutable) {
+fn unroutable(office: &Rc<Office>, courier: CourierInHand, why: &Unroutable) {
     let (code, enhanced) = why.codes();
     let refusal = Refusal::new(code, Enhanced::parse(enhanced.as_bytes()), &why.to_string(), "");
     if why.is_transient() {
         return office.closed(courier, Closing::Unreachable(refusal));
     }
+    fail_all(office, courier, &refusal);
+}
+
+/// Fails the messages at hand.
+fn fail_all(office: &Rc<Office>, mut courier: CourierInHand, refusal: &Refusal) {
     let mut place = Place::default();
     while let Work::Message(assignment) = office.take(&mut courier, &mut place, std::task::Waker::noop(), clock::now())
     {
@@ -191,6 +197,8 @@ enum Left {
     /// As sessions do.
     Finished,
     Unreachable(Refusal),
+    /// A 5xx in place of a greeting, where that is to fail messages.
+    Refused(Refusal),
     /// TLS was offered and did not come about, where it need not.
     WithoutTls,
 }
@@ -208,7 +216,11 @@ enum Found {
 /// A message under way.
 struct Job {
     assignment: InHand,
-    /// What each recipient was answered so far, in the assignment's order.
+    /// What goes out in place of the message, where that cannot be sent as it is.
+    converted: Option<Letter>,
+    /// Recipients, by their numbers, of whom the server is not told.
+    left_out: Vec<u16>,
+    /// What each of the others was answered so far, in the assignment's order.
     refused: Vec<Option<Refusal>>,
     handed: Handed,
     /// Recipients up to this place have had their answers to the message (LMTP).
@@ -239,17 +251,28 @@ impl Job {
         }
     }
 
+    /// The message as it goes out.
+    fn letter(&self) -> &Letter {
+        self.converted.as_ref().unwrap_or(&self.assignment.letter)
+    }
+
     /// The answer of each recipient.
     fn answers(&mut self) -> Vec<Answer> {
         let recipients = &self.assignment.letter.envelope.recipients;
-        let notifies = self.notifies;
-        let answer = |(number, refused): (u16, Option<Refusal>)| match refused {
-            None if notifies => Answer::Delivered,
-            None => taken(&recipients[usize::from(number)], Confirmation::Relayed),
-            Some(refusal) if (500..600).contains(&refusal.code) => Answer::Failed(refusal),
-            Some(refusal) => Answer::Deferred(refusal),
+        let (notifies, left_out) = (self.notifies, &self.left_out);
+        let mut refused = self.refused.drain(..);
+        let answer = |number: u16| {
+            if left_out.contains(&number) {
+                return Answer::Failed(demands::without_utf8());
+            }
+            match refused.next().flatten() {
+                None if notifies => Answer::Delivered,
+                None => taken(&recipients[usize::from(number)], Confirmation::Relayed),
+                Some(refusal) if (500..600).contains(&refusal.code) => Answer::Failed(refusal),
+                Some(refusal) => Answer::Deferred(refusal),
+            }
         };
-        self.assignment.recipients.iter().zip(self.refused.drain(..)).map(answer).collect()
+        self.assignment.recipients.iter().map(answer).collect()
     }
 }
 
@@ -276,6 +299,8 @@ struct Carrier {
     is_reached: bool,
     /// The peer said why it closes.
     farewell: Option<Refusal>,
+    /// It said so in place of a greeting.
+    is_greeting_refused: bool,
     spare: Vec<Arc<Envelope>>,
 }
 
@@ -296,6 +321,7 @@ impl Carrier {
             since: Duration::ZERO,
             is_reached: false,
             farewell: None,
+            is_greeting_refused: false,
             spare: Vec::new(),
         }
     }
@@ -330,6 +356,7 @@ impl Carrier {
         let mut alarm = Alarm::default();
         let is_optional = options.tls == StartTls::IfOffered;
         self.farewell = None;
+        self.is_greeting_refused = false;
         let connecting = Box::pin(Socket::connect_to(None, to));
         let socket = match alarm.limit(clock::now() + CONNECT_PATIENCE, connecting).await {
             Some(Ok(socket)) => socket,
@@ -377,6 +404,7 @@ impl Carrier {
         let text = match ended {
             Ended::NotEncrypted(_) if tls_is_optional => return Left::WithoutTls,
             Ended::Closed => match self.farewell.take() {
+                Some(refusal) if self.is_refused_for_good(&refusal) => return Left::Refused(refusal),
                 Some(refusal) => return Left::Unreachable(refusal),
                 None => "the server closed the session".to_owned(),
             },
@@ -388,6 +416,11 @@ impl Carrier {
             Ended::NotEncrypted(error) => reason(&error),
         };
         self.unreachable(&text)
+    }
+
+    fn is_refused_for_good(&self, refusal: &Refusal) -> bool {
+        let means = self.office.setting.first().delivery.greeting_5xx;
+        self.is_greeting_refused && (500..600).contains(&refusal.code) && means == RefusedGreeting::Fail
     }
 
     fn gave_up(&mut self, why: GaveUp) -> String {
@@ -407,6 +440,7 @@ impl Carrier {
         self.place.leave();
         let courier = self.courier.take().expect("it comes back once");
         let closing = match left {
+            Left::Refused(refusal) => return fail_all(&self.office, courier, &refusal),
             Left::Unreachable(refusal) => Closing::Unreachable(refusal),
             Left::Finished | Left::WithoutTls => Closing::Finished,
         };
@@ -423,10 +457,17 @@ impl Carrier {
                 Work::Leave => return Found::Leave,
             };
             match self.rendered(&assignment, extensions) {
-                Ok(envelope) => {
-                    let refused = vec![None; assignment.recipients.len()];
-                    let notifies = extensions.dsn;
-                    self.jobs.push_back(Job { assignment, refused, handed: Handed::Nothing, answered: 0, notifies });
+                Ok((envelope, Form { converted, left_out })) => {
+                    let refused = vec![None; assignment.recipients.len() - left_out.len()];
+                    self.jobs.push_back(Job {
+                        assignment,
+                        converted,
+                        left_out,
+                        refused,
+                        handed: Handed::Nothing,
+                        answered: 0,
+                        notifies: extensions.dsn,
+                    });
                     self.idle_until = None;
                     self.spare.push(Arc::clone(&envelope));
                     return Found::Message(envelope);
@@ -441,14 +482,20 @@ impl Carrier {
 }
 
 impl Carrier {
-    fn rendered(&mut self, assignment: &Assignment<Letter>, extensions: &Extensions) -> Result<Arc<Envelope>, Refusal> {
+    /// The transaction's envelope, and in which form the message follows it.
+    fn rendered(
+        &mut self,
+        assignment: &Assignment<Letter>,
+        extensions: &Extensions,
+    ) -> Result<(Arc<Envelope>, Form), Refusal> {
         planned_panic("delivery");
         let letter = &assignment.letter;
-        demands::meet(letter, assignment.recipients.iter(), extensions)?;
-        let parameters = mail_parameters(letter, extensions)?;
+        let form = demands::meet(letter, assignment.recipients.iter(), extensions, &self.name)?;
+        let parameters = mail_parameters(form.converted.as_ref().unwrap_or(letter), extensions)?;
         let recipients: Vec<(&[u8], String)> = assignment
             .recipients
             .iter()
+            .filter(|number| !form.left_out.contains(number))
             .map(|number| {
                 let recipient = &letter.envelope.recipients[usize::from(number)];
                 (recipient.address.as_slice(), recipient_parameters(recipient, letter.envelope.smtp_utf8, extensions))
@@ -462,7 +509,7 @@ impl Carrier {
             recipients.iter().map(|(address, parameters)| (*address, parameters.as_bytes())),
         )
         .map_err(|_| Refusal::new(553, Some(Enhanced(5, 1, 3)), "an address cannot be written", ""))?;
-        Ok(envelope)
+        Ok((envelope, form))
     }
 
     /// An envelope that nobody needs any more, or a new one.
@@ -495,6 +542,10 @@ impl Carrier {
     fn conclude(&mut self) {
         let Some(mut job) = self.jobs.pop_front() else { return };
         let answers = job.answers();
+        let is_taken = answers.iter().any(|answer| matches!(answer, Answer::Delivered | Answer::Confirmed(_)));
+        if is_taken && job.converted.is_some() {
+            self.office.setting.census.converted.add(1);
+        }
         let outcome = summed(&self.office, answers);
         self.office.outcome(job.assignment, outcome);
     }
@@ -507,6 +558,7 @@ impl Carrier {
         let refusal = self.refusal(reply);
         if reply.code() == 421 || matches!(to, Verb::Greeting | Verb::Hello | Verb::StartTls | Verb::Auth) {
             self.farewell = Some(refusal.clone());
+            self.is_greeting_refused = to == Verb::Greeting;
         }
         let Some(job) = self.jobs.front_mut() else { return };
         match to {
@@ -617,18 +669,18 @@ impl Caller for Carrier {
 
     fn render(&mut self, outbox: &mut Outbox) {
         if let Some(job) = self.jobs.back_mut() {
-            job.assignment.letter.render(outbox);
+            job.letter().render(outbox);
             job.handed = Handed::Rendered;
         }
     }
 
     fn message_bytes(&self) -> u64 {
-        self.jobs.back().map_or(0, |job| job.assignment.letter.body.len() as u64)
+        self.jobs.back().map_or(0, |job| job.letter().body.len() as u64)
     }
 
     fn render_chunk(&mut self, outbox: &mut Outbox) {
         if let Some(job) = self.jobs.back_mut() {
-            job.assignment.letter.render_as_it_is(outbox);
+            job.letter().render_as_it_is(outbox);
             job.handed = Handed::Rendered;
         }
     }

@@ -1,12 +1,24 @@
-//! What a message demands of the server that is to take it: extensions without which it must not be sent there. Nothing is
-//! converted on the way; what cannot be sent as it is goes back to its sender (RFC 6152 §3, RFC 6531 §3.2).
+//! What a message demands of the server that is to take it, and what it gets there: its 8-bit parts are encoded for a
+//! server without 8BITMIME (RFC 6152 §3), and recipients that a server without SMTPUTF8 cannot be told are left out
+//! (RFC 6531 §3.2). What can be sent in no form goes back to its sender.
 use super::envelope::{Envelope, Refusal};
 use super::letter::Letter;
 use smtp::Extensions;
 use smtp::command::BodyType;
 use smtp::reply::Enhanced;
+use std::sync::Arc;
 
-/// Whether a server with those extensions may have the message for these recipients, by their numbers.
+/// In which form a server may have a message.
+#[derive(Debug, Default)]
+pub(super) struct Form {
+    /// In place of the message, where that cannot be sent as it is.
+    pub(super) converted: Option<Letter>,
+    /// Recipients, by their numbers, whom the server cannot be told. Not all of them.
+    pub(super) left_out: Vec<u16>,
+}
+
+/// The form in which a server with those extensions may have the message for these recipients, by their numbers. `host`
+/// is who converts it.
 ///
 /// # Errors
 /// What it lacks, as the sender is told.
@@ -14,37 +26,63 @@ pub(super) fn meet(
     letter: &Letter,
     recipients: impl Iterator<Item = u16>,
     extensions: &Extensions,
-) -> Result<(), Refusal> {
+    host: &str,
+) -> Result<Form, Refusal> {
+    let left_out = left_out(letter, recipients, extensions)?;
+    let converted = converted(letter, extensions, host)?;
+    Ok(Form { converted, left_out })
+}
+
+/// What becomes of recipients who were left out.
+pub(super) fn without_utf8() -> Refusal {
+    lacks(553, Enhanced(5, 6, 7), "the next hop does not offer SMTPUTF8")
+}
+
+/// Recipients who have to do without: many a client says SMTPUTF8 always (RFC 6531 §3.2: one that does not need it
+/// should not), and one address that needs it must not keep the message from the others.
+fn left_out(
+    letter: &Letter,
+    recipients: impl Iterator<Item = u16>,
+    extensions: &Extensions,
+) -> Result<Vec<u16>, Refusal> {
     let envelope = &letter.envelope;
-    if envelope.smtp_utf8 && !extensions.smtp_utf8 && needs_utf8(letter, recipients) {
-        return Err(lacks(553, Enhanced(5, 6, 7), "the next hop does not offer SMTPUTF8"));
+    if !envelope.smtp_utf8 || extensions.smtp_utf8 {
+        return Ok(Vec::new());
     }
-    match envelope.body {
-        // What was not declared is passed on as it came, like everybody does: whoever sends 8-bit octets without saying
+    if !envelope.sender.is_ascii() || !header(&letter.body).is_ascii() {
+        return Err(without_utf8());
+    }
+    let (left_out, others): (Vec<u16>, Vec<u16>) = recipients.partition(|number| is_utf8(envelope, *number));
+    if others.is_empty() && !left_out.is_empty() { Err(without_utf8()) } else { Ok(left_out) }
+}
+
+/// The message without 8-bit bytes, where the server does not take them.
+fn converted(letter: &Letter, extensions: &Extensions, host: &str) -> Result<Option<Letter>, Refusal> {
+    let envelope = &letter.envelope;
+    // SMTPUTF8 is not offered without 8BITMIME (RFC 6531 §3.1), and would be of no use.
+    let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
+    // Looked for only here, where the server does not take them: most that is declared 8BITMIME is ASCII.
+    if envelope.body != BodyType::Binary && (takes_eight_bits || letter.body.is_ascii()) {
+        return Ok(None);
+    }
+    match (mime::to_seven_bit(&letter.body, host), envelope.body) {
+        (Ok(converted), _) => Ok(converted.map(|body| Letter { body: Arc::from(body), ..letter.clone() })),
+        // What was not declared is passed on as it came, like everybody does: whoever sends 8-bit bytes without saying
         // so relies on it, and would not understand why they come back.
-        BodyType::SevenBit => Ok(()),
-        // Looked for only here, where the server does not take them: most that is declared 8BITMIME is ASCII.
-        BodyType::EightBitMime if !extensions.eight_bit_mime && !letter.body.is_ascii() => {
-            Err(lacks(554, Enhanced(5, 6, 3), "the message has 8-bit octets, and the next hop does not offer 8BITMIME"))
+        (Err(_), BodyType::SevenBit) => Ok(None),
+        (Err(why), BodyType::EightBitMime) => {
+            let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {why}");
+            Err(lacks(554, Enhanced(5, 6, 3), &text))
         }
-        BodyType::EightBitMime => Ok(()),
-        // It is not offered, and so not taken: only a spool of another version may hold one. Lines of a binary message
-        // cannot be told, so there is no way to send it but by BDAT as it came (RFC 3030 §3).
-        BodyType::Binary => Err(lacks(554, Enhanced(5, 6, 1), "binary messages are not handed on")),
+        // BINARYMIME is not offered, and so not taken: only a spool of another version may hold one.
+        (Err(why), BodyType::Binary) => {
+            Err(lacks(554, Enhanced(5, 6, 1), &format!("a binary message cannot be converted: {why}")))
+        }
     }
 }
 
 fn lacks(code: u16, enhanced: Enhanced, text: &str) -> Refusal {
     Refusal::new(code, Some(enhanced), text, "")
-}
-
-/// Whether there is anything in it that only SMTPUTF8 allows: many a client says it always (RFC 6531 §3.2: one that
-/// does not need it should not).
-fn needs_utf8(letter: &Letter, mut recipients: impl Iterator<Item = u16>) -> bool {
-    let envelope = &letter.envelope;
-    !envelope.sender.is_ascii()
-        || recipients.any(|number| is_utf8(envelope, number))
-        || !header(&letter.body).is_ascii()
 }
 
 /// An ORCPT in UTF-8 does not count: it has a form in ASCII (RFC 6533 §3).
@@ -75,32 +113,54 @@ mod tests {
         Letter { envelope: Arc::new(envelope), body: message.into(), received: Duration::ZERO }
     }
 
-    fn lacking(letter: &Letter, eight_bit_mime: bool, smtp_utf8: bool) -> Option<Enhanced> {
+    fn form(letter: &Letter, eight_bit_mime: bool, smtp_utf8: bool) -> Result<Form, Refusal> {
         let extensions = Extensions { eight_bit_mime, smtp_utf8, ..Extensions::default() };
         let all = 0..letter.envelope.recipients.len() as u16;
-        meet(letter, all, &extensions).err().map(|refusal| refusal.enhanced.unwrap())
+        meet(letter, all, &extensions, "relay.example")
+    }
+
+    fn lacking(letter: &Letter, eight_bit_mime: bool, smtp_utf8: bool) -> Option<Enhanced> {
+        form(letter, eight_bit_mime, smtp_utf8).err().map(|refusal| refusal.enhanced.unwrap())
     }
 
     const PLAIN: &[u8] = b"Subject: x\r\n\r\nx\r\n";
     const IN_BODY: &[u8] = b"Subject: x\r\n\r\n\xc3\xa4\r\n";
+    const SIGNED: &[u8] = b"DKIM-Signature: v=1\r\n\r\n\xc3\xa4\r\n";
     const IN_HEADER: &[u8] = b"Subject: \xc3\xa4\r\n\r\nx\r\n";
 
     #[test]
-    fn eight_bits_are_looked_for_where_they_were_declared() {
+    fn eight_bits_are_converted_where_they_are_not_taken() {
+        let (as_it_is, converted) = (Ok(false), Ok(true));
+        let refused = |detail| Err(Some(Enhanced(5, 6, detail)));
         let rows = [
-            (BodyType::SevenBit, PLAIN, None),
-            (BodyType::SevenBit, IN_BODY, None),
-            (BodyType::EightBitMime, PLAIN, None),
-            (BodyType::EightBitMime, IN_BODY, Some(Enhanced(5, 6, 3))),
-            (BodyType::EightBitMime, IN_HEADER, Some(Enhanced(5, 6, 3))),
-            (BodyType::Binary, PLAIN, Some(Enhanced(5, 6, 1))),
+            (BodyType::SevenBit, PLAIN, as_it_is),
+            (BodyType::SevenBit, IN_BODY, converted),
+            (BodyType::SevenBit, IN_HEADER, as_it_is),
+            (BodyType::SevenBit, SIGNED, as_it_is),
+            (BodyType::EightBitMime, PLAIN, as_it_is),
+            (BodyType::EightBitMime, IN_BODY, converted),
+            (BodyType::EightBitMime, IN_HEADER, refused(3)),
+            (BodyType::EightBitMime, SIGNED, refused(3)),
+            (BodyType::Binary, PLAIN, as_it_is),
+            (BodyType::Binary, IN_BODY, converted),
+            (BodyType::Binary, SIGNED, refused(1)),
         ];
         for (body, message, expected) in rows {
             let letter = letter(false, body, "a@b.example", &["c@d.example"], message);
-            assert_eq!(lacking(&letter, false, false), expected, "{body:?} {message:?}");
-            let offered = expected.filter(|code| *code == Enhanced(5, 6, 1));
-            assert_eq!(lacking(&letter, true, false), offered, "{body:?} {message:?}, offered");
+            let found = |eight_bit_mime| {
+                let form = form(&letter, eight_bit_mime, false);
+                form.map(|form| form.converted.is_some()).map_err(|refusal| refusal.enhanced)
+            };
+            assert_eq!(found(false), expected, "{body:?} {message:?}");
+            let offered = if body == BodyType::Binary { expected } else { as_it_is };
+            assert_eq!(found(true), offered, "{body:?} {message:?}, offered");
         }
+        let eight = letter(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], IN_BODY);
+        let converted = form(&eight, false, false).unwrap().converted.unwrap();
+        assert!(mime::is_seven_bit(&converted.body) && converted.envelope == eight.envelope);
+        let signed = letter(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], SIGNED);
+        let why = form(&signed, false, false).unwrap_err();
+        assert!(why.text.contains("8BITMIME") && why.text.contains("signature"), "{}", why.text);
     }
 
     #[test]
@@ -109,7 +169,7 @@ mod tests {
         let rows: [(&str, &[&str], &[u8], _); 5] = [
             ("a@b.example", &["c@d.example"], PLAIN, None),
             ("jürgen@b.example", &["c@d.example"], PLAIN, needed),
-            ("a@b.example", &["c@d.example", "pelé@d.example"], PLAIN, needed),
+            ("a@b.example", &["pelé@d.example", "josé@d.example"], PLAIN, needed),
             ("a@b.example", &["c@d.example"], IN_HEADER, needed),
             // Only 8BITMIME is needed for that, and was not declared.
             ("a@b.example", &["c@d.example"], IN_BODY, None),
@@ -127,10 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn only_these_recipients_count() {
-        let both = letter(true, BodyType::SevenBit, "a@b.example", &["c@d.example", "pelé@d.example"], PLAIN);
-        assert!(meet(&both, 0..1, &Extensions::default()).is_ok());
-        assert!(meet(&both, 1..2, &Extensions::default()).is_err());
+    fn only_who_needs_utf8_is_left_out() {
+        let to = ["c@d.example", "pelé@d.example", "e@d.example"];
+        let all = letter(true, BodyType::SevenBit, "a@b.example", &to, PLAIN);
+        assert_eq!(form(&all, true, false).unwrap().left_out, [1]);
+        assert!(form(&all, true, true).unwrap().left_out.is_empty());
+        let meets = |numbers: std::ops::Range<u16>| meet(&all, numbers, &Extensions::default(), "relay.example");
+        assert!(meets(0..1).unwrap().left_out.is_empty());
+        assert_eq!(meets(1..2).unwrap_err(), without_utf8());
     }
 
     proptest! {
@@ -142,7 +206,10 @@ mod tests {
             prop_assert_eq!(lacking(&ascii, false, false), None);
             let any = letter(utf8, body, "a@b.example", &["c@d.example"], &other);
             prop_assert_eq!(lacking(&any, true, true), None);
-            prop_assert!(other.is_ascii() || !eight || lacking(&any, false, true).is_some());
+            // What SMTPUTF8 allows, 8BITMIME does too.
+            let any = letter(false, body, "a@b.example", &["c@d.example"], &other);
+            let is_stuck = !other.is_ascii() && eight && mime::to_seven_bit(&other, "x").is_err();
+            prop_assert_eq!(lacking(&any, false, true).is_some(), is_stuck);
         }
     }
 }

@@ -155,9 +155,13 @@ impl Report {
 /// In words: a relay counts what it accepts by message, and what it delivers by recipient.
 fn sentence(setting: &Setting) -> String {
     let census = &setting.census;
+    let converted = match census.converted.value() {
+        0 => String::new(),
+        converted => format!("{converted} converted to 7 bits; "),
+    };
     format!(
         "In all {} messages for {} recipients, {} octets, over {} connections; {} recipients delivered, {} refused for \
-         good, {} expired; {} messages left.",
+         good, {} expired; {converted}{} messages left.",
         census.accepted.value(),
         census.accepted_recipients.value(),
         census.accepted_bytes.value(),

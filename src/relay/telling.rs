@@ -1,10 +1,11 @@
 //! Notices to senders: what became of a message, or that it is late, stored in the spool like any other mail before the
 //! message itself is done with.
 use super::bounce::{self, Action, Facts};
-use super::config::Config;
+use super::config::{Config, LoggedIn, NoticeTarget};
 use super::defect::NoticeInHand;
 use super::envelope::{Confirmation, Envelope, Fate, Recipient, Refusal};
 use super::letter::Letter;
+use super::maildir;
 use super::office::{Errand, Fetched, Office};
 use super::queue::{MessageId, Notice};
 use super::routing::{Routed, Standing};
@@ -16,6 +17,7 @@ use smtp::command::BodyType;
 use smtp::dsn::Notify;
 use smtp::reply::Enhanced;
 use spool::{Draft, Id};
+use std::path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +26,8 @@ use std::time::Duration;
 const WHOLE_BYTES: usize = 50_000;
 /// Before a notice that the spool had no room for is tried again.
 const BREATH: Duration = Duration::from_secs(5);
+/// Before a notice that a Maildir did not take is tried again.
+const REFILE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Writes a notice and stores it; the message that it is about is told of.
 pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, letter: Option<Letter>) {
@@ -73,13 +77,156 @@ pub(super) fn cannot_tell(office: &Rc<Office>, id: MessageId, notice: Notice, er
     office.attend();
 }
 
-/// Sends the notice to the message's sender, unless nobody is to be told.
+/// Where a notice goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Addressee<'c> {
+    Sender,
+    /// In place of the sender.
+    Other(&'c NoticeTarget),
+}
+
+/// A message of which somebody is told.
+struct Told<'a> {
+    config: &'a Config,
+    id: MessageId,
+    letter: &'a Letter,
+    /// ORCPT of each recipient.
+    originals: Vec<Option<Vec<u8>>>,
+    now: Timestamp,
+}
+
+/// Sends the notices to whom the configuration wants to have them.
 async fn send(office: &Rc<Office>, id: MessageId, notice: &Notice, letter: &Letter) {
     let config = office.config();
-    let Some(written) = written(office, &config, id, notice, letter) else { return };
-    let Some((letter, errands)) = addressed(office, &config, written) else {
-        return tracing::warn!(id = %Id(id.0), "its sender cannot be told: no route leads there");
-    };
+    let originals = letter.envelope.recipients.iter().map(original).collect();
+    let now = timestamp(office.unix(clock::now()));
+    let told = Told { config: &config, id, letter, originals, now };
+    for (recipients, addressee) in told.groups(notice) {
+        told.send(office, &recipients, addressee).await;
+    }
+}
+
+impl<'a> Told<'a> {
+    /// Recipients by whom is told of them; those of whom nobody is told are left out.
+    fn groups(&'a self, notice: &'a Notice) -> Vec<(Vec<bounce::Recipient<'a>>, Addressee<'a>)> {
+        let fates = match notice {
+            Notice::Settled { fates, .. } => fates,
+            Notice::Late { recipients, refusal, expires_unix_s } => {
+                let until = timestamp(Duration::from_secs(*expires_unix_s));
+                let late = |number: &u16| self.recipient(*number, Action::Delayed { until }, refusal.as_deref());
+                return vec![(recipients.iter().map(late).collect(), Addressee::Sender)];
+            }
+        };
+        let of_fates = |is_failure: bool| {
+            let fates = fates.iter().filter(move |(_, fate)| fate.is_failure() == is_failure);
+            fates.filter_map(|(number, fate)| {
+                let (action, refusal) = action_of(fate)?;
+                Some(self.recipient(*number, action, refusal))
+            })
+        };
+        let dsn = &self.config.dsn;
+        let mut failed: Vec<_> = of_fates(true).collect();
+        let mut succeeded: Vec<_> = of_fates(false).collect();
+        let envelope = &self.letter.envelope;
+        let login = if envelope.user.is_some() { LoggedIn::Yes } else { LoggedIn::No };
+        if !dsn.success.is_for(envelope.client_address, login, &self.config.networks) {
+            succeeded.clear();
+        }
+        if envelope.sender.is_empty() {
+            self.warn_of_double_bounces(&failed);
+            failed.retain(|failed| !failed.address.eq_ignore_ascii_case(dsn.postmaster.as_bytes()));
+            let target = dsn.double_bounces.as_ref().map(Addressee::Other);
+            return target.map(|target| (failed, target)).into_iter().collect();
+        }
+        match &dsn.failures {
+            None => vec![([failed, succeeded].concat(), Addressee::Sender)],
+            Some(target) => vec![(failed, Addressee::Other(target)), (succeeded, Addressee::Sender)],
+        }
+    }
+
+    fn warn_of_double_bounces(&self, failed: &[bounce::Recipient<'_>]) {
+        for failed in failed {
+            tracing::warn!(
+                id = %Id(self.id.0),
+                to = %failed.address.escape_ascii(),
+                reason = %failed.text.escape_ascii(),
+                "a notice could not be delivered: its addressee is not told"
+            );
+        }
+    }
+
+    fn recipient(&'a self, number: u16, action: Action, refusal: Option<&'a Refusal>) -> bounce::Recipient<'a> {
+        recipient(&self.letter.envelope, &self.originals, number, action, refusal, self.now)
+    }
+
+    async fn send(&self, office: &Rc<Office>, recipients: &[bounce::Recipient<'_>], addressee: Addressee<'_>) {
+        let Some(notice) = self.written(recipients, addressee) else { return };
+        if let Addressee::Other(NoticeTarget::Maildir(root)) = addressee {
+            return self.file(office, root, notice).await;
+        }
+        match addressed(office, self.config, notice) {
+            Some((letter, errands)) => store(office, self.id, letter, errands).await,
+            None => {
+                tracing::warn!(id = %Id(self.id.0), "its sender cannot be told: no route leads there");
+                let other = self.config.dsn.double_bounces.as_ref().filter(|_| addressee == Addressee::Sender);
+                if let Some(other) = other {
+                    Box::pin(self.send(office, recipients, Addressee::Other(other))).await;
+                }
+            }
+        }
+    }
+
+    fn written(&self, recipients: &[bounce::Recipient<'_>], addressee: Addressee<'_>) -> Option<bounce::Notice> {
+        let envelope = &self.letter.envelope;
+        let id = Id(self.id.0).to_string();
+        let postmaster = self.config.dsn.postmaster.as_bytes();
+        let is_double = envelope.sender.is_empty();
+        let addressee = match addressee {
+            Addressee::Other(NoticeTarget::Postmaster) => postmaster,
+            Addressee::Other(NoticeTarget::Maildir(_)) if is_double => postmaster,
+            Addressee::Sender | Addressee::Other(NoticeTarget::Maildir(_)) => &envelope.sender,
+        };
+        let facts = Facts {
+            id: &id,
+            host: &self.config.hostname,
+            sender: &envelope.sender,
+            addressee,
+            envelope_id: envelope.envelope_id.as_deref(),
+            returns: envelope.returns,
+            smtp_utf8: envelope.smtp_utf8,
+            arrived: timestamp(self.letter.received),
+            message: &self.letter.body,
+        };
+        // Notices are sent with NOTIFY=NEVER, which is for whoever might tell their sender, and there is none.
+        let mut recipients = recipients.to_vec();
+        recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
+        bounce::notice(&facts, &recipients, WHOLE_BYTES, self.now)
+    }
+
+    /// Puts a notice into a Maildir; until it is there the message is not done with.
+    async fn file(&self, office: &Rc<Office>, root: &Arc<path::Path>, notice: bounce::Notice) {
+        let notice = Arc::new(notice);
+        loop {
+            let (names, root) = (Arc::clone(&office.setting.mailbox_names), Arc::clone(root));
+            let notice = Arc::clone(&notice);
+            let deliver = move || {
+                let letter = maildir::Letter { sender: b"", recipient: &notice.recipient, message: &notice.message };
+                maildir::deliver(&root, &names, clock::wall(), &letter).map(|_| ())
+            };
+            match office.setting.porters.done(deliver).await {
+                Some(Ok(())) => return office.setting.census.notices.add(1),
+                Some(Err(failure)) => {
+                    tracing::error!(id = %Id(self.id.0), %failure, "a notice cannot be filed: it is tried again");
+                }
+                None => tracing::error!(id = %Id(self.id.0), "a notice cannot be filed: it is tried again"),
+            }
+            net::sleep(REFILE_INTERVAL).await;
+        }
+    }
+}
+
+/// Stores a notice; until it is stored the message is not done with.
+async fn store(office: &Rc<Office>, id: MessageId, letter: Letter, errands: Vec<Errand>) {
     let Ok(envelope) = letter.envelope.encode() else { return };
     loop {
         let received_ns = u64::try_from(letter.received.as_nanos()).unwrap_or(u64::MAX);
@@ -99,46 +246,6 @@ async fn send(office: &Rc<Office>, id: MessageId, notice: &Notice, letter: &Lett
             }
         }
     }
-}
-
-fn written(
-    office: &Office,
-    config: &Config,
-    id: MessageId,
-    notice: &Notice,
-    letter: &Letter,
-) -> Option<bounce::Notice> {
-    let envelope = &letter.envelope;
-    let now = timestamp(office.unix(clock::now()));
-    let id = Id(id.0).to_string();
-    let facts = Facts {
-        id: &id,
-        host: &config.hostname,
-        sender: &envelope.sender,
-        envelope_id: envelope.envelope_id.as_deref(),
-        returns: envelope.returns,
-        smtp_utf8: envelope.smtp_utf8,
-        arrived: timestamp(letter.received),
-        message: &letter.body,
-    };
-    let originals: Vec<Option<Vec<u8>>> = envelope.recipients.iter().map(original).collect();
-    let told: Vec<bounce::Recipient<'_>> = match notice {
-        Notice::Settled { fates, .. } => fates
-            .iter()
-            .filter_map(|(number, fate)| {
-                let (action, refusal) = action_of(fate)?;
-                Some(recipient(envelope, &originals, *number, action, refusal, now))
-            })
-            .collect(),
-        Notice::Late { recipients, refusal, expires_unix_s } => {
-            let until = timestamp(Duration::from_secs(*expires_unix_s));
-            let late = |number: &u16| {
-                recipient(envelope, &originals, *number, Action::Delayed { until }, refusal.as_deref(), now)
-            };
-            recipients.iter().map(late).collect()
-        }
-    };
-    bounce::notice(&facts, &told, WHOLE_BYTES, now)
 }
 
 /// What a fate is called in a notice, and why it is so.
@@ -202,7 +309,7 @@ fn addressed(office: &Office, config: &Config, notice: bounce::Notice) -> Option
     }
     let envelope = Envelope {
         smtp_utf8: notice.smtp_utf8,
-        body: if notice.eight_bit { BodyType::EightBitMime } else { BodyType::SevenBit },
+        body: if notice.smtp_utf8 { BodyType::EightBitMime } else { BodyType::SevenBit },
         ..Envelope::local(b"", recipients)
     };
     let received = office.unix(clock::now());

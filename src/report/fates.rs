@@ -13,7 +13,8 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
         table.row(vec![name.to_owned(), known(number), share]);
     }
     let beside = [("+ duplicates", ledger.duplicates), ("+ corrupt", ledger.corrupt), ("+ foreign", ledger.foreign)];
-    let seldom = [("+ untimed", ledger.untimed), ("+ not recorded", ledger.overflow)];
+    let seldom =
+        [("+ converted", ledger.converted), ("+ untimed", ledger.untimed), ("+ not recorded", ledger.overflow)];
     let seldom = seldom.into_iter().filter(|(_, number)| number.is_some_and(|number| number > 0));
     for (name, number) in beside.into_iter().chain(seldom) {
         table.row(vec![name.to_owned(), known(number), String::new()]);

@@ -81,6 +81,7 @@ fn blemishes(ledger: &LedgerRow) -> Vec<String> {
         (ledger.expired, "expired"),
         (ledger.in_flight.filter(|_| ledger.delivered.is_some()), "in flight"),
         (ledger.foreign, "foreign"),
+        (ledger.converted, "converted to 7 bits"),
     ];
     let always = always.into_iter().filter_map(|(number, name)| number.map(|number| (number, name)));
     let seldom = seldom.into_iter().filter_map(|(number, name)| Some((number.filter(|n| *n > 0)?, name)));

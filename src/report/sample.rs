@@ -44,6 +44,7 @@ pub(crate) fn held() -> Record {
             in_flight: Some(0),
             duplicates: Some(0),
             corrupt: Some(0),
+            converted: Some(0),
             foreign: Some(0),
             untimed: Some(0),
             overflow: Some(0),
@@ -167,6 +168,7 @@ pub(crate) fn sink_alone() -> Record {
         delivered: Some(MESSAGES),
         duplicates: Some(0),
         corrupt: Some(0),
+        converted: Some(0),
         foreign: Some(0),
         ..LedgerRow::default()
     };

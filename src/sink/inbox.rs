@@ -546,7 +546,7 @@ pub(super) fn answer(deed: Deed) -> Answer {
 
 fn sequence(found: &Found) -> Option<u64> {
     match found {
-        Found::Intact(trace) | Found::Corrupt(Some(trace)) => Some(trace.sequence),
+        Found::Intact(trace) | Found::Converted(trace) | Found::Corrupt(Some(trace)) => Some(trace.sequence),
         Found::Absent | Found::Corrupt(None) => None,
     }
 }
@@ -651,7 +651,7 @@ impl Books {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += numbers.len() as u64;
         tally.last_arrival = Some(now);
-        if let Found::Intact(trace) | Found::Corrupt(Some(trace)) = found {
+        if let Found::Intact(trace) | Found::Converted(trace) | Found::Corrupt(Some(trace)) = found {
             let run = tally.runs.open(trace.run);
             run.recipients += numbers.len() as u64;
             run.last_delivered = Some(now);
@@ -674,7 +674,9 @@ impl Books {
     fn time_body(&self, found: &Found, took: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         match found {
-            Found::Intact(trace) | Found::Corrupt(Some(trace)) => tally.runs.open(trace.run).bodies.record(took),
+            Found::Intact(trace) | Found::Converted(trace) | Found::Corrupt(Some(trace)) => {
+                tally.runs.open(trace.run).bodies.record(took);
+            }
             Found::Absent | Found::Corrupt(None) => tally.bodies.record(took),
         }
     }
@@ -689,6 +691,11 @@ impl Books {
         match found {
             Found::Absent | Found::Corrupt(None) => tally.untraced += 1,
             Found::Intact(trace) => self.count_traced(tally.runs.open(trace.run), trace, numbers, bytes, now),
+            Found::Converted(trace) => {
+                let run = tally.runs.open(trace.run);
+                run.converted += 1;
+                self.count_traced(run, trace, numbers, bytes, now);
+            }
             Found::Corrupt(Some(trace)) => {
                 let run = tally.runs.open(trace.run);
                 run.corrupt += 1;

@@ -107,6 +107,7 @@ impl View {
             delivered: Some(tally.units.count()),
             duplicates: Some(tally.duplicates),
             corrupt: Some(tally.corrupt),
+            converted: Some(tally.converted),
             foreign: Some(self.foreign(tally)),
             untimed: Some(tally.untimed),
             overflow: Some(tally.overflow),

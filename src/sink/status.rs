@@ -150,6 +150,7 @@ fn counts(view: &View, run: RunId, tally: &RunTally) -> Value {
         "delivered": tally.units.count(),
         "duplicates": tally.duplicates,
         "corrupt": tally.corrupt,
+        "converted": tally.converted,
         "foreign": view.foreign(tally),
         "untimed": tally.untimed,
         "overflow": tally.overflow,

@@ -2,6 +2,7 @@
 //! it.
 use crate::party::{Process, Sink, low_port, mailrun, numbers, peer, run, source, undisturbed, wait_until};
 use crate::postfix::{Deliver, Postfix};
+use crate::recorder::{Listen, Recorder, Script};
 use crate::relay::{
     Den, MAILRUN, QUICK, Relay, all_to, await_kept, await_recipients, closes, expect, introduced, kept,
 };
@@ -273,7 +274,8 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
         let reply = submit(&mut wire, from, to, message);
         assert!(reply.starts_with("250 2.0.0"), "{from} {to:?}: {reply}");
     };
-    let (plain, accents) = ("Subject: x\r\n\r\nx\r\n", "Subject: x\r\n\r\ncaf\u{e9}\r\n");
+    // What bears a signature is not converted.
+    let (plain, accents) = ("Subject: x\r\n\r\nx\r\n", "DKIM-Signature: v=1\r\nSubject: x\r\n\r\ncaf\u{e9}\r\n");
     // Declared, and none there; there, and not declared; and what asks for SMTPUTF8 without need: all of it may go.
     send("<one@b.example> BODY=8BITMIME", &["<x@old.example>"], plain);
     send("<two@b.example>", &["<x@old.example>"], accents);
@@ -286,7 +288,8 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
     let there = both.iter().find(|one| one.recipients == ["y@new.example"]).unwrap();
     assert_eq!(there.as_sent(), accents.as_bytes());
     let bounce = both.iter().find(|one| one.recipients == ["four@b.example"]).unwrap().text();
-    for words in ["Final-Recipient: rfc822; x@old.example", "Action: failed", "Status: 5.6.3", "8BITMIME"] {
+    for words in ["Final-Recipient: rfc822; x@old.example", "Action: failed", "Status: 5.6.3", "8BITMIME", "signature"]
+    {
         assert!(bounce.contains(words), "{words}: {bounce}");
     }
     assert!(!bounce.contains("y@new.example"), "{bounce}");
@@ -296,6 +299,148 @@ fn eight_bits_go_where_they_are_understood_and_back_where_not() {
     assert_eq!(await_kept(&dump, 3)[2].recipients, ["z@new.example"]);
     relay.stop();
     assert_eq!((old.taken(), kept(&dump).len()), (3, 3));
+}
+
+/// What a server without 8BITMIME and SMTPUTF8 has been told: commands and messages.
+fn heard(server: Recorder) -> String {
+    String::from_utf8(server.finish().into_iter().flat_map(|heard| heard.octets).collect()).expect("it is ASCII")
+}
+
+#[test]
+fn eight_bits_are_encoded_for_a_server_that_does_not_take_them() {
+    let place = tempfile::tempdir().unwrap();
+    for lmtp in ["", "lmtp:"] {
+        let hello = if lmtp.is_empty() { "EHLO" } else { "LHLO" };
+        let script = Script::default().say(hello, 0, "250-old\r\n250 PIPELINING");
+        let old = Recorder::start(Listen::V4, script, place.path());
+        let den = Den::to(&format!("{lmtp}127.0.0.1:{}", old.port), "http = \"127.0.0.1:0\"\n");
+        let relay = den.open();
+        let mut wire = introduced(&relay);
+        let text = "Subject: x\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\n\
+            viele sch\u{f6}ne Gr\u{fc}\u{df}e\r\n";
+        // Declared or not.
+        for from in ["<a@b.example> BODY=8BITMIME", "<a@b.example>"] {
+            assert!(submit(&mut wire, from, &["<c@d.example>"], text).starts_with("250 2.0.0"));
+        }
+        let large = format!("Subject: x\r\n\r\n{}", "\u{430}\u{431}\u{432}\r\n".repeat(200_000));
+        assert!(submit(&mut wire, "<a@b.example> BODY=8BITMIME", &["<c@d.example>"], &large).starts_with("250 2.0.0"));
+        wait_until("all of them", || (metric(&relay, "converted_total") == 3).then_some(()));
+        relay.stop();
+        let heard = heard(old);
+        assert!(!heard.contains("BODY="), "{}", &heard[..2000]);
+        assert_eq!(
+            heard.matches("\r\nX-MIME-Autoconverted: from 8bit to 7bit by relay.example\r\nReceived: ").count(),
+            3
+        );
+        let quoted = "Content-Transfer-Encoding: quoted-printable\r\n\r\nviele sch=C3=B6ne Gr=C3=BC=C3=9Fe\r\n.\r\n";
+        assert_eq!(heard.matches(quoted).count(), 2, "{}", &heard[..3000]);
+        assert!(heard.contains("Content-Transfer-Encoding: base64\r\n\r\n0LDQsdCyDQ"));
+    }
+}
+
+#[test]
+fn a_sink_counts_what_was_converted_beside_what_is_corrupt() {
+    use journey::trace::{ClockId, RunId, Trace, checksum};
+    let sink = Sink::start(&[]);
+    let body = "viele Gr\u{fc}\u{df}e\r\n".as_bytes();
+    let run = RunId([7; 16]);
+    let converted = |sequence: u64| {
+        let created = Duration::from_secs(1);
+        let trace = Trace { run, sequence, created, clock: ClockId(9), checksum: checksum(body) };
+        let mut line = vec![0; Trace::HEADER_BYTES];
+        trace.write(&mut line);
+        let message = [b"Received: by a\r\n".as_slice(), &line, b"\r\n", body].concat();
+        String::from_utf8(mime::to_seven_bit(&message, "relay.example").unwrap().unwrap()).unwrap()
+    };
+    let mut wire = crate::wire::Wire::greeted(sink.address().parse().unwrap());
+    assert!(wire.say("EHLO client.example").starts_with("250"));
+    for message in [converted(0), converted(1), converted(2).replace("=C3=BC", "=C3=BD")] {
+        assert!(submit(&mut wire, "<a@b.example>", &["<c@d.example>"], message).starts_with("250"));
+    }
+    wait_until("all three", || (sink.ask("/status")["messages"] == 3).then_some(()));
+    let record = sink.ask(&format!("/record/{run}"));
+    assert_eq!(record["ledger"]["delivered"], 3);
+    assert_eq!((&record["ledger"]["converted"], &record["ledger"]["corrupt"]), (&2.into(), &1.into()), "{record}");
+}
+
+#[test]
+fn a_recipient_that_needs_smtputf8_does_not_keep_the_message_from_the_others() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let home = Sink::start(&["--dump-file", &dump]);
+    for (lmtp, hello) in [("", "EHLO"), ("lmtp:", "LHLO")] {
+        let script = Script::default().say(hello, 0, "250-old\r\n250-8BITMIME\r\n250-DSN\r\n250 PIPELINING");
+        // The second of those who are sent is put off, and the message taken for the others.
+        let script = script.say("RCPT", 2, "450 4.2.2 The box is full");
+        let place = tempfile::tempdir().unwrap();
+        let old = Recorder::start(Listen::V4, script, place.path());
+        let key = if lmtp.is_empty() { "smtp" } else { "lmtp" };
+        let route = format!("[[route]]\nto = \"old.example\"\n{key} = \"127.0.0.1:{}\"\n", old.port);
+        let den = Den::new(&format!("{QUICK}{route}{}", all_to(&home.address())));
+        let relay = den.open();
+        let before = kept(&dump).len();
+        let to = [
+            "<pel\u{e9}@old.example>",
+            "<one@old.example>",
+            "<jos\u{e9}@old.example>",
+            "<two@old.example> ORCPT=utf-8;b\\x{F6}b@old.example",
+            "<three@old.example>",
+        ];
+        let mut wire = introduced(&relay);
+        let reply = submit(&mut wire, "<sender@b.example> SMTPUTF8", &to, "Subject: x\r\n\r\nx\r\n");
+        assert!(reply.starts_with("250 2.0.0"), "{reply}");
+        let bounce = await_kept(&dump, before + 1).pop().unwrap();
+        assert_eq!(bounce.recipients, ["sender@b.example"]);
+        let message = mail_parser::MessageParser::default().parse(&bounce.octets).unwrap();
+        let text = message.body_text(0).unwrap();
+        assert!(text.contains("pel\u{e9}@old.example") && text.contains("jos\u{e9}@old.example"), "{text}");
+        assert!(!text.contains("one@old.example") && !text.contains("two@") && !text.contains("three@"), "{text}");
+        assert!(bounce.octets.is_ascii() && bounce.text().contains("5.6.7"), "{}", bounce.text());
+        wait_until("the one that was put off", || (old.times(".") == 2).then_some(()));
+        relay.stop();
+        let heard = heard(old);
+        assert!(!heard.contains("SMTPUTF8"), "{heard}");
+        let told: Vec<&str> = heard.lines().filter_map(|line| line.strip_prefix("RCPT TO:")).collect();
+        let second = "<two@old.example> ORCPT=utf-8;b\\x{F6}b@old.example";
+        assert_eq!(told, ["<one@old.example>", second, "<three@old.example>", second]);
+        assert_eq!(kept(&dump).len(), before + 1);
+    }
+}
+
+#[test]
+fn a_server_that_refuses_to_greet_is_skipped_or_believed() {
+    let files = Files::new();
+    let dump = files.path("dump");
+    let home = Sink::start(&["--dump-file", &dump]);
+    let stern = StandIn::start(|moment| (moment.at == At::Greeting).then_some(Act::Say("554 5.7.1 Not from there")));
+    let willing = StandIn::start(|_| None);
+    let servers = [vec![stern.address(), willing.address()], vec![stern.address()], vec![stern.address()]];
+    for (servers, word) in servers.into_iter().zip(["skip", "skip", "fail"]) {
+        let route = format!("[[route]]\nto = \"far.example\"\nsmtp = {servers:?}\n");
+        let text = format!(
+            "{QUICK}delivery.greeting_5xx = \"{word}\"\nhttp = \"127.0.0.1:0\"\n{route}{}",
+            all_to(&home.address())
+        );
+        let den = Den::new(&text);
+        let relay = den.open();
+        let mut wire = introduced(&relay);
+        let message = "Subject: x\r\n\r\nx\r\n";
+        assert!(submit(&mut wire, "<sender@b.example>", &["<x@far.example>"], message).starts_with("250 2.0.0"));
+        match (servers.len(), word) {
+            (2, _) => wait_until("the second server", || (willing.taken() == 1).then_some(())),
+            (_, "skip") => wait_until("several tries", || (metric(&relay, "unreachable_total") >= 3).then_some(())),
+            _ => {
+                let bounce = await_kept(&dump, 1)[0].text();
+                for words in
+                    ["Status: 5.7.1", "Diagnostic-Code: smtp; 554 5.7.1 Not from there", "Remote-MTA: dns; [127.0.0.1]"]
+                {
+                    assert!(bounce.contains(words), "{words}: {bounce}");
+                }
+            }
+        }
+        relay.stop();
+    }
+    assert_eq!((willing.taken(), kept(&dump).len()), (1, 1));
 }
 
 #[test]

@@ -326,6 +326,174 @@ fn a_bounce_survives_a_restart() {
     assert!((1..=2).contains(&bounces), "{bounces} bounces");
 }
 
+/// A server that takes no 8-bit bytes, and keeps what it is told.
+fn seven_bit_server(place: &std::path::Path) -> Recorder {
+    Recorder::start(Listen::V4, Script::default().say("EHLO", 0, "250-old.example\r\n250 PIPELINING"), place)
+}
+
+#[test]
+fn a_bounce_of_eight_bits_comes_back_over_seven() {
+    let place = tempfile::tempdir().unwrap();
+    let home = seven_bit_server(place.path());
+    let far = Sink::start(&["--fault", "rcpt: hard reject \"550 5.1.1 Niemand hei\u{df}t hier so\""]);
+    let route = format!("[[route]]\nto = \"far.example\"\nsmtp = \"{}\"\n", far.address());
+    let den = Den::new(&format!("{route}{}", all_to(&format!("127.0.0.1:{}", home.port))));
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    let signed = "DKIM-Signature: v=1\r\n";
+    for (signature, utf8) in [("", ""), (signed, ""), ("", " SMTPUTF8")] {
+        let message = format!("{signature}Subject: x\r\n\r\nviele Gr\u{fc}\u{df}e\r\n");
+        let from = format!("<sender@b.example> BODY=8BITMIME{utf8}");
+        let to = if utf8.is_empty() { "<to@far.example>" } else { "<j\u{f6}rg@far.example>" };
+        assert!(submit(&mut wire, &from, &[to], &message).starts_with("250 2.0.0"));
+    }
+    wait_until("three bounces", || (home.times(".") == 3).then_some(()));
+    relay.stop();
+    let heard: Vec<u8> = home.finish().into_iter().flat_map(|heard| heard.octets).collect();
+    assert!(heard.is_ascii(), "{}", heard.escape_ascii());
+    let heard = String::from_utf8(heard).unwrap();
+    assert!(!heard.contains("BODY=") && !heard.contains("SMTPUTF8"), "{heard}");
+    assert_eq!(heard.matches("Content-Type: message/delivery-status").count(), 2, "{heard}");
+    assert_eq!(heard.matches("Content-Type: message/global-delivery-status").count(), 1, "{heard}");
+    assert_eq!(heard.matches("Content-Type: text/rfc822-headers").count(), 1, "what is signed stays as it is: {heard}");
+}
+
+/// A relay whose mail for `far.example` is refused, and for which that is said in `[dsn]`.
+fn refusing(dsn: &str, files: Files, home: &Home) -> (Den, Sink) {
+    let far = Sink::start(&["--fault", "rcpt: hard reject \"554 5.7.7 Not here\""]);
+    let route = format!("[[route]]\nto = \"far.example\"\nsmtp = \"{}\"\n", far.address());
+    (Den::with(files, &format!("{dsn}{route}{}", all_to(&home.sink.address()))), far)
+}
+
+#[test]
+fn failures_go_where_they_are_wanted() {
+    let home = Home::open();
+    let (den, _far) =
+        refusing("dsn.failures = \"postmaster\"\ndsn.postmaster = \"pm@b.example\"\n", Files::new(), &home);
+    let relay = den.open();
+    send(&relay, "", " NOTIFY=NEVER");
+    send(&relay, "", "");
+    let bounce = &home.mail(1)[0];
+    assert!(bounce.sender.is_empty() && bounce.recipients == ["pm@b.example"], "{bounce:?}");
+    assert!(bounce.text().contains("A message from <sender@b.example>"), "{}", bounce.text());
+    assert!(bounce.text().contains("Action: failed") && bounce.text().contains("To: <pm@b.example>"));
+    relay.stop();
+
+    let files = Files::new();
+    files.keep("boxes", "ann\npostmaster\n");
+    let local = "local.domains = [\"own.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
+    let (den, _far) = refusing(&format!("dsn.failures = \"maildir:failures\"\n{local}"), files, &home);
+    let relay = den.open();
+    // Of who got it the sender is told all the same.
+    let to = ["<to@far.example>", "<ann@own.example> NOTIFY=SUCCESS"];
+    let mut wire = introduced(&relay);
+    assert!(submit(&mut wire, "<sender@b.example>", &to, MESSAGE).starts_with("250 2.0.0"));
+    let filed = wait_until("the notice in the Maildir", || crate::relay::mailbox(&den.path("failures")).pop());
+    assert!(filed.contains("Delivered-To: sender@b.example\n") && filed.contains("Return-Path: <>\n"), "{filed}");
+    assert!(filed.contains("Final-Recipient: rfc822; to@far.example\n") && filed.contains("Action: failed"), "{filed}");
+    assert!(!filed.contains("ann@own.example"), "{filed}");
+    let told = &home.mail(2)[1];
+    assert!(told.sender.is_empty() && told.recipients == ["sender@b.example"], "{told:?}");
+    assert!(told.text().contains("Action: delivered") && !told.text().contains("to@far.example"), "{}", told.text());
+    relay.stop();
+    assert_eq!(kept(&home.dump).len(), 2);
+}
+
+#[test]
+fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
+    let home = Home::open();
+    let postmaster = "dsn.postmaster = \"pm@b.example\"\n";
+    for (double, told) in [("log", false), ("postmaster", true), ("maildir:double", false)] {
+        let dsn = format!("dsn.double_bounces = \"{double}\"\n{postmaster}");
+        let (den, far) = refusing(&dsn, Files::new(), &home);
+        let relay = den.open();
+        let before = kept(&home.dump).len();
+        let mut wire = introduced(&relay);
+        // The sender is far itself: its bounce is refused there.
+        assert!(submit(&mut wire, "<gone@far.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));
+        wait_until("both refusals", || (far.ask("/status")["rules"][0]["acted"] == 2).then_some(()));
+        let log = wait_until("the warning", || {
+            let log = relay.process.complained();
+            log.contains("a notice could not be delivered").then_some(log)
+        });
+        let line = log.lines().find(|line| line.contains("a notice could not")).unwrap();
+        assert!(line.contains("WARN") && line.contains("gone@far.example") && line.contains("Not here"), "{line}");
+        if told {
+            let notice = home.mail(before + 1).pop().unwrap();
+            assert!(notice.sender.is_empty() && notice.recipients == ["pm@b.example"], "{notice:?}");
+            let text = notice.text();
+            assert!(
+                text.contains("A notification, which") && text.contains("Final-Recipient: rfc822; gone@far.example")
+            );
+        } else if double != "log" {
+            let filed = wait_until("the Maildir", || crate::relay::mailbox(&den.path("double")).pop());
+            assert!(filed.contains("Final-Recipient: rfc822; gone@far.example"), "{filed}");
+        }
+        relay.stop();
+        assert_eq!(kept(&home.dump).len(), before + usize::from(told));
+    }
+    // The postmaster is far too: that is where it ends.
+    let dsn = "dsn.double_bounces = \"postmaster\"\ndsn.postmaster = \"pm@far.example\"\n";
+    let (den, far) = refusing(dsn, Files::new(), &home);
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    assert!(submit(&mut wire, "<gone@far.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));
+    wait_until("all three refusals", || (far.ask("/status")["rules"][0]["acted"] == 3).then_some(()));
+    wait_until("two warnings", || {
+        (relay.process.complained().matches("a notice could not be delivered").count() == 2).then_some(())
+    });
+    relay.stop();
+    let relay = den.open();
+    expect(&mut relay.greeted(), "NOOP", "250");
+    relay.stop();
+    assert_eq!(far.ask("/status")["rules"][0]["acted"], 3, "nothing is left to do");
+}
+
+#[test]
+fn successes_are_told_to_who_may_hear_of_them() {
+    let home = Home::open();
+    let local = "local.domains = [\"own.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
+    for (word, networks, is_told) in [
+        ("everyone", "[\"10.0.0.0/8\"]", true),
+        ("networks", "[\"10.0.0.0/8\"]", false),
+        ("networks", "[\"127.0.0.0/8\"]", true),
+        ("nobody", "[\"127.0.0.0/8\"]", false),
+    ] {
+        let files = Files::new();
+        files.keep("boxes", "ann\npostmaster\n");
+        let text = format!("networks = {networks}\ndsn.success = \"{word}\"\n{local}{}", all_to(&home.sink.address()));
+        let den = Den::with(files, &text);
+        let relay = den.open();
+        let before = kept(&home.dump).len();
+        let mut wire = introduced(&relay);
+        let to = ["<ann@own.example> NOTIFY=SUCCESS,FAILURE"];
+        assert!(submit(&mut wire, "<sender@b.example>", &to, MESSAGE).starts_with("250 2.0.0"));
+        wait_until("the message in its mailbox", || crate::relay::mailbox(&den.path("mail/ann")).pop());
+        if is_told {
+            assert!(home.mail(before + 1).pop().unwrap().text().contains("Action: delivered"));
+        }
+        relay.stop();
+        // What was to be told is told by a relay started anew, if not before.
+        let relay = den.open();
+        expect(&mut relay.greeted(), "NOOP", "250");
+        relay.stop();
+        assert_eq!(kept(&home.dump).len(), before + usize::from(is_told), "{word} {networks}");
+    }
+}
+
+#[test]
+fn a_class_that_contradicts_the_reply_is_not_passed_on() {
+    let home = Home::open();
+    let far = Sink::start(&["--fault", "rcpt: hard reject \"552 4.2.2 The box is full\""]);
+    let den = home.relay(&far.address(), "");
+    let relay = den.open();
+    send(&relay, "", "");
+    let report = report(&home.mail(1)[0], "message/rfc822");
+    says(&report, &["Action: failed", "Status: 5.0.0", "Remote-MTA: dns; [127.0.0.1]"]);
+    says(&report, &["Diagnostic-Code: smtp; 552 4.2.2 The box is full"]);
+    relay.stop();
+}
+
 #[test]
 fn what_a_hostile_next_hop_says_makes_no_hostile_bounce() {
     for reply in [

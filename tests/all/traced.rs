@@ -1,6 +1,7 @@
 //! `--trace` and `--report` of the personalities: what they send is recognised by our sink and by smtp-sink's
 //! personality, message by message and recipient by recipient, and what was changed or doubled on the way is told.
 use crate::party::{Sink, low_port, mailrun, numbers, wait_until};
+use crate::relay::Den;
 use crate::smtp_pair::{Client, Running, Who, user};
 use journey::record::LedgerRow;
 use journey::{ClockId, RunId, Trace};
@@ -163,6 +164,29 @@ fn smtp_sink_recognises_what_the_sources_send() {
     let expected = "smtp-sink: trace: 330 messages recognised, 630 recipients, 0 duplicates, 0 corrupt, 20 foreign";
     assert_eq!(trace, expected);
     assert!(report.starts_with("smtp-sink: 350 messages, ") && report.contains(" msg/s, latency p50 "), "{report}");
+}
+
+#[test]
+fn smtp_sink_recognises_what_a_relay_converted_for_it() {
+    let (mut sink, address) = smtp_sink(&["--trace"], &["-8", "-M", "20"]);
+    let place = tempfile::tempdir().unwrap();
+    let part =
+        "Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n\r\nviele Gr\u{fc}\u{df}e\r\n";
+    let many = format!("Content-Type: multipart/mixed; boundary=b\r\n\r\n--b\r\n{part}--b\r\n\r\nplain\r\n--b--\r\n");
+    fs::write(place.path().join("one.eml"), format!("Subject: x\r\n{many}")).unwrap();
+    fs::write(place.path().join("two.eml"), "Subject: y\r\n\r\n\u{43f}\u{440}\u{438}\u{432}\u{435}\u{442}\r\n")
+        .unwrap();
+    let relay = Den::to(&address, "");
+    let relay = relay.open();
+    let corpus = place.path().to_str().unwrap();
+    let words = ["source", "--to", &relay.address(), "--corpus", corpus, "--messages", "20", "--sessions", "2"];
+    let ended = mailrun(&words);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(sink.code(), Some(0));
+    let expected = "smtp-sink: trace: 20 messages recognised, 20 recipients, 0 duplicates, 0 corrupt, 0 foreign; 20 of them were \
+        converted to 7 bits on their way\n";
+    assert_eq!(sink.said("err"), expected);
+    relay.stop();
 }
 
 /// A message with a trace, as a client says it, its end included.

@@ -44,6 +44,8 @@ pub struct Arrivals<'a> {
     pub duplicates: u64,
     /// Messages whose checksum did not fit.
     pub corrupt: u64,
+    /// Messages that a relay made 7-bit on their way.
+    pub converted: u64,
     /// Messages without a trace of this run.
     pub foreign: u64,
     /// Messages without a usable creation time.
@@ -96,6 +98,7 @@ pub fn settle(books: Books) -> LedgerRow {
         in_flight: Some(in_flight),
         duplicates: Some(arrivals.duplicates),
         corrupt: Some(arrivals.corrupt),
+        converted: Some(arrivals.converted),
         foreign: Some(arrivals.foreign),
         untimed: Some(arrivals.untimed),
         overflow: Some(overflow + arrivals.overflow),

@@ -450,6 +450,8 @@ pub struct LedgerRow {
     pub duplicates: Option<u64>,
     /// Arrivals whose checksum did not fit.
     pub corrupt: Option<u64>,
+    /// Arrivals that a relay made 7-bit for a server without 8BITMIME, and whose checksum fits what they were.
+    pub converted: Option<u64>,
     /// Arrivals that are not of this run: another run's trace, or none.
     pub foreign: Option<u64>,
     /// Arrivals without a usable creation time (another host's clock), so without a latency.

@@ -385,6 +385,8 @@ pub struct RunTally {
     pub duplicates: u64,
     /// Messages whose checksum did not fit.
     pub corrupt: u64,
+    /// Messages that a relay made 7-bit, and whose checksum fits what they were.
+    pub converted: u64,
     /// Messages whose creation time is on another host's CLOCK_MONOTONIC, or in the future: no latency.
     pub untimed: u64,
     /// Units that did not fit into the ledger.
@@ -421,6 +423,7 @@ impl RunTally {
         self.warm_up_bytes += other.warm_up_bytes;
         self.duplicates += other.duplicates + merged.again;
         self.corrupt += other.corrupt;
+        self.converted += other.converted;
         self.untimed += other.untimed;
         self.overflow += other.overflow + merged.full;
         self.delivered.merge(&other.delivered);

@@ -6,10 +6,12 @@
 //! ```
 //!
 //! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers what follows the
-//! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it.
+//! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it. Where a relay says that
+//! it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that of what they were (`mime::Restorer`).
 use crc_fast::{CrcAlgorithm, Digest};
 use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
+use mime::{Encoding, MARKER, Restorer};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::LazyLock;
@@ -25,6 +27,9 @@ pub const WARM_UP: u64 = 1 << 48;
 /// The end of a header line and the empty line after it.
 static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
 const EMPTY_LINE_BYTES: usize = 3;
+
+/// The field of an encoding of the whole body.
+const ENCODING: &[u8] = b"Content-Transfer-Encoding:";
 
 const NAME: &[u8] = b"X-Mailrun:";
 const VERSION: &[u8] = b" v1 ";
@@ -203,6 +208,8 @@ pub enum Found {
     Absent,
     /// A trace whose checksum fits the body.
     Intact(Trace),
+    /// A trace whose checksum fits what the body was before a relay made it 7-bit on its way (RFC 6152 §3).
+    Converted(Trace),
     /// A trace whose checksum does not fit, or an `X-Mailrun` header that cannot be read (`None`).
     Corrupt(Option<Trace>),
 }
@@ -221,6 +228,49 @@ pub struct TraceReader {
     line: UnfinishedLine,
     seen: Seen,
     checksum: Checksum,
+    /// What the body was, where a relay says that it has encoded it.
+    original: Option<Box<Original>>,
+    /// Whether a line of the header has been read.
+    has_line: bool,
+    /// The trace came first: no relay has put anything before it, so none has converted the message.
+    is_from_source: bool,
+}
+
+/// A body that is decoded as it comes, and the checksum of what it was.
+#[derive(Clone, Debug, Default)]
+struct Original {
+    restorer: Restorer,
+    checksum: Checksum,
+}
+
+impl Original {
+    /// Behind a line of the header that tells of a conversion, or else of an encoding of the whole body: that may be a
+    /// relay's, or the sender's own.
+    fn begin(line: &[u8]) -> Option<Box<Self>> {
+        if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
+            return Some(Box::default());
+        }
+        // Of a longer line there may be no more than the beginning.
+        let is_whole = line.len() < UnfinishedLine::LIMIT;
+        let value = line.get(..ENCODING.len()).filter(|name| is_whole && name.eq_ignore_ascii_case(ENCODING));
+        let value = value.map(|_| line[ENCODING.len()..].trim_ascii())?;
+        let encoding = [Encoding::QuotedPrintable, Encoding::Base64]
+            .into_iter()
+            .find(|encoding| value.eq_ignore_ascii_case(encoding.word().as_bytes()))?;
+        Some(Box::new(Self { restorer: Restorer::of_one_part(encoding), checksum: Checksum::default() }))
+    }
+
+    fn receive(&mut self, block: &[u8]) {
+        let checksum = &mut self.checksum;
+        self.restorer.receive(block, |text| checksum.update(text));
+    }
+
+    /// The checksum of what the body was, if it could be decoded.
+    fn finish(mut self) -> Option<u32> {
+        let checksum = &mut self.checksum;
+        self.restorer.finish(|text| checksum.update(text));
+        self.restorer.is_sound().then_some(self.checksum.value())
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -242,6 +292,9 @@ enum Seen {
 impl TraceReader {
     /// Takes the next block of the message, dot-unstuffed and without the final dot.
     pub fn receive(&mut self, block: &[u8]) {
+        if let Some(original) = &mut self.original {
+            original.receive(block);
+        }
         let body = match self.part {
             MessagePart::Header => self.read_header(block),
             MessagePart::Body => block,
@@ -259,10 +312,15 @@ impl TraceReader {
         }
         let checksum = std::mem::take(&mut self.checksum).value();
         self.part = MessagePart::Header;
+        let original = self.original.take();
+        (self.has_line, self.is_from_source) = (false, false);
         match std::mem::take(&mut self.seen) {
             Seen::Nothing => Found::Absent,
             Seen::Unreadable => Found::Corrupt(None),
             Seen::Trace(trace) if trace.checksum == checksum => Found::Intact(trace),
+            Seen::Trace(trace) if original.and_then(|original| original.finish()) == Some(trace.checksum) => {
+                Found::Converted(trace)
+            }
             Seen::Trace(trace) => Found::Corrupt(Some(trace)),
         }
     }
@@ -270,7 +328,7 @@ impl TraceReader {
     /// Reads header lines up to the empty one; gives what follows it.
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
-        if self.line.kept().is_empty() && matches!(self.seen, Seen::Nothing) && is_named(block) {
+        if !self.has_line && self.line.kept().is_empty() && is_named(block) {
             // Our own message, straight from its source: the trace comes first, and of the other header lines only
             // the end matters.
             if let Some(end) = EMPTY_LINE.find(block) {
@@ -282,9 +340,13 @@ impl TraceReader {
         while let Some(end) = memchr(b'\n', rest) {
             let (line, after) = rest.split_at(end + 1);
             rest = after;
+            let was_original = self.original.is_some();
             if self.end_line(line) {
                 self.part = MessagePart::Body;
                 return rest;
+            }
+            if let Some(original) = self.original.as_mut().filter(|_| !was_original) {
+                original.receive(rest);
             }
         }
         self.line.keep(rest);
@@ -305,7 +367,11 @@ impl TraceReader {
     fn read_line(&mut self, line: &[u8]) -> bool {
         if matches!(self.seen, Seen::Nothing) && is_named(line) {
             self.seen = Trace::parse(line).map_or(Seen::Unreadable, Seen::Trace);
+            self.is_from_source = !self.has_line;
+        } else if self.original.is_none() && !self.is_from_source && matches!(line, [b'x' | b'X' | b'c' | b'C', ..]) {
+            self.original = Original::begin(line);
         }
+        self.has_line = true;
         line == b"\r\n"
     }
 }
@@ -604,6 +670,53 @@ mod tests {
             assert_eq!(found(&message(&[line, b"\r\n", b"123456789"])), Found::Corrupt(None));
             assert_eq!(found(&message(&[line, LINE, b"\r\n", b"123456789"])), Found::Corrupt(None), "the first wins");
         }
+    }
+
+    /// A message as a source makes it, and as a relay sends it on that has to convert it.
+    fn relayed(head: &str, body: &[u8]) -> (Trace, Vec<u8>) {
+        let trace = Trace { checksum: checksum(body), ..trace() };
+        let mut line = [0; Trace::HEADER_BYTES];
+        trace.write(&mut line);
+        let sent = message(&[b"Received: by a\r\n", &line, head.as_bytes(), b"\r\n", body]);
+        assert_eq!(found(&sent), Found::Intact(trace));
+        (trace, mime::to_seven_bit(&sent, "relay.example").unwrap().expect("it is converted"))
+    }
+
+    #[test]
+    fn a_converted_body_is_checked_as_it_was() {
+        let part = "Content-Type: text/plain; charset=utf-8\r\nContent-Transfer-Encoding: 8bit\r\n";
+        let many = format!("--x\r\n{part}\r\nviele Gr\u{fc}\u{df}e\r\n--x\r\n\r\n\u{43f}\u{440}\u{438}\r\n--x--\r\n");
+        for (head, body) in [
+            (part, "viele Gr\u{fc}\u{df}e\r\n"),
+            (part, "\u{43f}\u{440}\u{438}\u{432}\u{435}\u{442}\r\n"),
+            ("Subject: x\r\n", "viele Gr\u{fc}\u{df}e\r\n"),
+            ("Content-Type: multipart/mixed; boundary=x\r\n", &many),
+        ] {
+            let (trace, mut converted) = relayed(head, body.as_bytes());
+            assert_eq!(found(&converted), Found::Converted(trace), "{}", converted.escape_ascii());
+            let again = message(&[b"Received: by another\r\n", &converted]);
+            assert_eq!(found(&again), Found::Converted(trace), "through another relay");
+            // A character in the middle of what was encoded.
+            let at = memchr::memmem::rfind(&converted, b"=C3").map_or(converted.len() - 8, |at| at + 2);
+            converted[at] = if converted[at] == b'4' { b'5' } else { b'4' };
+            assert_eq!(found(&converted), Found::Corrupt(Some(trace)), "{}", converted.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn another_relay_converts_as_it_likes() {
+        let body = "viele Gr\u{fc}\u{df}e\r\n".as_bytes();
+        let trace = Trace { checksum: checksum(body), ..trace() };
+        let mut line = [0; Trace::HEADER_BYTES];
+        trace.write(&mut line);
+        let head = b"content-transfer-encoding: Quoted-Printable\r\n".as_slice();
+        let relayed = message(&[b"Received: by a\r\n", &line, head, b"\r\nviele Gr=c3=bc=C3=9Fe=\r\n\r\n"]);
+        assert_eq!(found(&relayed), Found::Converted(trace));
+        let own = b"viele Gr=C3=BC=C3=9Fe\r\n";
+        let trace = Trace { checksum: checksum(own), ..trace };
+        trace.write(&mut line);
+        let sent = message(&[b"Received: by a\r\n", &line, head, b"\r\n", own]);
+        assert_eq!(found(&sent), Found::Intact(trace), "what its source encoded");
     }
 
     #[test]

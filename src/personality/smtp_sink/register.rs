@@ -14,6 +14,8 @@ pub(super) struct Register {
     runs: Runs,
     recognised: u64,
     corrupt: u64,
+    /// Recognised, and made 7-bit by a relay.
+    converted: u64,
     foreign: u64,
     duplicates: u64,
     /// Recipients that there was no memory for.
@@ -28,6 +30,7 @@ impl Default for Register {
             runs: Runs::default(),
             recognised: 0,
             corrupt: 0,
+            converted: 0,
             foreign: 0,
             duplicates: 0,
             unkept: 0,
@@ -40,8 +43,9 @@ impl Register {
     /// Enters a message that was accepted.
     pub(super) fn enter(&mut self, letter: &Letter) {
         match &letter.found {
-            Found::Intact(trace) => {
+            Found::Intact(trace) | Found::Converted(trace) => {
                 self.recognised += 1;
+                self.converted += u64::from(matches!(letter.found, Found::Converted(_)));
                 self.time(trace);
                 self.mark(trace, letter);
             }
@@ -88,6 +92,9 @@ impl Register {
         let mut text = format!(
             "trace: {recognised} messages recognised, {units} recipients, {duplicates} duplicates, {corrupt} corrupt, {foreign} foreign"
         );
+        if self.converted > 0 {
+            text += &format!("; {} of them were converted to 7 bits on their way", self.converted);
+        }
         if self.runs.evicted > 0 {
             text += &format!("; recipients of {} older runs are not in it", self.runs.evicted);
         }

@@ -9,17 +9,21 @@ pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returne
     let mut text = String::new();
     paragraph(&format!("This is the mail system at {}.", words::token(facts.host)), &mut text);
     for group in told.chunk_by(|one, next| one.action == next.action) {
-        let arrived = received::date(facts.arrived);
-        paragraph(&format!("Your message, which came here on {arrived}, {}:", happened(group[0].action)), &mut text);
+        let (arrived, happened) = (received::date(facts.arrived), happened(group[0].action));
+        paragraph(&format!("{}, which came here on {arrived}, {happened}:", which(facts)), &mut text);
         group.iter().for_each(|recipient| entry(recipient, &mut text));
         paragraph(&what_next(group[0].action), &mut text);
     }
+    let message = if facts.is_to_sender() { "your message" } else { "the message" };
     let below = match returned {
-        Returned::Whole(_) => "Below are the same in a form for programs, and your message.",
-        Returned::Header(_) => "Below are the same in a form for programs, and the header of your message.",
+        Returned::Whole(_) => format!("Below are the same in a form for programs, and {message}."),
+        Returned::Header(_) => format!("Below are the same in a form for programs, and the header of {message}."),
         Returned::Nothing => {
-            "Below is the same in a form for programs. Your message cannot be returned: this system can no longer read \
-             it from its disk."
+            let the = if facts.is_to_sender() { "Your" } else { "The" };
+            format!(
+                "Below is the same in a form for programs. {the} message cannot be returned: this system can no longer \
+                 read it from its disk."
+            )
         }
     };
     let id = words::token(facts.id);
@@ -27,7 +31,16 @@ pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returne
     // The blank line behind the last paragraph is the one before the boundary.
     text.truncate(text.len() - "\r\n".len());
     let kind = if text.is_ascii() { "text/plain; charset=us-ascii" } else { "text/plain; charset=utf-8" };
-    Part { kind, description: "Notification", body: Cow::Owned(text.into_bytes()) }
+    Part::new(kind, "Notification", Cow::Owned(text.into_bytes()))
+}
+
+/// Which message it is about, as a sentence begins.
+fn which(facts: &Facts<'_>) -> String {
+    match (facts.is_to_sender(), facts.sender) {
+        (true, _) => "Your message".to_owned(),
+        (false, b"") => "A notification".to_owned(),
+        (false, sender) => format!("A message from <{}>", words::plain(sender, Letters::Utf8)),
+    }
 }
 
 fn paragraph(text: &str, out: &mut String) {

@@ -7,7 +7,9 @@
 //!  └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
 //! ```
 //! Pure: facts in, a message out; the times are arguments, and the boundary comes from the queue id. Whatever texts the
-//! next hop had, lines end in CRLF, are not longer than 998 octets, and hold no bare CR or LF and no NUL.
+//! next hop had, lines end in CRLF, are not longer than 998 octets, and hold no bare CR or LF and no NUL. All of it is
+//! ASCII, so that no server on the way back can refuse it for its bytes: what is not is encoded. Only the address of a
+//! sender that is not ASCII stands in the header as it is, and needs SMTPUTF8 (RFC 6531).
 //!
 //! A notification goes out with the null reverse-path, and RFC 3461 §6.1 wants `NOTIFY=NEVER` where it goes: nothing
 //! ever answers it.
@@ -21,6 +23,7 @@ use jiff::Timestamp;
 use returned::Returned;
 use smtp::dsn::{Notify, Return};
 use smtp::reply::Enhanced;
+use std::borrow::Cow;
 use std::fmt::Write;
 use words::Letters;
 
@@ -31,8 +34,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) id: &'a str,
     /// What this relay calls itself.
     pub(crate) host: &'a str,
-    /// The reverse-path; empty for a message that nobody is told of.
+    /// The reverse-path; empty for notifications.
     pub(crate) sender: &'a [u8],
+    /// Who is told: the sender, or somebody in its place. Empty where nobody is.
+    pub(crate) addressee: &'a [u8],
     /// ENVID as it came: xtext.
     pub(crate) envelope_id: Option<&'a [u8]>,
     /// RET.
@@ -42,6 +47,13 @@ pub(crate) struct Facts<'a> {
     pub(crate) arrived: Timestamp,
     /// The message, CRLF, dots unstuffed; empty where it can no longer be read, and so does not come back.
     pub(crate) message: &'a [u8],
+}
+
+impl Facts<'_> {
+    /// Whether it is the sender who is told.
+    fn is_to_sender(&self) -> bool {
+        self.sender == self.addressee
+    }
 }
 
 /// What became of a recipient.
@@ -88,13 +100,14 @@ impl Action {
         }
     }
 
-    fn subject(self) -> &'static str {
+    fn subject(self, is_to_sender: bool) -> String {
+        let whose = if is_to_sender { "your" } else { "a" };
         match self {
-            Self::Failed => "Undelivered mail: your message could not be delivered",
-            Self::Delayed { .. } => "Delayed mail: your message has not been delivered yet",
-            Self::Relayed => "Relayed mail: your message was passed on",
-            Self::Expanded => "Relayed mail: your message was passed on to several recipients",
-            Self::Delivered => "Delivered mail: your message was delivered",
+            Self::Failed => format!("Undelivered mail: {whose} message could not be delivered"),
+            Self::Delayed { .. } => format!("Delayed mail: {whose} message has not been delivered yet"),
+            Self::Relayed => format!("Relayed mail: {whose} message was passed on"),
+            Self::Expanded => format!("Relayed mail: {whose} message was passed on to several recipients"),
+            Self::Delivered => format!("Delivered mail: {whose} message was delivered"),
         }
     }
 }
@@ -102,20 +115,18 @@ impl Action {
 /// A notification, to be sent with the null reverse-path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
-    /// The sender of the message that it is about.
+    /// Who is told.
     pub(crate) recipient: Vec<u8>,
-    /// Whether it needs SMTPUTF8 (RFC 6533).
+    /// Whether it needs SMTPUTF8 (RFC 6533), and with it 8BITMIME; it is ASCII otherwise.
     pub(crate) smtp_utf8: bool,
-    /// Whether it needs 8BITMIME.
-    pub(crate) eight_bit: bool,
     /// The message, CRLF, dots not stuffed.
     pub(crate) message: Vec<u8>,
 }
 
-/// Whether a sender is told (RFC 3461 §4.1, §5.2): without NOTIFY of failures and delays.
-pub(crate) fn is_due(sender: &[u8], notify: Option<Notify>, action: Action) -> bool {
+/// Whether somebody is told (RFC 3461 §4.1, §5.2): without NOTIFY of failures and delays.
+pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: Action) -> bool {
     let asked = action.asked_by();
-    !sender.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
+    !addressee.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
 }
 
 /// The notification of what became of these recipients, if somebody is to be told of any of them. A message of more
@@ -126,7 +137,7 @@ pub(crate) fn notice(
     whole_bytes: usize,
     now: Timestamp,
 ) -> Option<Notice> {
-    let is_told = |recipient: &&Recipient<'_>| is_due(facts.sender, recipient.notify, recipient.action);
+    let is_told = |recipient: &&Recipient<'_>| is_due(facts.addressee, recipient.notify, recipient.action);
     let mut told: Vec<Recipient<'_>> = recipients.iter().filter(is_told).copied().collect();
     // Stable: of one action they stay in the order of the envelope.
     told.sort_by_key(|recipient| recipient.action);
@@ -135,34 +146,44 @@ pub(crate) fn notice(
     let letters = letters(facts, &told, &returned);
     let mut parts = vec![explanation::part(facts, &told, &returned), status::part(facts, &told, letters)];
     parts.extend(returned.part(letters));
-    let eight_bit = letters == Letters::Utf8 || parts.iter().any(|part| !part.body.is_ascii());
     let boundary = boundary(facts.id, &parts);
-    let mut message = header(facts, gravest, &boundary, eight_bit, now).into_bytes();
+    let mut message = header(facts, gravest, &boundary, now).into_bytes();
     parts.iter().for_each(|part| part.write(&boundary, &mut message));
     message.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
-    Some(Notice { recipient: facts.sender.to_vec(), smtp_utf8: letters == Letters::Utf8, eight_bit, message })
+    Some(Notice { recipient: facts.addressee.to_vec(), smtp_utf8: !facts.addressee.is_ascii(), message })
 }
 
-/// UTF-8 where the sender's mail can take it and something needs it (RFC 6533 §1): otherwise a path of servers that
-/// would do for the notification might be refused it.
+/// UTF-8 where the sender's mail can take it and something needs it (RFC 6533 §1): in parts that are encoded, so that
+/// nothing on the way back needs to know of it.
 fn letters(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returned<'_>) -> Letters {
     let is_needed = || told.iter().any(|told| !told.address.is_ascii()) || !returned.header_is_ascii();
-    let utf8 = !facts.sender.is_ascii() || (facts.smtp_utf8 && is_needed());
+    let utf8 = !facts.addressee.is_ascii() || (facts.smtp_utf8 && is_needed());
     if utf8 { Letters::Utf8 } else { Letters::Ascii }
 }
 
-/// A part of the report.
+/// A part of the report, as it is written.
 #[derive(Debug)]
 struct Part<'a> {
     kind: &'static str,
     description: &'static str,
-    body: std::borrow::Cow<'a, [u8]>,
+    encoding: &'static str,
+    body: Cow<'a, [u8]>,
 }
 
-impl Part<'_> {
+impl<'a> Part<'a> {
+    /// Encodes what is not 7-bit: lawful of text, and of all parts of RFC 6533. Others are 7-bit anyway.
+    fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
+        if mime::is_seven_bit(&body) {
+            return Self { kind, description, encoding: "7bit", body };
+        }
+        let encoding = mime::Encoding::for_text(&body);
+        let mut encoded = Vec::new();
+        encoding.encode(&body, &mut encoded);
+        Self { kind, description, encoding: encoding.word(), body: Cow::Owned(encoded) }
+    }
+
     fn write(&self, boundary: &str, out: &mut Vec<u8>) {
-        let encoding = if self.body.is_ascii() { "7bit" } else { "8bit" };
-        let (kind, description) = (self.kind, self.description);
+        let Self { kind, description, encoding, .. } = self;
         let header = format!(
             "--{boundary}\r\nContent-Type: {kind}\r\nContent-Description: {description}\r\nContent-Transfer-Encoding: \
              {encoding}\r\n\r\n"
@@ -174,15 +195,15 @@ impl Part<'_> {
     }
 }
 
-fn header(facts: &Facts<'_>, gravest: Action, boundary: &str, eight_bit: bool, now: Timestamp) -> String {
+fn header(facts: &Facts<'_>, gravest: Action, boundary: &str, now: Timestamp) -> String {
     let host = words::token(facts.host);
     let mut header = String::new();
     let mut add = |name: &str, value: &str| {
         write!(header, "{name}: {value}\r\n").expect("a String takes any text");
     };
     add("From", &format!("Mail Delivery System <MAILER-DAEMON@{host}>"));
-    add("To", &format!("<{}>", words::plain(facts.sender, Letters::Utf8)));
-    add("Subject", gravest.subject());
+    add("To", &format!("<{}>", words::plain(facts.addressee, Letters::Utf8)));
+    add("Subject", &gravest.subject(facts.is_to_sender()));
     add("Date", &received::date(now));
     // A queue id tells of one message, and a message of several notices at different times.
     add("Message-ID", &format!("<notice.{}.{}@{host}>", words::token(facts.id), now.as_nanosecond()));
@@ -190,7 +211,7 @@ fn header(facts: &Facts<'_>, gravest: Action, boundary: &str, eight_bit: bool, n
     add("Auto-Submitted", "auto-replied");
     add("MIME-Version", "1.0");
     add("Content-Type", &format!("multipart/report; report-type=delivery-status;\r\n boundary=\"{boundary}\""));
-    add("Content-Transfer-Encoding", if eight_bit { "8bit" } else { "7bit" });
+    add("Content-Transfer-Encoding", "7bit");
     header.push_str("\r\nThis is a notification in MIME format.\r\n\r\n");
     header
 }

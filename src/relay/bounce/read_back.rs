@@ -15,6 +15,7 @@ fn facts() -> Facts<'static> {
         id: ID,
         host: "relay.example",
         sender: b"alice@a.example",
+        addressee: b"alice@a.example",
         envelope_id: None,
         returns: None,
         smtp_utf8: false,
@@ -56,7 +57,7 @@ fn write(facts: &Facts<'_>, recipients: &[Recipient<'_>]) -> Notice {
     notice(facts, recipients, LIMIT, at(90)).expect("somebody is told")
 }
 
-/// A notice as its reader has it: the kinds of its parts with their octets.
+/// A notice as its reader has it: the kinds of its parts with their octets, decoded.
 fn parts(notice: &Notice) -> Vec<(String, Vec<u8>)> {
     let message = MessageParser::default().parse(&notice.message).expect("it is a message");
     let kind = message.content_type().expect("it has a type");
@@ -66,9 +67,19 @@ fn parts(notice: &Notice) -> Vec<(String, Vec<u8>)> {
         let part = message.part(*number).expect("it is there");
         let kind = part.content_type().expect("it has a type");
         let range = part.raw_body_offset() as usize..part.raw_end_offset() as usize;
-        (format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or_default()), notice.message[range].to_vec())
+        let octets = decoded(part.content_transfer_encoding(), &notice.message[range]);
+        (format!("{}/{}", kind.ctype(), kind.subtype().unwrap_or_default()), octets)
     });
     parts.collect()
+}
+
+fn decoded(encoding: Option<&str>, octets: &[u8]) -> Vec<u8> {
+    match encoding {
+        Some("7bit") => octets.to_vec(),
+        Some("quoted-printable") => mail_parser::decoders::quoted_printable::quoted_printable_decode(octets).unwrap(),
+        Some("base64") => mail_parser::decoders::base64::base64_decode(octets).unwrap(),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The groups of fields of a delivery status.
@@ -94,7 +105,8 @@ fn a_failure_is_told_with_all_its_facts() {
     let facts = Facts { envelope_id: Some(b"QQ+2B314"), ..facts() };
     let told = Recipient { original: Some(b"rfc822;Bob+2Bx@b.example"), ..failed() };
     let notice = write(&facts, &[told]);
-    assert_eq!((notice.recipient.as_slice(), notice.smtp_utf8, notice.eight_bit), (facts.sender, false, false));
+    assert_eq!((notice.recipient.as_slice(), notice.smtp_utf8), (facts.sender, false));
+    assert!(notice.message.is_ascii());
     let [message, recipient] = fields(&notice).try_into().unwrap();
     assert_eq!(
         pairs(&message),
@@ -212,7 +224,11 @@ fn a_sender_is_told_what_it_asked_for() {
     for (notify, action, expected) in rows {
         let told = [Recipient { notify, action, ..failed() }];
         assert_eq!(notice(&facts(), &told, LIMIT, at(90)).is_some(), expected, "{notify:?} {action:?}");
-        assert_eq!(notice(&Facts { sender: b"", ..facts() }, &told, LIMIT, at(90)), None, "nobody is told");
+        assert_eq!(
+            notice(&Facts { sender: b"", addressee: b"", ..facts() }, &told, LIMIT, at(90)),
+            None,
+            "nobody is told"
+        );
     }
     assert_eq!(notice(&facts(), &[], LIMIT, at(90)), None);
     let quiet = Recipient { notify: Some(Notify::NEVER), address: b"quiet@b.example", ..failed() };
@@ -249,7 +265,8 @@ fn actions_are_told_with_their_own_status() {
 #[test]
 fn a_status_suits_the_action() {
     let rows = [
-        (Action::Failed, Some(Enhanced(4, 4, 7)), Enhanced(4, 4, 7)),
+        (Action::Failed, Some(Enhanced(5, 2, 2)), Enhanced(5, 2, 2)),
+        (Action::Failed, Some(Enhanced(4, 2, 2)), Enhanced(5, 0, 0)),
         (Action::Failed, Some(Enhanced(2, 0, 0)), Enhanced(5, 0, 0)),
         (Action::Delayed { until: at(0) }, Some(Enhanced(5, 1, 1)), Enhanced(4, 0, 0)),
         (Action::Delivered, Some(Enhanced(5, 1, 1)), Enhanced(2, 0, 0)),
@@ -289,19 +306,20 @@ fn the_message_comes_back_whole_or_its_header() {
 fn utf8_is_used_where_it_is_needed_and_understood() {
     let header = "Subject: grüße\r\n\r\nbody\r\n".as_bytes();
     let (umlaut, ascii) = ("jörg@b.example".as_bytes(), b"bob@b.example".as_slice());
-    // SMTPUTF8, sender, recipient, message: what the notice needs, the types of its parts, how the recipient is written.
+    // SMTPUTF8, sender, recipient, message: whether the notice needs SMTPUTF8, the types of its parts, how the recipient is
+    // written.
     let (plain, global) = ("message/delivery-status", "message/global-delivery-status");
     let rows = [
         (true, b"a@b".as_slice(), ascii, MESSAGE, false, plain, "message/rfc822", "rfc822; bob@b.example"),
-        (true, b"a@b", umlaut, MESSAGE, true, global, "message/global", "utf-8; jörg@b.example"),
-        (true, b"a@b", ascii, header, true, global, "message/global", "rfc822; bob@b.example"),
+        (true, b"a@b", umlaut, MESSAGE, false, global, "message/global", "utf-8; jörg@b.example"),
+        (true, b"a@b", ascii, header, false, global, "message/global", "rfc822; bob@b.example"),
         (true, "ä@b".as_bytes(), ascii, MESSAGE, true, global, "message/global", "rfc822; bob@b.example"),
         (false, b"a@b", umlaut, MESSAGE, false, plain, "message/rfc822", "utf-8; j\\x{F6}rg@b.example"),
-        (false, b"a@b", ascii, header, false, plain, "message/rfc822", "rfc822; bob@b.example"),
-        (true, b"a@b", umlaut, b"Subject: \xe4\r\n\r\n", true, global, "message/rfc822", "utf-8; jörg@b.example"),
+        (false, b"a@b", ascii, header, false, plain, "text/rfc822-headers", "rfc822; bob@b.example"),
+        (true, b"a@b", umlaut, b"Subject: \xe4\r\n\r\n", false, global, "text/rfc822-headers", "utf-8; jörg@b.example"),
     ];
     for (smtp_utf8, sender, address, message, needed, status, returned, written) in rows {
-        let facts = Facts { smtp_utf8, sender, message, ..facts() };
+        let facts = Facts { smtp_utf8, sender, addressee: sender, message, ..facts() };
         let notice = write(&facts, &[Recipient { address, ..failed() }]);
         let parts = parts(&notice);
         assert_eq!(
@@ -310,10 +328,54 @@ fn utf8_is_used_where_it_is_needed_and_understood() {
             "{facts:?}"
         );
         assert!(pairs(&fields(&notice)[1]).contains(&("Final-Recipient", written)), "{:?}", fields(&notice));
-        assert_eq!(notice.eight_bit, needed || !notice.message.is_ascii());
-        let fold = String::from_utf8_lossy(&notice.message).contains("Content-Transfer-Encoding: 8bit");
-        assert_eq!(fold, notice.eight_bit);
+        assert_eq!(notice.message.is_ascii(), !needed, "{}", notice.message.escape_ascii());
+        assert!(!String::from_utf8_lossy(&notice.message).contains("Content-Transfer-Encoding: 8bit"));
+        let returned = &parts[2].1;
+        assert!(message.starts_with(returned), "{}", returned.escape_ascii());
     }
+}
+
+#[test]
+fn eight_bits_come_back_in_seven() {
+    let head = "From: <alice@a.example>\r\nSubject: hello\r\n";
+    let message = format!("{head}\r\nviele schöne Grüße\r\n");
+    let facts = Facts { message: message.as_bytes(), ..facts() };
+    let text = b"550 Der Empf\xc3\xa4nger ist unbekannt, das Postfach gibt es nicht";
+    let notice = write(&facts, &[Recipient { text, ..failed() }]);
+    assert!(notice.message.is_ascii() && !notice.smtp_utf8);
+    assert!(explanation(&notice).contains("Empfänger"), "{}", explanation(&notice));
+    let returned = parts(&notice).pop().unwrap();
+    assert_eq!(returned.0, "message/rfc822");
+    let inner = MessageParser::default().parse(&returned.1).unwrap();
+    assert_eq!(inner.body_text(0).as_deref(), Some("viele schöne Grüße\r\n"));
+    // What bears a signature is not changed: its header alone comes back.
+    let signed = format!("DKIM-Signature: v=1\r\n{message}");
+    let notice = write(&Facts { message: signed.as_bytes(), ..facts }, &[failed()]);
+    let returned = parts(&notice).pop().unwrap();
+    assert_eq!(returned, ("text/rfc822-headers".to_owned(), format!("DKIM-Signature: v=1\r\n{head}").into_bytes()));
+    // So with a header that is not ASCII, in an encoding.
+    let umlaut = "Subject: grüße\r\n\r\nx\r\n";
+    let notice = write(&Facts { message: umlaut.as_bytes(), ..facts }, &[failed()]);
+    assert!(notice.message.is_ascii());
+    let returned = parts(&notice).pop().unwrap();
+    assert_eq!(returned, ("text/rfc822-headers".to_owned(), "Subject: grüße\r\n".as_bytes().to_vec()));
+}
+
+#[test]
+fn somebody_else_is_told_whose_message_it_was() {
+    let notice = write(&Facts { addressee: b"postmaster@relay.example", ..facts() }, &[failed()]);
+    assert_eq!(notice.recipient, b"postmaster@relay.example");
+    let message = MessageParser::default().parse(&notice.message).unwrap();
+    assert_eq!(message.subject(), Some("Undelivered mail: a message could not be delivered"));
+    assert_eq!(message.to().unwrap().first().unwrap().address(), Some("postmaster@relay.example"));
+    let text = explanation(&notice).replace("\r\n", " ");
+    assert!(
+        text.contains("A message from <alice@a.example>, which came here on")
+            && !text.to_lowercase().contains("your message"),
+        "{text}"
+    );
+    let double = write(&Facts { sender: b"", addressee: b"postmaster@relay.example", ..facts() }, &[failed()]);
+    assert!(explanation(&double).contains("A notification, which came here on"), "{}", explanation(&double));
 }
 
 #[test]
@@ -376,7 +438,7 @@ proptest! {
     ) {
         let sender = [b"x".as_slice(), &sender].concat();
         let facts = Facts {
-            sender: &sender, envelope_id: Some(&envelope_id), smtp_utf8, message: &message, ..facts()
+            sender: &sender, addressee: &sender, envelope_id: Some(&envelope_id), smtp_utf8, message: &message, ..facts()
         };
         let told: Vec<Recipient<'_>> = texts
             .iter()
@@ -393,7 +455,9 @@ proptest! {
         }
         let ends = notice.message.windows(2).filter(|pair| pair == b"\r\n").count();
         prop_assert_eq!(ends, notice.message.iter().filter(|octet| **octet == b'\n').count());
-        prop_assert!(notice.eight_bit || notice.message.is_ascii());
+        prop_assert_eq!(notice.smtp_utf8, !sender.is_ascii());
+        let header = memchr::memmem::find(&notice.message, b"\r\n\r\n").unwrap();
+        prop_assert!(notice.message[header..].is_ascii() && (notice.smtp_utf8 || notice.message.is_ascii()));
         let parts = parts(&notice);
         prop_assert_eq!(parts.len(), if message.is_empty() { 2 } else { 3 });
         let groups = fields(&notice);

@@ -12,7 +12,7 @@ const LINE_BYTES: usize = 998;
 /// What comes back.
 #[derive(Debug)]
 pub(super) enum Returned<'a> {
-    Whole(&'a [u8]),
+    Whole(Cow<'a, [u8]>),
     Header(Vec<u8>),
     /// It can no longer be read. RFC 6522 §3 lets the third part be left out.
     Nothing,
@@ -27,11 +27,8 @@ impl<'a> Returned<'a> {
             return Self::Nothing;
         }
         let is_wanted = gravest == Action::Failed && facts.returns != Some(Return::Header);
-        if is_wanted && message.len() <= whole_bytes && is_sound(message) {
-            Self::Whole(message)
-        } else {
-            Self::Header(sound_header(message))
-        }
+        let whole = if is_wanted && message.len() <= whole_bytes && is_sound(message) { whole(facts) } else { None };
+        whole.map_or_else(|| Self::Header(sound_header(message)), Self::Whole)
     }
 
     fn header(&self) -> &[u8] {
@@ -50,15 +47,28 @@ impl<'a> Returned<'a> {
     pub(super) fn part(&self, letters: Letters) -> Option<Part<'_>> {
         // What is no UTF-8 must not be called so, whoever sent it.
         let is_global = letters == Letters::Utf8 && std::str::from_utf8(self.header()).is_ok();
-        let (kind, description, body) = match (self, is_global) {
-            (Self::Whole(message), false) => ("message/rfc822", "Your message", *message),
-            (Self::Whole(message), true) => ("message/global", "Your message", *message),
-            (Self::Header(header), false) => ("text/rfc822-headers", "The header of your message", &header[..]),
-            (Self::Header(header), true) => ("message/global-headers", "The header of your message", &header[..]),
+        let (kind, description, body): (_, _, &[u8]) = match (self, is_global) {
+            (Self::Whole(message), false) => ("message/rfc822", "Your message", message),
+            (Self::Whole(message), true) => ("message/global", "Your message", message),
+            (Self::Header(header), false) => ("text/rfc822-headers", "The header of your message", header),
+            (Self::Header(header), true) => ("message/global-headers", "The header of your message", header),
             (Self::Nothing, _) => return None,
         };
-        Some(Part { kind, description, body: Cow::Borrowed(body) })
+        Some(Part::new(kind, description, Cow::Borrowed(body)))
     }
+}
+
+/// The whole message in a form in which it can be sent anywhere, if there is one: `message/rfc822` may not be encoded,
+/// so what it has within is (RFC 2046 §5.2.1); `message/global` may be (RFC 6532 §3.7).
+fn whole<'a>(facts: &Facts<'a>) -> Option<Cow<'a, [u8]>> {
+    let message = facts.message;
+    let header = &message[..header_bytes(message)];
+    if header.is_ascii() {
+        let converted = mime::to_seven_bit(message, facts.host).ok()?;
+        return Some(converted.map_or(Cow::Borrowed(message), Cow::Owned));
+    }
+    let is_global = facts.smtp_utf8 && std::str::from_utf8(header).is_ok();
+    is_global.then_some(Cow::Borrowed(message))
 }
 
 /// The lines of a text, without their ends. A line ends in LF, whatever comes before it.

@@ -5,6 +5,7 @@ use smtp::dsn;
 use smtp::reply::Enhanced;
 use smtp::xtext::Xtext;
 use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
 
 pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], letters: Letters) -> Part<'static> {
     let mut body = of_message(facts);
@@ -16,7 +17,7 @@ pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], letters: Letters) 
         Letters::Ascii => "message/delivery-status",
         Letters::Utf8 => "message/global-delivery-status",
     };
-    Part { kind, description: "Delivery report", body: Cow::Owned(body.into_bytes()) }
+    Part::new(kind, "Delivery report", Cow::Owned(body.into_bytes()))
 }
 
 /// RFC 3464 §2.2.
@@ -44,7 +45,7 @@ fn of_recipient(recipient: &Recipient<'_>, letters: Letters) -> String {
     field("Action", action_word(recipient.action));
     field("Status", &status(recipient).to_string());
     if let Some(remote) = recipient.remote_mta {
-        field("Remote-MTA", &format!("dns; {}", words::token(remote)));
+        field("Remote-MTA", &remote_mta(remote));
     }
     if let Some(diagnostic) = diagnostic(recipient, letters) {
         field("Diagnostic-Code", &diagnostic);
@@ -90,15 +91,30 @@ fn action_word(action: Action) -> &'static str {
     }
 }
 
-/// The enhanced code that suits what happened; a next hop may have sent any, or none.
+/// The enhanced code that suits what happened; a next hop may have sent any, or none. A class that contradicts the
+/// action is none at all (RFC 3464 §2.3.4).
 pub(super) fn status(recipient: &Recipient<'_>) -> Enhanced {
-    let (suits, otherwise): (&[u8], u8) = match recipient.action {
-        // One that has been tried for too long fails with the code of its last try (4.4.7).
-        Action::Failed => (&[4, 5], 5),
-        Action::Delayed { .. } => (&[4], 4),
-        Action::Relayed | Action::Expanded | Action::Delivered => (&[2], 2),
+    let class = match recipient.action {
+        Action::Failed => 5,
+        Action::Delayed { .. } => 4,
+        Action::Relayed | Action::Expanded | Action::Delivered => 2,
     };
-    recipient.enhanced.filter(|enhanced| suits.contains(&enhanced.0)).unwrap_or(Enhanced(otherwise, 0, 0))
+    recipient.enhanced.filter(|enhanced| enhanced.0 == class).unwrap_or(Enhanced(class, 0, 0))
+}
+
+/// The next hop as a `mta-name` (RFC 3464 §2.3.5): an address stands there as a literal (RFC 5321 §4.1.3), and a socket,
+/// which no name of the DNS leads to, has a type of its own.
+fn remote_mta(remote: &str) -> String {
+    if let Some(path) = remote.strip_prefix("unix:") {
+        return format!("x-unix-socket; {}", words::plain(path.as_bytes(), Letters::Ascii));
+    }
+    let bare = remote.trim_start_matches('[').trim_end_matches(']');
+    let address = bare.parse().or_else(|_| remote.parse().map(|at: SocketAddr| at.ip()));
+    match address {
+        Ok(IpAddr::V4(v4)) => format!("dns; [{v4}]"),
+        Ok(IpAddr::V6(v6)) => format!("dns; [IPv6:{v6}]"),
+        Err(_) => format!("dns; {}", words::token(remote)),
+    }
 }
 
 /// RFC 3464 §2.3.6: a reply is of type `smtp`; this relay's own words are of a type of its own.
@@ -108,5 +124,27 @@ fn diagnostic(recipient: &Recipient<'_>, letters: Letters) -> Option<String> {
         Some(code) => Some(format!("smtp; {code} {text}").trim_end().to_owned()),
         None if text.is_empty() => None,
         None => Some(format!("x-mailrun; {text}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_next_hop_is_named_by_its_type() {
+        let rows = [
+            ("mx.b.example", "dns; mx.b.example"),
+            ("127.0.0.1", "dns; [127.0.0.1]"),
+            ("127.0.0.1:2526", "dns; [127.0.0.1]"),
+            ("[192.0.2.1]", "dns; [192.0.2.1]"),
+            ("2001:db8::1", "dns; [IPv6:2001:db8::1]"),
+            ("[2001:db8::1]:24", "dns; [IPv6:2001:db8::1]"),
+            ("unix:/run/lists.sock", "x-unix-socket; /run/lists.sock"),
+            ("mx\r\nAction: x", "dns; mx__Action:_x"),
+        ];
+        for (remote, expected) in rows {
+            assert_eq!(remote_mta(remote), expected, "{remote}");
+        }
     }
 }

@@ -1,13 +1,15 @@
 //! The sections of relay.toml, key by key, to what they mean.
 use super::document::{LONGEST, Notes, Section};
 use super::routes::Routing;
-use super::{Complaints, Config, Delivery, Dns, Durability, Limits, LogLevel, Networks, Outside, Reach, Spool, Tls};
+use super::{Complaints, Config, Delivery, Dns, Durability, Limits, LogLevel, Networks, NoticeTarget, Outside, Reach};
+use super::{RefusedGreeting, Spool, SuccessNotices, Tls};
 use crate::quantities::{bytes, duration};
 use crate::relay::retry::Schedule;
-use crate::relay::routing::is_domain;
+use crate::relay::routing::{Standing, is_domain};
 use crate::users::Users;
 use ipnet::IpNet;
 use net::{Certificate, Endpoint, ServerTls, SessionResumption, TlsFiles};
+use smtp::Path as Address;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -70,6 +72,7 @@ impl<'a> Reader<'a> {
         config.retry = self.retry(root);
         config.dns = dns(root);
         config.router = Routing { reader: self, reach: config.reach }.router(root);
+        self.dsn(root, &mut config);
         config
     }
 
@@ -80,6 +83,48 @@ impl<'a> Reader<'a> {
             Err(format!("together they are {what}: that would be an open relay; name your own networks"))
         });
         self.notes.keep(&at, checked).map(|()| Networks(networks))
+    }
+
+    /// Who is told what became of mail; a postmaster who is told something has to have a mailbox.
+    fn dsn(self, root: &mut Section<'a>, config: &mut Config) {
+        config.dsn.postmaster =
+            format!("postmaster@{}", config.router.first_local_domain().unwrap_or(&config.hostname));
+        let Some(mut section) = root.table("dsn") else { return };
+        let dsn = &mut config.dsn;
+        dsn.postmaster =
+            section.value("postmaster", "\"postmaster@example.com\"", mailbox).unwrap_or(dsn.postmaster.clone());
+        dsn.failures = self.notice_target(&mut section, "failures", "sender");
+        dsn.double_bounces = self.notice_target(&mut section, "double_bounces", "log");
+        dsn.success =
+            section.value("success", "\"networks\"", |text| one_of(&SuccessNotices::ALL, text)).unwrap_or_default();
+        let is_told = [&dsn.failures, &dsn.double_bounces].contains(&&Some(NoticeTarget::Postmaster));
+        if is_told {
+            let at = section.key("postmaster").unwrap_or(section.span.clone());
+            self.has_postmaster(&at, config);
+        }
+        section.end();
+    }
+
+    fn notice_target(self, section: &mut Section<'a>, key: &'static str, usual: &str) -> Option<NoticeTarget> {
+        let target = |text: &str| match (text, text.strip_prefix("maildir:")) {
+            (text, _) if text == usual => Ok(None),
+            ("postmaster", _) => Ok(Some(NoticeTarget::Postmaster)),
+            (_, Some(path)) if !path.is_empty() => Ok(Some(NoticeTarget::Maildir(self.base.join(path).into()))),
+            _ => Err(format!("{text:?} is none of {usual}, postmaster, maildir:PATH")),
+        };
+        section.value(key, &format!("\"{usual}\""), target).flatten()
+    }
+
+    fn has_postmaster(self, at: &Range<usize>, config: &Config) {
+        let null = Address::mailbox(b"").expect("the null path is a path");
+        let Ok(postmaster) = Address::mailbox(config.dsn.postmaster.as_bytes()) else { return };
+        if let Err(refusal) = config.router.route(Standing::Friend, &null, &postmaster) {
+            let what = format!(
+                "no mail can go to {} ({refusal:?}); write postmaster = \"ADDRESS\" in [dsn], or give it a mailbox or alias",
+                config.dsn.postmaster
+            );
+            self.notes.add(at, what);
+        }
     }
 
     fn spool(self, root: &mut Section<'a>) -> Spool {
@@ -249,6 +294,8 @@ fn delivery(root: &mut Section<'_>) -> Delivery {
     let Some(mut section) = root.table("delivery") else { return delivery };
     delivery.per_destination = section.value("per_destination", "20", connections).unwrap_or(delivery.per_destination);
     delivery.overall = section.value("overall", "1000", connections).unwrap_or(delivery.overall);
+    delivery.greeting_5xx =
+        section.value("greeting_5xx", "\"skip\"", |text| one_of(&RefusedGreeting::ALL, text)).unwrap_or_default();
     section.end();
     delivery
 }
@@ -298,6 +345,13 @@ fn host_name(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err(format!("{text:?} is no host name; say it like relay.example.com"))
+}
+
+fn mailbox(text: &str) -> Result<String, String> {
+    match Address::mailbox(text.as_bytes()) {
+        Ok(_) if text.contains('@') => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} is no address; say it like postmaster@example.com")),
+    }
 }
 
 fn network(text: &str) -> Result<IpNet, String> {

@@ -48,6 +48,7 @@ pub(crate) struct Config {
     pub(crate) router: Router,
     pub(crate) delivery: Delivery,
     pub(crate) retry: Schedule,
+    pub(crate) dsn: Dsn,
     pub(crate) dns: Dns,
     pub(crate) reach: Reach,
     /// Metrics, health and readiness.
@@ -160,11 +161,82 @@ impl Limits {
 pub(crate) struct Delivery {
     pub(crate) per_destination: u32,
     pub(crate) overall: u32,
+    pub(crate) greeting_5xx: RefusedGreeting,
+}
+
+/// What a 5xx in place of a greeting means. RFC 5321 §3.1 leaves it open: a server may refuse this client for good, or
+/// be one of several that is out of order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RefusedGreeting {
+    /// The next server is tried, and the message put off if there is none (Postfix: `smtp_skip_5xx_greeting = yes`).
+    #[default]
+    Skip,
+    /// The message comes back.
+    Fail,
+}
+
+impl RefusedGreeting {
+    pub(crate) const ALL: [(Self, &'static str); 2] = [(Self::Skip, "skip"), (Self::Fail, "fail")];
+}
+
+/// Who is told what became of mail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Dsn {
+    /// Where notices of failures go; `None` for the sender.
+    pub(crate) failures: Option<NoticeTarget>,
+    /// Where notices go of notices that could not be delivered; `None` for nowhere but the log.
+    pub(crate) double_bounces: Option<NoticeTarget>,
+    /// An address.
+    pub(crate) postmaster: String,
+    pub(crate) success: SuccessNotices,
+}
+
+impl Dsn {
+    fn new(domain: &str) -> Self {
+        Self {
+            failures: None,
+            double_bounces: None,
+            postmaster: format!("postmaster@{domain}"),
+            success: SuccessNotices::default(),
+        }
+    }
+}
+
+/// Where a notice goes in place of the sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NoticeTarget {
+    Postmaster,
+    Maildir(Arc<Path>),
+}
+
+/// Whose NOTIFY=SUCCESS is answered. A sender's address proves nothing: whoever sends mail under another's has the
+/// notice sent to that one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SuccessNotices {
+    Everyone,
+    /// Clients in `networks`, on unix-domain sockets, and who logged in.
+    #[default]
+    Networks,
+    Nobody,
+}
+
+impl SuccessNotices {
+    pub(crate) const ALL: [(Self, &'static str); 3] =
+        [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
+
+    /// Whether the sender of a message is told of its success. A client without an address came by a unix-domain socket.
+    pub(crate) fn is_for(self, client: Option<IpAddr>, login: LoggedIn, networks: &Networks) -> bool {
+        match self {
+            Self::Everyone => true,
+            Self::Networks => login == LoggedIn::Yes || client.is_none_or(|client| networks.contain(client)),
+            Self::Nobody => false,
+        }
+    }
 }
 
 impl Default for Delivery {
     fn default() -> Self {
-        Self { per_destination: 20, overall: 1000 }
+        Self { per_destination: 20, overall: 1000, greeting_5xx: RefusedGreeting::default() }
     }
 }
 
@@ -295,7 +367,7 @@ impl Config {
     /// Where nothing is said but the directory.
     fn plain(spool: &Path, hostname: String) -> Self {
         Self {
-            hostname,
+            hostname: hostname.clone(),
             listen: vec![Endpoint::Tcp(LISTEN.parse().expect("it is an address"))],
             listen_tls: Vec::new(),
             networks: Networks::default(),
@@ -311,6 +383,7 @@ impl Config {
             router: Router::new(Local::default(), Vec::new(), Way::Mx(Mx::default())),
             delivery: Delivery::default(),
             retry: Schedule::default(),
+            dsn: Dsn::new(&hostname),
             dns: Dns::default(),
             reach: Reach::default(),
             http: None,
@@ -428,6 +501,51 @@ mod tests {
         assert_eq!((config.limits.clone(), config.retry.clone()), (Limits::default(), Schedule::default()));
         assert_eq!(hop(&config, "", "a@b.example").to_string(), "mx:b.example");
         assert!(config.users.is_none() && config.tls.is_none());
+    }
+
+    #[test]
+    fn who_is_told_what_became_of_mail() {
+        const BASE: &str = "spool.directory = 'spool'\nhostname = 'relay.example'\n";
+        let dsn = |text: &str| parse(&format!("{BASE}{text}")).map(|config| config.dsn).map_err(|why| why.to_string());
+        let usual = dsn("").unwrap();
+        assert_eq!((usual.failures, usual.double_bounces, usual.success), (None, None, SuccessNotices::Networks));
+        assert_eq!(usual.postmaster, "postmaster@relay.example");
+        let local = "local.domains = ['own.example']\nlocal.maildir = 'mail/{user}'\nlocal.users = 'mailboxes'\n";
+        assert_eq!(dsn(local).unwrap().postmaster, "postmaster@own.example");
+        let set = dsn("dsn.failures = 'maildir:failures'\ndsn.double_bounces = 'postmaster'\ndsn.success = 'nobody'")
+            .unwrap();
+        assert_eq!(set.failures, Some(NoticeTarget::Maildir(Path::new("/etc/relay/failures").into())));
+        assert_eq!((set.double_bounces, set.success), (Some(NoticeTarget::Postmaster), SuccessNotices::Nobody));
+        for (text, complaint) in [
+            ("dsn.failures = 'nobody'", "none of sender, postmaster, maildir:PATH"),
+            ("dsn.failures = 'maildir:'", "none of sender, postmaster, maildir:PATH"),
+            ("dsn.double_bounces = 'sender'", "none of log, postmaster, maildir:PATH"),
+            ("dsn.success = 'some'", "none of everyone, networks, nobody"),
+            ("dsn.postmaster = 'postmaster'", "no address"),
+            ("delivery.greeting_5xx = 'maybe'", "none of skip, fail"),
+        ] {
+            assert!(dsn(text).unwrap_err().contains(complaint), "{text}: {}", dsn(text).unwrap_err());
+        }
+        let nobody = format!("{local}dsn.postmaster = 'pm@own.example'\ndsn.failures = ");
+        assert!(dsn(&format!("{nobody}'sender'")).is_ok());
+        let complaint = dsn(&format!("{nobody}'postmaster'")).unwrap_err();
+        assert!(complaint.contains("no mail can go to pm@own.example"), "{complaint}");
+    }
+
+    #[test]
+    fn notices_of_success_are_for_known_clients() {
+        let networks = Networks::default();
+        for (client, login, is_known) in [
+            (Some("127.0.0.1"), LoggedIn::No, true),
+            (Some("192.0.2.1"), LoggedIn::No, false),
+            (Some("192.0.2.1"), LoggedIn::Yes, true),
+            (None, LoggedIn::No, true),
+        ] {
+            let client = client.map(|client| client.parse().unwrap());
+            assert_eq!(SuccessNotices::Networks.is_for(client, login, &networks), is_known, "{client:?}");
+            assert!(SuccessNotices::Everyone.is_for(client, login, &networks));
+            assert!(!SuccessNotices::Nobody.is_for(client, login, &networks));
+        }
     }
 
     #[test]

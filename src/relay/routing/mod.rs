@@ -262,6 +262,11 @@ fn first_for(domains: &Domains, domain: &str, fit: Fit) -> Option<usize> {
 }
 
 impl Router {
+    /// The domain of this relay's own mail, if it has one.
+    pub(crate) fn first_local_domain(&self) -> Option<&str> {
+        self.0.local.first.as_deref()
+    }
+
     /// Of that configuration. What no route fits goes to `otherwise`.
     pub(crate) fn new(local: Local, routes: Vec<Route>, otherwise: Way) -> Self {
         let mut index = Index::default();

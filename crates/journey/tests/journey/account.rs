@@ -14,7 +14,7 @@ fn ledger(sequences: Range<u64>) -> Ledger {
 }
 
 fn arrivals(units: &Ledger) -> Arrivals<'_> {
-    Arrivals { units, duplicates: 0, corrupt: 0, foreign: 0, untimed: 0, overflow: 0 }
+    Arrivals { units, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, overflow: 0 }
 }
 
 fn settled(created: u64, accepted: &Ledger, delivered: &Ledger, open: u64) -> LedgerRow {

@@ -179,7 +179,7 @@ proptest! {
             }
         }
         let arrivals =
-            Arrivals { units: &arrived, duplicates: 0, corrupt: 0, foreign: 0, untimed: 0, overflow: 0 };
+            Arrivals { units: &arrived, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, overflow: 0 };
         for arrivals in [Some(arrivals), None] {
             let created = fates.len() as u64;
             let row = settle(Books { recipients_created: created, accepted: &accepted, arrivals, open, overflow: 0 });

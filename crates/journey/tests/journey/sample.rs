@@ -29,6 +29,7 @@ pub(crate) fn run() -> Record {
         in_flight: Some(0),
         duplicates: Some(0),
         corrupt: Some(0),
+        converted: Some(0),
         foreign: Some(0),
         untimed: Some(0),
         overflow: Some(0),
