@@ -182,6 +182,7 @@ pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<Stri
         faults,
         workers: u32::try_from(workers).ok(),
         failed_sessions: Some(net::worker::failed_sessions()),
+        ordered: None,
     };
     usage::own().fill(&mut party);
     party
@@ -204,6 +205,7 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
         started_at: started_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         origin_ns: 0,
         duration_s: 0.0,
+        offered_s: None,
         command: std::env::args().collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("MAILRUN_COMMIT").map(str::to_owned),
@@ -220,6 +222,8 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
         warm_up: None,
         mades: None,
         series: Vec::new(),
+        stalls: Vec::new(),
+        ending: None,
         ledger: LedgerRow::default(),
         errors: Vec::new(),
         thresholds: Vec::new(),

@@ -9,7 +9,7 @@ use super::plan::PartyFiles;
 use crate::report;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use journey::record::{Record, Role};
+use journey::record::{Outcome, Record, Role};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -99,6 +99,9 @@ impl RunDirectory {
             for role in [Role::Source, Role::Sink] {
                 remove(&self.file(role, "ledger"))?;
             }
+        }
+        let is_well = record.verdict.closed || record.verdict.outcome == Some(Outcome::Pass);
+        if is_well && record.ledger.queued.unwrap_or_default() == 0 {
             self.remove_spool()?;
         }
         Ok(())

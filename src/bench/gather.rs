@@ -8,10 +8,11 @@ use crate::report::numbers::memory;
 use crate::{host, surroundings, usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use journey::account::{self, Arrivals, Between, Books};
+use journey::account::{self, Arrivals, Between, Books, RelayBooks};
 use journey::fold::fold;
+use journey::judge::{self, Circumstances, Reason, judge};
 use journey::ledger::Ledger;
-use journey::record::{FORMAT, LedgerRow, Party, Record, Role, Surroundings};
+use journey::record::{Cause, Ending, FORMAT, LedgerRow, Ordered, Party, Record, Role, Surroundings};
 use journey::stage::Stage;
 use journey::trace::RunId;
 use std::fs::File;
@@ -43,17 +44,34 @@ impl From<PartyFinds> for SinkFinds {
 #[derive(Clone, Debug)]
 pub(super) struct RelayFinds {
     pub(super) party: Party,
+    /// Units of this run in its queue; none where it is not ours.
+    pub(super) queued: Ledger,
+    /// Recipients that it gave up on.
+    pub(super) given_up: u64,
     /// What a reader must know.
     pub(super) remarks: Vec<String>,
 }
 
-/// Why the run ended.
+impl RelayFinds {
+    /// Takes down what is in its queue, or that nobody knows.
+    pub(super) fn look_into_queue(&mut self, queued: Result<Ledger>) {
+        match queued {
+            Ok(queued) => self.queued = queued,
+            Err(error) => self.remarks.push(format!(
+                "The relay's queue could not be read ({error:#}): what is safe in it counts as lost. Its directory is kept \
+                 (relay.spool)."
+            )),
+        }
+    }
+}
+
+/// Whose the sink is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// It had done what was asked for.
-    OfItself,
-    /// SIGINT or SIGTERM.
-    Interrupted,
+pub(super) enum Whose {
+    /// The bench's own: its rules came with the bench's command line.
+    Own,
+    /// Somebody else started it, or there was none.
+    Other,
 }
 
 /// All that is left when the parties are gone.
@@ -70,7 +88,10 @@ pub(super) struct Finds {
     /// `None` where nobody watched the far end.
     pub(super) arrivals: Option<SinkFinds>,
     pub(super) between: Between,
-    pub(super) ending: Ending,
+    /// Whose sink it was, and so whether what it did wrong was ordered.
+    pub(super) sink: Whose,
+    /// Why the run ended, where it was not for the source to say.
+    pub(super) ending: Option<Ending>,
     pub(super) watched: Vec<Watched>,
     pub(super) around: Surroundings,
 }
@@ -92,7 +113,7 @@ pub(super) fn relay(contestant: &Contestant, directory: &RunDirectory, arrived: 
         .and_then(|file| serde_json::from_reader(BufReader::new(file)).ok());
     let party = relays::party(contestant, own.as_ref())?;
     let mut remarks = Vec::new();
-    if arrived == Arrived::NotAll {
+    if arrived == Arrived::NotAll && !contestant.is_own() {
         remarks.push(
             "The relay delivered nothing more for a while, so the bench stopped waiting: what is missing may still be \
              with it. Its directory is kept (relay.spool)."
@@ -106,7 +127,10 @@ pub(super) fn relay(contestant: &Contestant, directory: &RunDirectory, arrived: 
                 .to_owned(),
         );
     }
-    Some(RelayFinds { party, remarks })
+    let given_up = own.as_ref().map_or(0, |record| {
+        record.stages.iter().filter(|row| row.name == Stage::Delivered).map(|row| row.failed).sum()
+    });
+    Some(RelayFinds { party, queued: Ledger::default(), given_up, remarks })
 }
 
 /// Messages that the source heard 250 for, those of the warm-up among them.
@@ -117,8 +141,8 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 
 /// The run's record.
 pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds) -> Record {
-    let Finds { run, source, relay, disk_bytes, store: _, arrivals, between, ending, watched, around } = finds;
-    let ledger = settle(&source, arrivals.as_ref());
+    let Finds { run, source, relay, disk_bytes, store: _, arrivals, between, sink, ending, watched, around } = finds;
+    let ledger = settle(&source, arrivals.as_ref(), relay.as_ref());
     let folded = fold(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
         format: FORMAT.to_owned(),
@@ -141,12 +165,19 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
         fill_costs(&mut record, &seen);
     }
     record.surroundings = Some(seen_around(&record, between, around));
-    record.verdict = account::conclude(&record, between);
-    record.verdict.reasons.extend(remarks);
-    if ending == Ending::Interrupted {
-        record.verdict.reasons.push("The run was interrupted before its end: it is shorter than asked for.".to_owned());
+    record.ending = ending.or(record.ending);
+    let ordered = ordered(&record).filter(|_| sink == Whose::Own);
+    record.verdict = judge(&record, &Circumstances { between, ordered });
+    for text in remarks {
+        let pass = judge::pass(&record);
+        judge::add(&mut record.verdict, Reason::new(Cause::Remark, text), &pass);
     }
     record
+}
+
+/// What the sink did wrong because it was told to.
+fn ordered(record: &Record) -> Option<Ordered> {
+    record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
 
 /// The truer measure beside what the kernel charged the relay with.
@@ -160,13 +191,16 @@ fn disk_remark(bytes: u64, messages: u64) -> String {
     )
 }
 
-fn settle(source: &PartyFinds, sink: Option<&SinkFinds>) -> LedgerRow {
+fn settle(source: &PartyFinds, sink: Option<&SinkFinds>, relay: Option<&RelayFinds>) -> LedgerRow {
     let books = &source.record.ledger;
     let accepted = books.accepted.unwrap_or_default();
     account::settle(Books {
         recipients_created: books.created.unwrap_or_default(),
         accepted: &source.units,
+        rejected: books.rejected.unwrap_or_default(),
+        failed: books.failed.unwrap_or_default(),
         arrivals: sink.map(arrivals),
+        relay: relay.map(|relay| RelayBooks { queued: &relay.queued, given_up: relay.given_up }),
         // A source knows no deliveries: to it, what was accepted is in flight as well.
         open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
         overflow: books.overflow.unwrap_or_default(),

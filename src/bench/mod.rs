@@ -28,8 +28,9 @@ use anyhow::{Context, Result};
 use course::{Arrived, Course};
 use directory::RunDirectory;
 use far_sink::FarSink;
+use gather::Whose;
 use journey::account::Between;
-use journey::record::{Record, Role};
+use journey::record::{Ending, Record, Role};
 use parties::{Order, Process};
 pub(crate) use plan::{BenchOptions, Target, Tracing};
 use relays::{Contestant, Disk, MemoryCurve, Store};
@@ -112,15 +113,19 @@ fn conduct(
         Target::OwnSink => Between::Nothing,
         Target::Relay(_) | Target::Server { .. } => Between::Server,
     };
-    let ending = match course.asked() {
-        Asked::Nothing => gather::Ending::OfItself,
-        _ => gather::Ending::Interrupted,
+    let sink = match options.target {
+        Target::OwnSink | Target::Relay(_) => Whose::Own,
+        Target::Server { .. } => Whose::Other,
     };
-    let relay = options.relay().and_then(|relay| gather::relay(relay, directory, arrived));
+    let ending = (course.asked() != Asked::Nothing).then_some(Ending::Interrupted);
+    let mut relay = options.relay().and_then(|relay| gather::relay(relay, directory, arrived));
+    if arrived == Arrived::NotAll && options.relay().is_some_and(Contestant::is_own) {
+        relay.iter_mut().for_each(|relay| relay.look_into_queue(relays::queued(program, directory, run)));
+    }
     let disk_bytes = disk.and_then(|disk| disk.written_since());
     let store = Store { at_start, at_end: relays::taken(&directory.spool()) };
     let (watched, around) = (course.finish(), sight.until_now());
-    Ok(gather::Finds { run, source, relay, disk_bytes, store, arrivals, between, ending, watched, around })
+    Ok(gather::Finds { run, source, relay, disk_bytes, store, arrivals, between, sink, ending, watched, around })
 }
 
 /// Starts the relay, if it is not running already; where it takes mail.

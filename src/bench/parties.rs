@@ -32,6 +32,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A look at a tree of hundreds of processes takes milliseconds: it may cost the run one part in so many.
 const LOOK_SHARE: u32 = 100;
 
+/// The exit status of a program that tells of its end by SIGTERM: 128 + 15.
+const TERMINATED: i32 = 143;
+
 /// What belongs to a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
@@ -256,19 +259,21 @@ impl Process {
         }
     }
 
-    /// Whether it ran: 0 is yes, 1 is a yes whose ledger does not close by its own knowledge.
+    /// Whether it ran to its end: 1, 3 and 130 are its own verdict on that run, which is not the bench's.
     pub(super) fn judge(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {
-            Some(0 | 1) => Ok(()),
+            Some(0 | 1 | 3 | 130) => Ok(()),
             Some(code) => bail!("the {name} could not run: {}", self.last_words(&format!("it exited with {code}"))),
             None => bail!("the {name} died ({status}): {}", self.last_words("it said nothing")),
         }
     }
 
-    /// Whether a relay that was asked to stop did so: a stranger may know no better end than that of the signal.
+    /// Whether a relay that was asked to stop did so: a stranger may know no better end than that of the signal, or say
+    /// it with 143, as shells and Java do.
     pub(super) fn judge_stopped(&self, status: ExitStatus) -> Result<()> {
-        if status.signal() == Some(Signal::TERM.as_raw()) { Ok(()) } else { self.judge(status) }
+        let by_signal = status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(TERMINATED);
+        if by_signal { Ok(()) } else { self.judge(status) }
     }
 
     /// The last line that it wrote on its standard error, or `otherwise`.

@@ -128,6 +128,7 @@ fn source_record() -> Record {
         created: Some(UNITS),
         accepted: Some(UNITS),
         rejected: Some(0),
+        failed: Some(0),
         in_flight: Some(UNITS),
         ..LedgerRow::default()
     };
@@ -157,7 +158,7 @@ fn a_run_is_folded_written_and_reported() {
     assert_eq!(outcome.directory, rehearsal.results());
     let written: Record = serde_json::from_str(&read(&rehearsal.results().join("run.json"))).expect("a record");
     assert_eq!(&written, record);
-    assert!(read(&rehearsal.results().join("report.md")).contains("**HELD"));
+    assert!(read(&rehearsal.results().join("report.md")).contains("**PASS**"));
     assert!(read(&rehearsal.results().join("source.stdout")).contains("done"));
     assert!(!rehearsal.results().join("sink.ledger").exists(), "a closed account keeps no ledgers");
 }

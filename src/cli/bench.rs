@@ -1,4 +1,5 @@
 //! `mailrun bench`: what was typed, to what it means.
+use super::Strictness;
 use super::approach::ApproachTyped;
 use super::relays::{self, RelayTyped};
 use super::scenarios::Scenario;
@@ -9,7 +10,6 @@ use crate::bench::{self, BenchOptions, Target, Tracing};
 use crate::source::Offer;
 use anyhow::{Result, bail};
 use clap::Args;
-use journey::account;
 use journey::record::Workload;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -88,6 +88,7 @@ impl Typed {
             seed: load.seed,
             ..Workload::default()
         };
+        let strictness = Strictness::of(load.is_strict());
         let between = self.between()?;
         // Whatever is wrong with it is better said here than by the source.
         self.approach.options()?;
@@ -116,7 +117,7 @@ impl Typed {
         })?;
         super::print(&outcome.record)?;
         eprintln!("written to {}", outcome.directory.display());
-        Ok(if account::held(&outcome.record) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        Ok(super::exit_code(&outcome.record, strictness))
     }
 
     /// The relay between the bench's own source and sink.

@@ -1,6 +1,6 @@
 //! `mailrun mades`: what was typed, to what it means.
 use super::mades_queues::{Custom, QueuesTyped};
-use super::{ArrivalTyped, LiveTyped, end_with_parent, finish, values};
+use super::{ArrivalTyped, LiveTyped, Strictness, end_with_parent, finish, values};
 use crate::mades::{self, Leftovers, MadesOptions, Mode, PayloadKind};
 use crate::reach::is_local;
 use crate::source::{Offer, RateStage, Spread};
@@ -34,7 +34,7 @@ const USUAL_SIZE: &str = "3000";
 /// Speaks the Business Application API over AMQP 1.0: sends to the outbox, and listens to replies, events and the inbox.
 /// Closed loop by default, with --max-in-transit messages under way. With --rate the loop is open: messages are due at
 /// their times whatever the endpoint does. Messages of others are left in the queues. Exit status 1 if a message or one of
-/// its answers is lost, doubled or corrupt.
+/// its answers is lost, doubled, corrupt or rejected.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
@@ -157,6 +157,9 @@ pub(super) struct LoadTyped {
     /// The seed of everything random.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
+    /// Exit with status 3 where the verdict is INVALID or INCONCLUSIVE, though no threshold and no rate was asked for.
+    #[arg(long)]
+    strict: bool,
 }
 
 /// The brokers, and how they know us.
@@ -227,9 +230,10 @@ impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
         let live = self.live.into();
         end_with_parent(live);
+        let strictness = Strictness::of(self.load.is_strict());
         let options = self.options()?;
         let record = mades::run(options)?;
-        finish(&record, live)
+        finish(&record, live, strictness)
     }
 
     fn options(self) -> Result<MadesOptions> {
@@ -280,6 +284,11 @@ impl Typed {
 }
 
 impl LoadTyped {
+    /// Whether something is asked of the run that an invalid or inconclusive one does not give.
+    pub(super) fn is_strict(&self) -> bool {
+        self.strict || self.rate.is_some() || !self.stages.is_empty()
+    }
+
     /// The same in the words of a command line.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();

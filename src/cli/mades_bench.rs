@@ -1,12 +1,11 @@
 //! `mailrun bench mades`: what was typed, to what it means.
 use super::mades::{LoadTyped, ModeTyped};
 use super::mades_endpoint::{FaultsTyped, WayTyped, fill_in, read_plan};
-use super::values;
+use super::{Strictness, values};
 use crate::bench::mades::{self, RehearsalOptions};
 use ::mades::standin::{Mode, PRESETS, Plan};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use journey::account;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -72,6 +71,7 @@ Examples:
 impl MadesTyped {
     /// Whether it held.
     pub(super) fn run(mut self) -> Result<ExitCode> {
+        let strictness = Strictness::of(self.load.is_strict());
         self.fill_in_load();
         let plan = self.plan()?;
         let word = |option: &str, value: String| [format!("--{option}"), value];
@@ -91,7 +91,7 @@ impl MadesTyped {
         })?;
         super::print(&record)?;
         eprintln!("written to {}", directory.display());
-        Ok(if account::held(&record) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        Ok(super::exit_code(&record, strictness))
     }
 
     /// Puts what is usual where nothing was typed: an open loop, unless something of a closed one was.

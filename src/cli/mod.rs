@@ -1,6 +1,12 @@
-//! What was typed, to what it means; and errors to exit codes.
+//! What was typed, to what it means; and verdicts and errors to the exit status.
 //!
-//! 0 it held; 1 the ledger does not close or a threshold failed; 2 it could not run, with one line that says why.
+//! ```text
+//!   0  PASS
+//!   1  FAIL
+//!   2  it could not run, with one line that says why
+//!   3  INVALID or INCONCLUSIVE, where something was asked of the run: --threshold, --rate, --stage or --strict; else 0
+//! 130  interrupted; the report is printed all the same
+//! ```
 mod approach;
 mod bench;
 mod links;
@@ -25,8 +31,8 @@ use crate::report::{self, Ink};
 use crate::source::Offer;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use journey::account;
-use journey::record::Record;
+use journey::judge;
+use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -54,7 +60,12 @@ Examples:
   mailrun queue list --spool DIR                      what waits there, and why
   mailrun bench mades                                 MADES (ECP, EDX) over AMQP 1.0, with a stand-in for the endpoints
 
-Exit status: 0 it held; 1 the ledger does not close or a goal was missed; 2 it could not run.";
+Exit status:
+    0  PASS: all that was asked for was seen
+    1  FAIL: mail was lost, doubled, changed, rejected or given up, or a threshold was missed
+    2  it could not run; one line says why
+    3  INVALID or INCONCLUSIVE, with --threshold, --rate, --stage or --strict; 0 without them
+  130  interrupted; the report is printed all the same";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -203,12 +214,40 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Whether a verdict of INVALID or INCONCLUSIVE is good enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Strictness {
+    /// Nothing was asked of the run but to be run.
+    Lenient,
+    /// A threshold, a rate, or `--strict`.
+    Strict,
+}
+
+impl Strictness {
+    fn of(is_strict: bool) -> Self {
+        if is_strict { Self::Strict } else { Self::Lenient }
+    }
+}
+
+/// The exit status that a record deserves.
+fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
+    if record.ending == Some(Ending::Interrupted) {
+        return ExitCode::from(130);
+    }
+    match judge::outcome(record) {
+        Some(Outcome::Pass) | None => ExitCode::SUCCESS,
+        Some(Outcome::Fail) => ExitCode::from(1),
+        Some(Outcome::Invalid | Outcome::Inconclusive) if strictness == Strictness::Lenient => ExitCode::SUCCESS,
+        Some(Outcome::Invalid | Outcome::Inconclusive) => ExitCode::from(3),
+    }
+}
+
 /// Prints a party's own report, unless its output is for a program.
-fn finish(record: &Record, live: Live) -> Result<ExitCode> {
+fn finish(record: &Record, live: Live, strictness: Strictness) -> Result<ExitCode> {
     if live != Live::Json {
         print(record)?;
     }
-    Ok(if account::held(record) { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(exit_code(record, strictness))
 }
 
 /// Says something on standard output.

@@ -1,15 +1,18 @@
 //! `mailrun queue`: what an operator types, to what is asked of a running relay, and its answers as tables or lines.
 use crate::printable::is_hidden;
 use crate::relay::config::{Config, Reach};
+use crate::relay::leftover;
 use crate::relay::operator::{Answered, Operator};
 use crate::relay::protocol::{
     Chosen, EntryRow, HopRow, MessageRow, OrderWord, QueueId, Reply, Request, StateWord, TotalsRow,
 };
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use journey::RunId;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Shows a running relay's queue, and changes it
@@ -63,6 +66,16 @@ enum What {
     Remove(Meant),
     /// Numbers, in all and by hop
     Stats,
+    /// Writes which (message, recipient) of a run a relay that has stopped still has, for a bench
+    #[command(hide = true)]
+    Units {
+        /// The run's id, 32 hexadecimal digits.
+        #[arg(long, value_name = "HEX")]
+        run_id: RunId,
+        /// Where to, as a ledger.
+        #[arg(long, value_name = "FILE")]
+        ledger: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -99,6 +112,9 @@ impl Typed {
     /// # Errors
     /// If none answers.
     pub(super) fn run(&self) -> Result<ExitCode> {
+        if let What::Units { run_id, ledger } = &self.what {
+            return self.write_units(*run_id, ledger);
+        }
         let mut operator = Operator::reach(&self.control()?)?;
         let out = BufWriter::new(io::stdout().lock());
         let mut teller = Teller { out, json: self.json, is_first: true, changed: None };
@@ -120,6 +136,15 @@ impl Typed {
         }
     }
 
+    fn write_units(&self, run: RunId, ledger: &Path) -> Result<ExitCode> {
+        let spool = self.spool.as_deref().context("whose queue? Say --spool DIR")?;
+        let units = leftover::units(spool, run)?;
+        let cannot = || format!("cannot write {}", ledger.display());
+        let file = File::create(ledger).with_context(cannot)?;
+        units.write_to(BufWriter::new(file)).with_context(cannot)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
     fn control(&self) -> Result<PathBuf> {
         match (&self.control, &self.spool, &self.config) {
             (Some(control), ..) => Ok(control.clone()),
@@ -137,6 +162,7 @@ impl Typed {
             }
             What::Show { id } => vec![Request::Show { id: *id }],
             What::Stats => vec![Request::Stats],
+            What::Units { .. } => Vec::new(),
             What::Retry(meant) => meant.orders(OrderWord::Retry),
             What::Hold(meant) => meant.orders(OrderWord::Hold),
             What::Release(meant) => meant.orders(OrderWord::Release),

@@ -1,6 +1,6 @@
 //! `mailrun sink`: what was typed, to what it means.
 use super::welcome::WelcomeTyped;
-use super::{OutputsTyped, end_with_parent, finish, values};
+use super::{OutputsTyped, Strictness, end_with_parent, finish, values};
 use crate::sink::{self, Rule, Rulebook, Shelf, SinkOptions};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -258,6 +258,6 @@ impl Typed {
             welcome: self.welcome.options()?,
             outputs,
         })?;
-        finish(&record, live)
+        finish(&record, live, Strictness::Lenient)
     }
 }

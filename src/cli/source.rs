@@ -1,7 +1,7 @@
 //! `mailrun source`: what was typed, to what it means.
 use super::approach::ApproachTyped;
 use super::notices::NoticesTyped;
-use super::{ArrivalTyped, OutputsTyped, PipeliningTyped, end_with_parent, finish, values};
+use super::{ArrivalTyped, OutputsTyped, PipeliningTyped, Strictness, end_with_parent, finish, values};
 use crate::source::{self, CorpusOptions, Offer, Pattern, RateStage, Reach, SourceOptions, Spread, Trace, Unfit};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -122,11 +122,19 @@ pub(super) struct Load {
     /// The seed of everything random.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
+    /// Exit with status 3 where the verdict is INVALID or INCONCLUSIVE, though no threshold and no rate was asked for.
+    #[arg(long)]
+    strict: bool,
     #[command(flatten)]
     notices: NoticesTyped,
 }
 
 impl Load {
+    /// Whether something is asked of the run that an invalid or inconclusive one does not give.
+    pub(super) fn is_strict(&self) -> bool {
+        self.strict || self.rate.is_some() || !self.stages.is_empty()
+    }
+
     /// Messages a connection carries; `None` for as many as there are.
     pub(super) fn reuse(&self) -> Option<Spread> {
         self.reuse.as_ref().map_or_else(|| Some(Spread::always(1)), |reuse| reuse.0.clone())
@@ -199,6 +207,7 @@ impl Typed {
             bail!("--arrival poisson is for open loop: say --rate or --stage too");
         }
         let is_staged = matches!(offer, Some(Offer::Stages(_)));
+        let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
         let record = source::run(SourceOptions {
             name: self.name,
@@ -233,6 +242,6 @@ impl Typed {
             approach: self.approach.options()?,
             outputs,
         })?;
-        finish(&record, live)
+        finish(&record, live, strictness)
     }
 }

@@ -304,6 +304,8 @@ impl Account {
             accepted: Some(accepted),
             delivered: fate(Fate::Delivered),
             rejected: fate(Fate::Rejected),
+            failed: Some(0),
+            queued: Some(0),
             expired: fate(Fate::Expired),
             lost: fate(Fate::Lost),
             in_flight: fate(Fate::InFlight),

@@ -1,13 +1,13 @@
 //! Sees to the time: gives up on messages that are overdue, tells how far the run is, and knows when it is over.
 use super::books::Books;
 use super::stages::Stage;
-use super::verdict::Ending;
 use super::watcher::View;
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};
 use anyhow::Result;
 use journey::Latencies;
+use journey::record::Ending;
 use net::clock;
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ impl Collector {
         let is_done = books.pace.borrow().is_over(now) && books.account.borrow().in_transit() == 0;
         let is_quiet = is_done && now.saturating_sub(books.heard()) >= books.options.linger;
         match asked {
-            Asked::Nothing => is_quiet.then_some(Ending::OfItself),
+            Asked::Nothing => is_quiet.then_some(Ending::Complete),
             Asked::Stop => {
                 let grace_ends = *self.grace_ends.get_or_insert(now + GRACE);
                 (is_quiet || now >= grace_ends).then_some(Ending::Interrupted)

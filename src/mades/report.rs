@@ -2,10 +2,10 @@
 use super::account::Queue;
 use super::books::Books;
 use super::stages::{Mode, Stage};
-use super::verdict::{self, Ending};
+use super::verdict;
 use crate::party;
 use journey::record::{
-    ErrorRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, StageRow, Surroundings, Workload,
+    Ending, ErrorRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, StageRow, Surroundings, Workload,
 };
 use journey::{Phase, Series};
 use net::clock;
@@ -39,7 +39,8 @@ pub(super) fn record(books: &Books, finds: Finds<'_>) -> Record {
     party.failed_sessions = None;
     record.parties = vec![party];
     record.ledger = LedgerRow { foreign: Some(foreign.iter().sum()), ..balance.ledger };
-    record.verdict = verdict::conclude(&record, &mades, finds.ending);
+    record.ending = Some(finds.ending);
+    record.verdict = verdict::conclude(&record, &mades);
     record.mades = Some(mades);
     record
 }
@@ -136,8 +137,10 @@ fn stages(books: &Books, ledger: &LedgerRow) -> Vec<StageRow> {
             rate_per_s: rate(count as f64),
             bytes_per_s: rate(bytes as f64),
             duration_s: span_s,
+            offered_rate_per_s: None,
             since: latency_ms.map(|_| since),
             latency_ms,
+            histogram: waterfall.latency(stage).encoded().filter(|_| is_timed),
         }
     };
     let mut rows = vec![

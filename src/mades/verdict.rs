@@ -3,7 +3,8 @@
 use super::troubles::Trouble;
 use journey::account::fates_sum;
 use journey::doubts::{disturbances, limits};
-use journey::record::{Arrival, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
+use journey::judge::{Reason, pass, weigh};
+use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 
 /// Open loop: the 99th percentile of how late messages may be taken up though there was room for them.
 const LAG_LIMIT_MS: f64 = 10.0;
@@ -22,64 +23,69 @@ const WAITED_SHARE: f64 = 0.01;
 /// Codes of refusals that are named in a sentence; the report lists all.
 const MOST_CODES: usize = 4;
 
-/// How the run ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    OfItself,
-    Interrupted,
-}
-
 /// Whether to believe the run, from all else that its record says.
-pub(super) fn conclude(record: &Record, mades: &Mades, ending: Ending) -> Verdict {
-    let faults = faults(record, mades);
-    let doubts = doubts(record);
-    let (closed, valid) = (faults.is_empty(), doubts.is_empty());
-    let mut reasons: Vec<String> = faults.into_iter().chain(doubts).chain(remarks(record, mades)).collect();
-    if ending == Ending::Interrupted {
-        reasons.push("The run was interrupted before its end: it is shorter than asked for.".to_owned());
+pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
+    let mut reasons = faults(record, mades);
+    reasons.extend(refusals(record, mades));
+    reasons.extend(doubts(record));
+    if record.ending == Some(Ending::Interrupted) {
+        let text = "The run was interrupted before its end: it is shorter than asked for.";
+        reasons.push(Reason::new(Cause::Interrupted, text));
     }
-    Verdict { closed, valid, reasons }
+    if let Some(open) = record.ledger.in_flight.filter(|open| *open > 0) {
+        let text = format!("{open} messages were still in transit when the run ended.");
+        reasons.push(Reason::new(Cause::Unfinished, text));
+    }
+    reasons.extend(remarks(record, mades).into_iter().map(|text| Reason::new(Cause::Remark, text)));
+    weigh(reasons, &pass(record))
 }
 
 /// What keeps the account from closing.
-fn faults(record: &Record, mades: &Mades) -> Vec<String> {
+fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     let LedgerRow { created, lost, corrupt, .. } = record.ledger;
     let created = created.unwrap_or_default();
     let mut faults = Vec::new();
-    let mut add = |count: Option<u64>, text: &dyn Fn(u64) -> String| {
-        faults.extend(count.filter(|count| *count > 0).map(text));
+    let mut add = |cause: Cause, count: Option<u64>, text: &dyn Fn(u64) -> String| {
+        faults.extend(count.filter(|count| *count > 0).map(|count| Reason::new(cause, text(count))));
     };
-    add(lost, &|count| {
+    add(Cause::Lost, lost, &|count| {
         format!("{count} of {created} messages were taken by the broker and never arrived: lost {count}.")
     });
-    add(corrupt, &|count| format!("{count} messages arrived with another payload than was sent: corrupt {count}."));
+    add(Cause::Corrupt, corrupt, &|count| {
+        format!("{count} messages arrived with another payload than was sent: corrupt {count}.")
+    });
     for row in &mades.stages {
         let MadesStage { missing, duplicates, .. } = *row;
-        add(Some(duplicates), &|count| {
+        add(Cause::Duplicates, Some(duplicates), &|count| {
             format!("{count} messages reached the stage {} more than once: duplicates {count}.", row.name)
         });
         // What is lost lacks all that would have followed.
-        add(Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
+        add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
             format!("{count} messages never reached the stage {}, and nobody said why: missing {count}.", row.name)
         });
     }
     if !fates_sum(&record.ledger) {
-        faults.push(format!(
-            "The fates do not sum to the {created} messages created: this is a defect of mailrun's own."
-        ));
+        let text =
+            format!("The fates do not sum to the {created} messages created: this is a defect of mailrun's own.");
+        faults.push(Reason::new(Cause::Unaccounted, text));
     }
     faults
 }
 
 /// What makes the figures say something else than they seem to.
-fn doubts(record: &Record) -> Vec<String> {
+fn doubts(record: &Record) -> Vec<Reason> {
     let mut doubts = Vec::new();
     if record.workload.arrival != Arrival::Closed {
-        doubts.extend(lag_doubt(record));
-        doubts.extend(rate_doubt(record));
+        doubts.extend(lag_doubt(record).map(|text| Reason::new(Cause::Late, text)));
     }
-    doubts.extend(busy_doubt(record));
+    doubts.extend(busy_doubt(record).map(|text| Reason::new(Cause::Busy, text)));
     doubts.extend(limits(record));
+    // Where the bench was not the limit, the endpoint did not take the rate.
+    let cause = if doubts.is_empty() { Cause::RateMissed } else { Cause::RateNotOffered };
+    let is_whole = record.ending.is_none_or(|ending| ending == Ending::Complete);
+    if record.workload.arrival != Arrival::Closed && is_whole {
+        doubts.extend(rate_doubt(record).map(|text| Reason::new(cause, text)));
+    }
     doubts
 }
 
@@ -123,15 +129,12 @@ fn busy_doubt(record: &Record) -> Option<String> {
 
 /// What a reader must know besides.
 fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
-    let nothing = (record.ledger.accepted == Some(0)).then(|| "The broker took nothing; see the errors.".to_owned());
-    let mut remarks: Vec<String> = nothing.into_iter().chain(refusal_remark(record, mades)).collect();
+    let mut remarks = Vec::new();
     let mut add = |count: u64, text: &dyn Fn() -> String| {
         if count > 0 {
             remarks.push(text());
         }
     };
-    let open = record.ledger.in_flight.unwrap_or_default();
-    add(open, &|| format!("{open} messages were still in transit when the run ended."));
     let late: u64 = mades.stages.iter().map(|row| row.late).sum();
     add(late, &|| {
         let limit = mades.timeout_s;
@@ -160,17 +163,22 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
 }
 
 /// What was refused, and why: the account closes all the same, for every message has a fate.
-fn refusal_remark(record: &Record, mades: &Mades) -> Option<String> {
+fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
+    if record.ledger.accepted == Some(0) {
+        return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
+    }
     let LedgerRow { created, delivered, rejected, expired, .. } = record.ledger;
     let fates = [(rejected, "rejected"), (expired, "given up by the endpoint")];
     let fates = fates.into_iter().filter_map(|(count, name)| Some((count.filter(|count| *count > 0)?, name)));
     let fates: Vec<String> = fates.map(|(count, name)| format!("{count} {name}")).collect();
+    let is_nothing = delivered == Some(0);
     if fates.is_empty() {
-        return None;
+        return is_nothing.then(|| Reason::new(Cause::NothingAccepted, "Nothing was delivered."));
     }
-    let nothing = if delivered == Some(0) { "Nothing was delivered: of" } else { "Of" };
+    let nothing = if is_nothing { "Nothing was delivered: of" } else { "Of" };
     let created = created.unwrap_or_default();
-    Some(format!("{nothing} {created} messages, {}{}.", fates.join(" and "), reasons_given(mades)))
+    let text = format!("{nothing} {created} messages, {}{}.", fates.join(" and "), reasons_given(mades));
+    Some(Reason::new(Cause::Rejected, text))
 }
 
 /// The codes of refusals, the most frequent first.
@@ -222,7 +230,7 @@ fn window_remark(record: &Record, mades: &Mades) -> Option<String> {
 mod tests {
     use super::*;
     use crate::report::sample;
-    use journey::record::MadesOutage;
+    use journey::record::{MadesOutage, Outcome};
 
     /// The verdict of the sample when it is whole, but for what `change` does to it.
     fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {
@@ -233,7 +241,7 @@ mod tests {
         record.parties.truncate(1);
         (record.parties[0].user_s, record.parties[0].sys_s) = (Some(0.1), Some(0.1));
         change(&mut record, &mut mades);
-        conclude(&record, &mades, Ending::OfItself)
+        conclude(&record, &mades)
     }
 
     #[test]
@@ -268,13 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn an_error_reply_keeps_nothing_open() {
+    fn an_error_reply_keeps_nothing_open_and_fails() {
         let verdict = verdict(|record, _| (record.ledger.rejected, record.ledger.delivered) = (Some(5), Some(199_995)));
-        assert!(verdict.closed && verdict.valid, "{verdict:?}");
+        assert!(verdict.closed && verdict.valid && verdict.outcome == Some(Outcome::Fail), "{verdict:?}");
+        assert_eq!(verdict.causes, [Cause::Rejected]);
     }
 
     #[test]
-    fn what_was_refused_is_said_with_its_codes_and_where_nothing_was_delivered_the_run_has_not_held() {
+    fn what_was_refused_is_said_with_its_codes() {
         let trouble = |trouble: Trouble, code: &str, count| MadesTrouble {
             kind: trouble.name().to_owned(),
             code: code.to_owned(),
@@ -288,24 +297,20 @@ mod tests {
             trouble(Trouble::Failed, "", 2),
         ];
         let refused = |delivered, rejected, expired| {
-            let mut judged = sample::held();
-            let verdict = verdict(|record, mades| {
+            verdict(|record, mades| {
                 record.ledger.delivered = Some(delivered);
                 (record.ledger.rejected, record.ledger.expired) = (Some(rejected), Some(expired));
                 mades.troubles.clone_from(&troubles);
-            });
-            judged.ledger = LedgerRow { accepted: Some(200_000), delivered: Some(delivered), ..LedgerRow::default() };
-            (judged.mades, judged.verdict) = (sample::mades().mades, verdict.clone());
-            (verdict, journey::account::held(&judged))
+            })
         };
         let codes = "(error reply ECP-8 199995 times, error reply ECP-7 3 times, FAILED 2 times).";
-        let (all, held) = refused(0, 199_998, 2);
-        assert!(all.closed && all.valid && !held, "{all:?}");
+        let all = refused(0, 199_998, 2);
+        assert!(all.closed && all.valid && all.outcome == Some(Outcome::Fail), "{all:?}");
         let expected = "Nothing was delivered: of 200000 messages, 199998 rejected and 2 given up by the endpoint";
         assert_eq!(all.reasons, [format!("{expected} {codes}")]);
-        let (some, held) = refused(1, 199_999, 0);
-        assert!(some.closed && some.valid && held, "{some:?}");
+        let some = refused(1, 199_999, 0);
         assert_eq!(some.reasons, [format!("Of 200000 messages, 199999 rejected {codes}")]);
+        assert_eq!(some.why, some.reasons[0]);
     }
 
     #[test]

@@ -155,6 +155,7 @@ impl Waterfall {
                 rate_per_s: if duration_s > 0.0 { reached.count as f64 / duration_s } else { 0.0 },
                 duration_s,
                 latency_ms: reached.latency.summary().filter(|_| stage != Stage::Created),
+                histogram: reached.latency.encoded().filter(|_| stage != Stage::Created),
             }
         };
         self.mode.path().iter().copied().map(row).collect()

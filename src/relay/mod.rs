@@ -56,6 +56,7 @@ mod inquiry;
 mod intake;
 mod journal;
 mod labour;
+pub(crate) mod leftover;
 mod letter;
 pub(crate) mod maildir;
 mod metrics;

@@ -139,8 +139,10 @@ impl Report {
                 rate_per_s: per_s(span.value),
                 bytes_per_s: per_s(bytes),
                 duration_s,
+                offered_rate_per_s: None,
                 since: None,
                 latency_ms: None,
+                histogram: None,
             }
         };
         let refused = census.full.value() + census.refused.value();

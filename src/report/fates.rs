@@ -1,8 +1,9 @@
 //! What became of every (message, recipient), what went wrong on the way, and the goals.
-use super::numbers::{count, figure, known, share};
+use super::numbers::{count, known, share};
 use super::section::{Body, Section};
 use super::table::{Align, Table};
 use journey::record::{LedgerRow, Record};
+use journey::threshold;
 
 /// The ledger: the fates, their sum, and what is counted beside them.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
@@ -23,27 +24,24 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     Some(Section { title: "Ledger", note: Some(sum(ledger, unit)), body: Body::Figures(table) })
 }
 
-fn rows(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 6] {
-    let mut rows = [("created", ledger.created); 6];
-    rows[1..].copy_from_slice(&fates(ledger));
-    rows
-}
-
-fn fates(ledger: &LedgerRow) -> [(&'static str, Option<u64>); 5] {
-    [
+fn rows(ledger: &LedgerRow) -> Vec<(&'static str, Option<u64>)> {
+    let mut rows = vec![("created", ledger.created)];
+    rows.extend([
         ("├ delivered", ledger.delivered),
         ("├ rejected", ledger.rejected),
+        ("├ failed", ledger.failed),
         ("├ expired", ledger.expired),
-        ("├ lost", ledger.lost),
-        ("└ in flight", ledger.in_flight),
-    ]
+    ]);
+    rows.extend(ledger.queued.filter(|queued| *queued > 0).map(|queued| ("├ queued", Some(queued))));
+    rows.extend([("├ lost", ledger.lost), ("└ in flight", ledger.in_flight)]);
+    rows
 }
 
 fn sum(ledger: &LedgerRow, unit: &str) -> String {
     let Some(created) = ledger.created else {
         return format!("a unit is a {unit}; how many were created is unknown here");
     };
-    let total = fates(ledger).iter().filter_map(|(_, number)| *number).sum::<u64>();
+    let total = journey::account::sum_of_fates(ledger);
     let verdict = if total == created { "all that were created" } else { "NOT what was created" };
     format!("a unit is a {unit}; the known fates sum to {}: {verdict}", count(total))
 }
@@ -77,14 +75,27 @@ fn clipped(text: &str) -> String {
     }
 }
 
-/// The goals, where any were set.
+/// The thresholds, where any were set.
 pub(crate) fn thresholds(record: &Record) -> Option<Section> {
-    let mut table = Table::new([("goal", Align::Left), ("measured", Align::Right), ("", Align::Left)]);
+    let mut table = Table::new([
+        ("threshold", Align::Left),
+        ("limit", Align::Right),
+        ("value", Align::Right),
+        ("margin", Align::Right),
+        ("", Align::Left),
+    ]);
     for row in &record.thresholds {
-        let word = if row.passed { "met" } else { "MISSED" };
-        table.row(vec![row.expression.clone(), figure(row.value), word.to_owned()]);
+        let shown =
+            |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| threshold::figure(value, &row.unit));
+        let word = match (row.passed, row.value) {
+            (true, _) => "met",
+            (false, Some(_)) => "MISSED",
+            (false, None) => "NOT SEEN",
+        };
+        let cells = [row.limit, row.value, row.margin].map(shown);
+        table.row([row.expression.clone()].into_iter().chain(cells).chain([word.to_owned()]).collect());
     }
-    (!table.is_empty()).then_some(Section { title: "Goals", note: None, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Thresholds", note: None, body: Body::Figures(table) })
 }
 
 #[cfg(test)]

@@ -1,65 +1,64 @@
 //! What a person must see at once: did it hold, how much arrived, how fast.
 use super::numbers::{counted, known, latency, megabytes, rate, seconds};
 use super::table::plain;
-use journey::record::{LedgerRow, Record, Role, StageRow};
+use journey::record::{LedgerRow, Outcome, Record, StageRow};
 use journey::stage::Stage;
 
 /// How the run came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// Every unit is accounted for and the figures may be believed.
-    Held,
-    /// Every unit is accounted for, but the generator or the sink was the limit, or the pacing slipped.
-    Doubtful,
-    /// Accepted, and nobody watched the far end.
-    Unwatched,
-    /// Something is lost, doubled or corrupt, a goal was missed, or nothing was accepted.
-    Failed,
+pub(crate) enum Headline {
+    /// A run, judged.
+    Judged(Outcome),
     /// A sink's own view: it knows what came and not what was meant to come.
     Received,
 }
 
-impl Outcome {
-    /// Judges a record.
+impl Headline {
+    /// Of a record.
     pub(crate) fn of(record: &Record) -> Self {
-        if !record.parties.iter().any(|party| party.role == Role::Source) {
-            return Self::Received;
-        }
-        match (journey::account::held(record), record.ledger.delivered, record.verdict.valid) {
-            (false, _, _) => Self::Failed,
-            (true, None, _) => Self::Unwatched,
-            (true, Some(_), false) => Self::Doubtful,
-            (true, Some(_), true) => Self::Held,
-        }
+        journey::judge::outcome(record).map_or(Self::Received, Self::Judged)
     }
 
-    /// In a word or three.
+    /// In a word.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Held => "HELD",
-            Self::Doubtful => "HELD, FIGURES NOT VALID",
-            Self::Unwatched => "ACCEPTED, DELIVERY UNKNOWN",
-            Self::Failed => "DID NOT HOLD",
+            Self::Judged(Outcome::Pass) => "PASS",
+            Self::Judged(Outcome::Fail) => "FAIL",
+            Self::Judged(Outcome::Invalid) => "INVALID",
+            Self::Judged(Outcome::Inconclusive) => "INCONCLUSIVE",
             Self::Received => "RECEIVED",
         }
     }
 }
 
+/// Why the run came out so, in a sentence; nothing for a sink by itself.
+pub(crate) fn why(record: &Record) -> String {
+    let verdict = &record.verdict;
+    match Headline::of(record) {
+        Headline::Received => String::new(),
+        // Records of earlier versions have no such sentence.
+        Headline::Judged(_) if verdict.why.is_empty() => journey::judge::pass(record),
+        Headline::Judged(_) => verdict.why.clone(),
+    }
+}
+
+/// What else there is to say of it: reasons that the headline does not give.
+pub(crate) fn reasons(record: &Record) -> impl Iterator<Item = &String> {
+    record.verdict.reasons.iter().filter(|reason| **reason != record.verdict.why)
+}
+
 /// The counts: `200,000 of 200,000 messages delivered · 0 lost · 0 duplicates · 0 corrupt`.
-pub(crate) fn counts(record: &Record, outcome: Outcome) -> String {
+pub(crate) fn counts(record: &Record) -> String {
     let ledger = &record.ledger;
     let several = record.workload.recipients > 1;
     let noun = if several { "copies" } else { "messages" };
-    let mut parts = vec![match outcome {
-        Outcome::Received => received(record),
+    let mut parts = vec![match Headline::of(record) {
+        Headline::Received => received(record),
         _ if ledger.delivered.is_none() => {
             format!("{} of {} {noun} accepted", known(ledger.accepted), known(ledger.created))
         }
         _ => format!("{} of {} {noun} delivered", known(ledger.delivered), known(ledger.created)),
     }];
-    if ledger.delivered.is_none() {
-        parts.push("what became of them is unknown".to_owned());
-    }
     parts.extend(blemishes(ledger));
     if several {
         let each = record.workload.recipients_varied.as_ref().map(|varied| plain(&varied.expression));
@@ -78,7 +77,9 @@ fn blemishes(ledger: &LedgerRow) -> Vec<String> {
     let always = [(ledger.lost, "lost"), (ledger.duplicates, "duplicate"), (ledger.corrupt, "corrupt")];
     let seldom = [
         (ledger.rejected, "rejected"),
+        (ledger.failed, "failed"),
         (ledger.expired, "expired"),
+        (ledger.queued, "queued"),
         (ledger.in_flight.filter(|_| ledger.delivered.is_some()), "in flight"),
         (ledger.foreign, "foreign"),
         (ledger.converted, "converted to 7 bits"),
@@ -96,12 +97,14 @@ pub(crate) fn figures(record: &Record) -> String {
     let Some(last) = final_stage(record) else {
         return seconds(record.duration_s);
     };
-    let mut parts = vec![format!("{} msg/s", rate(last.rate_per_s)), format!("{} MB/s", megabytes(last.bytes_per_s))];
+    let per_s = last.offered_rate_per_s.unwrap_or(last.rate_per_s);
+    let bytes_each = if last.count > 0 { last.bytes as f64 / last.count as f64 } else { 0.0 };
+    let mut parts = vec![format!("{} msg/s", rate(per_s)), format!("{} MB/s", megabytes(per_s * bytes_each))];
     if let (Some(times), Some(since)) = (last.latency_ms, last.since) {
         parts.push(format!("p50 {}", latency(times.p50)));
         parts.push(format!("p99 {} ({} to {})", latency(times.p99), since.name(), last.name.name()));
     }
-    parts.push(seconds(last.duration_s));
+    parts.push(seconds(record.offered_s.unwrap_or(last.duration_s)));
     parts.join(" · ")
 }
 
@@ -116,45 +119,65 @@ mod tests {
     use super::super::sample;
     use super::*;
 
+    fn outcome_of(record: &Record) -> &'static str {
+        Headline::of(record).name()
+    }
+
     #[test]
-    fn a_closed_ledger_holds() {
+    fn a_closed_ledger_passes() {
         let record = sample::held();
-        assert_eq!(Outcome::of(&record), Outcome::Held);
-        let text = counts(&record, Outcome::Held);
-        assert_eq!(text, "200,000 of 200,000 messages delivered · 0 lost · 0 duplicate · 0 corrupt");
+        assert_eq!((outcome_of(&record), why(&record).as_str()), ("PASS", "200,000 delivered, none lost"));
+        assert_eq!(counts(&record), "200,000 of 200,000 messages delivered · 0 lost · 0 duplicate · 0 corrupt");
         let text = figures(&record);
         assert_eq!(text, "54,321 msg/s · 21.73 MB/s · p50 1.42 ms · p99 3.10 ms (created to delivered) · 3.68 s");
     }
 
     #[test]
-    fn what_was_lost_is_named() {
-        let record = sample::lossy();
-        assert_eq!(Outcome::of(&record), Outcome::Failed);
-        assert!(counts(&record, Outcome::Failed).contains("199,800 of 200,000 messages delivered · 200 lost"));
+    fn the_rate_is_that_of_what_was_offered() {
+        let mut record = sample::held();
+        record.offered_s = Some(10.0);
+        record.stages.iter_mut().for_each(|row| row.offered_rate_per_s = Some(20_000.0));
+        let text = figures(&record);
+        assert!(text.starts_with("20,000 msg/s · 8.000 MB/s") && text.ends_with("· 10.00 s"), "{text}");
     }
 
     #[test]
-    fn nobody_at_the_far_end_is_unknown_and_not_nought() {
+    fn what_was_lost_is_named() {
+        let record = sample::lossy();
+        assert_eq!(outcome_of(&record), "FAIL");
+        assert!(counts(&record).contains("199,800 of 200,000 messages delivered · 200 lost"));
+    }
+
+    #[test]
+    fn nobody_at_the_far_end_is_judged_by_what_was_accepted_and_says_so() {
         let record = sample::unwatched();
-        assert_eq!(Outcome::of(&record), Outcome::Unwatched);
-        let text = counts(&record, Outcome::Unwatched);
-        assert_eq!(text, "200,000 of 200,000 messages accepted · what became of them is unknown");
+        assert_eq!((outcome_of(&record), why(&record).as_str()), ("PASS", "200,000 accepted (delivery not watched)"));
+        assert_eq!(counts(&record), "200,000 of 200,000 messages accepted");
         assert!(figures(&record).contains("created to accepted"), "{}", figures(&record));
     }
 
     #[test]
-    fn doubtful_figures_are_not_called_held() {
+    fn figures_of_the_generators_own_limit_are_invalid() {
         let mut record = sample::held();
         record.verdict.valid = false;
-        assert_eq!(Outcome::of(&record), Outcome::Doubtful);
-        assert_eq!(Outcome::Doubtful.name(), "HELD, FIGURES NOT VALID");
+        assert_eq!(outcome_of(&record), "INVALID", "a record of an earlier version");
+    }
+
+    #[test]
+    fn the_headline_repeats_no_reason() {
+        let mut record = sample::lossy();
+        record.verdict.outcome = Some(Outcome::Fail);
+        record.verdict.why = record.verdict.reasons[0].clone();
+        record.verdict.reasons.push("More.".to_owned());
+        assert_eq!(reasons(&record).collect::<Vec<_>>(), ["More."]);
+        assert!(why(&record).starts_with("200 of 200000 messages were accepted"));
     }
 
     #[test]
     fn a_sink_alone_says_what_it_received() {
         let record = sample::sink_alone();
-        assert_eq!(Outcome::of(&record), Outcome::Received);
-        assert!(counts(&record, Outcome::Received).starts_with("200,000 messages received"));
+        assert_eq!((outcome_of(&record), why(&record).as_str()), ("RECEIVED", ""));
+        assert!(counts(&record).starts_with("200,000 messages received"));
     }
 
     #[test]
@@ -163,7 +186,7 @@ mod tests {
         record.workload.recipients = 2;
         record.ledger.created = Some(400_000);
         record.ledger.delivered = Some(400_000);
-        let text = counts(&record, Outcome::Held);
+        let text = counts(&record);
         assert!(text.starts_with("400,000 of 400,000 copies delivered"), "{text}");
         assert!(text.ends_with("2 recipients each"), "{text}");
     }

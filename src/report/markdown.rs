@@ -1,5 +1,5 @@
 //! The report as Markdown, `report.md`: the same words as on a terminal, to be kept and sent on.
-use super::headline::{self, Outcome};
+use super::headline::{self, Headline};
 use super::section::{Body, Section, sections};
 use super::table::markdown_text;
 use journey::record::Record;
@@ -9,15 +9,15 @@ const BARS: usize = 60;
 
 /// The whole report.
 pub(crate) fn markdown(record: &Record) -> String {
-    let outcome = Outcome::of(record);
+    let why = headline::why(record);
     let mut text = format!("# mailrun: {}\n\n", markdown_text(&record.name));
-    let counts = markdown_text(&headline::counts(record, outcome));
-    text.push_str(&format!("**{}**: {counts}\n\n", outcome.name()));
+    text.push_str(format!("**{}** {}", Headline::of(record).name(), markdown_text(&why)).trim_end());
+    text.push_str(&format!("\n\n{}\n\n", markdown_text(&headline::counts(record))));
     text.push_str(&format!("**{}**\n", markdown_text(&headline::figures(record))));
-    if !record.verdict.reasons.is_empty() {
+    if headline::reasons(record).next().is_some() {
         text.push('\n');
     }
-    for reason in &record.verdict.reasons {
+    for reason in headline::reasons(record) {
         text.push_str(&format!("- {}\n", markdown_text(reason)));
     }
     for section in sections(record, BARS) {
@@ -52,7 +52,8 @@ mod tests {
         let text = markdown(&sample::lossy());
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("# mailrun: quick"));
-        assert!(text.lines().nth(2).is_some_and(|line| line.starts_with("**DID NOT HOLD**: 199,800 of 200,000")));
+        assert!(text.lines().nth(2).is_some_and(|line| line.starts_with("**FAIL** ")));
+        assert!(text.lines().nth(4).is_some_and(|line| line.starts_with("199,800 of 200,000")), "{text}");
     }
 
     #[test]

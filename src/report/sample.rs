@@ -16,6 +16,7 @@ pub(crate) fn held() -> Record {
         started_at: "2026-11-21T03:00:12Z".to_owned(),
         origin_ns: 7_000_000_000,
         duration_s: 3.684,
+        offered_s: None,
         command: ["mailrun", "bench", "--messages", "200000", "--reuse"].map(str::to_owned).to_vec(),
         version: "0.1.0".to_owned(),
         commit: Some("0123abc".to_owned()),
@@ -34,11 +35,15 @@ pub(crate) fn held() -> Record {
             .map(phase)
             .to_vec(),
         series: [20_000, 54_000, 55_000, 54_500, 16_500].into_iter().enumerate().map(second).collect(),
+        stalls: Vec::new(),
+        ending: None,
         ledger: LedgerRow {
             created: Some(MESSAGES),
             accepted: Some(MESSAGES),
             delivered: Some(MESSAGES),
             rejected: Some(0),
+            failed: Some(0),
+            queued: Some(0),
             expired: Some(0),
             lost: Some(0),
             in_flight: Some(0),
@@ -51,7 +56,7 @@ pub(crate) fn held() -> Record {
         },
         errors: Vec::new(),
         thresholds: Vec::new(),
-        verdict: Verdict { closed: true, valid: true, reasons: Vec::new() },
+        verdict: Verdict { closed: true, valid: true, ..Verdict::default() },
     }
 }
 
@@ -117,7 +122,7 @@ pub(crate) fn lossy() -> Record {
     record.ledger.delivered = Some(MESSAGES - 200);
     record.ledger.lost = Some(200);
     let reason = "200 of 200000 messages were accepted and never arrived: lost 200.";
-    record.verdict = Verdict { closed: false, valid: true, reasons: vec![reason.to_owned()] };
+    record.verdict = Verdict { valid: true, reasons: vec![reason.to_owned()], ..Verdict::default() };
     record
 }
 
@@ -211,6 +216,7 @@ fn party(role: Role, name: &str) -> Party {
         durability: "none".to_owned(),
         faults: Vec::new(),
         failed_sessions: None,
+        ordered: None,
         workers: Some(1),
     }
 }
@@ -229,13 +235,15 @@ fn stage((name, party): (Stage, &str)) -> StageRow {
         rate_per_s: 54_321.0,
         bytes_per_s: 21_728_400.0,
         duration_s: 3.684,
+        offered_rate_per_s: None,
         since: Some(Stage::Created),
         latency_ms: Some(latency()),
+        histogram: None,
     }
 }
 
 fn phase(name: Phase) -> PhaseRow {
-    PhaseRow { name, count: MESSAGES, latency_ms: latency() }
+    PhaseRow { name, count: MESSAGES, latency_ms: latency(), histogram: None }
 }
 
 fn second((index, messages): (usize, u64)) -> SeriesRow {

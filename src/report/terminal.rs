@@ -1,8 +1,8 @@
 //! The report on a terminal: headline first, at most 100 columns, colour only where a terminal is told.
-use super::headline::{self, Outcome};
+use super::headline::{self, Headline};
 use super::section::{Body, Section, sections};
 use super::table::plain;
-use journey::record::Record;
+use journey::record::{Outcome, Record};
 
 /// Lines longer than this are tiring to read.
 const WIDEST: usize = 100;
@@ -46,15 +46,19 @@ fn title(record: &Record, width: usize, ink: Ink) -> String {
 }
 
 fn push_headline(text: &mut String, record: &Record, width: usize, ink: Ink) {
-    let outcome = Outcome::of(record);
-    text.push_str(&format!(" {}\n", coloured(outcome, ink)));
-    for line in [headline::counts(record, outcome), headline::figures(record)] {
+    let (mark, code) = mark(Headline::of(record));
+    let first = format!("{mark} {}", Headline::of(record).name());
+    let mut lines = String::new();
+    push_wrapped(&mut lines, &plain(&headline::why(record)), &format!(" {first} "), "   ", width);
+    // Painted after it is broken into lines: escape sequences have no width.
+    text.push_str(&lines.replacen(&first, &painted(&first, code, ink), 1));
+    for line in [headline::counts(record), headline::figures(record)] {
         push_wrapped(text, &plain(&line), "   ", "   ", width);
     }
-    if !record.verdict.reasons.is_empty() {
+    if headline::reasons(record).next().is_some() {
         text.push('\n');
     }
-    for reason in &record.verdict.reasons {
+    for reason in headline::reasons(record) {
         push_wrapped(text, &plain(reason), " • ", "   ", width);
     }
 }
@@ -127,15 +131,14 @@ fn bold(text: &str, ink: Ink) -> String {
     painted(text, "1", ink)
 }
 
-fn coloured(outcome: Outcome, ink: Ink) -> String {
-    let (mark, code) = match outcome {
-        Outcome::Held => ("✔", "1;32"),
-        Outcome::Doubtful => ("!", "1;33"),
-        Outcome::Unwatched => ("?", "1;33"),
-        Outcome::Failed => ("✘", "1;31"),
-        Outcome::Received => ("•", "1"),
-    };
-    painted(&format!("{mark} {}", outcome.name()), code, ink)
+fn mark(headline: Headline) -> (&'static str, &'static str) {
+    match headline {
+        Headline::Judged(Outcome::Pass) => ("✔", "1;32"),
+        Headline::Judged(Outcome::Fail) => ("✘", "1;31"),
+        Headline::Judged(Outcome::Invalid) => ("!", "1;33"),
+        Headline::Judged(Outcome::Inconclusive) => ("?", "1;33"),
+        Headline::Received => ("•", "1"),
+    }
 }
 
 fn painted(text: &str, code: &str, ink: Ink) -> String {
@@ -166,7 +169,7 @@ mod tests {
     fn the_outcome_comes_first() {
         let text = terminal(&sample::lossy(), 100);
         let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} in\n{text}"));
-        assert!(at("DID NOT HOLD") < at("200 lost"));
+        assert!(at("FAIL") < at("200 lost"));
         assert!(at("200 lost") < at("were accepted and never arrived"));
         assert!(at("were accepted and never arrived") < at("STAGES"));
     }
@@ -174,7 +177,7 @@ mod tests {
     #[test]
     fn plain_ink_has_no_escapes() {
         assert!(!terminal(&sample::held(), 100).contains('\u{1b}'));
-        assert!(terminal_in(&sample::held(), 100, Ink::Colour).contains("\u{1b}[1;32m✔ HELD"));
+        assert!(terminal_in(&sample::held(), 100, Ink::Colour).contains("\u{1b}[1;32m✔ PASS"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 /// The reply that ends a session whatever it answers (RFC 5321 §3.8).
-const CLOSING: u16 = 421;
+pub(super) const CLOSING: u16 = 421;
 
 /// What becomes of a message for a recipient.
 #[derive(Debug)]
@@ -112,6 +112,7 @@ impl Handout {
     pub(super) fn answer(&self, place: usize, books: &Books, now: Duration) -> Answer {
         let Some((fate, number)) = self.fates.get(place).zip(self.numbers.get(place)) else { return Answer::Yes };
         let numbers = &[*number; 2][..fate.times()];
+        books.note_units(&self.found, u64::from(fate.deed == Deed::Drop), u64::from(fate.deed == Deed::Duplicate));
         if !numbers.is_empty()
             && let Err(refusal) = self.count(numbers, books, now)
         {

@@ -2,7 +2,7 @@
 use super::conduct::{Bite, Conduct, Deed, Judgement, Moment, Seats};
 use super::control::{Armed, Control, Ruleset};
 use super::dump::{Draft, Dump, Envelope};
-use super::handout::{Fate, Handout, join};
+use super::handout::{CLOSING, Fate, Handout, join};
 use super::rules::Command;
 use crate::party::DEFECT;
 use crate::planned_panic::planned_panic;
@@ -151,6 +151,8 @@ struct Side {
     conduct: Option<Conduct>,
     /// The message being read is to be changed.
     corrupt: bool,
+    /// It has been.
+    is_changed: bool,
     /// The name the client gave itself, and the message being kept.
     hello: String,
     draft: Option<Draft>,
@@ -165,6 +167,8 @@ struct Arrival {
     bytes: u64,
     deed: Deed,
     draft: Option<Draft>,
+    /// A rule has changed it.
+    is_changed: bool,
     /// Held until the message is answered.
     _seats: Seats,
 }
@@ -308,6 +312,7 @@ impl Handler for Inbox {
         self.reader = TraceReader::default();
         if let Some(side) = &mut self.side {
             side.draft = None;
+            side.is_changed = false;
             side.conduct.as_mut().map(Conduct::close);
         }
         if let Some(verdict) = why {
@@ -472,15 +477,22 @@ impl Inbox {
         let mut numbers = std::mem::take(&mut self.numbers);
         let side = self.side.get_or_insert_default();
         let (draft, seats) = side.close();
+        let is_changed = std::mem::take(&mut side.is_changed);
         if !fates.is_empty() {
             if self.books.shared.protocol == Protocol::Lmtp {
+                self.books.note_changed(&found, u64::from(is_changed));
                 side.handout = Some(Rc::new(Handout::new(found, bytes, numbers, fates, draft, seats)));
                 return held_back(delay, Answer::Yes);
             }
+            let count = |deed: &Deed| fates.iter().filter(|fate| fate.deed == *deed).count() as u64;
+            let (lost, duplicates) = (count(&Deed::Drop), count(&Deed::Duplicate));
             let joined = join(fates, &mut numbers);
+            if matches!(joined.deed, Deed::Grant | Deed::LoseReply | Deed::Drop) {
+                self.books.note_units(&found, lost, duplicates);
+            }
             (delay, deed) = (delay + joined.delay, joined.deed);
         }
-        let arrival = Arrival { found, numbers, bytes, deed, draft, _seats: seats };
+        let arrival = Arrival { found, numbers, bytes, deed, draft, is_changed, _seats: seats };
         let books = Rc::clone(&self.books);
         if delay.is_zero() {
             return books.take_in(arrival, now);
@@ -509,6 +521,7 @@ impl Side {
             conduct.read(block.len(), clock::now);
         }
         let corrupted = std::mem::take(&mut self.corrupt).then(|| changed(block));
+        self.is_changed |= corrupted.is_some();
         let block = corrupted.as_deref().unwrap_or(block);
         if let Some((draft, dump)) = self.draft.as_mut().zip(dump) {
             draft.write(dump, block);
@@ -613,12 +626,25 @@ impl Books {
             Deed::HangUp(None) | Deed::LoseReply | Deed::Reset => 0,
         };
         let text = format!("on purpose: {}", by.rule.text());
-        self.tally.borrow_mut().errors.add(phase(command), code, &text);
+        let tally = &mut **self.tally.borrow_mut();
+        tally.errors.add(phase(command), code, &text);
+        let is_cut = !matches!(deed, Deed::Refuse(_));
+        tally.ordered.cuts += u64::from(is_cut || code == CLOSING);
+        tally.ordered.replies += u64::from(code > 0);
+    }
+
+    /// Counts what became of a message's recipients because rules said so: those forgotten, those counted once more.
+    pub(super) fn note_units(&self, found: &Found, lost: u64, duplicates: u64) {
+        if sequence(found).is_some() {
+            let ordered = &mut self.tally.borrow_mut().ordered;
+            ordered.lost += lost;
+            ordered.duplicates += duplicates;
+        }
     }
 
     /// Keeps a message and counts it, as far as it was told to, and answers.
     fn take_in(&self, arrival: Arrival, now: Duration) -> Answer {
-        let Arrival { found, numbers, bytes, deed, draft, _seats } = arrival;
+        let Arrival { found, numbers, bytes, deed, draft, is_changed, _seats } = arrival;
         let times = match deed {
             Deed::Refuse(_) | Deed::HangUp(_) | Deed::Reset => return answer(deed),
             Deed::Drop => 0,
@@ -629,7 +655,20 @@ impl Books {
             return refusal;
         }
         self.arrive(&found, &numbers, bytes, now, times);
+        let all = numbers.len() as u64;
+        self.note_units(&found, if times == 0 { all } else { 0 }, if times == 2 { all } else { 0 });
+        self.note_changed(&found, if is_changed { u64::from(times) } else { 0 });
+        if deed == Deed::LoseReply {
+            self.tally.borrow_mut().ordered.unanswered += all;
+        }
         answer(deed)
+    }
+
+    /// Counts a message that a rule has changed, as often as it counts itself.
+    fn note_changed(&self, found: &Found, times: u64) {
+        if sequence(found).is_some() {
+            self.tally.borrow_mut().ordered.corrupt += times;
+        }
     }
 
     /// Keeps what there is to keep of a message, or refuses the message.

@@ -6,7 +6,7 @@ use crate::party;
 use crate::surroundings::{self, Sight};
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
 use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
-use journey::{account, doubts};
+use journey::{doubts, judge};
 use net::Endpoint;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +78,9 @@ impl View {
         record.errors = self.total.errors.rows();
         record.tls = self.total.handshakes.rows("sink");
         let faults = control::words(&self.control.deeds());
-        record.parties = vec![party::own_party(Role::Sink, "sink", self.options.workers, faults)];
+        let mut own = party::own_party(Role::Sink, "sink", self.options.workers, faults);
+        own.ordered = Some(self.total.ordered);
+        record.parties = vec![own];
         let nothing = RunTally::default();
         match run {
             Some(run) => {
@@ -97,8 +99,9 @@ impl View {
         record.surroundings = Some(self.sight.until_now());
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.verdict.reasons = self.remarks(run);
-        record.verdict.reasons.extend(record.parties.iter().filter_map(account::defect));
-        record.verdict.reasons.extend(doubts::limits(&record).into_iter().chain(doubts::disturbances(&record)));
+        record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect));
+        let limits = doubts::limits(&record).into_iter().map(|reason| reason.text);
+        record.verdict.reasons.extend(limits.chain(doubts::disturbances(&record)));
         record
     }
 
@@ -129,8 +132,10 @@ impl View {
             rate_per_s: per_s(total.messages),
             bytes_per_s: per_s(total.bytes),
             duration_s: took.as_secs_f64(),
+            offered_rate_per_s: None,
             since: None,
             latency_ms: None,
+            histogram: None,
         }
     }
 

@@ -6,7 +6,8 @@ use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};
 use crate::surroundings::Sight;
 use anyhow::{Result, bail};
-use journey::record::Record;
+use journey::record::{Ending, Record};
+use journey::stalls::{Stalls, Tick};
 use journey::{Latencies, RunId, SourceTally};
 use net::clock;
 use std::sync::Arc;
@@ -28,8 +29,22 @@ pub(super) struct Collector {
     telling: Telling,
     /// Latencies since the last progress was told.
     recent: Latencies,
+    /// When the first and the last message since the last tick was accepted.
+    replies: Option<(Duration, Duration)>,
+    stalls: Stalls,
     next_tick: Duration,
     grace_ends: Option<Duration>,
+    end: End,
+}
+
+/// How the load came to its end.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    ending: Ending,
+    /// When no more messages were given out, where that was before they were all offered.
+    at: Option<Duration>,
+    /// Whether sessions were left before they had come to an end.
+    is_abandoned: bool,
 }
 
 impl Collector {
@@ -51,8 +66,11 @@ impl Collector {
             sight: Sight::now(),
             telling: Telling::new(outputs.live),
             recent: Latencies::default(),
+            replies: None,
+            stalls: Stalls::new(now),
             next_tick: now + TICK,
             grace_ends: None,
+            end: End { ending: Ending::Complete, at: None, is_abandoned: false },
         })
     }
 
@@ -70,6 +88,7 @@ impl Collector {
                 Err(RecvTimeoutError::Timeout) => {
                     self.tick()?;
                     if self.is_enough(interrupt) {
+                        self.end.is_abandoned = true;
                         break;
                     }
                 }
@@ -91,7 +110,15 @@ impl Collector {
         self.tick()?;
         self.chronicle.finish(now)?;
         let (series, around) = (&self.chronicle.series, self.sight.until_now());
-        let record = report::record(&self.setting, self.run, self.started_at, &self.total, series, around);
+        let known = report::Known {
+            tally: &self.total,
+            series,
+            stalls: self.stalls.rows(),
+            ending: self.end.ending,
+            offered: self.offered(now),
+            is_abandoned: self.end.is_abandoned,
+        };
+        let record = report::record(&self.setting, self.run, self.started_at, &known, around);
         self.setting.options.outputs.keep(&record, &self.total.accepted_units)?;
         self.telling.event(&Event::Done);
         Ok(record)
@@ -99,7 +126,28 @@ impl Collector {
 
     fn merge(&mut self, tally: &SourceTally) {
         self.recent.merge(&tally.accepted_latency);
+        if let Some((first, last)) = tally.first_reply.zip(tally.last_reply) {
+            let (known_first, known_last) = self.replies.unwrap_or((first, last));
+            self.replies = Some((first.min(known_first), last.max(known_last)));
+        }
         self.total.merge(tally);
+    }
+
+    /// How long load was offered. Open loop: from when the first message was due until no more were, or the last was
+    /// taken up. Closed loop: from the first message to the end of the last attempt.
+    fn offered(&self, now: Duration) -> Option<Duration> {
+        let total = &self.total;
+        let options = &self.setting.options;
+        let first = total.first_created?;
+        let end = match &options.offer {
+            None => total.last_ended,
+            Some(_) if self.end.at.is_none() && self.setting.plan.is_given_out() => {
+                let due = options.messages.map(|messages| options.due_after(messages));
+                total.last_created.max(due.map(|due| self.began + due))
+            }
+            Some(_) => Some(self.setting.plan.until().unwrap_or(now).min(self.end.at.unwrap_or(now))),
+        };
+        end.map(|end| end.saturating_sub(first))
     }
 
     /// What falls due four times a second.
@@ -109,6 +157,15 @@ impl Collector {
         let (total, warm_up) = (&self.total, &self.total.warm_up);
         let (sent, accepted) = (total.sent - warm_up.sent, total.accepted - warm_up.accepted);
         self.chronicle.series.add(now, sent, accepted, 0, total.errors.total(), &self.recent);
+        let (first, last) = self.replies.take().unzip();
+        self.stalls.add(Tick {
+            now,
+            first,
+            last,
+            open: total.open_messages(),
+            rejected: total.rejected,
+            failed: total.failed,
+        });
         self.chronicle.log(now, &self.recent)?;
         let progress = self.progress(now);
         self.telling.progress(progress, || report::live_line(&progress));
@@ -138,10 +195,21 @@ impl Collector {
         match interrupt.asked() {
             Asked::Nothing => false,
             Asked::Stop => {
-                self.setting.plan.stop();
+                self.stop(Ending::Interrupted, now);
                 now >= *self.grace_ends.get_or_insert(now + GRACE)
             }
-            Asked::StopNow => true,
+            Asked::StopNow => {
+                self.stop(Ending::Interrupted, now);
+                true
+            }
         }
+    }
+
+    /// No more messages from now on, if any were still to come.
+    fn stop(&mut self, ending: Ending, now: Duration) {
+        if self.end.at.is_none() {
+            self.end = End { ending, at: Some(now), ..self.end };
+        }
+        self.setting.plan.stop();
     }
 }

@@ -222,6 +222,12 @@ impl SourceOptions {
         is_whole.then(|| offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64()))
     }
 
+    /// When the message after so many would be due, at open loop, since the run began.
+    fn due_after(&self, messages: u64) -> Duration {
+        let due_s = self.offer.as_ref().map_or(0.0, |offer| offer.due_s(messages as f64));
+        Duration::try_from_secs_f64(due_s).unwrap_or_default()
+    }
+
     /// The load as the record has it.
     fn workload(&self, about: &About) -> Workload {
         Workload {

@@ -48,6 +48,16 @@ impl Plan {
             || self.next.load(Ordering::Relaxed) >= self.messages
     }
 
+    /// Whether all messages have been given out that were asked for.
+    pub(super) fn is_given_out(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.messages
+    }
+
+    /// When no more messages are given out, whatever else.
+    pub(super) fn until(&self) -> Option<Duration> {
+        self.until
+    }
+
     /// No new messages from now on.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);

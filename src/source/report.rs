@@ -3,25 +3,42 @@ use super::{SPARE_FILES, Setting};
 use crate::live::Progress;
 use crate::{party, surroundings};
 use journey::account::{self, Between, Books};
-use journey::record::{Record, Role, Surroundings, WarmUp};
+use journey::judge::{Circumstances, judge};
+use journey::record::{Ending, Record, Role, StallRow, Surroundings, WarmUp};
 use journey::{RunId, Series, SourceTally, Stage};
+use std::time::Duration;
+
+/// All that the collector knows at the end.
+pub(super) struct Known<'a> {
+    pub(super) tally: &'a SourceTally,
+    pub(super) series: &'a Series,
+    pub(super) stalls: Vec<StallRow>,
+    pub(super) ending: Ending,
+    /// How long load was offered.
+    pub(super) offered: Option<Duration>,
+    /// Sessions were left before they had come to an end.
+    pub(super) is_abandoned: bool,
+}
 
 /// The record of this party.
 pub(super) fn record(
     setting: &Setting,
     run: RunId,
     started_at: jiff::Timestamp,
-    tally: &SourceTally,
-    series: &Series,
+    known: &Known<'_>,
     around: Surroundings,
 ) -> Record {
+    let Known { tally, series, .. } = known;
     let options = &setting.options;
     let workload = options.workload(&setting.about);
     let mut record = party::blank_record(Some(run), &options.name, started_at, workload);
     record.origin_ns = series.origin_ns();
     record.series = series.rows();
     let since = if options.offer.is_some() { Stage::Scheduled } else { Stage::Created };
-    record.stages = tally.stages("source", since);
+    record.stages = tally.stages("source", since, known.offered);
+    record.offered_s = known.offered.map(|offered| offered.as_secs_f64());
+    record.stalls.clone_from(&known.stalls);
+    record.ending = Some(known.ending);
     record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.phases = tally.phase_rows();
     record.tls = tally.handshakes.rows("source");
@@ -40,12 +57,24 @@ pub(super) fn record(
     record.ledger = account::settle(Books {
         recipients_created: tally.recipients_created,
         accepted: &tally.accepted_units,
-        arrivals: None,
-        open: tally.recipients_created.saturating_sub(tally.recipients_accepted + tally.recipients_rejected),
+        rejected: tally.recipients_rejected,
+        failed: tally.recipients_failed,
+        open: open_units(&record, known),
         overflow: tally.overflow,
+        arrivals: None,
+        relay: None,
     });
-    record.verdict = account::conclude(&record, Between::Server);
+    record.verdict = judge(&record, &Circumstances { between: Between::Server, ordered: None });
     record
+}
+
+/// Units that had no end when the source stopped. Sessions that came to their own end leave none: what is missing then is
+/// a contradiction, and not a fate.
+fn open_units(record: &Record, known: &Known<'_>) -> u64 {
+    let tally = known.tally;
+    let ended = tally.recipients_accepted + tally.recipients_rejected + tally.recipients_failed;
+    let has_defects = record.parties.iter().any(|party| party.failed_sessions.is_some_and(|failed| failed > 0));
+    if known.is_abandoned || has_defects { tally.recipients_created.saturating_sub(ended) } else { 0 }
 }
 
 /// The line a terminal shows meanwhile.

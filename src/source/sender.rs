@@ -39,6 +39,17 @@ pub(super) struct Job {
     taken: u64,
     /// Which of the others.
     taken_beyond: Vec<u64>,
+    /// Recipients that the peer refused.
+    refused: u32,
+}
+
+/// Why a message is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GivenUp {
+    /// The server said no: with 4xx or 5xx to the session or a command of the message.
+    Rejected,
+    /// The connection could not be made, broke, or took too long.
+    Failed,
 }
 
 impl Job {
@@ -52,6 +63,7 @@ impl Job {
             touched: false,
             taken: 0,
             taken_beyond: Vec::new(),
+            refused: 0,
         }
     }
 
@@ -110,7 +122,7 @@ pub(super) struct Sender {
     connected: Duration,
     /// When AUTH was said, until it is over.
     login_began: Option<Duration>,
-    /// The peer has said why it closes: 421, or a greeting that refuses. It is counted already.
+    /// The peer has said why there is no session: 421, or no to the greeting or to EHLO. It is counted already.
     has_farewell: bool,
     /// Messages that this connection is to carry; `None` for as many as there are.
     most_here: Option<u64>,
@@ -198,7 +210,7 @@ impl Sender {
     /// No connection could be made: the message that waited for it is given up.
     pub(super) fn not_connected(&mut self, why: &str) {
         self.recorder.tally(|tally| tally.errors.add(Phase::Connect, 0, why));
-        self.give_up();
+        self.give_up(GivenUp::Failed);
     }
 
     /// The connection is over: what was under way on it is given up, but for a message of which the peer has not
@@ -227,22 +239,33 @@ impl Sender {
             let phase = phase_of(verb.unwrap_or(Verb::Message));
             self.recorder.tally(|tally| tally.errors.add(phase, 0, &what));
         }
-        self.give_up();
+        self.give_up(if is_counted { GivenUp::Rejected } else { GivenUp::Failed });
         self.jobs.extend(kept);
     }
 
     /// Every message under way is given up; why has been counted.
-    fn give_up(&mut self) {
+    fn give_up(&mut self, why: GivenUp) {
         let Some(last) = self.jobs.back().map(|job| job.claim.number) else { return };
+        let now = clock::now();
         self.recorder.tally(|tally| {
+            tally.last_ended = Some(now);
             for job in self.jobs.drain(..) {
-                tally.rejected += 1;
-                tally.warm_up.rejected += u64::from(job.claim.is_warm_up);
-                tally.recipients_rejected += u64::from(job.claim.recipients);
+                let (warm_up, all) = (u64::from(job.claim.is_warm_up), u64::from(job.claim.recipients));
+                // What the server has refused it has refused, whatever becomes of the connection.
+                let refused = if why == GivenUp::Rejected { all } else { u64::from(job.refused).min(all) };
+                tally.recipients_rejected += refused;
+                tally.recipients_failed += all - refused;
+                if refused == all {
+                    tally.rejected += 1;
+                    tally.warm_up.rejected += warm_up;
+                } else {
+                    tally.failed += 1;
+                    tally.warm_up.failed += warm_up;
+                }
             }
         });
         if self.setting.options.think.is_some() {
-            self.begin_rest(last, clock::now());
+            self.begin_rest(last, now);
         }
     }
 
@@ -253,6 +276,7 @@ impl Sender {
         let envelopes = &self.setting.envelopes;
         let (all, bytes) = (job.claim.recipients as usize, job.pick.bytes);
         self.recorder.tally(|tally| {
+            tally.last_ended = Some(now);
             if outcome == Outcome::Refused {
                 tally.rejected += 1;
                 tally.warm_up.rejected += u64::from(job.claim.is_warm_up);
@@ -269,6 +293,8 @@ impl Sender {
                 }
             }
             tally.accepted += 1;
+            tally.first_reply.get_or_insert(now);
+            tally.last_reply = Some(now);
             tally.recipients_accepted += taken;
             tally.recipients_rejected += all as u64 - taken;
             tally.bytes_accepted += bytes;
@@ -304,8 +330,12 @@ impl Sender {
                 tally.errors.add(phase, event.reply.code(), &event.reply.text());
             }
         });
-        if event.reply.code() == 421 || (event.to == Verb::Greeting && !event.reply.is_positive()) {
-            self.has_farewell = true;
+        match event.to {
+            _ if event.reply.code() == 421 => self.has_farewell = true,
+            Verb::Greeting if !event.reply.is_positive() => self.has_farewell = true,
+            // A refused EHLO may be followed by a HELO that is not.
+            Verb::Hello => self.has_farewell = !event.reply.is_positive(),
+            _ => {}
         }
     }
 }
@@ -319,7 +349,7 @@ impl Drop for Sender {
         let was_sent = self.jobs.front().is_some_and(|job| job.sent.is_some());
         let phase = if was_sent { Phase::Reply } else { Phase::Mail };
         self.recorder.tally(|tally| tally.errors.add(phase, 0, DEFECT));
-        self.give_up();
+        self.give_up(GivenUp::Failed);
     }
 }
 
@@ -411,7 +441,11 @@ impl Caller for Sender {
             job.touched |= !matches!(event.to, Verb::Greeting | Verb::Hello | Verb::Reset | Verb::Quit);
             match event.to {
                 Verb::Recipient(place) if event.reply.is_positive() => job.take(place as usize),
-                Verb::Delivery(place) if !event.reply.is_positive() => job.drop_taken(place as usize),
+                Verb::Recipient(_) => job.refused += 1,
+                Verb::Delivery(place) if !event.reply.is_positive() => {
+                    job.drop_taken(place as usize);
+                    job.refused += 1;
+                }
                 Verb::Data if event.reply.code() == 354 => self.go_ahead = now,
                 _ => {}
             }

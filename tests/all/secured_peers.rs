@@ -356,7 +356,7 @@ fn aiosmtpd_takes_our_mail_over_tls_and_auth_and_lmtp() {
     let ledger = &ours.record.ledger;
     assert_eq!(
         (ours.ended.code, accepted(&ours.record), ledger.accepted, ledger.rejected),
-        (Some(0), 20, Some(40), Some(20))
+        (Some(1), 20, Some(40), Some(20))
     );
     assert_eq!(errors(&ours.record, Phase::Reply, 552), 20, "{:?}", ours.record.errors);
     assert_eq!(had(&server), [20, 60, 20 * 400]);

@@ -5,7 +5,8 @@
 //! sink had not enough of, since they then were the limit; and a processor that was somebody else's for a quarter of the
 //! time, since rates and latencies are then the hypervisor's. All else may have disturbed the run or not, and so is
 //! only said.
-use crate::record::{ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
+use crate::judge::Reason;
+use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
 
 /// The share of processor time given to others that a reader must know of.
 const STEAL_SHARE: f64 = 0.05;
@@ -18,9 +19,10 @@ const OTHERS_SHARE: f64 = 0.10;
 const LONGEST_LAG_MS: f64 = 100.0;
 
 /// Why the figures cannot be believed.
-pub fn limits(record: &Record) -> Vec<String> {
+pub fn limits(record: &Record) -> Vec<Reason> {
     let steal = record.surroundings.as_ref().and_then(|around| steal(around, STEAL_LIMIT..f64::INFINITY));
-    record.exhausted.iter().map(exhausted).chain(steal).collect()
+    let exhausted = record.exhausted.iter().map(|row| Reason::new(Cause::Exhausted, exhausted(row)));
+    exhausted.chain(steal.map(|text| Reason::new(Cause::Stolen, text))).collect()
 }
 
 /// What may have disturbed the run.

@@ -1,5 +1,6 @@
 //! One run record from the records of its parties.
 use crate::record::{ErrorRow, LedgerRow, Record, SeriesRow, StageRow, Verdict};
+use crate::rows::offered_rate;
 use crate::stage::Stage;
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 const LONGEST_TAIL_S: u64 = 24 * 3600;
 
 /// Folds what source and sink wrote into the run's record, with the settled ledger. The verdict is left open:
-/// parties may still be filled in by whoever watched them, and then `account::conclude` speaks.
+/// parties may still be filled in by whoever watched them, and then `judge::judge` speaks.
 ///
 /// Identity, host, its surroundings and workload are the source's.
 pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
@@ -16,7 +17,9 @@ pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     if let Some(sink) = sink {
         run.series = join_series(&run, &sink);
         let since = run.stages.iter().find_map(|row| row.since.filter(|_| row.name == Stage::Accepted));
-        run.stages.extend(sink.stages.into_iter().map(|row| as_seen_from_source(row, since, &run.ledger)));
+        let offered_s = run.offered_s;
+        let seen = |row| as_seen_from_source(row, since, offered_s, &run.ledger);
+        run.stages.extend(sink.stages.into_iter().map(seen));
         run.errors = join_errors(run.errors, sink.errors);
         run.parties.extend(sink.parties);
         run.tls.extend(sink.tls);
@@ -29,9 +32,15 @@ pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     run
 }
 
-/// The sink's stage with what only the source knows: what never arrived, and whether the time in the trace is
-/// when the message was created or when it was scheduled.
-fn as_seen_from_source(mut row: StageRow, since: Option<Stage>, ledger: &LedgerRow) -> StageRow {
+/// The sink's stage with what only the source knows: what never arrived, how long load was offered, and whether the
+/// time in the trace is when the message was created or when it was scheduled.
+fn as_seen_from_source(
+    mut row: StageRow,
+    since: Option<Stage>,
+    offered_s: Option<f64>,
+    ledger: &LedgerRow,
+) -> StageRow {
+    row.offered_rate_per_s = offered_rate(row.count, offered_s);
     if row.name == Stage::Delivered {
         row.failed = ledger.lost.unwrap_or(row.failed);
         row.since = row.since.and(since).or(row.since);

@@ -3,9 +3,11 @@
 //! A worker records into its own and clears it at every tick; the collector adds them up. One that was never
 //! recorded into costs two words, and one that was grows with its largest value (16 KB at 1 ms, 96 KB at 1 s).
 use crate::record::LatencyMs;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, IntervalLogWriterError, Tag};
+use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
@@ -14,6 +16,8 @@ const LOWEST_NS: u64 = 1_000;
 /// Longer times count as this.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 const NS_PER_MS: f64 = 1e6;
+/// The longest text that is taken for a histogram: the largest that is written has a tenth of that.
+const MAX_ENCODED_BYTES: usize = 1 << 20;
 
 /// How many significant digits a distribution keeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,6 +103,27 @@ impl Latencies {
     /// The time that a share `quantile` (0 to 1) of all does not exceed, in milliseconds; 0 if nothing was counted.
     pub fn quantile_ms(&self, quantile: f64) -> f64 {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
+    }
+
+    /// As interval logs have it: HdrHistogram V2, deflated, base64. `None` if nothing was counted.
+    pub fn encoded(&self) -> Option<String> {
+        let mut bytes = Vec::new();
+        V2DeflateSerializer::new().serialize(self.recorded()?, &mut bytes).ok()?;
+        Some(STANDARD.encode(bytes))
+    }
+
+    /// Reads what [`Self::encoded`] wrote; `None` for anything else.
+    pub fn decode(text: &str) -> Option<Self> {
+        let text = Some(text).filter(|text| text.len() <= MAX_ENCODED_BYTES)?;
+        let bytes = STANDARD.decode(text).ok()?;
+        let histogram: Histogram<u64> = Deserializer::new().deserialize(&mut bytes.as_slice()).ok()?;
+        let digits = if histogram.sigfig() == Digits::Two.number() { Digits::Two } else { Digits::Three };
+        Some(Self { histogram: Some(Box::new(histogram)), digits })
+    }
+
+    /// How many were no longer than `limit`, to the histogram's digits.
+    pub fn count_within(&self, limit: Duration) -> u64 {
+        self.count_between(Duration::ZERO, limit.saturating_add(Duration::from_nanos(1)))
     }
 
     fn recorded(&self) -> Option<&Histogram<u64>> {
@@ -217,6 +242,25 @@ mod tests {
         assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);
         assert_eq!(between(0, u64::MAX), 7);
         assert_eq!(Latencies::default().count_between(Duration::ZERO, Duration::MAX), 0);
+    }
+
+    #[test]
+    fn what_was_encoded_is_read_as_it_was() {
+        let times = of((1..=1000).map(Duration::from_millis));
+        let again = Latencies::decode(&times.encoded().unwrap()).unwrap();
+        assert_eq!(again.summary(), times.summary());
+        assert_eq!(Latencies::default().encoded(), None);
+        for nonsense in ["", "AAAA", "not base64", "HISTFAAAAAB42pNpmSzMwMDAxAABzFCaEUoz2X+AMAA="] {
+            let _ = Latencies::decode(nonsense);
+        }
+        assert_eq!(Latencies::decode(&"A".repeat(MAX_ENCODED_BYTES + 4)), None);
+    }
+
+    #[test]
+    fn within_includes_its_limit() {
+        let times = of([10, 20, 30].map(Duration::from_millis));
+        let within = |ms| times.count_within(Duration::from_millis(ms));
+        assert_eq!([within(9), within(10), within(20), within(29), within(40), within(u64::MAX)], [0, 1, 2, 2, 3, 3]);
     }
 
     #[test]

@@ -13,16 +13,21 @@
 //! pauses     the signature of a delayed ACK in a phase's times
 //! doubts     what limited or spoiled a run, and what to change
 //! mades      what a run over MADES has besides
-//! account    the conservation check, and whether to believe the run
+//! account    the conservation check: the fates sum to what was created
+//! judge      a record's verdict: reasons by their weight, and what the run came to
+//! threshold  what a user asks of a run, read and evaluated
+//! stalls     times in which a server accepted nothing
 //! chance     what a seed decides
 //! fold       the parties' records made into the run's
 //! record     the run record, `run.json`
+//! words      numbers in sentences
 //! ```
 pub mod account;
 pub mod chance;
 pub mod doubts;
 pub mod fold;
 pub mod handshakes;
+pub mod judge;
 mod latencies;
 pub mod ledger;
 pub mod mades;
@@ -31,8 +36,11 @@ pub mod record;
 mod rows;
 pub mod series;
 pub mod stage;
+pub mod stalls;
 pub mod tally;
+pub mod threshold;
 pub mod trace;
+pub mod words;
 
 pub use handshakes::Handshakes;
 pub use latencies::{IntervalLog, Latencies};

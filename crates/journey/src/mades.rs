@@ -121,6 +121,9 @@ pub struct MadesStage {
     pub duration_s: f64,
     /// Since it was created; at open loop since it was due. `null` where nothing was timed.
     pub latency_ms: Option<LatencyMs>,
+    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as it stands in interval logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
 }
 
 /// A step from one stage to the next.

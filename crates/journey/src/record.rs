@@ -28,6 +28,10 @@ pub struct Record {
     pub origin_ns: u64,
     /// From the first message created to the last event.
     pub duration_s: f64,
+    /// How long load was offered. Open loop: from when the first message was due to the end of the offer. Closed loop:
+    /// from the first message taken up to the end of the last attempt. `null` where nobody offered any.
+    #[serde(default)]
+    pub offered_s: Option<f64>,
     /// The command line.
     pub command: Vec<String>,
     /// mailrun's version.
@@ -68,6 +72,12 @@ pub struct Record {
     pub mades: Option<Mades>,
     /// A row for each second.
     pub series: Vec<SeriesRow>,
+    /// Times of a second and more in which messages waited and none was accepted; none where there was no such time.
+    #[serde(default)]
+    pub stalls: Vec<StallRow>,
+    /// Why the load ended; `null` where nobody offered any, and in older records.
+    #[serde(default)]
+    pub ending: Option<Ending>,
     /// What became of every (message, recipient).
     pub ledger: LedgerRow,
     /// Replies of 4xx and 5xx, cut connections, time-outs.
@@ -349,6 +359,26 @@ pub struct Party {
     /// Sessions that ended by a defect of the party's own; `null` where nobody counts them.
     #[serde(default)]
     pub failed_sessions: Option<u64>,
+    /// How often it did something wrong because it was told to; `null` for parties that cannot be told to.
+    #[serde(default)]
+    pub ordered: Option<Ordered>,
+}
+
+/// How often a sink did something wrong because its rules told it to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Ordered {
+    /// Replies of 4xx and 5xx.
+    pub replies: u64,
+    /// Connections that it closed or reset.
+    pub cuts: u64,
+    /// Units whose 250 it kept to itself.
+    pub unanswered: u64,
+    /// Units that it answered 250 and forgot.
+    pub lost: u64,
+    /// Units that it counted once more.
+    pub duplicates: u64,
+    /// Messages that it changed.
+    pub corrupt: u64,
 }
 
 /// A latency distribution in milliseconds.
@@ -391,10 +421,16 @@ pub struct StageRow {
     pub bytes_per_s: f64,
     /// From the first message created to the last that reached this stage.
     pub duration_s: f64,
+    /// `count` over the time in which load was offered (`offered_s` of the record); `null` where nobody offered any.
+    #[serde(default)]
+    pub offered_rate_per_s: Option<f64>,
     /// The stage that latency counts from; `null` where no latency is known (no traces).
     pub since: Option<Stage>,
     /// Latency since `since`; `null` where unknown.
     pub latency_ms: Option<LatencyMs>,
+    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as it stands in interval logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
 }
 
 /// A phase of the dialogue.
@@ -406,6 +442,42 @@ pub struct PhaseRow {
     pub count: u64,
     /// How long.
     pub latency_ms: LatencyMs,
+    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as it stands in interval logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
+}
+
+/// A time in which messages waited and none was accepted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StallRow {
+    /// When the last message before it was accepted, in seconds since the run began.
+    pub from_s: f64,
+    /// When the first message after it was accepted, or the load ended.
+    pub to_s: f64,
+    /// Whether it lasted until the load ended.
+    pub to_the_end: bool,
+    /// Messages that the server refused (4xx, 5xx) meanwhile.
+    pub rejected: u64,
+    /// Messages whose connection failed meanwhile.
+    pub failed: u64,
+}
+
+/// Why the load ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// All was offered that was asked for.
+    Complete,
+    /// SIGINT or SIGTERM.
+    Interrupted,
+    /// The server was gone for as long as `--give-up` allows.
+    GaveUp,
+    /// A threshold of `--abort-on` was missed.
+    Aborted,
+    /// A server that the bench had started ended by itself.
+    ServerEnded,
+    /// The sink ended, or answered no more.
+    SinkEnded,
 }
 
 /// One second of the run.
@@ -438,10 +510,17 @@ pub struct LedgerRow {
     pub accepted: Option<u64>,
     /// Distinct units that reached the sink.
     pub delivered: Option<u64>,
-    /// Units that the peer refused or the source gave up on, and that did not arrive.
+    /// Units that the server refused with 4xx or 5xx, and that did not arrive. In records without `failed` those that
+    /// failed are among them.
     pub rejected: Option<u64>,
+    /// Units whose connection was refused, cut or timed out, and that did not arrive.
+    #[serde(default)]
+    pub failed: Option<u64>,
     /// Units that a relay gave up on and said so.
     pub expired: Option<u64>,
+    /// Units that did not arrive because they are in the queue of our relay.
+    #[serde(default)]
+    pub queued: Option<u64>,
     /// Units accepted and gone.
     pub lost: Option<u64>,
     /// Units whose fate was open when the run ended.
@@ -473,24 +552,116 @@ pub struct ErrorRow {
     pub count: u64,
 }
 
-/// A goal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A threshold, and what came of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThresholdRow {
     /// As typed.
     pub expression: String,
-    /// What was measured.
-    pub value: f64,
+    /// Its limit, in `unit`.
+    #[serde(default)]
+    pub limit: Option<f64>,
+    /// What was measured, in `unit`; `null` where it could not be seen.
+    pub value: Option<f64>,
+    /// How far the value is on the good side of the limit, in `unit`; negative where it was missed.
+    #[serde(default)]
+    pub margin: Option<f64>,
+    /// ms, /s, % or empty for a number.
+    #[serde(default)]
+    pub unit: String,
     /// Whether it holds.
     pub passed: bool,
 }
 
-/// Whether to believe the run.
+/// What a run came to, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// All that was asked for was seen.
+    Pass,
+    /// Mail was lost, doubled, changed, refused or given up beyond what was granted, or a threshold was missed.
+    Fail,
+    /// The figures are not the server's: the generator, the sink or the host was the limit.
+    Invalid,
+    /// What was asked for could not be seen.
+    Inconclusive,
+}
+
+/// What a reason of the verdict is about. The order is that of their weight: the first decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Sessions of source or sink that ended by a defect of mailrun's own.
+    Defect,
+    /// The books contradict each other, or do not hold all.
+    Unaccounted,
+    /// Accepted and gone.
+    Lost,
+    /// Arrived more than once.
+    Duplicates,
+    /// Arrived changed.
+    Corrupt,
+    /// A stage that messages never reached, and nobody said why (MADES).
+    Missing,
+    /// The server went away.
+    ServerGone,
+    /// Connections refused, cut, timed out.
+    Failed,
+    /// Replies of 4xx and 5xx.
+    Rejected,
+    /// A relay gave up on it and said so.
+    Expired,
+    /// Not one message was accepted, or over MADES delivered.
+    NothingAccepted,
+    /// The server did not take the rate that was asked for.
+    RateMissed,
+    /// Sessions of our relay that ended by a defect of its own.
+    RelayDefect,
+    /// The generator did not offer the rate that was asked for.
+    RateNotOffered,
+    /// The generator fell behind its schedule.
+    Late,
+    /// Source or sink used all of its processor time.
+    Busy,
+    /// Descriptors or ports ran out.
+    Exhausted,
+    /// The hypervisor gave the processors to others.
+    Stolen,
+    /// All messages were created in the warm-up.
+    NothingTimed,
+    /// A threshold was missed.
+    ThresholdMissed,
+    /// The sink went away.
+    SinkGone,
+    /// A threshold speaks of what nobody saw.
+    ThresholdUnseen,
+    /// Mail that is in the relay's queue, or was in flight at the end.
+    Unfinished,
+    /// The user ended the run.
+    Interrupted,
+    /// It went wrong because the user ordered it.
+    Ordered,
+    /// The server accepted nothing for a while.
+    Stalled,
+    /// Worth knowing.
+    Remark,
+}
+
+/// Whether to believe the run, and what it came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
+    /// What it came to; `null` for a sink or a relay by itself, and in older records.
+    #[serde(default)]
+    pub outcome: Option<Outcome>,
+    /// Why, in a sentence.
+    #[serde(default)]
+    pub why: String,
     /// The fates sum to what was created, nothing is lost, doubled or corrupt, and delivery was observed.
     pub closed: bool,
     /// Neither the generator nor the sink was the limit of what is being claimed.
     pub valid: bool,
-    /// Why not, and what a reader must know, in whole sentences.
+    /// Why not, and what a reader must know, in whole sentences, the weightiest first.
     pub reasons: Vec<String>,
+    /// What each of them is about, in the same order; empty in older records.
+    #[serde(default)]
+    pub causes: Vec<Cause>,
 }

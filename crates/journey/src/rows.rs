@@ -8,8 +8,9 @@ use std::time::Duration;
 
 impl SourceTally {
     /// The stages that a source sees. `since` is where its latencies count from: `Scheduled` at open loop, else
-    /// `Created`. At open loop the created stage's latency is the slip. The warm-up is in none of them.
-    pub fn stages(&self, party: &str, since: Stage) -> Vec<StageRow> {
+    /// `Created`. At open loop the created stage's latency is the slip. `offered` is how long load was offered. The warm-up
+    /// is in none of them.
+    pub fn stages(&self, party: &str, since: Stage, offered: Option<Duration>) -> Vec<StageRow> {
         let span = |last: Option<Duration>| span(self.first_created, last);
         let warm = &self.warm_up;
         let (created, sent) = (self.created - warm.created, self.sent - warm.sent);
@@ -19,21 +20,25 @@ impl SourceTally {
         let sent = Passed { count: sent, failed: unsent, bytes: bytes_sent, took: span(self.last_sent) };
         let accepted = Passed {
             count: self.accepted - warm.accepted,
-            failed: self.rejected - warm.rejected,
+            failed: self.rejected + self.failed - warm.rejected - warm.failed,
             bytes: self.bytes_accepted - warm.bytes_accepted,
             took: span(self.last_accepted),
         };
-        vec![
+        let mut rows = vec![
             created.row(Stage::Created, party, Stage::Scheduled, &self.slip),
             sent.row(Stage::Sent, party, since, &self.sent_latency),
             accepted.row(Stage::Accepted, party, since, &self.accepted_latency),
-        ]
+        ];
+        let offered_s = offered.map(|offered| offered.as_secs_f64());
+        rows.iter_mut().for_each(|row| row.offered_rate_per_s = offered_rate(row.count, offered_s));
+        rows
     }
 
     /// The phases that occurred, in the order of a dialogue.
     pub fn phase_rows(&self) -> Vec<PhaseRow> {
         let row = |(name, times): (Phase, &Latencies)| {
-            Some(PhaseRow { name, count: times.count(), latency_ms: times.summary()? })
+            let latency_ms = times.summary()?;
+            Some(PhaseRow { name, count: times.count(), latency_ms, histogram: times.encoded() })
         };
         Phase::ALL.into_iter().zip(&self.phases.0).filter_map(row).collect()
     }
@@ -78,14 +83,21 @@ impl Passed {
             rate_per_s: per_second(self.count, self.took),
             bytes_per_s: per_second(self.bytes, self.took),
             duration_s: self.took.as_secs_f64(),
+            offered_rate_per_s: None,
             since: latency_ms.map(|_| since),
             latency_ms,
+            histogram: times.encoded(),
         }
     }
 }
 
 fn span(first: Option<Duration>, last: Option<Duration>) -> Duration {
     first.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
+}
+
+/// Messages over the time in which load was offered.
+pub(crate) fn offered_rate(count: u64, offered_s: Option<f64>) -> Option<f64> {
+    offered_s.filter(|offered_s| *offered_s > 0.0).map(|offered_s| count as f64 / offered_s)
 }
 
 /// 0 where no time passed: one message in no time is no rate.
@@ -114,18 +126,26 @@ mod tests {
             last_accepted: seconds(9),
             ..SourceTally::default()
         };
-        let rows = tally.stages("source", Stage::Created);
+        let rows = tally.stages("source", Stage::Created, Some(Duration::from_secs(5)));
         let accepted = rows.iter().find(|row| row.name == Stage::Accepted).unwrap();
         assert_eq!((accepted.count, accepted.failed, accepted.duration_s), (10, 1, 4.0));
         assert_eq!((accepted.rate_per_s, accepted.bytes_per_s), (2.5, 1000.0));
+        assert_eq!(accepted.offered_rate_per_s, Some(2.0), "whenever the last was accepted");
         assert_eq!((accepted.since, accepted.latency_ms), (None, None));
         assert_eq!(rows.iter().find(|row| row.name == Stage::Sent).map(|row| row.failed), Some(1));
     }
 
     #[test]
     fn the_warm_up_is_in_no_stage() {
-        let warm_up =
-            WarmUpCounts { created: 5, sent: 5, accepted: 4, rejected: 1, bytes_sent: 500, bytes_accepted: 400 };
+        let warm_up = WarmUpCounts {
+            created: 5,
+            sent: 5,
+            accepted: 4,
+            rejected: 1,
+            failed: 0,
+            bytes_sent: 500,
+            bytes_accepted: 400,
+        };
         let tally = SourceTally {
             created: 15,
             sent: 15,
@@ -138,7 +158,7 @@ mod tests {
             last_accepted: seconds(10),
             ..SourceTally::default()
         };
-        let rows = tally.stages("source", Stage::Created);
+        let rows = tally.stages("source", Stage::Created, Some(Duration::from_secs(5)));
         let counts: Vec<_> = rows.iter().map(|row| (row.count, row.failed, row.bytes)).collect();
         assert_eq!(counts, [(10, 0, 0), (10, 0, 1_000), (10, 0, 1_000)]);
         assert_eq!(rows[2].rate_per_s, 2.0);

@@ -6,7 +6,7 @@ use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
 use crate::ledger::Ledger;
 use crate::pauses::Pauses;
-use crate::record::{ErrorRow, ExhaustedRow, Resource};
+use crate::record::{ErrorRow, ExhaustedRow, Ordered, Resource};
 use crate::stage::Phase;
 use crate::trace::RunId;
 use std::collections::BTreeMap;
@@ -53,8 +53,10 @@ pub struct WarmUpCounts {
     pub sent: u64,
     /// Messages that the peer took responsibility for.
     pub accepted: u64,
-    /// Messages that were refused or given up.
+    /// Messages that the server refused.
     pub rejected: u64,
+    /// Messages whose connection failed.
+    pub failed: u64,
     /// Message octets handed over.
     pub bytes_sent: u64,
     /// Message octets accepted.
@@ -67,6 +69,7 @@ impl WarmUpCounts {
         self.sent += other.sent;
         self.accepted += other.accepted;
         self.rejected += other.rejected;
+        self.failed += other.failed;
         self.bytes_sent += other.bytes_sent;
         self.bytes_accepted += other.bytes_accepted;
     }
@@ -123,14 +126,18 @@ pub struct SourceTally {
     pub sent: u64,
     /// Messages that the peer took responsibility for.
     pub accepted: u64,
-    /// Messages that were refused or given up.
+    /// Messages that the server refused with 4xx or 5xx.
     pub rejected: u64,
+    /// Messages whose connection was refused, cut or timed out.
+    pub failed: u64,
     /// Units (message, recipient) that a session took up.
     pub recipients_created: u64,
     /// Units that the peer took responsibility for.
     pub recipients_accepted: u64,
-    /// Units that were refused or given up.
+    /// Units that the server refused.
     pub recipients_rejected: u64,
+    /// Units whose connection failed before the server had answered for them.
+    pub recipients_failed: u64,
     /// Message octets handed over.
     pub bytes_sent: u64,
     /// Message octets accepted.
@@ -167,6 +174,12 @@ pub struct SourceTally {
     pub last_sent: Option<Duration>,
     /// When the last message was accepted.
     pub last_accepted: Option<Duration>,
+    /// When the first message was accepted, of the warm-up or not.
+    pub first_reply: Option<Duration>,
+    /// When the last message was accepted, of the warm-up or not.
+    pub last_reply: Option<Duration>,
+    /// When the last attempt ended, whatever came of it.
+    pub last_ended: Option<Duration>,
 }
 
 impl SourceTally {
@@ -211,6 +224,8 @@ impl SourceTally {
         self.recipients_created += other.recipients_created;
         self.recipients_accepted += other.recipients_accepted;
         self.recipients_rejected += other.recipients_rejected;
+        self.failed += other.failed;
+        self.recipients_failed += other.recipients_failed;
         self.bytes_sent += other.bytes_sent;
         self.bytes_accepted += other.bytes_accepted;
         self.warm_up.merge(&other.warm_up);
@@ -229,6 +244,14 @@ impl SourceTally {
         self.last_created = self.last_created.max(other.last_created);
         self.last_sent = self.last_sent.max(other.last_sent);
         self.last_accepted = self.last_accepted.max(other.last_accepted);
+        self.first_reply = earlier(self.first_reply, other.first_reply);
+        self.last_reply = self.last_reply.max(other.last_reply);
+        self.last_ended = self.last_ended.max(other.last_ended);
+    }
+
+    /// Messages that were taken up and have not come to an end.
+    pub fn open_messages(&self) -> u64 {
+        self.created.saturating_sub(self.accepted + self.rejected + self.failed)
     }
 
     /// Begins anew and keeps the memory.
@@ -253,6 +276,8 @@ impl SourceTally {
 /// What a sink saw.
 #[derive(Clone, Debug, Default)]
 pub struct SinkTally {
+    /// What it did wrong because it was told to.
+    pub ordered: Ordered,
     /// Connections that were accepted.
     pub connections: u64,
     /// Messages, traced or not.
@@ -282,6 +307,7 @@ pub struct SinkTally {
 impl SinkTally {
     /// Adds what another worker, or this one since its last tick, saw.
     pub fn merge(&mut self, other: &Self) {
+        self.ordered.merge(&other.ordered);
         self.connections += other.connections;
         self.messages += other.messages;
         self.recipients += other.recipients;
@@ -301,6 +327,17 @@ impl SinkTally {
         let mut runs = std::mem::take(self).runs;
         runs.clear();
         self.runs = runs;
+    }
+}
+
+impl Ordered {
+    fn merge(&mut self, other: &Self) {
+        self.replies += other.replies;
+        self.cuts += other.cuts;
+        self.unanswered += other.unanswered;
+        self.lost += other.lost;
+        self.duplicates += other.duplicates;
+        self.corrupt += other.corrupt;
     }
 }
 

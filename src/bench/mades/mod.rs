@@ -97,7 +97,7 @@ fn conduct(program: &Path, options: &RehearsalOptions, directory: &RunDirectory)
     if let Some(around) = &mut record.surroundings {
         surroundings::leave_to_others(around, used_s + own.user_s + own.sys_s);
     }
-    truth::hold_against(&mut record, &told.totals);
+    truth::hold_against(&mut record, &told.totals, &options.faults);
     Ok(record)
 }
 
@@ -130,6 +130,7 @@ fn endpoint_party(options: &RehearsalOptions) -> Party {
         faults: options.faults.clone(),
         workers: Some(1),
         failed_sessions: None,
+        ordered: None,
     }
 }
 

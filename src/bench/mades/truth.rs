@@ -1,6 +1,19 @@
 //! What the stand-in says it did, held against what the bench saw: every count equal, or the account is not closed.
+use journey::judge::{self, Reason};
+use journey::record::Cause;
 use journey::record::{LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record};
 use serde::Deserialize;
+
+/// What a stand-in with faults brings about.
+const BY_FAULTS: [Cause; 7] = [
+    Cause::Lost,
+    Cause::Duplicates,
+    Cause::Corrupt,
+    Cause::Missing,
+    Cause::Rejected,
+    Cause::Expired,
+    Cause::NothingAccepted,
+];
 
 /// The totals of the stand-in, as far as they are held against something.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -37,8 +50,9 @@ struct Times {
     received: Option<LatencyMs>,
 }
 
-/// Puts the truth into the record, and what does not agree with it into the verdict.
-pub(super) fn hold_against(record: &mut Record, totals: &Totals) {
+/// Puts the truth into the record, and what does not agree with it into the verdict. Where all agrees and the user asked
+/// for `faults`, what went wrong is what was ordered.
+pub(super) fn hold_against(record: &mut Record, totals: &Totals, faults: &[String]) {
     let Some(mades) = &record.mades else { return };
     // The broker alone is under test: the endpoint pair had nothing to do.
     if mades.mode == "amqp" {
@@ -47,12 +61,21 @@ pub(super) fn hold_against(record: &mut Record, totals: &Totals) {
     let truth = MadesTruth { counts: counts(record, mades, totals), times: times(mades, totals) };
     // What was on its way at the end one of them has seen and the other has not.
     let is_whole = record.ledger.in_flight == Some(0);
+    let pass = judge::pass(record);
+    let is_true = truth.counts.iter().all(|row| row.done == row.seen);
     for row in truth.counts.iter().filter(|row| is_whole && row.done != row.seen) {
-        record.verdict.closed = false;
-        record.verdict.reasons.push(format!(
+        let text = format!(
             "The bench saw {} of what the stand-in says were {}: {}. One of the two is wrong, and both are mailrun's.",
             row.seen, row.done, row.name
-        ));
+        );
+        judge::add(&mut record.verdict, Reason::new(Cause::Unaccounted, text), &pass);
+    }
+    if is_whole && is_true && !faults.is_empty() {
+        let ordered = format!(
+            "As ordered ({}), and no more than that: every count agrees with the stand-in's.",
+            faults.join(", ")
+        );
+        judge::accept(&mut record.verdict, &BY_FAULTS, Reason::new(Cause::Ordered, ordered), &pass);
     }
     if let Some(mades) = &mut record.mades {
         mades.truth = Some(truth);
@@ -112,6 +135,7 @@ fn times(mades: &Mades, totals: &Totals) -> Vec<MadesTimes> {
 mod tests {
     use super::*;
     use crate::report::sample;
+    use journey::record::{Outcome, Verdict};
 
     /// A run in which everything got through but for one message that was lost, and the totals to it.
     fn run() -> (Record, Totals) {
@@ -132,11 +156,28 @@ mod tests {
     fn who_agrees_closes_the_account() {
         let (mut record, totals) = run();
         let reasons = record.verdict.reasons.len();
-        hold_against(&mut record, &totals);
+        hold_against(&mut record, &totals, &[]);
         let truth = record.mades.unwrap().truth.unwrap();
         assert!(truth.counts.iter().all(|row| row.done == row.seen), "{truth:?}");
         assert!(truth.counts.len() == 11 && truth.times.len() == 1, "{truth:?}");
         assert!(record.verdict.closed && record.verdict.reasons.len() == reasons);
+    }
+
+    #[test]
+    fn what_was_ordered_and_told_is_no_failure() {
+        let lost = Reason::new(Cause::Lost, "1 of 10,000 lost.");
+        for (told, outcome) in [(1, Outcome::Pass), (2, Outcome::Fail)] {
+            let (mut record, mut totals) = run();
+            record.verdict = judge::weigh(vec![lost.clone()], "");
+            totals.lost = told;
+            hold_against(&mut record, &totals, &["loss 0.1".to_owned()]);
+            assert_eq!(record.verdict.outcome, Some(outcome), "{:?}", record.verdict);
+        }
+        let (mut record, totals) = run();
+        record.verdict = judge::weigh(vec![lost], "");
+        hold_against(&mut record, &totals, &[]);
+        assert_eq!(record.verdict.outcome, Some(Outcome::Fail), "nobody ordered it");
+        assert_ne!(record.verdict, Verdict::default());
     }
 
     #[test]
@@ -151,13 +192,14 @@ mod tests {
         for (change, name) in changes {
             let (mut record, mut totals) = run();
             change(&mut totals);
-            hold_against(&mut record, &totals);
+            hold_against(&mut record, &totals, &[]);
             assert!(!record.verdict.closed, "{name}");
-            assert!(record.verdict.reasons.last().unwrap().contains(name), "{:?}", record.verdict);
+            assert!(record.verdict.reasons.iter().any(|reason| reason.contains(name)), "{:?}", record.verdict);
+            assert_eq!(record.verdict.outcome, Some(Outcome::Fail));
             let (mut record, mut totals) = run();
             change(&mut totals);
             record.ledger.in_flight = Some(3);
-            hold_against(&mut record, &totals);
+            hold_against(&mut record, &totals, &[]);
             assert!(record.verdict.closed, "{name}: what is on its way is counted by one of them");
         }
     }

@@ -27,7 +27,7 @@ use crate::report::table::{Align, Table};
 use crate::surroundings::Sight;
 use anyhow::{Context, Result, ensure};
 use journey::account::Between;
-use journey::record::{Record, Role, Workload};
+use journey::record::{Ending, Record, Role, Workload};
 use journey::trace::RunId;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -159,7 +159,7 @@ impl<'g> Backlog<'g> {
         self.course.stop_relay(Process::terminate)?;
         self.course.stop_sink()?;
         let arrivals = self.finds.drained.map(|_| gather::party(self.directory, Role::Sink)).transpose()?;
-        let ending = if self.goes_on() { gather::Ending::OfItself } else { gather::Ending::Interrupted };
+        let ending = (!self.goes_on()).then_some(Ending::Interrupted);
         let arrived = self.finds.drained.map_or(Arrived::NotAll, |drained| drained.arrived);
         let relay = self.bench.relay().and_then(|relay| gather::relay(relay, self.directory, arrived));
         let watched = self.course.finish();
@@ -173,6 +173,7 @@ impl<'g> Backlog<'g> {
             store,
             arrivals: arrivals.map(Into::into),
             between,
+            sink: gather::Whose::Own,
             ending,
             watched,
             around,

@@ -61,6 +61,11 @@ impl Contestant {
         }
     }
 
+    /// Whether it is our own relay, whose queue the bench can read when it has stopped.
+    pub(in crate::bench) fn is_own(&self) -> bool {
+        matches!(self, Self::Mailrun(durability) if *durability != Durability::Memory)
+    }
+
     /// When it answers 250, as far as that is known: Postfix syncs each message's file first (`mail_stream_finish`).
     pub(super) fn durability(&self) -> &'static str {
         match self {

@@ -45,8 +45,14 @@ pub(crate) use soak::{SoakOptions, run as run_soak};
 pub(super) use starting::{Ready, Starting, prepare};
 
 use crate::bench::directory::RunDirectory;
+use anyhow::{Context, Result, ensure};
+use journey::ledger::Ledger;
 use journey::record::{Party, Record, Role};
+use journey::trace::RunId;
+use std::fs::File;
+use std::io::BufReader;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// File systems that forget: tmpfs, ramfs (statfs(2)).
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -68,7 +74,24 @@ pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Par
         faults: Vec::new(),
         workers: known.and_then(|party| party.workers),
         failed_sessions: known.and_then(|party| party.failed_sessions),
+        ordered: None,
     })
+}
+
+/// Units of a run in the queue of our own relay, which has stopped.
+///
+/// # Errors
+/// If the queue cannot be read.
+pub(super) fn queued(program: &Path, directory: &RunDirectory, run: RunId) -> Result<Ledger> {
+    let path = directory.file(Role::Relay, "ledger");
+    let mut command = Command::new(program);
+    command.args(["queue", "units", "--run-id", &run.to_string(), "--ledger"]).arg(&path);
+    command.arg("--spool").arg(directory.spool()).stdin(Stdio::null()).stdout(Stdio::null());
+    let ended = command.output().context("cannot start mailrun queue")?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.success(), "{}", said.trim().trim_start_matches("mailrun: "));
+    let file = File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// What a relay with a log of its own in its directory complained of last. Postfix says nothing anywhere else.

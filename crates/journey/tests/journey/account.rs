@@ -1,8 +1,10 @@
 //! The account: the books of both ends give the fates, and the verdict names what is amiss with its count.
 use crate::sample;
-use journey::account::{Arrivals, Between, Books, conclude, fates_sum, held, settle};
+use journey::account::{Arrivals, Between, Books, RelayBooks, fates_sum, settle};
+use journey::judge::{Circumstances, judge, outcome};
 use journey::record::{
-    Arrival, ExhaustedRow, LatencyMs, LedgerRow, PauseRow, Record, Resource, Role, Surroundings, ThresholdRow,
+    Arrival, Cause, Ending, ExhaustedRow, LatencyMs, LedgerRow, Ordered, Outcome, PauseRow, Record, Resource, Role,
+    StallRow, Surroundings, ThresholdRow, Verdict,
 };
 use journey::{Ledger, Phase, Stage};
 use std::ops::Range;
@@ -17,55 +19,101 @@ fn arrivals(units: &Ledger) -> Arrivals<'_> {
     Arrivals { units, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, overflow: 0 }
 }
 
-fn settled(created: u64, accepted: &Ledger, delivered: &Ledger, open: u64) -> LedgerRow {
-    let arrivals = Some(arrivals(delivered));
-    settle(Books { recipients_created: created, accepted, arrivals, open, overflow: 0 })
+/// What the source counted besides what was accepted.
+#[derive(Default)]
+struct Counted {
+    rejected: u64,
+    failed: u64,
+    open: u64,
 }
 
-/// The fates in the order delivered, rejected, lost, in flight.
-fn fates(row: &LedgerRow) -> [u64; 4] {
-    [row.delivered, row.rejected, row.lost, row.in_flight].map(|count| count.unwrap())
+fn settled(accepted: &Ledger, delivered: &Ledger, counted: Counted) -> LedgerRow {
+    settle(books(accepted, Some(arrivals(delivered)), counted))
+}
+
+fn books<'a>(accepted: &'a Ledger, arrivals: Option<Arrivals<'a>>, counted: Counted) -> Books<'a> {
+    let Counted { rejected, failed, open } = counted;
+    let recipients_created = accepted.count() + rejected + failed + open;
+    Books { recipients_created, accepted, rejected, failed, open, overflow: 0, arrivals, relay: None }
+}
+
+/// The fates in the order delivered, rejected, failed, lost, in flight.
+fn fates(row: &LedgerRow) -> [u64; 5] {
+    [row.delivered, row.rejected, row.failed, row.lost, row.in_flight].map(|count| count.unwrap())
 }
 
 #[test]
 fn what_was_accepted_and_did_not_arrive_is_lost() {
-    let row = settled(12, &ledger(0..10), &ledger(0..7), 0);
-    assert_eq!(fates(&row), [7, 2, 3, 0]);
+    let row = settled(&ledger(0..10), &ledger(0..7), Counted { rejected: 2, ..Counted::default() });
+    assert_eq!(fates(&row), [7, 2, 0, 3, 0]);
     assert!(fates_sum(&row));
 }
 
 #[test]
 fn what_arrived_though_no_reply_was_heard_is_delivered() {
-    // 10 accepted; 10..12 arrived though their replies never came; 2 more are open.
-    let row = settled(20, &ledger(0..10), &ledger(0..12), 4);
-    assert_eq!(fates(&row), [12, 6, 0, 2]);
-    // The peer took it and then the connection broke: the source counts it as given up, the sink has it.
-    let row = settled(20, &ledger(0..10), &ledger(0..12), 0);
-    assert_eq!(fates(&row), [12, 8, 0, 0]);
+    // 10 accepted; 10..12 arrived though their replies never came.
+    let counted = |rejected, failed, open| Counted { rejected, failed, open };
+    let row = settled(&ledger(0..10), &ledger(0..12), counted(6, 0, 4));
+    assert_eq!(fates(&row), [12, 6, 0, 0, 2]);
+    // The peer took it and then the connection broke: to the source it failed, and the sink has it.
+    let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 7, 0));
+    assert_eq!(fates(&row), [12, 3, 5, 0, 0]);
+    // The peer kept what it refused.
+    let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 1, 0));
+    assert_eq!(fates(&row), [12, 2, 0, 0, 0]);
+    assert!(fates_sum(&row));
+}
+
+#[test]
+fn what_is_in_the_relays_queue_is_not_lost() {
+    let (accepted, delivered, queued) = (ledger(0..10), ledger(0..6), ledger(5..9));
+    let arrivals = Some(arrivals(&delivered));
+    let with = |given_up| Books {
+        relay: Some(RelayBooks { queued: &queued, given_up }),
+        ..books(&accepted, arrivals, Counted::default())
+    };
+    let row = settle(with(0));
+    assert_eq!((row.queued, row.lost, row.expired), (Some(3), Some(1), Some(0)));
+    let row = settle(with(7));
+    assert_eq!((row.lost, row.expired), (Some(0), Some(1)), "it has given up no more than is missing");
     assert!(fates_sum(&row));
 }
 
 #[test]
 fn books_that_contradict_each_other_do_not_sum() {
-    let row = settled(5, &ledger(0..5), &ledger(0..9), 0);
+    let row = settled(&ledger(0..5), &ledger(0..9), Counted::default());
     assert!(!fates_sum(&row));
     let verdict = conclude(&with(row), Between::Nothing);
-    assert!(!verdict.closed);
+    assert!(!verdict.closed && verdict.outcome == Some(Outcome::Fail));
     assert!(verdict.reasons[0].contains("sum to 9 and not to the 5 messages created"), "{:?}", verdict.reasons);
 }
 
 #[test]
-fn without_a_sink_delivery_is_unknown() {
-    let books = Books { recipients_created: 12, accepted: &ledger(0..9), arrivals: None, open: 1, overflow: 0 };
-    let row = settle(books);
+fn without_a_sink_the_run_is_judged_by_what_was_accepted() {
+    let accepted = ledger(0..9);
+    let row = settle(books(&accepted, None, Counted::default()));
     let unknown = [row.delivered, row.lost, row.duplicates, row.corrupt, row.foreign];
     assert_eq!(unknown, [None; 5]);
-    assert_eq!((row.in_flight, row.rejected), (Some(10), Some(2)));
+    assert_eq!((row.in_flight, row.rejected, row.failed), (Some(9), Some(0), Some(0)));
     assert!(fates_sum(&row));
-    let mut record = with(row);
-    record.verdict = conclude(&record, Between::Server);
-    assert!(!record.verdict.closed && record.verdict.valid && held(&record));
-    assert!(record.verdict.reasons[0].contains("Delivery is unknown"));
+    let verdict = conclude(&with(row), Between::Server);
+    assert!(!verdict.closed && verdict.valid && verdict.outcome == Some(Outcome::Pass));
+    assert_eq!(verdict.why, "9 accepted (delivery not watched)");
+    assert!(verdict.reasons[0].contains("Delivery is unknown"));
+    let row = settle(books(&accepted, None, Counted { rejected: 2, ..Counted::default() }));
+    assert_eq!(conclude(&with(row), Between::Server).outcome, Some(Outcome::Fail));
+}
+
+fn conclude(record: &Record, between: Between) -> Verdict {
+    judge(record, &Circumstances { between, ordered: None })
+}
+
+fn passed(record: &Record) -> bool {
+    record.verdict.outcome == Some(Outcome::Pass)
+}
+
+fn failed(record: &Record) -> bool {
+    record.verdict.outcome == Some(Outcome::Fail)
 }
 
 fn with(ledger: LedgerRow) -> Record {
@@ -84,10 +132,10 @@ fn changed(change: impl FnOnce(&mut Record), between: Between) -> (Record, Strin
 #[test]
 fn a_run_that_closes_holds_and_says_that_nothing_stood_between() {
     let (record, reason) = changed(|_| (), Between::Nothing);
-    assert!(record.verdict.closed && record.verdict.valid && held(&record));
+    assert!(record.verdict.closed && record.verdict.valid && passed(&record));
     assert_eq!(reason, "No server stood between: this is the ceiling of source and sink on this host.");
     let (record, _) = changed(|_| (), Between::Server);
-    assert_eq!(record.verdict.reasons, Vec::<String>::new());
+    assert_eq!((record.verdict.reasons, record.verdict.why.as_str()), (Vec::new(), "100 delivered, none lost"));
 }
 
 #[test]
@@ -111,7 +159,8 @@ fn each_blemish_keeps_the_ledger_open_and_is_named_with_its_count() {
     for (change, expected) in blemishes {
         let (record, reason) = changed(|record| change(&mut record.ledger), Between::Nothing);
         assert_eq!(reason, expected);
-        assert!(!record.verdict.closed && record.verdict.valid && !held(&record), "{expected}");
+        assert!(!record.verdict.closed && record.verdict.valid && failed(&record), "{expected}");
+        assert_eq!(record.verdict.why, expected);
     }
 }
 
@@ -134,38 +183,161 @@ fn remarks_do_not_keep_the_ledger_open() {
         },
         Between::Server,
     );
-    assert!(record.verdict.closed && record.verdict.valid && held(&record));
+    assert!(record.verdict.closed && record.verdict.valid);
+    assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive), "nobody saw what became of them");
     assert_eq!(record.verdict.reasons[0], "10 messages were still in flight when the run ended.");
     assert!(record.verdict.reasons[1].starts_with("7 messages were dated by another host's clock"));
 }
 
 #[test]
-fn a_run_in_which_nothing_was_accepted_does_not_hold() {
+fn a_run_in_which_nothing_was_accepted_fails() {
     let refuse_all = |record: &mut Record| {
         let ledger = &mut record.ledger;
         (ledger.accepted, ledger.delivered, ledger.rejected) = (Some(0), Some(0), Some(100));
     };
     let (record, reason) = changed(refuse_all, Between::Server);
-    assert!(record.verdict.closed && !held(&record));
-    assert_eq!(reason, "Nothing was accepted; see the errors.");
+    assert!(record.verdict.closed && failed(&record));
+    assert_eq!(reason, "100 of 100 messages were rejected by the server.");
+    assert!(record.verdict.causes.contains(&Cause::NothingAccepted));
+}
+
+fn row(expression: &str, value: Option<f64>, passed: bool) -> ThresholdRow {
+    ThresholdRow { expression: expression.to_owned(), value, passed, unit: "ms".to_owned(), ..ThresholdRow::default() }
 }
 
 #[test]
-fn a_missed_goal_does_not_hold() {
-    let miss = |record: &mut Record| {
-        record.thresholds.push(ThresholdRow { expression: "p99 < 1 ms".to_owned(), value: 2.0, passed: false });
+fn a_missed_threshold_fails_behind_an_invalid_run() {
+    let miss = |record: &mut Record| record.thresholds.push(row("accepted.p99 < 1ms", Some(2.0), false));
+    let (record, reason) = changed(miss, Between::Server);
+    assert!(record.verdict.closed && failed(&record));
+    assert_eq!(reason, "Threshold missed: accepted.p99 < 1ms; it was 2 ms.");
+    let both = |record: &mut Record| {
+        miss(record);
+        record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
     };
-    let (record, _) = changed(miss, Between::Server);
-    assert!(record.verdict.closed && !held(&record));
+    assert_eq!(changed(both, Between::Server).0.verdict.outcome, Some(Outcome::Invalid));
 }
 
 #[test]
-fn a_sink_by_itself_holds_though_it_cannot_close_the_account() {
+fn a_threshold_that_nobody_sees_is_inconclusive() {
+    let unseen = |record: &mut Record| {
+        record.ledger.delivered = None;
+        record.ledger.in_flight = Some(100);
+        record.thresholds.push(row("delivered.p99 < 1ms", None, false));
+    };
+    let (record, reason) = changed(unseen, Between::Server);
+    assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
+    assert!(reason.contains("no sink watched the far end"), "{reason}");
+}
+
+#[test]
+fn a_threshold_grants_what_fails_by_default() {
+    let reject = |passed| {
+        move |record: &mut Record| {
+            (record.ledger.rejected, record.ledger.delivered) = (Some(1), Some(99));
+            record.ledger.accepted = Some(99);
+            record.thresholds.push(row("rejected <= 1%", Some(1.0), passed));
+        }
+    };
+    let (record, _) = changed(reject(true), Between::Server);
+    assert!(passed(&record), "{:?}", record.verdict);
+    assert_eq!(record.verdict.why, "99 of 100 delivered, 1 rejected");
+    // What is not granted weighs more than figures that are the generator's own.
+    let both = |record: &mut Record| {
+        reject(false)(record);
+        record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
+    };
+    let (record, reason) = changed(both, Between::Server);
+    assert!(failed(&record) && reason.starts_with("Threshold missed: rejected <= 1%"), "{reason}");
+}
+
+#[test]
+fn what_was_ordered_passes_and_no_more() {
+    let ordered = Ordered { lost: 2, replies: 3, ..Ordered::default() };
+    let verdict = |lost, rejected, between| {
+        let mut record = sample::run();
+        (record.ledger.lost, record.ledger.rejected) = (Some(lost), Some(rejected));
+        record.ledger.delivered = Some(100 - lost - rejected);
+        judge(&record, &Circumstances { between, ordered: Some(ordered) })
+    };
+    let as_ordered = verdict(2, 3, Between::Nothing);
+    assert_eq!(as_ordered.outcome, Some(Outcome::Pass));
+    assert_eq!(as_ordered.why, "95 of 100 delivered, 3 rejected, 2 lost (as ordered)");
+    assert!(as_ordered.reasons[0].contains("As ordered, lost: 2."), "{as_ordered:?}");
+    for (lost, rejected, between) in [
+        (3, 3, Between::Nothing),
+        (2, 4, Between::Nothing),
+        // Behind a server the sink is not who the source speaks to.
+        (2, 3, Between::Server),
+    ] {
+        assert_eq!(verdict(lost, rejected, between).outcome, Some(Outcome::Fail), "{lost} {rejected}");
+    }
+    let nothing_seen = verdict(0, 0, Between::Nothing);
+    assert_eq!(nothing_seen.outcome, Some(Outcome::Fail), "two were forgotten, and none is missed");
+    assert!(nothing_seen.why.contains("At least 2 were ordered"), "{nothing_seen:?}");
+}
+
+#[test]
+fn a_server_that_went_away_is_named_with_the_second() {
+    let stall = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, rejected: 0, failed: 9 };
+    let gone = |stall: StallRow| {
+        move |record: &mut Record| {
+            (record.ledger.failed, record.ledger.delivered) = (Some(9), Some(91));
+            record.ledger.accepted = Some(91);
+            record.stalls = vec![StallRow { from_s: 0.1, to_s: 1.2, ..StallRow::default() }, stall];
+        }
+    };
+    let (record, reason) = changed(gone(stall), Between::Server);
+    assert!(failed(&record) && record.verdict.causes[0] == Cause::ServerGone);
+    assert_eq!(reason, "The server stopped answering at 1.5 s of 4.0 s: 9 of 100 messages failed.");
+    let stalled = record.verdict.reasons.iter().find(|reason| reason.starts_with("Nothing was accepted"));
+    assert_eq!(stalled.unwrap(), "Nothing was accepted from 0.1 s to 1.2 s.");
+    let (record, reason) = changed(gone(StallRow { to_the_end: false, ..stall }), Between::Server);
+    assert!(failed(&record) && reason.starts_with("9 of 100 messages failed with their connection"), "{reason}");
+    let (record, _) = changed(|record| record.stalls = vec![StallRow { failed: 0, ..stall }], Between::Server);
+    assert!(passed(&record), "a stall by itself is said, and is no failure");
+}
+
+#[test]
+fn a_run_that_was_interrupted_is_inconclusive() {
+    let (record, reason) = changed(|record| record.ending = Some(Ending::Interrupted), Between::Server);
+    assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive));
+    assert!(reason.contains("interrupted"), "{reason}");
+}
+
+#[test]
+fn mail_in_the_relays_queue_is_not_lost_and_not_delivered() {
+    let queued = |record: &mut Record| (record.ledger.queued, record.ledger.delivered) = (Some(7), Some(93));
+    let (record, reason) = changed(queued, Between::Server);
+    assert!(record.verdict.closed && record.verdict.outcome == Some(Outcome::Inconclusive));
+    assert_eq!(reason, "7 of 100 messages are safe in the relay's queue, and not delivered yet.");
+}
+
+#[test]
+fn records_of_earlier_versions_have_an_outcome_too() {
+    let old = |change: fn(&mut Record)| {
+        let mut record = sample::run();
+        record.verdict = Verdict { closed: true, valid: true, ..Verdict::default() };
+        change(&mut record);
+        outcome(&record)
+    };
+    assert_eq!(old(|_| ()), Some(Outcome::Pass));
+    assert_eq!(old(|record| record.verdict.closed = false), Some(Outcome::Fail));
+    assert_eq!(old(|record| record.verdict.valid = false), Some(Outcome::Invalid));
+    assert_eq!(old(|record| record.ledger.accepted = Some(0)), Some(Outcome::Fail));
+    assert_eq!(old(|record| record.thresholds.push(row("x < 1ms", Some(2.0), false))), Some(Outcome::Fail));
+    assert_eq!(old(|record| record.parties.clear()), None, "a sink by itself");
+    let text = r#"{"closed":true,"valid":true,"reasons":["a"]}"#;
+    assert_eq!(serde_json::from_str::<Verdict>(text).unwrap().reasons, ["a"]);
+}
+
+#[test]
+fn a_sink_by_itself_cannot_close_the_account() {
     let alone = |record: &mut Record| {
         record.ledger = LedgerRow { delivered: Some(5), duplicates: Some(0), ..LedgerRow::default() };
     };
     let (record, _) = changed(alone, Between::Server);
-    assert!(!record.verdict.closed && record.verdict.valid && held(&record));
+    assert!(!record.verdict.closed && record.verdict.valid && passed(&record));
 }
 
 fn open_loop(arrival: Arrival, lag_p99_ms: f64, rate_per_s: f64) -> (Record, String) {
@@ -184,11 +356,14 @@ fn open_loop(arrival: Arrival, lag_p99_ms: f64, rate_per_s: f64) -> (Record, Str
 #[test]
 fn a_source_that_falls_behind_its_schedule_makes_the_run_invalid() {
     assert!(open_loop(Arrival::Constant, 9.9, 9.6).0.verdict.valid);
+    let (record, _) = open_loop(Arrival::Constant, 10.1, 9.4);
+    assert_eq!(record.verdict.outcome, Some(Outcome::Invalid), "the source was late itself");
     let (record, reason) = open_loop(Arrival::Constant, 10.1, 10.0);
     assert!(record.verdict.closed && !record.verdict.valid);
     assert!(reason.contains("started 10.1 ms late or later") && reason.contains("--workers"), "{reason}");
     let (record, reason) = open_loop(Arrival::Constant, 1.0, 9.4);
-    assert!(!record.verdict.valid);
+    assert!(record.verdict.valid && failed(&record), "the source was in time: it is the server's doing");
+    assert_eq!(record.verdict.causes[0], Cause::RateMissed);
     assert!(reason.contains("offered 9 messages a second of the 10 asked for"), "{reason}");
     assert!(open_loop(Arrival::Poisson, 1.0, 9.4).0.verdict.valid, "100 Poisson arrivals scatter by a tenth");
     assert!(open_loop(Arrival::Closed, 99.0, 1.0).0.verdict.valid, "a closed loop has no schedule");
@@ -229,7 +404,7 @@ fn what_ran_out_makes_figures_invalid_and_the_ledger_still_closes() {
     for resource in [Resource::Descriptors, Resource::HostDescriptors, Resource::Ports] {
         let row = ExhaustedRow { party: "source".to_owned(), resource, count: 1, limit: None, needed: None };
         let (record, reason) = changed(|record| record.exhausted.push(row), Between::Nothing);
-        assert!(record.verdict.closed && !record.verdict.valid && held(&record), "{resource:?}");
+        assert!(record.verdict.closed && record.verdict.outcome == Some(Outcome::Invalid), "{resource:?}");
         assert!(reason.contains("source"), "{reason}");
     }
 }
@@ -240,7 +415,11 @@ fn a_session_that_failed_by_a_defect_of_ours_fails_the_run_and_makes_figures_inv
         let fail = |record: &mut Record| record.parties[0].failed_sessions = failed;
         let (record, reason) = changed(fail, Between::Server);
         assert_eq!(record.verdict.valid, valid, "{failed:?}");
-        assert_eq!((record.verdict.closed, held(&record)), (valid, valid), "{failed:?}");
+        assert_eq!(
+            (record.verdict.closed, passed(&record), record.verdict.outcome == Some(Outcome::Fail)),
+            (valid, valid, !valid),
+            "{failed:?}"
+        );
         assert_eq!(reason.contains("2 session(s) of the source ended by a defect"), !valid, "{reason}");
     }
 }

@@ -1,7 +1,9 @@
 //! Properties: what holds for every input, not just for the examples.
-use journey::account::{Arrivals, Books, fates_sum, settle};
+use crate::sample;
+use journey::account::{Arrivals, Books, RelayBooks, fates_sum, settle};
+use journey::threshold::{Protocol, Threshold};
 use journey::trace::{Checksum, MAX_RECIPIENTS, checksum, recipient_number};
-use journey::{ClockId, Found, Ledger, Mark, RunId, Trace, TraceReader};
+use journey::{ClockId, Found, Latencies, Ledger, Mark, RunId, Stage, Trace, TraceReader};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -163,27 +165,112 @@ proptest! {
         let _ = Ledger::read_from([b"MRLEDGR1".as_slice(), &bytes].concat().as_slice());
     }
 
-    /// Each unit is refused, accepted or left open, and arrives or does not, whatever the source heard.
+    /// Each unit is accepted, refused, failed or left open, and arrives or does not, and is in the relay's queue or not,
+    /// whatever the source heard: the model gives each unit its fate, one by one.
     #[test]
-    fn the_fates_of_any_run_sum_to_what_was_created(fates in vec((0..3u8, any::<bool>()), 0..300)) {
-        let (mut accepted, mut arrived) = (Ledger::default(), Ledger::default());
-        let mut open = 0;
-        for (sequence, &(outcome, arrives)) in (0u64..).zip(&fates) {
-            match outcome {
-                0 => _ = accepted.mark(sequence, 0),
-                1 => open += 1,
-                _ => {}
+    fn the_fates_of_any_run_are_those_of_its_units(
+        units in vec((0..4u8, any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
+    ) {
+        let [mut accepted, mut arrived, mut queued] = [(); 3].map(|()| Ledger::default());
+        let mut counted = [0_u64; 4];
+        let mut model = Model::default();
+        for (sequence, &(outcome, arrives, is_queued)) in (0u64..).zip(&units) {
+            counted[usize::from(outcome)] += 1;
+            if outcome == 0 {
+                accepted.mark(sequence, 0);
             }
             if arrives {
                 arrived.mark(sequence, 0);
             }
+            if is_queued {
+                queued.mark(sequence, 0);
+            }
+            model.meet(outcome, arrives, is_queued);
         }
+        let [_, rejected, failed, open] = counted;
+        let (recipients_created, overflow) = (units.len() as u64, 0);
+        let alone = Books { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, relay: None };
+        prop_assert!(fates_sum(&settle(alone)));
         let arrivals =
             Arrivals { units: &arrived, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, overflow: 0 };
-        for arrivals in [Some(arrivals), None] {
-            let created = fates.len() as u64;
-            let row = settle(Books { recipients_created: created, accepted: &accepted, arrivals, open, overflow: 0 });
-            prop_assert!(fates_sum(&row), "{row:?}");
+        let watched = Books { arrivals: Some(arrivals), relay: Some(RelayBooks { queued: &queued, given_up }), ..alone };
+        let row = settle(watched);
+        prop_assert!(fates_sum(&row), "{row:?}");
+        let expired = given_up.min(model.missing);
+        prop_assert_eq!((row.delivered, row.queued), (Some(model.delivered), Some(model.queued)));
+        prop_assert_eq!((row.expired, row.lost), (Some(expired), Some(model.missing - expired)));
+        // Of those that the source heard no 250 for, it counts; which of them arrived after all, it cannot know.
+        let unheard: u64 = [row.rejected, row.failed, row.in_flight].into_iter().flatten().sum();
+        prop_assert_eq!(unheard, model.nowhere);
+        let no_more_than = [(row.rejected, rejected), (row.failed, failed), (row.in_flight, open)];
+        prop_assert!(no_more_than.into_iter().all(|(fate, counted)| fate.unwrap() <= counted));
+        // A unit that the books of one side lack is found out.
+        if accepted.count() > 0 {
+            let short = settle(Books { recipients_created: recipients_created - 1, ..watched });
+            prop_assert!(!fates_sum(&short));
         }
+    }
+
+    #[test]
+    fn no_text_makes_the_parser_of_thresholds_panic(text in any::<String>()) {
+        for protocol in [Protocol::Smtp, Protocol::Mades] {
+            if let Err(why) = Threshold::parse(&text, protocol) {
+                prop_assert!(!why.is_empty());
+            }
+        }
+    }
+
+    /// What is made of the grammar is read, and what is measured is what is known of the times.
+    #[test]
+    fn thresholds_measure_what_was_timed(
+        times in vec(1..10_000u64, 1..200), created in 0..300u64, percent in 1..100u32, limit in 1..20_000u64
+    ) {
+        let mut latencies = Latencies::default();
+        times.iter().for_each(|ms| latencies.record(Duration::from_millis(*ms)));
+        let created = created.max(times.len() as u64);
+        let mut record = sample::run();
+        record.stages.iter_mut().for_each(|row| row.count = created);
+        let row = record.stages.iter_mut().find(|row| row.name == Stage::Accepted).unwrap();
+        (row.count, row.histogram) = (times.len() as u64, latencies.encoded());
+        let value = |expression: String| {
+            let threshold = Threshold::parse(&expression, Protocol::Smtp).unwrap_or_else(|why| panic!("{expression}: {why}"));
+            threshold.evaluate(&record)
+        };
+        let within = value(format!("accepted.within({limit}ms) >= {percent}%"));
+        let in_time = times.iter().filter(|ms| **ms <= limit).count() as f64 * 100.0 / created as f64;
+        // The histogram has three digits: what lies within a thousandth of the limit may be on either side.
+        let near = times.iter().filter(|ms| ms.abs_diff(limit) * 500 <= limit).count() as f64 * 100.0 / created as f64;
+        prop_assert!((within.value.unwrap() - in_time).abs() <= near + 1e-9, "{within:?} {in_time}");
+        prop_assert_eq!(within.passed, within.value.unwrap() >= f64::from(percent));
+        let quantile = value(format!("accepted.p{percent:02} < {limit}ms"));
+        let mut sorted = times.clone();
+        sorted.sort_unstable();
+        let place = ((f64::from(percent) / 100.0 * times.len() as f64).ceil() as usize).clamp(1, times.len());
+        let expected = sorted[place - 1] as f64;
+        prop_assert!((quantile.value.unwrap() - expected).abs() <= expected * 0.002 + 0.01, "{quantile:?} {expected}");
+        prop_assert!((quantile.margin.unwrap() - (limit as f64 - quantile.value.unwrap())).abs() < 1e-9);
+        prop_assert_eq!(value(format!("accepted.count >= {created}")).passed, times.len() as u64 >= created);
+    }
+}
+
+/// The fates of units, counted one by one.
+#[derive(Default)]
+struct Model {
+    delivered: u64,
+    queued: u64,
+    /// Accepted, and neither delivered nor queued.
+    missing: u64,
+    /// Not accepted, and neither delivered nor queued.
+    nowhere: u64,
+}
+
+impl Model {
+    fn meet(&mut self, outcome: u8, arrives: bool, is_queued: bool) {
+        *match (outcome, arrives, is_queued) {
+            (_, true, _) => &mut self.delivered,
+            (_, false, true) => &mut self.queued,
+            (0, false, false) => &mut self.missing,
+            (_, false, false) => &mut self.nowhere,
+        } += 1;
     }
 }

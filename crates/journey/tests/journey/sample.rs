@@ -24,6 +24,8 @@ pub(crate) fn run() -> Record {
         accepted: Some(100),
         delivered: Some(100),
         rejected: Some(0),
+        failed: Some(0),
+        queued: Some(0),
         expired: Some(0),
         lost: Some(0),
         in_flight: Some(0),
@@ -45,6 +47,7 @@ fn record() -> Record {
         started_at: "2026-01-01T00:00:00Z".to_owned(),
         origin_ns: 0,
         duration_s: 10.0,
+        offered_s: None,
         command: vec!["mailrun".to_owned()],
         version: "0.1.0".to_owned(),
         commit: None,
@@ -61,6 +64,8 @@ fn record() -> Record {
         warm_up: None,
         mades: None,
         series: Vec::new(),
+        stalls: Vec::new(),
+        ending: None,
         ledger: LedgerRow::default(),
         errors: Vec::new(),
         thresholds: Vec::new(),
@@ -80,6 +85,7 @@ pub(crate) fn party(role: Role, name: &str) -> Party {
         durability: "none".to_owned(),
         faults: Vec::new(),
         failed_sessions: None,
+        ordered: None,
         workers: Some(1),
     }
 }
@@ -94,8 +100,10 @@ pub(crate) fn stage(name: Stage, party: &str) -> StageRow {
         rate_per_s: 10.0,
         bytes_per_s: 4_000.0,
         duration_s: 10.0,
+        offered_rate_per_s: None,
         since: Some(Stage::Created),
         latency_ms: Some(LatencyMs { p99: 1.0, ..LatencyMs::default() }),
+        histogram: None,
     }
 }
 

@@ -1,0 +1,598 @@
+//! The verdict of a run: reasons by their weight, and what the run came to.
+//!
+//! ```text
+//! lost, duplicates, corrupt, rejected, failed … beyond what was granted or ordered   FAIL
+//! generator, sink or host was the limit                                              INVALID
+//! a threshold was missed                                                             FAIL
+//! what was asked for could not be seen                                               INCONCLUSIVE
+//! nothing of all this                                                                PASS
+//! ```
+//! Each reason has a [`Cause`], and causes stand in that order: the first reason decides.
+use crate::account::{Between, fates_sum, is_open_loop, is_watched, sum_of_fates};
+use crate::doubts::{disturbances, limits};
+use crate::record::{
+    Arrival, Cause, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow, Verdict,
+};
+use crate::stage::Stage;
+use crate::threshold::{self, Fate};
+use crate::words::{counted, grouped, listed};
+
+/// Open loop: the 99th percentile of how late messages may start. More, and the source was not offering the load.
+const LAG_LIMIT_MS: f64 = 10.0;
+/// Open loop: the share of the asked rate that must have been offered.
+const RATE_SHARE: f64 = 0.95;
+/// The share of its threads' time that a source or sink may use before it counts as the limit itself.
+const BUSY_SHARE: f64 = 0.90;
+/// In less time than that, what a process used to begin and to end is most of what it used.
+const LEAST_BUSY_S: f64 = 1.0;
+/// Stalls that are named one by one.
+const MAX_NAMED_STALLS: usize = 3;
+
+impl Cause {
+    /// What a run comes to that has such a reason before all others; `None` for one that changes nothing.
+    pub fn outcome(self) -> Option<Outcome> {
+        match self {
+            Self::Defect
+            | Self::Unaccounted
+            | Self::Lost
+            | Self::Duplicates
+            | Self::Corrupt
+            | Self::Missing
+            | Self::ServerGone
+            | Self::Failed
+            | Self::Rejected
+            | Self::Expired
+            | Self::NothingAccepted
+            | Self::RateMissed
+            | Self::ThresholdMissed => Some(Outcome::Fail),
+            Self::RelayDefect
+            | Self::RateNotOffered
+            | Self::Late
+            | Self::Busy
+            | Self::Exhausted
+            | Self::Stolen
+            | Self::NothingTimed => Some(Outcome::Invalid),
+            Self::SinkGone | Self::ThresholdUnseen | Self::Unfinished | Self::Interrupted => {
+                Some(Outcome::Inconclusive)
+            }
+            Self::Ordered | Self::Stalled | Self::Remark => None,
+        }
+    }
+
+    /// Whether the account is not closed for it.
+    fn keeps_open(self) -> bool {
+        matches!(self, Self::Defect | Self::Unaccounted | Self::Lost | Self::Duplicates | Self::Corrupt | Self::Missing)
+    }
+
+    /// Whether the figures are not to be believed for it.
+    fn makes_invalid(self) -> bool {
+        self == Self::Defect || self.outcome() == Some(Outcome::Invalid)
+    }
+}
+
+/// A sentence of the verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// What it is about.
+    pub cause: Cause,
+    /// What it says.
+    pub text: String,
+}
+
+impl Reason {
+    /// That reason.
+    pub fn new(cause: Cause, text: impl Into<String>) -> Self {
+        Self { cause, text: text.into() }
+    }
+}
+
+/// What a record does not say.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// What stood between source and sink.
+    pub between: Between,
+    /// What the user of this run had its sink do wrong; `None` where nothing was ordered.
+    pub ordered: Option<Ordered>,
+}
+
+/// The verdict on a run, from all else that its record says.
+pub fn judge(record: &Record, circumstances: &Circumstances) -> Verdict {
+    let mut reasons = books(record);
+    reasons.extend(fates(record, circumstances));
+    reasons.extend(invalid(record, circumstances.between));
+    let is_our_fault = reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
+    reasons.extend(rate(record, circumstances.between, is_our_fault));
+    reasons.extend(thresholds(record));
+    reasons.extend(endings(record));
+    reasons.extend(remarks(record, circumstances));
+    let ledger = &record.ledger;
+    let is_closed = is_watched(ledger) && [ledger.lost, ledger.duplicates, ledger.corrupt].iter().all(is_nothing);
+    let mut verdict = weigh(reasons, &pass(record));
+    verdict.closed &= is_closed;
+    verdict
+}
+
+/// The verdict that reasons make: they are put in order, and the first decides. `pass` says why there is none.
+pub fn weigh(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
+    reasons.sort_by_key(|reason| reason.cause);
+    let outcome = reasons.first().and_then(|reason| reason.cause.outcome());
+    let is_ordered = reasons.iter().any(|reason| reason.cause == Cause::Ordered);
+    let pass = if is_ordered { format!("{pass} (as ordered)") } else { pass.to_owned() };
+    let why = reasons.first().filter(|_| outcome.is_some()).map_or(pass, |reason| reason.text.clone());
+    Verdict {
+        outcome: Some(outcome.unwrap_or(Outcome::Pass)),
+        why,
+        closed: !reasons.iter().any(|reason| reason.cause.keeps_open()),
+        valid: !reasons.iter().any(|reason| reason.cause.makes_invalid()),
+        causes: reasons.iter().map(|reason| reason.cause).collect(),
+        reasons: reasons.into_iter().map(|reason| reason.text).collect(),
+    }
+}
+
+/// The same verdict with one reason more.
+pub fn add(verdict: &mut Verdict, reason: Reason, pass: &str) {
+    let texts = std::mem::take(&mut verdict.reasons).into_iter();
+    let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text });
+    let closed = verdict.closed && !reason.cause.keeps_open();
+    *verdict = Verdict { closed, ..weigh(known.chain([reason]).collect(), pass) };
+}
+
+/// The same verdict where those causes are what the user ordered: they weigh no more, and `why` says so.
+pub fn accept(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) {
+    let closed = verdict.closed;
+    let texts = std::mem::take(&mut verdict.reasons).into_iter();
+    let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| {
+        let cause = if causes.contains(&cause) { Cause::Ordered } else { cause };
+        Reason { cause, text }
+    });
+    // What was ordered is first said to be so.
+    let reasons = std::iter::once(why).chain(known).collect();
+    *verdict = Verdict { closed, ..weigh(reasons, pass) };
+}
+
+/// What a run came to. Older records do not say: then it follows from what they say.
+pub fn outcome(record: &Record) -> Option<Outcome> {
+    let verdict = &record.verdict;
+    if verdict.outcome.is_some() || !record.parties.iter().any(|party| party.role == Role::Source) {
+        return verdict.outcome;
+    }
+    let is_lossy = is_watched(&record.ledger) && !verdict.closed;
+    let reached = if record.mades.is_some() { record.ledger.delivered } else { record.ledger.accepted };
+    let is_missed = record.thresholds.iter().any(|threshold| !threshold.passed);
+    Some(match () {
+        () if is_lossy || record.ledger.accepted == Some(0) || reached == Some(0) => Outcome::Fail,
+        () if !verdict.valid => Outcome::Invalid,
+        () if is_missed => Outcome::Fail,
+        () => Outcome::Pass,
+    })
+}
+
+/// Why a run passed: how much came through.
+pub fn pass(record: &Record) -> String {
+    let ledger = &record.ledger;
+    let created = ledger.created.unwrap_or_default();
+    let of = |count: u64| if count == created { String::new() } else { format!(" of {}", grouped(created)) };
+    let amiss = [(ledger.rejected, "rejected"), (ledger.failed, "failed"), (ledger.lost, "lost")];
+    let amiss = amiss.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
+    let amiss: Vec<String> = amiss.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
+    let amiss = if amiss.is_empty() { String::new() } else { format!(", {}", amiss.join(", ")) };
+    match ledger.delivered {
+        Some(delivered) if amiss.is_empty() => format!("{}{} delivered, none lost", grouped(delivered), of(delivered)),
+        Some(delivered) => format!("{}{} delivered{amiss}", grouped(delivered), of(delivered)),
+        None => {
+            let accepted = ledger.accepted.unwrap_or_default();
+            format!("{}{} accepted{amiss} (delivery not watched)", grouped(accepted), of(accepted))
+        }
+    }
+}
+
+/// Contradictions between the books of both ends, and what they had no room for.
+fn books(record: &Record) -> Vec<Reason> {
+    let ledger = &record.ledger;
+    let noun = unit_noun(record);
+    let mut reasons = Vec::new();
+    if ledger.created.is_some() && ledger.overflow.unwrap_or_default() == 0 && !fates_sum(ledger) {
+        let text = format!(
+            "The fates sum to {} and not to the {} {noun} created: the books of source and sink contradict each other.",
+            sum_of_fates(ledger),
+            ledger.created.unwrap_or_default()
+        );
+        reasons.push(Reason::new(Cause::Unaccounted, text));
+    }
+    if let Some(overflow) = ledger.overflow.filter(|overflow| *overflow > 0) {
+        let text = format!(
+            "{overflow} {noun} did not fit into the ledger, so what became of them is unknown: send fewer in one run."
+        );
+        reasons.push(Reason::new(Cause::Unaccounted, text));
+    }
+    reasons
+}
+
+/// Lost, doubled, corrupt, rejected, failed, given up: beyond what thresholds grant and what was ordered.
+fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
+    let bounds = Bounds::of(record, circumstances);
+    let found = Fate::ALL.into_iter().filter_map(|fate| {
+        let count = fate.count(&record.ledger).unwrap_or_default();
+        let row = record.thresholds.iter().find(|row| threshold::fate_of(&row.expression) == Some(fate));
+        match row {
+            // What it grants is granted; what it does not is worse than a threshold missed.
+            Some(row) => (!row.passed && row.value.is_some()).then(|| Reason::new(fate.cause(), missed(row))),
+            None if count == 0 && bounds.least(fate) == 0 => None,
+            None if bounds.contain(fate, count) => {
+                Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.words(), grouped(count))))
+            }
+            None if fate == Fate::Failed && gone(record).is_some() => None,
+            None => Some(Reason::new(fate.cause(), sentence(record, fate, count, &bounds))),
+        }
+    });
+    let mut reasons: Vec<Reason> = found.collect();
+    let is_granted = record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(Fate::Failed));
+    if !is_granted && let Some(stall) = gone(record) {
+        reasons.push(Reason::new(Cause::ServerGone, gone_sentence(record, stall)));
+    }
+    reasons.extend(given_up(record, circumstances));
+    if record.ledger.accepted == Some(0) && !bounds.has_any() {
+        reasons.push(Reason::new(Cause::NothingAccepted, "Nothing was accepted; see the errors."));
+    }
+    reasons
+}
+
+/// What our relay gave up on, and said so.
+fn given_up(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
+    let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
+    let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
+    let noun = unit_noun(record);
+    let text = format!("The relay gave up on {} {noun}, and said so to their sender.", grouped(expired));
+    Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
+}
+
+/// How much of each fate follows from what was ordered.
+struct Bounds {
+    ordered: Option<Ordered>,
+    between: Between,
+    /// The most units that one reply, or one connection, can stand for.
+    each: u64,
+    /// Units that may have escaped a fate because they met another first.
+    slack: u64,
+}
+
+impl Bounds {
+    fn of(record: &Record, circumstances: &Circumstances) -> Self {
+        let ledger = &record.ledger;
+        let others = [ledger.rejected, ledger.failed, ledger.queued, ledger.in_flight, ledger.expired];
+        let is_stream = record.workload.pipelining == crate::record::Pipelining::Stream;
+        Self {
+            ordered: circumstances.ordered,
+            between: circumstances.between,
+            each: u64::from(record.workload.recipients.max(1)) * if is_stream { 2 } else { 1 },
+            slack: others.into_iter().flatten().sum(),
+        }
+    }
+
+    /// Whether so many are what was ordered.
+    fn contain(&self, fate: Fate, count: u64) -> bool {
+        (self.least(fate)..=self.most(fate)).contains(&count)
+    }
+
+    /// Fewer cannot have been, if what was ordered was done.
+    fn least(&self, fate: Fate) -> u64 {
+        let Some(ordered) = self.ordered else { return 0 };
+        match fate {
+            Fate::Lost => ordered.lost.saturating_sub(self.slack),
+            Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
+            Fate::Corrupt => ordered.corrupt,
+            // A refusal may be of a command that belongs to no message, or to one that is tried again.
+            Fate::Rejected | Fate::Failed => 0,
+        }
+    }
+
+    /// More cannot come of it.
+    fn most(&self, fate: Fate) -> u64 {
+        let Some(ordered) = self.ordered else { return 0 };
+        match fate {
+            Fate::Lost => ordered.lost,
+            // A relay that hears no 250 sends it again.
+            Fate::Duplicates => ordered.duplicates + ordered.unanswered,
+            Fate::Corrupt => ordered.corrupt,
+            // Behind a relay the sink is not who the source speaks to.
+            Fate::Rejected | Fate::Failed if self.between == Between::Server => 0,
+            Fate::Rejected => (ordered.replies + ordered.cuts) * self.each,
+            Fate::Failed => ordered.cuts * self.each,
+        }
+    }
+
+    fn has_any(&self) -> bool {
+        self.ordered.is_some_and(|ordered| ordered != Ordered::default())
+    }
+}
+
+fn sentence(record: &Record, fate: Fate, count: u64, bounds: &Bounds) -> String {
+    let noun = unit_noun(record);
+    let created = record.ledger.created.map_or(String::new(), |created| format!(" of {created}"));
+    let text = match fate {
+        Fate::Lost => format!("{count}{created} {noun} were accepted and never arrived: lost {count}."),
+        Fate::Duplicates => format!("{count}{created} {noun} arrived more than once: duplicates {count}."),
+        Fate::Corrupt => {
+            format!("{count} messages arrived with a body that does not fit their checksum: corrupt {count}.")
+        }
+        Fate::Rejected => {
+            let said = first_said(record, |row| row.code > 0);
+            format!("{}{} {noun} were rejected by the server{said}.", grouped(count), of_created(record))
+        }
+        Fate::Failed => {
+            let said = first_said(record, |row| row.code == 0);
+            format!("{}{} {noun} failed with their connection{said}.", grouped(count), of_created(record))
+        }
+    };
+    let (least, most) = (bounds.least(fate), bounds.most(fate));
+    match most {
+        0 => text,
+        _ if count > most => format!("{text} No more than {} of them were ordered.", grouped(most)),
+        _ => format!("{text} At least {} were ordered.", grouped(least)),
+    }
+}
+
+fn of_created(record: &Record) -> String {
+    record.ledger.created.map_or_else(String::new, |created| format!(" of {}", grouped(created)))
+}
+
+/// The most frequent error of a kind: `: 452 4.3.1 Insufficient system storage`.
+fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
+    let row = record.errors.iter().filter(|row| is_meant(row)).max_by_key(|row| row.count);
+    row.map_or_else(String::new, |row| {
+        let code = if row.code == 0 { String::new() } else { format!("{} ", row.code) };
+        format!(" (at {}: {code}{})", row.phase.name(), row.text)
+    })
+}
+
+/// The stall in which the server went away: it lasted to the end, and connections failed in it.
+fn gone(record: &Record) -> Option<&StallRow> {
+    record.stalls.last().filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
+}
+
+fn gone_sentence(record: &Record, stall: &StallRow) -> String {
+    let failed = record.ledger.failed.unwrap_or_default();
+    let said = first_said(record, |row| row.code == 0);
+    let noun = unit_noun(record);
+    let when = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
+    let ended = if record.ending == Some(Ending::GaveUp) { "; the run was given up then (--give-up)" } else { "" };
+    format!(
+        "The server stopped answering {when}: {}{} {noun} failed{said}{ended}.",
+        grouped(failed),
+        of_created(record)
+    )
+}
+
+/// What makes the figures say something else than they seem to.
+fn invalid(record: &Record, between: Between) -> Vec<Reason> {
+    let reason = |cause: Cause| move |text: String| Reason::new(cause, text);
+    let mut reasons: Vec<Reason> = warm_up_doubt(record).into_iter().map(reason(Cause::NothingTimed)).collect();
+    reasons.extend(record.parties.iter().filter_map(|party| {
+        let cause = if party.role == Role::Relay { Cause::RelayDefect } else { Cause::Defect };
+        Some(Reason::new(cause, defect(party)?))
+    }));
+    if is_open_loop(record) {
+        reasons.extend(lag_doubt(record).map(reason(Cause::Late)));
+    }
+    if between == Between::Server {
+        let busy = record.parties.iter().filter_map(|party| busy_doubt(party, record.duration_s));
+        reasons.extend(busy.map(reason(Cause::Busy)));
+    }
+    reasons.extend(limits(record));
+    reasons
+}
+
+/// Figures of no message are no figures.
+fn warm_up_doubt(record: &Record) -> Option<String> {
+    let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
+    let counted = stage(record, Stage::Created)?.count;
+    (counted == 0).then(|| {
+        format!(
+            "All {} messages were created within the warm-up of {} s, so there are no figures: let the run last longer \
+             than that.",
+            warm_up.created, warm_up.length_s
+        )
+    })
+}
+
+/// Says how many sessions of a party ended by a panic, if any did: what they had under way, nobody knows.
+pub fn defect(party: &Party) -> Option<String> {
+    let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
+    Some(format!(
+        "{failed} session(s) of the {} ended by a defect of mailrun's own, and what they had under way is unaccounted \
+         for: its standard error says where. Please report it.",
+        party.name
+    ))
+}
+
+fn lag_doubt(record: &Record) -> Option<String> {
+    let lag = record.lag_ms?.p99;
+    (lag > LAG_LIMIT_MS).then(|| {
+        format!(
+            "The source fell behind its schedule: 1 % of messages started {lag:.1} ms late or later though a session \
+             was free (limit {LAG_LIMIT_MS} ms). Give it more --workers, a lower --rate, or an idle host."
+        )
+    })
+}
+
+fn busy_doubt(party: &Party, duration_s: f64) -> Option<String> {
+    let workers = party.workers.filter(|_| party.role != Role::Relay && duration_s >= LEAST_BUSY_S)?;
+    let share = (party.user_s? + party.sys_s?) / (duration_s * f64::from(workers));
+    (share >= BUSY_SHARE).then(|| {
+        format!(
+            "The {} used {:.0} % of its {workers} worker(s)' time: it may have been the limit, and not the server. \
+             Give it more --workers, or another host.",
+            party.name,
+            share * 100.0
+        )
+    })
+}
+
+/// The rate that was asked for and not offered: the generator's fault where it was the limit, else the server's.
+fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason> {
+    let asked = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
+    let created = stage(record, Stage::Created)?;
+    let offered = created.offered_rate_per_s.or(Some(created.rate_per_s).filter(|rate| *rate > 0.0))?;
+    // A Poisson count of n scatters by √n: two of these are chance.
+    let chance = match record.workload.arrival {
+        Arrival::Poisson => 2.0 / (created.count.max(1) as f64).sqrt(),
+        Arrival::Closed | Arrival::Constant => 0.0,
+    };
+    if offered >= asked * (RATE_SHARE - chance) || record.ending.is_some_and(|ending| ending != Ending::Complete) {
+        return None;
+    }
+    let missed = format!("The source offered {offered:.0} messages a second of the {asked:.0} asked for");
+    let sessions = record.workload.sessions;
+    Some(if is_our_fault || between == Between::Nothing {
+        Reason::new(Cause::RateNotOffered, format!("{missed}. Give it more --sessions or a lower --rate."))
+    } else {
+        let text = format!(
+            "{missed}: the server kept all {sessions} sessions busy. It does not take that rate, or needs more --sessions \
+             to."
+        );
+        Reason::new(Cause::RateMissed, text)
+    })
+}
+
+/// Thresholds that were missed, or speak of what nobody saw. Those of fates have been looked at.
+fn thresholds(record: &Record) -> Vec<Reason> {
+    let open = record.thresholds.iter().filter(|row| !row.passed);
+    let reason = |row: &crate::record::ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
+        (Some(_), Some(_)) => None,
+        (Some(_), None) => Some(Reason::new(Cause::ThresholdMissed, missed(row))),
+        (None, _) => {
+            let text =
+                format!("Nobody could see whether {} holds: {}.", row.expression, threshold::why_unseen(record, row));
+            Some(Reason::new(Cause::ThresholdUnseen, text))
+        }
+    };
+    open.filter_map(reason).collect()
+}
+
+/// `Threshold missed: accepted.p99 < 50ms: it was 61.2 ms.`
+fn missed(row: &crate::record::ThresholdRow) -> String {
+    let value = row.value.map_or_else(|| "unknown".to_owned(), |value| threshold::figure(value, &row.unit));
+    format!("Threshold missed: {}; it was {value}.", row.expression)
+}
+
+/// Why the run ended before its end, and what was under way then.
+fn endings(record: &Record) -> Vec<Reason> {
+    let ledger = &record.ledger;
+    let noun = unit_noun(record);
+    let mut reasons = Vec::new();
+    match record.ending {
+        Some(Ending::Interrupted) => reasons.push(Reason::new(
+            Cause::Interrupted,
+            "The run was interrupted before its end: it is shorter than asked for.",
+        )),
+        Some(Ending::SinkEnded) => {
+            reasons.push(Reason::new(Cause::SinkGone, "The sink went away, so nobody saw what arrived after that."))
+        }
+        Some(Ending::ServerEnded) => {
+            reasons.push(Reason::new(Cause::ServerGone, "The relay ended in the middle of the run."))
+        }
+        _ => {}
+    }
+    if let Some(open) = ledger.in_flight.filter(|open| *open > 0 && ledger.delivered.is_some()) {
+        let text = format!("{open} {noun} were still in flight when the run ended.");
+        reasons.push(Reason::new(Cause::Unfinished, text));
+    }
+    reasons
+}
+
+/// What a reader must know besides.
+fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
+    let ledger = &record.ledger;
+    let mut reasons: Vec<Reason> = queued(record, circumstances).into_iter().collect();
+    reasons.extend(stalls(record));
+    let mut remarks = Vec::new();
+    if ledger.created.is_some() && ledger.delivered.is_none() && record.ending != Some(Ending::SinkEnded) {
+        remarks.push(
+            "Delivery is unknown: no mailrun sink was watched at the far end (mailrun bench --sink http://ADDR)."
+                .to_owned(),
+        );
+    }
+    if is_open_loop(record) {
+        remarks.extend(wait_remark(record));
+    }
+    if let Some(untimed) = ledger.untimed.filter(|untimed| *untimed > 0) {
+        remarks.push(format!(
+            "{untimed} messages were dated by another host's clock and have no latency: the delivered latencies leave \
+             them out."
+        ));
+    }
+    remarks.extend(unheard_remark(record));
+    remarks.extend(disturbances(record));
+    if circumstances.between == Between::Nothing && is_watched(ledger) {
+        remarks.push("No server stood between: this is the ceiling of source and sink on this host.".to_owned());
+    }
+    reasons.extend(remarks.into_iter().map(|text| Reason::new(Cause::Remark, text)));
+    reasons
+}
+
+/// What is in the relay's queue is safe, and not delivered.
+fn queued(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
+    let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
+    let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
+    let text = format!(
+        "{}{} {} are safe in the relay's queue, and not delivered yet.",
+        grouped(queued),
+        of_created(record),
+        unit_noun(record)
+    );
+    Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Unfinished }, text))
+}
+
+/// `Nothing was accepted from 1.5 s to 4.0 s.`
+fn stalls(record: &Record) -> Option<Reason> {
+    let is_gone = gone(record).is_some();
+    let said = record.stalls.iter().filter(|stall| !(is_gone && stall.to_the_end));
+    let spans: Vec<String> = said.map(|stall| format!("from {:.1} s to {:.1} s", stall.from_s, stall.to_s)).collect();
+    let more = spans.len().saturating_sub(MAX_NAMED_STALLS);
+    let mut named: Vec<String> = spans.into_iter().take(MAX_NAMED_STALLS).collect();
+    if named.is_empty() {
+        return None;
+    }
+    if more > 0 {
+        named.push(counted(more as u64, "more time"));
+    }
+    Some(Reason::new(Cause::Stalled, format!("Nothing was accepted {}.", listed(&named))))
+}
+
+/// Not the source's fault: the sessions were busy, which is the server's doing, or theirs for being so few.
+fn wait_remark(record: &Record) -> Option<String> {
+    let waited = stage(record, Stage::Created)?.latency_ms?.p99;
+    (waited > LAG_LIMIT_MS).then(|| {
+        format!(
+            "1 % of messages waited {waited:.1} ms or longer for a free session: all {} were busy. The latencies count \
+             from when messages were due, so the wait is in them; more --sessions would offer them to the server sooner.",
+            record.workload.sessions
+        )
+    })
+}
+
+/// What arrived is delivered, whatever the source heard; a reply that got lost is still worth a word.
+fn unheard_remark(record: &Record) -> Option<String> {
+    let LedgerRow { delivered, lost, accepted, queued, expired, .. } = record.ledger;
+    let known = delivered? + lost? + queued.unwrap_or_default() + expired.unwrap_or_default();
+    let unheard = known.saturating_sub(accepted?);
+    (unheard > 0).then(|| {
+        format!(
+            "{unheard} {} arrived though the source heard no 250 for them: a sender that tries again doubles them.",
+            unit_noun(record)
+        )
+    })
+}
+
+fn stage(record: &Record, name: Stage) -> Option<&StageRow> {
+    record.stages.iter().find(|row| row.name == name)
+}
+
+fn is_nothing(count: &Option<u64>) -> bool {
+    count.unwrap_or_default() == 0
+}
+
+/// The ledger's unit in a reader's words.
+fn unit_noun(record: &Record) -> &'static str {
+    if record.workload.recipients > 1 { "copies (message × recipient)" } else { "messages" }
+}

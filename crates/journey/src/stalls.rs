@@ -1,0 +1,178 @@
+//! Times in which messages waited and a server accepted none, found from the collector's ticks.
+//!
+//! A tick says when the first and the last message since the last tick was accepted, so that a stall's ends are as exact
+//! as the messages around it. A time counts only while messages wait: a source that has nothing to send is no stall.
+use crate::record::StallRow;
+use std::time::Duration;
+
+/// Shorter times are the pauses of a server that is working.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// Stalls that are kept; a server that halts more often is described by the first of them.
+const MAX_STALLS: usize = 100;
+
+/// What a collector knows at a tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tick {
+    /// The time of it.
+    pub now: Duration,
+    /// When the first message since the last tick was accepted.
+    pub first: Option<Duration>,
+    /// When the last message since the last tick was accepted.
+    pub last: Option<Duration>,
+    /// Messages that have been taken up and have no end yet.
+    pub open: u64,
+    /// Messages refused since the run began.
+    pub rejected: u64,
+    /// Messages whose connection failed since the run began.
+    pub failed: u64,
+}
+
+/// The stalls of a run so far.
+#[derive(Clone, Debug)]
+pub struct Stalls {
+    origin: Duration,
+    /// When the last message was accepted, or when one began to wait.
+    since: Duration,
+    /// Refused and failed at `since`.
+    rejected: u64,
+    failed: u64,
+    latest: Tick,
+    rows: Vec<StallRow>,
+}
+
+impl Stalls {
+    /// Of a run that begins now.
+    pub fn new(origin: Duration) -> Self {
+        let latest = Tick { now: origin, ..Tick::default() };
+        Self { origin, since: origin, rejected: 0, failed: 0, latest, rows: Vec::new() }
+    }
+
+    /// Takes a tick.
+    pub fn add(&mut self, tick: Tick) {
+        if let (Some(first), Some(last)) = (tick.first, tick.last) {
+            self.end(first);
+            self.begin(last, &tick);
+        } else if !self.is_waiting(&tick) && !self.is_failing() {
+            self.begin(tick.now, &tick);
+        }
+        self.latest = tick;
+    }
+
+    /// How long nothing has been accepted though messages waited, and how many failed meanwhile.
+    pub fn present(&self) -> StallRow {
+        self.row(self.latest.now, true)
+    }
+
+    /// All stalls, the present one included if it is one.
+    pub fn rows(&self) -> Vec<StallRow> {
+        let present = Some(self.present()).filter(|row| is_long(row));
+        self.rows.iter().copied().chain(present).collect()
+    }
+
+    /// Whether any message waited, or was tried in vain, since the last tick.
+    fn is_waiting(&self, tick: &Tick) -> bool {
+        let ended = |tick: &Tick| tick.rejected + tick.failed;
+        tick.open > 0 || ended(tick) > ended(&self.latest)
+    }
+
+    /// Whether messages came to a bad end and none to a good one. A session that rests after a failure proves nothing.
+    fn is_failing(&self) -> bool {
+        self.latest.rejected + self.latest.failed > self.rejected + self.failed
+    }
+
+    fn begin(&mut self, since: Duration, tick: &Tick) {
+        self.since = since;
+        self.rejected = tick.rejected;
+        self.failed = tick.failed;
+    }
+
+    fn end(&mut self, at: Duration) {
+        let row = self.row(at, false);
+        if is_long(&row) && self.rows.len() < MAX_STALLS {
+            self.rows.push(row);
+        }
+    }
+
+    fn row(&self, to: Duration, to_the_end: bool) -> StallRow {
+        let second = |time: Duration| time.saturating_sub(self.origin).as_secs_f64();
+        StallRow {
+            from_s: second(self.since),
+            to_s: second(to.max(self.since)),
+            to_the_end,
+            rejected: self.latest.rejected.saturating_sub(self.rejected),
+            failed: self.latest.failed.saturating_sub(self.failed),
+        }
+    }
+}
+
+fn is_long(row: &StallRow) -> bool {
+    row.to_s - row.from_s >= SHORTEST.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
+    /// Four ticks a second from 10.0 s on; `at` says what is known at each.
+    fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> Stalls {
+        let mut stalls = Stalls::new(ms(10_000));
+        for number in 1..=ticks {
+            stalls.add(Tick { now: ms(10_000 + number * 250), ..at(number) });
+        }
+        stalls
+    }
+
+    fn busy(number: u64) -> Tick {
+        let now = 10_000 + number * 250;
+        Tick { first: Some(ms(now - 240)), last: Some(ms(now - 10)), open: 5, ..Tick::default() }
+    }
+
+    #[test]
+    fn a_server_that_works_has_none() {
+        assert!(of(20, busy).rows().is_empty());
+    }
+
+    #[test]
+    fn a_stall_is_found_with_its_ends() {
+        let waiting = Tick { open: 5, ..Tick::default() };
+        let stalls = of(20, |number| if (7..=16).contains(&number) { waiting } else { busy(number) });
+        let expected = StallRow { from_s: 1.49, to_s: 4.01, ..StallRow::default() };
+        assert_eq!(stalls.rows(), [expected]);
+    }
+
+    #[test]
+    fn one_that_lasts_to_the_end_counts_what_failed() {
+        let failing = |number: u64| Tick { failed: (number - 6) * 10, ..Tick::default() };
+        let stalls = of(16, |number| if number > 6 { failing(number) } else { busy(number) });
+        let expected = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, rejected: 0, failed: 100 };
+        assert_eq!(stalls.rows(), [expected]);
+    }
+
+    #[test]
+    fn a_session_that_rests_between_failures_does_not_end_a_stall() {
+        let failed = |number: u64| Tick { failed: number / 4, ..Tick::default() };
+        let rows = of(16, |number| if number > 2 { failed(number) } else { busy(number) }).rows();
+        assert_eq!(rows, [StallRow { from_s: 0.75, to_s: 4.0, to_the_end: true, rejected: 0, failed: 4 }]);
+    }
+
+    #[test]
+    fn a_source_with_nothing_to_send_is_no_stall() {
+        let idle = |_| Tick::default();
+        assert!(of(40, idle).rows().is_empty());
+        // A message a second, each accepted at once.
+        let seldom =
+            |number: u64| if number.is_multiple_of(8) { Tick { open: 0, ..busy(number) } } else { Tick::default() };
+        assert!(of(40, seldom).rows().is_empty());
+    }
+
+    #[test]
+    fn a_server_that_never_accepts_stalls_from_the_beginning() {
+        let waiting = Tick { open: 1, rejected: 3, ..Tick::default() };
+        let rows = of(8, |_| waiting).rows();
+        assert_eq!(rows, [StallRow { to_s: 2.0, to_the_end: true, rejected: 3, ..StallRow::default() }]);
+    }
+}

@@ -1,0 +1,601 @@
+//! Thresholds: what a user asks of a run, read from a line and evaluated on its record, or while it runs.
+//!
+//! ```text
+//! accepted.p99 < 50ms             STAGE or PHASE . p0 … p99999 | min | mean | max     a time
+//! delivered.rate > 5000/s         STAGE . rate       messages a second over the time in which load was offered
+//! accepted.count >= 10k           STAGE or PHASE . count
+//! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all created; what is lost is late
+//! rejected <= 0.1%                rejected, failed, lost, duplicates, corrupt: of created recipients, or a number
+//! ```
+use crate::latencies::Latencies;
+use crate::record::{Cause, LatencyMs, LedgerRow, Record, ThresholdRow};
+use crate::stage::{Phase, Stage};
+use crate::words::grouped;
+use std::time::Duration;
+
+/// The longest expression that is read.
+const MAX_BYTES: usize = 200;
+/// The largest number that is taken.
+const MAX_NUMBER: f64 = 1e15;
+/// Letters that may differ in a name for another to be suggested.
+const MAX_DISTANCE: usize = 2;
+
+/// Stages that a record has of its messages.
+const STAGES: [Stage; 5] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered, Stage::Notified];
+/// Stages of a run over MADES that have no common name.
+const MADES_STAGES: [(&str, &str); 6] = [
+    ("settled", "settled"),
+    ("replied", "replied"),
+    ("inbox", "inbox"),
+    ("delivered-event", "DELIVERED"),
+    ("received-event", "RECEIVED"),
+    ("tracing", "TRACING"),
+];
+/// What can be asked of a stage or a phase.
+const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "rate", "count", "within"];
+
+/// What became of a recipient that a threshold may speak of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Accepted and gone.
+    Lost,
+    /// Arrivals after the first.
+    Duplicates,
+    /// Arrived changed.
+    Corrupt,
+    /// Refused with 4xx or 5xx.
+    Rejected,
+    /// The connection failed.
+    Failed,
+}
+
+impl Fate {
+    /// All of them, the weightiest first.
+    pub const ALL: [Self; 5] = [Self::Lost, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
+
+    /// Its name in an expression.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Lost => "lost",
+            Self::Duplicates => "duplicates",
+            Self::Corrupt => "corrupt",
+            Self::Rejected => "rejected",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// The reason that a verdict has for it.
+    pub fn cause(self) -> Cause {
+        match self {
+            Self::Lost => Cause::Lost,
+            Self::Duplicates => Cause::Duplicates,
+            Self::Corrupt => Cause::Corrupt,
+            Self::Rejected => Cause::Rejected,
+            Self::Failed => Cause::Failed,
+        }
+    }
+
+    /// How many there were, where anybody knows.
+    pub fn count(self, ledger: &LedgerRow) -> Option<u64> {
+        match self {
+            Self::Lost => ledger.lost,
+            Self::Duplicates => ledger.duplicates,
+            Self::Corrupt => ledger.corrupt,
+            Self::Rejected => ledger.rejected,
+            Self::Failed => ledger.failed,
+        }
+    }
+}
+
+/// Which names an expression may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Stages, and phases of the dialogue.
+    Smtp,
+    /// Stages, and those that only MADES has.
+    Mades,
+}
+
+/// What times and counts are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A stage of the journey.
+    Stage(Stage),
+    /// A phase of the dialogue.
+    Phase(Phase),
+    /// A stage of MADES, by its name in the record.
+    Mades(&'static str),
+}
+
+/// A figure of a place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Metric {
+    /// A share from 0 to 1.
+    Quantile(f64),
+    Min,
+    Mean,
+    Max,
+    Rate,
+    Count,
+    Within(Duration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Subject {
+    Figure(Place, Metric),
+    Fate(Fate),
+}
+
+/// How value and limit are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Comparison {
+    Less,
+    LessOrEqual,
+    More,
+    MoreOrEqual,
+}
+
+impl Comparison {
+    fn holds(self, value: f64, limit: f64) -> bool {
+        match self {
+            Self::Less => value < limit,
+            Self::LessOrEqual => value <= limit,
+            Self::More => value > limit,
+            Self::MoreOrEqual => value >= limit,
+        }
+    }
+
+    fn is_upper(self) -> bool {
+        matches!(self, Self::Less | Self::LessOrEqual)
+    }
+}
+
+/// What a limit is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Milliseconds,
+    PerSecond,
+    Percent,
+    Number,
+}
+
+impl Unit {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Milliseconds => "ms",
+            Self::PerSecond => "/s",
+            Self::Percent => "%",
+            Self::Number => "",
+        }
+    }
+}
+
+/// A threshold, read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Threshold {
+    expression: String,
+    subject: Subject,
+    comparison: Comparison,
+    limit: f64,
+    unit: Unit,
+}
+
+/// Where the figures come from: a record, or a run that is going on. `None` is what nobody can see.
+pub trait Figures {
+    /// All times of it.
+    fn times(&self, of: Place) -> Option<Latencies>;
+    /// The same in short, where nothing else is left.
+    fn summary(&self, of: Place) -> Option<LatencyMs>;
+    /// Messages that reached it, or times that it occurred.
+    fn count(&self, of: Place) -> Option<u64>;
+    /// Messages a second over the time in which load was offered.
+    fn rate_per_s(&self, of: Stage) -> Option<f64>;
+    /// Messages created.
+    fn created(&self) -> Option<u64>;
+    /// Recipients created.
+    fn created_units(&self) -> Option<u64>;
+    /// Recipients that met that fate.
+    fn fate(&self, fate: Fate) -> Option<u64>;
+}
+
+impl Threshold {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, and what may have been meant.
+    pub fn parse(text: &str, protocol: Protocol) -> Result<Self, String> {
+        let text = text.trim();
+        if text.len() > MAX_BYTES {
+            return Err(format!("it is longer than {MAX_BYTES} bytes"));
+        }
+        let wrong = || "no comparison in it; say it like 'accepted.p99 < 50ms' or 'rejected <= 0.1%'".to_owned();
+        let at = text.find(['<', '>']).ok_or_else(wrong)?;
+        let (subject, rest) = text.split_at(at);
+        let (comparison, limit) = comparison(rest);
+        let subject = parse_subject(subject.trim(), protocol)?;
+        let (limit, unit) = parse_limit(limit.trim(), subject)?;
+        Ok(Self { expression: text.to_owned(), subject, comparison, limit, unit })
+    }
+
+    /// As it was typed.
+    pub fn expression(&self) -> &str {
+        &self.expression
+    }
+
+    /// Whether it speaks of what only the far end sees.
+    pub fn is_of_delivery(&self) -> bool {
+        match self.subject {
+            Subject::Figure(place, _) => {
+                !matches!(place, Place::Stage(Stage::Created | Stage::Sent | Stage::Accepted) | Place::Phase(_))
+            }
+            Subject::Fate(fate) => !matches!(fate, Fate::Rejected | Fate::Failed),
+        }
+    }
+
+    /// Whether a run can reach it only by going on: such a threshold says nothing while it runs.
+    pub fn needs_the_end(&self) -> bool {
+        matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper()
+    }
+
+    /// What comes of it.
+    pub fn evaluate(&self, figures: &impl Figures) -> ThresholdRow {
+        let value = self.value(figures).filter(|value| value.is_finite());
+        let margin = |value: f64| if self.comparison.is_upper() { self.limit - value } else { value - self.limit };
+        ThresholdRow {
+            expression: self.expression.clone(),
+            limit: Some(self.limit),
+            value,
+            margin: value.map(margin),
+            unit: self.unit.word().to_owned(),
+            passed: value.is_some_and(|value| self.comparison.holds(value, self.limit)),
+        }
+    }
+
+    fn value(&self, figures: &impl Figures) -> Option<f64> {
+        match self.subject {
+            Subject::Fate(fate) => {
+                let count = figures.fate(fate)?;
+                if self.unit == Unit::Percent { percent(count, figures.created_units()?) } else { Some(count as f64) }
+            }
+            Subject::Figure(place, metric) => measured(figures, place, metric),
+        }
+    }
+}
+
+fn measured(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64> {
+    match (metric, place) {
+        (Metric::Count, _) => figures.count(place).map(|count| count as f64),
+        (Metric::Rate, Place::Stage(stage)) => figures.rate_per_s(stage),
+        (Metric::Rate, _) => None,
+        (Metric::Within(limit), Place::Phase(_)) => {
+            percent(figures.times(place)?.count_within(limit), figures.count(place)?)
+        }
+        (Metric::Within(limit), _) => {
+            // Where nothing arrived, nothing was in time; where messages have no times, nobody knows.
+            let arrived = figures.count(place)?;
+            let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
+            let in_time = if arrived == 0 { 0 } else { times?.count_within(limit) };
+            percent(in_time, figures.created()?)
+        }
+        (Metric::Quantile(_) | Metric::Min | Metric::Mean | Metric::Max, _) => time(figures, place, metric),
+    }
+}
+
+fn time(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64> {
+    let times = figures.times(place);
+    let summary = times.as_ref().and_then(Latencies::summary).or_else(|| figures.summary(place))?;
+    match metric {
+        Metric::Min => Some(summary.min),
+        Metric::Mean => Some(summary.mean),
+        Metric::Max => Some(summary.max),
+        Metric::Quantile(quantile) => match times.filter(|times| times.count() > 0) {
+            Some(times) => Some(times.quantile_ms(quantile)),
+            None => of_summary(&summary, quantile),
+        },
+        Metric::Rate | Metric::Count | Metric::Within(_) => None,
+    }
+}
+
+/// A quantile of which only the usual ones are left, as in records of earlier versions.
+fn of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
+    let known =
+        [(0.5, summary.p50), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p999)];
+    known.into_iter().find(|(known, _)| (known - quantile).abs() < 1e-9).map(|(_, value)| value)
+}
+
+fn percent(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
+}
+
+/// A value in its unit: `61.2 ms`, `5,000/s`, `0.12 %`, `17`.
+pub fn figure(value: f64, unit: &str) -> String {
+    let number = match value {
+        value if value.fract() == 0.0 && (0.0..1e15).contains(&value) => grouped(value as u64),
+        value if value.abs() >= 1000.0 => grouped(value.abs().round() as u64),
+        value if value.abs() >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    };
+    let sign = if value <= -1000.0 && value.fract() != 0.0 { "-" } else { "" };
+    match unit {
+        "" | "/s" => format!("{sign}{number}{unit}"),
+        unit => format!("{sign}{number} {unit}"),
+    }
+}
+
+/// The fate that an expression of a record speaks of, if it is one.
+pub fn fate_of(expression: &str) -> Option<Fate> {
+    let name = expression.split(['<', '>']).next()?.trim();
+    Fate::ALL.into_iter().find(|fate| fate.words() == name)
+}
+
+/// Why a threshold of a record has no value.
+pub fn why_unseen(record: &Record, row: &ThresholdRow) -> &'static str {
+    let threshold = [Protocol::Smtp, Protocol::Mades].map(|protocol| Threshold::parse(&row.expression, protocol).ok());
+    let is_of_delivery = threshold.into_iter().flatten().any(|threshold| threshold.is_of_delivery());
+    if is_of_delivery && record.ledger.delivered.is_none() {
+        "no sink watched the far end (mailrun bench --sink http://ADDR)"
+    } else {
+        "the run has no such figure"
+    }
+}
+
+impl Figures for Record {
+    fn times(&self, of: Place) -> Option<Latencies> {
+        let histogram = match of {
+            Place::Stage(name) => self.stages.iter().find(|row| row.name == name)?.histogram.as_deref(),
+            Place::Phase(name) => self.phases.iter().find(|row| row.name == name)?.histogram.as_deref(),
+            Place::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.histogram.as_deref(),
+        };
+        Latencies::decode(histogram?)
+    }
+
+    fn summary(&self, of: Place) -> Option<LatencyMs> {
+        match of {
+            Place::Stage(name) => self.stages.iter().find(|row| row.name == name)?.latency_ms,
+            Place::Phase(name) => self.phases.iter().find(|row| row.name == name).map(|row| row.latency_ms),
+            Place::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?.latency_ms,
+        }
+    }
+
+    fn count(&self, of: Place) -> Option<u64> {
+        match of {
+            Place::Stage(name) => self.stages.iter().find(|row| row.name == name).map(|row| row.count),
+            Place::Phase(name) => Some(self.phases.iter().find(|row| row.name == name).map_or(0, |row| row.count)),
+            Place::Mades(name) => self.mades.as_ref()?.stages.iter().find(|row| row.name == name).map(|row| row.count),
+        }
+    }
+
+    fn rate_per_s(&self, of: Stage) -> Option<f64> {
+        let row = self.stages.iter().find(|row| row.name == of)?;
+        row.offered_rate_per_s.or(Some(row.rate_per_s))
+    }
+
+    fn created(&self) -> Option<u64> {
+        self.count(Place::Stage(Stage::Created))
+    }
+
+    fn created_units(&self) -> Option<u64> {
+        self.ledger.created
+    }
+
+    fn fate(&self, fate: Fate) -> Option<u64> {
+        fate.count(&self.ledger)
+    }
+}
+
+/// The comparison that a text begins with, and what follows. It begins with one.
+fn comparison(text: &str) -> (Comparison, &str) {
+    let all = [
+        ("<=", Comparison::LessOrEqual),
+        (">=", Comparison::MoreOrEqual),
+        ("<", Comparison::Less),
+        (">", Comparison::More),
+    ];
+    let found = all.into_iter().find_map(|(word, comparison)| Some((comparison, text.strip_prefix(word)?)));
+    found.unwrap_or((Comparison::Less, text))
+}
+
+fn parse_subject(text: &str, protocol: Protocol) -> Result<Subject, String> {
+    let Some((place, metric)) = text.split_once('.') else {
+        let fate = Fate::ALL.into_iter().find(|fate| fate.words() == text);
+        return fate.map(Subject::Fate).ok_or_else(|| match parse_place(text, protocol) {
+            Ok(_) => format!("what of {text}? Say {text}.p99, {text}.rate, {text}.count or {text}.within(60s)"),
+            Err(why) => why,
+        });
+    };
+    let place = parse_place(place.trim(), protocol)?;
+    let metric = parse_metric(metric.trim())?;
+    match (place, metric) {
+        (Place::Stage(_), _) => Ok(Subject::Figure(place, metric)),
+        (_, Metric::Rate) => Err(format!("{text}: only created, sent, accepted and delivered have a rate")),
+        _ => Ok(Subject::Figure(place, metric)),
+    }
+}
+
+fn parse_place(name: &str, protocol: Protocol) -> Result<Place, String> {
+    let known = places(protocol);
+    if let Some((_, place)) = known.iter().find(|(known, _)| *known == name) {
+        return Ok(*place);
+    }
+    let names = known.iter().map(|(name, _)| *name).chain(Fate::ALL.map(Fate::words));
+    Err(unknown("stage, phase or fate", name, &names.collect::<Vec<_>>()))
+}
+
+fn places(protocol: Protocol) -> Vec<(&'static str, Place)> {
+    let stages = STAGES.into_iter().map(|stage| (stage.name(), Place::Stage(stage)));
+    match protocol {
+        Protocol::Smtp => {
+            stages.chain(Phase::ALL.into_iter().map(|phase| (phase.name(), Place::Phase(phase)))).collect()
+        }
+        Protocol::Mades => stages.chain(MADES_STAGES.map(|(typed, name)| (typed, Place::Mades(name)))).collect(),
+    }
+}
+
+fn parse_metric(text: &str) -> Result<Metric, String> {
+    if let Some(rest) = text.strip_prefix("within") {
+        let inner = rest.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+        let inner = inner.ok_or_else(|| format!("{text:?}: say it like within(60s)"))?;
+        let ms = parse_time(inner.trim())?;
+        return Ok(Metric::Within(Duration::from_nanos((ms * 1e6) as u64)));
+    }
+    match text {
+        "min" => Ok(Metric::Min),
+        "mean" | "avg" => Ok(Metric::Mean),
+        "max" => Ok(Metric::Max),
+        "rate" => Ok(Metric::Rate),
+        "count" => Ok(Metric::Count),
+        _ => parse_quantile(text).map(Metric::Quantile).ok_or_else(|| unknown("figure", text, &METRICS)),
+    }
+}
+
+/// `p50` is 0.5, `p99` 0.99, `p999` and `p99.9` are 0.999.
+fn parse_quantile(text: &str) -> Option<f64> {
+    let digits = text.strip_prefix('p')?;
+    let (whole, part) = digits.split_once('.').unwrap_or_else(|| digits.split_at(digits.len().min(2)));
+    let is_number = |text: &str| text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if whole.is_empty() || whole.len() > 2 || !is_number(whole) || !is_number(part) || digits.starts_with("100") {
+        return None;
+    }
+    format!("{whole}.{part}0").parse::<f64>().ok().map(|percent| percent / 100.0)
+}
+
+fn parse_limit(text: &str, subject: Subject) -> Result<(f64, Unit), String> {
+    match subject {
+        Subject::Fate(_) => match text.strip_suffix('%') {
+            Some(share) => Ok((parse_percent(share)?, Unit::Percent)),
+            None => Ok((parse_count(text)?, Unit::Number)),
+        },
+        Subject::Figure(_, Metric::Within(_)) => {
+            let share = text.strip_suffix('%').ok_or_else(|| format!("{text:?} is no share: say it like 95%"))?;
+            Ok((parse_percent(share)?, Unit::Percent))
+        }
+        Subject::Figure(_, Metric::Rate) => {
+            Ok((parse_count(text.strip_suffix("/s").unwrap_or(text))?, Unit::PerSecond))
+        }
+        Subject::Figure(_, Metric::Count) => Ok((parse_count(text)?, Unit::Number)),
+        Subject::Figure(..) => Ok((parse_time(text)?, Unit::Milliseconds)),
+    }
+}
+
+/// A time in milliseconds; it needs a unit.
+fn parse_time(text: &str) -> Result<f64, String> {
+    let units =
+        [("ns", 1e-6), ("us", 1e-3), ("µs", 1e-3), ("ms", 1.0), ("min", 6e4), ("s", 1e3), ("m", 6e4), ("h", 3.6e6)];
+    let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
+    let (number, ms) = found.ok_or_else(|| format!("{text:?} is no time: say it like 50ms, 1.5s or 2m"))?;
+    parse_number(number).map(|number| number * ms)
+}
+
+fn parse_percent(text: &str) -> Result<f64, String> {
+    let share = parse_number(text)?;
+    if share > 100.0 { Err(format!("{share} % is more than all")) } else { Ok(share) }
+}
+
+/// A number, with k for thousands or M for millions.
+fn parse_count(text: &str) -> Result<f64, String> {
+    let (number, times) = match text.strip_suffix(['k', 'M']) {
+        Some(number) if text.ends_with('k') => (number, 1e3),
+        Some(number) => (number, 1e6),
+        None => (text, 1.0),
+    };
+    parse_number(number).map(|number| number * times)
+}
+
+fn parse_number(text: &str) -> Result<f64, String> {
+    let digits: String = text.trim().chars().filter(|c| *c != ',' && *c != '_').collect();
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number = digits.parse::<f64>().ok().filter(|number| is_plain && *number <= MAX_NUMBER);
+    number.ok_or_else(|| format!("{:?} is no number of zero or more", text.trim()))
+}
+
+/// What is wrong with a name, and the one that may have been meant.
+fn unknown(what: &str, name: &str, known: &[&str]) -> String {
+    let nearest = known.iter().map(|known| (strsim::damerau_levenshtein(known, name), *known)).min();
+    match nearest.filter(|(distance, known)| *distance <= MAX_DISTANCE && *distance < known.len()) {
+        Some((_, nearest)) => format!("there is no {what} {name:?}; did you mean {nearest:?}?"),
+        None => format!("there is no {what} {name:?}; there are {}", known.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Threshold {
+        Threshold::parse(text, Protocol::Smtp).unwrap_or_else(|why| panic!("{text}: {why}"))
+    }
+
+    #[test]
+    fn what_the_manual_says_is_read() {
+        for (text, limit, unit) in [
+            ("accepted.p99 < 50ms", 50.0, Unit::Milliseconds),
+            ("accepted.p99<0.05s", 50.0, Unit::Milliseconds),
+            ("rejected <= 0.1%", 0.1, Unit::Percent),
+            ("rejected<=3", 3.0, Unit::Number),
+            ("delivered.rate > 5000/s", 5_000.0, Unit::PerSecond),
+            ("delivered.rate > 5k", 5_000.0, Unit::PerSecond),
+            (" delivered.within( 60s ) >= 95 % ", 95.0, Unit::Percent),
+            ("connect.max < 1m", 60_000.0, Unit::Milliseconds),
+            ("created.count >= 1,000", 1_000.0, Unit::Number),
+            ("sent.mean < 200us", 0.2, Unit::Milliseconds),
+        ] {
+            let threshold = read(text);
+            assert_eq!((threshold.limit, threshold.unit), (limit, unit), "{text}");
+            assert_eq!(threshold.expression(), text.trim());
+        }
+    }
+
+    #[test]
+    fn quantiles_have_as_many_digits_as_are_typed() {
+        for (text, quantile) in
+            [("p5", 0.05), ("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("p9999", 0.9999), ("p99.95", 0.9995)]
+        {
+            assert!((parse_quantile(text).unwrap() - quantile).abs() < 1e-12, "{text}");
+        }
+        for text in ["p", "p100", "p-1", "pp", "p9x", "p99999999999", "p.5", "q99", ""] {
+            assert_eq!(parse_quantile(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_with_what_may_have_been_meant() {
+        for (text, why) in [
+            ("acepted.p99 < 5ms", "did you mean \"accepted\"?"),
+            ("rejceted < 1", "did you mean \"rejected\"?"),
+            ("accepted.p99", "no comparison"),
+            ("accepted < 5", "accepted.p99, accepted.rate"),
+            ("accepted.rat > 5", "did you mean \"rate\"?"),
+            ("accepted.latency < 5ms", "there are p50, p90"),
+            ("frobnicate < 5", "there are created, sent"),
+            ("accepted.p99 < 5", "no time"),
+            ("accepted.p99 < -5ms", "no number"),
+            ("accepted.p99 < ms", "no number"),
+            ("accepted.rate > infinity", "no number"),
+            ("rejected < 101%", "more than all"),
+            ("delivered.within(60) > 5%", "no time"),
+            ("delivered.within > 5%", "within(60s)"),
+            ("delivered.within(1s) > 5", "no share"),
+            ("rcpt.rate > 5/s", "have a rate"),
+            ("settled.p99 < 1s", "there is no stage"),
+        ] {
+            let error = Threshold::parse(text, Protocol::Smtp).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert!(Threshold::parse("settled.p99 < 1s", Protocol::Mades).is_ok());
+        assert!(Threshold::parse("rcpt.p99 < 1s", Protocol::Mades).is_err());
+    }
+
+    #[test]
+    fn figures_are_written_as_a_person_would() {
+        for (value, unit, text) in [
+            (61.23, "ms", "61.2 ms"),
+            (5_000.0, "/s", "5,000/s"),
+            (0.123, "%", "0.12 %"),
+            (17.0, "", "17"),
+            (1234.5, "/s", "1,235/s"),
+        ] {
+            assert_eq!(figure(value, unit), text);
+        }
+    }
+}

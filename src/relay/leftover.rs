@@ -1,0 +1,45 @@
+//! What a relay that has stopped still has of a run: units in its queue, known by the traces of its messages.
+use super::envelope::{Envelope, Progress};
+use anyhow::{Result, anyhow};
+use journey::ledger::Ledger;
+use journey::trace::recipient_number;
+use journey::{Found, RunId, TraceReader};
+use spool::{Left, RealDisk, Spool};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The units of that run that are neither delivered nor given up.
+///
+/// # Errors
+///
+/// If another process has the spool, or it cannot be read.
+pub(crate) fn units(directory: &Path, run: RunId) -> Result<Ledger> {
+    let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot read the spool {}: {error}", directory.display());
+    let disk = RealDisk::new(directory).map_err(|error| cannot(&error))?;
+    let (spool, backlog) = Spool::open(Arc::new(disk), spool::Options::default()).map_err(|error| cannot(&error))?;
+    let mut units = Ledger::default();
+    let mut reader = TraceReader::default();
+    for left in backlog {
+        let left = left.map_err(|error| cannot(&error))?;
+        reader.receive(&spool.read(left.id).map_err(|error| cannot(&error))?);
+        let (Found::Intact(trace) | Found::Corrupt(Some(trace))) = reader.finish() else { continue };
+        if trace.run == run {
+            open_recipients(&left)?.into_iter().for_each(|number| _ = units.mark(trace.sequence, number));
+        }
+    }
+    spool.close();
+    Ok(units)
+}
+
+/// The numbers of a message's recipients that have no fate yet.
+fn open_recipients(left: &Left) -> Result<Vec<u32>> {
+    let unreadable = |error: &dyn std::fmt::Display| anyhow!("message {} cannot be read: {error}", left.id);
+    let envelope = Envelope::decode(&left.envelope).map_err(|error| unreadable(&error))?;
+    let mut progress = Progress::new(envelope.recipients.len());
+    for note in &left.notes {
+        progress.read(note).map_err(|error| unreadable(&error))?;
+    }
+    let standing = envelope.recipients.iter().zip(&progress.recipients);
+    let open = standing.filter(|(_, standing)| standing.fate.is_none());
+    Ok(open.map(|(recipient, _)| recipient_number(&recipient.address)).collect())
+}
