@@ -133,7 +133,7 @@ fn a_session_of_source_or_sink_that_panics_is_an_error_and_fails_the_run() {
         assert!(!record.verdict.closed && !record.verdict.valid, "{place}: {:?}", record.verdict);
         let report = ran.file("report.md");
         assert!(
-            report.contains("DID NOT HOLD") && report.contains(&format!("of the {place} ended by a defect")),
+            report.contains("**FAIL**") && report.contains(&format!("of the {place} ended by a defect")),
             "{report}"
         );
     }

@@ -65,7 +65,7 @@ impl Stalls {
 
     /// All stalls, the present one included if it is one.
     pub fn rows(&self) -> Vec<StallRow> {
-        let present = Some(self.present()).filter(|row| is_long(row));
+        let present = Some(self.present()).filter(is_long);
         self.rows.iter().copied().chain(present).collect()
     }
 
