@@ -22,7 +22,9 @@ pub(crate) fn units(directory: &Path, run: RunId) -> Result<Ledger> {
     for left in backlog {
         let left = left.map_err(|error| cannot(&error))?;
         reader.receive(&spool.read(left.id).map_err(|error| cannot(&error))?);
-        let (Found::Intact(trace) | Found::Corrupt(Some(trace))) = reader.finish() else { continue };
+        let (Found::Intact(trace) | Found::Converted(trace) | Found::Corrupt(Some(trace))) = reader.finish() else {
+            continue;
+        };
         if trace.run == run {
             open_recipients(&left)?.into_iter().for_each(|number| _ = units.mark(trace.sequence, number));
         }
