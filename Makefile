@@ -1,28 +1,37 @@
-# What this project can do for a developer; `make test` is what CI runs.
-.PHONY: check test test-slow test-fast test-brokers power-cut crash bench fuzz-smoke peers fmt
+# What this project can do for a developer; CI runs `make test`, then `make test-slow` (.ci/run).
+.PHONY: check test test-slow test-fast test-brokers power-cut crash bench fuzz-smoke dependencies peers fmt
 
 # Peers that are built here and not installed.
 export PATH := $(CURDIR)/target/peers:$(PATH)
 
-# Everything a commit must pass that needs no other software.
+# What could not be tested is noted while tests run, and said in one line at their end, however they end.
+SKIPPED := target/skipped-peers.txt
+forget_skipped = @mkdir -p target && rm -f $(SKIPPED)
+say_skipped = if [ -s $(SKIPPED) ]; then echo "SKIPPED: $$(sort -u $(SKIPPED) | tr '\n' ';')"; else echo "nothing was skipped"; fi
+lint = cargo fmt --all --check && cargo clippy --workspace --all-targets -- -D warnings && $(MAKE) --no-print-directory dependencies
+
+# Everything a commit must pass that needs no other software. The fuzz targets are compiled with it: `tests/seeds`
+# includes them and replays their seeds.
 check:
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo test --workspace
+	$(forget_skipped)
+	@{ $(lint) && cargo test --workspace; }; status=$$?; $(say_skipped); exit $$status
 
-# The whole suite, against real peers; installs them where it can.
+# The whole suite, against real peers; installs them where it can. Below 20 minutes on two cores.
 test: peers
-	@mkdir -p target && rm -f target/skipped-peers.txt
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo test --workspace
-	@if [ -s target/skipped-peers.txt ]; then echo "SKIPPED: $$(sort -u target/skipped-peers.txt | tr '\n' ';')"; else echo "nothing was skipped"; fi
+	$(forget_skipped)
+	@{ $(lint) && cargo test --workspace; }; status=$$?; $(say_skipped); exit $$status
 
-# The same without the brokers of MADES (Artemis takes a Java runtime, 67 MB and a minute).
+# What takes longer: power cuts by the hundred, fifty kills, every fuzz target built and run for some seconds. Some ten
+# minutes on two cores. Each goes on if another fails.
+test-slow: peers
+	$(forget_skipped)
+	@failed=; for one in power-cut crash fuzz-smoke; do $(MAKE) --no-print-directory $$one || failed="$$failed $$one"; done; \
+		$(say_skipped); if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi
+
+# The suite without the brokers of MADES (Artemis takes a Java runtime, 67 MB and a minute).
 test-fast: peers
-	@mkdir -p target && rm -f target/skipped-peers.txt
-	MAILRUN_WITHOUT_BROKERS=1 cargo test --workspace
-	@if [ -s target/skipped-peers.txt ]; then echo "SKIPPED: $$(sort -u target/skipped-peers.txt | tr '\n' ';')"; else echo "nothing was skipped"; fi
+	$(forget_skipped)
+	@MAILRUN_WITHOUT_BROKERS=1 cargo test --workspace; status=$$?; $(say_skipped); exit $$status
 
 # MADES on brokers alone: Artemis, killed in mid-run too, and RabbitMQ, which is installed for it where it can be.
 test-brokers:
@@ -31,6 +40,10 @@ test-brokers:
 
 peers:
 	@scripts/install-test-peers.sh
+
+# Licences, sources, duplicates and known faults of the crates that this one stands on (deny.toml).
+dependencies:
+	@scripts/check-dependencies.sh
 
 # The relay on a file system that forgets what was not synced: the power is cut 1,000 times, the disk fails in every way,
 # and whatever was answered 250 arrives; prints the account. As root with /dev/fuse. MAILRUN_CUTS says how often,
@@ -52,20 +65,10 @@ bench:
 	cargo bench -p mailrun-journey --bench ledger
 	cargo bench -p mailrun-spool --bench spool
 
-# Each fuzz target for some seconds; needs a nightly compiler, or a stable one's consent.
-FUZZ_SECONDS ?= 10
-FUZZ_TARGETS := $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/*.rs))
-# libFuzzer's hooks are unstable compiler flags: the nightly compiler has them, a stable one lends them on request.
-NIGHTLY := $(if $(shell rustup toolchain list 2>/dev/null | grep ^nightly),+nightly)
-
+# Every fuzz target, built and run for some seconds on any compiler.
+FUZZ_SECONDS ?= 3
 fuzz-smoke:
-	command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked
-	$(if $(NIGHTLY),,RUSTC_BOOTSTRAP=1) cargo $(NIGHTLY) fuzz build
-	set -e; for target in $(FUZZ_TARGETS); do \
-		mkdir -p fuzz/corpus/$$target; \
-		$(if $(NIGHTLY),,RUSTC_BOOTSTRAP=1) cargo $(NIGHTLY) fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
-			-max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -dict=fuzz/smtp.dict -verbosity=0 -print_final_stats=1; \
-	done
+	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 fmt:
 	cargo fmt --all

@@ -2,7 +2,8 @@
 # Installs what the tests play against and this machine lacks: Postfix (for smtp-source and smtp-sink too), swaks, curl,
 # msmtp, Python, aiosmtpd; and strace, by which disks fail in tests. As root on Debian and its kin through apt-get;
 # elsewhere it says what is missing, and the tests note it. Where Go is: go-smtp-source and go-mades-bench, from the module
-# proxy into target/peers, which `make` has on its PATH.
+# proxy into target/peers, which `make` has on its PATH. And cargo-deny, built once into cargo's own place for programs,
+# which takes some minutes.
 #
 #   scripts/install-test-peers.sh             all of these
 #   scripts/install-test-peers.sh rabbitmq    RabbitMQ alone, for `make test-brokers`; no RabbitMQ is started by that, now or
@@ -17,11 +18,17 @@ install_go_program() {
     why=$(GOBIN="$PWD/target/peers" GOFLAGS=-mod=mod timeout 120 go install "$2" 2>&1) && echo "installed: $1" ||
         echo "could not install $1: $(echo "$why" | head -1). Tests that need it are skipped."
 }
+install_cargo_program() {
+    if command -v "$1" >/dev/null 2>&1 || [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/$1" ]; then return; fi
+    why=$(timeout 900 cargo install "$1" --locked --version "$2" 2>&1) && echo "installed: $1" ||
+        echo "could not install $1: $(echo "$why" | grep '^error' | head -1). What needs it is skipped."
+}
 case "${1:-}" in
 "")
     pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl msmtp:msmtp python3:python3
         aiosmtpd:python3-aiosmtpd strace:strace"
     install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
+    install_cargo_program cargo-deny 0.20.2
     install_go_program go-mades-bench github.com/vennekilde/go-mades-bench@b24380185c1b455c140a87fa399101698f3799a9
     ;;
 rabbitmq) pairs="rabbitmq-server:rabbitmq-server" ;;

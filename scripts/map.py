@@ -42,6 +42,7 @@ GROUPS = [
     ("src/report", "Run records in; terminal and Markdown out"),
     ("tests/all", "The program from outside"),
     ("tests/dialogs", "What both sides of a session say, played against memory, loopback and real peers"),
+    ("tests/seeds", "What fuzzing has found once, as plain tests"),
     ("tests/power_cut", "The relay on a file system that forgets what was not synced"),
     ("benches", "Speed and memory, beside the raw limit and the older tools"),
     ("fuzz", "What no bytes may do to a parser"),

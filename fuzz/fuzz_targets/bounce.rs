@@ -20,10 +20,10 @@ fuzz_target!(|data: &[u8]| {
         id: "3e8",
         host: "relay.example",
         sender,
-        addressee: if data.len() % 3 == 0 { b"postmaster@relay.example" } else { sender },
+        addressee: if data.len().is_multiple_of(3) { b"postmaster@relay.example" } else { sender },
         envelope_id: Some(id),
         returns: None,
-        smtp_utf8: data.len() % 2 == 0,
+        smtp_utf8: data.len().is_multiple_of(2),
         arrived: now,
         message,
     };

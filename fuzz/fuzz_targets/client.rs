@@ -56,7 +56,7 @@ fn act(client: &mut Client, envelope: &Arc<Envelope>, replies: usize, out: &mut 
         Want::Tls if replies % 5 == 4 => {}
         Want::Tls => client.tls_started(NOW, out),
         Want::Chunk => {
-            let part = if replies % 3 == 0 { Part::Middle } else { Part::Last };
+            let part = if replies.is_multiple_of(3) { Part::Middle } else { Part::Last };
             assert!(client.chunk(1, part, NOW, out));
             out.push(b'x');
         }

@@ -3,28 +3,28 @@
 #![no_main]
 #[path = "../../src/relay/aliases.rs"]
 #[allow(dead_code)] // a part of it is the relay's
-mod aliases;
+pub(crate) mod aliases;
 #[path = "../../src/relay/config/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
-mod config;
+pub(crate) mod config;
 #[path = "../../src/quantities.rs"]
 #[allow(dead_code)] // likewise
-mod quantities;
+pub(crate) mod quantities;
 #[path = "../../src/reach.rs"]
 #[allow(dead_code)] // likewise
-mod reach;
+pub(crate) mod reach;
 #[path = "../../src/relay/retry.rs"]
 #[allow(dead_code)] // likewise
-mod retry;
+pub(crate) mod retry;
 #[path = "../../src/relay/routing/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
-mod routing;
+pub(crate) mod routing;
 #[path = "../../src/users.rs"]
 #[allow(dead_code)] // likewise
-mod users;
+pub(crate) mod users;
 
 /// The same places under the names they have in the program.
-mod relay {
+pub(crate) mod relay {
     pub(crate) use crate::{aliases, retry, routing};
 }
 

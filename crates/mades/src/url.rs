@@ -157,7 +157,9 @@ impl FromStr for BrokerUrl {
             Some(host) => percent_decoded(&host.to_string())?,
             None => String::new(),
         };
-        if host.is_empty() || host.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        // What separates the parts of a URL may be written as `%40`, and is no part of a host's name all the same.
+        let is_foreign = |c: char| c.is_control() || c.is_whitespace() || "@/\\?#[]<>^|%".contains(c);
+        if host.is_empty() || host.chars().any(is_foreign) {
             return Err(UrlError::Malformed("no host".to_owned()));
         }
         let user = (!url.username().is_empty()).then(|| percent_decoded(url.username())).transpose()?;
@@ -224,6 +226,9 @@ mod tests {
             "amqp://%FF@host",
             "amqp://user:%FF@host",
             "amqp://ho%0Ast",
+            "amqp://%40host",
+            "amqp://user@ho%2Fst",
+            "amqp://ho%2540st",
             "amqp://[::1",
             "amqp:host",
         ] {

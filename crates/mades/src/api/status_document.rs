@@ -136,12 +136,16 @@ fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
             '\n' | '\r' | '\t' => {
                 let _ = write!(xml, "&#{};", u32::from(character));
             }
-            // What XML 1.0 §2.2 has no way to write at all.
-            '\0'..='\x1f' | '\u{fffe}' | '\u{ffff}' => xml.push('\u{fffd}'),
+            other if !is_xml(other) => xml.push('\u{fffd}'),
             other => xml.push(other),
         }
     }
     xml.push_str("\"/>");
+}
+
+/// Whether XML has a way to write that character (XML 1.0 §2.2).
+fn is_xml(character: char) -> bool {
+    !matches!(character, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}')
 }
 
 fn malformed(error: impl ToString) -> StatusDocumentError {
@@ -247,7 +251,10 @@ fn value(element: &BytesStart<'_>) -> Result<Option<String>, StatusDocumentError
         let attribute = attribute.map_err(malformed)?;
         if attribute.key.as_ref() == "v" {
             let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(malformed)?;
-            return Ok(Some(value.into_owned()));
+            return match value.chars().find(|character| !is_xml(*character)) {
+                None => Ok(Some(value.into_owned())),
+                Some(other) => Err(malformed(format!("{other:?} cannot stand in XML"))),
+            };
         }
     }
     Ok(None)
@@ -283,12 +290,14 @@ mod tests {
 
     #[test]
     fn what_is_no_status_document_is_refused() {
-        let cases: [(Vec<u8>, &str); 8] = [
+        let cases: [(Vec<u8>, &str); 10] = [
             (b"".to_vec(), "no final status"),
             (b"<StatusDocument/>".to_vec(), "no final status"),
             (b"<a><finalMessageStatus><status v='X'/></finalMessageStatus></a>".to_vec(), "no final status"),
             (b"<StatusDocument><finalMessageStatus>".to_vec(), "well-formed"),
             (b"<StatusDocument><status v=\"&e;\"/></StatusDocument>".to_vec(), "well-formed"),
+            (b"<StatusDocument><status v=\"a\0\"/></StatusDocument>".to_vec(), "well-formed"),
+            (b"<StatusDocument><status v=\"&#x1f;\"/></StatusDocument>".to_vec(), "well-formed"),
             (b"<!DOCTYPE a [<!ENTITY e 'x'>]><StatusDocument/>".to_vec(), "document type"),
             (b"<a>".repeat(9), "nested too deeply"),
             (vec![b' '; MAX_BYTES + 1], "are taken"),
