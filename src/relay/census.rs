@@ -50,11 +50,19 @@ pub(super) struct Census {
     pub(super) unreachable: Count,
     /// Messages found in the spool at the start.
     pub(super) recovered: Count,
+    /// Logins that went well.
+    pub(super) logins: Count,
+    /// Logins with a wrong proof.
+    pub(super) logins_failed: Count,
+    /// Logins whose proof was not looked at, because there had been too many failures.
+    pub(super) logins_refused: Count,
+    /// Addresses and users that had too many failures.
+    pub(super) login_locks: Count,
 }
 
 impl Census {
     /// All of them by name, with what they are.
-    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 16] {
+    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 20] {
         [
             ("sessions", "connections taken", self.sessions.value()),
             ("accepted", "messages answered 250", self.accepted.value()),
@@ -72,6 +80,10 @@ impl Census {
             ("connections", "connections to next hops", self.connections.value()),
             ("unreachable", "connections to next hops that could not be made", self.unreachable.value()),
             ("recovered", "messages found in the spool at the start", self.recovered.value()),
+            ("logins", "logins that went well", self.logins.value()),
+            ("logins_failed", "logins with a wrong password or proof", self.logins_failed.value()),
+            ("logins_refused", "logins answered 421 unchecked after too many failures", self.logins_refused.value()),
+            ("login_locks", "times that an address or a user was locked out", self.login_locks.value()),
         ]
     }
 }

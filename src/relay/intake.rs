@@ -1,20 +1,27 @@
 //! How much mail may be on its way in at a time: what sessions hold of it until the spool has it.
 //!
 //! ```text
-//! RCPT, octets ── cover ──▶ ┌───────── intake ─────────┐
-//! DATA, BDAT   ── enter ──▶ │ used ▓▓▓▓▓▓▓▓▓░░░░░ most │ ── the receipt ──▶ given back
-//!                  ▲        └──────────────────────────┘
+//!                          ┌──────────────── intake ────────────────┐
+//! RCPT, bytes ── cover ──▶ │ strangers ▓▓▓▓▓▓▓░░░░░│ reserve ░░░░░░░ │ ── the receipt ──▶ given back
+//! DATA, BDAT  ── enter ──▶ │ trusted ▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░░░░░░░░░░ │
+//!                  ▲       └────────────────────────────────────────┘
 //!                  └─ no room: 354 waits in line for a while, then 452 4.3.1
 //! ```
+//! What has come is charged, and a little ahead: what a client announces costs it nothing, or who announces much and sends
+//! nothing would keep all others out. Strangers leave a reserve to clients of `networks` and to who has logged in. A
+//! stranger's address has a share: it may hold more only while a quarter of the strangers' part is free (less, where that
+//! would not hold the longest message).
+//!
 //! New messages wait, those under way never do. If all who find no room waited, sessions with half a message each would
 //! wait for each other until they time out. If all were refused, a burst of a tenth of a second would send clients away
 //! for the minutes until their next try (RFC 5321 §4.5.4.1). So the 354 is held back, within the two minutes that a
 //! client waits for it (§4.5.3.2.5); and a message that outgrows what is left gives up what it holds at once, is read to
-//! its end and answered 452 (§4.2.2: insufficient system storage), and the others go on. Since the whole holds the
+//! its end and answered 452 (§4.2.2: insufficient system storage), and the others go on. Since each part holds the
 //! longest message, somebody always comes to the end.
-use net::{Alarm, clock};
-use std::cell::Cell;
-use std::collections::VecDeque;
+use net::recent::Shards;
+use net::{Alarm, ClientKey, clock};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -28,33 +35,89 @@ const STEP: u64 = 4096;
 /// How long a message waits for room: longer than any burst, shorter than the patience of clients that keep less of it
 /// than RFC 5321 §4.5.3.2.5 wants.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a message claims before its first octet if it has not said how long it is.
-const UNKNOWN_BYTES: u64 = 16 << 10;
-/// And what it claims then at most, as a part of the whole: who announces much and sends nothing must not keep all
-/// others out.
-const FIRST_SHARE: u64 = 8;
+/// What a message claims at most before its first byte: what most messages have.
+const FIRST_BYTES: u64 = 16 << 10;
+/// Of the strangers' part, what one address may hold where there is little left: sixteen of them fill it.
+const STRANGER_SHARE: u64 = 16;
 
-/// The octets that sessions may hold, of all workers.
+/// The bytes that sessions may hold, of all workers.
 #[derive(Debug)]
 pub(super) struct Intake {
     most: u64,
     used: AtomicU64,
+    /// Of `most`, what strangers may hold; of `used`, what they do.
+    strangers_most: u64,
+    /// How far they may fill it before an address is held to its share.
+    unshared_most: u64,
+    strangers_used: AtomicU64,
+    /// Those of strangers that are connected.
+    shares: Shards<HashMap<ClientKey, Arc<Share>>>,
+    trusted: Queue,
+    strangers: Queue,
+}
+
+/// What a stranger's address holds.
+#[derive(Debug)]
+struct Share {
+    client: ClientKey,
+    used: AtomicU64,
+}
+
+/// Who pays for a claim.
+#[derive(Clone, Debug, Default)]
+enum Owner {
+    /// A client of `networks`, or one that has logged in.
+    #[default]
+    Trusted,
+    Stranger(Arc<Share>),
+}
+
+/// Those who wait to be let in.
+#[derive(Debug, Default)]
+struct Queue {
     line: Mutex<Line>,
     /// Whether somebody waits: to ask costs less than the lock.
     has_line: AtomicBool,
 }
 
-/// Those who wait to be let in, the first in front.
+/// The same, the first in front.
 #[derive(Debug, Default)]
 struct Line {
     waiting: VecDeque<(u64, Waker)>,
     numbers: u64,
 }
 
+/// What was in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lack {
+    /// There is no room.
+    Room,
+    /// The address holds more than its share.
+    Share,
+}
+
+/// Takes so many bytes of an amount, if it holds them.
+fn take_of(used: &AtomicU64, bytes: u64, most: u64) -> bool {
+    let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= most);
+    used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
+}
+
 impl Intake {
-    pub(super) fn new(most_bytes: u64) -> Arc<Self> {
-        let most = most_bytes.next_multiple_of(STEP);
-        Arc::new(Self { most, used: AtomicU64::new(0), line: Mutex::default(), has_line: AtomicBool::new(false) })
+    /// For that many bytes in all; each part has room for the longest message, if need be by more than that.
+    pub(super) fn new(most_bytes: u64, longest_message: u64) -> Arc<Self> {
+        let three_quarters = most_bytes / 4 * 3 / STEP * STEP;
+        let strangers_most = three_quarters.max(longest_message.next_multiple_of(STEP));
+        let most = most_bytes.max(strangers_most / 3 * 4).next_multiple_of(STEP);
+        Arc::new(Self {
+            most,
+            used: AtomicU64::new(0),
+            strangers_most,
+            unshared_most: (strangers_most / 4 * 3).max(longest_message).next_multiple_of(STEP).min(strangers_most),
+            strangers_used: AtomicU64::new(0),
+            shares: Shards::new(0, |_| HashMap::new()),
+            trusted: Queue::default(),
+            strangers: Queue::default(),
+        })
     }
 
     /// What is held now.
@@ -62,22 +125,78 @@ impl Intake {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// What strangers hold of it.
+    pub(super) fn strangers_bytes(&self) -> u64 {
+        self.strangers_used.load(Ordering::Relaxed)
+    }
+
     /// What may be held.
     pub(super) fn most_bytes(&self) -> u64 {
         self.most
     }
 
-    fn take(&self, bytes: u64) -> bool {
-        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.most);
-        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
+    /// What strangers may hold.
+    pub(super) fn strangers_most_bytes(&self) -> u64 {
+        self.strangers_most
     }
 
-    fn give(&self, bytes: u64) {
+    fn take(&self, owner: &Owner, bytes: u64) -> Result<(), Lack> {
+        let Owner::Stranger(share) = owner else {
+            return if take_of(&self.used, bytes, self.most) { Ok(()) } else { Err(Lack::Room) };
+        };
+        let own = share.used.fetch_add(bytes, Ordering::SeqCst).saturating_add(bytes);
+        let is_modest = own <= self.strangers_most / STRANGER_SHARE;
+        let most = if is_modest { self.strangers_most } else { self.unshared_most };
+        let has_room = take_of(&self.strangers_used, bytes, most);
+        if has_room && take_of(&self.used, bytes, self.most) {
+            return Ok(());
+        }
+        share.used.fetch_sub(bytes, Ordering::SeqCst);
+        if has_room {
+            self.strangers_used.fetch_sub(bytes, Ordering::SeqCst);
+        }
+        Err(if is_modest { Lack::Room } else { Lack::Share })
+    }
+
+    fn give(&self, owner: &Owner, bytes: u64) {
         if bytes == 0 {
             return;
         }
+        if let Owner::Stranger(share) = owner {
+            share.used.fetch_sub(bytes, Ordering::SeqCst);
+            self.strangers_used.fetch_sub(bytes, Ordering::SeqCst);
+        }
         self.used.fetch_sub(bytes, Ordering::SeqCst);
-        // Whoever joins the line says so before it looks for room, so one of both sees the other.
+        self.trusted.call();
+        self.strangers.call();
+    }
+
+    fn queue(&self, owner: &Owner) -> &Queue {
+        match owner {
+            Owner::Trusted => &self.trusted,
+            Owner::Stranger(_) => &self.strangers,
+        }
+    }
+
+    /// The share of a stranger's address, the same for all its connections.
+    fn share(&self, client: ClientKey) -> Arc<Share> {
+        let mut shares = self.shares.lock(&client);
+        Arc::clone(shares.entry(client).or_insert_with(|| Arc::new(Share { client, used: AtomicU64::new(0) })))
+    }
+
+    /// Forgets the share of an address that has no other connection.
+    fn forget(&self, share: Arc<Share>) {
+        let mut shares = self.shares.lock(&share.client);
+        // The table's and this one.
+        if Arc::strong_count(&share) <= 2 {
+            shares.remove(&share.client);
+        }
+    }
+}
+
+impl Queue {
+    /// Lets the first look for room. Whoever joins the line says so before it looks, so one of both sees the other.
+    fn call(&self) {
         if self.has_line.load(Ordering::SeqCst) {
             self.line().call_first();
         }
@@ -109,67 +228,105 @@ impl Line {
 pub(super) struct Claim {
     intake: Arc<Intake>,
     held: Cell<u64>,
+    owner: RefCell<Owner>,
+}
+
+/// Whether a message may begin.
+#[derive(Debug)]
+pub(super) enum Entry {
+    In,
+    /// It is to wait.
+    Wait(Turn),
+    /// Its address holds too much already.
+    Refused,
 }
 
 impl Claim {
+    /// For a client that is trusted, until it is [said](Claim::of_stranger) that it is none.
     pub(super) fn new(intake: &Arc<Intake>) -> Rc<Self> {
-        Rc::new(Self { intake: Arc::clone(intake), held: Cell::new(0) })
+        Rc::new(Self { intake: Arc::clone(intake), held: Cell::new(0), owner: RefCell::default() })
+    }
+
+    /// From here on a trusted client pays.
+    pub(super) fn of_trusted(&self) {
+        self.pass_to(Owner::Trusted);
+    }
+
+    /// From here on that address pays.
+    pub(super) fn of_stranger(&self, client: ClientKey) {
+        self.pass_to(Owner::Stranger(self.intake.share(client)));
+    }
+
+    fn pass_to(&self, owner: Owner) {
+        self.release();
+        if let Owner::Stranger(share) = self.owner.replace(owner) {
+            self.intake.forget(share);
+        }
     }
 
     /// Sees to it that the session holds so much in all; whether there is room.
     pub(super) fn cover(&self, bytes: u64) -> bool {
+        self.try_cover(bytes).is_ok()
+    }
+
+    fn try_cover(&self, bytes: u64) -> Result<(), Lack> {
         let held = self.held.get();
         if bytes <= held {
-            return true;
+            return Ok(());
         }
         let wanted = bytes.saturating_add(STEP - 1) / STEP * STEP;
-        let has_room = self.intake.take(wanted - held);
-        if has_room {
-            self.held.set(wanted);
-        }
-        has_room
+        self.intake.take(&self.owner.borrow(), wanted - held)?;
+        self.held.set(wanted);
+        Ok(())
     }
 
     /// For a message that is about to begin, behind an envelope of that size: whether it may at once. If not, it is to
     /// wait for its [`Turn`].
-    pub(super) fn enter(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> Result<(), Turn> {
-        let first = announced.unwrap_or(UNKNOWN_BYTES).min(self.intake.most / FIRST_SHARE);
+    pub(super) fn enter(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> Entry {
+        let first = announced.map_or(FIRST_BYTES, |bytes| bytes.min(FIRST_BYTES));
         let bytes = envelope_bytes.saturating_add(first);
         // Who comes later does not pass those who wait.
-        if !self.intake.has_line.load(Ordering::SeqCst) && self.cover(bytes) {
-            return Ok(());
+        let has_line = self.intake.queue(&self.owner.borrow()).has_line.load(Ordering::SeqCst);
+        if !has_line {
+            match self.try_cover(bytes) {
+                Ok(()) => return Entry::In,
+                Err(Lack::Share) => return Entry::Refused,
+                Err(Lack::Room) => {}
+            }
         }
         let (until, alarm) = (clock::now() + PATIENCE, Alarm::default());
-        Err(Turn { claim: Rc::clone(self), bytes, number: None, until, alarm })
+        Entry::Wait(Turn { claim: Rc::clone(self), bytes, number: None, until, alarm })
     }
 
     /// Gives all of it back.
     pub(super) fn release(&self) {
-        self.intake.give(self.held.take());
+        self.intake.give(&self.owner.borrow(), self.held.take());
     }
 
     /// The session begins anew with nothing; what it held is held for its last message still.
     pub(super) fn hand_over(self: &Rc<Self>) -> Held {
-        Held { bytes: self.held.take(), claim: Rc::clone(self) }
+        Held { bytes: self.held.take(), owner: self.owner.borrow().clone(), claim: Rc::clone(self) }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.release();
+        self.pass_to(Owner::Trusted);
     }
 }
 
 /// What a message holds that waits for its receipt.
 #[derive(Debug)]
 pub(super) struct Held {
-    claim: Rc<Claim>,
     bytes: u64,
+    /// Goes before the claim, which then sees that nobody else knows it.
+    owner: Owner,
+    claim: Rc<Claim>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.claim.intake.give(self.bytes);
+        self.claim.intake.give(&self.owner, self.bytes);
     }
 }
 
@@ -188,19 +345,33 @@ pub(super) struct Turn {
 impl Turn {
     /// Whether it is the first of the line, which it joins.
     fn is_first(&mut self, waker: &Waker) -> bool {
-        let intake = &self.claim.intake;
-        let mut line = intake.line();
+        let owner = self.claim.owner.borrow();
+        let queue = self.claim.intake.queue(&owner);
+        let mut line = queue.line();
         let number = *self.number.get_or_insert_with(|| {
             line.numbers += 1;
             let number = line.numbers;
             line.waiting.push_back((number, waker.clone()));
             number
         });
-        intake.has_line.store(true, Ordering::SeqCst);
+        queue.has_line.store(true, Ordering::SeqCst);
         if let Some((_, known)) = line.waiting.iter_mut().find(|(other, _)| *other == number) {
             known.clone_from(waker);
         }
         line.waiting.front().is_some_and(|(first, _)| *first == number)
+    }
+
+    /// Whether it is let in; `None` while it waits.
+    fn look(&mut self, waker: &Waker) -> Option<bool> {
+        if !self.is_first(waker) {
+            return None;
+        }
+        match self.claim.try_cover(self.bytes) {
+            Ok(()) => Some(true),
+            Err(Lack::Room) => None,
+            // Others of its address have taken more meanwhile: it is not to keep the line waiting.
+            Err(Lack::Share) => Some(false),
+        }
     }
 }
 
@@ -209,8 +380,8 @@ impl Future for Turn {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let turn = &mut *self;
-        if turn.is_first(cx.waker()) && turn.claim.cover(turn.bytes) {
-            return Poll::Ready(true);
+        if let Some(is_in) = turn.look(cx.waker()) {
+            return Poll::Ready(is_in);
         }
         turn.alarm.poll_due(Some(turn.until), clock::now()).map(|()| false)
     }
@@ -219,7 +390,7 @@ impl Future for Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.claim.intake.leave_line(number);
+            self.claim.intake.queue(&self.claim.owner.borrow()).leave_line(number);
         }
     }
 }
@@ -254,19 +425,23 @@ mod tests {
         }
 
         fn enters(&mut self, announced: Option<u64>) -> bool {
-            self.turn = self.claim.enter(0, announced).err();
-            self.turn.is_none() || self.is_let_in()
+            self.turn = match self.claim.enter(0, announced) {
+                Entry::In => return true,
+                Entry::Wait(turn) => Some(turn),
+                Entry::Refused => return false,
+            };
+            self.is_let_in()
         }
 
         fn is_let_in(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.bell));
             let turn = self.turn.as_mut().expect("it waits");
             // Before its time is up a turn is not asked for its alarm in these tests: the line says no, or room is there.
-            let is_in = turn.is_first(&waker) && turn.claim.cover(turn.bytes);
-            if is_in {
+            let looked = turn.look(&waker);
+            if looked.is_some() {
                 self.turn = None;
             }
-            is_in
+            looked == Some(true)
         }
 
         fn was_woken(&self) -> bool {
@@ -276,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_session_holds_what_it_covers_until_it_gives_it_back() {
-        let intake = Intake::new(10 * STEP);
+        let intake = Intake::new(10 * STEP, 0);
         let claim = Claim::new(&intake);
         assert!(claim.cover(1) && claim.cover(STEP), "one step for both");
         assert_eq!(intake.used_bytes(), STEP);
@@ -294,7 +469,7 @@ mod tests {
 
     #[test]
     fn who_comes_later_does_not_pass_those_who_wait() {
-        let intake = Intake::new(8 * STEP);
+        let intake = Intake::new(8 * STEP, 0);
         let full = Claim::new(&intake);
         assert!(full.cover(8 * STEP));
         let [mut first, mut second, mut third] = [(); 3].map(|()| Session::new(&intake));
@@ -310,22 +485,81 @@ mod tests {
         assert!(Session::new(&intake).enters(Some(1)));
     }
 
+    fn stranger(last: u8) -> ClientKey {
+        ClientKey::of(std::net::IpAddr::from([192, 0, 2, last]))
+    }
+
+    fn of_stranger(intake: &Arc<Intake>, last: u8) -> Session {
+        let session = Session::new(intake);
+        session.claim.of_stranger(stranger(last));
+        session
+    }
+
     #[test]
-    fn who_announces_much_does_not_keep_others_out() {
-        let intake = Intake::new(80 * STEP);
-        let mut sessions: Vec<Session> = (0..8).map(|_| Session::new(&intake)).collect();
-        for session in &mut sessions {
-            assert!(session.enters(Some(u64::MAX)));
+    fn what_is_announced_costs_no_more_than_a_short_message() {
+        let intake = Intake::new(1000 * FIRST_BYTES, 0);
+        let mut sessions: Vec<Session> = (0..100).map(|_| Session::new(&intake)).collect();
+        assert!(sessions.iter_mut().all(|session| session.enters(Some(u64::MAX))));
+        assert_eq!(intake.used_bytes(), 100 * FIRST_BYTES);
+        assert!(Session::new(&intake).enters(Some(1)) && Session::new(&intake).enters(None));
+    }
+
+    #[test]
+    fn strangers_leave_a_reserve_and_whoever_logs_in_may_use_it() {
+        let intake = Intake::new(1600 * STEP, 0);
+        let strangers: Vec<Session> = (0..100).map(|last| of_stranger(&intake, last)).collect();
+        for session in &strangers {
+            session.claim.cover(12 * STEP);
         }
-        assert_eq!(intake.used_bytes(), 80 * STEP);
-        assert!(!Session::new(&intake).enters(None));
+        assert_eq!((intake.strangers_bytes(), intake.used_bytes()), (1200 * STEP, 1200 * STEP));
+        assert!(!of_stranger(&intake, 101).claim.cover(1));
+        let trusted = Session::new(&intake);
+        assert!(trusted.claim.cover(399 * STEP));
+        let mut late = of_stranger(&intake, 102);
+        assert!(!late.enters(None));
+        late.turn = None;
+        late.claim.of_trusted();
+        assert!(late.claim.cover(STEP) && !late.claim.cover(2 * STEP));
+        drop((strangers, trusted, late));
+        assert_eq!((intake.strangers_bytes(), intake.used_bytes()), (0, 0));
+        assert!(intake.shares.iter().all(|shares| shares.is_empty()), "who is gone takes no room");
+    }
+
+    #[test]
+    fn one_address_keeps_no_other_out_however_many_connections_it_has() {
+        let intake = Intake::new(1600 * STEP, 0);
+        let greedy: Vec<Session> = (0..13).map(|_| of_stranger(&intake, 1)).collect();
+        for session in greedy.iter().cycle().take(13 * 1600) {
+            session.claim.cover(session.claim.held.get() + STEP);
+        }
+        assert_eq!(intake.strangers_bytes(), 900 * STEP, "a quarter of the strangers' part is left");
+        assert!(matches!(greedy[0].claim.enter(u64::from(u32::MAX), None), Entry::Refused));
+        assert!(of_stranger(&intake, 2).enters(None) && Session::new(&intake).enters(None));
+        // Others have their shares of what is left; one that is modest is not kept waiting by one that is not.
+        let others: Vec<Session> = (2..6).map(|last| of_stranger(&intake, last)).collect();
+        assert!(others.iter().all(|session| session.claim.cover(75 * STEP)));
+        let [mut modest, mut more] = [6, 7].map(|last| of_stranger(&intake, last));
+        assert!(!modest.enters(None) && !more.enters(None) && modest.turn.is_some());
+        drop(others);
+        assert!(modest.was_woken() && modest.is_let_in() && more.is_let_in());
+    }
+
+    #[test]
+    fn each_part_holds_the_longest_message_and_a_message_alone_has_all_it_needs() {
+        for (most, longest) in [(1000, 10), (1000, 1000), (1000, 900), (1000, 750)] {
+            let intake = Intake::new(most * STEP, longest * STEP);
+            assert!(of_stranger(&intake, 1).claim.cover(longest * STEP), "{most} {longest}");
+            assert!(Session::new(&intake).claim.cover(longest * STEP));
+            assert!(intake.most_bytes() - intake.strangers_most_bytes() >= intake.most_bytes() / 4 - STEP);
+        }
     }
 
     proptest! {
-        /// However sessions grow, give up and come again: no more is held than may be, and what is held is what they say.
+        /// However sessions of anybody grow, give up and come again: no more is held than may be, and what is held is what
+        /// they say.
         #[test]
-        fn books_are_kept(steps in prop::collection::vec((0..6_usize, 0..5_u8, 0..20_000_u64), 0..200)) {
-            let intake = Intake::new(64 << 10);
+        fn books_are_kept(steps in prop::collection::vec((0..6_usize, 0..6_u8, 0..20_000_u64), 0..200)) {
+            let intake = Intake::new(64 << 10, 0);
             let claims: Vec<_> = (0..6).map(|_| Claim::new(&intake)).collect();
             let mut held = Vec::new();
             for (which, what, bytes) in steps {
@@ -333,6 +567,8 @@ mod tests {
                     0 => claims[which].release(),
                     1 => held.push(claims[which].hand_over()),
                     2 => drop(held.pop()),
+                    3 if bytes % 3 == 0 => claims[which].of_trusted(),
+                    3 => claims[which].of_stranger(stranger((bytes % 3) as u8)),
                     _ => {
                         let before = claims[which].held.get();
                         let is_covered = claims[which].cover(bytes);
@@ -340,9 +576,15 @@ mod tests {
                         prop_assert!(is_covered || claims[which].held.get() == before);
                     }
                 }
-                let sum: u64 = claims.iter().map(|claim| claim.held.get()).chain(held.iter().map(|held| held.bytes)).sum();
-                prop_assert_eq!(intake.used_bytes(), sum);
-                prop_assert!(sum <= 64 << 10);
+                let all = || {
+                    let now = claims.iter().map(|claim| (claim.owner.borrow().clone(), claim.held.get()));
+                    now.chain(held.iter().map(|held: &Held| (held.owner.clone(), held.bytes)))
+                };
+                let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.sum::<u64>();
+                prop_assert_eq!(intake.used_bytes(), sum(&mut all().map(|(_, bytes)| bytes)));
+                let strangers = all().filter(|(owner, _)| matches!(owner, Owner::Stranger(_)));
+                prop_assert_eq!(intake.strangers_bytes(), sum(&mut strangers.map(|(_, bytes)| bytes)));
+                prop_assert!(intake.used_bytes() <= 64 << 10 && intake.strangers_bytes() <= 48 << 10);
             }
         }
     }

@@ -12,10 +12,21 @@ pub(super) struct Figures<'a> {
     pub(super) process: &'a [(&'static str, &'static str, u64)],
     pub(super) spool: &'a spool::Usage,
     pub(super) incoming_limit: u64,
+    pub(super) strangers: Strangers,
     /// The spool takes nothing any more.
     pub(super) has_failed: bool,
     pub(super) hostname: &'a str,
     pub(super) uptime_s: f64,
+}
+
+/// Of clients that are not of `networks`.
+pub(super) struct Strangers {
+    /// Connections at a time.
+    pub(super) connections: usize,
+    pub(super) incoming_bytes: u64,
+    pub(super) incoming_limit: u64,
+    /// How often each limit refused something, by its name.
+    pub(super) refused: Vec<(&'static str, u64)>,
 }
 
 /// All of it, a family after the other.
@@ -40,6 +51,7 @@ pub(super) fn text(figures: &Figures<'_>) -> String {
         totals.incoming_bytes,
     );
     sheet.gauge("incoming_limit_bytes", "more of them wait, and then are answered 452", figures.incoming_limit);
+    sheet.strangers(&figures.strangers);
     sheet.gauge("hops", "next hops that are remembered", totals.hops);
     sheet.gauge(
         "spool_failed",
@@ -63,6 +75,18 @@ impl Sheet {
     fn gauge(&mut self, name: &str, meaning: &str, value: impl Display) {
         self.family(name, "gauge", meaning);
         self.sample(name, &[], value);
+    }
+
+    fn strangers(&mut self, strangers: &Strangers) {
+        let meaning = "connections at a time of clients that are not of networks";
+        self.gauge("limited_connections", meaning, strangers.connections);
+        let meaning = "of incoming_bytes, what is neither from networks nor from who has logged in";
+        self.gauge("incoming_strangers_bytes", meaning, strangers.incoming_bytes);
+        let meaning = "more of that waits, and then is answered 452: the rest is a reserve";
+        self.gauge("incoming_strangers_limit_bytes", meaning, strangers.incoming_limit);
+        let name = "client_refused_total";
+        self.family(name, "counter", "what limits.client refused, by limit");
+        strangers.refused.iter().for_each(|(limit, count)| self.sample(name, &[("limit", limit)], count));
     }
 
     fn hops(&mut self, hops: &[HopRow]) {
@@ -127,6 +151,12 @@ mod tests {
             process: &[("log_dropped", "lines of the log that were left out", 3)],
             spool: &usage,
             incoming_limit: 100,
+            strangers: Strangers {
+                connections: 2,
+                incoming_bytes: 30,
+                incoming_limit: 75,
+                refused: vec![("connections", 4), ("login_rate", 0)],
+            },
             has_failed: true,
             hostname: "relay.example",
             uptime_s: 1.5,
@@ -167,6 +197,8 @@ mod tests {
             "mailrun_relay_hop_shut_seconds{hop=\"mx:a.example\"} 4",
             "mailrun_relay_spool_syncs_total 9",
             "mailrun_relay_incoming_limit_bytes 100",
+            "mailrun_relay_incoming_strangers_bytes 30",
+            "mailrun_relay_client_refused_total{limit=\"connections\"} 4",
             "mailrun_relay_spool_failed 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");

@@ -19,6 +19,8 @@
 //! | `journal` | the log of deliveries, off the workers' way |
 //! | `labour` | threads for work that blocks |
 //! | `letter` | a message in memory |
+//! | `login` | AUTH as a session has it |
+//! | `login_limits` | failed logins: how many there may be, and how long the next one waits |
 //! | `maildir` | delivery into a Maildir |
 //! | `metrics` | numbers in Prometheus' format |
 //! | `office` | a worker's queue, and what reception and couriers share |
@@ -58,6 +60,8 @@ mod journal;
 mod labour;
 pub(crate) mod leftover;
 mod letter;
+mod login;
+mod login_limits;
 pub(crate) mod maildir;
 mod metrics;
 mod office;
@@ -242,6 +246,7 @@ fn serve(setting: &Arc<Setting>, config: &Config, endpoint: &Endpoint, security:
         .name(&config.hostname)
         .limits(config.limits.of_session())
         .sessions(config.limits.sessions)
+        .clients(Arc::clone(&setting.clients))
         .workers(config.workers.unwrap_or_else(net::worker::default_count))
         .security(security)
         .offering(move |offer| {

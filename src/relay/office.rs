@@ -10,6 +10,7 @@ use super::envelope::{Fact, Fate, encode_note};
 use super::hops::Hops;
 use super::journal::Journal;
 use super::letter::Letter;
+use super::login;
 use super::queue::{Arrival, Before, Call, Closing, Courier, Effects, HopKey, Kind};
 use super::queue::{MessageId, Notice, Options, Outcome, Queue, Recipients, Taken};
 use super::received;
@@ -293,6 +294,7 @@ impl Office {
             *self.config.borrow_mut() = self.setting.config();
         }
         self.journal.hand_over();
+        login::log_summaries(&self.setting);
         self.forget_hops();
         if self.do_due() == Due::More && !self.is_behind.replace(true) {
             let office = Rc::clone(self);

@@ -1,19 +1,18 @@
 //! Receives mail: who may send where, what the message says of itself, and the answer once it is kept.
 use super::config::{Config, Durability, LoggedIn};
 use super::envelope::{Envelope, MOST_RECIPIENTS, Original, Recipient, With};
-use super::intake::Claim;
+use super::intake::{Claim, Entry};
 use super::letter::Letter;
+use super::login::Logins;
 use super::office::{Errand, Office};
 use super::received::{self, Header, Hops, MOST_HOPS, Stamp};
 use super::routing::{Hop, Routed, Standing};
-use crate::users::Users;
-use net::{Answer, Handler, Handshake, LoginOutcome, Parting, Peer, clock};
+use net::{Answer, ClientKey, Handler, Handshake, LoginOutcome, Parting, Peer, clock};
+use smtp::Path;
 use smtp::command::{Hello, Mail, Recipient as Rcpt};
 use smtp::login::Auth;
 use smtp::reply::Reply;
-use smtp::sasl::Secret;
 use smtp::verdict::Verdict;
-use smtp::{Path, xtext};
 use spool::{Draft, Error, Receipt, Stored};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -38,6 +37,7 @@ pub(super) struct Reception {
     /// Who it says it is, until AUTH is over; then who it is.
     user: Option<Vec<u8>>,
     logged_in: LoggedIn,
+    logins: Logins,
     transaction: Transaction,
     /// What it holds of the memory for mail that comes in.
     claim: Rc<Claim>,
@@ -61,6 +61,9 @@ struct Transaction {
 const RECIPIENT_BYTES: u64 = 128;
 /// What a body has at once: enough for our own `Received:` and a short message. [`Claim::enter`] covers it.
 const FIRST_BYTES: usize = 1 << 10;
+/// What a body has room for at once where SIZE announces more: enough for most messages, and little for whoever announces
+/// what never comes.
+const AHEAD_BYTES: u64 = 128 << 10;
 /// From this size on a body grows by halves, so that at the end less of what it claims is for nothing.
 const DOUBLED_BYTES: usize = 1 << 20;
 
@@ -101,8 +104,10 @@ impl Reception {
         let ip = peer.address.ip();
         let client = (!ip.is_unspecified()).then_some(ip);
         office.setting.census.sessions.add(1);
-        Self {
-            config: office.config(),
+        let config = office.config();
+        let reception = Self {
+            logins: Logins::new(&office.setting, &config, client),
+            config,
             office: Rc::clone(office),
             client,
             client_literal: received::literal(client.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
@@ -113,6 +118,16 @@ impl Reception {
             logged_in: LoggedIn::No,
             transaction: Transaction::new(),
             claim: Claim::new(&office.setting.intake),
+        };
+        reception.pay();
+        reception
+    }
+
+    /// Has the memory that the session takes paid for by whom it stands for now.
+    fn pay(&self) {
+        match self.client {
+            Some(client) if self.standing() == Standing::Stranger => self.claim.of_stranger(ClientKey::of(client)),
+            _ => self.claim.of_trusted(),
         }
     }
 
@@ -232,7 +247,7 @@ impl Reception {
             return true;
         }
         let grown = body.len() + if body.len() < DOUBLED_BYTES { body.len() } else { body.len() / 2 };
-        let announced = announced.map_or(0, |bytes| bytes.min(DOUBLED_BYTES as u64) as usize + FIRST_BYTES);
+        let announced = announced.map_or(0, |bytes| bytes.min(AHEAD_BYTES) as usize + FIRST_BYTES);
         let capacity = needed.max(grown).max(announced);
         // Where there is no room for growing, there may be enough for what is here.
         let fits = |capacity: &usize| self.claim.cover(*envelope_bytes + *capacity as u64);
@@ -338,7 +353,11 @@ impl Handler for Reception {
         self.transaction.body.clear();
         self.stamp();
         let Transaction { envelope_bytes, announced, .. } = self.transaction;
-        let Err(turn) = self.claim.enter(envelope_bytes, announced) else { return Answer::Yes };
+        let turn = match self.claim.enter(envelope_bytes, announced) {
+            Entry::In => return Answer::Yes,
+            Entry::Refused => return Answer::Reply(crowded(&self.office)),
+            Entry::Wait(turn) => turn,
+        };
         let office = Rc::clone(&self.office);
         Answer::eventually(async move { if turn.await { Answer::Yes } else { Answer::Reply(crowded(&office)) } })
     }
@@ -392,6 +411,7 @@ impl Handler for Reception {
         self.tls = Some(handshake.clone());
         // What was said in the clear does not count (RFC 3207 §4.2).
         (self.user, self.logged_in) = (None, LoggedIn::No);
+        self.pay();
     }
 
     fn not_encrypted(&mut self, why: &std::io::Error) {
@@ -400,21 +420,22 @@ impl Handler for Reception {
 
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
         self.user = Some(auth.name.as_bytes().to_vec());
-        let is_known = self.config.users.as_deref().is_some_and(|users| users.knows(auth));
-        if is_known { Answer::Yes } else { Answer::Reply(Verdict::NotAuthenticated.reply().clone()) }
+        self.logins.check(auth)
     }
 
-    fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
+    fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         self.user = Some(auth.name.as_bytes().to_vec());
-        self.config.users.as_deref().and_then(|users: &Users| users.secret(auth))
+        self.logins.look_up(auth)
+    }
+
+    fn proof(&mut self, _auth: &Auth<'_>) -> Answer {
+        self.logins.proof()
     }
 
     fn login_ended(&mut self, outcome: LoginOutcome) {
+        self.logins.ended(outcome);
         self.logged_in = if outcome == LoginOutcome::Proved { LoggedIn::Yes } else { LoggedIn::No };
-        if outcome == LoginOutcome::NotProved {
-            let user = self.user.take().unwrap_or_default();
-            tracing::warn!(client = ?self.client, user = %xtext::encode(&user), "a login failed");
-        }
+        self.pay();
     }
 
     fn reset(&mut self, _why: Option<Verdict>) {

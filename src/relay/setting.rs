@@ -5,9 +5,11 @@ use super::inquiry::Inquiries;
 use super::intake::Intake;
 use super::journal::Press;
 use super::labour::Labour;
+use super::login_limits::LoginGuard;
 use super::maildir;
 use super::resolver::Resolver;
 use crate::log_writer::LogWriter;
+use net::{ClientRefusal, Clients};
 use spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +36,10 @@ pub(super) struct Setting {
     pub(super) census: Census,
     /// Memory for mail that comes in.
     pub(super) intake: Arc<Intake>,
+    /// Clients that are not of `networks`, and what they have asked lately.
+    pub(super) clients: Arc<Clients>,
+    /// Failed logins.
+    pub(super) logins: LoginGuard,
     /// Ways to ask the workers.
     pub(super) inquiries: Inquiries,
     /// Where deliveries are logged.
@@ -55,8 +61,10 @@ impl Setting {
         seed: u64,
     ) -> Self {
         let mailbox_names = Arc::new(maildir::Names::new(&config.hostname));
+        let client_limits = config.limits.client.clone();
         let config = Arc::new(config);
-        let intake = Intake::new(config.limits.incoming_bytes.max(config.limits.message_bytes + ENVELOPE_BYTES));
+        let longest_message = config.limits.message_bytes + ENVELOPE_BYTES;
+        let intake = Intake::new(config.limits.incoming_bytes.max(longest_message), longest_message);
         Self {
             config: Mutex::new(Arc::clone(&config)),
             first: config,
@@ -69,6 +77,8 @@ impl Setting {
             mailbox_names,
             census: Census::default(),
             intake,
+            clients: Arc::new(Clients::new(client_limits).reporting(log_refusal)),
+            logins: LoginGuard::new(),
             inquiries: Inquiries::default(),
             press,
             log,
@@ -132,6 +142,12 @@ impl Setting {
     pub(super) fn has_failed(&self) -> bool {
         self.spool.failure().is_some()
     }
+}
+
+/// Logs that a client asks too much: once a minute for each.
+fn log_refusal(refusal: &ClientRefusal) {
+    let ClientRefusal { client, limit, times } = refusal;
+    tracing::warn!("client limit reached: client={client} limit={} refused={times}", limit.name());
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,7 +5,7 @@
 //! | `/metrics` | numbers, for Prometheus (`metrics`) |
 //! | `/health` | 200, or 503 once the spool has failed: only a restart helps |
 //! | `/ready` | 200 once it listens and has taken up what a former run has left; 503 before |
-use super::metrics::{self, Figures};
+use super::metrics::{self, Figures, Strangers};
 use super::setting::Setting;
 use super::survey::survey;
 use crate::http_server::{self, HostNames, HttpCounters};
@@ -16,7 +16,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use net::clock;
+use net::{ClientLimit, clock};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -69,6 +69,7 @@ async fn figures(State(setting): State<Arc<Setting>>, http: Arc<HttpCounters>, b
             ],
             spool: &setting.spool.usage(),
             incoming_limit: setting.intake.most_bytes(),
+            strangers: strangers(&setting),
             has_failed: setting.has_failed(),
             hostname: &setting.config().hostname,
             uptime_s: clock::now().saturating_sub(began).as_secs_f64(),
@@ -78,6 +79,16 @@ async fn figures(State(setting): State<Arc<Setting>>, http: Arc<HttpCounters>, b
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
         Ok(Err(silent)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{silent}\n")).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn strangers(setting: &Setting) -> Strangers {
+    let refused = ClientLimit::ALL.map(|limit| (limit.name(), setting.clients.refused(limit)));
+    Strangers {
+        connections: setting.clients.connected(),
+        incoming_bytes: setting.intake.strangers_bytes(),
+        incoming_limit: setting.intake.strangers_most_bytes(),
+        refused: refused.into(),
     }
 }
 

@@ -42,6 +42,7 @@ mod relay_delivery;
 mod relay_faults;
 mod relay_host;
 mod relay_hostile;
+mod relay_limits;
 mod relay_notices;
 mod ruler;
 mod secured;

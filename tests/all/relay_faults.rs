@@ -60,20 +60,30 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
     relay.stop();
 }
 
+/// As little memory for mail that comes in as there may be.
+const NARROW: &str = "limits.message = \"256k\"\nlimits.incoming = \"1M\"\n";
+/// What a message takes of it before its first byte: 16 KiB, and the envelope.
+const BEGINNING_BYTES: u64 = 20 << 10;
+
+/// Messages that have begun, as many as there is room for.
+fn crowd(relay: &Relay) -> Vec<Wire> {
+    let count = metric(relay, "incoming_limit_bytes") / BEGINNING_BYTES;
+    assert!((50..200).contains(&count), "{count}");
+    let mut inside: Vec<Wire> = (0..count).map(|_| beginning(relay, " SIZE=200000")).collect();
+    inside.iter_mut().for_each(|wire| drop(expect(wire, "DATA", "354")));
+    inside
+}
+
 #[test]
 fn a_message_waits_for_room_before_it_begins_and_not_for_ever() {
-    let den = Den::new(&format!("limits.message = \"4M\"\nlimits.incoming = \"8M\"\n{DISCARD}"));
+    let den = Den::new(&format!("{NARROW}{DISCARD}"));
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
-    // An eighth of the whole is held for what says that it is long.
-    let mut inside: Vec<Wire> = (0..7).map(|_| beginning(&relay, " SIZE=4000000")).collect();
-    for wire in &mut inside {
-        expect(wire, "DATA", "354");
-    }
-    let [mut by_data, mut by_bdat] = [(); 2].map(|()| beginning(&relay, " SIZE=4000000"));
+    let mut inside = crowd(&relay);
+    let [mut by_data, mut by_bdat] = [(); 2].map(|()| beginning(&relay, " SIZE=200000"));
     by_data.send("DATA\r\n");
-    assert!(!by_data.hears_within(Duration::from_millis(300)), "there is no room for an eighth one");
+    assert!(!by_data.hears_within(Duration::from_millis(300)), "there is no room for one more");
     by_bdat.send("BDAT 3 LAST\r\nx\r\n");
-    assert!(!by_bdat.hears_within(Duration::from_millis(300)), "nor for a ninth");
+    assert!(!by_bdat.hears_within(Duration::from_millis(300)), "nor for another");
     inside[0].send("x\r\n.\r\n");
     assert!(inside[0].reply().unwrap().starts_with("250 2.0.0"));
     assert!(by_data.reply().unwrap().starts_with("354"), "the first in line is let in");
@@ -81,7 +91,7 @@ fn a_message_waits_for_room_before_it_begins_and_not_for_ever() {
     let began = Instant::now();
     assert!(by_bdat.reply().unwrap().starts_with("452 4.3.1"));
     assert!(began.elapsed() > Duration::from_secs(10), "{:?}", began.elapsed());
-    let mut late = beginning(&relay, " SIZE=4000000");
+    let mut late = beginning(&relay, " SIZE=200000");
     late.send("DATA\r\n");
     assert!(late.reply().unwrap().starts_with("452 4.3.1"));
     // A transaction that was refused before its first octet goes on as it was, or begins anew.
@@ -98,14 +108,11 @@ fn what_waited_for_room_is_delivered_as_it_came() {
     let files = Files::new();
     let dump = files.path("dump");
     let sink = Sink::start(&["--dump-file", &dump]);
-    let den = Den::to(&sink.address(), "limits.message = \"4M\"\nlimits.incoming = \"8M\"\n");
-    let relay = den.open();
-    let mut inside: Vec<Wire> = (0..7).map(|_| beginning(&relay, " SIZE=4000000")).collect();
-    for wire in &mut inside {
-        expect(wire, "DATA", "354");
-    }
+    let den = Den::to(&sink.address(), NARROW);
+    let relay = den.open_with(&["--http", "127.0.0.1:0"]);
+    let mut inside = crowd(&relay);
     let message = b"Subject: waited\r\n\r\nfor room\r\n";
-    let mut late = beginning(&relay, " SIZE=4000000");
+    let mut late = beginning(&relay, " SIZE=200000");
     // The whole message, and the next, lie in the socket while it waits.
     late.send([format!("BDAT {} LAST\r\n", message.len()).as_bytes(), message, b"NOOP\r\n"].concat());
     assert!(!late.hears_within(Duration::from_millis(300)));

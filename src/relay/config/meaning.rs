@@ -8,7 +8,7 @@ use crate::relay::retry::Schedule;
 use crate::relay::routing::{Standing, is_domain};
 use crate::users::Users;
 use ipnet::IpNet;
-use net::{Certificate, Endpoint, ServerTls, SessionResumption, TlsFiles};
+use net::{Certificate, ClientLimits, Endpoint, ServerTls, SessionResumption, TlsFiles};
 use smtp::Path as Address;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -199,6 +199,13 @@ impl<'a> Reader<'a> {
         let named = |why: anyhow::Error| format!("{}, {why:#}", path.display());
         let users = self.text(&span, &path).and_then(|text| self.notes.keep(&span, Users::parse(&text).map_err(named)));
         config.users = users.map(Arc::new);
+        let limits = &mut config.login_limits;
+        limits.failures = section.value("failures", "10", failures).unwrap_or(limits.failures);
+        limits.user_failures = section.value("user_failures", "100", failures).unwrap_or(limits.user_failures);
+        limits.period = section.value("period", "\"10m\"", some_time).unwrap_or(limits.period);
+        limits.lock = section.value("lock", "\"10m\"", some_time).unwrap_or(limits.lock);
+        limits.delay = section.value("delay", "\"1s\"", some_time).unwrap_or(limits.delay);
+        config.login_exempt = Networks(section.values("exempt", "[\"10.0.0.5\"]", network).unwrap_or_default());
         section.end();
     }
 
@@ -235,6 +242,9 @@ impl<'a> Reader<'a> {
         limits.sessions = sessions.unwrap_or(limits.sessions);
         limits.hops = section.value("hops", "100", hops).unwrap_or(limits.hops);
         limits.idle = section.value("idle", "\"5m\"", some_time).unwrap_or(limits.idle);
+        limits.without_message =
+            section.value("without_message", "\"30m\"", some_time).unwrap_or(limits.without_message);
+        limits.client = section.table("client").map_or(limits.client, client_limits);
         section.end();
         limits
     }
@@ -287,6 +297,37 @@ impl<'a> Reader<'a> {
         let text = String::from_utf8(self.file(span, path)?).map_err(|_| format!("{} is not UTF-8", path.display()));
         self.notes.keep(span, text)
     }
+}
+
+fn client_limits(mut section: Section<'_>) -> ClientLimits {
+    let mut limits = ClientLimits::default();
+    let keys = [
+        ("connections", "50", &mut limits.connections),
+        ("connections_per_minute", "600", &mut limits.connection_rate),
+        ("messages_per_minute", "1000", &mut limits.message_rate),
+        ("recipients_per_minute", "5000", &mut limits.recipient_rate),
+        ("logins_per_minute", "60", &mut limits.login_rate),
+        ("handshakes_per_minute", "600", &mut limits.handshake_rate),
+    ];
+    for (key, example, limit) in keys {
+        *limit = section.value(key, example, amount).unwrap_or(*limit);
+    }
+    section.end();
+    limits
+}
+
+/// A number from one on, or "unlimited".
+fn amount(text: &str) -> Result<Option<u32>, String> {
+    if text == "unlimited" {
+        return Ok(None);
+    }
+    let number =
+        count(text, 1_000_000).map_err(|_| format!("{text:?} is no number from 1 to 1000000, nor \"unlimited\""))?;
+    Ok(Some(number as u32))
+}
+
+fn failures(text: &str) -> Result<u32, String> {
+    count(text, 1_000_000).map(|number| number as u32)
 }
 
 fn delivery(root: &mut Section<'_>) -> Delivery {

@@ -11,13 +11,14 @@ mod document;
 mod meaning;
 mod routes;
 
+use super::login_limits::LoginLimits;
 use super::retry::Schedule;
 use super::routing::{DomainPattern, Route, Router, Standing};
 use super::routing::{Local, Mx, Way};
 use crate::users::Users;
 pub(crate) use document::{Complaint, Complaints};
 use ipnet::IpNet;
-use net::{Endpoint, ServerTls, TlsFiles};
+use net::{ClientLimits, Endpoint, ServerTls, TlsFiles};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
@@ -45,6 +46,10 @@ pub(crate) struct Config {
     pub(crate) tls: Option<Tls>,
     /// Who may log in.
     pub(crate) users: Option<Arc<Users>>,
+    /// How many logins may fail.
+    pub(crate) login_limits: LoginLimits,
+    /// Whose failures count for the user only, and not for the address.
+    pub(crate) login_exempt: Networks,
     pub(crate) router: Router,
     pub(crate) delivery: Delivery,
     pub(crate) retry: Schedule,
@@ -129,6 +134,10 @@ pub(crate) struct Limits {
     pub(crate) hops: u32,
     /// How long a client may be silent.
     pub(crate) idle: Duration,
+    /// How long a session may last without a message.
+    pub(crate) without_message: Duration,
+    /// Of each client address that is not of `networks`.
+    pub(crate) client: ClientLimits,
 }
 
 impl Default for Limits {
@@ -140,6 +149,8 @@ impl Default for Limits {
             sessions: 10_000,
             hops: 100,
             idle: Duration::from_secs(300),
+            without_message: Duration::from_secs(1800),
+            client: ClientLimits::default(),
         }
     }
 }
@@ -151,6 +162,7 @@ impl Limits {
             message_bytes: self.message_bytes,
             recipients: self.recipients,
             idle: self.idle,
+            without_message: self.without_message,
             ..smtp::Limits::default()
         }
     }
@@ -380,6 +392,8 @@ impl Config {
             limits: Limits::default(),
             tls: None,
             users: None,
+            login_limits: LoginLimits::default(),
+            login_exempt: Networks(Vec::new()),
             router: Router::new(Local::default(), Vec::new(), Way::Mx(Mx::default())),
             delivery: Delivery::default(),
             retry: Schedule::default(),

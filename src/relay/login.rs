@@ -1,0 +1,203 @@
+//! AUTH as a session of the relay has it: whether a proof may be checked, what it was worth, and what the log is told.
+use super::config::Config;
+use super::login_limits::{Claimant, LogLine};
+use super::setting::Setting;
+use net::{Answer, ClientKey, LoginOutcome, clock};
+use smtp::login::{Auth, Proof};
+use smtp::reply::Reply;
+use smtp::sasl::Mechanism;
+use smtp::verdict::Verdict;
+use smtp::xtext;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The answer to whom no login is checked for a while.
+static LOCKED: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
+
+/// A session's logins.
+pub(super) struct Logins {
+    setting: Arc<Setting>,
+    config: Arc<Config>,
+    /// `None` where the address is not counted.
+    client: Option<ClientKey>,
+    /// The one whose outcome the session will tell.
+    attempt: Option<Rc<Attempt>>,
+}
+
+/// A login under way.
+struct Attempt {
+    setting: Arc<Setting>,
+    config: Arc<Config>,
+    client: Option<ClientKey>,
+    user: String,
+    mechanism: Mechanism,
+    /// It has been charged, and neither succeeded nor failed yet.
+    is_open: Cell<bool>,
+}
+
+impl Logins {
+    /// Those of a client; of one at a unix-domain socket, `client` is `None`.
+    pub(super) fn new(setting: &Arc<Setting>, config: &Arc<Config>, client: Option<std::net::IpAddr>) -> Self {
+        let counted = client.filter(|address| !config.login_exempt.contain(*address));
+        Self {
+            setting: Arc::clone(setting),
+            config: Arc::clone(config),
+            client: counted.map(ClientKey::of),
+            attempt: None,
+        }
+    }
+
+    fn begin(&mut self, auth: &Auth<'_>) -> Rc<Attempt> {
+        let attempt = Rc::new(Attempt {
+            setting: Arc::clone(&self.setting),
+            config: Arc::clone(&self.config),
+            client: self.client,
+            user: auth.name.to_owned(),
+            mechanism: auth.mechanism,
+            is_open: Cell::new(false),
+        });
+        self.attempt = Some(Rc::clone(&attempt));
+        attempt
+    }
+
+    /// Whether name and password go together, in time.
+    pub(super) fn check(&mut self, auth: &Auth<'_>) -> Answer {
+        let Proof::Shown(shown) = auth.proof else { return Answer::Reply(Verdict::AuthUnavailable.reply().clone()) };
+        let (attempt, shown) = (self.begin(auth), shown.to_vec());
+        self.attempt = None;
+        attempt.in_time(move |attempt| attempt.check(&shown))
+    }
+
+    /// What a digest is compared with. That of CRAM-MD5 is here already, so that this is a guess; SCRAM-SHA-256 brings its
+    /// own later.
+    pub(super) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
+        let attempt = self.begin(auth);
+        if auth.mechanism == Mechanism::ScramSha256 {
+            return attempt.wait().map_or_else(Answer::Reply, |_| attempt.secret());
+        }
+        attempt.in_time(|attempt| attempt.charge().map_or_else(Answer::Reply, |()| attempt.secret()))
+    }
+
+    /// Whether the proof that has come may be checked.
+    pub(super) fn proof(&self) -> Answer {
+        let Some(attempt) = self.attempt.clone() else {
+            return Answer::Reply(Verdict::AuthUnavailable.reply().clone());
+        };
+        attempt.in_time(|attempt| attempt.charge().map_or_else(Answer::Reply, |()| Answer::Yes))
+    }
+
+    /// The session has compared.
+    pub(super) fn ended(&mut self, outcome: LoginOutcome) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.settle(outcome);
+        }
+    }
+}
+
+impl Drop for Logins {
+    /// A session that ended with the verdict did not tell it.
+    fn drop(&mut self) {
+        self.ended(LoginOutcome::NotProved);
+    }
+}
+
+impl Attempt {
+    fn claimant(&self) -> Claimant<'_> {
+        Claimant { client: self.client, user: &self.user }
+    }
+
+    /// How long it is to wait.
+    fn wait(&self) -> Result<Duration, Reply> {
+        let waited = self.setting.logins.wait(self.claimant(), &self.config.login_limits, clock::now());
+        waited.map_err(|_| self.refused())
+    }
+
+    /// Does that after the time that it is to wait.
+    fn in_time(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
+        match self.wait() {
+            Err(reply) => Answer::Reply(reply),
+            Ok(Duration::ZERO) => then(&self),
+            Ok(wait) => Answer::eventually(async move {
+                net::sleep(wait).await;
+                then(&self)
+            }),
+        }
+    }
+
+    fn charge(&self) -> Result<(), Reply> {
+        let charged = self.setting.logins.charge(self.claimant(), &self.config.login_limits, clock::now());
+        charged.map_err(|_| self.refused())?;
+        self.is_open.set(true);
+        Ok(())
+    }
+
+    fn refused(&self) -> Reply {
+        self.setting.census.logins_refused.add(1);
+        LOCKED.clone()
+    }
+
+    fn check(&self, shown: &[u8]) -> Answer {
+        if let Err(reply) = self.charge() {
+            return Answer::Reply(reply);
+        }
+        let auth = Auth { mechanism: self.mechanism, name: &self.user, proof: Proof::Shown(shown) };
+        let is_known = self.config.users.as_deref().is_some_and(|users| users.knows(&auth));
+        self.settle(if is_known { LoginOutcome::Proved } else { LoginOutcome::NotProved });
+        if is_known { Answer::Yes } else { Answer::Reply(Verdict::NotAuthenticated.reply().clone()) }
+    }
+
+    fn secret(&self) -> Answer {
+        let auth = Auth { mechanism: self.mechanism, name: &self.user, proof: Proof::Digest };
+        Answer::Secret(self.config.users.as_deref().and_then(|users| users.secret(&auth)))
+    }
+
+    /// Books what the proof was worth, if one was checked.
+    fn settle(&self, outcome: LoginOutcome) {
+        if !self.is_open.replace(false) {
+            return;
+        }
+        let (guard, limits, now) = (&self.setting.logins, &self.config.login_limits, clock::now());
+        match outcome {
+            LoginOutcome::Proved => {
+                self.setting.census.logins.add(1);
+                guard.succeeded(self.claimant(), limits, now);
+            }
+            LoginOutcome::NotProved => {
+                self.setting.census.logins_failed.add(1);
+                log(&self.setting, &guard.failed(self.claimant(), self.mechanism.name(), limits, now));
+            }
+        }
+    }
+}
+
+/// Logs what is to be told of failed logins by now.
+pub(super) fn log_summaries(setting: &Setting) {
+    log(setting, &setting.logins.summaries(clock::now()));
+}
+
+/// The form of these lines is documented: fail2ban reads them.
+fn log(setting: &Setting, lines: &[LogLine]) {
+    let local = |client: &Option<ClientKey>| client.map_or_else(|| "uncounted".to_owned(), |client| client.to_string());
+    for line in lines {
+        match line {
+            LogLine::Failed { client, user, method, attempts } => {
+                let (client, user) = (local(client), xtext::encode(user.as_bytes()).to_string());
+                tracing::warn!(
+                    "authentication failed: client={client} user={user} method={method} attempts={attempts}"
+                );
+            }
+            LogLine::Others { attempts } => {
+                tracing::warn!("authentication failed: client=many attempts={attempts}");
+            }
+            LogLine::Locked { client, user, for_s } => {
+                setting.census.login_locks.add(1);
+                let client = client.map_or_else(|| "any".to_owned(), |client| client.to_string());
+                let user =
+                    user.as_ref().map_or_else(|| "any".to_owned(), |user| xtext::encode(user.as_bytes()).to_string());
+                tracing::warn!("authentication locked: client={client} user={user} for_s={for_s}");
+            }
+        }
+    }
+}

@@ -1,0 +1,504 @@
+//! Failed logins: how many a client address and a user name may have, how long the next one waits, and what is logged.
+//!
+//! ```text
+//! AUTH ── wait ──▶ 0 s, 1 s, 2 s, 4 s … ── charge ──▶ the proof is checked ──▶ succeeded │ failed ──▶ a line of log
+//!           └────────── locked ──────────────┴──▶ 421 4.7.0, and the proof is not looked at
+//! ```
+//! A login is charged before it is checked, and what it was charged is given back if it succeeds: so however many
+//! connections guess at a time, no more guesses are checked than may fail. A client that has logged in as a user before
+//! has a budget of its own for that user: neither those who guess the user's password from elsewhere nor a neighbour behind
+//! the same address lock it out. Whether a user exists plays no part. Pure: the time is an argument.
+use net::ClientKey;
+use net::recent::{RecentMap, Shards};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Addresses, user names, and pairs of them that are remembered: the latest of each, some 100 bytes each.
+const MAX_REMEMBERED: usize = 65_536;
+/// The longest that a login waits, as dovecot has it: longer, and a client gives up before its answer.
+const MAX_DELAY: Duration = Duration::from_secs(15);
+/// How often the failures of one client are logged.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Clients whose failures are logged one by one at a time; those of more are summed up in one line.
+const MAX_LOGGED_CLIENTS: usize = 1000;
+
+/// How many logins may fail: `[auth]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoginLimits {
+    /// Of a client address.
+    pub(crate) failures: u32,
+    /// As one user, from whatever address.
+    pub(crate) user_failures: u32,
+    /// Within this time.
+    pub(crate) period: Duration,
+    /// How long no further login is checked then.
+    pub(crate) lock: Duration,
+    /// How long the login after the first failure waits; doubled with each further one.
+    pub(crate) delay: Duration,
+}
+
+impl Default for LoginLimits {
+    /// fail2ban's ten minutes, and room for a user who does not remember which password it was.
+    fn default() -> Self {
+        Self {
+            failures: 10,
+            user_failures: 100,
+            period: Duration::from_secs(600),
+            lock: Duration::from_secs(600),
+            delay: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Who logs in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claimant<'a> {
+    /// `None` for one whose address is not counted.
+    pub(super) client: Option<ClientKey>,
+    pub(super) user: &'a str,
+}
+
+/// It is locked: nothing is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Locked;
+
+/// What the log is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LogLine {
+    /// The failures of a client since it was logged last, and what it tried last.
+    Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
+    /// Those of clients that there was no room to tell apart.
+    Others { attempts: u64 },
+    /// A client, or a user, has had too many.
+    Locked { client: Option<ClientKey>, user: Option<String>, for_s: u64 },
+}
+
+/// The failures of one address, user or pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    /// Within the period that began at `since`.
+    failures: u32,
+    since: Duration,
+    locked_until: Duration,
+}
+
+impl Record {
+    /// What is past is forgotten.
+    fn refresh(&mut self, limits: &LoginLimits, now: Duration) {
+        let was_locked = self.locked_until > Duration::ZERO && now >= self.locked_until;
+        if was_locked || self.locked_until == Duration::ZERO && now.saturating_sub(self.since) >= limits.period {
+            *self = Self { since: now, ..Self::default() };
+        }
+    }
+
+    fn is_locked(&self, now: Duration) -> bool {
+        now < self.locked_until
+    }
+
+    fn wait(&self, limits: &LoginLimits) -> Duration {
+        match self.failures {
+            0 => Duration::ZERO,
+            failures => limits.delay.saturating_mul(1 << (failures - 1).min(20)).min(MAX_DELAY),
+        }
+    }
+
+    fn charge(&mut self, most: u32, limits: &LoginLimits, now: Duration) {
+        self.failures += 1;
+        if self.failures >= most {
+            self.locked_until = now + limits.lock;
+        }
+    }
+
+    fn give_back(&mut self, most: u32) {
+        self.failures = self.failures.saturating_sub(1);
+        if self.failures < most {
+            self.locked_until = Duration::ZERO;
+        }
+    }
+}
+
+/// The failures of all clients and users.
+#[derive(Debug)]
+pub(super) struct LoginGuard {
+    clients: Shards<RecentMap<ClientKey, Record>>,
+    /// By the hash of a name: names may be long, and strangers choose them.
+    users: Shards<RecentMap<u64, Record>>,
+    /// Those that have logged in.
+    pairs: Shards<RecentMap<(Option<ClientKey>, u64), Record>>,
+    hasher: RandomState,
+    log: Mutex<FailureLog>,
+}
+
+impl LoginGuard {
+    pub(super) fn new() -> Self {
+        Self {
+            clients: Shards::new(MAX_REMEMBERED, RecentMap::new),
+            users: Shards::new(MAX_REMEMBERED, RecentMap::new),
+            pairs: Shards::new(MAX_REMEMBERED, RecentMap::new),
+            hasher: RandomState::new(),
+            log: Mutex::default(),
+        }
+    }
+
+    /// How long a login is to wait before it is checked.
+    ///
+    /// # Errors
+    /// If it is not to be checked at all.
+    pub(super) fn wait(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) -> Result<Duration, Locked> {
+        let mut wait = Duration::ZERO;
+        let is_locked = self.any(who, limits, now, |record, _| {
+            wait = wait.max(record.wait(limits));
+            record.is_locked(now)
+        });
+        if is_locked { Err(Locked) } else { Ok(wait) }
+    }
+
+    /// Charges a login that is about to be checked: [`LoginGuard::succeeded`] or [`LoginGuard::failed`] is to follow.
+    ///
+    /// # Errors
+    /// If it is not to be checked.
+    pub(super) fn charge(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) -> Result<(), Locked> {
+        // An address that is locked is not charged to the user, nor the other way round.
+        let mut charged = 0;
+        let is_locked = self.any(who, limits, now, |record, most| {
+            let is_locked = record.is_locked(now);
+            if !is_locked {
+                record.charge(most, limits, now);
+                charged += 1;
+            }
+            is_locked
+        });
+        if !is_locked {
+            return Ok(());
+        }
+        self.any(who, limits, now, |record, most| {
+            let is_charged = charged > 0;
+            if is_charged {
+                charged -= 1;
+                record.give_back(most);
+            }
+            !is_charged
+        });
+        Err(Locked)
+    }
+
+    /// A login that was charged has gone well.
+    pub(super) fn succeeded(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) {
+        let user = self.hasher.hash_one(who.user);
+        let pair = (who.client, user);
+        let mut pairs = self.pairs.lock(&pair);
+        if let Some(record) = pairs.get_mut(&pair) {
+            *record = Record { since: now, ..Record::default() };
+            return;
+        }
+        drop(pairs);
+        self.any(who, limits, now, |record, most| {
+            record.give_back(most);
+            false
+        });
+        self.pairs.lock(&pair).insert(pair, Record { since: now, ..Record::default() });
+    }
+
+    /// A login that was charged has failed. What the log is to be told at once.
+    pub(super) fn failed(
+        &self,
+        who: Claimant<'_>,
+        method: &'static str,
+        limits: &LoginLimits,
+        now: Duration,
+    ) -> Vec<LogLine> {
+        let mut lines: Vec<LogLine> = self.log().note(who, method, now).into_iter().collect();
+        let for_s = limits.lock.as_secs();
+        let user = self.hasher.hash_one(who.user);
+        let is_known = self.pairs.lock(&(who.client, user)).get_mut(&(who.client, user)).is_some();
+        let mut locked = Vec::new();
+        self.any(who, limits, now, |record, most| {
+            locked.push(record.is_locked(now) && record.failures == most);
+            false
+        });
+        // In the order of `any`: the address, where it counts, and the user; or both in one.
+        let named = || Some(who.user.to_owned());
+        let whose: Vec<_> = match (is_known, who.client) {
+            (true, client) => vec![(client, named())],
+            (false, Some(client)) => vec![(Some(client), None), (None, named())],
+            (false, None) => vec![(None, named())],
+        };
+        let locked = whose.into_iter().zip(locked).filter(|(_, is_locked)| *is_locked);
+        lines.extend(locked.map(|((client, user), _)| LogLine::Locked { client, user, for_s }));
+        lines
+    }
+
+    /// What the log is to be told by now of failures that it was not told at once.
+    pub(super) fn summaries(&self, now: Duration) -> Vec<LogLine> {
+        self.log().summaries(now)
+    }
+
+    fn log(&self) -> MutexGuard<'_, FailureLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks `each` of the records that count for it, with the failures that each may have, until it says yes: that of the
+    /// pair if it has logged in before, else those of the address and of the user.
+    fn any(
+        &self,
+        who: Claimant<'_>,
+        limits: &LoginLimits,
+        now: Duration,
+        mut each: impl FnMut(&mut Record, u32) -> bool,
+    ) -> bool {
+        let user = self.hasher.hash_one(who.user);
+        let pair = (who.client, user);
+        if let Some(record) = self.pairs.lock(&pair).get_mut(&pair) {
+            record.refresh(limits, now);
+            return each(record, limits.failures);
+        }
+        let fresh = || Record { since: now, ..Record::default() };
+        if let Some(client) = who.client {
+            let mut clients = self.clients.lock(&client);
+            let record = clients.get_or_insert_with(client, fresh);
+            record.refresh(limits, now);
+            if each(record, limits.failures) {
+                return true;
+            }
+        }
+        let mut users = self.users.lock(&user);
+        let record = users.get_or_insert_with(user, fresh);
+        record.refresh(limits, now);
+        each(record, limits.user_failures)
+    }
+}
+
+/// Failures on their way to the log: the first of a client at once, what follows once a minute.
+#[derive(Debug, Default)]
+struct FailureLog {
+    clients: HashMap<Option<ClientKey>, Summary>,
+    others: u64,
+    next_look: Duration,
+}
+
+#[derive(Debug)]
+struct Summary {
+    since: Duration,
+    user: String,
+    method: &'static str,
+    attempts: u64,
+}
+
+/// As much of a user's name as is logged.
+const MAX_LOGGED_NAME: usize = 256;
+
+impl FailureLog {
+    fn note(&mut self, who: Claimant<'_>, method: &'static str, now: Duration) -> Option<LogLine> {
+        let user: String = who.user.chars().take(MAX_LOGGED_NAME).collect();
+        if let Some(summary) = self.clients.get_mut(&who.client) {
+            summary.attempts += 1;
+            (summary.user, summary.method) = (user, method);
+            return None;
+        }
+        if self.clients.len() >= MAX_LOGGED_CLIENTS {
+            self.others += 1;
+            return None;
+        }
+        self.clients.insert(who.client, Summary { since: now, user: user.clone(), method, attempts: 0 });
+        Some(LogLine::Failed { client: who.client, user, method, attempts: 1 })
+    }
+
+    fn summaries(&mut self, now: Duration) -> Vec<LogLine> {
+        // Every worker asks a few times a second.
+        if now < self.next_look {
+            return Vec::new();
+        }
+        self.next_look = now + LOG_INTERVAL / 60;
+        let mut lines = Vec::new();
+        self.clients.retain(|client, summary| {
+            if now.saturating_sub(summary.since) < LOG_INTERVAL {
+                return true;
+            }
+            let (attempts, method) = (summary.attempts, summary.method);
+            if attempts > 0 {
+                lines.push(LogLine::Failed { client: *client, user: summary.user.clone(), method, attempts });
+                (summary.since, summary.attempts) = (now, 0);
+            }
+            attempts > 0
+        });
+        if self.others > 0 && self.clients.len() < MAX_LOGGED_CLIENTS {
+            lines.push(LogLine::Others { attempts: std::mem::take(&mut self.others) });
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::IpAddr;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn client(last: u8) -> Option<ClientKey> {
+        Some(ClientKey::of(IpAddr::from([192, 0, 2, last])))
+    }
+
+    fn who(last: u8, user: &str) -> Claimant<'_> {
+        Claimant { client: client(last), user }
+    }
+
+    /// Logs in at that time, if it may be checked; whether it was.
+    fn log_in(guard: &LoginGuard, who: Claimant<'_>, is_right: bool, now: Duration) -> bool {
+        let limits = LoginLimits::default();
+        let is_checked = guard.charge(who, &limits, now).is_ok();
+        match (is_checked, is_right) {
+            (true, true) => guard.succeeded(who, &limits, now),
+            (true, false) => drop(guard.failed(who, "PLAIN", &limits, now)),
+            (false, _) => {}
+        }
+        is_checked
+    }
+
+    #[test]
+    fn each_failure_doubles_the_wait_until_the_address_is_locked() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        let mut waits = Vec::new();
+        while let Ok(wait) = guard.wait(who(1, "ann"), &limits, SECOND) {
+            waits.push(wait.as_secs());
+            assert!(log_in(&guard, who(1, "ann"), false, SECOND));
+        }
+        assert_eq!(waits, [0, 1, 2, 4, 8, 15, 15, 15, 15, 15]);
+        assert_eq!(guard.wait(who(1, "bob"), &limits, SECOND * 600), Err(Locked), "whoever it says it is");
+        assert_eq!(guard.wait(who(2, "bob"), &limits, SECOND * 2), Ok(Duration::ZERO), "another address goes on");
+        assert_eq!(guard.wait(who(2, "ann"), &limits, SECOND * 2), Ok(MAX_DELAY), "the user's logins wait");
+        assert_eq!(guard.wait(who(1, "bob"), &limits, SECOND * 601), Ok(Duration::ZERO), "and then it is over");
+    }
+
+    #[test]
+    fn a_user_is_locked_for_strangers_and_not_for_who_has_logged_in_from_there() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        assert!(log_in(&guard, who(1, "ann"), true, SECOND));
+        let guesses = (10..250).filter(|last| log_in(&guard, who(*last, "ann"), false, SECOND * 2)).count();
+        assert_eq!(guesses, 100);
+        assert_eq!(guard.wait(who(2, "ann"), &limits, SECOND * 3), Err(Locked));
+        assert_eq!(guard.wait(who(1, "ann"), &limits, SECOND * 3), Ok(Duration::ZERO));
+        // A neighbour behind the same address fails as another user: that locks the address, and not ann.
+        let guesses = (0..20).filter(|_| log_in(&guard, who(1, "bob"), false, SECOND * 4)).count();
+        assert_eq!(guesses, 10);
+        assert!(log_in(&guard, who(1, "ann"), true, SECOND * 5));
+        // But there is no more for guesses as ann than for any other.
+        let guesses = (0..20).filter(|_| log_in(&guard, who(1, "ann"), false, SECOND * 6)).count();
+        assert_eq!(guesses, 10);
+        assert!(!log_in(&guard, who(1, "ann"), true, SECOND * 7));
+    }
+
+    #[test]
+    fn logins_that_succeed_cost_nothing_however_many_they_are() {
+        let guard = LoginGuard::new();
+        for number in 0..1000 {
+            let user = format!("user{}", number % 50);
+            assert!(log_in(&guard, who(1, &user), true, SECOND));
+        }
+        assert_eq!(guard.wait(who(1, "new"), &LoginLimits::default(), SECOND), Ok(Duration::ZERO));
+    }
+
+    #[test]
+    fn an_address_that_is_not_counted_is_not_locked_and_users_are() {
+        let guard = LoginGuard::new();
+        let webmail = |user| Claimant { client: None, user };
+        let names: Vec<String> = (0..300).map(|number| format!("user{number}")).collect();
+        let guesses = names.iter().filter(|name| log_in(&guard, webmail(name), false, SECOND)).count();
+        assert_eq!(guesses, 300);
+        let guesses = (0..300).filter(|_| log_in(&guard, webmail("ann"), false, SECOND)).count();
+        assert_eq!(guesses, 100);
+    }
+
+    #[test]
+    fn the_log_has_the_first_failure_at_once_and_the_others_once_a_minute() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits { failures: 1000, ..LoginLimits::default() });
+        let fail = |user, now| {
+            guard.charge(who(1, user), &limits, now).unwrap();
+            guard.failed(who(1, user), "LOGIN", &limits, now)
+        };
+        let line =
+            |user: &str, attempts| LogLine::Failed { client: client(1), user: user.into(), method: "LOGIN", attempts };
+        assert_eq!(fail("ann", SECOND), [line("ann", 1)]);
+        for number in 0..50 {
+            assert!(fail("bob", SECOND * (2 + number)).is_empty());
+        }
+        assert!(guard.summaries(SECOND * 60).is_empty());
+        assert_eq!(guard.summaries(SECOND * 61), [line("bob", 50)]);
+        assert!(fail("eve", SECOND * 62).is_empty());
+        assert_eq!(guard.summaries(SECOND * 122), [line("eve", 1)]);
+        assert!(guard.summaries(SECOND * 200).is_empty() && guard.summaries(SECOND * 300).is_empty());
+        assert_eq!(fail("eve", SECOND * 300), [line("eve", 1)]);
+    }
+
+    #[test]
+    fn a_lock_is_logged_once_with_whose_it_is() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: 12, ..LoginLimits::default() });
+        let mut locks = Vec::new();
+        for number in 0..30 {
+            let who = who(if number < 15 { 1 } else { 2 }, "ann");
+            if guard.charge(who, &limits, SECOND).is_ok() {
+                let lines = guard.failed(who, "PLAIN", &limits, SECOND);
+                locks.extend(lines.into_iter().filter(|line| matches!(line, LogLine::Locked { .. })));
+            }
+        }
+        let [address, user] = locks.as_slice() else { panic!("{locks:?}") };
+        assert_eq!(*address, LogLine::Locked { client: client(1), user: None, for_s: 600 });
+        assert_eq!(*user, LogLine::Locked { client: None, user: Some("ann".into()), for_s: 600 });
+    }
+
+    #[test]
+    fn clients_without_number_are_summed_up_in_the_log() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: u32::MAX, ..LoginLimits::default() });
+        let mut lines = 0;
+        for number in 0..3000_u32 {
+            let client = Some(ClientKey::of(IpAddr::from((0x0a00_0000 + number).to_be_bytes())));
+            let who = Claimant { client, user: "ann" };
+            guard.charge(who, &limits, SECOND).unwrap();
+            lines += guard.failed(who, "PLAIN", &limits, SECOND).len();
+        }
+        assert_eq!(lines, MAX_LOGGED_CLIENTS);
+        assert_eq!(guard.summaries(SECOND * 100), [LogLine::Others { attempts: 2000 }]);
+    }
+
+    proptest! {
+        /// Whoever guesses, from where and when: in no period and its lock are more guesses checked than may fail, by
+        /// address and by user; and who guesses right now and then changes nothing for others.
+        #[test]
+        fn no_more_guesses_are_checked_than_may_fail(
+            steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)
+        ) {
+            let (guard, limits) = (LoginGuard::new(), LoginLimits { user_failures: 20, ..LoginLimits::default() });
+            let users = ["ann", "bob", "eve", "nobody"];
+            let (mut now, mut failed, mut known) = (Duration::ZERO, Vec::new(), std::collections::HashSet::new());
+            for (pause, address, user, chance) in steps {
+                now += Duration::from_secs(pause / 10);
+                let who = who(address, users[usize::from(user)]);
+                if guard.charge(who, &limits, now).is_err() {
+                    continue;
+                }
+                if chance == 0 {
+                    guard.succeeded(who, &limits, now);
+                    known.insert((address, user));
+                } else {
+                    guard.failed(who, "PLAIN", &limits, now);
+                    if !known.contains(&(address, user)) {
+                        failed.push((now, address, user));
+                    }
+                }
+            }
+            for (first, (from, address, user)) in failed.iter().enumerate() {
+                let within = failed[first..].iter().take_while(|(then, ..)| *then < *from + limits.lock);
+                let (mut by_address, mut by_user) = (0, 0);
+                for (_, other_address, other_user) in within {
+                    by_address += u32::from(other_address == address);
+                    by_user += u32::from(other_user == user);
+                }
+                // Two periods may meet: what failed at the end of one, and what fails in the next until it is locked.
+                prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Clients that would keep others out: of the relay's memory, its sessions, its users' passwords. Strangers here are
+//! loopback addresses that `networks` does not name.
+use crate::party::wait_until;
+use crate::relay::{Den, Relay, expect, metric};
+use crate::secured::{Files, PASSWORD, USER};
+use crate::wire::Wire;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use smtp::sasl::client::Exchange;
+use smtp::sasl::{Credentials, Mechanism};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TRUSTED: [u8; 4] = [127, 0, 0, 1];
+
+/// A relay for which only 127.0.0.1 is trusted; strangers may send to one mailbox.
+fn guarded(text: &str) -> Den {
+    guarded_with(Files::new(), text)
+}
+
+fn guarded_with(files: Files, text: &str) -> Den {
+    files.keep("boxes", "postmaster\n");
+    let local = "local.domains = [\"home.example\"]\nlocal.users = \"boxes\"\nlocal.maildir = \"mail/{user}\"\n";
+    Den::with(files, &format!("networks = [\"127.0.0.1\"]\n{text}{local}"))
+}
+
+fn open(den: &Den) -> Relay {
+    den.open_with(&["--http", "127.0.0.1:0"])
+}
+
+/// A session from that address; `Err` with what it was told in place of a greeting.
+fn greeted(relay: &Relay, from: [u8; 4]) -> Result<Wire, String> {
+    let mut wire = Wire::connect_from(from, relay.smtp[0]);
+    let greeting = wire.reply().expect("a greeting");
+    if !greeting.starts_with("220 ") {
+        return Err(greeting);
+    }
+    expect(&mut wire, "EHLO client.example", "250");
+    Ok(wire)
+}
+
+fn begin(wire: &mut Wire, parameters: &str) {
+    expect(wire, &format!("MAIL FROM:<a@b.example>{parameters}"), "250");
+    expect(wire, "RCPT TO:<postmaster@home.example>", "250");
+    expect(wire, "DATA", "354");
+}
+
+/// Hands a message of that length over; the answer to it.
+fn bring(wire: &mut Wire, bytes: usize) -> String {
+    begin(wire, &format!(" SIZE={bytes}"));
+    wire.send("Subject: long\r\n\r\n");
+    wire.send(b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n".repeat(bytes / 64));
+    wire.send(".\r\n");
+    wire.reply().expect("an answer to the message")
+}
+
+#[test]
+fn who_announces_much_and_sends_nothing_keeps_nobody_out() {
+    let relay = open(&guarded(""));
+    let mut strangers: Vec<Wire> =
+        (0..40).map(|number| greeted(&relay, [127, 0, 0, 2 + number % 3]).unwrap()).collect();
+    for (number, wire) in strangers.iter_mut().enumerate() {
+        begin(wire, " SIZE=10000000");
+        if number % 2 == 0 {
+            wire.send("Subject: a drip\r\n");
+        }
+    }
+    for from in [TRUSTED, [127, 0, 0, 9], [127, 0, 0, 2]] {
+        let reply = bring(&mut greeted(&relay, from).unwrap(), 10_000_000);
+        assert!(reply.starts_with("250 2.0.0"), "{from:?}: {reply}");
+    }
+    assert!(metric(&relay, "incoming_strangers_bytes") < 16 << 20);
+    relay.stop();
+}
+
+/// What has come is held as long as its sender likes: that of one address leaves room for others.
+#[test]
+fn who_sends_much_and_never_ends_it_keeps_nobody_else_out() {
+    let relay = open(&guarded("limits.message = \"4M\"\nlimits.incoming = \"32M\"\n"));
+    let mut greedy: Vec<Wire> = (0..45).map(|_| greeted(&relay, [127, 0, 0, 2]).unwrap()).collect();
+    let piece = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n".repeat(16 << 10);
+    let mut inside = 0;
+    for wire in &mut greedy {
+        expect(wire, "MAIL FROM:<a@b.example> SIZE=4000000", "250");
+        let reply = wire.say("RCPT TO:<postmaster@home.example>");
+        if reply.starts_with("250") && wire.say("DATA").starts_with("354") {
+            wire.send(&piece);
+            inside += 1;
+        }
+    }
+    assert!(inside > 10, "{inside}");
+    let most = metric(&relay, "incoming_strangers_limit_bytes");
+    wait_until("the stranger to have what it may", || {
+        (metric(&relay, "incoming_strangers_bytes") > most / 2).then_some(())
+    });
+    assert!(metric(&relay, "incoming_strangers_bytes") <= most / 4 * 3);
+    for (from, bytes) in [([127, 0, 0, 3], 1_000_000), (TRUSTED, 4_000_000), ([127, 0, 0, 4], 1_000_000)] {
+        let reply = bring(&mut greeted(&relay, from).unwrap(), bytes);
+        assert!(reply.starts_with("250 2.0.0"), "{from:?}: {reply}");
+    }
+    drop(greedy);
+    wait_until("everything to be given back", || (metric(&relay, "incoming_bytes") == 0).then_some(()));
+    relay.stop();
+}
+
+#[test]
+fn each_strangers_address_has_so_many_connections_and_trusted_ones_as_many_as_they_like() {
+    let relay = open(&guarded("limits.client.connections = 3\nlimits.client.connections_per_minute = 20\n"));
+    let mut held: Vec<Wire> = (0..3).map(|_| greeted(&relay, [127, 0, 0, 2]).unwrap()).collect();
+    for _ in 0..5 {
+        let Err(reply) = greeted(&relay, [127, 0, 0, 2]) else { panic!("a fourth one") };
+        assert!(reply.starts_with("421 4.7.0 Too many connections from your address"), "{reply}");
+    }
+    held.extend((0..20).map(|_| greeted(&relay, TRUSTED).unwrap()));
+    held.extend((0..3).map(|_| greeted(&relay, [127, 0, 0, 3]).unwrap()));
+    assert_eq!(metric(&relay, "limited_connections"), 6);
+    assert_eq!(metric(&relay, "client_refused_total{limit=\"connections\"}"), 5);
+    // One after the other there may be 20 a minute.
+    drop(held);
+    wait_until("them to be gone", || (metric(&relay, "limited_connections") == 0).then_some(()));
+    let refusal = (0..40).find_map(|_| {
+        wait_until("a place", || match greeted(&relay, [127, 0, 0, 4]) {
+            Err(reply) if reply.contains("connections from") => None,
+            other => Some(other.err()),
+        })
+    });
+    let refusal = refusal.expect("there were too many");
+    assert!(refusal.starts_with("421 4.7.0 Too many connections a minute"), "{refusal}");
+    let ended = relay.stop();
+    let lines = ended.err.matches("client limit reached: client=127.0.0.2 limit=connections refused=1").count();
+    assert_eq!((lines, ended.err.matches("client=127.0.0.2").count()), (1, 1), "{}", ended.err);
+}
+
+#[test]
+fn the_last_sessions_are_kept_for_trusted_clients() {
+    let relay = open(&guarded("limits.sessions = 8\n"));
+    let strangers: Vec<_> = (2..10).map(|last| greeted(&relay, [127, 0, 0, last])).collect();
+    let taken = strangers.iter().filter(|session| session.is_ok()).count();
+    assert_eq!(taken, 6);
+    let trusted = [(); 2].map(|()| greeted(&relay, TRUSTED).unwrap());
+    assert!(greeted(&relay, TRUSTED).is_err_and(|reply| reply.starts_with("421 4.3.2")));
+    drop((strangers, trusted));
+    relay.stop();
+}
+
+#[test]
+fn messages_and_recipients_have_a_rate_until_the_client_logs_in() {
+    let files = Files::new();
+    let users = files.users();
+    let relay = open(&guarded_with(
+        files,
+        &format!(
+            "auth.users = \"{users}\"\nlimits.client.messages_per_minute = 2\n\
+             limits.client.recipients_per_minute = 3\n"
+        ),
+    ));
+    let mut wire = greeted(&relay, [127, 0, 0, 2]).unwrap();
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+    for code in ["250", "250", "250", "450 4.7.0", "450 4.7.0"] {
+        expect(&mut wire, "RCPT TO:<postmaster@home.example>", code);
+    }
+    expect(&mut wire, "DATA", "354");
+    expect(&mut wire, ".", "250 2.0.0");
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "250");
+    expect(&mut wire, "RSET", "250");
+    expect(&mut wire, "MAIL FROM:<a@b.example>", "421 4.7.0 Too many messages a minute");
+    assert!(wire.reply().is_none(), "the session is over");
+    let mut wire = greeted(&relay, [127, 0, 0, 2]).unwrap();
+    assert!(log_in(&mut wire, Mechanism::Plain, USER, PASSWORD).starts_with("235"));
+    for _ in 0..5 {
+        begin(&mut wire, "");
+        expect(&mut wire, ".", "250 2.0.0");
+    }
+    let mut wire = greeted(&relay, TRUSTED).unwrap();
+    for _ in 0..5 {
+        begin(&mut wire, "");
+        expect(&mut wire, ".", "250 2.0.0");
+    }
+    relay.stop();
+}
+
+#[test]
+fn a_session_that_brings_no_message_does_not_last() {
+    let relay = open(&guarded("limits.without_message = \"2s\"\n"));
+    let mut wire = greeted(&relay, TRUSTED).unwrap();
+    let began = Instant::now();
+    let last = loop {
+        let reply = wire.say("NOOP");
+        if !reply.starts_with("250") {
+            break reply;
+        }
+        // Not so many that they are too many by themselves.
+        if wire.hears_within(Duration::from_millis(100)) {
+            break wire.reply().unwrap();
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "it lasts for ever");
+    };
+    assert!(last.starts_with("421 4.7.0 Too long without a message"), "{last}");
+    relay.stop();
+}
+
+/// Logs in; the last reply.
+fn log_in(wire: &mut Wire, mechanism: Mechanism, user: &str, password: &str) -> String {
+    let credentials = Credentials::new(user, password);
+    let mut client = Exchange::new(mechanism, &credentials, Some(&[7; 18])).unwrap();
+    let mut line = format!("AUTH {}", mechanism.name());
+    if let Some(initial) = client.initial() {
+        line = format!("{line} {}", STANDARD.encode(initial));
+        client.initial_sent();
+    }
+    loop {
+        wire.send([&line, "\r\n"].concat());
+        let reply = wire.reply().unwrap_or_else(|| "closed".to_owned());
+        let Some(challenge) = reply.strip_prefix("334 ") else { return reply };
+        let challenge = STANDARD.decode(challenge.trim_end()).unwrap();
+        line = client.respond(&challenge).map_or_else(|_| "*".to_owned(), |response| STANDARD.encode(response));
+    }
+}
+
+/// The mechanisms that take a password.
+const MECHANISMS: [Mechanism; 4] = [Mechanism::Plain, Mechanism::Login, Mechanism::CramMd5, Mechanism::ScramSha256];
+
+#[test]
+fn guesses_of_passwords_are_counted_and_locked_out_by_every_mechanism_together() {
+    let files = Files::new();
+    let users = files.users();
+    // The waits are tried in `login_limits`: here they are to cost no time.
+    let relay = open(&guarded_with(files, &format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\n")));
+    let guesses = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for number in 0..8 {
+            let (relay, guesses) = (&relay, &guesses);
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let mut wire = greeted(relay, TRUSTED).unwrap();
+                    // Real and not, and each many times in a session.
+                    let user = if round % 2 == 0 { USER } else { "nobody" };
+                    while let reply = log_in(&mut wire, MECHANISMS[number % 4], user, &format!("guess {round}"))
+                        && reply.starts_with("535")
+                    {
+                        guesses.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(guesses.load(Ordering::Relaxed), 10, "of 800 and more");
+    assert_eq!([metric(&relay, "logins_failed_total"), metric(&relay, "login_locks_total")], [10, 1]);
+    assert!(metric(&relay, "logins_refused_total") >= 700);
+    for mechanism in MECHANISMS {
+        let reply = log_in(&mut greeted(&relay, TRUSTED).unwrap(), mechanism, USER, PASSWORD);
+        assert!(reply.starts_with("421 4.7.0 Too many failed logins, try again later"), "{mechanism:?}: {reply}");
+        // Another address is not to blame.
+        let reply = log_in(&mut greeted(&relay, [127, 0, 0, 2]).unwrap(), mechanism, USER, PASSWORD);
+        assert!(reply.starts_with("235"), "{mechanism:?}: {reply}");
+    }
+    // Mail goes on: it is only logins that are refused.
+    assert!(bring(&mut greeted(&relay, TRUSTED).unwrap(), 1000).starts_with("250 2.0.0"));
+    let ended = relay.stop();
+    let lines: Vec<&str> = ended.err.lines().filter(|line| line.contains("authentication ")).collect();
+    assert!((2..=4).contains(&lines.len()), "few lines for all of them: {lines:#?}");
+    assert!(lines[0].contains("authentication failed: client=127.0.0.1 user="), "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("authentication locked: client=127.0.0.1 user=any for_s=600")));
+    assert!(!ended.err.contains("guess"), "no password is logged");
+}
+
+#[test]
+fn a_session_has_so_many_failed_logins() {
+    let files = Files::new();
+    let users = files.users();
+    let text = format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\nauth.failures = 100\n");
+    let relay = open(&guarded_with(files, &text));
+    // Others each time: with each failure the next login waits for twice as long.
+    for (number, mechanism) in MECHANISMS.into_iter().enumerate() {
+        let mut wire = greeted(&relay, [127, 0, 0, 10 + number as u8]).unwrap();
+        for _ in 0..5 {
+            let reply = log_in(&mut wire, mechanism, &format!("user{number}"), "wrong");
+            assert!(reply.starts_with("535 5.7.8"), "{mechanism:?}: {reply}");
+        }
+        let last = wire.replies();
+        assert!(last.len() == 1 && last[0].starts_with("421 4.7.0 Too many failed logins"), "{mechanism:?}: {last:?}");
+    }
+    relay.stop();
+}
+
+/// The salt and the number of iterations that SCRAM-SHA-256 names for a user, and the reply to a wrong proof.
+fn scram(relay: &Relay, user: &str) -> (String, String) {
+    let mut wire = greeted(relay, TRUSTED).unwrap();
+    let first = STANDARD.encode(format!("n,,n={user},r=client"));
+    let reply = expect(&mut wire, &format!("AUTH SCRAM-SHA-256 {first}"), "334 ");
+    let challenge = String::from_utf8(STANDARD.decode(reply[4..].trim_end()).unwrap()).unwrap();
+    let (nonce, rest) = challenge.split_once(",s=").unwrap();
+    let proof = STANDARD.encode([0; 32]);
+    let last = STANDARD.encode(format!("c=biws,{nonce},p={proof}"));
+    (rest.to_owned(), wire.say(&last))
+}
+
+#[test]
+fn nobody_is_told_which_users_there_are() {
+    let files = Files::new();
+    let users = files.users();
+    let text = format!("auth.users = \"{users}\"\nauth.delay = \"1ms\"\nauth.failures = 1000\n");
+    let relay = open(&guarded_with(files, &text));
+    let [(known, refused), (unknown, refused_too)] = [USER, "nobody"].map(|user| scram(&relay, user));
+    assert!(refused.starts_with("535 5.7.8") && refused == refused_too);
+    assert!(known.ends_with(",i=4096") && unknown.ends_with(",i=4096") && known.len() == unknown.len());
+    for (user, salt) in [(USER, &known), ("nobody", &unknown)] {
+        assert_eq!(scram(&relay, user).0, *salt, "{user}: the same each time");
+    }
+    assert!(known != unknown && scram(&relay, "nobody else").0 != unknown);
+    for mechanism in MECHANISMS {
+        let replies = [USER, "nobody"]
+            .map(|user| log_in(&mut greeted(&relay, [127, 0, 0, 20]).unwrap(), mechanism, user, "wrong"));
+        assert!(replies[0].starts_with("535 5.7.8") && replies[0] == replies[1], "{mechanism:?}: {replies:?}");
+    }
+    relay.stop();
+}
+
+#[test]
+fn nobody_acts_as_somebody_else() {
+    let files = Files::new();
+    let users = files.users();
+    let relay = open(&guarded_with(files, &format!("auth.users = \"{users}\"\n")));
+    let mut wire = greeted(&relay, TRUSTED).unwrap();
+    let plain = |acts_as: &str| format!("AUTH PLAIN {}", STANDARD.encode(format!("{acts_as}\0{USER}\0{PASSWORD}")));
+    expect(&mut wire, &plain("admin"), "535 5.7.8");
+    expect(&mut wire, &plain(USER), "235");
+    relay.stop();
+}
