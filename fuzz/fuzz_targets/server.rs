@@ -20,7 +20,7 @@ fn limits(choice: u8) -> Limits {
     let limits = Limits::default();
     match choice % 3 {
         0 => limits,
-        1 => Limits { errors: u32::MAX, idle_commands: u32::MAX, ..limits },
+        1 => Limits { errors: u32::MAX, idle_commands: u32::MAX, junk_commands: u32::MAX, ..limits },
         _ => Limits { text_line_bytes: 12, recipients: 2, message_bytes: 40, errors: 6, idle_commands: 20, ..limits },
     }
 }

@@ -248,6 +248,8 @@ impl Typed {
                 // A sink measures: it turns nobody away.
                 without_message: Duration::MAX,
                 login_failures: u32::MAX,
+                // A sink is there to be tried out; `idle_commands` bounds these too.
+                junk_commands: u32::MAX,
                 ..Limits::default()
             },
             hello: self.hello,

@@ -32,6 +32,8 @@ pub(super) struct Census {
     pub(super) crowded: Count,
     /// Messages refused for other reasons at their end.
     pub(super) refused: Count,
+    /// Sessions ended for what the client said: another protocol, too many errors, too many commands without mail.
+    pub(super) hung_up: Count,
     /// Recipients that a next hop has taken, or that were delivered here.
     pub(super) delivered: Count,
     /// Tries that ended with a temporary refusal, or without an answer.
@@ -62,7 +64,7 @@ pub(super) struct Census {
 
 impl Census {
     /// All of them by name, with what they are.
-    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 20] {
+    pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 21] {
         [
             ("sessions", "connections taken", self.sessions.value()),
             ("accepted", "messages answered 250", self.accepted.value()),
@@ -71,6 +73,7 @@ impl Census {
             ("full", "messages answered 452 because the spool was full", self.full.value()),
             ("crowded", "times 452 was answered because too much came in at a time", self.crowded.value()),
             ("refused", "messages refused at their end for other reasons", self.refused.value()),
+            ("hung_up", "sessions ended for another protocol, errors, or commands without mail", self.hung_up.value()),
             ("delivered", "recipients taken by a next hop or delivered here", self.delivered.value()),
             ("deferred", "recipients put off, once for each try", self.deferred.value()),
             ("failed", "recipients refused for good", self.failed.value()),

@@ -443,5 +443,10 @@ impl Handler for Reception {
         self.claim.release();
     }
 
+    fn gave_up(&mut self, why: Verdict) {
+        self.office.setting.census.hung_up.add(1);
+        tracing::debug!(client = ?self.client, ?why, "a client is hung up on");
+    }
+
     fn disconnect(&mut self, _parting: Parting) {}
 }

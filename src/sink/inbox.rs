@@ -375,6 +375,12 @@ impl Handler for Inbox {
         }
     }
 
+    fn gave_up(&mut self, why: Verdict) {
+        let reply = why.reply();
+        let text = String::from_utf8_lossy(&reply.wire()[4..]).into_owned();
+        self.books.tally.borrow_mut().errors.add(Phase::Reply, reply.code(), &text);
+    }
+
     fn disconnect(&mut self, parting: Parting) {
         if parting == Parting::Timeout {
             let reply = Verdict::Timeout.reply();

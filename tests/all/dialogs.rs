@@ -117,7 +117,9 @@ fn limits(dialog: &Dialog) -> Limits {
             "recipients" => limits.recipients = *number as usize,
             "message_bytes" => limits.message_bytes = *number,
             "errors" => limits.errors = *number as u32,
+            "unknown_before_hello" => limits.unknown_before_hello = *number as u32,
             "idle_commands" => limits.idle_commands = *number as u32,
+            "junk_commands" => limits.junk_commands = *number as u32,
             name => panic!("{}: no limit is called {name}", dialog.name),
         }
     }

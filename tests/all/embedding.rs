@@ -134,6 +134,19 @@ fn a_handler_hears_what_a_client_says() {
 }
 
 #[test]
+fn a_client_whose_messages_fail_may_say_rset_after_each() {
+    // DATA for nobody counts as an error, and it comes with each of them in one piece.
+    let (server, _diary) = start(Limits { errors: 1000, ..Limits::default() });
+    let mut client = Client::connect(server.address(), "client.example", PATIENCE).unwrap();
+    let nobody = envelope("me@example.com", &["nobody@example.com"]);
+    for number in 0..2 * Limits::default().junk_commands {
+        let delivery = client.send(&nobody, b"\r\n").unwrap();
+        assert_eq!(delivery.code, 554, "message {number}");
+    }
+    client.quit().unwrap();
+}
+
+#[test]
 fn a_client_that_is_turned_away_says_why_whether_or_not_the_server_waits_for_quit() {
     let patient = StandIn::start(|now| (now.at == At::Greeting).then_some(Act::Say("554 5.3.2 Not today")));
     let sink = Sink::start(&["--fault", "connect: hard reject \"554 5.3.2 Not today\""]);

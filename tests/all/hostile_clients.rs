@@ -1,7 +1,9 @@
 //! Bad input to our sink over TCP: it answers or closes, goes on, and counts exactly what it said 250 to.
-use crate::party::{LIMIT, Sink, accepted, source, took, wait_until};
+use crate::party::{LIMIT, Sink, accepted, errors, source, took, wait_until};
+use crate::secured::Secured;
 use crate::wire::Wire;
 use journey::Phase;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -123,6 +125,71 @@ fn an_endless_message_is_ended() {
 }
 
 #[test]
+fn a_message_that_is_too_long_is_answered_at_its_end_and_one_that_does_not_end_is_told_so() {
+    let sink = Sink::start(&["--message-limit", "64k"]);
+    let block = "0123456789abcd\r\n".repeat(4096);
+    let mut wire = begin(&sink);
+    wire.send(block.repeat(2));
+    wire.send(".\r\n");
+    assert!(wire.reply().unwrap().starts_with("552 5.3.4"), "twice the limit");
+    wire.send([ENVELOPE, &block.repeat(3), ".\r\n"].concat());
+    assert_eq!((0..4).map(|_| wire.reply().unwrap()[..3].to_owned()).collect::<Vec<_>>(), ["250", "250", "354", "552"]);
+    // The reply is read though the rest was on its way: the connection is not reset under it.
+    let mut wire = begin(&sink);
+    wire.send(block.repeat(32));
+    assert_eq!(wire.replies(), ["421 4.3.4 Message far too big\r\n"]);
+    assert!(!wire.was_reset(), "it ends in order");
+    deliver(&sink);
+    let record = sink.stop();
+    let counts = [552, 421].map(|code| errors(&record, Phase::Reply, code));
+    assert_eq!((counts, took(&record).messages), ([2, 1], 1));
+}
+
+/// What a browser sends, and what else comes to the wrong port; each with a transaction behind it.
+pub(crate) fn other_protocols() -> Vec<Vec<u8>> {
+    let mail = [HELLO, ENVELOPE, MESSAGE, "QUIT\r\n"].concat();
+    let fields = format!("Host: 127.0.0.1:25\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n", mail.len());
+    let requests = ["GET /", "POST /", "PUT /a", "HEAD /", "OPTIONS *", "CONNECT 127.0.0.1:25", "PROPFIND /"];
+    let mut all: Vec<Vec<u8>> =
+        requests.iter().map(|request| format!("{request} HTTP/1.1\r\n{fields}{mail}").into_bytes()).collect();
+    all.push(format!("POST /{} HTTP/1.1\r\n{fields}{mail}", "x".repeat(5000)).into_bytes());
+    all.push(format!("POST / HTTP/1.0\n{}\n{mail}", fields.replace('\r', "")).into_bytes());
+    all.push(format!("{fields}{mail}").into_bytes());
+    all.push(format!("SSH-2.0-OpenSSH_9.9\r\n{mail}").into_bytes());
+    all.push(format!("OPTIONS sip:nm SIP/2.0\r\n{mail}").into_bytes());
+    // A ClientHello whose session id was chosen by somebody else.
+    all.push([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n", mail.as_bytes()].concat());
+    all.push(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec());
+    all.push(format!("A\r\nB\r\nC\r\nD\r\n{mail}").into_bytes());
+    all
+}
+
+/// Says it, in one piece and after the greeting; the answer to none of it is a 250, and the last is 421.
+pub(crate) fn is_hung_up_on(address: SocketAddr, said: &[u8]) {
+    let mut wire = Wire::greeted(address);
+    wire.send(said);
+    let replies = wire.replies();
+    let text = String::from_utf8_lossy(&said[..said.len().min(60)]).into_owned();
+    assert!(replies.last().is_some_and(|last| last.starts_with("421 4.7.0 ")), "{text:?}: {replies:?}");
+    assert!(replies.iter().all(|reply| reply.starts_with(['4', '5'])), "{text:?}: {replies:?}");
+    assert!(!wire.was_reset(), "{text:?}: the reply can be read");
+}
+
+#[test]
+fn other_protocols_are_hung_up_on() {
+    let sink = Sink::start(&[]);
+    let all = other_protocols();
+    all.iter().for_each(|said| is_hung_up_on(sink.smtp, said));
+    // Where TLS is offered, too: it has to be asked for.
+    let secured = Secured::start("starttls", &[]);
+    all.iter().for_each(|said| is_hung_up_on(secured.sink.smtp, said));
+    deliver(&sink);
+    let record = sink.stop();
+    assert_eq!(took(&record).messages, 1, "nothing else was taken");
+    assert_eq!(errors(&record, Phase::Reply, 421), all.len() as u64);
+}
+
+#[test]
 fn garbage_is_refused_or_closed_on() {
     let sink = Sink::start(&[]);
     let all_octets: Vec<u8> = (0..=255).cycle().take(20_000).collect();
@@ -166,7 +233,7 @@ fn a_silent_client_is_told_and_left() {
         assert_eq!(wire.replies(), ["421 4.4.2 Timeout\r\n"]);
     }
     let record = sink.stop();
-    assert_eq!(crate::party::errors(&record, Phase::Reply, 421), 2);
+    assert_eq!(errors(&record, Phase::Reply, 421), 2);
 }
 
 #[test]

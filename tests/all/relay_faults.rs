@@ -239,8 +239,8 @@ fn a_message_without_end_costs_no_memory() {
     expect(&mut wire, "DATA", "354");
     wire.send("Subject: endless\r\n\r\n");
     let block = lines(4 << 20);
-    // A gigabyte, and no word of its size: what is beyond the limit is not kept, and whoever goes on to twice as much is
-    // cut off.
+    // A gigabyte, and no word of its size: what is beyond the limit is not kept, and whoever goes on to three times as much
+    // is cut off.
     let taken = (0..256).take_while(|_| wire.try_send(&block).is_ok()).count();
     assert!((16..64).contains(&taken), "{taken} blocks of 4 MB");
     drop(wire);

@@ -2,9 +2,12 @@
 //! and what was answered 250 is neither lost nor changed.
 use crate::dialog::{Dialog, Whose};
 use crate::dialogs::{dialogs, play};
+use crate::hostile_clients::{is_hung_up_on, other_protocols};
 use crate::party::{Sink, accepted, errors, low_port, source, wait_until};
 use crate::recorder::{Heard, Listen, Recorder, Script};
-use crate::relay::{Den, Kept, Mount, QUICK, all_to, await_kept, await_recipients, expect, introduced, kept, submit};
+use crate::relay::{
+    Den, Kept, Mount, QUICK, all_to, await_kept, await_recipients, expect, introduced, kept, metric, submit,
+};
 use crate::secured::Files;
 use crate::stand_in::{Act, At, StandIn};
 use crate::wire::Wire;
@@ -404,6 +407,37 @@ fn malformed_parameters_are_refused_by_name() {
     expect(&mut wire, "RCPT TO:<c@d.example> NOTIFY=SUCCESS,FAILURE,DELAY ORCPT=rfc822;a+2Bb@c", "250");
     expect(&mut wire, "DATA", "354");
     expect(&mut wire, ".", "250");
+    relay.stop();
+}
+
+#[test]
+fn other_protocols_are_hung_up_on_and_bring_no_mail() {
+    let den = Den::new("http = \"127.0.0.1:0\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let all = other_protocols();
+    all.iter().for_each(|said| is_hung_up_on(relay.smtp[0], said));
+    expect(&mut introduced(&relay), "QUIT", "221");
+    assert_eq!(metric(&relay, "accepted_total"), 0);
+    assert_eq!(metric(&relay, "hung_up_total"), all.len() as u64);
+    relay.stop();
+}
+
+#[test]
+fn commands_without_mail_have_a_limit() {
+    let den = Den::new("limits.junk_commands = 10\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let relay = den.open();
+    let mut wire = introduced(&relay);
+    for command in ["NOOP", "RSET", "VRFY a", "HELP"].repeat(2) {
+        expect(&mut wire, command, "2");
+    }
+    let reply = submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "\r\nx\r\n");
+    assert!(reply.starts_with("250 2.0.0"), "{reply}");
+    // A message begins the count anew.
+    for command in ["NOOP", "RSET", "VRFY a", "HELP", "EHLO client.example"].repeat(2) {
+        expect(&mut wire, command, "2");
+    }
+    expect(&mut wire, "NOOP", "421 4.7.0");
+    assert!(wire.replies().is_empty() && !wire.was_reset());
     relay.stop();
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(crate) struct Wire {
     stream: TcpStream,
     unread: Vec<u8>,
+    was_reset: bool,
 }
 
 impl Wire {
@@ -19,7 +20,7 @@ impl Wire {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.set_write_timeout(Some(LIMIT)).unwrap();
-        Self { stream, unread: Vec::new() }
+        Self { stream, unread: Vec::new(), was_reset: false }
     }
 
     /// Connects from that address of this host.
@@ -84,9 +85,17 @@ impl Wire {
                 self.unread.extend_from_slice(&block[..count]);
                 count > 0
             }
-            Err(error) if [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&error.kind()) => false,
+            Err(error) if [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe].contains(&error.kind()) => {
+                self.was_reset = true;
+                false
+            }
             Err(error) => panic!("no reply within {LIMIT:?}: {error}"),
         }
+    }
+
+    /// Whether the end that was read was a RST.
+    pub(crate) fn was_reset(&self) -> bool {
+        self.was_reset
     }
 
     /// Whether the peer says something, or closes, within that time.

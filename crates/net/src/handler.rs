@@ -262,6 +262,12 @@ pub trait Handler: 'static {
         let _ = why;
     }
 
+    /// The session has given the client up: another protocol, too many errors, too many commands without mail. It is
+    /// told nothing else before [`Handler::disconnect`].
+    fn gave_up(&mut self, why: Verdict) {
+        let _ = why;
+    }
+
     /// The session is over.
     fn disconnect(&mut self, parting: Parting) {
         let _ = parting;

@@ -24,6 +24,11 @@ use std::time::Duration;
 /// The limits of a client that may connect, where it has any; or what it has had too much of.
 pub(crate) type Admitted = Result<Option<Admission>, ClientLimit>;
 
+/// After this side has said its last word, how long the peer's end is waited for. A peer that reads closes at once.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
+/// What it may send meanwhile: what is on its way already, in the buffers of both ends.
+const LINGER_BYTES: usize = 16 << 20;
+
 /// An answer that takes time.
 type Later = Pin<Box<dyn Future<Output = Answer>>>;
 
@@ -44,6 +49,8 @@ pub(crate) struct Session<H: Handler> {
     parting: Option<Parting>,
     /// What its client may ask; `None` for one without limits.
     admission: Option<Admission>,
+    /// The connection is closed without regard to what the peer still sends: the handler wished so, or it has sent nothing.
+    is_cut: bool,
     /// How long a peer may be silent, or leave its replies unread.
     patience: Duration,
     /// When a peer that does not read its replies is given up.
@@ -68,6 +75,7 @@ impl<H: Handler> Session<H> {
             unsent: Vec::new(),
             parting: None,
             admission: None,
+            is_cut: false,
             patience,
             flushed_by: None,
             now: None,
@@ -94,7 +102,43 @@ impl<H: Handler> Session<H> {
             Err(_) => Parting::Lost,
             Ok(parting) => parting,
         };
+        self.part(parting);
+        if parting == Parting::HungUp && !self.is_cut {
+            // Boxed: few sessions end so, and it is not to make every session larger.
+            Box::pin(self.linger()).await;
+        }
+    }
+
+    /// Tells the handler that the session is over, and why.
+    fn part(&mut self, parting: Parting) {
         self.parting = Some(parting);
+        if let Some(why) = self.server.gave_up() {
+            self.handler.gave_up(why);
+        }
+        self.handler.disconnect(parting);
+    }
+
+    /// Waits until the peer has closed, and drops what it still sends. To close with bytes unread would reset the
+    /// connection, and the peer could lose the last word before it reads it (RFC 1122 §4.2.2.13).
+    async fn linger(&mut self) {
+        // Where it fails there is nobody to wait for.
+        if self.stream.finish().is_ok() {
+            let (latest, mut left) = (clock::now() + LINGER_TIMEOUT, LINGER_BYTES);
+            poll_fn(|_| self.poll_linger(latest, &mut left)).await;
+        }
+    }
+
+    fn poll_linger(&mut self, latest: Duration, left: &mut usize) -> Poll<()> {
+        let desk = self.desk.clone();
+        desk.lend(|buffers| {
+            loop {
+                match self.stream.poll_discard(buffers.input.bytes()) {
+                    Poll::Ready(Ok(count @ 1..)) if count < *left => *left -= count,
+                    Poll::Ready(_) => return Poll::Ready(()),
+                    Poll::Pending => return self.alarm.poll_due(Some(latest), clock::now()),
+                }
+            }
+        })
     }
 
     async fn learn_client(&mut self, admit: impl FnOnce(IpAddr) -> Admitted) -> io::Result<()> {
@@ -141,6 +185,7 @@ impl<H: Handler> Session<H> {
         let now = clock::now();
         let greeting = self.handler.connect(now);
         let mut later = self.turn(|session, buffers| session.settle(greeting, now, buffers.outbox.bytes()))?;
+        self.is_cut |= self.server.is_closed();
         loop {
             if let Some(answer) = later.take() {
                 let answer = answer.await;
@@ -297,6 +342,7 @@ impl<H: Handler> Session<H> {
 
     /// Ends the session as the handler wishes.
     fn end(&mut self, answer: Answer, out: &mut Vec<u8>) {
+        self.is_cut = true;
         let last_word = match answer {
             Answer::HangUp(last_word) => last_word,
             Answer::Reset => {
@@ -425,10 +471,13 @@ fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
 impl<H: Handler> Drop for Session<H> {
     /// A session that is dropped before its end belongs to a server that stops: it says so (RFC 5321 §3.8).
     fn drop(&mut self) {
-        if self.parting.is_none() && !self.has_unsent() {
+        if self.parting.is_some() {
+            return;
+        }
+        if !self.has_unsent() {
             // The peer may be gone already; there is nobody left to tell.
             let _ = self.stream.try_write(Verdict::ShuttingDown.reply().wire());
         }
-        self.handler.disconnect(self.parting.unwrap_or(Parting::ShuttingDown));
+        self.handler.disconnect(Parting::ShuttingDown);
     }
 }

@@ -7,7 +7,9 @@ use crate::reactor::{Reactor, Watch};
 use crate::timers::sleep;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send, sockopt};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, recv, send, sockopt,
+};
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -157,6 +159,15 @@ impl Socket {
     /// This end's address, where it has one.
     pub fn local_address(&self) -> Option<SocketAddr> {
         rustix::net::getsockname(&self.descriptor).ok()?.try_into().ok()
+    }
+
+    /// Says that nothing more comes, after all that was written; it can still be read from.
+    ///
+    /// # Errors
+    /// Those of `send` and `shutdown`; `WouldBlock` where the socket has not taken all that was written.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        self.reactor.write_before(self.key)?;
+        rustix::net::shutdown(&*self.descriptor, Shutdown::Write).map_err(Errno::into)
     }
 
     /// Closing it will cut the connection with RST: what the peer has not been told yet is lost.

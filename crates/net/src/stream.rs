@@ -140,6 +140,25 @@ impl Stream {
         self.socket.poll_writable()
     }
 
+    /// Says that nothing more comes. What the peer still sends can only be [discarded](Stream::poll_discard).
+    ///
+    /// # Errors
+    /// Those of `send` and `shutdown`; `WouldBlock` where the connection has not taken all that was written.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        if let Some(mut tls) = self.tls.take() {
+            tls.say_goodbye(&self.socket);
+        }
+        self.socket.finish()
+    }
+
+    /// Reads what has come, under TLS too, for nobody; 0 is the peer's end.
+    ///
+    /// # Errors
+    /// Those of `recv`.
+    pub(crate) fn poll_discard(&mut self, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.socket.poll_read(room)
+    }
+
     /// Closing it will cut the connection with RST.
     pub(crate) fn reset_on_close(&self) {
         self.socket.reset_on_close();

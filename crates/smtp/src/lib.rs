@@ -25,6 +25,7 @@
 //! | `dsn` | what a sender wants to be told (RFC 3461) |
 //! | `envelope` | MAIL, RCPT and DATA rendered once |
 //! | `extensions` | what EHLO offers (RFC 5321 §4.1.1.1) |
+//! | `foreign` | what other protocols begin with |
 //! | `identity` | what all sessions of a server share |
 //! | `limits` | how much of anything (RFC 5321 §4.5.3) |
 //! | `line` | lines gathered over blocks, bounded |
@@ -44,6 +45,7 @@ pub mod data;
 pub mod dsn;
 pub mod envelope;
 pub mod extensions;
+mod foreign;
 mod identity;
 pub mod limits;
 mod line;

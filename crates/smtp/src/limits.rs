@@ -25,11 +25,19 @@ pub struct Limits {
     pub recipients: usize,
     /// Octets of a message; what SIZE announces (RFC 1870).
     pub message_bytes: u64,
+    /// How many times `message_bytes` are read of a message that is too long. Its client hears 552 at its end only, and
+    /// one that is cut off before would send it again; beyond this the session ends with 421.
+    pub oversize_factor: u64,
     /// Refused commands with no message between them, after which the session ends. Recipients beyond the limit are
     /// not counted here.
     pub errors: u32,
+    /// Unknown commands before EHLO, after which the session ends: the client may speak something else.
+    pub unknown_before_hello: u32,
     /// Commands with no message between them, accepted recipients not counted, after which the session ends.
     pub idle_commands: u32,
+    /// Commands that have nothing to do with mail (NOOP, VRFY, HELP, a greeting, RSET where there is nothing to reset) with
+    /// no message between them, after which the session ends. As Postfix's `smtpd_junk_command_limit`.
+    pub junk_commands: u32,
     /// From one complete command, or block of a message, to the next (RFC 5321 §4.5.3.2.7: at least 5 minutes).
     pub idle: Duration,
     /// From DATA to the end of the message: a sender that drips one byte at a time is not idle.
@@ -47,8 +55,11 @@ impl Default for Limits {
             text_line_bytes: 1000,
             recipients: 1000,
             message_bytes: 1 << 30,
+            oversize_factor: 3,
             errors: 20,
+            unknown_before_hello: 3,
             idle_commands: 1000,
+            junk_commands: 100,
             idle: Duration::from_secs(300),
             message_time: Duration::from_secs(3600),
             without_message: Duration::from_secs(1800),

@@ -5,8 +5,8 @@
 pub(crate) enum Line<'a> {
     /// A whole line, without its `<CRLF>`.
     Whole(&'a [u8]),
-    /// A line that ended in a bare `<LF>`.
-    BareLf,
+    /// A line that ended in a bare `<LF>`, without it.
+    BareLf(&'a [u8]),
     /// A line longer than the limit; it has been passed over.
     TooLong,
     /// No line end yet: needs more bytes.
@@ -44,10 +44,9 @@ impl LineReader {
         if std::mem::take(&mut self.overlong) { Line::TooLong } else { whole(&self.held, limit) }
     }
 
-    /// Whether part of a line is waiting for its end.
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.held.is_empty() || self.spent
+    /// Whether the next byte is the first of a line.
+    pub(crate) fn is_at_start(&self) -> bool {
+        !self.overlong && (self.held.is_empty() || self.spent)
     }
 
     /// Memory it takes on the heap.
@@ -72,7 +71,7 @@ fn whole(line: &[u8], limit: usize) -> Line<'_> {
     }
     match line {
         [text @ .., b'\r', b'\n'] => Line::Whole(text),
-        _ => Line::BareLf,
+        _ => Line::BareLf(line.strip_suffix(b"\n").unwrap_or(line)),
     }
 }
 
@@ -88,7 +87,10 @@ mod tests {
             while !input.is_empty() {
                 match reader.next(&mut input, limit) {
                     Line::Whole(line) => seen.push(String::from_utf8_lossy(line).into_owned()),
-                    Line::BareLf => seen.push("bare".into()),
+                    Line::BareLf(line) => {
+                        assert!(!line.contains(&b'\n'));
+                        seen.push("bare".into());
+                    }
                     Line::TooLong => seen.push("long".into()),
                     Line::Partial => {}
                 }
@@ -124,7 +126,7 @@ mod tests {
             let mut input = [b'x'; 100].as_slice();
             assert_eq!(reader.next(&mut input, 512), Line::Partial);
         }
-        assert!(reader.is_empty());
+        assert!(reader.held.capacity() == 0 && !reader.is_at_start());
         let mut input = b"\r\nQUIT\r\n".as_slice();
         assert_eq!(reader.next(&mut input, 512), Line::TooLong);
         assert_eq!(reader.next(&mut input, 512), Line::Whole(b"QUIT"));

@@ -14,7 +14,7 @@
 //!
 //! greeting refused ──▶ ExpectQuit: 503 to all else (RFC 5321 §3.1)
 //! any state ──a BDAT that is refused──▶ Skip: its octets ──▶ that state, or ExpectMail
-//! any state ── QUIT, 421, too many errors, time-out ──▶ Closed
+//! any state ── QUIT, 421, too many errors, another protocol, time-out ──▶ Closed
 //! ```
 //! An event that [asks](Event::asks) waits for [`Server::answer`]; until then no further event comes, so that
 //! replies leave in the order of their commands (RFC 2920 §3.2). All else the session answers by itself.
@@ -22,6 +22,7 @@ use crate::chunk::{self, ChunkReader, Octets};
 use crate::command::{BodyType, Chunk, Command, Hello, Mail, Recipient};
 use crate::data::{DataReader, Flaw, Piece};
 use crate::extensions::Extensions;
+use crate::foreign;
 use crate::line::{Line, LineReader};
 use crate::login::{Auth, Login};
 use crate::reply::{Kind, Reply, say};
@@ -198,8 +199,12 @@ impl Server {
             state: State::ExpectHello,
             asked: Asked::Greeting,
             errors: 0,
+            unknown: 0,
             idle_commands: 0,
             failed_logins: 0,
+            junk_commands: 0,
+            has_open_mail: false,
+            gave_up: None,
             heard: now,
             last_message: now,
             injected: 0,
@@ -245,11 +250,15 @@ impl Server {
             State::Skip(_) => return self.dialogue.skip_on(input, now, out),
             State::Closed => return None,
         }
+        if self.lines.is_at_start() && foreign::begins_otherwise(*input.first()?) {
+            // At once: a ClientHello need not have a line's end.
+            return Some(self.dialogue.give_up(Verdict::OtherProtocol, out));
+        }
         let line = self.lines.next(input, self.dialogue.identity.line_bytes());
         let command = match line {
             Line::Partial => return None,
-            Line::Whole(line) => Command::parse(line),
-            Line::BareLf => Err(Verdict::BareLineFeed),
+            Line::Whole(line) => Command::parse(line).map_err(|verdict| refusal(line, verdict)),
+            Line::BareLf(line) => Err(refusal(line, Verdict::BareLineFeed)),
             Line::TooLong => Err(Verdict::LineTooLong),
         };
         Some(self.dialogue.command(command, now, out))
@@ -268,7 +277,7 @@ impl Server {
         let line = match self.lines.next(input, crate::sasl::EXCHANGE_LINE_BYTES) {
             Line::Partial => return None,
             Line::Whole(line) => Ok(line),
-            Line::BareLf => Err(Verdict::BareLineFeed),
+            Line::BareLf(_) => Err(Verdict::BareLineFeed),
             Line::TooLong => Err(Verdict::ResponseTooLong),
         };
         self.dialogue.heard = now;
@@ -373,6 +382,12 @@ impl Server {
         matches!(self.dialogue.state, State::Closed)
     }
 
+    /// Why the session gave the client up, if it did: another protocol, too many errors, commands without mail. A
+    /// message that would not end is told by [`Event::Discarded`].
+    pub fn gave_up(&self) -> Option<Verdict> {
+        self.dialogue.gave_up
+    }
+
     /// Whether it was the client that ended the session, with QUIT.
     pub fn has_quit(&self) -> bool {
         self.dialogue.has_quit
@@ -384,6 +399,11 @@ impl Server {
     }
 }
 
+/// The verdict on a line that is no command: that of another protocol ends the session, whatever else is wrong with it.
+fn refusal(line: &[u8], verdict: Verdict) -> Verdict {
+    if foreign::is_foreign(line) { Verdict::OtherProtocol } else { verdict }
+}
+
 /// Everything of a session but its half-read line.
 #[derive(Debug)]
 struct Dialogue {
@@ -391,8 +411,14 @@ struct Dialogue {
     state: State,
     asked: Asked,
     errors: u32,
+    /// Unknown commands before EHLO, in all of the session.
+    unknown: u32,
     idle_commands: u32,
     failed_logins: u32,
+    junk_commands: u32,
+    /// MAIL was granted, and neither RSET nor the end of its message has come since.
+    has_open_mail: bool,
+    gave_up: Option<Verdict>,
     heard: Duration,
     /// The end of the last message, or the beginning of the session; later by the time that the application took since.
     last_message: Duration,
@@ -439,9 +465,10 @@ impl Dialogue {
         self.heard = now;
         self.idle_commands += 1;
         if self.idle_commands > self.identity.limits.idle_commands {
-            return self.give_up(out);
+            return self.give_up(Verdict::TooManyCommands, out);
         }
         match command {
+            Ok(command) if self.is_too_much_junk(&command) => self.give_up(Verdict::TooManyCommands, out),
             Ok(Command::Chunk(chunk)) => self.chunk(chunk, now, out),
             Ok(command) => match self.in_order(&command) {
                 Ok(()) => self.take(command, out),
@@ -449,6 +476,18 @@ impl Dialogue {
             },
             Err(verdict) => self.refuse(verdict, out),
         }
+    }
+
+    /// Counts a command that has nothing to do with mail; whether there have been too many. A client whose message
+    /// failed has to say RSET: that is none.
+    fn is_too_much_junk(&mut self, command: &Command<'_>) -> bool {
+        let is_junk = match command {
+            Command::Noop | Command::Verify(_) | Command::Help | Command::Hello(..) => true,
+            Command::Reset => !std::mem::take(&mut self.has_open_mail),
+            _ => false,
+        };
+        self.junk_commands += u32::from(is_junk);
+        is_junk && self.junk_commands > self.identity.limits.junk_commands
     }
 
     fn take<'a>(&mut self, command: Command<'a>, out: &mut Vec<u8>) -> Event<'a> {
@@ -483,15 +522,12 @@ impl Dialogue {
     fn refuse<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
         let verdict = match verdict {
             Verdict::BadChunk if !self.offers().chunking => Verdict::NotImplemented,
-            Verdict::BadChunk => {
-                self.state = State::Closed;
-                return self.answered(verdict, out);
-            }
+            Verdict::BadChunk | Verdict::OtherProtocol => return self.give_up(verdict, out),
             _ if matches!(self.state, State::ExpectQuit) => Verdict::NoService,
             verdict => verdict,
         };
         if !self.bears(verdict) {
-            return self.give_up(out);
+            return self.give_up(Verdict::TooManyCommands, out);
         }
         if let State::ExpectRecipient(Transaction { refused, .. }) = &mut self.state
             && matches!(verdict, Verdict::BadRecipient | Verdict::PathTooLong | Verdict::NeedsSmtpUtf8)
@@ -505,22 +541,32 @@ impl Dialogue {
     fn bears(&mut self, verdict: Verdict) -> bool {
         let is_error = !matches!(verdict, Verdict::TooManyRecipients | Verdict::MailFirst);
         self.errors += u32::from(is_error);
-        self.errors <= self.identity.limits.errors
+        let is_unknown = verdict == Verdict::UnknownCommand && matches!(self.state, State::ExpectHello);
+        self.unknown += u32::from(is_unknown);
+        let limits = &self.identity.limits;
+        self.errors <= limits.errors && self.unknown <= limits.unknown_before_hello
     }
 
-    fn give_up<'a>(&mut self, out: &mut Vec<u8>) -> Event<'a> {
+    fn give_up<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
         self.state = State::Closed;
-        self.answered(Verdict::TooManyCommands, out)
+        self.gave_up = Some(verdict);
+        self.answered(verdict, out)
     }
 
-    /// A piece of the message. What lies beyond the size limit is read and not handed on; at twice the limit
-    /// the session ends, for such a sender need not be read to an end that may never come.
+    /// The most octets of a message that are read.
+    fn most_bytes(&self) -> u64 {
+        let limits = &self.identity.limits;
+        limits.message_bytes.saturating_mul(limits.oversize_factor.max(1))
+    }
+
+    /// A piece of the message. What lies beyond the size limit is read and not handed on, for its sender listens at its
+    /// end only; at many times the limit the session ends, for that end may never come.
     fn piece<'a>(&mut self, piece: Piece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
         self.heard = now;
         let State::ExpectMessage { reader, recipients, .. } = &self.state else { return Event::Answered };
         let (bytes, flaw, limit) = (reader.bytes(), reader.flaw(), self.identity.limits.message_bytes);
         match piece {
-            Piece::Content(_) if bytes > limit.saturating_mul(2) => self.overwhelmed(out),
+            Piece::Content(_) if bytes > self.most_bytes() => self.overwhelmed(Verdict::MessageEndless, out),
             Piece::Content(_) if bytes > limit => Event::Answered,
             Piece::Content(content) => Event::Block(content),
             Piece::End if bytes > limit => self.discard(Verdict::MessageTooBig, self.answers(*recipients), out),
@@ -548,16 +594,15 @@ impl Dialogue {
 
     fn discard<'a>(&mut self, verdict: Verdict, times: u32, out: &mut Vec<u8>) -> Event<'a> {
         self.state = State::ExpectMail;
-        self.idle_commands = 0;
-        self.last_message = self.heard;
+        self.has_brought_mail();
         (0..times).for_each(|_| self.say(verdict, out));
         Event::Discarded(verdict)
     }
 
-    fn overwhelmed<'a>(&mut self, out: &mut Vec<u8>) -> Event<'a> {
+    fn overwhelmed<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
         self.state = State::Closed;
-        self.say(Verdict::MessageTooBig, out);
-        Event::Discarded(Verdict::MessageTooBig)
+        self.say(verdict, out);
+        Event::Discarded(verdict)
     }
 
     fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
@@ -594,7 +639,10 @@ impl Dialogue {
                 self.has_quit = true;
                 self.state = State::Closed;
             }
-            Asked::Mail(transaction) if positive => self.state = State::ExpectRecipient(transaction),
+            Asked::Mail(transaction) if positive => {
+                self.has_open_mail = true;
+                self.state = State::ExpectRecipient(transaction);
+            }
             Asked::Recipient => {
                 // A recipient that is taken is progress: a message may have as many as the limit says.
                 self.idle_commands -= u32::from(positive);
@@ -624,8 +672,15 @@ impl Dialogue {
     /// A message has had its last answer.
     fn settled(&mut self) {
         self.state = State::ExpectMail;
-        self.idle_commands = 0;
+        self.has_brought_mail();
         self.errors = 0;
+    }
+
+    /// A message has come, whether or not it was taken: what was said without one is forgotten.
+    fn has_brought_mail(&mut self) {
+        self.idle_commands = 0;
+        self.junk_commands = 0;
+        self.has_open_mail = false;
         self.last_message = self.heard;
     }
 
@@ -814,8 +869,8 @@ impl Dialogue {
         }
         let so_far = if let State::ExpectChunk { reader, .. } = &self.state { reader.bytes() } else { 0 };
         let (total, limit) = (so_far.saturating_add(chunk.bytes), self.identity.limits.message_bytes);
-        if total > limit.saturating_mul(2) {
-            return self.overwhelmed(out);
+        if total > self.most_bytes() {
+            return self.overwhelmed(Verdict::MessageTooBig, out);
         }
         if let Err(verdict) = self.chunk_in_order(chunk) {
             return self.skip(chunk, Refusal::Command(verdict), 1, now);
@@ -933,7 +988,7 @@ impl Dialogue {
                 if self.bears(verdict) {
                     self.say(verdict, out);
                 } else {
-                    self.give_up(out);
+                    self.give_up(Verdict::TooManyCommands, out);
                 }
             }
             Some(Err(None)) | None => {}
@@ -979,10 +1034,9 @@ impl Dialogue {
             self.failed_logins += u32::from(is_wrong);
             // What the application refused is an error like those that the session itself refused.
             if outcome == Err(None) && !self.bears(Verdict::NotAuthenticated) {
-                self.give_up(out);
+                self.give_up(Verdict::TooManyCommands, out);
             } else if self.failed_logins >= self.identity.limits.login_failures {
-                self.state = State::Closed;
-                self.say(Verdict::TooManyLogins, out);
+                self.give_up(Verdict::TooManyLogins, out);
             }
             return Event::NotAuthenticated;
         }
@@ -1008,7 +1062,14 @@ mod tests {
 
     /// A session that never gives up.
     fn patient() -> Server {
-        let limits = Limits { errors: u32::MAX, idle_commands: u32::MAX, message_bytes: u64::MAX, ..Limits::default() };
+        let limits = Limits {
+            errors: u32::MAX,
+            unknown_before_hello: u32::MAX,
+            idle_commands: u32::MAX,
+            junk_commands: u32::MAX,
+            message_bytes: u64::MAX,
+            ..Limits::default()
+        };
         let mut offer = Offer::new(&limits);
         offer.extensions.auth = crate::sasl::Mechanisms::ALL;
         let mut server = Server::new(Arc::new(Identity::offering("test", limits, offer)), NOW);

@@ -50,8 +50,12 @@ pub enum Verdict {
     TooManyRecipients,
     /// A message, or its announced SIZE, beyond the limit.
     MessageTooBig,
+    /// A message so far beyond the limit that its end is not waited for.
+    MessageEndless,
     /// CR or LF alone, or NUL, in the message.
     BareLineEnding,
+    /// A line of another protocol.
+    OtherProtocol,
     /// Too many refused commands, or commands that bring no mail.
     TooManyCommands,
     /// Nothing heard for too long.
@@ -131,6 +135,8 @@ impl Verdict {
             Self::NeedsSmtpUtf8 => say!("553 5.6.7 The address needs SMTPUTF8"),
             Self::TooManyRecipients => say!("452 4.5.3 Too many recipients"),
             Self::MessageTooBig => say!("552 5.3.4 Message too big"),
+            Self::MessageEndless => say!("421 4.3.4 Message far too big"),
+            Self::OtherProtocol => say!("421 4.7.0 This is SMTP, and that was not"),
             Self::BareLineEnding => say!("550 5.5.2 The message holds a bare CR, a bare LF or a NUL"),
             Self::TooManyCommands => say!("421 4.7.0 Too many commands without mail"),
             Self::Timeout => say!("421 4.4.2 Timeout"),

@@ -242,6 +242,8 @@ impl<'a> Reader<'a> {
         limits.sessions = sessions.unwrap_or(limits.sessions);
         limits.hops = section.value("hops", "100", hops).unwrap_or(limits.hops);
         limits.idle = section.value("idle", "\"5m\"", some_time).unwrap_or(limits.idle);
+        let junk = section.value("junk_commands", "100", |text| Ok(count(text, 1_000_000)? as u32));
+        limits.junk_commands = junk.unwrap_or(limits.junk_commands);
         limits.without_message =
             section.value("without_message", "\"30m\"", some_time).unwrap_or(limits.without_message);
         limits.client = section.table("client").map_or(limits.client, client_limits);

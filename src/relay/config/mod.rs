@@ -134,6 +134,8 @@ pub(crate) struct Limits {
     pub(crate) hops: u32,
     /// How long a client may be silent.
     pub(crate) idle: Duration,
+    /// NOOP, VRFY and the like, with no message between them.
+    pub(crate) junk_commands: u32,
     /// How long a session may last without a message.
     pub(crate) without_message: Duration,
     /// Of each client address that is not of `networks`.
@@ -149,6 +151,7 @@ impl Default for Limits {
             sessions: 10_000,
             hops: 100,
             idle: Duration::from_secs(300),
+            junk_commands: 100,
             without_message: Duration::from_secs(1800),
             client: ClientLimits::default(),
         }
@@ -162,6 +165,7 @@ impl Limits {
             message_bytes: self.message_bytes,
             recipients: self.recipients,
             idle: self.idle,
+            junk_commands: self.junk_commands,
             without_message: self.without_message,
             ..smtp::Limits::default()
         }

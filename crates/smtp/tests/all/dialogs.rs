@@ -23,7 +23,9 @@ fn host(dialog: &Dialog) -> Host {
             "recipients" => limits.recipients = usize::try_from(*number).unwrap(),
             "message_bytes" => limits.message_bytes = *number,
             "errors" => limits.errors = u32::try_from(*number).unwrap(),
+            "unknown_before_hello" => limits.unknown_before_hello = u32::try_from(*number).unwrap(),
             "idle_commands" => limits.idle_commands = u32::try_from(*number).unwrap(),
+            "junk_commands" => limits.junk_commands = u32::try_from(*number).unwrap(),
             name => panic!("{}: no limit is called {name}", dialog.name),
         }
     }
