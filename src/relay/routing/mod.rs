@@ -534,7 +534,7 @@ mod tests {
             ("u@drop.example", "554"),
             ("u@sub.a.example", "554"),
             ("u@[127.0.0.1]", "554"),
-            ("u@[a.example]", "554"),
+            ("u@[a.example]", ""),
             ("u@far.example%a.example@far.example", ""),
             ("@a.example:u@far.example", "554"),
             ("@a.example,@b.example:u@far.example", "554"),
