@@ -25,7 +25,7 @@ install_cargo_program() {
 }
 case "${1:-}" in
 "")
-    pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks curl:curl msmtp:msmtp python3:python3
+    pairs="postfix:postfix smtp-source:postfix smtp-sink:postfix swaks:swaks perl-net-ssleay:libnet-ssleay-perl curl:curl msmtp:msmtp python3:python3
         aiosmtpd:python3-aiosmtpd strace:strace"
     install_go_program go-smtp-source github.com/nabeken/go-smtp-source@v0.7.7
     install_cargo_program cargo-deny 0.20.2
@@ -43,6 +43,8 @@ for pair in $pairs; do
     program=${pair%%:*}
     package=${pair##*:}
     command -v "$program" >/dev/null 2>&1 && continue
+    # Perl's modules are no programs.
+    [ "$program" = perl-net-ssleay ] && perl -MNet::SSLeay -e 1 >/dev/null 2>&1 && continue
     case " $missing " in
     *" $package "*) ;;
     *) missing="${missing:+$missing }$package" ;;

@@ -346,7 +346,8 @@ impl Mount {
             return None;
         }
         fs::create_dir_all(at).unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs", at]).output();
+        let options = format!("mode=700,{options}");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs", at]).output();
         if !mounted.as_ref().is_ok_and(|mounted| mounted.status.success()) {
             skip("tmpfs", &format!("cannot be mounted here: {mounted:?}"));
             return None;

@@ -134,7 +134,7 @@ impl Default for ClientLimits {
             connection_rate: Some(600),
             message_rate: None,
             recipient_rate: None,
-            login_rate: Some(60),
+            login_rate: Some(600),
             handshake_rate: Some(600),
             clients: 32_768,
         }

@@ -308,7 +308,7 @@ fn client_limits(mut section: Section<'_>) -> ClientLimits {
         ("connections_per_minute", "600", &mut limits.connection_rate),
         ("messages_per_minute", "1000", &mut limits.message_rate),
         ("recipients_per_minute", "5000", &mut limits.recipient_rate),
-        ("logins_per_minute", "60", &mut limits.login_rate),
+        ("logins_per_minute", "600", &mut limits.login_rate),
         ("handshakes_per_minute", "600", &mut limits.handshake_rate),
     ];
     for (key, example, limit) in keys {
