@@ -542,8 +542,8 @@ impl Carrier {
     fn conclude(&mut self) {
         let Some(mut job) = self.jobs.pop_front() else { return };
         let answers = job.answers();
-        let is_taken = answers.iter().any(|answer| matches!(answer, Answer::Delivered | Answer::Confirmed(_)));
-        if is_taken && job.converted.is_some() {
+        let is_taken = || answers.iter().any(|answer| matches!(answer, Answer::Delivered | Answer::Confirmed(_)));
+        if job.converted.is_some() && is_taken() {
             self.office.setting.census.converted.add(1);
         }
         let outcome = summed(&self.office, answers);

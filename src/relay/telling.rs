@@ -3,7 +3,7 @@
 use super::bounce::{self, Action, Facts};
 use super::config::{Config, LoggedIn, NoticeTarget};
 use super::defect::NoticeInHand;
-use super::envelope::{Confirmation, Envelope, Fate, Recipient, Refusal};
+use super::envelope::{Confirmation, Envelope, Fate, Recipient, Refusal, With};
 use super::letter::Letter;
 use super::maildir;
 use super::office::{Errand, Fetched, Office};
@@ -77,6 +77,14 @@ pub(super) fn cannot_tell(office: &Rc<Office>, id: MessageId, notice: Notice, er
     office.attend();
 }
 
+/// In place of a client's name in the envelope of what the postmaster is told: nothing is told of that in turn, however
+/// aliases lead on from there.
+const TO_POSTMASTER: &[u8] = b"postmaster";
+
+fn is_to_postmaster(envelope: &Envelope) -> bool {
+    envelope.with == With::Local && envelope.client_name == TO_POSTMASTER
+}
+
 /// Where a notice goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Addressee<'c> {
@@ -125,7 +133,7 @@ impl<'a> Told<'a> {
             })
         };
         let dsn = &self.config.dsn;
-        let mut failed: Vec<_> = of_fates(true).collect();
+        let failed: Vec<_> = of_fates(true).collect();
         let mut succeeded: Vec<_> = of_fates(false).collect();
         let envelope = &self.letter.envelope;
         let login = if envelope.user.is_some() { LoggedIn::Yes } else { LoggedIn::No };
@@ -134,9 +142,9 @@ impl<'a> Told<'a> {
         }
         if envelope.sender.is_empty() {
             self.warn_of_double_bounces(&failed);
-            failed.retain(|failed| !failed.address.eq_ignore_ascii_case(dsn.postmaster.as_bytes()));
-            let target = dsn.double_bounces.as_ref().map(Addressee::Other);
-            return target.map(|target| (failed, target)).into_iter().collect();
+            let is_again = is_to_postmaster(envelope);
+            let target = dsn.double_bounces.as_ref().filter(|target| !is_again || **target != NoticeTarget::Postmaster);
+            return target.map(|target| (failed, Addressee::Other(target))).into_iter().collect();
         }
         match &dsn.failures {
             None => vec![([failed, succeeded].concat(), Addressee::Sender)],
@@ -164,7 +172,7 @@ impl<'a> Told<'a> {
         if let Addressee::Other(NoticeTarget::Maildir(root)) = addressee {
             return self.file(office, root, notice).await;
         }
-        match addressed(office, self.config, notice) {
+        match addressed(office, self.config, notice, addressee) {
             Some((letter, errands)) => store(office, self.id, letter, errands).await,
             None => {
                 tracing::warn!(id = %Id(self.id.0), "its sender cannot be told: no route leads there");
@@ -293,7 +301,12 @@ fn original(recipient: &Recipient) -> Option<Vec<u8>> {
 }
 
 /// The notice as mail of our own: its envelope, and where it goes.
-fn addressed(office: &Office, config: &Config, notice: bounce::Notice) -> Option<(Letter, Vec<Errand>)> {
+fn addressed(
+    office: &Office,
+    config: &Config,
+    notice: bounce::Notice,
+    addressee: Addressee<'_>,
+) -> Option<(Letter, Vec<Errand>)> {
     let null = Path::mailbox(b"").expect("the null path is a path");
     let to = Path::mailbox(&notice.recipient).ok()?;
     let members = match config.router.route(Standing::Friend, &null, &to).ok()? {
@@ -307,7 +320,9 @@ fn addressed(office: &Office, config: &Config, notice: bounce::Notice) -> Option
         recipients.push(Recipient { address, original: None, notify: Some(Notify::NEVER) });
         errands.push(Errand { hop, recipients: vec![u16::try_from(number).ok()?] });
     }
+    let client_name = if addressee == Addressee::Sender { Vec::new() } else { TO_POSTMASTER.to_vec() };
     let envelope = Envelope {
+        client_name,
         smtp_utf8: notice.smtp_utf8,
         body: if notice.smtp_utf8 { BodyType::EightBitMime } else { BodyType::SevenBit },
         ..Envelope::local(b"", recipients)

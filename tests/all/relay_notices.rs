@@ -432,21 +432,26 @@ fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
         relay.stop();
         assert_eq!(kept(&home.dump).len(), before + usize::from(told));
     }
-    // The postmaster is far too: that is where it ends.
-    let dsn = "dsn.double_bounces = \"postmaster\"\ndsn.postmaster = \"pm@far.example\"\n";
-    let (den, far) = refusing(dsn, Files::new(), &home);
-    let relay = den.open();
-    let mut wire = introduced(&relay);
-    assert!(submit(&mut wire, "<gone@far.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));
-    wait_until("all three refusals", || (far.ask("/status")["rules"][0]["acted"] == 3).then_some(()));
-    wait_until("two warnings", || {
-        (relay.process.complained().matches("a notice could not be delivered").count() == 2).then_some(())
-    });
-    relay.stop();
-    let relay = den.open();
-    expect(&mut relay.greeted(), "NOOP", "250");
-    relay.stop();
-    assert_eq!(far.ask("/status")["rules"][0]["acted"], 3, "nothing is left to do");
+    // The postmaster is far too, or an alias leads from it to there: that is where it ends.
+    let local = "local.domains = [\"own.example\"]\nlocal.aliases = \"aliases\"\nlocal.users = \"none\"\nlocal.maildir = \"m/{user}\"\n";
+    for postmaster in ["dsn.postmaster = \"pm@far.example\"\n", local] {
+        let files = Files::new();
+        files.keep("aliases", "postmaster: pm@far.example\n");
+        files.keep("none", "\n");
+        let (den, far) = refusing(&format!("dsn.double_bounces = \"postmaster\"\n{postmaster}"), files, &home);
+        let relay = den.open();
+        let mut wire = introduced(&relay);
+        assert!(submit(&mut wire, "<gone@far.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));
+        wait_until("all three refusals", || (far.ask("/status")["rules"][0]["acted"] == 3).then_some(()));
+        wait_until("two warnings", || {
+            (relay.process.complained().matches("a notice could not be delivered").count() == 2).then_some(())
+        });
+        relay.stop();
+        let relay = den.open();
+        expect(&mut relay.greeted(), "NOOP", "250");
+        relay.stop();
+        assert_eq!(far.ask("/status")["rules"][0]["acted"], 3, "nothing is left to do");
+    }
 }
 
 #[test]
