@@ -8,6 +8,7 @@
 //! connections guess at a time, no more guesses are checked than may fail. A client that has logged in as a user before
 //! has a budget of its own for that user: neither those who guess the user's password from elsewhere nor a neighbour behind
 //! the same address lock it out. Whether a user exists plays no part. Pure: the time is an argument.
+use super::config::LoginLimits;
 use net::ClientKey;
 use net::recent::{RecentMap, Shards};
 use std::collections::HashMap;
@@ -23,34 +24,6 @@ const MAX_DELAY: Duration = Duration::from_secs(15);
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Clients whose failures are logged one by one at a time; those of more are summed up in one line.
 const MAX_LOGGED_CLIENTS: usize = 1000;
-
-/// How many logins may fail: `[auth]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LoginLimits {
-    /// Of a client address.
-    pub(crate) failures: u32,
-    /// As one user, from whatever address.
-    pub(crate) user_failures: u32,
-    /// Within this time.
-    pub(crate) period: Duration,
-    /// How long no further login is checked then.
-    pub(crate) lock: Duration,
-    /// How long the login after the first failure waits; doubled with each further one.
-    pub(crate) delay: Duration,
-}
-
-impl Default for LoginLimits {
-    /// fail2ban's ten minutes, and room for a user who does not remember which password it was.
-    fn default() -> Self {
-        Self {
-            failures: 10,
-            user_failures: 100,
-            period: Duration::from_secs(600),
-            lock: Duration::from_secs(600),
-            delay: Duration::from_secs(1),
-        }
-    }
-}
 
 /// Who logs in.
 #[derive(Clone, Copy, Debug)]

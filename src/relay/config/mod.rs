@@ -11,7 +11,6 @@ mod document;
 mod meaning;
 mod routes;
 
-use super::login_limits::LoginLimits;
 use super::retry::Schedule;
 use super::routing::{DomainPattern, Route, Router, Standing};
 use super::routing::{Local, Mx, Way};
@@ -168,6 +167,34 @@ impl Limits {
             junk_commands: self.junk_commands,
             without_message: self.without_message,
             ..smtp::Limits::default()
+        }
+    }
+}
+
+/// How many logins may fail: `[auth]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LoginLimits {
+    /// Of a client address.
+    pub(crate) failures: u32,
+    /// As one user, from whatever address.
+    pub(crate) user_failures: u32,
+    /// Within this time.
+    pub(crate) period: Duration,
+    /// How long no further login is checked then.
+    pub(crate) lock: Duration,
+    /// How long the login after the first failure waits; doubled with each further one.
+    pub(crate) delay: Duration,
+}
+
+impl Default for LoginLimits {
+    /// fail2ban's ten minutes, and room for a user who does not remember which password it was.
+    fn default() -> Self {
+        Self {
+            failures: 10,
+            user_failures: 100,
+            period: Duration::from_secs(600),
+            lock: Duration::from_secs(600),
+            delay: Duration::from_secs(1),
         }
     }
 }
