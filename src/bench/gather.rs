@@ -167,6 +167,8 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
     record.surroundings = Some(seen_around(&record, between, around));
     record.ending = ending.or(record.ending);
     let ordered = ordered(&record).filter(|_| sink == Whose::Own);
+    let evaluated: Vec<_> = options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
+    record.thresholds.extend(evaluated);
     record.verdict = judge(&record, &Circumstances { between, ordered });
     for text in remarks {
         let pass = judge::pass(&record);

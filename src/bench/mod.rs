@@ -32,7 +32,7 @@ use gather::Whose;
 use journey::account::Between;
 use journey::record::{Ending, Record, Role};
 use parties::{Order, Process};
-pub(crate) use plan::{BenchOptions, Target, Tracing};
+pub(crate) use plan::{BenchOptions, Preflight, Target, Tracing};
 use relays::{Contestant, Disk, MemoryCurve, Store};
 use std::path::{Path, PathBuf};
 

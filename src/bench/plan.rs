@@ -1,6 +1,7 @@
 //! What the bench is to do, and the command lines that follow from it.
 use super::relays::Contestant;
 use journey::record::{Arrival, Pipelining, Workload};
+use journey::threshold::Threshold;
 use journey::trace::RunId;
 use std::path::{Path, PathBuf};
 
@@ -30,8 +31,19 @@ pub(crate) struct BenchOptions {
     pub(crate) tracing: Tracing,
     /// The sink writes its certificate into the run directory, and the source trusts that one alone.
     pub(crate) trusts_own_sink: bool,
+    /// What is asked of the run.
+    pub(crate) thresholds: Vec<Threshold>,
+    /// Whether the source tries one connection before the load, where the server is not the bench's own.
+    pub(crate) preflight: Preflight,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
+}
+
+/// Whether one connection is tried before the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preflight {
+    On,
+    Off,
 }
 
 /// Where the load goes and who watches the far end.
@@ -141,6 +153,11 @@ impl BenchOptions {
         if self.trusts_own_sink {
             push(&mut words, "--ca", files.certificate());
         }
+        // A server that the bench has just started is there, and its rules are for the load.
+        let is_own = !matches!(self.target, Target::Server { .. } | Target::Relay(Contestant::Running { .. }));
+        if is_own || self.preflight == Preflight::Off {
+            words.push("--no-preflight".to_owned());
+        }
         words.extend(self.source_options.iter().cloned());
         words
     }
@@ -194,6 +211,8 @@ mod tests {
             sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
             tracing: Tracing::Off,
             trusts_own_sink: false,
+            thresholds: Vec::new(),
+            preflight: Preflight::On,
             command: Vec::new(),
         }
     }

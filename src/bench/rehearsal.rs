@@ -1,5 +1,5 @@
 //! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
-use super::plan::{BenchOptions, Target, Tracing};
+use super::plan::{BenchOptions, Preflight, Target, Tracing};
 use super::relays::{Contestant, Durability};
 use super::{BenchOutcome, run_with};
 use crate::report::sample;
@@ -56,6 +56,8 @@ pub(super) fn options() -> BenchOptions {
         sink_options: Vec::new(),
         tracing: Tracing::Off,
         trusts_own_sink: false,
+        thresholds: Vec::new(),
+        preflight: Preflight::On,
         command: vec!["mailrun".to_owned(), "bench".to_owned()],
     }
 }

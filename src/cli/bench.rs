@@ -7,7 +7,7 @@ use super::sink::FaultsTyped;
 use super::source::Load;
 use crate::bench::relays::Contestant;
 use crate::bench::{self, BenchOptions, Target, Tracing};
-use crate::source::Offer;
+use crate::source::{self, Offer};
 use anyhow::{Result, bail};
 use clap::Args;
 use journey::record::Workload;
@@ -58,6 +58,7 @@ Examples:
   mailrun bench --rate 2000 --arrival poisson --duration 30s
   mailrun bench --tls starttls --reuse=10 --pipelining stream
   mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025   a relay that feeds a mailrun sink
+  mailrun bench --to 127.0.0.1:25 --threshold 'accepted.p99 < 50ms' --threshold 'rejected <= 0.1%'    gates a build
   mailrun bench --drop 0.001                                     shows that the ledger finds what is lost
   mailrun bench smtp-source-table                                smtp-source, go-smtp-source and mailrun, side by side
   mailrun bench relay-400 --compare mailrun,postfix              the published contest of relays
@@ -113,6 +114,11 @@ impl Typed {
             sink_options,
             tracing: Tracing::Off,
             trusts_own_sink,
+            thresholds: self.load.asked.thresholds.clone(),
+            preflight: match self.load.asked.preflight() {
+                source::Preflight::On => bench::Preflight::On,
+                source::Preflight::Off => bench::Preflight::Off,
+            },
             command: std::env::args().collect(),
         })?;
         super::print(&outcome.record)?;

@@ -8,6 +8,7 @@ use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verifica
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use journey::RunId;
+use journey::threshold::{Protocol, Threshold};
 use std::env::VarError;
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
@@ -157,6 +158,11 @@ pub(super) struct LoadTyped {
     /// The seed of everything random.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
+    /// What the run is to reach, as often as needed: 'delivered.p99 < 2s', 'received-event.within(60s) >= 95%',
+    /// 'rejected <= 0.1%'. STAGE (created, sent, settled, replied, inbox, delivered, notified …) with p50, p99, mean, max,
+    /// count, rate or within(TIME); or rejected, lost, duplicates, corrupt, which else are to be 0.
+    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
+    thresholds: Vec<Threshold>,
     /// Exit with status 3 where the verdict is INVALID or INCONCLUSIVE, though no threshold and no rate was asked for.
     #[arg(long)]
     strict: bool,
@@ -222,6 +228,10 @@ Examples:
   mailrun mades --outbox-url amqps://a.local --inbox-url amqps://b.local --ca ca.pem --size lognormal:20k,1.5 --payload xml
   mailrun bench mades                                everything on this host, with a stand-in for the endpoints";
 
+fn threshold(text: &str) -> Result<Threshold, String> {
+    Threshold::parse(text, Protocol::Mades)
+}
+
 pub(super) fn mechanism(text: &str) -> Result<Mechanism, String> {
     text.parse().map_err(|error: ::mades::Error| error.to_string())
 }
@@ -279,6 +289,7 @@ impl Typed {
             live: self.live.into(),
             watcher: None,
             command: without_passwords(std::env::args()),
+            thresholds: self.load.thresholds,
         })
     }
 }
@@ -286,7 +297,7 @@ impl Typed {
 impl LoadTyped {
     /// Whether something is asked of the run that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
-        self.strict || self.rate.is_some() || !self.stages.is_empty()
+        self.strict || !self.thresholds.is_empty() || self.rate.is_some() || !self.stages.is_empty()
     }
 
     /// The same in the words of a command line.
@@ -300,6 +311,7 @@ impl LoadTyped {
         given("window", self.window.map(|most| most.to_string()));
         given("rate", self.rate.map(|rate| rate.to_string()));
         self.stages.iter().for_each(|stage| given("stage", Some(stage.typed())));
+        self.thresholds.iter().for_each(|threshold| given("threshold", Some(threshold.expression().to_owned())));
         let arrival = match self.arrival {
             ArrivalTyped::Constant => "constant",
             ArrivalTyped::Poisson => "poisson",

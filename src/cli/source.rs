@@ -2,9 +2,12 @@
 use super::approach::ApproachTyped;
 use super::notices::NoticesTyped;
 use super::{ArrivalTyped, OutputsTyped, PipeliningTyped, Strictness, end_with_parent, finish, values};
-use crate::source::{self, CorpusOptions, Offer, Pattern, RateStage, Reach, SourceOptions, Spread, Trace, Unfit};
+use crate::source::{
+    self, CorpusOptions, Offer, Pattern, Preflight, RateStage, Reach, SourceOptions, Spread, Trace, Unfit,
+};
 use anyhow::{Result, bail};
 use clap::Args;
+use journey::threshold::{Protocol, Threshold};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -122,9 +125,8 @@ pub(super) struct Load {
     /// The seed of everything random.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
-    /// Exit with status 3 where the verdict is INVALID or INCONCLUSIVE, though no threshold and no rate was asked for.
-    #[arg(long)]
-    strict: bool,
+    #[command(flatten)]
+    pub(super) asked: AskedTyped,
     #[command(flatten)]
     notices: NoticesTyped,
 }
@@ -132,7 +134,7 @@ pub(super) struct Load {
 impl Load {
     /// Whether something is asked of the run that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
-        self.strict || self.rate.is_some() || !self.stages.is_empty()
+        self.asked.is_strict() || self.rate.is_some() || !self.stages.is_empty()
     }
 
     /// Messages a connection carries; `None` for as many as there are.
@@ -184,8 +186,60 @@ impl Load {
         let flags = [(self.mime, "--mime"), (self.corpus_skip_bad, "--corpus-skip-bad")];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
         words.extend(self.notices.words());
+        // What the source can see, and can end for, it judges itself; the rest is for who sees both ends.
+        words.extend(self.asked.abort_on.iter().map(|threshold| format!("--abort-on={}", threshold.expression())));
+        words.push(format!("--give-up={}us", self.asked.give_up.as_micros()));
         words
     }
+}
+
+/// What is asked of a run, in the words that source and bench share.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Verdict")]
+pub(super) struct AskedTyped {
+    /// What the run is to reach, as often as needed: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
+    /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. STAGE or PHASE with p50, p99, p999, min, mean, max, count or
+    /// within(TIME), a stage with rate; or rejected, failed, lost, duplicates, corrupt, which else are to be 0.
+    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
+    pub(super) thresholds: Vec<Threshold>,
+    /// The same, of what the source sees; a run that misses it ends at once.
+    #[arg(long, value_name = "EXPRESSION", value_parser = aborting_threshold)]
+    abort_on: Vec<Threshold>,
+    /// End a run whose server has accepted nothing for that long, while connections failed.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::some_duration)]
+    give_up: Duration,
+    /// Send at once: try no connection with EHLO, TLS, AUTH, MAIL and RCPT first.
+    #[arg(long)]
+    no_preflight: bool,
+    /// Exit with status 3 where the verdict is INVALID or INCONCLUSIVE, though no threshold and no rate was asked for.
+    #[arg(long)]
+    strict: bool,
+}
+
+impl AskedTyped {
+    fn is_strict(&self) -> bool {
+        self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty()
+    }
+
+    /// Whether a connection is tried first.
+    pub(super) fn preflight(&self) -> Preflight {
+        if self.no_preflight { Preflight::Off } else { Preflight::On }
+    }
+}
+
+fn threshold(text: &str) -> Result<Threshold, String> {
+    Threshold::parse(text, Protocol::Smtp)
+}
+
+fn aborting_threshold(text: &str) -> Result<Threshold, String> {
+    let threshold = threshold(text)?;
+    if threshold.is_of_delivery() {
+        return Err("what arrives is known at the end alone: say --threshold".to_owned());
+    }
+    if threshold.needs_the_end() {
+        return Err("a number that is still to grow cannot end a run: say --threshold".to_owned());
+    }
+    Ok(threshold)
 }
 
 const EXAMPLES: &str = "\
@@ -195,7 +249,8 @@ Examples:
   mailrun source --to 127.0.0.1:2525 --reuse --pipelining stream --size 64k --json run.json
   mailrun source --to 127.0.0.1:2525 --size lognormal:4k,1.2 --recipients 1..5 --reuse=1..20 --think 50ms..2s
   mailrun source --to 127.0.0.1:2525 --corpus ~/mail.mbox --rcpt 'user{0..9999}@{a.example:70,b.example:30}'
-  mailrun source --to 127.0.0.1:2525 --warm-up 5s --stage 10s:100/s --stage 60s:100/s..1000/s";
+  mailrun source --to 127.0.0.1:2525 --warm-up 5s --stage 10s:100/s --stage 60s:100/s..1000/s
+  mailrun source --to 127.0.0.1:2525 --threshold 'accepted.p99 < 50ms' --abort-on 'rejected <= 1%'";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
@@ -240,6 +295,10 @@ impl Typed {
             run: self.outputs.run_id,
             reach: if self.allow_public { Reach::Public } else { Reach::Local },
             approach: self.approach.options()?,
+            thresholds: self.load.asked.thresholds.clone(),
+            abort_on: self.load.asked.abort_on.clone(),
+            give_up: self.load.asked.give_up,
+            preflight: self.load.asked.preflight(),
             outputs,
         })?;
         finish(&record, live, strictness)

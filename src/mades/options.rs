@@ -91,6 +91,8 @@ pub(crate) struct MadesOptions {
     pub(crate) watcher: Option<Rc<dyn Watcher>>,
     /// The command line without passwords.
     pub(crate) command: Vec<String>,
+    /// What is asked of the run.
+    pub(crate) thresholds: Vec<journey::threshold::Threshold>,
 }
 
 impl MadesOptions {

@@ -40,8 +40,9 @@ pub(super) fn record(books: &Books, finds: Finds<'_>) -> Record {
     record.parties = vec![party];
     record.ledger = LedgerRow { foreign: Some(foreign.iter().sum()), ..balance.ledger };
     record.ending = Some(finds.ending);
+    record.mades = Some(mades.clone());
+    record.thresholds = books.options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
     record.verdict = verdict::conclude(&record, &mades);
-    record.mades = Some(mades);
     record
 }
 

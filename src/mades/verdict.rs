@@ -3,8 +3,9 @@
 use super::troubles::Trouble;
 use journey::account::fates_sum;
 use journey::doubts::{disturbances, limits};
-use journey::judge::{Reason, pass, weigh};
+use journey::judge::{Reason, asked, is_asked, pass, weigh};
 use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
+use journey::threshold::Fate;
 
 /// Open loop: the 99th percentile of how late messages may be taken up though there was room for them.
 const LAG_LIMIT_MS: f64 = 10.0;
@@ -27,6 +28,9 @@ const MOST_CODES: usize = 4;
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let mut reasons = faults(record, mades);
     reasons.extend(refusals(record, mades));
+    // Of what a threshold speaks, it decides.
+    reasons.retain(|reason| !Fate::ALL.into_iter().any(|fate| fate.cause() == reason.cause && is_asked(record, fate)));
+    reasons.extend(asked(record));
     reasons.extend(doubts(record));
     if record.ending == Some(Ending::Interrupted) {
         let text = "The run was interrupted before its end: it is shorter than asked for.";

@@ -1,4 +1,5 @@
 //! Gathers what the workers counted: the totals, the seconds, the live line, and at the end the record.
+use super::live_figures::LiveFigures;
 use super::worker::{TICK, Workers};
 use super::{Setting, report};
 use crate::interrupt::{Asked, Interrupt};
@@ -6,7 +7,7 @@ use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};
 use crate::surroundings::Sight;
 use anyhow::{Result, bail};
-use journey::record::{Ending, Record};
+use journey::record::{Ending, Record, ThresholdRow};
 use journey::stalls::{Stalls, Tick};
 use journey::{Latencies, RunId, SourceTally};
 use net::clock;
@@ -16,6 +17,9 @@ use std::time::Duration;
 
 /// After the end was asked for, how long replies are still waited for.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// How long a run goes on before a threshold may end it: a rate needs a while to be one.
+const ABORT_DELAY: Duration = Duration::from_secs(1);
 
 /// The run as it is known so far.
 pub(super) struct Collector {
@@ -35,6 +39,8 @@ pub(super) struct Collector {
     next_tick: Duration,
     grace_ends: Option<Duration>,
     end: End,
+    /// The threshold that ended the run.
+    missed: Option<ThresholdRow>,
 }
 
 /// How the load came to its end.
@@ -71,6 +77,7 @@ impl Collector {
             next_tick: now + TICK,
             grace_ends: None,
             end: End { ending: Ending::Complete, at: None, is_abandoned: false },
+            missed: None,
         })
     }
 
@@ -117,6 +124,7 @@ impl Collector {
             ending: self.end.ending,
             offered: self.offered(now),
             is_abandoned: self.end.is_abandoned,
+            missed: self.missed.take(),
         };
         let record = report::record(&self.setting, self.run, self.started_at, &known, around);
         self.setting.options.outputs.keep(&record, &self.total.accepted_units)?;
@@ -193,14 +201,31 @@ impl Collector {
     fn is_enough(&mut self, interrupt: &Interrupt) -> bool {
         let now = clock::now();
         match interrupt.asked() {
-            Asked::Nothing => false,
-            Asked::Stop => {
-                self.stop(Ending::Interrupted, now);
-                now >= *self.grace_ends.get_or_insert(now + GRACE)
-            }
+            Asked::Nothing => self.end_early(now),
+            Asked::Stop => self.stop(Ending::Interrupted, now),
             Asked::StopNow => {
                 self.stop(Ending::Interrupted, now);
-                true
+                return true;
+            }
+        }
+        self.grace_ends.is_some_and(|ends| now >= ends)
+    }
+
+    /// Ends a run whose server is gone, or that has missed a threshold that it was not to miss.
+    fn end_early(&mut self, now: Duration) {
+        let options = &self.setting.options;
+        let stall = self.stalls.present();
+        let is_gone = stall.failed > 0 && stall.rejected == 0;
+        if is_gone && stall.to_s - stall.from_s >= options.give_up.as_secs_f64() {
+            return self.stop(Ending::GaveUp, now);
+        }
+        let begins = self.began.max(self.setting.warm_until) + ABORT_DELAY;
+        if self.missed.is_none() && now >= begins {
+            let figures = LiveFigures { tally: &self.total, now };
+            let rows = options.abort_on.iter().map(|threshold| threshold.evaluate(&figures));
+            self.missed = rows.into_iter().find(|row| row.value.is_some() && !row.passed);
+            if self.missed.is_some() {
+                self.stop(Ending::Aborted, now);
             }
         }
     }
@@ -209,6 +234,7 @@ impl Collector {
     fn stop(&mut self, ending: Ending, now: Duration) {
         if self.end.at.is_none() {
             self.end = End { ending, at: Some(now), ..self.end };
+            self.grace_ends = Some(now + GRACE);
         }
         self.setting.plan.stop();
     }

@@ -12,11 +12,13 @@ mod collector;
 mod corpus;
 mod envelopes;
 mod lines;
+mod live_figures;
 mod mail;
 mod message;
 mod mime;
 mod notices;
 mod plan;
+mod preflight;
 mod report;
 mod sender;
 mod session;
@@ -34,6 +36,7 @@ use crate::interrupt::Interrupt;
 use crate::load::{chance, pacing, spread};
 use crate::party::Outputs;
 use crate::reach::is_local;
+use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use approach::Approach;
 use chance::Purpose;
@@ -41,10 +44,12 @@ use collector::Collector;
 use envelopes::Envelopes;
 use journey::RunId;
 use journey::record::{Arrival, Pipelining, Record, Workload};
+use journey::threshold::Threshold;
 use mail::{About, Mail, Prepared};
 use message::Stamp;
 use net::{Endpoint, clock};
 use plan::Plan;
+use preflight::Trial;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,7 +100,23 @@ pub(crate) struct SourceOptions {
     pub(crate) run: Option<RunId>,
     pub(crate) reach: Reach,
     pub(crate) approach: ApproachOptions,
+    /// What is asked of the run.
+    pub(crate) thresholds: Vec<Threshold>,
+    /// The same, and it ends where one of these is missed.
+    pub(crate) abort_on: Vec<Threshold>,
+    /// It ends where the server has been gone for so long.
+    pub(crate) give_up: Duration,
+    pub(crate) preflight: Preflight,
     pub(crate) outputs: Outputs,
+}
+
+/// Whether one connection is tried before the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preflight {
+    /// It is.
+    On,
+    /// It is not: the first connection is that of a message.
+    Off,
 }
 
 /// Whether messages carry a trace.
@@ -144,11 +165,17 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let Prepared { mail, about } = Prepared::new(&options, stamp, run, started_at)?;
     let envelopes = Envelopes::new(&options, &mail)?;
     let interrupt = Interrupt::watch()?;
+    let approach = Approach::new(&options.approach, options.pipelining, host_of(&options.to))?;
+    let approach = approach.asking_for(options.notices.notifications());
+    let trial = Arc::new(Trial { options, server, approach, mail, envelopes });
+    if trial.options.preflight == Preflight::On {
+        trial.check(&interrupt)?;
+    }
+    let Trial { options, server, approach, mail, envelopes } =
+        Arc::into_inner(trial).context("the preflight has not ended")?;
     let now = clock::now();
     let plan = Plan::new(options.messages, options.limit().map(|limit| now + limit));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
-    let approach = Approach::new(&options.approach, options.pipelining, host_of(&options.to))?;
-    let approach = approach.asking_for(options.notices.notifications());
     let setting = Arc::new(Setting { options, server, approach, mail, about, envelopes, plan, warm_until });
     let mut collector = Collector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;

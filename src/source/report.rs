@@ -1,10 +1,10 @@
 //! What the source knows at the end, as a run record.
-use super::{SPARE_FILES, Setting};
+use super::{SPARE_FILES, Setting, SourceOptions};
 use crate::live::Progress;
 use crate::{party, surroundings};
 use journey::account::{self, Between, Books};
 use journey::judge::{Circumstances, judge};
-use journey::record::{Ending, Record, Role, StallRow, Surroundings, WarmUp};
+use journey::record::{Ending, Record, Role, StallRow, Surroundings, ThresholdRow, WarmUp};
 use journey::{RunId, Series, SourceTally, Stage};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ pub(super) struct Known<'a> {
     pub(super) offered: Option<Duration>,
     /// Sessions were left before they had come to an end.
     pub(super) is_abandoned: bool,
+    /// The threshold that ended the run, as it then stood.
+    pub(super) missed: Option<ThresholdRow>,
 }
 
 /// The record of this party.
@@ -64,8 +66,17 @@ pub(super) fn record(
         arrivals: None,
         relay: None,
     });
+    record.thresholds = thresholds(&record, options, known.missed.as_ref());
     record.verdict = judge(&record, &Circumstances { between: Between::Server, ordered: None });
     record
+}
+
+/// What came of the thresholds; of the one that ended the run, what it stood at then.
+fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
+    let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
+    let at_its_end =
+        |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
+    evaluated.map(at_its_end).collect()
 }
 
 /// Units that had no end when the source stopped. Sessions that came to their own end leave none: what is missing then is

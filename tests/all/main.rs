@@ -59,5 +59,6 @@ mod stand_in_endpoint;
 mod tables;
 mod tls;
 mod traced;
+mod verdict;
 mod wire;
 mod workloads;

@@ -11,7 +11,8 @@
 use crate::account::{Between, fates_sum, is_open_loop, is_watched, sum_of_fates};
 use crate::doubts::{disturbances, limits};
 use crate::record::{
-    Arrival, Cause, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow, Verdict,
+    Arrival, Cause, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow,
+    ThresholdRow, Verdict,
 };
 use crate::stage::Stage;
 use crate::threshold::{self, Fate};
@@ -102,7 +103,7 @@ pub fn judge(record: &Record, circumstances: &Circumstances) -> Verdict {
     reasons.extend(invalid(record, circumstances.between));
     let is_our_fault = reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
     reasons.extend(rate(record, circumstances.between, is_our_fault));
-    reasons.extend(thresholds(record));
+    reasons.extend(asked(record));
     reasons.extend(endings(record));
     reasons.extend(remarks(record, circumstances));
     let ledger = &record.ledger;
@@ -213,21 +214,21 @@ fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     let bounds = Bounds::of(record, circumstances);
     let found = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
-        let row = record.thresholds.iter().find(|row| threshold::fate_of(&row.expression) == Some(fate));
-        match row {
-            // What it grants is granted; what it does not is worse than a threshold missed.
-            Some(row) => (!row.passed && row.value.is_some()).then(|| Reason::new(fate.cause(), missed(row))),
-            None if count == 0 && bounds.least(fate) == 0 => None,
-            None if bounds.contain(fate, count) => {
+        match () {
+            // What it grants is granted; what it does not, it says itself.
+            () if is_asked(record, fate) => None,
+            () if count == 0 && bounds.least(fate) == 0 => None,
+            () if bounds.contain(fate, count) => {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.words(), grouped(count))))
             }
-            None if fate == Fate::Failed && gone(record).is_some() => None,
-            None => Some(Reason::new(fate.cause(), sentence(record, fate, count, &bounds))),
+            () if fate == Fate::Failed && gone(record).is_some() => None,
+            () => Some(Reason::new(fate.cause(), sentence(record, fate, count, &bounds))),
         }
     });
     let mut reasons: Vec<Reason> = found.collect();
-    let is_granted = record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(Fate::Failed));
-    if !is_granted && let Some(stall) = gone(record) {
+    if !is_asked(record, Fate::Failed)
+        && let Some(stall) = gone(record)
+    {
         reasons.push(Reason::new(Cause::ServerGone, gone_sentence(record, stall)));
     }
     reasons.extend(given_up(record, circumstances));
@@ -454,23 +455,27 @@ fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason>
     })
 }
 
-/// Thresholds that were missed, or speak of what nobody saw. Those of fates have been looked at.
-fn thresholds(record: &Record) -> Vec<Reason> {
+/// Thresholds that were missed, or speak of what nobody saw. What they do not grant of a fate weighs as much as the fate.
+pub fn asked(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
-    let reason = |row: &crate::record::ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
-        (Some(_), Some(_)) => None,
-        (Some(_), None) => Some(Reason::new(Cause::ThresholdMissed, missed(row))),
+    let reason = |row: &ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
+        (Some(_), Some(fate)) => Reason::new(fate.cause(), missed(row)),
+        (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed(row)),
         (None, _) => {
-            let text =
-                format!("Nobody could see whether {} holds: {}.", row.expression, threshold::why_unseen(record, row));
-            Some(Reason::new(Cause::ThresholdUnseen, text))
+            let why = threshold::why_unseen(record, row);
+            Reason::new(Cause::ThresholdUnseen, format!("Nobody could see whether {} holds: {why}.", row.expression))
         }
     };
-    open.filter_map(reason).collect()
+    open.map(reason).collect()
+}
+
+/// Whether a threshold speaks of that fate: then it decides, and not the rule that there be none.
+pub fn is_asked(record: &Record, fate: Fate) -> bool {
+    record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(fate))
 }
 
 /// `Threshold missed: accepted.p99 < 50ms: it was 61.2 ms.`
-fn missed(row: &crate::record::ThresholdRow) -> String {
+fn missed(row: &ThresholdRow) -> String {
     let value = row.value.map_or_else(|| "unknown".to_owned(), |value| threshold::figure(value, &row.unit));
     format!("Threshold missed: {}; it was {value}.", row.expression)
 }

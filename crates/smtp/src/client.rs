@@ -281,6 +281,14 @@ impl Client {
         Ok(Some(Event { to, reply, ends }))
     }
 
+    /// The same where transactions are only tried: MAIL and each RCPT in lock step, and RSET in place of DATA.
+    #[must_use]
+    pub fn probing(mut self) -> Self {
+        self.dialogue.is_probe = true;
+        self.dialogue.pipelining = Pipelining::Off;
+        self
+    }
+
     /// Begins a transaction: MAIL, or MAIL, RCPT and DATA where that is agreed.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.dialogue.heard = now;
@@ -467,6 +475,8 @@ struct Dialogue {
     /// The message that is sent in chunks will come to nothing: MAIL, every RCPT or a chunk was refused.
     is_doomed: bool,
     is_over_tls: bool,
+    /// Transactions end before their message.
+    is_probe: bool,
     setup: Option<Box<Setup>>,
     heard: Duration,
 }
@@ -492,6 +502,7 @@ impl Dialogue {
             mail_stands: false,
             is_doomed: false,
             is_over_tls: false,
+            is_probe: false,
             setup: None,
             heard: now,
         }
@@ -680,7 +691,7 @@ impl Dialogue {
         let envelope = self.envelope.clone()?;
         if number < envelope.recipients() {
             self.send(envelope.recipient(number), Verb::Recipient(number as u32), out);
-        } else if self.accepted == 0 {
+        } else if self.accepted == 0 || self.is_probe {
             return self.refused(out);
         } else if self.chunks() {
             self.progress = Progress::Chunks;
@@ -934,6 +945,24 @@ mod tests {
     }
 
     const READY: &str = "< 220 hi\n> EHLO me\n< 250-x\n< 250 PIPELINING\n";
+
+    #[test]
+    fn a_probe_resets_in_place_of_sending_a_message() {
+        let mut client = Client::new("me".into(), Pipelining::Group, Duration::ZERO).probing();
+        let mut said = Vec::new();
+        let hear = |client: &mut Client, text: &str, said: &mut Vec<u8>| {
+            let mut input = text.as_bytes();
+            while client.next_event(&mut input, Duration::ZERO, said).unwrap().is_some() {}
+        };
+        hear(&mut client, "220 a\r\n250-a\r\n250 PIPELINING\r\n", &mut said);
+        let envelope = Arc::new(Envelope::new("a@b.example", "", ["c@d.example"]).unwrap());
+        client.begin(envelope, Duration::ZERO, &mut said);
+        hear(&mut client, "250 ok\r\n", &mut said);
+        hear(&mut client, "250 ok\r\n", &mut said);
+        assert!(said.ends_with(b"RCPT TO:<c@d.example>\r\nRSET\r\n"), "{}", said.escape_ascii());
+        hear(&mut client, "250 ok\r\n", &mut said);
+        assert_eq!(client.wants(), Want::Transaction);
+    }
 
     #[test]
     fn lock_step_sends_one_command_at_a_time() {

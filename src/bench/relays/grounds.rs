@@ -1,7 +1,7 @@
 //! The grounds that a scenario is held on: its directory, the shape of its load, runs one after the other until Ctrl-C.
 use super::contestant::Contestant;
 use crate::bench::directory::RunDirectory;
-use crate::bench::plan::{BenchOptions, Tracing};
+use crate::bench::plan::{BenchOptions, Preflight, Tracing};
 use crate::bench::tables::Sheet;
 use crate::bench::{self, BenchOutcome};
 use crate::interrupt::{Asked, Interrupt};
@@ -125,6 +125,8 @@ impl Occasion {
             sink_options: Vec::new(),
             tracing: Tracing::Off,
             trusts_own_sink: false,
+            thresholds: Vec::new(),
+            preflight: Preflight::Off,
             command: self.command.clone(),
         }
     }

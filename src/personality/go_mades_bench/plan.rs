@@ -78,6 +78,7 @@ pub(super) fn plan(
         live: Live::Off,
         watcher: Some(watcher),
         command: Vec::new(),
+        thresholds: Vec::new(),
     })
 }
 

@@ -1,0 +1,22 @@
+//! Any text as a threshold, and as the histogram of a record: what is wrong with it, or a threshold that is read again as
+//! the same and has a value or none.
+#![no_main]
+use journey::Latencies;
+use journey::threshold::{Protocol, Threshold, fate_of};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for protocol in [Protocol::Smtp, Protocol::Mades] {
+        match Threshold::parse(text, protocol) {
+            Ok(threshold) => {
+                assert_eq!(Threshold::parse(threshold.expression(), protocol).as_ref(), Ok(&threshold));
+                let _ = (threshold.is_of_delivery(), threshold.needs_the_end(), fate_of(threshold.expression()));
+            }
+            Err(why) => assert!(!why.is_empty()),
+        }
+    }
+    if let Some(times) = Latencies::decode(text) {
+        assert!(times.quantile_ms(0.5) <= times.quantile_ms(1.0));
+    }
+});

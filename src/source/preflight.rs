@@ -1,0 +1,286 @@
+//! One connection before any load: through greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. What fails there fails
+//! for every message, so it is told in one line, with what to do, and nothing is sent.
+//!
+//! It counts nowhere. A reply of 4xx to MAIL or RCPT is no reason to stop: greylisting says so, and limits do.
+use super::approach::Approach;
+use super::envelopes::{Drafts, Envelopes, Occasion};
+use super::mail::Mail;
+use super::{SourceOptions, TlsMode};
+use crate::interrupt::{Asked, Interrupt};
+use crate::reason::reason;
+use anyhow::{Result, bail};
+use net::{Alarm, Caller, Conversation, Desk, Ended, Endpoint, Next, Outbox, Shortage, Socket, clock};
+use smtp::Envelope;
+use smtp::client::{Client, Event, GaveUp, Options, Pipelining, Verb};
+use smtp::server::Protocol;
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// The longest that a reply may take here: a server that is slower than that to greet is worth a word.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two looks at whether the user wants no more.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What is tried, and with whom.
+#[derive(Debug)]
+pub(super) struct Trial {
+    pub(super) options: SourceOptions,
+    pub(super) server: Endpoint,
+    pub(super) approach: Approach,
+    pub(super) mail: Mail,
+    pub(super) envelopes: Envelopes,
+}
+
+/// What the server said no to.
+#[derive(Clone, Debug)]
+struct Refusal {
+    verb: Verb,
+    code: u16,
+    text: String,
+}
+
+/// How far the connection came.
+struct Attempt {
+    ended: Ended,
+    refusals: Vec<Refusal>,
+    /// Recipients that were asked about.
+    recipients: usize,
+}
+
+impl Trial {
+    /// Tries it.
+    ///
+    /// # Errors
+    /// What would fail for every message, and what to do about it.
+    pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<()> {
+        let (trial, interrupt) = (Arc::clone(self), interrupt.clone());
+        let ran = net::worker::run(|desk| async move {
+            tokio::select! {
+                attempt = trial.attempt(desk) => Some(attempt),
+                () = stopped(&interrupt) => None,
+            }
+        });
+        // Without an event loop there is no load either: that is told where it is started.
+        let Ok(outcome) = ran else { return Ok(()) };
+        self.judge(outcome)
+    }
+
+    /// What the attempt came to; `None` of one that the user has stopped.
+    fn judge(&self, outcome: Option<io::Result<Attempt>>) -> Result<()> {
+        let to = &self.options.to;
+        match outcome {
+            None => bail!("stopped before the first message"),
+            Some(Err(error)) => match self.unreachable(&error) {
+                Some(why) => bail!("cannot reach {to}: {why}"),
+                None => Ok(()),
+            },
+            Some(Ok(attempt)) => match self.complaint(&attempt) {
+                Some(why) => bail!("cannot send to {to}: {why}"),
+                None => Ok(()),
+            },
+        }
+    }
+
+    async fn attempt(&self, desk: Desk) -> io::Result<Attempt> {
+        let mut alarm = Alarm::default();
+        let socket = self.connect(&mut alarm).await?;
+        let told = &self.approach.options;
+        let options = Arc::new(Options { pipelining: Pipelining::Off, ..Options::clone(told) });
+        let nonce = options.credentials.is_some().then(net::nonce);
+        let name = self.options.hello.as_str().into();
+        let client = Client::with_options(name, options, nonce, clock::now()).probing();
+        let mut prober = Prober { trial: self, drafts: Drafts::default(), envelope: None, refusals: Vec::new() };
+        let timeout = self.options.timeout.min(REPLY_TIMEOUT);
+        let talk = Conversation::new(socket, client, &mut prober, &mut alarm, timeout, desk);
+        let ended = talk.secured(self.approach.security.clone()).run().await;
+        let recipients = prober.envelope.as_ref().map_or(0, |envelope| envelope.recipients());
+        Ok(Attempt { ended, refusals: prober.refusals, recipients })
+    }
+
+    async fn connect(&self, alarm: &mut Alarm) -> io::Result<Socket> {
+        let timeout = self.options.connect_timeout;
+        let connecting = async {
+            let socket = Socket::connect_to(self.approach.next_address(), &self.server).await?;
+            if let Some(header) = self.approach.proxy_header(socket.local_address(), self.server.address()) {
+                socket.write_all(&header).await?;
+            }
+            Ok(socket)
+        };
+        match alarm.limit(clock::now() + timeout, Box::pin(connecting)).await {
+            Some(outcome) => outcome,
+            None => Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {timeout:?}"))),
+        }
+    }
+
+    /// Why there is no connection. What this process lacks, or its addresses, is for the run to tell.
+    fn unreachable(&self, error: &io::Error) -> Option<String> {
+        let is_own = Shortage::of(error, self.approach.is_bound()).is_some();
+        let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
+        (!is_own).then(|| format!("{}. Is a server listening there?", reason(error)))
+    }
+
+    /// What would fail for every message.
+    fn complaint(&self, attempt: &Attempt) -> Option<String> {
+        let refused = |is_meant: fn(Verb) -> bool| attempt.refusals.iter().find(|refusal| is_meant(refusal.verb));
+        if let Some(refusal) = refused(|verb| verb == Verb::Greeting) {
+            return Some(format!("it refuses to serve ({}). Is this host allowed there?", refusal.words()));
+        }
+        match &attempt.ended {
+            Ended::GaveUp(why) => return Some(self.lacking(*why, attempt)),
+            Ended::NotEncrypted(error) => return Some(self.not_encrypted(error)),
+            Ended::Lost(_, error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Some(self.not_encrypted(error));
+            }
+            _ => {}
+        }
+        if let Some(refusal) = refused(|verb| verb == Verb::Mail).filter(|refusal| refusal.is_final()) {
+            let sender = self.options.from.typed();
+            return Some(format!("it refuses the sender <{sender}> ({}). Say --from ADDRESS.", refusal.words()));
+        }
+        if let Some(why) = self.no_recipient(attempt) {
+            return Some(why);
+        }
+        // EHLO may be refused, and HELO not: then it went on.
+        let greeted = |refusal: &&Refusal| refusal.verb == Verb::Hello && attempt.recipients == 0;
+        if let Some(refusal) = attempt.refusals.iter().rev().find(greeted) {
+            return Some(self.not_greeted(refusal));
+        }
+        self.cut_off(attempt)
+    }
+
+    fn no_recipient(&self, attempt: &Attempt) -> Option<String> {
+        let is_recipient = |refusal: &&Refusal| matches!(refusal.verb, Verb::Recipient(_));
+        let refusals: Vec<&Refusal> = attempt.refusals.iter().filter(is_recipient).collect();
+        let is_every_one = refusals.len() == attempt.recipients && refusals.iter().all(|refusal| refusal.is_final());
+        let first = refusals.first().filter(|_| is_every_one)?;
+        let recipient = self.options.recipient.typed();
+        Some(format!("it refuses the recipient <{recipient}> ({}). Say --rcpt ADDRESS.", first.words()))
+    }
+
+    fn not_greeted(&self, refusal: &Refusal) -> String {
+        let hint = match self.options.approach.protocol {
+            Protocol::Lmtp => "Does it speak SMTP? Leave --lmtp out.",
+            Protocol::Smtp => "Does it speak LMTP? Say --lmtp.",
+        };
+        format!("it refuses the greeting of a client ({}). {hint}", refusal.words())
+    }
+
+    fn lacking(&self, why: GaveUp, attempt: &Attempt) -> String {
+        let said = attempt.refusals.last().map_or_else(|| why.to_string(), Refusal::words);
+        match why {
+            GaveUp::NoTls => format!("{why}. Say --tls none, or --tls implicit where its port is for that."),
+            GaveUp::TlsRefused => format!("it refuses STARTTLS ({said}). Say --tls none."),
+            GaveUp::NoMechanism => {
+                format!("{why}. Many servers offer AUTH under TLS alone: say --tls starttls, or --auth-mechanism NAME.")
+            }
+            GaveUp::NotAuthenticated => {
+                format!("it refuses the login ({said}). Is the password right (--password-file, MAILRUN_PASSWORD)?")
+            }
+            GaveUp::Exchange(_) => format!("the login failed: {why}. Say --auth-mechanism NAME for another way."),
+            GaveUp::NoXclient | GaveUp::XclientRefused => {
+                format!("{why} ({said}). Leave --xclient out, or have the server allow this host.")
+            }
+            GaveUp::NoDsn => format!("{why}. Leave the options --dsn-... out."),
+        }
+    }
+
+    /// TLS: what is wrong with the certificate, or with the port.
+    fn not_encrypted(&self, error: &io::Error) -> String {
+        let text = reason(error);
+        let name = text.split("DnsName(\"").nth(1).and_then(|rest| rest.split('"').next());
+        let plain = text.trim_start_matches("TLS: ");
+        match () {
+            () if text.contains("UnknownIssuer") => {
+                "its certificate is not trusted. Name whom to trust with --ca FILE, or say --tls-insecure.".to_owned()
+            }
+            () if text.contains("CaUsedAsEndEntity") => {
+                "its certificate is an authority's own (CA:TRUE), and no server's. Make one with basicConstraints=CA:FALSE, \
+                 or say --tls-insecure."
+                    .to_owned()
+            }
+            () if text.contains("not valid for name") => {
+                let meant = name.map_or_else(|| "another name".to_owned(), str::to_owned);
+                let sni = name.unwrap_or("NAME");
+                format!("its certificate is for {meant}. Say --sni {sni}, or --tls-insecure.")
+            }
+            () if text.contains("xpired") => {
+                format!("its certificate is not valid now ({plain}). Renew it, or say --tls-insecure.")
+            }
+            () if text.contains("InvalidContentType") && self.options.approach.tls == TlsMode::Implicit => {
+                "that port does not begin with TLS. Say --tls starttls, or --tls none.".to_owned()
+            }
+            () => format!("TLS could not be begun: {plain}. Does that port speak TLS this way (--tls)?"),
+        }
+    }
+
+    /// The connection ended before the server had answered all.
+    fn cut_off(&self, attempt: &Attempt) -> Option<String> {
+        let asked =
+            |verb: &Option<Verb>| verb.map_or_else(|| "a reply".to_owned(), |verb| format!("the reply to {verb:?}"));
+        match &attempt.ended {
+            // It has answered all that matters.
+            Ended::Lost(Some(Verb::Quit | Verb::Reset), _) | Ended::Timeout(Some(Verb::Quit | Verb::Reset)) => None,
+            Ended::Lost(verb, _) if attempt.refusals.is_empty() => {
+                Some(format!("it closed the connection before {}. Is it a mail server?", asked(verb)))
+            }
+            Ended::Timeout(verb) => {
+                let timeout = self.options.timeout.min(REPLY_TIMEOUT);
+                Some(format!("{} did not come within {timeout:?}. Is it a mail server (--tls implicit)?", asked(verb)))
+            }
+            Ended::Violated(_, violation) => Some(format!("{violation}. Is it a mail server (--tls implicit)?")),
+            _ => None,
+        }
+    }
+}
+
+impl Refusal {
+    fn is_final(&self) -> bool {
+        self.code >= 500
+    }
+
+    fn words(&self) -> String {
+        format!("{} {}", self.code, self.text)
+    }
+}
+
+/// Ready when the user wants no more.
+async fn stopped(interrupt: &Interrupt) {
+    while interrupt.asked() == Asked::Nothing {
+        net::sleep(LOOK_INTERVAL).await;
+    }
+}
+
+/// Has one envelope to try, and takes down what is refused.
+struct Prober<'a> {
+    trial: &'a Trial,
+    drafts: Drafts,
+    envelope: Option<Arc<Envelope>>,
+    refusals: Vec<Refusal>,
+}
+
+impl Caller for Prober<'_> {
+    fn poll_next(&mut self, _: &mut Context<'_>, client: &Client, _: bool, _: Duration) -> Poll<Next> {
+        if self.envelope.is_some() {
+            return Poll::Ready(Next::Quit);
+        }
+        let Trial { options, mail, envelopes, .. } = self.trial;
+        let (pick, recipients) = (mail.pick(0), options.recipients(0));
+        let occasion = Occasion { number: 0, recipients, pick, extensions: client.extensions() };
+        let envelope = envelopes.address(occasion, &mut self.drafts).envelope;
+        self.envelope = Some(Arc::clone(&envelope));
+        Poll::Ready(Next::Transaction(envelope))
+    }
+
+    fn render(&mut self, _: &mut Outbox) {}
+
+    fn written(&mut self, _: Duration) {}
+
+    fn replied(&mut self, event: &Event<'_>, _: Duration) {
+        if !event.reply.is_positive() && event.reply.code() >= 400 {
+            let (code, text) = (event.reply.code(), event.reply.text());
+            self.refusals.push(Refusal { verb: event.to, code, text });
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The verdict as a CI reads it: what is typed, what is said, and the exit status.
+use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, source, wait_until};
+use crate::stand_in::{Act, At, StandIn};
+use journey::record::{Cause, Ending, Outcome};
+use serde_json::Value;
+use std::time::Duration;
+
+/// A bench of a server of somebody else's.
+fn bench_of(sink: &Sink, words: &[&str]) -> BenchRun {
+    let to = sink.address();
+    bench(&[&["--to", &to, "--sink", sink.url(), "--sessions", "5"], words].concat())
+}
+
+fn outcome(run: &BenchRun) -> Option<Outcome> {
+    run.record().verdict.outcome
+}
+
+#[test]
+fn a_server_that_rejects_one_message_fails_the_run() {
+    let sink = Sink::start(&["--fault", "rcpt: hard reject 0.05"]);
+    let run = bench_of(&sink, &["--messages", "200", "--reuse"]);
+    let record = run.record_of(1);
+    let rejected = record.ledger.rejected.unwrap();
+    assert!(rejected > 0 && record.ledger.failed == Some(0), "{:?}", record.ledger);
+    assert_eq!((record.verdict.causes[0], record.verdict.closed), (Cause::Rejected, true));
+    assert!(run.ended.out.contains(&format!("FAIL {rejected} of 200 messages were rejected")), "{}", run.ended.out);
+    let granted = bench_of(&sink, &["--messages", "200", "--reuse", "--threshold", "rejected <= 50%"]);
+    assert_eq!(granted.record_of(0).verdict.outcome, Some(Outcome::Pass));
+}
+
+#[test]
+fn what_was_ordered_of_the_benchs_own_sink_is_expected() {
+    let words = ["--messages", "200", "--sessions", "5", "--fault", "rcpt: hard reject 99%"];
+    let run = bench(&words);
+    let record = run.record_of(0);
+    assert!(record.ledger.rejected > Some(100), "{:?}", record.ledger);
+    assert!(run.ended.out.contains("(as ordered)"), "{}", run.ended.out);
+    let asked = bench(&[words.as_slice(), &["--threshold", "rejected <= 1%"]].concat());
+    assert_eq!(outcome(&asked), Some(Outcome::Fail), "a threshold counts whatever was ordered");
+    assert_eq!(asked.ended.code, Some(1));
+}
+
+#[test]
+fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
+    let sink = Sink::start(&[]);
+    let bench = Bench::start(&["--to", &sink.address(), "--sessions", "5", "--duration", "6s"]);
+    wait_until("messages to be accepted", || {
+        let said = bench.file("source.stdout");
+        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
+    });
+    drop(sink);
+    let run = bench.finish();
+    let record = run.record_of(1);
+    assert_eq!(record.verdict.causes[0], Cause::ServerGone, "{:?}", record.verdict);
+    assert!(run.ended.out.contains("FAIL The server stopped answering at "), "{}", run.ended.out);
+    let (failed, rejected) = (record.ledger.failed, record.ledger.rejected);
+    assert!(failed > Some(0) && rejected == Some(0), "{:?}", record.ledger);
+    let accepted = record.stages.iter().find(|row| row.name == journey::Stage::Accepted).unwrap();
+    assert!(accepted.offered_rate_per_s.unwrap() < accepted.rate_per_s, "over the whole run: {accepted:?}");
+}
+
+#[test]
+fn a_run_whose_server_is_gone_for_long_ends() {
+    let sink = Sink::start(&[]);
+    let words = ["--to", &sink.address(), "--sessions", "5", "--duration", "60s", "--give-up", "1500ms"];
+    let bench = Bench::start(&words);
+    wait_until("messages to be accepted", || {
+        let said = bench.file("source.stdout");
+        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
+    });
+    drop(sink);
+    let run = bench.finish();
+    let record = run.record_of(1);
+    assert_eq!(record.ending, Some(Ending::GaveUp));
+    assert!(record.offered_s.unwrap() < 50.0 && run.ended.out.contains("(--give-up)"), "{}", run.ended.out);
+}
+
+#[test]
+fn mail_that_is_safe_in_our_relays_queue_is_not_lost() {
+    let words = ["--messages", "200", "--sessions", "5", "--fault", "rcpt: soft reject 0.1", "--seed", "3"];
+    let run = bench_as_typed(&words);
+    let record = run.record_of(0);
+    let (queued, lost) = (record.ledger.queued.unwrap(), record.ledger.lost);
+    assert!((1..100).contains(&queued) && lost == Some(0), "{:?}", record.ledger);
+    assert_eq!(record.ledger.delivered, Some(200 - queued));
+    assert!(run.ended.out.contains("are safe in the relay's queue"), "{}", run.ended.out);
+    assert!(run.path().join("relay.spool").exists(), "it has them");
+}
+
+#[test]
+fn thresholds_are_shown_and_decide() {
+    let words = ["--messages", "200", "--sessions", "5", "--reuse"];
+    let of = |thresholds: &[&str]| {
+        let typed: Vec<&str> = thresholds.iter().flat_map(|threshold| ["--threshold", *threshold]).collect();
+        bench(&[words.as_slice(), &typed].concat())
+    };
+    let met = of(&[
+        "accepted.p99 < 1m",
+        "delivered.within(10m) >= 100%",
+        "delivered.rate > 1/s",
+        "connect.max < 1m",
+        "lost <= 0",
+    ]);
+    let record = met.record_of(0);
+    assert!(ended_so(met.ended.code, 0, &record) && record.thresholds.len() == 5, "{:?}", record.thresholds);
+    assert!(record.thresholds.iter().all(|row| row.passed && row.margin >= Some(0.0)), "{:?}", record.thresholds);
+    assert!(met.ended.out.contains("THRESHOLDS") && met.file("report.md").contains("## Thresholds"));
+    let missed = of(&["accepted.p99 < 1us", "delivered.rate > 1/s"]);
+    assert_eq!((missed.ended.code, outcome(&missed)), (Some(1), Some(Outcome::Fail)), "{}", missed.ended.out);
+    assert!(missed.ended.out.contains("Threshold missed: accepted.p99 < 1us; it was "), "{}", missed.ended.out);
+    let row = &missed.record().thresholds[0];
+    assert!(!row.passed && row.limit == Some(0.001) && row.margin < Some(0.0) && row.unit == "ms", "{row:?}");
+}
+
+#[test]
+fn a_threshold_of_delivery_without_a_sink_is_inconclusive() {
+    let sink = Sink::start(&[]);
+    let words = ["--to", &sink.address(), "--messages", "50", "--sessions", "5"];
+    let run = bench(&[words.as_slice(), &["--threshold", "delivered.p99 < 1m"]].concat());
+    assert_eq!((run.ended.code, outcome(&run)), (Some(3), Some(Outcome::Inconclusive)), "{}", run.ended.out);
+    assert!(run.ended.out.contains("no sink watched the far end"), "{}", run.ended.out);
+    let run = bench(&words);
+    assert_eq!(run.ended.code, Some(0));
+    assert!(run.ended.out.contains("PASS 50 accepted (delivery not watched)"), "{}", run.ended.out);
+}
+
+#[test]
+fn a_wrong_threshold_is_one_line_with_what_was_meant() {
+    for (words, why) in [
+        (["--threshold", "acepted.p99 < 5ms"], "did you mean \"accepted\"?"),
+        (["--threshold", "rejceted < 1"], "did you mean \"rejected\"?"),
+        (["--threshold", "accepted.p99 < 5"], "is no time"),
+        (["--abort-on", "delivered.p99 < 5ms"], "say --threshold"),
+        (["--abort-on", "accepted.count > 5"], "say --threshold"),
+        (["--give-up", "0s"], "--give-up"),
+    ] {
+        let ended = mailrun(&[["bench"].as_slice(), &words].concat());
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{words:?}: {ended:?}");
+        assert!(ended.err.contains(why) && ended.out.is_empty(), "{words:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_threshold_may_end_a_run() {
+    let words = ["--duration", "60s", "--sessions", "2", "--reuse", "--delay", "50ms"];
+    let run = bench(&[words.as_slice(), &["--abort-on", "accepted.p50 < 10ms"]].concat());
+    let record = run.record_of(1);
+    assert_eq!(record.ending, Some(Ending::Aborted));
+    assert!(record.offered_s.unwrap() < 40.0 && !record.thresholds[0].passed, "{:?}", record.thresholds);
+}
+
+#[test]
+fn a_rate_that_is_not_offered_is_no_pass() {
+    let words = ["--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse", "--delay", "100ms"];
+    let alone = bench(&words);
+    assert_eq!((alone.ended.code, outcome(&alone)), (Some(3), Some(Outcome::Invalid)), "{}", alone.ended.out);
+    let sink = Sink::start(&["--delay", "100ms"]);
+    let of_a_server =
+        bench(&["--to", &sink.address(), "--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse"]);
+    // Where this machine was the limit itself, it is said.
+    assert!([Some(1), Some(3)].contains(&of_a_server.ended.code), "{}", of_a_server.ended.out);
+}
+
+#[test]
+fn a_stall_is_named_in_a_closed_loop() {
+    let run = bench(&["--duration", "5s", "--sessions", "4", "--reuse", "--stall", "1s,2s"]);
+    let record = run.record_of(0);
+    let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.5).expect("a stall");
+    assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
+    let said = format!("Nothing was accepted from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
+    assert!(run.ended.out.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said), "{}", run.ended.out);
+}
+
+/// What cannot work is told before anything is sent.
+fn refused_before(words: &[&str], why: &str) {
+    for command in ["source", "bench"] {
+        let ended = mailrun(&[&[command], words].concat());
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{command} {words:?}: {ended:?}");
+        assert!(ended.err.contains(why) && ended.out.is_empty(), "{command} {words:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn what_would_fail_for_every_message_is_told_before_the_load() {
+    let table: [(At, &'static str, &[&str], &str); 6] = [
+        (At::Greeting, "554 5.3.2 No service", &[], "it refuses to serve (554"),
+        (At::Hello, "550 5.7.1 Not you", &[], "it refuses the greeting of a client (550"),
+        (At::Mail, "550 5.7.1 Not from you", &[], "Say --from"),
+        (At::Recipient, "550 5.1.1 Nobody", &[], "Say --rcpt"),
+        (At::Quit, "221 bye", &["--auth", "ann", "--password-file", "/dev/null"], "--tls starttls"),
+        (At::Quit, "221 bye", &["--tls", "starttls", "--tls-insecure"], "--tls none"),
+    ];
+    for (point, reply, words, why) in table {
+        let server = StandIn::start(move |now| (now.at == point).then_some(Act::Say(reply)));
+        let to = server.address();
+        refused_before(&[&["--to", &to, "--messages", "5"], words].concat(), why);
+        assert_eq!(server.taken(), 0, "{reply}");
+    }
+}
+
+#[test]
+fn a_server_that_does_not_trust_or_is_not_trusted_is_told_before_the_load() {
+    let secured = Sink::start(&["--tls", "starttls"]);
+    let to = secured.address();
+    refused_before(&["--to", &to, "--messages", "5", "--tls", "starttls"], "say --tls-insecure");
+    let users = crate::secured::Files::new();
+    let (list, wrong) = (users.keep("users", "ann:right\n"), users.keep("password", "wrong\n"));
+    let careful = Sink::start(&["--auth-users", &list]);
+    let to = careful.address();
+    let words = ["--to", &to, "--messages", "5", "--auth", "ann", "--password-file", &wrong];
+    refused_before(&words, "Is the password right");
+    assert_eq!(careful.took().messages, 0);
+}
+
+#[test]
+fn a_preflight_counts_nowhere_and_bears_greylisting() {
+    let sink = Sink::start(&[]);
+    let ended = mailrun(&["source", "--to", &sink.address(), "--messages", "5", "--sessions", "1"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.out.contains("PASS 5 accepted"), "{}", ended.out);
+    let took = sink.took();
+    assert_eq!((took.messages, took.connections), (5, 6), "the first connection is the preflight's");
+    let grey = Sink::start(&["--fault", "rcpt: greylist 1h"]);
+    let ended = mailrun(&["source", "--to", &grey.address(), "--messages", "5", "--sessions", "1"]);
+    assert_eq!(ended.code, Some(1), "it is a refusal of each message, not of all of them: {ended:?}");
+    let silent = source(&grey.address(), &["--messages", "3", "--sessions", "1"]);
+    assert_eq!(silent.record.ledger.rejected, Some(3));
+}
+
+#[test]
+fn interrupted_is_130() {
+    let sink = Sink::start(&["--delay", "20ms"]);
+    let bench = Bench::start(&["--to", &sink.address(), "--duration", "60s", "--sessions", "2"]);
+    wait_until("messages to be accepted", || {
+        let said = bench.file("source.stdout");
+        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
+    });
+    bench.process.terminate();
+    let run = bench.finish();
+    let record = run.record_of(130);
+    assert!(record.offered_s.unwrap() < Duration::from_secs(50).as_secs_f64(), "{:?}", record.offered_s);
+    assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive), "{:?}", record.verdict);
+}
