@@ -195,7 +195,6 @@ impl Load {
 
 /// What is asked of a run, in the words that source and bench share.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Verdict")]
 pub(super) struct AskedTyped {
     /// What the run is to reach, as often as needed: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
     /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. STAGE or PHASE with p50, p99, p999, min, mean, max, count or
