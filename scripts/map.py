@@ -28,6 +28,7 @@ GROUPS = [
     ("src/relay", "Store and forward: receives, keeps, routes, delivers, tells"),
     ("src/relay/queue", "The queue of one worker: pure, no clock, no socket, no file"),
     ("src/relay/config", "relay.toml to what it means, with line and column of what is wrong"),
+    ("src/relay/offline", "A spool that no relay has open: checked, salvaged, exported"),
     ("src/relay/routing", "Who may send to whom, and which hop each recipient goes to"),
     ("src/relay/bounce", "What became of a message, told to its sender (RFC 3464, RFC 3461)"),
     ("src/personality", "Older tools' command lines, wire bytes, words and exit status, on our engine"),

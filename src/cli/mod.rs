@@ -22,6 +22,7 @@ mod relays;
 mod scenarios;
 mod sink;
 mod source;
+mod spool;
 mod values;
 mod welcome;
 
@@ -58,6 +59,7 @@ Examples:
   mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and times it
   mailrun relay --to 127.0.0.1:2526 --spool DIR       takes mail, keeps it safe and hands it on
   mailrun queue list --spool DIR                      what waits there, and why
+  mailrun spool check DIR                             is the spool of a relay that is stopped sound
   mailrun bench mades                                 MADES (ECP, EDX) over AMQP 1.0, with a stand-in for the endpoints
 
 Exit status:
@@ -76,6 +78,7 @@ enum Command {
     Mades(Box<mades::Typed>),
     MadesEndpoint(Box<mades_endpoint::Typed>),
     Queue(queue::Typed),
+    Spool(spool::Typed),
     InstallLinks(links::Typed),
 }
 
@@ -179,6 +182,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Mades(typed) => typed.run(),
         Command::MadesEndpoint(typed) => typed.run(),
         Command::Queue(typed) => typed.run(),
+        Command::Spool(typed) => typed.run(),
         Command::InstallLinks(typed) => typed.run(),
     };
     outcome.unwrap_or_else(|error| {

@@ -93,7 +93,7 @@ fn begin(root: &Path, name: &str) -> io::Result<(File, PathBuf)> {
 }
 
 /// Makes the Maildir, for its owner alone, so that it is there after a power cut.
-fn make(root: &Path) -> io::Result<()> {
+pub(crate) fn make(root: &Path) -> io::Result<()> {
     let mut missing: Vec<&Path> =
         root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
     let parts = ["tmp", "new", "cur"].map(|part| root.join(part));

@@ -23,6 +23,7 @@
 //! | `login_limits` | failed logins: how many there may be, and how long the next one waits |
 //! | `maildir` | delivery into a Maildir |
 //! | `metrics` | numbers in Prometheus' format |
+//! | `offline` | a spool that no relay has open: checked, salvaged, exported |
 //! | `office` | a worker's queue, and what reception and couriers share |
 //! | `operator` | the operator's side of the control socket |
 //! | `protocol` | what is said over the control socket |
@@ -65,6 +66,7 @@ mod login_limits;
 pub(crate) mod maildir;
 mod metrics;
 mod office;
+pub(crate) mod offline;
 pub(crate) mod operator;
 pub(crate) mod protocol;
 pub(crate) mod queue;

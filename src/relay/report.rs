@@ -4,9 +4,9 @@ use super::setting::Setting;
 use crate::live::Progress;
 use crate::party;
 use crate::surroundings::Sight;
-use journey::doubts;
 use journey::record::{Record, Role, StageRow, Workload};
 use journey::{Latencies, Series, Stage};
+use journey::{doubts, judge};
 use net::clock;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -120,6 +120,7 @@ impl Report {
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.surroundings = Some(self.sight.until_now());
         record.verdict.reasons = vec![sentence(setting)];
+        record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect));
         record.verdict.reasons.extend(doubts::disturbances(&record));
         record
     }

@@ -54,6 +54,7 @@ mod smtp_pair;
 mod smtp_sink;
 mod smtp_sink_own;
 mod smtp_source;
+mod spool_offline;
 mod stand_in;
 mod stand_in_endpoint;
 mod tables;

@@ -1,0 +1,179 @@
+//! `mailrun spool`: what was typed, and what is said of a spool that no relay has open.
+use crate::relay::offline::check::check;
+use crate::relay::offline::export::{Exported, export};
+use crate::relay::offline::salvage::{Salvaged, Target, salvage};
+use crate::relay::offline::{LeftOut, Original};
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Checks, salvages and exports a spool that no relay has open
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Typed {
+    #[command(subcommand)]
+    what: What,
+    /// A JSON object.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun spool check /var/lib/mailrun                  is it sound, what waits, what is damaged and where
+  mailrun spool salvage /var/lib/mailrun --out spool:/var/lib/mailrun.new
+                                                        a new spool for a relay: who has it does not get it again
+  mailrun spool salvage /var/lib/mailrun --out maildir:/root/salvaged
+                                                        a file for each message that somebody does not have yet
+  mailrun spool export /var/lib/mailrun --out /root/exported
+                                                        ID.eml and ID.json for each, damaged ones too
+
+The spool itself is never changed. One that a relay has open is refused, and so is an output that is there already.
+
+Exit status: 0 sound, or all was taken along; 1 damaged, or something was lost; 2 it could not be read, or the output not written.";
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Says whether a spool is sound, what waits in it, and what is damaged where
+    Check {
+        /// The spool's directory.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
+    /// Copies what can be read and is not done into a Maildir or a new spool
+    Salvage {
+        /// The spool's directory.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// Where it goes, and nothing may be yet: maildir:DIR or spool:DIR.
+        #[arg(long, value_name = "WHERE", value_parser = target)]
+        out: Target,
+    },
+    /// Writes each message into a file, and its envelope beside it
+    Export {
+        /// The spool's directory.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// The directory for ID.eml and ID.json; nothing may be there yet.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    match text.split_once(':') {
+        Some(("maildir", place)) if !place.is_empty() => Ok(Target::Maildir(place.into())),
+        Some(("spool", place)) if !place.is_empty() => Ok(Target::Spool(place.into())),
+        _ => Err("say it like maildir:DIR or spool:DIR".to_owned()),
+    }
+}
+
+impl Typed {
+    /// Does it.
+    ///
+    /// # Errors
+    /// If the spool cannot be read, or the output not be written.
+    pub(super) fn run(&self) -> Result<ExitCode> {
+        let is_whole = match &self.what {
+            What::Check { directory } => {
+                let report = check(&Original::open(directory)?);
+                self.say(&report, &report)?;
+                report.sound
+            }
+            What::Salvage { directory, out } => {
+                let salvaged = salvage(&Original::open(directory)?, out)?;
+                self.say(&salvaged, &SalvagedText { salvaged: &salvaged, target: out })?;
+                salvaged.is_whole()
+            }
+            What::Export { directory, out } => {
+                let exported = export(&Original::open(directory)?, out)?;
+                self.say(&exported, &ExportedText { exported: &exported, place: out.display().to_string() })?;
+                exported.is_whole()
+            }
+        };
+        Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    }
+
+    fn say(&self, json: &impl Serialize, text: &impl Display) -> Result<()> {
+        let mut out = io::stdout().lock();
+        let written = if self.json { writeln!(out, "{}", serde_json::to_string(json)?) } else { write!(out, "{text}") };
+        match written {
+            // Whoever reads it has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// What was salvaged, in plain words.
+struct SalvagedText<'a> {
+    salvaged: &'a Salvaged,
+    target: &'a Target,
+}
+
+impl Display for SalvagedText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Salvaged { messages, recipients, delivered, with_bad_notes, left_out, damage, .. } = self.salvaged;
+        match self.target {
+            Target::Maildir(place) => {
+                writeln!(f, "{messages} messages for {recipients} recipients are in the Maildir {}", place.display())?;
+                if *delivered > 0 {
+                    writeln!(
+                        f,
+                        "{delivered} are not there: everybody has them, and only their senders were to be told"
+                    )?;
+                }
+            }
+            Target::Spool(place) => {
+                writeln!(f, "{messages} messages for {recipients} recipients are in the spool {}", place.display())?;
+                writeln!(
+                    f,
+                    "They have new queue ids (--json says which). A relay delivers them: its spool.directory is to \
+                            be {}",
+                    place.display()
+                )?;
+            }
+        }
+        if !with_bad_notes.is_empty() {
+            let all = with_bad_notes.join(", ");
+            writeln!(f, "Of these a note could not be read, so some recipients may get them twice: {all}")?;
+        }
+        say_left_out(f, "could not be taken along", left_out)?;
+        say_damage(f, *damage)
+    }
+}
+
+/// What was exported, in plain words.
+struct ExportedText<'a> {
+    exported: &'a Exported,
+    place: String,
+}
+
+impl Display for ExportedText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Exported { messages, damaged, damage } = self.exported;
+        writeln!(f, "{messages} messages are in {}: ID.eml, and ID.json with the envelope", self.place)?;
+        say_left_out(f, "are damaged", damaged)?;
+        say_damage(f, *damage)
+    }
+}
+
+fn say_left_out(f: &mut fmt::Formatter<'_>, what: &str, all: &[LeftOut]) -> fmt::Result {
+    if all.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "{} {what}:", all.len())?;
+    all.iter().try_for_each(|one| writeln!(f, "  {one}"))
+}
+
+fn say_damage(f: &mut fmt::Formatter<'_>, damage: u64) -> fmt::Result {
+    if damage == 0 {
+        Ok(())
+    } else {
+        writeln!(f, "{damage} places of the spool are damaged: `mailrun spool check` names them")
+    }
+}

@@ -1,0 +1,217 @@
+//! What a spool holds, and what is damaged in it.
+use super::{LeftOut, Original};
+use serde::Serialize;
+use spool::{Cost, Damage, DamageKind, Segment, SegmentState};
+use std::fmt;
+
+/// All that `mailrun spool check` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    pub(crate) directory: String,
+    /// Nothing is damaged but the end that a crash tears.
+    pub(crate) sound: bool,
+    /// What is damaged costs nothing: all that is not done was found.
+    pub(crate) complete: bool,
+    pub(crate) segments: Vec<SegmentRow>,
+    /// Messages that are not done.
+    pub(crate) messages: u64,
+    /// Those among them whose content is damaged.
+    pub(crate) damaged_messages: u64,
+    /// Those that an operator holds.
+    pub(crate) held: u64,
+    pub(crate) recipients: Recipients,
+    /// Bytes that a crash has torn off the end: nobody was answered for them.
+    pub(crate) torn_bytes: u64,
+    pub(crate) damage: Vec<DamageRow>,
+    /// Messages of which not even the envelope can be read.
+    pub(crate) unreadable: Vec<LeftOut>,
+}
+
+/// A file of the spool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct SegmentRow {
+    pub(crate) name: String,
+    pub(crate) state: &'static str,
+    pub(crate) bytes: u64,
+    pub(crate) messages: u64,
+}
+
+/// Recipients of the messages that are not done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Recipients {
+    pub(crate) to_deliver: u64,
+    /// Settled, and their sender is still to be told.
+    pub(crate) to_tell: u64,
+    pub(crate) done: u64,
+}
+
+/// A part of the spool that does not read as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DamageRow {
+    pub(crate) segment: String,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) what: String,
+    pub(crate) cost: String,
+    /// Somebody has to be told: it costs something, and is not what a crash leaves.
+    pub(crate) alarming: bool,
+    /// Queue ids of the messages that it costs, as far as they can be told.
+    pub(crate) messages: Vec<String>,
+    /// Messages that it may cost besides.
+    pub(crate) unnamed: u64,
+}
+
+impl From<&Damage> for DamageRow {
+    fn from(damage: &Damage) -> Self {
+        Self {
+            segment: damage.segment.clone(),
+            offset: damage.offset,
+            bytes: damage.bytes,
+            what: damage.kind.to_string(),
+            cost: damage.cost.to_string(),
+            alarming: damage.is_alarming(),
+            messages: damage.messages.iter().map(ToString::to_string).collect(),
+            unnamed: damage.unnamed,
+        }
+    }
+}
+
+/// Looks at all of a spool.
+pub(crate) fn check(original: &Original) -> Report {
+    let inspection = &original.inspection;
+    let mut damage: Vec<DamageRow> = inspection.damage.iter().map(DamageRow::from).collect();
+    damage.extend(original.cut_segments().map(cut));
+    damage.sort_by(|one, other| (&one.segment, one.offset).cmp(&(&other.segment, other.offset)));
+    let mut report = Report {
+        directory: original.directory.display().to_string(),
+        sound: inspection.damage.iter().all(|damage| damage.kind == DamageKind::TornEnd),
+        complete: original.damage() == 0,
+        segments: inspection.segments.iter().map(row).collect(),
+        messages: 0,
+        damaged_messages: 0,
+        held: 0,
+        recipients: Recipients::default(),
+        torn_bytes: inspection.cut_bytes,
+        damage,
+        unreadable: Vec::new(),
+    };
+    for content in original.contents() {
+        report.messages += 1;
+        let content = match content {
+            Ok(content) => content,
+            Err(unreadable) => {
+                report.unreadable.push(unreadable.left_out());
+                continue;
+            }
+        };
+        report.damaged_messages += u64::from(content.sound_body().is_none());
+        report.held += u64::from(content.progress.held);
+        for standing in &content.progress.recipients {
+            let count = match (&standing.fate, standing.is_owed()) {
+                (None, _) => &mut report.recipients.to_deliver,
+                (Some(_), true) => &mut report.recipients.to_tell,
+                (Some(_), false) => &mut report.recipients.done,
+            };
+            *count += 1;
+        }
+    }
+    report.complete &= report.unreadable.is_empty() && report.damaged_messages == 0;
+    report.sound &= report.complete;
+    report
+}
+
+fn cut(segment: &Segment) -> DamageRow {
+    DamageRow {
+        segment: segment.name.clone(),
+        offset: segment.bytes,
+        bytes: 0,
+        what: "the file has lost its end".to_owned(),
+        cost: Cost::Unknown.to_string(),
+        alarming: true,
+        messages: Vec::new(),
+        unnamed: 0,
+    }
+}
+
+fn row(segment: &Segment) -> SegmentRow {
+    let state = match segment.state {
+        SegmentState::Used { .. } => "used",
+        SegmentState::Free => "free",
+        SegmentState::Unfinished => "unfinished",
+        SegmentState::Illegible => "illegible",
+    };
+    SegmentRow { name: segment.name.clone(), state, bytes: segment.bytes, messages: segment.messages }
+}
+
+impl Report {
+    fn in_state(&self, state: &str) -> usize {
+        self.segments.iter().filter(|segment| segment.state == state).count()
+    }
+}
+
+impl fmt::Display for Report {
+    /// In plain words, for a person.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Recipients { to_deliver, to_tell, done } = self.recipients;
+        let states = ["used", "free", "unfinished", "illegible"].map(|state| (self.in_state(state), state));
+        let states: Vec<String> =
+            states.iter().filter(|(count, _)| *count > 0).map(|(count, state)| format!("{count} {state}")).collect();
+        let bytes: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
+        let judgement = match (self.sound, self.complete) {
+            (true, _) => "sound",
+            (false, true) => "DAMAGED, and nothing is lost",
+            (false, false) => "DAMAGED",
+        };
+        writeln!(f, "{}: {judgement}", self.directory)?;
+        writeln!(f, "segments     {} ({}), {} MiB", self.segments.len(), states.join(", "), bytes >> 20)?;
+        writeln!(f, "messages     {} are not done, {} of them held", self.messages, self.held)?;
+        writeln!(
+            f,
+            "recipients   {to_deliver} to deliver to, {to_tell} whose sender is to be told, {done} that are done"
+        )?;
+        if self.torn_bytes > 0 {
+            writeln!(f, "torn end     {} bytes that a crash cut off; nobody was answered for them", self.torn_bytes)?;
+        }
+        if self.damage.is_empty() && self.unreadable.is_empty() {
+            return writeln!(f, "damage       none");
+        }
+        writeln!(f, "damage")?;
+        for damage in &self.damage {
+            writeln!(f, "  {damage}")?;
+        }
+        for unreadable in &self.unreadable {
+            writeln!(f, "  {unreadable}")?;
+        }
+        if !self.sound {
+            writeln!(f, "What can be read is saved by: mailrun spool salvage {} --out spool:NEW", self.directory)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for DamageRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// More are in the JSON.
+        const SHOWN: usize = 20;
+        let Self { segment, offset, bytes, what, cost, messages, unnamed, .. } = self;
+        write!(f, "{segment}, offset {offset}, {bytes} bytes: {what}; {cost}")?;
+        for (number, id) in messages.iter().take(SHOWN).enumerate() {
+            write!(f, "{}{id}", if number == 0 { ": " } else { ", " })?;
+        }
+        let more = unnamed + messages.len().saturating_sub(SHOWN) as u64;
+        if more > 0 { write!(f, ", and at most {more} more") } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.id.as_deref().unwrap_or("a message"))?;
+        if let Some(sender) = &self.sender {
+            write!(f, " from <{sender}>")?;
+        }
+        for (number, recipient) in self.recipients.iter().enumerate() {
+            write!(f, "{}<{recipient}>", if number == 0 { " to " } else { ", " })?;
+        }
+        write!(f, ": {}", self.why)
+    }
+}

@@ -1,0 +1,85 @@
+//! A spool that no relay has open: looked at, salvaged, exported; and never changed.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `check` | what a spool holds, and what is damaged |
+//! | `content` | a message as the spool has it, with what the relay has noted of it |
+//! | `export` | a file of the message and one of its envelope, for each message |
+//! | `output` | a directory that is there whole or not at all |
+//! | `salvage` | what can be read, into a Maildir or a new spool |
+pub(crate) mod check;
+mod content;
+pub(crate) mod export;
+mod output;
+pub(crate) mod salvage;
+
+use anyhow::{Result, anyhow};
+use content::{Content, Unreadable};
+use serde::Serialize;
+use spool::{Error, Inspection, Segment, SegmentState};
+use std::path::{Path, PathBuf};
+
+/// The length of a segment is a multiple of this (docs/spool-format.md).
+const BLOCK_BYTES: u64 = 4096;
+
+/// A spool, opened to be read.
+pub(crate) struct Original {
+    directory: PathBuf,
+    inspection: Inspection,
+}
+
+/// A message that could not be taken along, and what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct LeftOut {
+    /// Its queue id, where that can be told.
+    pub(crate) id: Option<String>,
+    pub(crate) sender: Option<String>,
+    /// Those who do not have it.
+    pub(crate) recipients: Vec<String>,
+    pub(crate) why: String,
+}
+
+impl Original {
+    /// Reads all of a spool.
+    ///
+    /// # Errors
+    /// If a relay has it open, a later version has written it, or it cannot be read.
+    pub(crate) fn open(directory: &Path) -> Result<Self> {
+        let cannot = |why: &str| anyhow!("cannot read the spool {}: {why}", directory.display());
+        if !directory.is_dir() {
+            return Err(cannot("there is no such directory"));
+        }
+        match spool::inspect(directory) {
+            Ok(inspection) => Ok(Self { directory: directory.to_owned(), inspection }),
+            Err(Error::Held) => Err(cannot(
+                "a relay has it open; stop that first, or ask it what waits there: mailrun queue list --spool DIR",
+            )),
+            Err(error) => Err(cannot(&error.to_string())),
+        }
+    }
+
+    /// Places that are damaged and cost something.
+    fn damage(&self) -> u64 {
+        let alarming = self.inspection.damage.iter().filter(|damage| damage.is_alarming()).count();
+        (alarming + self.cut_segments().count()) as u64
+    }
+
+    /// Segments that have lost their end. They are made whole before they are used, in whole blocks, so that no crash
+    /// does this.
+    fn cut_segments(&self) -> impl Iterator<Item = &Segment> {
+        let used = self.inspection.segments.iter().filter(|segment| matches!(segment.state, SegmentState::Used { .. }));
+        used.filter(|segment| segment.bytes % BLOCK_BYTES != 0)
+    }
+
+    /// All messages that are not done, in the order of the log.
+    fn contents(&self) -> impl Iterator<Item = Result<Content, Unreadable>> {
+        self.inspection.messages().map(|read| match read {
+            Ok(message) => Content::new(message),
+            Err(error) => Err(Unreadable { id: None, body: None, why: error.to_string() }),
+        })
+    }
+}
+
+fn lossy(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
+}

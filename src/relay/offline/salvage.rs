@@ -1,0 +1,195 @@
+//! What can be read of a spool, into a Maildir for people or into a new spool for a relay.
+use super::content::{Content, Unreadable};
+use super::output::Output;
+use super::{LeftOut, Original};
+use crate::reason::reason;
+use crate::relay::maildir::{self, Letter, Names};
+use anyhow::{Result, anyhow};
+use serde::Serialize;
+use spool::{Body, Draft, Message, Options, RealDisk, Receipt, Spool};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages that are stored with one sync.
+const BATCH_MESSAGES: usize = 500;
+/// Bytes of them.
+const BATCH_BYTES: usize = 32 << 20;
+
+/// Where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A file for each message that somebody does not have yet.
+    Maildir(PathBuf),
+    /// All that is not done, as far as it had come.
+    Spool(PathBuf),
+}
+
+/// What was salvaged.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Salvaged {
+    pub(crate) messages: u64,
+    /// Their recipients that do not have them yet.
+    pub(crate) recipients: u64,
+    /// A Maildir: messages that everybody has, whose sender was to be told.
+    pub(crate) delivered: u64,
+    /// A spool: the new queue ids.
+    pub(crate) renamed: Vec<Renamed>,
+    /// Messages that are not there.
+    pub(crate) left_out: Vec<LeftOut>,
+    /// Messages with a note that could not be read: some of the work may be done again.
+    pub(crate) with_bad_notes: Vec<String>,
+    /// Places of the spool that are damaged, and may have cost messages of which nothing is known.
+    pub(crate) damage: u64,
+}
+
+impl Salvaged {
+    /// Whether nothing was lost.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.left_out.is_empty() && self.with_bad_notes.is_empty() && self.damage == 0
+    }
+}
+
+/// A message's queue id then and now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Renamed {
+    pub(crate) was: String,
+    pub(crate) is: String,
+}
+
+/// Writes what can be read where nothing is yet.
+///
+/// # Errors
+/// If something is there, or it cannot be written.
+pub(crate) fn salvage(original: &Original, target: &Target) -> Result<Salvaged> {
+    let salvaged = match target {
+        Target::Maildir(place) => to_maildir(original, place)?,
+        Target::Spool(place) => to_spool(original, place)?,
+    };
+    Ok(Salvaged { damage: original.damage(), ..salvaged })
+}
+
+/// The next content that can be delivered; what cannot be is noted on the way.
+fn next_sound(
+    contents: &mut impl Iterator<Item = Result<Content, Unreadable>>,
+    salvaged: &mut Salvaged,
+) -> Option<Content> {
+    loop {
+        match contents.next()? {
+            Err(unreadable) => salvaged.left_out.push(unreadable.left_out()),
+            Ok(content) if content.sound_body().is_none() => {
+                salvaged
+                    .left_out
+                    .push(content.left_out("its content is damaged; `mailrun spool export` has what is left"));
+            }
+            Ok(content) => {
+                if content.has_bad_note {
+                    salvaged.with_bad_notes.push(content.message.id.to_string());
+                }
+                return Some(content);
+            }
+        }
+    }
+}
+
+fn to_maildir(original: &Original, place: &Path) -> Result<Salvaged> {
+    let output = Output::begin(place, &original.directory)?;
+    let names = Names::new(&rustix::system::uname().nodename().to_string_lossy());
+    maildir::make(output.path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
+    let mut salvaged = Salvaged::default();
+    let mut contents = original.contents();
+    while let Some(content) = next_sound(&mut contents, &mut salvaged) {
+        let waiting: Vec<&[u8]> = content.waiting().collect();
+        let Some((first, others)) = waiting.split_first() else {
+            salvaged.delivered += 1;
+            continue;
+        };
+        let message = with_recipients(&content, others);
+        let letter = Letter { sender: &content.envelope.sender, recipient: first, message: &message };
+        maildir::deliver(output.path(), &names, Duration::from_nanos(content.message.received_ns), &letter)?;
+        salvaged.messages += 1;
+        salvaged.recipients += waiting.len() as u64;
+    }
+    output.finish()?;
+    Ok(salvaged)
+}
+
+/// The message behind a field for each of the other recipients, and one for its queue id.
+fn with_recipients(content: &Content, others: &[&[u8]]) -> Vec<u8> {
+    let mut message = Vec::new();
+    for recipient in others {
+        message.extend_from_slice(b"Delivered-To: ");
+        message.extend_from_slice(recipient);
+        message.extend_from_slice(b"\r\n");
+    }
+    message.extend_from_slice(format!("X-Mailrun-Queue-Id: {}\r\n", content.message.id).as_bytes());
+    message.extend_from_slice(content.sound_body().unwrap_or_default());
+    message
+}
+
+fn to_spool(original: &Original, place: &Path) -> Result<Salvaged> {
+    let output = Output::begin(place, &original.directory)?;
+    let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
+    let defaults = Options::default();
+    // Room for all of it twice: what is kept back for notes is to be left free.
+    let options = Options { most_bytes: defaults.most_bytes.max(bytes.saturating_mul(2)), ..defaults };
+    let disk = RealDisk::new(output.path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
+    let (spool, _) = Spool::open(Arc::new(disk), options)?;
+    let salvaged = store_all(original, &spool);
+    spool.close();
+    let salvaged = salvaged?;
+    output.finish()?;
+    Ok(salvaged)
+}
+
+fn store_all(original: &Original, spool: &Spool) -> Result<Salvaged> {
+    let mut salvaged = Salvaged::default();
+    let mut batch = Batch::default();
+    let mark = spool.notes_mark();
+    let mut contents = original.contents();
+    while let Some(content) = next_sound(&mut contents, &mut salvaged) {
+        salvaged.messages += 1;
+        salvaged.recipients += content.waiting().count() as u64;
+        batch.store(spool, content);
+        if batch.is_full() {
+            batch.note(spool, &mut salvaged)?;
+        }
+    }
+    batch.note(spool, &mut salvaged)?;
+    // Without its notes a message would be delivered again to those who have it.
+    spool.sync_notes(mark).wait()?;
+    Ok(salvaged)
+}
+
+/// Messages that are being stored.
+#[derive(Default)]
+struct Batch {
+    messages: Vec<(Receipt, Message)>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn store(&mut self, spool: &Spool, content: Content) {
+        let message = content.message;
+        let Body::Sound(body) = &message.body else { return };
+        self.bytes += body.len();
+        let draft =
+            Draft { received_ns: message.received_ns, envelope: message.envelope.clone(), body: Arc::clone(body) };
+        self.messages.push((spool.store(draft), message));
+    }
+
+    fn is_full(&self) -> bool {
+        self.messages.len() >= BATCH_MESSAGES || self.bytes >= BATCH_BYTES
+    }
+
+    /// Waits until all are stored, and notes what had been noted of each.
+    fn note(&mut self, spool: &Spool, salvaged: &mut Salvaged) -> Result<()> {
+        for (receipt, message) in self.messages.drain(..) {
+            let stored = receipt.wait()?;
+            message.notes.iter().for_each(|note| spool.note(stored.id(), note));
+            salvaged.renamed.push(Renamed { was: message.id.to_string(), is: stored.id().to_string() });
+        }
+        self.bytes = 0;
+        Ok(())
+    }
+}
