@@ -33,7 +33,7 @@ impl Wire {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.set_write_timeout(Some(LIMIT)).unwrap();
-        Self { stream, unread: Vec::new() }
+        Self { stream, unread: Vec::new(), was_reset: false }
     }
 
     /// Connects and reads the greeting.
