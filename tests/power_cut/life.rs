@@ -40,15 +40,18 @@ enum Ending {
     Fault { fault: Fault, turn: u64, is_cut: bool },
 }
 
-/// Every fault, weighted by how often it is chosen. ENOSPC and EDQUOT of a segment in use are missing: the spool takes
-/// them for want of room.
-const FAULTS: [Fault; 12] = [
+/// Every fault, weighted by how often it is chosen.
+const FAULTS: [Fault; 16] = [
     Fault::Write(Errno::IO),
+    Fault::Write(Errno::NOSPC),
+    Fault::Write(Errno::DQUOT),
     Fault::Write(Errno::ROFS),
     Fault::Write(Errno::FBIG),
     Fault::ShortWrite,
     Fault::ShortWrite,
     Fault::Sync(Errno::IO),
+    Fault::Sync(Errno::NOSPC),
+    Fault::Sync(Errno::DQUOT),
     Fault::DirectorySync(Errno::IO),
     Fault::Making(Errno::NOSPC),
     Fault::Making(Errno::DQUOT),
@@ -65,8 +68,7 @@ impl Ending {
             10..14 => Self::Stop { after },
             14..30 => {
                 let fault = *FAULTS.choose(chance).expect("there are faults");
-                // What a failed sync has left in the page cache alone is taken for durable by the next relay.
-                let is_cut = chance.random() || matches!(fault, Fault::Sync(_));
+                let is_cut = chance.random();
                 Self::Fault { fault, turn: turn(fault, chance), is_cut }
             }
             // Long enough for notes of what was done to be written and synced.

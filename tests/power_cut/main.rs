@@ -94,7 +94,7 @@ fn ten_power_cuts_lose_nothing() {
 }
 
 #[test]
-#[ignore = "takes a quarter of an hour: make power-cut"]
+#[ignore = "takes five minutes: make power-cut"]
 fn a_thousand_power_cuts_lose_nothing() {
     let said = |name: &str| std::env::var(name).ok().map(|text| text.parse().unwrap());
     let cuts = said("MAILRUN_CUTS").unwrap_or(1000);
