@@ -60,12 +60,16 @@ pub(crate) mod sasl;
 pub(crate) mod segment;
 #[path = "../../fuzz/fuzz_targets/server.rs"]
 pub(crate) mod server;
+#[path = "../../fuzz/fuzz_targets/seven_bit.rs"]
+pub(crate) mod seven_bit;
 #[path = "../../fuzz/fuzz_targets/source_reply.rs"]
 pub(crate) mod source_reply;
 #[path = "../../fuzz/fuzz_targets/spread.rs"]
 pub(crate) mod spread;
 #[path = "../../fuzz/fuzz_targets/stages.rs"]
 pub(crate) mod stages;
+#[path = "../../fuzz/fuzz_targets/threshold.rs"]
+pub(crate) mod threshold;
 #[path = "../../fuzz/fuzz_targets/trace.rs"]
 pub(crate) mod trace;
 #[path = "../../fuzz/fuzz_targets/trace_reader.rs"]
@@ -108,9 +112,11 @@ pub(crate) const ALL: &[Target] = &[
     ("sasl", sasl::run),
     ("segment", segment::run),
     ("server", server::run),
+    ("seven_bit", seven_bit::run),
     ("source_reply", source_reply::run),
     ("spread", spread::run),
     ("stages", stages::run),
+    ("threshold", threshold::run),
     ("trace", trace::run),
     ("trace_reader", trace_reader::run),
     ("users", users::run),
