@@ -56,7 +56,8 @@ pub(super) struct ApproachTyped {
     /// Make every handshake a full one.
     #[arg(long)]
     no_tls_resumption: bool,
-    /// Log in as USER; the password comes from --password-file or the environment's MAILRUN_PASSWORD.
+    /// Log in as USER; the password comes from --password-file or the environment's MAILRUN_PASSWORD. In the clear it goes
+    /// to loopback only.
     #[arg(long, value_name = "USER")]
     auth: Option<String>,
     /// Where the password stands, in the first line.

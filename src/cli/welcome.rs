@@ -16,7 +16,7 @@ pub(super) struct WelcomeTyped {
     /// TLS. Without --tls-cert the sink makes a certificate of its own.
     #[arg(long, value_enum, default_value = "none")]
     tls: TlsTyped,
-    /// The certificate chain (PEM).
+    /// The certificate chain (PEM). Read again when it changes, and on SIGHUP.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Its key (PEM).

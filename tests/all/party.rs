@@ -2,7 +2,7 @@
 pub(crate) use crate::skipped::skip;
 use journey::record::{LedgerRow, Outcome, Record, StageRow};
 use journey::{Phase, Stage};
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, kill_process_group, prlimit};
 use serde_json::Value;
 use std::fmt::Debug;
 use std::fs::{self, File};
@@ -119,6 +119,14 @@ impl Process {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let open = |task: fs::DirEntry| fs::read_dir(task.path().join("fd")).map_or(0, Iterator::count);
         tasks.map(open).max().unwrap_or_default()
+    }
+
+    /// Lets it have no descriptors beyond so many from now on; what is open stays so. Gives the limit that held before.
+    pub(crate) fn limit_descriptors(&self, most: u64) -> u64 {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", self.child.id())).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let limit = Rlimit { current: Some(most), maximum: Some(numbers(line)[1]) };
+        prlimit(Some(self.pid()), Resource::Nofile, limit).unwrap().current.unwrap()
     }
 
     pub(crate) fn terminate(&self) {

@@ -177,6 +177,38 @@ fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
 }
 
 #[test]
+fn a_spool_that_can_open_no_segment_refuses_for_a_while_and_has_not_failed() {
+    let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
+    // Segments of 8 MiB, of which many are needed.
+    let text = format!("{HTTP}spool.size = \"64M\"\nlimits.message = \"1M\"\n{QUICK}");
+    let den = Den::to(&next_hop, &text);
+    let relay = den.open();
+    let body = ("x".repeat(76) + "\r\n").repeat(4_000);
+    let mut wire = introduced(&relay);
+    let mut send = || submit(&mut wire, "<a@b.example>", &["<c@d.example>"], &body);
+    assert!(send().starts_with("250"));
+    let usual = relay.process.limit_descriptors(3);
+    let (mut taken, mut refused) = (1, 0);
+    while refused < 20 {
+        match send() {
+            reply if reply.starts_with("250") => taken += 1,
+            reply => {
+                assert!(reply.starts_with("452"), "{reply}");
+                refused += 1;
+            }
+        }
+        assert!(taken < 100, "there is room for no more than two segments");
+    }
+    relay.process.limit_descriptors(usual);
+    wait_until("room again", || send().starts_with("250").then_some(()));
+    assert_eq!(http(&relay, "/health").0, 200);
+    assert_eq!(metric(&relay, "spool_failed"), 0);
+    let sink = Sink::start_at(&next_hop, &[]);
+    await_recipients(&sink, taken + 1);
+    relay.stop();
+}
+
+#[test]
 fn a_relay_with_too_few_descriptors_does_not_begin_and_says_what_to_do() {
     let Some(setpriv) = peer("setpriv") else { return };
     let den = Den::new(DISCARD);

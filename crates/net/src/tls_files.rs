@@ -96,13 +96,15 @@ pub struct TlsWatch {
     /// The files as they were at the last look, where they differ from that.
     changing: Option<[FileStamp; 3]>,
     next_look: Duration,
+    /// Files of which it was told that they cannot be read. They may be for reasons of the moment, and are tried again.
+    unreadable: Option<[FileStamp; 3]>,
 }
 
 impl TlsWatch {
     /// For files from which `setup` has been made.
     pub fn new(files: TlsFiles, setup: ServerTls) -> Self {
         let read = files.stamps();
-        Self { files, setup, read, changing: None, next_look: Duration::ZERO }
+        Self { files, setup, read, changing: None, next_look: Duration::ZERO, unreadable: None }
     }
 
     /// Looks at the files, at most once a second. Where they have changed, and changed no more since the last look, they
@@ -120,7 +122,15 @@ impl TlsWatch {
         if self.changing.replace(stamps) != Some(stamps) {
             return None;
         }
-        Some(self.read_again())
+        let outcome = self.read_again();
+        if !matches!(outcome, Err(TlsFilesError::Unreadable { .. })) {
+            self.unreadable = None;
+            return Some(outcome);
+        }
+        let before = self.read;
+        self.read = [FileStamp::default(); 3];
+        self.changing = Some(stamps);
+        (self.unreadable.replace(before) != Some(before)).then_some(outcome)
     }
 
     /// Reads the files now.

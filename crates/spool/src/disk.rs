@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A directory for one spool.
@@ -48,6 +49,10 @@ pub trait DiskFile: Send + Sync {
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
+    /// The directory, open: a sync of it needs no descriptor that may not be there.
+    opened: File,
+    /// Files have been put into a directory below it since the last sync.
+    has_quarantined: AtomicBool,
 }
 
 impl RealDisk {
@@ -62,7 +67,8 @@ impl RealDisk {
                 File::open(parent)?.sync_all()?;
             }
         }
-        Ok(Self { directory })
+        let opened = File::open(&directory)?;
+        Ok(Self { directory, opened, has_quarantined: AtomicBool::new(false) })
     }
 
     /// The directory.
@@ -92,6 +98,7 @@ impl Disk for RealDisk {
         if let Some((directory, _)) = name.split_once('/') {
             let made = DirBuilder::new().mode(0o700).create(self.directory.join(directory));
             made.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })?;
+            self.has_quarantined.store(true, Ordering::Relaxed);
         }
         Ok(Arc::new(self.file(name, OpenOptions::new().create(true).truncate(true))?))
     }
@@ -105,12 +112,10 @@ impl Disk for RealDisk {
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        match File::open(self.directory.join(QUARANTINE)) {
-            Ok(directory) => directory.sync_all()?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        if self.has_quarantined.swap(false, Ordering::Relaxed) {
+            File::open(self.directory.join(QUARANTINE))?.sync_all()?;
         }
-        File::open(&self.directory)?.sync_all()
+        self.opened.sync_all()
     }
 
     fn room(&self) -> io::Result<u64> {

@@ -448,7 +448,8 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 /// The host of HOST:PORT, where it is a name.
 fn name_in(text: &str) -> Option<String> {
     let (host, _) = text.rsplit_once(':')?;
-    is_domain(host).then(|| host.to_owned()).filter(|host| host.parse::<IpAddr>().is_err())
+    let is_name = is_domain(host) && !host.starts_with('[') && host.parse::<IpAddr>().is_err();
+    is_name.then(|| host.to_owned())
 }
 
 fn name_server(text: &str) -> Result<SocketAddr, String> {

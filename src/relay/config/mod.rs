@@ -899,6 +899,14 @@ mod tests {
     }
 
     #[test]
+    fn the_name_in_http_is_kept() {
+        for (http, name) in [("localhost:8025", Some("localhost")), ("127.0.0.1:8025", None), ("[::1]:8025", None)] {
+            let config = parse(&format!("spool.directory = 's'\nhttp = '{http}'")).unwrap();
+            assert_eq!((config.http.is_some(), config.http_name.as_deref()), (true, name), "{http}");
+        }
+    }
+
+    #[test]
     fn networks_and_logins_make_friends() {
         let config = parse("spool.directory = 's'\nnetworks = ['10.1.2.3/8', '2001:db8::1']").unwrap();
         for (address, expected) in [
