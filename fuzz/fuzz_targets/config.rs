@@ -7,6 +7,9 @@ pub(crate) mod aliases;
 #[path = "../../src/relay/config/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
 pub(crate) mod config;
+#[path = "../../src/relay/login_limits.rs"]
+#[allow(dead_code)] // likewise
+pub(crate) mod login_limits;
 #[path = "../../src/quantities.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod quantities;
