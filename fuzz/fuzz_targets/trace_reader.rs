@@ -27,6 +27,12 @@ fuzz_target!(|data: &[u8]| {
     wire.extend_from_slice(b"\r\n");
     wire.extend_from_slice(message);
     assert_eq!(found(&mut reader, &Dice(u64::from(choice)).cut(&wire)), Found::Intact(trace));
+    // So it is when a relay has converted it; what is not 8-bit it leaves.
+    let relayed = [b"Received: by a\r\n", wire.as_slice()].concat();
+    let converted = mime::to_seven_bit(&relayed, "relay.example").expect("a text can be converted");
+    let expected = if converted.is_some() { Found::Converted(trace) } else { Found::Intact(trace) };
+    let relayed = converted.unwrap_or(relayed);
+    assert_eq!(found(&mut reader, &Dice(u64::from(choice)).cut(&relayed)), expected);
     if let Some(last) = wire.last_mut().filter(|_| !message.is_empty()) {
         *last ^= 1;
         assert_eq!(found(&mut reader, &[&wire]), Found::Corrupt(Some(trace)));
