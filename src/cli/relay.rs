@@ -40,6 +40,9 @@ pub(super) struct Typed {
     /// When to answer 250 [default: sync].
     #[arg(long, value_enum, value_name = "WHEN")]
     durability: Option<DurabilityTyped>,
+    /// Do not start on a spool that is damaged: say what is damaged, change nothing, and end.
+    #[arg(long)]
+    refuse_damage: bool,
     /// Threads [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
@@ -218,6 +221,7 @@ impl Typed {
             _ => bail!("say --config FILE, or --to HOST:PORT and --spool DIR"),
         };
         config.spool.durability = self.durability.map_or(config.spool.durability, Durability::from);
+        config.spool.refuse_damage |= self.refuse_damage;
         config.log = match (self.log, &self.config) {
             (Some(log), _) => log.into(),
             (None, Some(_)) => config.log,

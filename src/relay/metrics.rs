@@ -114,6 +114,12 @@ impl Sheet {
         self.counter("spool_refused", "messages for which there was no room", usage.refused);
         self.counter("spool_moved", "messages moved to make room", usage.moved);
         self.counter("spool_unwritten", "notes for which there was no room", usage.unwritten);
+        self.gauge("spool_damaged", "damaged places that cost something, found at the start", usage.damaged);
+        self.gauge(
+            "spool_lost_messages",
+            "messages that these places cost, as far as can be told",
+            usage.lost_messages,
+        );
         self.gauge("spool_cut_bytes", "octets of a torn end, cut off at the start", usage.cut_bytes);
     }
 
@@ -144,7 +150,7 @@ mod tests {
         let totals = TotalsRow { durability: "sync".into(), messages: 7, ..TotalsRow::default() };
         let hops = vec![HopRow { hop: hop.into(), deferred: 3, shut_for_s: Some(4), ..HopRow::default() }];
         let survey = Survey { totals, hops };
-        let usage = spool::Usage { syncs: 9, ..spool::Usage::default() };
+        let usage = spool::Usage { syncs: 9, damaged: 2, ..spool::Usage::default() };
         text(&Figures {
             survey: &survey,
             census: &[("accepted", "messages answered 250", 5)],
@@ -196,6 +202,7 @@ mod tests {
             "mailrun_relay_queue_entries{hop=\"mx:a.example\",state=\"deferred\"} 3",
             "mailrun_relay_hop_shut_seconds{hop=\"mx:a.example\"} 4",
             "mailrun_relay_spool_syncs_total 9",
+            "mailrun_relay_spool_damaged 2",
             "mailrun_relay_incoming_limit_bytes 100",
             "mailrun_relay_incoming_strangers_bytes 30",
             "mailrun_relay_client_refused_total{limit=\"connections\"} 4",

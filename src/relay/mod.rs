@@ -105,7 +105,7 @@ use report::Report;
 use resolver::Resolver;
 use setting::Setting;
 use smtp::sasl::Mechanisms;
-use spool::{RealDisk, Spool};
+use spool::{OnDamage, RealDisk, Spool};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -209,6 +209,7 @@ fn setting(config: Config, log: &LogWriter) -> Result<Setting> {
             Durability::Write => spool::Durability::Write,
             Durability::Memory => spool::Durability::Memory,
         },
+        on_damage: if kept.refuse_damage { OnDamage::Refuse } else { OnDamage::Quarantine },
         ..spool::Options::default()
     };
     let cannot = |error: &dyn std::fmt::Display| anyhow!("cannot open the spool {}: {error}", kept.directory.display());
@@ -216,13 +217,26 @@ fn setting(config: Config, log: &LogWriter) -> Result<Setting> {
     if let Some(warning) = spool_directory::check(&kept.directory).map_err(|why| cannot(&why))? {
         tracing::warn!("{warning}");
     }
-    let opened = Spool::open(Arc::new(disk), options).map_err(|error| cannot(&error))?;
+    let opened =
+        Spool::open(Arc::new(disk), options).map_err(|error| cannot(&told_of_damage(error, &kept.directory)))?;
+    restart::log_damage(opened.0.damage(), &kept.directory);
     let resolver = Resolver::start(&config.dns, &config.hostname, config.reach).context("cannot start a thread")?;
     let [readers, porters] = [Labour::start("reader"), Labour::start("porter")];
     let (readers, porters) = (readers.context("cannot start a thread")?, porters.context("cannot start a thread")?);
     let press = Press::start(log.clone()).context("cannot start a thread")?;
     let seed = net::clock::wall().as_nanos() as u64;
     Ok(Setting::new(config, opened, resolver, (readers, porters), (press, log.clone()), seed))
+}
+
+/// Why the spool is not opened, and what to do about damage that is refused: a line for each.
+fn told_of_damage(error: spool::Error, directory: &std::path::Path) -> String {
+    let spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
+    let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();
+    let at = directory.display();
+    format!(
+        "it is damaged, and nothing was changed:{lines}\n`mailrun spool check {at}` says more; a start without \
+         --refuse-damage (refuse_damage in the file) goes on with what is sound, and copies the rest to {at}/quarantine"
+    )
 }
 
 /// A server for each address, each with its workers.

@@ -7,13 +7,36 @@ use super::routing::{Hop, Routed};
 use crate::planned_panic::planned_panic;
 use net::clock;
 use smtp::Path;
-use spool::Left;
+use spool::{Cost, Damage, Left};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 /// Messages that a worker takes up before its sessions have a turn.
 const SHARE: usize = 500;
+
+/// More lines of damage say nothing new.
+const MOST_DAMAGE_LINES: usize = 200;
+
+/// Says what is damaged, where, and what it costs. What costs nothing, or was said at an earlier start, is no warning.
+pub(super) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
+    let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
+    let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
+    for one in other.iter().take(MOST_DAMAGE_LINES) {
+        tracing::info!("the spool: {one}");
+    }
+    for one in new.iter().take(MOST_DAMAGE_LINES) {
+        tracing::warn!("the spool: {one}");
+    }
+    if new.len() > MOST_DAMAGE_LINES {
+        let more = new.len() - MOST_DAMAGE_LINES;
+        tracing::warn!("the spool: {more} more damaged places; `mailrun spool check` names them all");
+    }
+    if new.iter().any(|one| one.is_alarming()) {
+        let copies = directory.join("quarantine");
+        tracing::warn!(copies = %copies.display(), "the spool is damaged: what is sound is used, the rest was copied");
+    }
+}
 
 /// Takes up a worker's share, until all is taken up.
 pub(super) async fn take_up(office: Rc<Office>) {

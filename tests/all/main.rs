@@ -38,6 +38,7 @@ mod recorder;
 mod relay;
 mod relay_bench;
 mod relay_control;
+mod relay_damage;
 mod relay_delivery;
 mod relay_faults;
 mod relay_host;

@@ -315,7 +315,8 @@ fn numbered(dump: &str) -> HashSet<usize> {
 
 /// A call of the disk's fails once, in the midst of work, and works again ever after, as it does with real disks
 /// (fsyncgate): the relay trusts it no more.
-fn fails_for_good(inject: &str) {
+fn fails_for_good(call: &str, errno: &str, words: &str) {
+    let inject = &format!("{call}:error={errno}:when=8");
     let files = Files::new();
     let dump = files.path("dump");
     let sink = Sink::start(&["--dump-file", &dump]);
@@ -341,7 +342,7 @@ fn fails_for_good(inject: &str) {
     let Ended { code, err, .. } = relay.process.finish();
     assert_eq!(code, Some(2), "{err}");
     let last = err.lines().last().unwrap();
-    let words = ["mailrun: the spool's disk failed", "Input/output error", "after a restart"];
+    let words = ["mailrun: the spool's disk failed", words, "after a restart"];
     assert!(words.iter().all(|word| last.contains(word)), "{last}");
     let relay = den.open();
     wait_until("the slow one to have its own", || (slow.taken() == 1).then_some(()));
@@ -354,14 +355,23 @@ fn fails_for_good(inject: &str) {
     relay.stop();
 }
 
+/// Errors of a write or a sync, none of which is a want of room, whatever its name says.
+const ERRORS: [(&str, &str); 5] = [
+    ("EIO", "Input/output error"),
+    ("ENOSPC", "No space left on device"),
+    ("EDQUOT", "quota exceeded"),
+    ("EROFS", "Read-only file system"),
+    ("EFBIG", "File too large"),
+];
+
 #[test]
 fn a_sync_that_fails_is_the_last_thing_that_the_relay_trusts() {
-    fails_for_good("fdatasync:error=EIO:when=8");
+    ERRORS.iter().for_each(|(errno, words)| fails_for_good("fdatasync", errno, words));
 }
 
 #[test]
 fn a_write_that_fails_is_the_last_thing_that_the_relay_trusts() {
-    fails_for_good("pwritev:error=EIO:when=8");
+    ERRORS.iter().for_each(|(errno, words)| fails_for_good("pwritev", errno, words));
 }
 
 #[test]

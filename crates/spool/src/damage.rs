@@ -92,7 +92,11 @@ impl fmt::Display for Damage {
     /// One line: where, what, and what it costs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { segment, offset, bytes, kind, cost, .. } = self;
-        write!(f, "{segment}, offset {offset}, {bytes} bytes: {kind}; {cost}")?;
+        write!(f, "{segment}, offset {offset}, {bytes} bytes: {kind}; ")?;
+        match kind {
+            DamageKind::TornEnd => f.write_str("if there was one, nobody was answered for this")?,
+            _ => write!(f, "{cost}")?,
+        }
         const SHOWN: usize = 20;
         for (number, id) in self.messages.iter().take(SHOWN).enumerate() {
             write!(f, "{}{id}", if number == 0 { ": " } else { ", " })?;

@@ -2,7 +2,7 @@
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +41,10 @@ pub trait DiskFile: Send + Sync {
     /// has to be found, and a sync of it needs no commit of the file system's journal. It does so in portions, and
     /// after each calls `rest` with how long that took: who is in no hurry leaves the disk to others meanwhile.
     fn preallocate(&self, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()>;
+    /// Whether blocks stand behind all of it: a copy of a file may have holes, in which a write finds no room.
+    fn is_allocated(&self) -> io::Result<bool> {
+        Ok(true)
+    }
     /// Returns when everything that was written before survives power loss.
     fn sync_data(&self) -> io::Result<()>;
 }
@@ -238,6 +242,11 @@ impl DiskFile for File {
             rest(began.elapsed());
         }
         self.sync_all()
+    }
+
+    fn is_allocated(&self) -> io::Result<bool> {
+        let data = self.metadata()?;
+        Ok(data.blocks().saturating_mul(512) >= data.len())
     }
 
     fn sync_data(&self) -> io::Result<()> {

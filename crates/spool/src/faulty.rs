@@ -33,11 +33,34 @@ struct State {
     freeze_at_operation: Option<u64>,
     freeze_at_sync: Option<u64>,
     fail_sync: Option<u64>,
+    /// The operation that fails, and with which error.
+    fail_operation: Option<(u64, i32)>,
+    failed: Option<FailedOperation>,
+    /// Parts of files that cannot be read.
+    bad: Vec<(usize, Range<usize>)>,
     is_frozen: bool,
     capacity: Option<u64>,
     holds_syncs: bool,
     lies: bool,
     is_locked: bool,
+}
+
+/// What an operation was about that has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailedOperation {
+    /// A file that has never held more than its first header: a segment was being made.
+    Making,
+    /// A file that holds, or has held, a log.
+    Log,
+    /// The directory, or a file's removal.
+    Directory,
+}
+
+/// What an operation comes to.
+enum Course {
+    Done,
+    Freezes,
+    Fails(io::Error),
 }
 
 /// How large a write was and of how many pieces.
@@ -115,6 +138,29 @@ impl FaultyDisk {
     /// Fails that sync, counted from 0. As Linux does, it forgets what was to be synced: the next one succeeds.
     pub fn fail_sync(&self, sync: u64) {
         self.state().fail_sync = Some(sync);
+    }
+
+    /// Fails that operation, counted from 0 over the disk's life, with that error of the system's: a write is done in
+    /// part, a sync forgets what was to be synced. What comes after it succeeds.
+    pub fn fail_operation(&self, operation: u64, errno: i32) {
+        self.state().fail_operation = Some((operation, errno));
+    }
+
+    /// What [`Self::fail_operation`] has met, once it has.
+    pub fn failed(&self) -> Option<FailedOperation> {
+        self.state().failed
+    }
+
+    /// Makes a part of a file give an error to whoever reads it.
+    pub fn fail_reads(&self, name: &str, range: Range<usize>) {
+        let mut state = self.state();
+        let file = state.files[name];
+        state.bad.push((file, range));
+    }
+
+    /// Brings all that was written to the media, as a kernel does with what is old enough.
+    pub fn write_back(&self) {
+        self.state().contents.iter_mut().for_each(Content::sync);
     }
 
     /// Says of every sync of a file that it is done, and does nothing: for tests of tests.
@@ -246,30 +292,51 @@ fn frozen() -> io::Error {
 }
 
 impl State {
-    /// Counts an operation, and says whether it is the one at which the disk freezes.
-    fn count(&mut self) -> io::Result<bool> {
+    /// Counts an operation, and says what it comes to; `about` is what it is about.
+    fn count(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Course> {
         if self.is_frozen {
             return Err(frozen());
         }
-        self.is_frozen = self.freeze_at_operation == Some(self.operations);
+        let number = self.operations;
         self.operations += 1;
-        Ok(self.is_frozen)
+        self.is_frozen = self.freeze_at_operation == Some(number);
+        if let Some((_, errno)) = self.fail_operation.filter(|(operation, _)| *operation == number) {
+            self.failed = Some(about(self));
+            return Ok(Course::Fails(io::Error::from_raw_os_error(errno)));
+        }
+        Ok(if self.is_frozen { Course::Freezes } else { Course::Done })
     }
 
-    /// An operation that is done or not.
+    /// Whether a file is a log's, or a segment in the making.
+    fn about(&self, content: usize) -> FailedOperation {
+        let used = self.contents[content].seen.get(4096..).unwrap_or_default();
+        let is_new = used.iter().all(|byte| *byte == 0);
+        if is_new { FailedOperation::Making } else { FailedOperation::Log }
+    }
+
+    /// An operation on the directory that is done or not.
     fn step(&mut self) -> io::Result<()> {
-        if self.count()? { Err(frozen()) } else { Ok(()) }
+        match self.count(|_| FailedOperation::Directory)? {
+            Course::Done => Ok(()),
+            Course::Freezes => Err(frozen()),
+            Course::Fails(error) => Err(error),
+        }
     }
 
-    fn sync(&mut self) -> io::Result<bool> {
-        self.step()?;
+    /// Counts a sync, and says with which error it fails, if it does.
+    fn sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
+        let course = self.count(about)?;
         let number = self.syncs;
         self.syncs += 1;
-        if self.freeze_at_sync == Some(number) {
-            self.is_frozen = true;
-            return Err(frozen());
+        match course {
+            Course::Freezes => Err(frozen()),
+            Course::Fails(error) => Ok(Some(error)),
+            Course::Done if self.freeze_at_sync == Some(number) => {
+                self.is_frozen = true;
+                Err(frozen())
+            }
+            Course::Done => Ok((self.fail_sync == Some(number)).then(|| io::Error::other("the sync failed"))),
         }
-        Ok(self.fail_sync == Some(number))
     }
 
     fn check_room(&self, file: usize, end: u64) -> io::Result<()> {
@@ -333,8 +400,8 @@ impl Disk for FaultyDisk {
 
     fn sync_directory(&self) -> io::Result<()> {
         let mut state = self.state();
-        if state.sync()? {
-            return Err(io::Error::other("the sync failed"));
+        if let Some(error) = state.sync(|_| FailedOperation::Directory)? {
+            return Err(error);
         }
         state.durable_files = state.files.clone();
         Ok(())
@@ -354,6 +421,13 @@ impl DiskFile for FaultyFile {
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         let state = self.disk.state();
+        let asked = at as usize..at as usize + buffer.len();
+        let is_bad = |(content, bad): &(usize, Range<usize>)| {
+            *content == self.content && bad.start < asked.end && asked.start < bad.end
+        };
+        if state.bad.iter().any(is_bad) {
+            return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
+        }
         let seen = &state.contents[self.content].seen;
         let from = seen.len().min(at as usize);
         let length = buffer.len().min(seen.len() - from);
@@ -364,24 +438,31 @@ impl DiskFile for FaultyFile {
     fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()> {
         let bytes = pieces.iter().map(|piece| &**piece).collect::<Vec<&[u8]>>().concat();
         let mut state = self.disk.state();
-        let freezes = state.count()?;
+        let course = state.count(|state| state.about(self.content))?;
         state.check_room(self.content, at + bytes.len() as u64)?;
         state.writes.push(WriteSize { bytes: bytes.len() as u64, pieces: pieces.len() });
-        let length = if freezes { Dice(at).roll(bytes.len() as u64 + 1) as usize } else { bytes.len() };
+        let part = Dice(at).roll(bytes.len() as u64 + 1) as usize;
+        let (length, outcome) = match course {
+            Course::Done => (bytes.len(), Ok(())),
+            Course::Freezes => (part, Err(frozen())),
+            Course::Fails(error) => (part, Err(error)),
+        };
         state.contents[self.content].write(&bytes[..length], at as usize);
-        if freezes { Err(frozen()) } else { Ok(()) }
+        outcome
     }
 
     fn preallocate(&self, bytes: u64, _rest: &dyn Fn(Duration)) -> io::Result<()> {
         let mut state = self.disk.state();
-        let freezes = state.count()?;
+        let course = state.count(|_| FailedOperation::Making)?;
         state.check_room(self.content, bytes)?;
-        let length = if freezes { bytes / 2 } else { bytes } as usize;
+        let (length, outcome) = match course {
+            Course::Done => (bytes, Ok(())),
+            Course::Freezes => (bytes / 2, Err(frozen())),
+            Course::Fails(error) => (bytes / 2, Err(error)),
+        };
         let content = &mut state.contents[self.content];
-        content.seen.resize(length, 0);
-        if freezes {
-            return Err(frozen());
-        }
+        content.seen.resize(length as usize, 0);
+        outcome?;
         content.sync();
         Ok(())
     }
@@ -391,15 +472,15 @@ impl DiskFile for FaultyFile {
         while state.holds_syncs && !state.is_frozen {
             state = self.disk.0.released.wait(state).expect("nothing panics while it holds the disk");
         }
-        let fails = state.sync()?;
+        let failure = state.sync(|state| state.about(self.content))?;
         if state.lies {
             return Ok(());
         }
         let content = &mut state.contents[self.content];
-        if fails {
+        if let Some(error) = failure {
             // Linux marks the pages clean and reports the failure once.
             content.dirty.clear();
-            return Err(io::Error::other("the sync failed"));
+            return Err(error);
         }
         content.sync();
         Ok(())

@@ -150,10 +150,11 @@ impl Header {
     }
 
     /// The numbers of a header that is illegible, for what they are worth: use and salt.
-    pub(crate) fn illegible_use(bytes: &[u8; HEADER_BYTES]) -> (u64, u32) {
-        let (use_number, salt) = (u64_at(bytes, 24), u64_at(bytes, 32));
+    pub(crate) fn illegible_use(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
+        let use_number = u64_at(bytes, 24);
+        let salt = u64_at(bytes, 32);
         let header = Self { state: State::Used, turn: 0, use_number, salt, next_id: 0, previous_end: 0 };
-        (use_number, header.seed())
+        (use_number <= MOST_COUNTED).then(|| (use_number, header.seed()))
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) enum Role {
 
 /// What stands in the two places of a header.
 struct Places {
-    /// The newest header, and whether one bit of it had to be corrected.
+    /// The newest header; one flipped bit in it has been taken back.
     newest: Option<Header>,
     bad: Vec<u64>,
     /// Use and seed, as far as damaged places still have them.
@@ -84,7 +84,7 @@ fn read_places(name: &str, file: &dyn DiskFile) -> Result<Places, Error> {
                     return Err(Error::Newer { file: name.to_owned(), version });
                 }
                 places.bad.push(at);
-                places.hints.push(Header::illegible_use(&bytes));
+                places.hints.extend(Header::illegible_use(&bytes));
                 corrected
             }
         };

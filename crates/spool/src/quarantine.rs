@@ -10,11 +10,23 @@ use std::sync::Arc;
 /// So much is copied at a time.
 const COPIED_BYTES: u64 = 1 << 20;
 
-/// The name of a damage's copy: the segment's, the seed of its use, and the offset.
+/// The name of a damage's copy: the segment's, the seed of its use, the offset, and what is damaged.
 fn name_of(damage: &Damage, reading: &Reading) -> String {
+    if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
+        // It keeps its number where it is moved to.
+        return format!("quarantine/message-{id}");
+    }
     let used = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
     let seed = used.map_or(0, |(segment, _)| segment.seed);
-    format!("quarantine/{}-{seed:08x}-{}", damage.segment, damage.offset)
+    let what = match damage.kind {
+        DamageKind::Header => "header",
+        DamageKind::MissingSegment => "missing",
+        DamageKind::DoubledSegment => "doubled",
+        DamageKind::Records => "records",
+        DamageKind::Body => "body",
+        DamageKind::TornEnd => "torn",
+    };
+    format!("quarantine/{}-{seed:08x}-{}-{what}", damage.segment, damage.offset)
 }
 
 fn file_of(disk: &dyn Disk, damage: &Damage, reading: &Reading) -> io::Result<Arc<dyn DiskFile>> {
@@ -35,6 +47,9 @@ pub(crate) fn compare(disk: &dyn Disk, reading: &mut Reading) {
 
 fn is_kept(disk: &dyn Disk, damage: &Damage, reading: &Reading) -> io::Result<bool> {
     let copy = disk.open(&name_of(damage, reading))?;
+    if damage.kind == DamageKind::Body && copy.bytes()? > 0 {
+        return Ok(true);
+    }
     let file = file_of(disk, damage, reading)?;
     if copy.bytes()? != end_of(damage, &*file)? - damage.offset.min(file.bytes()?) {
         return Ok(false);

@@ -94,6 +94,12 @@ fn header_damage(segment: &str, offset: u64, bytes: u64, cost: Cost) -> Damage {
 }
 
 impl Reading {
+    /// Free segments that have holes, as a copy may, are not used again: a write could find no room in them.
+    pub(crate) fn drop_sparse_spares(&mut self) {
+        let is_sparse = |spare: &mut Spare| !spare.file.is_allocated().unwrap_or(true);
+        self.unfinished.extend(self.spares.extract_if(.., is_sparse).map(|spare| spare.name));
+    }
+
     /// Puts a file where it belongs; what is in use is returned.
     fn sort_in(&mut self, look: Look) -> Option<Candidate> {
         let Look { name, file, bytes, role, bad_places } = look;
@@ -146,10 +152,14 @@ impl Reading {
         for mut candidate in headless {
             let Some(known) = candidate.headless else { continue };
             let at = place_in(&row, known);
-            let before = at.checked_sub(1).map_or(0, |before| row[before].segment.header.use_number);
+            let before = at.checked_sub(1).map(|before| row[before].segment.header.use_number);
             let after = row.get(at).map(|after| after.segment.header.use_number);
-            let next = if after.is_some() { before + 1 } else { self.resumption.next_use };
-            candidate.segment.header.use_number = known.use_number.unwrap_or(next);
+            let guess = match (before, after) {
+                (_, None) => self.resumption.next_use,
+                (Some(before), Some(_)) => before + 1,
+                (None, Some(after)) => after.saturating_sub(1),
+            };
+            candidate.segment.header.use_number = known.use_number.unwrap_or(guess);
             self.resumption.next_use =
                 self.resumption.next_use.max(candidate.segment.header.use_number.saturating_add(1));
             row.insert(at, candidate);

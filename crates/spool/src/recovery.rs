@@ -42,6 +42,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         spare.file.sync_data()?;
     }
     quarantine::keep(&**disk, &reading)?;
+    reading.drop_sparse_spares();
     let Reading { live, used, spares, unfinished, illegible, resumption, damage, damaged_bodies, cut_bytes, next_file } =
         reading;
     let mut supply = Supply {

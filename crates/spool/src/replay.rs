@@ -3,7 +3,7 @@
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::format::{BATCHES_AT, Kind, RECORD_BYTES};
 use crate::live::Live;
-use crate::scan::{Bodies, Hole, Region, Scan, Seen, Step};
+use crate::scan::{Bodies, Hole, Named, Region, Scan, Seen, Step};
 use crate::segment::{Segment, Spot};
 use crate::{Error, Id};
 use std::collections::{HashMap, HashSet};
@@ -35,10 +35,10 @@ struct Pending {
     damage: usize,
     /// The last message before it.
     after: Option<u64>,
-    /// How many records stood there, if that is known.
+    /// How many records are missing in its region, if that is known.
     records: Option<u64>,
     most_records: u64,
-    named: Option<(Kind, Id)>,
+    named: Option<Named>,
     /// The number that the next one had not yet given when it began.
     before: Option<u64>,
 }
@@ -154,8 +154,7 @@ impl Replay {
         let mut holes = region.holes.iter().peekable();
         for at in 0..=seen.len() {
             while let Some(hole) = holes.next_if(|hole| hole.after == at) {
-                let records = stated.filter(|_| region.holes.len() == 1);
-                self.hole(damage, hole, records);
+                self.hole(damage, hole, stated);
             }
             if let Some(one) = seen.get(at) {
                 self.apply(segment, one);
@@ -179,7 +178,6 @@ impl Replay {
                     self.stored(one.id);
                 }
                 self.is_settled(one.id);
-                self.orphans.remove(&one.id.0);
                 self.live.place(one.id, spot);
                 if one.is_body_damaged {
                     let damage = self.found(segment, one.at..one.at + one.bytes, DamageKind::Body);
@@ -194,7 +192,6 @@ impl Replay {
             }
             Kind::Done => {
                 self.is_settled(one.id);
-                self.orphans.remove(&one.id.0);
                 self.live.done(one.id);
             }
         }
@@ -202,8 +199,16 @@ impl Replay {
 
     /// That message is done, or stands here: whatever it has left elsewhere costs nothing.
     fn is_settled(&mut self, id: Id) {
-        self.bodies.remove(&id.0);
-        self.missing.remove(&id.0);
+        // Most spools are sound: nothing is hashed for them.
+        if !self.orphans.is_empty() {
+            self.orphans.remove(&id.0);
+        }
+        if !self.bodies.is_empty() {
+            self.bodies.remove(&id.0);
+        }
+        if !self.missing.is_empty() {
+            self.missing.remove(&id.0);
+        }
         if !self.pending.is_empty() {
             self.settled.insert(id.0);
         }
@@ -227,24 +232,28 @@ impl Replay {
         });
         let first = pending.after.map_or(before_next, |after| after + 1);
         let gap = before_next.saturating_sub(first);
-        let damage = &mut self.damage[pending.damage];
-        let named = pending.named.filter(|(kind, id)| match kind {
-            Kind::Stored => pending.after.is_none_or(|after| id.0 > after) && next.is_none_or(|next| id.0 < next),
-            Kind::Moved => id.0 < self.next_id,
-            Kind::Note | Kind::Done => true,
-        });
-        match named {
-            Some((Kind::Note | Kind::Done, _)) => damage.cost = damage.cost.max(Cost::Notes),
-            Some((Kind::Stored | Kind::Moved, id)) => self.miss(pending.damage, id.0..id.0 + 1),
-            None => {
-                damage.unnamed += gap.saturating_sub(Damage::MOST_NAMED as u64);
-                self.miss(pending.damage, first..before_next);
-                let is_explained = pending.records.is_some_and(|records| records <= gap);
-                if !is_explained {
-                    self.damage[pending.damage].cost = self.damage[pending.damage].cost.max(Cost::Unknown);
+        let is_explained = gap > 0 && pending.records.is_some_and(|records| records <= gap);
+        let is_in_row = |id: Id| pending.after.is_none_or(|after| id.0 > after) && next.is_none_or(|next| id.0 < next);
+        let mut cost = Cost::Nothing;
+        match pending.named {
+            Some(Named::Message(id)) if is_in_row(id) => self.miss(pending.damage, id.0..id.0 + 1),
+            Some(Named::Message(id)) => {
+                // One that was moved, which has an older number; or the number is what is damaged.
+                if id.0 < self.next_id {
+                    self.miss(pending.damage, id.0..id.0 + 1);
                 }
+                self.miss(pending.damage, first..before_next);
+                cost = if is_explained || id.0 < self.next_id { Cost::Nothing } else { Cost::Unknown };
+            }
+            _ if is_explained => self.miss(pending.damage, first..before_next),
+            Some(Named::Mark) => cost = Cost::Notes,
+            None => {
+                self.miss(pending.damage, first..before_next);
+                cost = Cost::Unknown;
             }
         }
+        let damage = &mut self.damage[pending.damage];
+        damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
             // Numbers that were given to what stood there are not given again.
             let given = pending.most_records.min(self.next_id);
@@ -253,6 +262,7 @@ impl Replay {
     }
 
     fn miss(&mut self, damage: usize, ids: std::ops::Range<u64>) {
+        self.damage[damage].unnamed += ids.end.saturating_sub(ids.start).saturating_sub(Damage::MOST_NAMED as u64);
         let wanted = ids.filter(|id| !self.settled.contains(id) && !self.live.has(Id(*id)));
         for id in wanted.take(Damage::MOST_NAMED) {
             self.missing.entry(id).or_insert(damage);

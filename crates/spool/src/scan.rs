@@ -65,8 +65,32 @@ pub(crate) struct Hole {
     /// How many of the region's sound records stand before it.
     pub(crate) after: usize,
     /// The record that this would be, if its own length is to be believed.
-    pub(crate) named: Option<(Kind, Id)>,
+    pub(crate) named: Option<Named>,
 }
+
+/// What a damaged record says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// It has what only messages have.
+    Message(Id),
+    /// A note, or a mark that a message is done.
+    Mark,
+}
+
+impl Named {
+    /// Reads the fixed part of a record that is not sound, whatever its kind seems to be.
+    fn read(bytes: &[u8]) -> Option<(Self, u64)> {
+        let mut bytes: [u8; RECORD_BYTES] = *bytes.first_chunk()?;
+        bytes[KIND_AT] = Kind::Moved as u8;
+        let record = Record::read(&bytes)?;
+        let is_message = record.received_ns > 0 || record.notes_bytes > 0 || record.body_bytes > 0;
+        let named = if is_message { Self::Message(record.id) } else { Self::Mark };
+        Some((named, record.bytes()))
+    }
+}
+
+/// Where in a record its kind stands.
+const KIND_AT: usize = 4;
 
 /// A way through one use of a segment.
 pub(crate) struct Scan {
@@ -132,7 +156,7 @@ impl Scan {
     /// Passes a batch, from `begin` to the scan's offset, in which bodies are damaged: or only torn, if nothing says that
     /// it had been synced.
     fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
-        let is_vouched = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.1 > begin;
+        let is_vouched = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.synced > begin;
         if is_vouched {
             return Ok(Step::Batch);
         }
@@ -150,9 +174,11 @@ impl Scan {
         let batch = self.batch(begin)?;
         let is_claimed = claimed_end > begin;
         let last = if is_claimed { claimed_end.min(self.segment_bytes) } else { self.segment_bytes };
-        let (next, synced) = self.later_batches(begin, last)?;
+        let Later { first: next, synced, is_blank } = self.later_batches(begin, last)?;
         let to = next.unwrap_or(last).max(begin);
-        self.salvage(begin + BATCH_BYTES as u64, to, seen)?;
+        if !is_blank {
+            self.salvage(begin + BATCH_BYTES as u64, to, seen)?;
+        }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
         // Where nothing else tells, the log ends where what is legible does.
@@ -173,17 +199,26 @@ impl Scan {
     }
 
     /// Where the first later batch before `last` begins, and the farthest that any of them says to have been synced.
-    fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<(Option<u64>, u64)> {
-        let (mut first, mut synced) = (None, 0);
+    fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<Later> {
+        let mut later = Later { first: None, synced: 0, is_blank: self.is_blank(begin)? };
         let mut at = begin + BLOCK;
-        while at < last && (first.is_none() || synced <= begin) {
+        while at < last && (later.first.is_none() || later.synced <= begin) {
+            if later.is_blank {
+                later.is_blank = self.is_blank(at)?;
+            }
             if let Some(batch) = self.batch(at)? {
-                first = first.or(Some(at));
-                synced = synced.max(batch.synced);
+                later.first = later.first.or(Some(at));
+                later.synced = later.synced.max(batch.synced);
             }
             at += BLOCK;
         }
-        Ok((first, synced))
+        Ok(later)
+    }
+
+    /// Whether the block at `at` is zeros, or behind the end of the file.
+    fn is_blank(&mut self, at: u64) -> io::Result<bool> {
+        let length = BLOCK.min(self.segment_bytes.saturating_sub(at));
+        Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
     }
 
     /// Looks for single records that are sound, wherever they may begin.
@@ -193,7 +228,8 @@ impl Scan {
         while at + RECORD_BYTES as u64 <= to {
             let part = (to - at).min(BLOCK - at % BLOCK);
             let Some(bytes) = self.window.bytes(at, part)? else { return Ok(()) };
-            let Some(skipped) = first_plausible(bytes) else {
+            let plausible = if *bytes == ZEROS[..bytes.len()] { None } else { first_plausible(bytes) };
+            let Some(skipped) = plausible else {
                 at += part;
                 continue;
             };
@@ -243,10 +279,10 @@ impl Scan {
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
-            let record = self.window.bytes(at, RECORD_BYTES as u64)?.and_then(Record::read);
-            let record = record.filter(|record| at + record.bytes() <= range.end);
-            let end = record.map_or(range.end, |record| at + record.bytes());
-            holes.push(Hole { range: at..end, after, named: record.map(|record| (record.kind, record.id)) });
+            let named = self.window.bytes(at, RECORD_BYTES as u64)?.and_then(Named::read);
+            let named = named.filter(|(_, bytes)| at + bytes <= range.end);
+            let end = named.map_or(range.end, |(_, bytes)| at + bytes);
+            holes.push(Hole { range: at..end, after, named: named.map(|(named, _)| named) });
             at = end;
         }
         Ok(())
@@ -285,6 +321,18 @@ impl Scan {
         };
         Ok(Some(Seen { kind: record.kind, id: record.id, at, bytes: record.bytes(), is_body_damaged }))
     }
+}
+
+const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
+
+/// What stands behind something that is no batch.
+struct Later {
+    /// Where the first batch begins.
+    first: Option<u64>,
+    /// The farthest that any batch says to have been synced.
+    synced: u64,
+    /// Nothing at all stands there, nor before it.
+    is_blank: bool,
 }
 
 /// So many bytes of long heads are summed up in one damaged region.

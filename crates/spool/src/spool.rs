@@ -39,6 +39,7 @@ struct Keeping {
     supply: Arc<Tended>,
     counters: Arc<Counters>,
     damage: Vec<Damage>,
+    lost_messages: u64,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -202,6 +203,8 @@ impl Keeping {
         let inbox = Arc::new(Inbox::new(recovered.resumption.next_id));
         let backlog = Backlog::new(Arc::clone(&live), &recovered.damaged_bodies);
         let damage = recovered.damage;
+        let alarming = damage.iter().filter(|one| one.is_alarming());
+        let lost_messages = alarming.map(|one| one.messages.len() as u64 + one.unnamed).sum();
         let log =
             Log::new(options, Arc::clone(&live), Arc::clone(&supply), Arc::clone(&counters), &recovered.resumption);
         let tender = Builder::new().name("spool-tender".to_owned()).spawn({
@@ -219,7 +222,10 @@ impl Keeping {
             }
         });
         let committer = committer.inspect_err(|_| supply.close())?;
-        Ok((Self { inbox, live, supply, counters, damage, threads: Mutex::new(vec![tender, committer]) }, backlog))
+        Ok((
+            Self { inbox, live, supply, counters, damage, lost_messages, threads: Mutex::new(vec![tender, committer]) },
+            backlog,
+        ))
     }
 
     fn fetch(&self, id: Id) -> Result<Draft, Error> {
@@ -252,6 +258,8 @@ impl Keeping {
             bytes: fill.live_bytes,
             segments: fill.segments,
             disk_bytes,
+            damaged: self.damage.iter().filter(|one| one.is_alarming()).count() as u64,
+            lost_messages: self.lost_messages,
             ..self.counters.usage()
         }
     }

@@ -26,6 +26,10 @@ pub struct Usage {
     pub unwritten: u64,
     /// Bytes at the end of the log that were cut off when the spool was opened, because a crash had torn them.
     pub cut_bytes: u64,
+    /// Damaged places that were found when the spool was opened and cost something, but for torn ends.
+    pub damaged: u64,
+    /// Messages that these cost, as far as that can be told.
+    pub lost_messages: u64,
 }
 
 #[derive(Debug, Default)]

@@ -145,6 +145,7 @@ impl<'a> Reader<'a> {
             section.value("durability", "\"sync\"", |text| one_of(&Durability::ALL, text)).unwrap_or_default();
         spool.most_bytes = section.value("size", "\"10G\"", size).unwrap_or(spool.most_bytes);
         spool.memory_bytes = section.value("memory", "\"128M\"", bytes).unwrap_or(spool.memory_bytes);
+        spool.refuse_damage = section.flag("refuse_damage").unwrap_or_default();
         section.end();
         spool
     }

@@ -102,6 +102,8 @@ pub(crate) struct Spool {
     pub(crate) most_bytes: u64,
     /// Bodies beyond that are dropped from memory, and read again.
     pub(crate) memory_bytes: u64,
+    /// A spool with new damage is not opened.
+    pub(crate) refuse_damage: bool,
 }
 
 /// When a message is answered 250.
@@ -419,6 +421,7 @@ impl Config {
                 durability: Durability::default(),
                 most_bytes: 10 << 30,
                 memory_bytes: 128 << 20,
+                refuse_damage: false,
             },
             limits: Limits::default(),
             tls: None,

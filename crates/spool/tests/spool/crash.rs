@@ -29,7 +29,7 @@ fn after(disk: &FaultyDisk, power_loss: Option<u64>) -> FaultyDisk {
 }
 
 /// Enough of everything that segments are begun, emptied and used again.
-fn long_story() -> Vec<Step> {
+pub(crate) fn long_story() -> Vec<Step> {
     let index = |at: usize| prop::sample::Index::from_raw_for_test(at);
     let mut steps = Vec::new();
     for round in 0..14 {

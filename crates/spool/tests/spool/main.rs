@@ -1,6 +1,8 @@
 //! The spool from outside: what it promises, whatever the disk does.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 mod crash;
+mod damage;
+mod failures;
 mod model;
 mod recovery;
 mod room;

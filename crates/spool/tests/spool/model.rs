@@ -40,7 +40,7 @@ struct Known {
 }
 
 /// What has been answered and asked of a spool, over any number of crashes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Model {
     known: BTreeMap<Id, Known>,
     /// Every number that was ever answered; those of messages that are done too.

@@ -1,0 +1,271 @@
+//! Damage of what is at rest: a bit, a sector, a header, a file. Nothing that is sound is lost, and nothing silently.
+use crate::model::{assert_genuine, draft, open, small};
+use proptest::prelude::*;
+use spool::faulty::FaultyDisk;
+use spool::{Cost, DamageKind, Draft, Id, Options};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// A spool at rest, and what it holds.
+struct Base {
+    files: BTreeMap<String, Vec<u8>>,
+    /// The messages that are not done, and their drafts.
+    waiting: BTreeMap<Id, Draft>,
+    next_id: u64,
+}
+
+/// Several segments: messages in batches of one and of many, notes, some that are done, some that were moved.
+fn base() -> &'static Base {
+    static BASE: OnceLock<Base> = OnceLock::new();
+    BASE.get_or_init(|| make(false))
+}
+
+fn base_with_moves() -> &'static Base {
+    static BASE: OnceLock<Base> = OnceLock::new();
+    BASE.get_or_init(|| make(true))
+}
+
+fn make(moves: bool) -> Base {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    let mut waiting = BTreeMap::new();
+    let mut number = 0;
+    for round in 0..if moves { 24 } else { 8 } {
+        let drafts: Vec<Draft> = (0..1 + round % 5)
+            .map(|at| {
+                number += 1;
+                draft(number, [60, 700, 5000, 9000, 300][(round + at) % 5])
+            })
+            .collect();
+        let receipts: Vec<_> = drafts.iter().map(|draft| spool.store(draft.clone())).collect();
+        for (draft, receipt) in drafts.into_iter().zip(receipts) {
+            waiting.insert(receipt.wait().unwrap().id(), draft);
+        }
+        for id in waiting.keys().copied().filter(|id| id.0 % 4 == 1).collect::<Vec<_>>() {
+            spool.note(id, format!("note of round {round}").as_bytes());
+        }
+        let share = if moves { 3 } else { 5 };
+        for id in
+            waiting.keys().copied().filter(|id| moves && id.0 % share != 0 || id.0 % share == 1).collect::<Vec<_>>()
+        {
+            if waiting.len() > 4 {
+                spool.done(id);
+                waiting.remove(&id);
+            }
+        }
+    }
+    spool.sync_notes(spool.notes_mark()).wait().unwrap();
+    let (usage, last) = (spool.usage(), spool.store(draft(9999, 10)).wait().unwrap().id());
+    waiting.insert(last, draft(9999, 10));
+    assert!(usage.segments >= 2 && (usage.moved > 0) == moves, "{usage:?}");
+    spool.close();
+    let files = disk.names().into_iter().map(|name| (name.clone(), disk.octets(&name).unwrap())).collect();
+    Base { files, waiting, next_id: last.0 + 1 }
+}
+
+impl Base {
+    /// The disk with its files as `change` leaves one of them.
+    fn disk(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> FaultyDisk {
+        let disk = FaultyDisk::new();
+        for (name, octets) in self.files.iter().filter(|(name, _)| *name != file) {
+            disk.put(name, octets);
+        }
+        let mut octets = self.files[file].clone();
+        change(&mut octets);
+        disk.put(file, &octets);
+        disk
+    }
+
+    /// The messages of which some record, whether it counts or not, reaches into that part of a file.
+    fn touched(&self, file: &str, range: &Range<usize>) -> Vec<Id> {
+        let octets = &self.files[file];
+        let reaches = |draft: &Draft| {
+            let found = memchr_all(octets, &draft.envelope);
+            found.into_iter().any(|at| {
+                // Notes may stand between the envelope and the body of one that was moved.
+                let end = at + draft.envelope.len() + 4096 + draft.body.len();
+                at - 40 < range.end && range.start < end
+            })
+        };
+        self.waiting.iter().filter(|(_, draft)| reaches(draft)).map(|(id, _)| *id).collect()
+    }
+
+    /// Opens a damaged disk: all that is not touched is there, and what is missing is named, or not to be named.
+    fn check(&self, disk: &FaultyDisk, touched: &[Id], has_moves: bool, what: &str) {
+        let (spool, backlog) = open(disk, small()).unwrap();
+        let left: BTreeMap<Id, _> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
+        let damage = spool.damage().to_vec();
+        let named = |id: &Id| damage.iter().any(|damage| damage.messages.contains(id));
+        let is_untold = damage.iter().any(|damage| damage.cost >= Cost::Unknown);
+        for id in self.waiting.keys() {
+            match left.get(id) {
+                Some(left) if !left.is_body_damaged => assert_genuine(&spool, left),
+                _ => {
+                    assert!(touched.contains(id), "{what}: {id} is sound and lost; {damage:?}");
+                    // A moved message has no place in the row of numbers, and the last has none behind it.
+                    let has_no_place = has_moves || id.0 + 1 == self.next_id;
+                    assert!(named(id) || has_no_place && is_untold, "{what}: {id} is lost in silence; {damage:?}");
+                }
+            }
+        }
+        for damage in &damage {
+            let is_live = |id: &Id| left.get(id).is_some_and(|left| !left.is_body_damaged);
+            assert!(!damage.messages.iter().any(is_live), "{what}: what is there is called lost: {damage:?}");
+        }
+        let next = spool.store(draft(1, 1)).wait().unwrap().id();
+        assert!(next.0 >= self.next_id, "{what}: {next} was given before");
+        spool.close();
+        // What was kept aside is no news the next time, and nothing more is lost.
+        let (again, backlog) = open(&disk.after_kill(), small()).unwrap();
+        assert!(again.damage().iter().all(|damage| damage.is_known || !damage.is_alarming()), "{:?}", again.damage());
+        assert_eq!(backlog.len(), left.len() + 1, "{what}");
+    }
+}
+
+fn memchr_all(octets: &[u8], wanted: &[u8]) -> Vec<usize> {
+    // An envelope is followed by no digit.
+    octets.windows(wanted.len()).enumerate().filter(|(_, window)| window == &wanted).map(|(at, _)| at).collect()
+}
+
+/// A place in one of the files, biased to where headers, batches and records are.
+fn place(base: &Base, file: prop::sample::Index, at: prop::sample::Index, near: usize) -> (String, usize) {
+    let names: Vec<&String> = base.files.keys().collect();
+    let name = names[file.index(names.len())].clone();
+    let octets = &base.files[&name];
+    let used: Vec<usize> = (0..octets.len()).step_by(512).filter(|at| octets[*at..*at + 512] != [0; 512]).collect();
+    let sector = if used.is_empty() { 0 } else { used[at.index(used.len())] };
+    (name, sector + near % 512)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_flipped_bit_loses_nothing_that_is_sound(
+        file: prop::sample::Index, at: prop::sample::Index, near: usize, bit in 0u8..8, moves: bool,
+    ) {
+        let base = if moves { base_with_moves() } else { base() };
+        let (name, at) = place(base, file, at, near);
+        let disk = base.disk(&name, |octets| octets[at] ^= 1 << bit);
+        let touched = base.touched(&name, &(at..at + 1));
+        base.check(&disk, &touched, moves, &format!("bit {bit} of {at} in {name}"));
+    }
+
+    #[test]
+    fn one_lost_sector_loses_nothing_that_is_sound(
+        file: prop::sample::Index, at: prop::sample::Index, filling in 0u8..3, sectors in 1usize..9, moves: bool,
+    ) {
+        let base = if moves { base_with_moves() } else { base() };
+        let (name, at) = place(base, file, at, 0);
+        let end = base.files[&name].len().min(at + sectors * 512);
+        let disk = base.disk(&name, |octets| match filling {
+            0 => octets[at..end].fill(0),
+            1 => octets[at..end].fill(0xFF),
+            // Torn: half of each sector is that of another.
+            _ => (at..end).step_by(512).for_each(|sector| octets.copy_within(256..512, sector + 256)),
+        });
+        let touched = base.touched(&name, &(at..end));
+        base.check(&disk, &touched, moves, &format!("{at}..{end} filled by {filling} in {name}"));
+    }
+
+    #[test]
+    fn a_sector_that_cannot_be_read_loses_nothing_that_is_sound(
+        file: prop::sample::Index, at: prop::sample::Index, moves: bool,
+    ) {
+        let base = if moves { base_with_moves() } else { base() };
+        let (name, at) = place(base, file, at, 0);
+        let disk = base.disk(&name, |_| ());
+        // A disk gives errors for whole blocks.
+        let at = at / 4096 * 4096;
+        disk.fail_reads(&name, at..at + 4096);
+        let touched = base.touched(&name, &(at..at + 4096));
+        let (spool, backlog) = open(&disk, small()).unwrap();
+        let left: Vec<Id> = backlog.map(|left| left.unwrap()).filter(|left| !left.is_body_damaged).map(|left| left.id).collect();
+        for id in base.waiting.keys().filter(|id| !left.contains(id)) {
+            prop_assert!(touched.contains(id), "{} is sound and lost: {:?}", id, spool.damage());
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_any_header_loses_nothing() {
+    let base = base();
+    for name in base.files.keys() {
+        for bit in (0..64 * 8).flat_map(|bit| [bit, bit + 4096 * 8]) {
+            let disk = base.disk(name, |octets| octets[bit / 8] ^= 1 << (bit % 8));
+            let (spool, backlog) = open(&disk, small()).unwrap();
+            assert_eq!(backlog.len(), base.waiting.len(), "bit {bit} of {name}");
+            let is_blank = base.files[name][bit / 8 / 4096 * 4096..][..64] == [0; 64];
+            let damage = spool.damage();
+            assert!(
+                is_blank || damage.iter().any(|one| one.kind == DamageKind::Header),
+                "bit {bit} of {name}: {damage:?}"
+            );
+            assert!(spool.store(draft(1, 1)).wait().unwrap().id().0 >= base.next_id);
+        }
+    }
+}
+
+#[test]
+fn the_headers_of_any_segment_may_be_lost() {
+    for base in [base(), base_with_moves()] {
+        for name in base.files.keys() {
+            for (from, to) in [(0, 4096), (4096, 8192), (0, 8192)] {
+                for filling in [0, 0xFF] {
+                    let disk = base.disk(name, |octets| octets[from..to].fill(filling));
+                    base.check(&disk, &[], false, &format!("{from}..{to} of {name} filled with {filling}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_lost_file_costs_what_was_in_it_and_no_more() {
+    let base = base();
+    for gone in base.files.keys() {
+        let disk = FaultyDisk::new();
+        base.files.iter().filter(|(name, _)| *name != gone).for_each(|(name, octets)| disk.put(name, octets));
+        let touched = base.touched(gone, &(0..usize::MAX));
+        let (spool, backlog) = open(&disk, small()).unwrap();
+        let left: Vec<Id> = backlog.map(|left| left.unwrap().id).collect();
+        for id in base.waiting.keys().filter(|id| !left.contains(id)) {
+            assert!(touched.contains(id), "{id} was elsewhere");
+        }
+        drop(spool);
+    }
+}
+
+#[test]
+fn damage_of_what_is_done_is_no_alarm() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    let ids: Vec<Id> = (1..=3).map(|number| spool.store(draft(number, 300)).wait().unwrap().id()).collect();
+    spool.done(ids[1]);
+    spool.close();
+    let octets = disk.octets("segment-00000000").unwrap();
+    for at in 0..360 {
+        let mut octets = octets.clone();
+        octets[8192 + 4096 + 32 + at] ^= 4;
+        disk.put("segment-00000000", &octets);
+        let options = Options { on_damage: spool::OnDamage::Refuse, ..small() };
+        let (spool, backlog) = open(&disk.after_kill(), options).unwrap();
+        assert_eq!(backlog.len(), 2);
+        assert!(spool.damage().iter().all(|damage| damage.cost == Cost::Nothing), "{at}: {:?}", spool.damage());
+    }
+}
+
+#[test]
+fn what_is_damaged_is_kept_aside_until_somebody_removes_it() {
+    let base = base();
+    let name = base.files.keys().next().unwrap();
+    let disk = base.disk(name, |octets| octets[8192 + 40..8192 + 80].fill(0xAA));
+    let (spool, _) = open(&disk, small()).unwrap();
+    let damage = &spool.damage()[0];
+    let copies: Vec<String> = disk.names().into_iter().filter(|name| name.starts_with("quarantine/")).collect();
+    assert_eq!(copies.len(), 1);
+    let copy = disk.octets(&copies[0]).unwrap();
+    assert_eq!(copy.len() as u64, damage.bytes);
+    assert_eq!(copy[..8], disk.octets(name).unwrap()[damage.offset as usize..][..8]);
+}

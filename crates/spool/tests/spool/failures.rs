@@ -1,0 +1,108 @@
+//! A disk that fails once, in any operation and with any error, and works again ever after: what was answered is there,
+//! and nothing is answered any more once the log is in doubt.
+use crate::crash::long_story;
+use crate::model::{Model, Step, draft, open, small};
+use rustix::io::Errno;
+use spool::faulty::{FailedOperation, FaultyDisk};
+use spool::{Durability, Error, Id, Options};
+
+/// What a write or a sync may come back with; a failed write is short besides.
+const ERRNOS: [Errno; 6] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::FBIG, Errno::MFILE];
+
+/// Asks for all steps of a disk of which one operation fails; says what that was.
+fn run(steps: &[Step], operation: u64, errno: Errno, durability: Durability) -> Option<FailedOperation> {
+    let disk = FaultyDisk::new();
+    let options = Options { durability, ..small() };
+    disk.fail_operation(operation, errno.raw_os_error());
+    let mut model = Model::default();
+    let opened = open(&disk, options.clone());
+    if let Ok((spool, backlog)) = opened {
+        model.compare(&spool, backlog, 0);
+        let is_whole = steps.iter().all(|step| model.step(&spool, step));
+        if disk.failed() == Some(FailedOperation::Log) {
+            // It may have failed after the last answer: then the next one tells.
+            let again = spool.store(draft(0, 10)).wait();
+            assert!(!is_whole || matches!(again, Err(Error::Poisoned(_))), "{errno} at {operation}: {again:?}");
+            assert!(matches!(spool.failure(), Some(Error::Poisoned(_))), "{errno} at {operation}");
+        }
+        let unwritten = spool.usage().unwritten;
+        disk.freeze();
+        drop(spool);
+        let after = [disk.after_kill(), disk.after_power_loss(operation), disk.after_power_loss(operation + 1000)];
+        for disk in &after[..if durability == Durability::Sync { 3 } else { 1 }] {
+            let (spool, backlog) = open(disk, options.clone()).unwrap();
+            assert!(spool.damage().iter().all(|damage| !damage.is_alarming()), "{:?}", spool.damage());
+            model.clone().compare(&spool, backlog, unwritten);
+        }
+    }
+    disk.failed()
+}
+
+#[test]
+fn whatever_fails_and_however_what_was_answered_survives() {
+    let story = long_story();
+    for durability in [Durability::Sync, Durability::Write] {
+        let whole = FaultyDisk::new();
+        let (spool, _) = open(&whole, Options { durability, ..small() }).unwrap();
+        let mut model = Model::default();
+        assert!(story.iter().all(|step| model.step(&spool, step)));
+        drop(spool);
+        let mut met = [0; 3];
+        for errno in ERRNOS {
+            for operation in 0..whole.operations() {
+                match run(&story, operation, errno, durability) {
+                    Some(FailedOperation::Making) => met[0] += 1,
+                    Some(FailedOperation::Log) => met[1] += 1,
+                    Some(FailedOperation::Directory) => met[2] += 1,
+                    None => {}
+                }
+            }
+        }
+        assert!(met[0] > 20 && met[1] > 100 && met[2] > 10, "{met:?}");
+    }
+}
+
+#[test]
+fn a_disk_without_room_for_a_segment_is_full_and_goes_on() {
+    let disk = FaultyDisk::new();
+    disk.limit(Some(330_000));
+    let (spool, _) = open(&disk, small()).unwrap();
+    let store = |number| spool.store(draft(number, 10_000)).wait();
+    let refused = (0..100).find(|number| matches!(store(*number), Err(Error::Full)));
+    assert!(refused.is_some() && spool.failure().is_none());
+    disk.limit(None);
+    assert!(store(1).is_ok());
+}
+
+/// `durability = "write"`: what the kernel has brought to the disk is not lost by being moved.
+#[test]
+fn what_is_on_the_disk_is_not_lost_by_being_moved() {
+    let options = Options { durability: Durability::Write, most_bytes: 24 * (64 << 10), ..small() };
+    for bytes in [10_000, 9000, 4000] {
+        let disk = FaultyDisk::new();
+        let (spool, _) = open(&disk, options.clone()).unwrap();
+        let mut ids: Vec<Id> = Vec::new();
+        while let Ok(stored) = spool.store(draft(ids.len() as u64, bytes)).wait() {
+            ids.push(stored.id());
+        }
+        disk.write_back();
+        let waiting: Vec<Id> = ids.iter().copied().step_by(3).collect();
+        ids.iter().filter(|id| !waiting.contains(id)).for_each(|id| spool.done(*id));
+        let mut round = 0;
+        while spool.usage().moved < waiting.len() as u64 / 2 {
+            // Whatever comes, room is made for it.
+            _ = spool.store(draft(round, 100)).wait();
+            round += 1;
+            assert!(round < 10_000, "{:?}", spool.usage());
+            if round % 8 == 0 {
+                for seed in 0..3 {
+                    let (after, backlog) = open(&disk.after_power_loss(round * 3 + seed), options.clone()).unwrap();
+                    let left: Vec<Id> = backlog.map(|left| left.unwrap().id).collect();
+                    let lost: Vec<&Id> = waiting.iter().filter(|id| !left.contains(id)).collect();
+                    assert!(lost.is_empty(), "{lost:?} of {} are lost, {:?}", waiting.len(), spool.usage());
+                    waiting.iter().for_each(|id| assert_eq!(after.read(*id).unwrap().len(), bytes));
+                }
+            }
+        }
+    }
+}
