@@ -1,10 +1,11 @@
 //! The crates in somebody else's program: a server with a handler of its own, a client, in one process.
-use crate::party::Sink;
+use crate::party::{Sink, wait_until};
 use crate::stand_in::{Act, At, StandIn};
-use net::{Answer, Client, Handler, Parting, Peer, Running, Server};
+use crate::wire::Wire;
+use net::{Answer, Client, ClientLimits, Handler, Parting, Peer, Proxied, Running, Server, Service};
 use smtp::command::{Hello, Mail};
 use smtp::{Envelope, Limits, Path};
-use std::net::TcpListener;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -218,4 +219,69 @@ fn a_handler_that_panics_ends_its_session_and_no_other() {
     let delivery = unlucky.send(&to, b"\r\n.........\r\n").unwrap();
     assert_eq!((delivery.accepted, delivery.code), (false, 421), "{delivery:?}");
     assert!(bystander.send(&to, b"\r\nfine\r\n").unwrap().accepted);
+}
+
+/// A service whose clients all have limits, this host's too.
+struct Limited;
+
+impl Service for Limited {
+    type Handler = Faceless;
+
+    fn session(&self, _peer: Peer) -> Faceless {
+        Faceless
+    }
+
+    fn is_exempt(&self, _client: IpAddr) -> bool {
+        false
+    }
+}
+
+struct Faceless;
+
+impl Handler for Faceless {}
+
+/// The first reply to a client that says that before all else.
+fn first_reply(address: SocketAddr, before: &str) -> (Wire, String) {
+    let mut wire = Wire::connect(address);
+    wire.send(before);
+    let reply = wire.reply().expect("a greeting, or why there is none");
+    (wire, reply)
+}
+
+#[test]
+fn each_client_address_has_limits_unless_the_program_says_otherwise() {
+    let limits = ClientLimits { connections: Some(2), ..ClientLimits::default() };
+    let server = Server::new(|| Limited).client_limits(limits).start(([127, 0, 0, 1], 0).into()).unwrap();
+    let mut held: Vec<_> = (0..2).map(|_| first_reply(server.address(), "")).collect();
+    assert!(held.iter().all(|(_, greeting)| greeting.starts_with("220")));
+    let (_, refusal) = first_reply(server.address(), "");
+    assert!(refusal.starts_with("421 4.7.0 Too many connections from your address"), "{refusal}");
+    held.pop();
+    wait_until("a place", || first_reply(server.address(), "").1.starts_with("220").then_some(()));
+    server.stop();
+    // Nothing said: fifty for others, and none for this host's own.
+    let [strict, own] = [
+        Server::new(|| Limited).start(([127, 0, 0, 1], 0).into()).unwrap(),
+        Server::new(|| |_peer| Faceless).start(([127, 0, 0, 1], 0).into()).unwrap(),
+    ];
+    for (server, expected) in [(&strict, 50), (&own, 60)] {
+        let all: Vec<_> = (0..60).map(|_| first_reply(server.address(), "")).collect();
+        assert_eq!(all.iter().filter(|(_, greeting)| greeting.starts_with("220")).count(), expected);
+    }
+    strict.stop();
+    own.stop();
+}
+
+#[test]
+fn behind_a_proxy_it_is_the_clients_address_that_counts() {
+    let limits = ClientLimits { connections: Some(2), ..ClientLimits::default() };
+    let server = Server::new(|| Limited).client_limits(limits).proxied(Proxied::Yes);
+    let server = server.start(([127, 0, 0, 1], 0).into()).unwrap();
+    let from = |client: &str| first_reply(server.address(), &format!("PROXY TCP4 {client} 192.0.2.25 1025 25\r\n"));
+    let held: Vec<_> = ["192.0.2.1", "192.0.2.1", "192.0.2.2"].map(from).into();
+    assert!(held.iter().all(|(_, greeting)| greeting.starts_with("220")));
+    let (mut wire, refusal) = from("192.0.2.1");
+    assert!(refusal.starts_with("421 4.7.0") && wire.reply().is_none(), "{refusal}");
+    assert!(from("192.0.2.2").1.starts_with("220"));
+    server.stop();
 }
