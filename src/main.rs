@@ -4,6 +4,14 @@
 //! main → { cli, personality } → { bench, source, sink, report } → net → { smtp, journey }
 //! ```
 //! `bench` starts source and sink as processes of their own; these know nothing of each other.
+/// Writes a line on standard error. Where that is full or gone there is nobody to tell, and no reason to stop.
+macro_rules! tell {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr().lock(), $($words)*);
+    }};
+}
+
 mod bench;
 mod cli;
 mod host;

@@ -1,13 +1,14 @@
 //! What a source and a sink have in common as parties of a run: where they write, what they say while they run, and
 //! the part of their record that does not depend on their role.
 use crate::live::{Event, Progress};
+use crate::reason::reason;
 use crate::{host, usage};
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use journey::record::{self, LedgerRow, Party, Record, Role, Verdict, Workload};
 use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
 use smtp::server::Protocol;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -38,6 +39,18 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
+    /// Makes sure that record and ledger can be written, before there is anything to write.
+    pub(crate) fn open(&self) -> Result<()> {
+        for path in [&self.json, &self.ledger].into_iter().flatten() {
+            OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(path)
+                .map_err(|error| anyhow::anyhow!("cannot write {}: {}", path.display(), reason(&error)))?;
+        }
+        Ok(())
+    }
+
     /// Writes record and ledger where they were asked for.
     pub(crate) fn keep(&self, record: &Record, units: &Ledger) -> Result<()> {
         if let Some(path) = &self.json {
@@ -165,6 +178,11 @@ impl Chronicle {
     }
 }
 
+/// The command line as it can be shown: a word that is no UTF-8 has a mark where it is not.
+pub(crate) fn command_line() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
 /// What stands among the errors where a session panicked.
 pub(crate) const DEFECT: &str = "a session ended by a defect of mailrun's own: its standard error says where";
 
@@ -173,7 +191,7 @@ pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<Stri
     let mut party = Party {
         role,
         name: name.to_owned(),
-        command: std::env::args().collect(),
+        command: command_line(),
         user_s: None,
         sys_s: None,
         max_rss_bytes: None,
@@ -206,7 +224,7 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
         origin_ns: 0,
         duration_s: 0.0,
         offered_s: None,
-        command: std::env::args().collect(),
+        command: command_line(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("MAILRUN_COMMIT").map(str::to_owned),
         host: host::facts(),

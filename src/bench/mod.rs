@@ -99,14 +99,21 @@ fn conduct(
     let at_start = relays::taken(&directory.spool());
     course.follow_source(Order::source(program, options, run, directory, &target))?;
     let source = gather::party(directory, Role::Source)?;
+    let mut lost_sink = None;
     let (arrivals, arrived) = match (&options.target, far_sink) {
         (Target::OwnSink | Target::Relay(_), _) => {
             let arrived = drain(&mut course, options, gather::accepted_messages(&source.record))?;
             (Some(gather::party(directory, Role::Sink)?.into()), arrived)
         }
-        (Target::Server { .. }, Some(sink)) => {
-            (Some(sink.await_arrivals(run, &source.units, &mut course)?), Arrived::All)
-        }
+        (Target::Server { .. }, Some(sink)) => match sink.await_arrivals(run, &source.units, &mut course) {
+            Ok(finds) => (Some(finds), Arrived::All),
+            // The source's figures stand, whatever became of the sink.
+            Err(error) => {
+                course.say(&format!("{error:#}"));
+                lost_sink = Some(Ending::SinkEnded);
+                (None, Arrived::All)
+            }
+        },
         (Target::Server { .. }, None) => (None, Arrived::All),
     };
     let between = match options.target {
@@ -117,7 +124,7 @@ fn conduct(
         Target::OwnSink | Target::Relay(_) => Whose::Own,
         Target::Server { .. } => Whose::Other,
     };
-    let ending = (course.asked() != Asked::Nothing).then_some(Ending::Interrupted);
+    let ending = (course.asked() != Asked::Nothing).then_some(Ending::Interrupted).or(lost_sink);
     let mut relay = options.relay().and_then(|relay| gather::relay(relay, directory, arrived));
     if arrived == Arrived::NotAll && options.relay().is_some_and(Contestant::is_own) {
         relay.iter_mut().for_each(|relay| relay.look_into_queue(relays::queued(program, directory, run)));

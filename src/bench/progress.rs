@@ -180,8 +180,8 @@ impl Display {
         // It may hold what a stranger's server said.
         let line = line.split('\n').map(printable).collect::<Vec<_>>().join("\n");
         match self {
-            Self::Bar { bar, .. } => bar.suspend(|| eprintln!("mailrun: {line}")),
-            Self::Lines { .. } => eprintln!("mailrun: {line}"),
+            Self::Bar { bar, .. } => bar.suspend(|| tell!("mailrun: {line}")),
+            Self::Lines { .. } => tell!("mailrun: {line}"),
         }
     }
 
@@ -195,7 +195,7 @@ impl Display {
             }
             Self::Lines { written_at } if written_at.elapsed() >= LINE_EVERY => {
                 *written_at = Instant::now();
-                eprintln!("mailrun: {}", line());
+                tell!("mailrun: {}", line());
             }
             Self::Bar { .. } | Self::Lines { .. } => {}
         }

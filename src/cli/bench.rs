@@ -119,10 +119,10 @@ impl Typed {
                 source::Preflight::On => bench::Preflight::On,
                 source::Preflight::Off => bench::Preflight::Off,
             },
-            command: std::env::args().collect(),
+            command: crate::party::command_line(),
         })?;
         super::print(&outcome.record)?;
-        eprintln!("written to {}", outcome.directory.display());
+        tell!("written to {}", outcome.directory.display());
         Ok(super::exit_code(&outcome.record, strictness))
     }
 

@@ -288,7 +288,7 @@ impl Typed {
             out: self.out,
             live: self.live.into(),
             watcher: None,
-            command: without_passwords(std::env::args()),
+            command: without_passwords(crate::party::command_line().into_iter()),
             thresholds: self.load.thresholds,
         })
     }

@@ -87,10 +87,10 @@ impl MadesTyped {
             faults: faults(&plan),
             endpoint_options: truth.into_iter().flatten().collect(),
             bench_options,
-            command: std::env::args().collect(),
+            command: crate::party::command_line(),
         })?;
         super::print(&record)?;
-        eprintln!("written to {}", directory.display());
+        tell!("written to {}", directory.display());
         Ok(super::exit_code(&record, strictness))
     }
 

@@ -601,7 +601,7 @@ fn warn_of(counts: &ListenerCounts) {
     let (away, broken) = (counts.turned_away.load(Relaxed), counts.broken.load(Relaxed));
     let refused = counts.unauthenticated.load(Relaxed);
     if away + broken + refused > 0 {
-        eprintln!(
+        tell!(
             "mailrun: of {} connections {broken} broke off or misbehaved, {refused} were not let in; {away} more were \
              turned away",
             counts.connections.load(Relaxed)

@@ -186,7 +186,8 @@ pub(crate) fn main() -> ExitCode {
         Command::InstallLinks(typed) => typed.run(),
     };
     outcome.unwrap_or_else(|error| {
-        eprint!("{}", failure(&error));
+        // Where that cannot be written there is nobody to tell.
+        let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
         ExitCode::from(2)
     })
 }
@@ -210,7 +211,7 @@ fn misuse(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let what = text.strip_prefix("error: ").unwrap_or(&text);
     let what = what.split("\n\nUsage:").next().unwrap_or(what).split("\n\nFor more").next().unwrap_or(what);
-    eprintln!("mailrun: {} (--help says more)", one_line(what));
+    tell!("mailrun: {} (--help says more)", one_line(what));
     ExitCode::from(2)
 }
 

@@ -126,7 +126,7 @@ impl Typed {
                 answered => answered?,
             };
             if let Answered::Refused(why) = answered {
-                eprintln!("mailrun: {why}");
+                tell!("mailrun: {why}");
                 code = ExitCode::from(1);
             }
         }

@@ -97,7 +97,7 @@ Examples:
 
 /// What a scenario is called and where it goes.
 fn occasion(name: &str, out: Option<PathBuf>) -> Occasion {
-    Occasion { name: name.to_owned(), out, command: std::env::args().collect() }
+    Occasion { name: name.to_owned(), out, command: crate::party::command_line() }
 }
 
 /// A published shape.

@@ -53,8 +53,8 @@ impl Collector {
         let http = status.as_ref().map(|status| status.address().to_string());
         telling.event(&Event::Listening { smtp: vec![endpoint.to_string()], http: http.clone() });
         match http {
-            Some(http) => eprintln!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
-            None => eprintln!("mailrun sink: listening on {endpoint}"),
+            Some(http) => tell!("mailrun sink: listening on {endpoint}, status on http://{http}/"),
+            None => tell!("mailrun sink: listening on {endpoint}"),
         }
         Ok(Self { view, chronicle_log, telling, recent: Latencies::default(), next_tick: now + TICK, _status: status })
     }

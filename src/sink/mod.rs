@@ -81,6 +81,7 @@ pub(crate) struct SinkOptions {
 /// # Errors
 /// If it could not run: the address is taken, a file cannot be written.
 pub(crate) fn run(options: SinkOptions) -> Result<Record> {
+    options.outputs.open()?;
     let endpoint = Endpoint::resolve(&options.listen).with_context(|| {
         format!("--listen {} is neither HOST:PORT nor unix:PATH, or has no address", options.listen)
     })?;

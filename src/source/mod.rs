@@ -159,6 +159,7 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let run = options.run.map_or_else(crate::party::fresh_run_id, Ok)?;
     let server = resolve(&options.to, options.reach)?;
     options.check(&server)?;
+    options.outputs.open()?;
     net::open_files::raise(u64::from(options.sessions) + SPARE_FILES);
     let started_at = jiff::Timestamp::now();
     let stamp = Stamp::new(run, options.trace, clock_for(&server));

@@ -241,3 +241,30 @@ fn interrupted_is_130() {
     assert!(record.offered_s.unwrap() < Duration::from_secs(50).as_secs_f64(), "{:?}", record.offered_s);
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive), "{:?}", record.verdict);
 }
+
+#[test]
+fn a_sink_that_goes_away_makes_a_run_inconclusive_and_its_report_is_printed() {
+    let (server, sink) = (Sink::start(&["--delay", "20ms"]), Sink::start(&[]));
+    let words = ["--to", &server.address(), "--sink", sink.url(), "--duration", "2s", "--sessions", "2", "--strict"];
+    let bench = Bench::start(&words);
+    wait_until("messages to be accepted", || {
+        let said = bench.file("source.stdout");
+        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
+    });
+    drop(sink);
+    let run = bench.finish();
+    let record = run.record_of(3);
+    assert_eq!((record.verdict.outcome, record.ending), (Some(Outcome::Inconclusive), Some(Ending::SinkEnded)));
+    assert!(run.ended.out.contains("INCONCLUSIVE The sink went away"), "{}", run.ended.out);
+}
+
+#[test]
+fn what_cannot_be_written_is_told_before_the_load() {
+    let sink = Sink::start(&[]);
+    for option in ["--json", "--ledger"] {
+        let ended = mailrun(&["source", "--to", &sink.address(), "--messages", "5", option, "/nowhere/at/all"]);
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
+        assert!(ended.err.contains("cannot write /nowhere/at/all: No such file"), "{ended:?}");
+    }
+    assert_eq!(sink.took().messages, 0);
+}

@@ -96,7 +96,7 @@ pub(crate) fn run(options: &BacklogOptions) -> Result<Sheet> {
     let grounds = Grounds::prepare(&options.occasion)?;
     let needed_bytes = needed_bytes(options.messages, &options.shape);
     room::ensure_free(grounds.directory().path(), needed_bytes)?;
-    eprintln!(
+    tell!(
         "mailrun: the relay's spool takes up to {} of disk in {} ({} are free), and is removed at the end",
         memory(needed_bytes),
         grounds.directory().path().display(),

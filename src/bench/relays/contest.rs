@@ -107,7 +107,7 @@ impl Contest<'_> {
             let bench = self.bench(&name, &lane.contestant, self.options.messages);
             let Some(run) = self.measure(&bench) else { break };
             done += 1;
-            eprintln!("mailrun: run {done} of {planned}: {}: {}", lane.contestant, run.words());
+            tell!("mailrun: run {done} of {planned}: {}: {}", lane.contestant, run.words());
             lane.runs.push(run);
         }
         Finds { lanes, done, planned }
@@ -156,7 +156,7 @@ impl Contest<'_> {
         let outcome = self.grounds.run_whole(&bench).context("it was interrupted")??;
         let is_closed = |record: &Record| record.verdict.closed && record.ledger.accepted == Some(messages);
         anyhow::ensure!(is_closed(&outcome.record), "under strace its account did not close");
-        eprintln!("mailrun: system calls of {contestant} for {} messages counted", count(messages));
+        tell!("mailrun: system calls of {contestant} for {} messages counted", count(messages));
         strace::read(&outcome.directory)
     }
 }

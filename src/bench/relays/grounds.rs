@@ -106,7 +106,7 @@ impl Grounds {
     /// Keeps the table beside the runs.
     pub(super) fn keep(&self, sheet: Sheet) -> Result<Sheet> {
         self.directory.write("table.txt", &format!("{}\n", sheet.text))?;
-        eprintln!("written to {}", self.directory.path().display());
+        tell!("written to {}", self.directory.path().display());
         Ok(sheet)
     }
 }

@@ -141,7 +141,7 @@ impl Course<'_> {
             accept,
             flight,
         };
-        eprintln!("mailrun: {}", row.words());
+        tell!("mailrun: {}", row.words());
         Ok(Some(row))
     }
 }
