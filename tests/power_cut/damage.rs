@@ -91,7 +91,6 @@ fn live(seed: u64) -> Result<(), String> {
 }
 
 #[test]
-#[ignore = "needs the quarantine of the spool"]
 fn a_flipped_bit_costs_no_more_than_what_it_was_in() {
     if crate::is_possible() {
         let broken: Vec<String> = (1..=12).filter_map(|seed| live(seed).err()).collect();
