@@ -3,6 +3,7 @@ use crate::relay::offline::check::check;
 use crate::relay::offline::export::{Exported, export};
 use crate::relay::offline::salvage::{Salvaged, Target, salvage};
 use crate::relay::offline::{LeftOut, Original};
+use crate::report::numbers::counted;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -174,6 +175,6 @@ fn say_damage(f: &mut fmt::Formatter<'_>, damage: u64) -> fmt::Result {
     if damage == 0 {
         Ok(())
     } else {
-        writeln!(f, "{damage} places of the spool are damaged: `mailrun spool check` names them")
+        writeln!(f, "The spool is damaged in {}: `mailrun spool check` names them", counted(damage, "place"))
     }
 }

@@ -253,6 +253,13 @@ impl FileSystem {
         self.directories().any(|directory| directory.durable.values().any(|named| *named == inode))
     }
 
+    /// Whether a header is on the media: a segment that is being made has none yet.
+    pub(crate) fn has_durable_header(&self, inode: Inode) -> bool {
+        const HEADERS_BYTES: usize = 8192;
+        self.files()
+            .any(|(other, file)| other == inode && file.durable.iter().take(HEADERS_BYTES).any(|byte| *byte != 0))
+    }
+
     fn directories(&self) -> impl Iterator<Item = &Directory> {
         self.nodes.values().filter_map(|node| match &node.content {
             Content::Directory(directory) => Some(directory),

@@ -295,7 +295,8 @@ impl State {
     }
 
     fn can_have(&self, operation: Operation, fault: Fault) -> bool {
-        let is_used = |inode| self.files.is_durably_named(inode);
+        // A sync of the directory for another file may name a segment for good that is still being made.
+        let is_used = |inode| self.files.is_durably_named(inode) && self.files.has_durable_header(inode);
         match (fault, operation) {
             (Fault::Write(_) | Fault::ShortWrite, Operation::Write(inode)) => is_used(inode),
             (Fault::Sync(_), Operation::Sync(inode)) => is_used(inode),

@@ -154,14 +154,9 @@ impl FromStr for BrokerUrl {
         }
         let host = match url.host() {
             Some(Host::Ipv6(address)) => address.to_string(),
-            Some(host) => percent_decoded(&host.to_string())?,
-            None => String::new(),
+            Some(host) => host_name(&host.to_string())?,
+            None => return Err(UrlError::Malformed("no host".to_owned())),
         };
-        // What separates the parts of a URL may be written as `%40`, and is no part of a host's name all the same.
-        let is_foreign = |c: char| c.is_control() || c.is_whitespace() || "@/\\?#[]<>^|%".contains(c);
-        if host.is_empty() || host.chars().any(is_foreign) {
-            return Err(UrlError::Malformed("no host".to_owned()));
-        }
         let user = (!url.username().is_empty()).then(|| percent_decoded(url.username())).transpose()?;
         let password = url.password().map(percent_decoded).transpose()?.map(Secret);
         if user.is_none() && password.is_some() {
@@ -169,6 +164,17 @@ impl FromStr for BrokerUrl {
         }
         Ok(Self { is_tls, host, port: url.port().unwrap_or(usual_port), user, password })
     }
+}
+
+/// A host's name without percent signs. What separates the parts of a URL may be written as `%40`, and is no part of a
+/// name all the same.
+fn host_name(text: &str) -> Result<String, UrlError> {
+    let name = percent_decoded(text)?;
+    let is_foreign = |c: char| c.is_control() || c.is_whitespace() || ":@/\\?#[]<>^|%".contains(c);
+    if name.is_empty() || name.chars().any(is_foreign) {
+        return Err(UrlError::Malformed("no host".to_owned()));
+    }
+    Ok(name)
 }
 
 fn percent_decoded(text: &str) -> Result<String, UrlError> {
@@ -228,6 +234,7 @@ mod tests {
             "amqp://ho%0Ast",
             "amqp://%40host",
             "amqp://user@ho%2Fst",
+            "amqp://5r%3Aal0m",
             "amqp://ho%2540st",
             "amqp://[::1",
             "amqp:host",

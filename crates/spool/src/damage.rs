@@ -83,7 +83,7 @@ impl fmt::Display for Cost {
             Self::Nothing => "nothing is lost",
             Self::Notes => "notes are lost: some work may be done twice",
             Self::Unknown => "it cannot be told what stood there",
-            Self::Messages => "messages are lost",
+            Self::Messages => "lost messages",
         })
     }
 }
