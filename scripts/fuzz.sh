@@ -27,7 +27,7 @@ target=$1
 mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target"
 log=fuzz/artifacts/$target.log
 if timeout $((SECONDS_EACH + 120)) "fuzz/target/$HOST/$PROFILE/$target" "fuzz/corpus/$target" "fuzz/seeds/$target" \
-    -max_total_time="$SECONDS_EACH" -timeout=30 -rss_limit_mb=2048 -dict=fuzz/smtp.dict -verbosity=0 \
+    -max_total_time="$SECONDS_EACH" ${FUZZ_OPTIONS:-} -timeout=30 -rss_limit_mb=2048 -dict=fuzz/smtp.dict -verbosity=0 \
     -print_final_stats=1 -artifact_prefix="fuzz/artifacts/$target/" >"$log" 2>&1; then
     echo "fuzz $target: ok, $(sed -n "s/^stat::number_of_executed_units: *//p" "$log") inputs"
 else
