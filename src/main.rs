@@ -33,6 +33,7 @@ mod report;
 mod sink;
 mod source;
 mod surroundings;
+mod terminal;
 mod tls_mode;
 mod usage;
 mod users;

@@ -1,5 +1,6 @@
 //! What the bench is to do, and the command lines that follow from it.
 use super::relays::Contestant;
+use crate::party::Live;
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
 use journey::trace::RunId;
@@ -35,6 +36,9 @@ pub(crate) struct BenchOptions {
     pub(crate) thresholds: Vec<Threshold>,
     /// Whether the source tries one connection before the load, where the server is not the bench's own.
     pub(crate) preflight: Preflight,
+    /// What is said while it runs.
+    #[allow(dead_code, reason = "the progress line is to read it")]
+    pub(crate) live: Live,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
 }
@@ -213,6 +217,7 @@ mod tests {
             trusts_own_sink: false,
             thresholds: Vec::new(),
             preflight: Preflight::On,
+            live: Live::Off,
             command: Vec::new(),
         }
     }

@@ -2,6 +2,7 @@
 use super::plan::{BenchOptions, Preflight, Target, Tracing};
 use super::relays::{Contestant, Durability};
 use super::{BenchOutcome, run_with};
+use crate::party::Live;
 use crate::report::sample;
 use anyhow::Result;
 use journey::ledger::Ledger;
@@ -58,6 +59,7 @@ pub(super) fn options() -> BenchOptions {
         trusts_own_sink: false,
         thresholds: Vec::new(),
         preflight: Preflight::On,
+        live: Live::Off,
         command: vec!["mailrun".to_owned(), "bench".to_owned()],
     }
 }

@@ -2,11 +2,13 @@
 use super::Strictness;
 use super::approach::ApproachTyped;
 use super::relays::{self, RelayTyped};
+use super::results::ReportTyped;
 use super::scenarios::Scenario;
 use super::sink::FaultsTyped;
 use super::source::Load;
 use crate::bench::relays::Contestant;
 use crate::bench::{self, BenchOptions, Target, Tracing};
+use crate::party::Live;
 use crate::source::{self, Offer};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -41,6 +43,8 @@ pub(super) struct Typed {
     /// Send to public addresses too: the server is yours.
     #[arg(long)]
     allow_public: bool,
+    #[command(flatten)]
+    report: ReportTyped,
     #[command(flatten)]
     relay: RelayTyped,
     #[command(flatten)]
@@ -90,6 +94,7 @@ impl Typed {
             ..Workload::default()
         };
         let strictness = Strictness::of(load.is_strict());
+        self.report.open(Live::Line)?;
         let between = self.between()?;
         // Whatever is wrong with it is better said here than by the source.
         self.approach.options()?;
@@ -119,10 +124,10 @@ impl Typed {
                 source::Preflight::On => bench::Preflight::On,
                 source::Preflight::Off => bench::Preflight::Off,
             },
+            live: self.report.live(Live::Line),
             command: crate::party::command_line(),
         })?;
-        super::print(&outcome.record)?;
-        tell!("written to {}", outcome.directory.display());
+        self.report.finish(&outcome.record, Some(&outcome.directory))?;
         Ok(super::exit_code(&outcome.record, strictness))
     }
 

@@ -1,7 +1,9 @@
 //! `mailrun mades`: what was typed, to what it means.
 use super::mades_queues::{Custom, QueuesTyped};
-use super::{ArrivalTyped, LiveTyped, Strictness, end_with_parent, finish, values};
+use super::results::ReportTyped;
+use super::{ArrivalTyped, LiveTyped, Strictness, end_with_parent, exit_code, values};
 use crate::mades::{self, Leftovers, MadesOptions, Mode, PayloadKind};
+use crate::party::Live;
 use crate::reach::is_local;
 use crate::source::{Offer, RateStage, Spread};
 use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
@@ -72,6 +74,8 @@ pub(super) struct Typed {
     /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line")]
     live: LiveTyped,
+    #[command(flatten)]
+    report: ReportTyped,
     /// The run's id, 32 hexadecimal digits.
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
@@ -238,12 +242,18 @@ pub(super) fn mechanism(text: &str) -> Result<Mechanism, String> {
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let live = self.live.into();
+        let report = self.report.clone();
+        let live = report.live(self.live.into());
         end_with_parent(live);
         let strictness = Strictness::of(self.load.is_strict());
+        let directory = self.out.clone();
         let options = self.options()?;
+        report.open(live)?;
         let record = mades::run(options)?;
-        finish(&record, live, strictness)
+        if live != Live::Json {
+            report.finish(&record, directory.as_deref())?;
+        }
+        Ok(exit_code(&record, strictness))
     }
 
     fn options(self) -> Result<MadesOptions> {
@@ -286,7 +296,7 @@ impl Typed {
             leftovers: if self.purge { Leftovers::Purged } else { Leftovers::Kept },
             run: self.run_id,
             out: self.out,
-            live: self.live.into(),
+            live: self.report.live(self.live.into()),
             watcher: None,
             command: without_passwords(crate::party::command_line().into_iter()),
             thresholds: self.load.thresholds,

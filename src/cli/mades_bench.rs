@@ -1,8 +1,10 @@
 //! `mailrun bench mades`: what was typed, to what it means.
 use super::mades::{LoadTyped, ModeTyped};
 use super::mades_endpoint::{FaultsTyped, WayTyped, fill_in, read_plan};
+use super::results::ReportTyped;
 use super::{Strictness, values};
 use crate::bench::mades::{self, RehearsalOptions};
+use crate::party::Live;
 use ::mades::standin::{Mode, PRESETS, Plan};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -59,6 +61,8 @@ pub(super) struct MadesTyped {
     /// The run directory, in place of a new one below mailrun-results.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportTyped,
 }
 
 const EXAMPLES: &str = "\
@@ -72,6 +76,7 @@ impl MadesTyped {
     /// Whether it held.
     pub(super) fn run(mut self) -> Result<ExitCode> {
         let strictness = Strictness::of(self.load.is_strict());
+        self.report.open(Live::Line)?;
         self.fill_in_load();
         let plan = self.plan()?;
         let word = |option: &str, value: String| [format!("--{option}"), value];
@@ -87,10 +92,10 @@ impl MadesTyped {
             faults: faults(&plan),
             endpoint_options: truth.into_iter().flatten().collect(),
             bench_options,
+            live: self.report.live(Live::Line),
             command: crate::party::command_line(),
         })?;
-        super::print(&record)?;
-        tell!("written to {}", directory.display());
+        self.report.finish(&record, Some(&directory))?;
         Ok(super::exit_code(&record, strictness))
     }
 

@@ -19,6 +19,7 @@ mod notices;
 mod queue;
 mod relay;
 mod relays;
+mod results;
 mod scenarios;
 mod sink;
 mod source;
@@ -28,19 +29,16 @@ mod welcome;
 
 use crate::party::{Live, Outputs};
 use crate::printable::printable;
-use crate::report::{self, Ink};
 use crate::source::Offer;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use journey::judge;
 use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};
-use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use results::ReportTyped;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-/// Columns of a report that goes to a file or a pipe.
-const PLAIN_WIDTH: usize = 100;
 
 /// Measures how fast mail really gets through: from the moment a message should have been sent to the moment the
 /// last hop has it, with every message accounted for.
@@ -86,9 +84,8 @@ enum Command {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
 struct OutputsTyped {
-    /// Write the run record (mailrun-run/1) to FILE.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    report: ReportTyped,
     /// Write which (message, recipient) were accepted, or arrived, to FILE.
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
@@ -111,9 +108,15 @@ enum LiveTyped {
 }
 
 impl OutputsTyped {
-    fn outputs(&self) -> Outputs {
-        let live = self.live.into();
-        Outputs { json: self.json.clone(), ledger: self.ledger.clone(), hlog: self.hlog.clone(), live }
+    /// Where the party writes, and what it says.
+    ///
+    /// # Errors
+    /// If two things want standard output.
+    fn outputs(&self) -> Result<Outputs> {
+        let live = self.report.live(self.live.into());
+        self.report.check(live)?;
+        let json = self.report.json_file().map(Path::to_owned);
+        Ok(Outputs { json, ledger: self.ledger.clone(), hlog: self.hlog.clone(), live })
     }
 }
 
@@ -247,10 +250,10 @@ fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
     }
 }
 
-/// Prints a party's own report, unless its output is for a program.
-fn finish(record: &Record, live: Live, strictness: Strictness) -> Result<ExitCode> {
+/// Shows a party's own report, unless its output is for a program.
+fn finish(record: &Record, report: &ReportTyped, live: Live, strictness: Strictness) -> Result<ExitCode> {
     if live != Live::Json {
-        print(record)?;
+        report.show(record, None)?;
     }
     Ok(exit_code(record, strictness))
 }
@@ -259,22 +262,6 @@ fn finish(record: &Record, live: Live, strictness: Strictness) -> Result<ExitCod
 fn say(text: &str) {
     // A reader that went away has read enough.
     let _ = io::stdout().lock().write_all(text.as_bytes());
-}
-
-/// Prints the report for a terminal, or for a file where standard output is none.
-fn print(record: &Record) -> Result<()> {
-    let mut out = io::stdout().lock();
-    let text = if out.is_terminal() {
-        let width = rustix::termios::tcgetwinsize(&out).map_or(PLAIN_WIDTH, |size| usize::from(size.ws_col));
-        let ink = if std::env::var_os("NO_COLOR").is_some() { Ink::Plain } else { Ink::Colour };
-        report::terminal_in(record, width, ink)
-    } else {
-        report::terminal(record, PLAIN_WIDTH)
-    };
-    match writeln!(out, "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
 }
 
 /// A party whose bench is gone has nobody to report to: it is to end, as if told to.

@@ -230,7 +230,8 @@ Examples:
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let outputs = self.outputs.outputs();
+        let outputs = self.outputs.outputs()?;
+        let report = self.outputs.report.clone();
         let live = outputs.live;
         end_with_parent(live);
         let record = sink::run(SinkOptions {
@@ -260,6 +261,6 @@ impl Typed {
             welcome: self.welcome.options()?,
             outputs,
         })?;
-        finish(&record, live, Strictness::Lenient)
+        finish(&record, &report, live, Strictness::Lenient)
     }
 }

@@ -253,7 +253,8 @@ Examples:
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let outputs = self.outputs.outputs();
+        let outputs = self.outputs.outputs()?;
+        let report = self.outputs.report.clone();
         let live = outputs.live;
         end_with_parent(live);
         let offer = self.load.offer()?;
@@ -300,6 +301,6 @@ impl Typed {
             preflight: self.load.asked.preflight(),
             outputs,
         })?;
-        finish(&record, live, strictness)
+        finish(&record, &report, live, strictness)
     }
 }

@@ -28,4 +28,6 @@ mod workload;
 pub(crate) mod sample;
 
 pub(crate) use markdown::markdown;
-pub(crate) use terminal::{Ink, terminal, terminal_in};
+#[cfg(test)]
+pub(crate) use terminal::terminal;
+pub(crate) use terminal::{Ink, terminal_in};

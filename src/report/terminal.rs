@@ -22,6 +22,7 @@ pub(crate) enum Ink {
 }
 
 /// The report for `width` columns, without colour.
+#[cfg(test)]
 pub(crate) fn terminal(record: &Record, width: usize) -> String {
     terminal_in(record, width, Ink::Plain)
 }

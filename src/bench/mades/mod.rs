@@ -13,6 +13,7 @@ use super::parties::{Order, Process};
 use super::progress::Display;
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
+use crate::party::Live;
 use crate::report::numbers::{count, latency};
 use crate::surroundings::{self, Sight};
 use crate::{host, usage};
@@ -46,6 +47,9 @@ pub(crate) struct RehearsalOptions {
     pub(crate) endpoint_options: Vec<String>,
     /// Options for `mailrun mades`, word by word: all but where it goes and where it writes.
     pub(crate) bench_options: Vec<String>,
+    /// What is said while it runs.
+    #[allow(dead_code, reason = "the progress line is to read it")]
+    pub(crate) live: Live,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
 }

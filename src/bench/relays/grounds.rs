@@ -5,6 +5,7 @@ use crate::bench::plan::{BenchOptions, Preflight, Tracing};
 use crate::bench::tables::Sheet;
 use crate::bench::{self, BenchOutcome};
 use crate::interrupt::{Asked, Interrupt};
+use crate::party::Live;
 use crate::report::numbers::{counted, octets};
 use anyhow::{Context, Result};
 use journey::record::{Pipelining, Workload};
@@ -127,6 +128,7 @@ impl Occasion {
             trusts_own_sink: false,
             thresholds: Vec::new(),
             preflight: Preflight::Off,
+            live: Live::Line,
             command: self.command.clone(),
         }
     }

@@ -1,0 +1,192 @@
+//! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
+use crate::party::{Live, Outputs};
+use crate::report::{self, Ink};
+use crate::terminal::{Color, Letters};
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use journey::record::Record;
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+/// How a command that ends with a report shows it, as typed.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Results")]
+pub(super) struct ReportTyped {
+    /// The report at the end: short fits a terminal of 80×24, full has all tables, none prints nothing: the exit status
+    /// then says how it went. Errors are printed all the same [default: full].
+    #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true)]
+    report: Option<ReportKind>,
+    /// Write the run record (mailrun-run/1) to FILE. With - it goes to standard output, which then has nothing else: the
+    /// report goes to standard error.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print the verdict alone, in one line at the end: no progress, and no report unless --report asks for one.
+    #[arg(long)]
+    quiet: bool,
+    /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+}
+
+/// Which report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReportKind {
+    /// At most 24 lines
+    Short,
+    /// All tables
+    Full,
+    /// Nothing
+    None,
+}
+
+impl ReportTyped {
+    /// What is said while it runs: what `--live` asks for, and nothing with `--quiet`.
+    pub(super) fn live(&self, asked: Live) -> Live {
+        if self.quiet && asked == Live::Line { Live::Off } else { asked }
+    }
+
+    /// The file for the run record; `None` where none is asked for, or where it goes to standard output.
+    pub(super) fn json_file(&self) -> Option<&Path> {
+        self.json.as_deref().filter(|path| !is_standard_output(path))
+    }
+
+    /// Whether the run record goes to standard output.
+    pub(super) fn has_json_on_stdout(&self) -> bool {
+        self.json.as_deref().is_some_and(is_standard_output)
+    }
+
+    /// Makes sure that the record can be written, before there is anything to write.
+    ///
+    /// # Errors
+    /// If it cannot, or if two things want standard output.
+    pub(super) fn open(&self, live: Live) -> Result<()> {
+        self.check(live)?;
+        Outputs { json: self.json_file().map(Path::to_owned), ..Outputs::default() }.open()
+    }
+
+    /// Writes the record where it was asked for, and shows the report.
+    ///
+    /// # Errors
+    /// If one of them cannot be written.
+    pub(super) fn finish(&self, record: &Record, details: Option<&Path>) -> Result<()> {
+        let shown = self.show(record, details);
+        if let Some(path) = self.json_file() {
+            fs::write(path, json(record)?).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        shown
+    }
+
+    /// Shows the report, and the record where it goes to standard output.
+    ///
+    /// # Errors
+    /// If standard output takes no more; a reader that went away is none.
+    pub(super) fn show(&self, record: &Record, details: Option<&Path>) -> Result<()> {
+        if !self.has_json_on_stdout() {
+            let mut out = io::stdout().lock();
+            let reader = Reader::of(&out, self.color);
+            return write_all(&mut out, &self.text(record, details, reader));
+        }
+        let mut errors = io::stderr().lock();
+        let reader = Reader::of(&errors, self.color);
+        // Where that cannot be written the record is still worth writing.
+        let _ = write_all(&mut errors, &self.text(record, details, reader));
+        write_all(&mut io::stdout().lock(), &json(record)?)
+    }
+
+    /// The report as this reader sees it.
+    fn text(&self, record: &Record, details: Option<&Path>, reader: Reader) -> String {
+        let kind = self.report.unwrap_or(ReportKind::Full);
+        if kind == ReportKind::None {
+            return String::new();
+        }
+        let mut text = report::terminal_in(record, reader.width, reader.ink);
+        if let Some(directory) = details {
+            text.push_str(&format!("\ndetails: {}\n", directory.join("report.md").display()));
+        }
+        reader.letters.write(&text)
+    }
+
+    /// Refuses what cannot be done together.
+    ///
+    /// # Errors
+    /// If two things want standard output.
+    pub(super) fn check(&self, live: Live) -> Result<()> {
+        if live == Live::Json && self.has_json_on_stdout() {
+            bail!("--json - and --live json both want standard output: write the record to a file, --json FILE");
+        }
+        Ok(())
+    }
+}
+
+/// Columns of a report that goes to a file or a pipe.
+const PLAIN_WIDTH: usize = 100;
+
+/// Whoever reads a stream.
+#[derive(Clone, Copy, Debug)]
+struct Reader {
+    width: usize,
+    ink: Ink,
+    letters: Letters,
+}
+
+impl Reader {
+    fn of(stream: &(impl AsFd + IsTerminal), color: Color) -> Self {
+        let is_terminal = stream.is_terminal();
+        let width = rustix::termios::tcgetwinsize(stream).ok().map(|size| usize::from(size.ws_col));
+        Self {
+            width: width.filter(|columns| *columns > 0).unwrap_or(PLAIN_WIDTH),
+            ink: if color.is_wanted(is_terminal) { Ink::Colour } else { Ink::Plain },
+            letters: Letters::of_environment(),
+        }
+    }
+}
+
+fn json(record: &Record) -> Result<String> {
+    Ok(serde_json::to_string_pretty(record).context("a record is always JSON")? + "\n")
+}
+
+/// Writes it all; a reader that went away has read enough.
+fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn is_standard_output(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        typed: ReportTyped,
+    }
+
+    fn typed(words: &str) -> ReportTyped {
+        Line::try_parse_from(["mailrun"].into_iter().chain(words.split_whitespace())).unwrap().typed
+    }
+
+    #[test]
+    fn quiet_ends_the_line_and_not_the_json() {
+        assert_eq!(typed("").live(Live::Line), Live::Line);
+        assert_eq!(typed("--quiet").live(Live::Line), Live::Off);
+        assert_eq!(typed("--quiet").live(Live::Json), Live::Json);
+    }
+
+    #[test]
+    fn a_dash_is_standard_output() {
+        assert_eq!(typed("--json a.json").json_file(), Some(Path::new("a.json")));
+        let both = typed("--json -");
+        assert!(both.json_file().is_none() && both.has_json_on_stdout());
+        assert!(both.check(Live::Json).is_err() && both.check(Live::Line).is_ok());
+        assert_eq!(typed("").json_file(), None);
+    }
+}

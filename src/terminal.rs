@@ -1,0 +1,152 @@
+//! What whoever reads a stream can be shown: its width, letters beyond ASCII, colours.
+//!
+//! ```text
+//! letters   LC_ALL, else LC_CTYPE, else LANG names UTF-8   UTF-8        as the C library decides; none of them is C
+//!           anything else, or TERM=dumb                     ASCII       one letter for one letter: layouts keep
+//! colour    --color always | never                          so
+//!           auto: a terminal, no NO_COLOR, TERM not dumb    colour, else none
+//! ```
+use std::env;
+use std::ffi::OsString;
+
+/// Which letters a reader can show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Letters {
+    /// All of them.
+    #[default]
+    Utf8,
+    /// Those of ASCII.
+    Ascii,
+}
+
+impl Letters {
+    /// Those of this process's locale and terminal.
+    pub(crate) fn of_environment() -> Self {
+        Self::of(|name| env::var_os(name))
+    }
+
+    fn of(variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default();
+        let locale = locale.to_string_lossy().to_ascii_lowercase();
+        let names_utf8 = locale.contains("utf-8") || locale.contains("utf8");
+        let is_dumb = variable("TERM").is_some_and(|term| term == "dumb");
+        if names_utf8 && !is_dumb { Self::Utf8 } else { Self::Ascii }
+    }
+
+    /// `text` in these letters: each that ASCII lacks is replaced by one that it has, so that columns stay where they are.
+    pub(crate) fn write(self, text: &str) -> String {
+        match self {
+            Self::Utf8 => text.to_owned(),
+            Self::Ascii => text.chars().map(ascii).collect(),
+        }
+    }
+}
+
+/// The ASCII letter that stands for another.
+fn ascii(letter: char) -> char {
+    match letter {
+        letter if letter.is_ascii() => letter,
+        '─' | '━' | '–' | '—' | '−' => '-',
+        '·' | '•' => '*',
+        '├' | '│' => '|',
+        '└' => '`',
+        '→' | '▶' => '>',
+        '≤' => '<',
+        '≥' => '>',
+        '×' => 'x',
+        'µ' | 'μ' => 'u',
+        '…' => '~',
+        '±' => '~',
+        '\u{a0}' | '\u{202f}' => ' ',
+        '▁' => '_',
+        '▂' => '.',
+        '▃' => ':',
+        '▄' => '-',
+        '▅' => '=',
+        '▆' => '+',
+        '▇' => '*',
+        '█' => '#',
+        _ => '?',
+    }
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+impl Color {
+    /// Whether to use colours on a stream that is a terminal or is none.
+    pub(crate) fn is_wanted(self, is_terminal: bool) -> bool {
+        self.decide(is_terminal, |name| env::var_os(name))
+    }
+
+    fn decide(self, is_terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::Auto => {
+                let is_refused = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+                is_terminal && !is_refused && variable("TERM").is_none_or(|term| term != "dumb")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of<'a>(set: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+        |name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+    }
+
+    #[test]
+    fn letters_are_chosen_as_the_c_library_does() {
+        let rows: [(&[(&str, &str)], Letters); 10] = [
+            (&[], Letters::Ascii),
+            (&[("LANG", "C.UTF-8")], Letters::Utf8),
+            (&[("LANG", "de_DE.utf8")], Letters::Utf8),
+            (&[("LANG", "de_DE@euro")], Letters::Ascii),
+            (&[("LANG", "C.UTF-8"), ("LC_ALL", "C")], Letters::Ascii),
+            (&[("LANG", "C.UTF-8"), ("LC_ALL", "")], Letters::Utf8),
+            (&[("LANG", "C.UTF-8"), ("LC_CTYPE", "POSIX")], Letters::Ascii),
+            (&[("LANG", "C"), ("LC_CTYPE", "en_US.UTF-8")], Letters::Utf8),
+            (&[("LANG", "C"), ("LC_CTYPE", "C"), ("LC_ALL", "en_US.UTF-8")], Letters::Utf8),
+            (&[("LANG", "C.UTF-8"), ("TERM", "dumb")], Letters::Ascii),
+        ];
+        for (set, letters) in rows {
+            assert_eq!(Letters::of(of(set)), letters, "{set:?}");
+        }
+    }
+
+    #[test]
+    fn colours_are_for_terminals_that_have_them() {
+        let plain: &[(&str, &str)] = &[("TERM", "xterm")];
+        assert!(Color::Auto.decide(true, of(plain)) && !Color::Auto.decide(false, of(plain)));
+        assert!(Color::Auto.decide(true, of(&[("NO_COLOR", "")])), "an empty NO_COLOR says nothing (no-color.org)");
+        for set in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+            assert!(!Color::Auto.decide(true, of(&[set])), "{set:?}");
+            assert!(Color::Always.decide(false, of(&[set])), "{set:?}");
+        }
+        assert!(!Color::Never.decide(true, of(plain)));
+    }
+
+    #[test]
+    fn ascii_keeps_columns() {
+        let text = "p50 850 µs · max ≤ 1 s – ▁▂▃▄▅▆▇█ → größer 漢…";
+        let plain = Letters::Ascii.write(text);
+        assert!(plain.is_ascii(), "{plain}");
+        assert_eq!(plain.chars().count(), text.chars().count());
+        assert!(plain.contains("850 us * max < 1 s - _.:-=+*# > gr??er"), "{plain}");
+        assert_eq!(Letters::Utf8.write(text), text);
+    }
+}
