@@ -13,9 +13,9 @@ use std::path::PathBuf;
 /// When TLS begins, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum TlsTyped {
-    /// Not at all
+    /// No TLS
     None,
-    /// When STARTTLS is said
+    /// After STARTTLS
     Starttls,
     /// Before the greeting
     Implicit,
@@ -35,58 +35,59 @@ impl From<TlsTyped> for TlsMode {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ApproachTyped {
-    /// TLS; the server's certificate is verified.
+    /// Use of TLS; the certificate of the server is verified.
     #[arg(long, value_enum, default_value = "none")]
     tls: TlsTyped,
-    /// Verify nothing of the server's certificate.
+    /// Accept any certificate of the server.
     #[arg(long)]
     tls_insecure: bool,
-    /// Trust the certificates of this PEM file in place of the system's.
+    /// Trust the certificates in this PEM file instead of the system's.
     #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
     ca: Option<PathBuf>,
-    /// The name that the certificate is to bear, sent as SNI [default: the host of --to].
+    /// Name to expect in the certificate and to send as SNI [default: the host of --to].
     #[arg(long, value_name = "NAME")]
     sni: Option<String>,
-    /// Show this certificate (PEM) where the server asks for one.
+    /// Client certificate (PEM), sent if the server asks for one.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its key (PEM).
+    /// Private key of the client certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Make every handshake a full one.
+    /// Do not resume TLS sessions: every handshake is a full one.
     #[arg(long)]
     no_tls_resumption: bool,
-    /// Log in as USER; the password comes from --password-file or the environment's MAILRUN_PASSWORD. In the clear it goes
-    /// to loopback only.
+    /// Log in as USER, with the password from --password-file or the environment variable MAILRUN_PASSWORD. Without
+    /// TLS, mechanisms that reveal the password are used with loopback addresses only.
     #[arg(long, value_name = "USER")]
     auth: Option<String>,
-    /// Where the password stands, in the first line.
+    /// File with the password in its first line.
     #[arg(long, value_name = "FILE", requires = "auth")]
     password_file: Option<PathBuf>,
-    /// Log in by this mechanism only: plain, login, cram-md5, scram-sha-256, xoauth2 [default: the strongest offered].
+    /// Authentication mechanism: plain, login, cram-md5, scram-sha-256, xoauth2 [default: the strongest one offered].
     #[arg(long, value_name = "NAME", requires = "auth", value_parser = mechanism)]
     auth_mechanism: Option<Mechanism>,
-    /// Speak LMTP (RFC 2033).
+    /// Use LMTP (RFC 2033) instead of SMTP.
     #[arg(long)]
     lmtp: bool,
-    /// Send messages by BDAT where the server offers CHUNKING (RFC 3030).
+    /// Send messages with BDAT if the server offers CHUNKING (RFC 3030).
     #[arg(long)]
     chunking: bool,
-    /// Say that messages are binary (BODY=BINARYMIME) where the server offers it.
+    /// Declare messages as binary (BODY=BINARYMIME) if the server offers it.
     #[arg(long, requires = "chunking")]
     binarymime: bool,
-    /// Connect from these addresses in turn: 127.0.0.2-127.0.0.50.
+    /// Source addresses of connections, used in turn: 127.0.0.2-127.0.0.50.
     #[arg(long, value_name = "A[-B]", value_parser = AddressRange::parse)]
     bind: Option<AddressRange>,
-    /// Begin each connection with a PROXY header, as a proxy would.
+    /// Send a PROXY header at the start of each connection, as a proxy does.
     #[arg(long, value_enum, value_name = "VERSION")]
     proxy: Option<ProxyTyped>,
-    /// Tell this with XCLIENT where it is offered: NAME=…, ADDR=…, PORT=…, PROTO=…, HELO=…, LOGIN=…; as often as needed.
+    /// Attribute to send with XCLIENT if the server offers it, repeatable: NAME=…, ADDR=…, PORT=…, PROTO=…, HELO=…,
+    /// LOGIN=….
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
     xclient: Vec<(Attribute, String)>,
 }
 
-/// Which form of the PROXY header, as typed.
+/// Version of the PROXY header, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ProxyTyped {
     V1,

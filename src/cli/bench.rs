@@ -16,11 +16,11 @@ use journey::record::Workload;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Runs a source, a relay and a sink, or a server of yours, and reports
+/// Measures a relay or a mail server from source to sink, and prints a report
 ///
-/// Without options: a sink and a durable relay on free ports of this host, 100 sessions, 400-byte messages, a connection
-/// each, eight seconds. Writes mailrun-results/TIME-NAME/ with run.json, report.md and interval logs; the relay keeps its
-/// mail there meanwhile.
+/// Without options: starts a sink and a durable relay on free ports of this host, and sends 400-byte messages over 100
+/// sessions for eight seconds, with a new connection for each message. Writes run.json, report.md and interval logs to
+/// mailrun-results/TIME-NAME/; the relay stores its mail there during the run.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(super) struct Typed {
@@ -28,19 +28,19 @@ pub(super) struct Typed {
     scenario: Option<Scenario>,
     #[command(flatten)]
     load: Load,
-    /// A server that is running already, in place of the bench's own relay and sink.
+    /// Server that is already running, instead of the bench's own relay and sink.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["relay", "no_relay", "relay_address"])]
     to: Option<String>,
-    /// The mailrun sink (its --http address) at the end of whatever that server feeds: it closes the ledger.
+    /// HTTP address of the mailrun sink that the server delivers to, to check that every message arrives.
     #[arg(long, value_name = "http://HOST:PORT", requires = "to")]
     sink: Option<String>,
-    /// What reports call the run.
+    /// Name of the run in reports.
     #[arg(long, value_name = "NAME", default_value = "bench")]
     name: String,
-    /// The run directory, in place of a new one below mailrun-results.
+    /// Run directory, instead of a new one in mailrun-results.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Send to public addresses too: the server is yours.
+    /// Allow public addresses. Use it only with a server of your own.
     #[arg(long)]
     allow_public: bool,
     #[command(flatten)]
@@ -57,17 +57,17 @@ const EXAMPLES: &str = "\
 Examples:
   mailrun bench
   mailrun bench --messages 200000 --sessions 100 --reuse --out D
-  mailrun bench --relay none                                     source and sink alone: the limit here
+  mailrun bench --relay none                                     source and sink only: the limit of this host
   mailrun bench --relay postfix                                  the same load through a private Postfix (as root)
   mailrun bench --rate 2000 --arrival poisson --duration 30s
   mailrun bench --tls starttls --reuse=10 --pipelining stream
   mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025   a relay that feeds a mailrun sink
-  mailrun bench --to 127.0.0.1:25 --threshold 'accepted.p99 < 50ms' --threshold 'rejected <= 0.1%'    gates a build
-  mailrun bench --drop 0.001                                     shows that the ledger finds what is lost
+  mailrun bench --to 127.0.0.1:25 --threshold 'accepted.p99 < 50ms' --threshold 'rejected <= 0.1%'    fails a build
+  mailrun bench --drop 0.001                                     checks that mailrun detects losses
   mailrun bench smtp-source-table                                smtp-source, go-smtp-source and mailrun, side by side
-  mailrun bench relay-400 --compare mailrun,postfix              the published contest of relays
-  mailrun bench relay-latency                                    a relay against its targets; also relay-backlog, relay-soak
-  mailrun bench mades                                            MADES: an endpoint pair's stand-in, timed and audited
+  mailrun bench relay-400 --compare mailrun,postfix              the published comparison of relays
+  mailrun bench relay-latency                                    mailrun relay's latency target; also relay-backlog, relay-soak
+  mailrun bench mades                                            MADES, with a stand-in for the endpoints
   mailrun bench mades-compare                                    go-mades-bench and mailrun mades, side by side";
 
 impl Typed {

@@ -8,19 +8,19 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Make smtp-source, smtp-sink, go-smtp-source and go-mades-bench in DIR links to this program, which then behaves as
-/// they do.
+/// Creates symbolic links named smtp-source, smtp-sink, go-smtp-source and go-mades-bench in DIR. Called by such a
+/// name, mailrun behaves like the original program.
 #[derive(Debug, Args)]
 pub(super) struct Typed {
-    /// Where: a directory that comes before the older tools' own in PATH.
+    /// Directory for the links; it must come before the original programs in PATH.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let program = std::env::current_exe().context("this program's own path is unknown")?;
-        fs::create_dir_all(&self.directory).with_context(|| format!("cannot make {}", self.directory.display()))?;
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
+        fs::create_dir_all(&self.directory).with_context(|| format!("cannot create {}", self.directory.display()))?;
         for name in personality::NAMES {
             let link = self.directory.join(name);
             make(&program, &link)?;
@@ -35,12 +35,15 @@ impl Typed {
 fn make(program: &Path, link: &Path) -> Result<()> {
     match fs::symlink_metadata(link) {
         Ok(old) if old.is_symlink() => {
-            fs::remove_file(link).with_context(|| format!("cannot renew {}", link.display()))?
+            fs::remove_file(link).with_context(|| format!("cannot replace {}", link.display()))?
         }
-        Ok(_) => anyhow::bail!("{} is there and is no link: it stays as it is", link.display()),
+        Ok(_) => anyhow::bail!(
+            "{} exists and is not a symbolic link; remove it first, or choose another directory",
+            link.display()
+        ),
         Err(_) => {}
     }
-    symlink(program, link).with_context(|| format!("cannot make {}", link.display()))
+    symlink(program, link).with_context(|| format!("cannot create {}", link.display()))
 }
 
 #[cfg(test)]

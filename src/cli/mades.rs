@@ -32,16 +32,16 @@ const USUAL_URL: &str = "amqp://localhost:5672";
 /// Octets of a payload, those of the published runs.
 const USUAL_SIZE: &str = "3000";
 
-/// Sends messages through an ECP endpoint or an EDX toolbox (MADES), and times every stage of each
+/// Sends messages through an ECP endpoint or an EDX toolbox (MADES), and measures every stage of each
 ///
-/// Speaks the Business Application API over AMQP 1.0: sends to the outbox, and listens to replies, events and the inbox.
-/// Closed loop by default, with --max-in-transit messages under way. With --rate the loop is open: messages are due at
-/// their times whatever the endpoint does. Messages of others are left in the queues. Exit status 1 if a message or one of
-/// its answers is lost, doubled, corrupt or rejected.
+/// Uses the Business Application API over AMQP 1.0: sends to the outbox, and receives replies, events and the inbox.
+/// Closed loop by default, with --max-in-transit messages in transit. With --rate the loop is open: messages are sent
+/// on schedule however slow the endpoint is. Messages of other senders stay in the queues. Exit status 1 if a message
+/// or one of its answers is lost, duplicated, corrupt or rejected.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
-    /// What the messages go through.
+    /// What the messages are sent through.
     #[arg(long, value_enum, default_value = "endpoint")]
     mode: ModeTyped,
     #[command(flatten)]
@@ -50,33 +50,33 @@ pub(super) struct Typed {
     queues: QueuesTyped,
     #[command(flatten)]
     brokers: BrokersTyped,
-    /// How long a message is waited for; then it is given up, and its place is free.
+    /// Time limit for each message; after that it counts as lost.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     timeout: Duration,
-    /// How long after the last answer the queues are listened to, for what comes twice.
+    /// How long to keep receiving after the last answer, to detect duplicates.
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
     linger: Duration,
-    /// How long a lost connection is tried again.
+    /// How long to try to reconnect when a connection is lost.
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = values::duration)]
     reconnect: Duration,
-    /// Take out of replies, events and inbox what is there before the run, whosever it is.
+    /// Remove all messages from replies, events and inbox before the run, including those of other senders.
     #[arg(long)]
     purge: bool,
-    /// Send to public addresses too: the endpoint is yours.
+    /// Allow public addresses. Use it only with an endpoint of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
-    /// What reports call the run.
+    /// Name of the run in reports.
     #[arg(long, value_name = "NAME", default_value = "mades")]
     name: String,
     /// Write run.json, report.md and latency.hlog into DIR.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
+    /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line")]
     live: LiveTyped,
     #[command(flatten)]
     report: ReportTyped,
-    /// The run's id, 32 hexadecimal digits.
+    /// Run id, 32 hexadecimal digits.
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
 }
@@ -88,7 +88,7 @@ pub(super) enum ModeTyped {
     Endpoint,
     /// An EDX toolbox: inbox, and the final status as reply
     Toolbox,
-    /// The broker alone: into the inbox queue and out of it
+    /// The broker only: into the inbox queue and out of it
     Amqp,
     /// An ECP endpoint's connectivity test: reply and one event
     Tracing,
@@ -119,55 +119,57 @@ impl From<ModeTyped> for Mode {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(super) struct LoadTyped {
-    /// How many messages [10000 where no --duration is given].
+    /// Number of messages [default: 10000 without --duration].
     #[arg(long, value_name = "N", value_parser = values::some)]
     pub(super) messages: Option<u64>,
-    /// For how long messages are sent.
+    /// Length of the run.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) duration: Option<Duration>,
-    /// Octets of a payload: 3000, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or lognormal:MEDIAN,SIGMA[,MOST].
+    /// Size of a payload in bytes: 3000, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
+    /// lognormal:MEDIAN,SIGMA[,MAX].
     #[arg(long, value_name = "BYTES", default_value = USUAL_SIZE, value_parser = values::sizes)]
     size: Spread,
-    /// What payloads consist of: random, xml (a market document, which compresses well), or a FILE to be sent as it is.
+    /// Content of the payloads: random, xml (a market document, which compresses well), or a FILE to be sent unchanged.
     #[arg(long, value_name = "WHAT", default_value = "random")]
     payload: String,
-    /// Whom messages are for: the component code of an endpoint.
+    /// Receiver of the messages: the component code of an endpoint.
     #[arg(long, value_name = "CODE", default_value = "ecp-endpoint")]
     receiver: String,
-    /// Their type, for ECP and EDX.
+    /// Message type, for ECP and EDX.
     #[arg(long, value_name = "TYPE", default_value = "TEST-MESSAGE")]
     message_type: String,
-    /// Whether the broker is to keep messages over a restart.
+    /// Send durable messages, which the broker keeps over a restart.
     #[arg(long, value_name = "BOOL", default_value = "true", num_args = 0..=1, default_missing_value = "true",
           action = clap::ArgAction::Set)]
     durable: bool,
-    /// Messages under way at most: created, and not at their end [1000; at open loop 100000].
+    /// Maximum number of messages in transit [default: 1000; at open loop 100000].
     #[arg(long, value_name = "N", value_parser = values::sessions)]
     pub(super) max_in_transit: Option<u32>,
-    /// Transfers handed over and not settled, at most [1000].
+    /// Maximum number of unsettled transfers [default: 1000].
     #[arg(long, value_name = "N", value_parser = values::sessions)]
     pub(super) window: Option<u32>,
-    /// Messages that the broker may send ahead, a queue.
+    /// Link credit: messages that the broker may send ahead, per queue.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
     credit: u32,
-    /// Open loop: that many messages a second, whatever the endpoint does.
+    /// Open loop: messages per second, however slow the endpoint is.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
-    /// Open loop in stages, as often as needed: 10s:100/s, or 60s:100/s..1000/s for a ramp. The last ends the run.
+    /// Open loop in stages, repeatable: 10s:100/s for a constant rate, 60s:100/s..1000/s for a ramp. The run ends after
+    /// the last stage.
     #[arg(long = "stage", value_name = "TIME:RATE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
     pub(super) stages: Vec<RateStage>,
-    /// How they are spread, with --rate or --stage.
+    /// Distribution of messages over time, with --rate or --stage.
     #[arg(long, value_enum, default_value = "constant")]
     arrival: ArrivalTyped,
-    /// The seed of everything random.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
-    /// What the run is to reach, as often as needed: 'delivered.p99 < 2s', 'received-event.within(60s) >= 95%',
-    /// 'rejected <= 0.1%'. STAGE (created, sent, settled, replied, inbox, delivered, notified …) with p50, p99, mean, max,
-    /// count, rate or within(TIME); or rejected, lost, duplicates, corrupt, which else are to be 0.
+    /// Condition that the run must meet, repeatable: 'delivered.p99 < 2s', 'received-event.within(60s) >= 95%',
+    /// 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, notified …) takes p50, p99,
+    /// mean, max, count, rate or within(TIME). rejected, lost, duplicates and corrupt must be 0 by default.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
-    /// Exit with status 3 where the verdict is INVALID or INCONCLUSIVE, though no threshold and no rate was asked for.
+    /// Exit with status 3 if the verdict is INVALID or INCONCLUSIVE, even without --threshold, --rate or --stage.
     #[arg(long)]
     strict: bool,
 }
@@ -176,51 +178,51 @@ pub(super) struct LoadTyped {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Brokers")]
 struct BrokersTyped {
-    /// The broker of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
+    /// Broker of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
     #[arg(long, value_name = "URL", default_value = USUAL_URL, hide_default_value = false)]
     outbox_url: String,
-    /// The broker of the receiving endpoint [that of the sending one].
+    /// Broker of the receiving endpoint [default: that of the sending one].
     #[arg(long, value_name = "URL")]
     inbox_url: Option<String>,
-    /// The user, at both.
+    /// User at both brokers.
     #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_USER")]
     user: Option<String>,
-    /// The password. Others can see it in the process list: a file, or MAILRUN_MADES_PASSWORD in the environment, keeps
-    /// it to itself.
+    /// Password. It is visible in the process list; a file, or the environment variable MAILRUN_MADES_PASSWORD, is
+    /// safer.
     #[arg(long, value_name = "TEXT")]
     password: Option<String>,
-    /// A file whose first line is the password.
+    /// File with the password in its first line.
     #[arg(long, value_name = "FILE", conflicts_with = "password")]
     password_file: Option<PathBuf>,
-    /// The user at the inbox's broker, where it is another.
+    /// User at the broker of the inbox, if it differs.
     #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_INBOX_USER")]
     inbox_user: Option<String>,
-    /// His password [MAILRUN_MADES_INBOX_PASSWORD in the environment].
+    /// Password of that user [env: MAILRUN_MADES_INBOX_PASSWORD].
     #[arg(long, value_name = "TEXT")]
     inbox_password: Option<String>,
-    /// A file whose first line it is.
+    /// File with that password in its first line.
     #[arg(long, value_name = "FILE", conflicts_with = "inbox_password")]
     inbox_password_file: Option<PathBuf>,
-    /// How to prove who we are: PLAIN, ANONYMOUS, EXTERNAL, SCRAM-SHA-1, SCRAM-SHA-256 or SCRAM-SHA-512 [PLAIN with a
-    /// user, ANONYMOUS without].
+    /// Authentication mechanism: PLAIN, ANONYMOUS, EXTERNAL, SCRAM-SHA-1, SCRAM-SHA-256 or SCRAM-SHA-512 [default:
+    /// PLAIN with a user, ANONYMOUS without].
     #[arg(long, value_name = "MECHANISM", value_parser = mechanism)]
     sasl: Option<Mechanism>,
-    /// Trust the certificates in this PEM file, in place of the system's.
+    /// Trust the certificates in this PEM file instead of the system's.
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Our own certificate, PEM.
+    /// Client certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
-    /// Its key, PEM.
+    /// Private key of the client certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// The name in the broker's certificate, where it is not the host's.
+    /// Name to expect in the certificate of the broker [default: the host].
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
-    /// Take any certificate: for tests.
+    /// Accept any certificate, for tests.
     #[arg(long, conflicts_with = "ca")]
     insecure: bool,
-    /// How long each step of coming in may take.
+    /// Time limit for each step of connecting.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     connect_timeout: Duration,
 }
@@ -230,7 +232,7 @@ Examples:
   mailrun mades --outbox-url amqp://endpoint@broker.local --password-file pw --messages 1000
   mailrun mades --mode toolbox --rate 50 --arrival poisson --duration 10m --timeout 2m --out results
   mailrun mades --outbox-url amqps://a.local --inbox-url amqps://b.local --ca ca.pem --size lognormal:20k,1.5 --payload xml
-  mailrun bench mades                                everything on this host, with a stand-in for the endpoints";
+  mailrun bench mades                                on this host only, with a stand-in for the endpoints";
 
 fn threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse(text, Protocol::Mades)

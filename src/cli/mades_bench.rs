@@ -26,39 +26,39 @@ delay = 'exp:5ms'
 const USUAL_RATE_PER_S: f64 = 500.0;
 const USUAL_DURATION: Duration = Duration::from_secs(8);
 
-/// Sends messages through a stand-in for a pair of ECP endpoints, and holds what was seen against what it did
+/// Sends messages through a stand-in for a pair of ECP endpoints, and compares what both saw
 ///
-/// Needs no other software: the stand-in is its own broker. Without options: 500 messages a second for eight seconds, over
-/// a network of some 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md, the plan and what the stand-in
-/// did. Exit status 1 if a message is lost, doubled or corrupt, or the two do not agree.
+/// Requires no other software: the stand-in is its own broker. Without options: 500 messages per second for eight
+/// seconds, over a network with a delay of about 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md, the
+/// plan and the log of the stand-in. Exit status 1 if a message is lost, duplicated or corrupt, or if the two disagree.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct MadesTyped {
-    /// What the messages go through.
+    /// What the messages are sent through.
     #[arg(long, value_enum, default_value = "endpoint")]
     mode: ModeTyped,
     #[command(flatten)]
     load: LoadTyped,
-    /// How long a message is waited for; then it is given up, and its place is free.
+    /// Time limit for each message; after that it counts as lost.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
     timeout: Duration,
-    /// What the stand-in begins with: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
+    /// Preset of the stand-in: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
     preset: Option<String>,
-    /// Its plan (TOML), see mailrun mades-endpoint --help.
+    /// Plan of the stand-in (TOML), see mailrun mades-endpoint --help.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
     #[command(flatten)]
     way: WayTyped,
     #[command(flatten)]
     faults: FaultsTyped,
-    /// Have the stand-in write what it did with each message to FILE, a line of JSON each.
+    /// Write what the stand-in did with each message to FILE, one line of JSON per message.
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
-    /// What reports call the run.
+    /// Name of the run in reports.
     #[arg(long, value_name = "NAME", default_value = "mades")]
     name: String,
-    /// The run directory, in place of a new one below mailrun-results.
+    /// Run directory, instead of a new one in mailrun-results.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -68,9 +68,9 @@ pub(super) struct MadesTyped {
 const EXAMPLES: &str = "\
 Examples:
   mailrun bench mades
-  mailrun bench mades --preset ideal --messages 100000 --max-in-transit 1000    closed loop, as fast as it goes
-  mailrun bench mades --preset ecp-2022 --rate 6 --duration 15s --timeout 60s   what an ECP of 2022 made of it
-  mailrun bench mades --loss 0.01 --duplicate 0.01 --error 0.01                 shows that each is found";
+  mailrun bench mades --preset ideal --messages 100000 --max-in-transit 1000    closed loop, as fast as possible
+  mailrun bench mades --preset ecp-2022 --rate 6 --duration 15s --timeout 60s   the speed of an ECP of 2022
+  mailrun bench mades --loss 0.01 --duplicate 0.01 --error 0.01                 checks that each fault is detected";
 
 impl MadesTyped {
     /// Whether it held.
@@ -132,7 +132,7 @@ impl MadesTyped {
         self.way.change(&mut plan);
         self.faults.change(&mut plan);
         plan.seed = self.load.seed;
-        fill_in(&mut plan).map_err(|error| anyhow!("the stand-in's plan: {error:#}"))?;
+        fill_in(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
         Ok(plan)
     }
 }

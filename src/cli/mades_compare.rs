@@ -8,48 +8,48 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Times go-mades-bench and `mailrun mades` side by side
+/// Measures go-mades-bench and `mailrun mades` side by side
 ///
-/// Each in turn sends the same durable messages with the same number of sends outstanding, through the stand-in for an ECP
-/// endpoint with queues of its own, or a broker of yours. Rates are by each one's own report; processor time and memory
-/// are its whole process's. go-mades-bench waits for ever for a message that is lost: --limit ends it.
-/// Ctrl-C ends it with the table of what was run. Exit status 1 if a run failed, hung or lost messages.
+/// Runs both in turns, with the same durable messages and the same number of outstanding sends, through the stand-in
+/// for an ECP endpoint with queues of its own, or a broker of yours. Rates are those of each one's own report; CPU time
+/// and memory are those of the whole process. go-mades-bench waits forever for a lost message: --limit ends it. Ctrl-C
+/// ends the run and prints the table so far. Exit status 1 if a run failed, hung or lost messages.
 #[derive(Debug, Args)]
 pub(super) struct CompareTyped {
-    /// What the messages go through.
+    /// What the messages are sent through.
     #[arg(long, value_enum, default_value = "amqp")]
     mode: WayTyped,
-    /// Messages of each run.
+    /// Messages per run.
     #[arg(long, value_name = "N", default_value = "10000", value_parser = values::some)]
     messages: u64,
-    /// Octets of a payload.
+    /// Size of a payload in bytes.
     #[arg(long, value_name = "BYTES", default_value = "3000", value_parser = values::bytes)]
     size: u64,
-    /// How often each row is run; the tables show medians.
+    /// Runs per row; the tables show medians.
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Sends outstanding, one number after the other, and each one's own defaults.
+    /// Outstanding sends, a comma-separated list of numbers to run; each tool also runs with its own defaults.
     #[arg(long, value_name = "N,N", default_value = "2,16,128,1000,defaults", value_delimiter = ',', value_parser = window)]
     windows: Vec<Window>,
-    /// Messages under way at most, where the window is the same for both.
+    /// Maximum number of messages in transit, if the window is the same for both.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
     max_in_transit: u32,
-    /// The longest that a run may take; what takes longer is killed and named.
+    /// Time limit of a run; a run that exceeds it is killed and reported.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     limit: Duration,
-    /// The share of messages that the stand-in loses: shows what each makes of it.
+    /// Share of messages that the stand-in loses, to see how each tool reports it.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     loss: f64,
-    /// A broker of yours in place of queues in the stand-in. Both purge the queues of --prefix at each start.
+    /// Broker to use instead of the queues of the stand-in. Both tools purge the queues of --prefix at each start.
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// What the queues' names begin with.
+    /// Prefix of the queue names.
     #[arg(long, value_name = "TEXT", default_value = "mailrun.compare")]
     prefix: String,
-    /// The user at the broker.
+    /// User at the broker.
     #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_USER", default_value = "endpoint", hide_env = true)]
     user: String,
-    /// His password. go-mades-bench takes it in its command line, where others can see it.
+    /// Password of the user. go-mades-bench takes it on its command line, where it is visible in the process list.
     #[arg(
         long,
         value_name = "TEXT",
@@ -61,7 +61,7 @@ pub(super) struct CompareTyped {
     /// Trust the certificates in this PEM file; go-mades-bench trusts any.
     #[arg(long, value_name = "FILE", requires = "broker")]
     ca: Option<PathBuf>,
-    /// Send to public addresses too: the broker is yours.
+    /// Allow public addresses. Use it only with a broker of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
 }
@@ -69,7 +69,7 @@ pub(super) struct CompareTyped {
 /// What the messages go through, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum WayTyped {
-    /// The broker alone: into a queue and out of it
+    /// The broker only: into a queue and out of it
     Amqp,
     /// An ECP endpoint
     Endpoint,
@@ -100,7 +100,7 @@ fn window(text: &str) -> Result<Window, String> {
 impl CompareTyped {
     pub(super) fn run(self) -> Result<Sheet> {
         if self.loss > 0.0 && self.mode == WayTyped::Amqp {
-            bail!("--loss: in mode amqp nobody stands in between to lose anything; say --mode endpoint");
+            bail!("--loss has no effect in mode amqp, which has no stand-in; add --mode endpoint");
         }
         if let Some(broker) = self.broker.as_deref().filter(|_| !self.allow_public) {
             stay_at_home(&url("--broker", broker, None, None)?)?;

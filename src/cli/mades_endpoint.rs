@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Stands in for a pair of ECP endpoints, or EDX toolboxes, with a network between them
+/// Simulates a pair of ECP endpoints or EDX toolboxes, with a network between them
 ///
-/// Takes messages out of the outbox and does with them what the plan says: reply, inbox, events; late, twice, changed, or
-/// not at all. Works on a broker, or with --embedded on queues of its own behind an AMQP 1.0 listener. Ends on Ctrl-C or
-/// SIGTERM, and says what it did.
+/// Takes messages from the outbox and handles them as the plan says: sends replies, inbox messages and events, on time,
+/// late, twice, changed, or not at all. Uses a broker, or with --embedded its own queues and AMQP 1.0 listener. Ends on
+/// Ctrl-C or SIGTERM, and prints what it did.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = PLANS)]
 pub(super) struct Typed {
@@ -33,16 +33,16 @@ pub(super) struct Typed {
     place: PlaceTyped,
     #[command(flatten)]
     queues: QueuesTyped,
-    /// Begin with a plan that comes with it: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
+    /// Built-in plan to start from: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
     preset: Option<String>,
-    /// Read a plan (TOML); options here go before it, and it goes before the preset.
+    /// Read a plan (TOML). It overrides the preset, and options override it.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// What to stand in for.
+    /// What to simulate.
     #[arg(long, value_enum, value_name = "MODE")]
     mode: Option<ModeTyped>,
-    /// Answer connectivity tests with DELIVERED in place of TRACING: go-mades-bench waits for ever otherwise.
+    /// Answer connectivity tests with DELIVERED instead of TRACING; go-mades-bench waits forever for it otherwise.
     #[arg(long)]
     gmb_compat: bool,
     #[command(flatten)]
@@ -51,19 +51,20 @@ pub(super) struct Typed {
     faults: FaultsTyped,
     #[command(flatten)]
     bounds: BoundsTyped,
-    /// Write what was done with each message to FILE, a line of JSON each, and the totals; without it memory is constant.
+    /// Write what was done with each message to FILE, one line of JSON per message, then the totals. Memory grows with
+    /// the number of messages.
     #[arg(long, value_name = "FILE")]
     truth: Option<PathBuf>,
-    /// Write the totals alone to FILE, as that record's last line has them.
+    /// Write only the totals to FILE, in the format of the last line of --truth.
     #[arg(long, value_name = "FILE")]
     totals: Option<PathBuf>,
-    /// The seed: with a message's number it decides what becomes of it.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Serve or use public addresses too.
+    /// Allow public addresses.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
-    /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
+    /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
     live: LiveTyped,
 }
@@ -91,98 +92,98 @@ impl From<ModeTyped> for Mode {
 
 /// Where the queues are.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Queues here, or with a broker")]
+#[command(next_help_heading = "Queues: embedded, or of a broker")]
 struct PlaceTyped {
     /// Be the broker too: an AMQP 1.0 listener with queues in memory.
     #[arg(long, conflicts_with = "broker", required_unless_present = "broker")]
     embedded: bool,
-    /// Where to listen; port 0 lets the kernel choose.
+    /// Address to listen on; port 0 picks a free port.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5672")]
     listen: String,
-    /// The broker of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
+    /// Broker of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// The broker of the receiving endpoint [that of the sending one].
+    /// Broker of the receiving endpoint [default: that of the sending one].
     #[arg(long, value_name = "URL", requires = "broker")]
     inbox_broker: Option<String>,
-    /// The user: at the broker, or who may come in [anybody].
+    /// User at the broker; with --embedded the only user that may log in [default: anyone].
     #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_USER")]
     user: Option<String>,
-    /// The password. Others can see it in the process list: a file, or MAILRUN_MADES_PASSWORD in the environment, keeps
-    /// it to itself.
+    /// Password. It is visible in the process list; a file, or the environment variable MAILRUN_MADES_PASSWORD, is
+    /// safer.
     #[arg(long, value_name = "TEXT")]
     password: Option<String>,
-    /// A file whose first line is the password.
+    /// File with the password in its first line.
     #[arg(long, value_name = "FILE", conflicts_with = "password")]
     password_file: Option<PathBuf>,
-    /// How to prove who we are to the broker [PLAIN with a user, ANONYMOUS without].
+    /// Authentication mechanism [default: PLAIN with a user, ANONYMOUS without].
     #[arg(long, value_name = "MECHANISM", value_parser = super::mades::mechanism, requires = "broker")]
     sasl: Option<Mechanism>,
-    /// Trust the certificates in this PEM file, in place of the system's.
+    /// Trust the certificates in this PEM file instead of the system's.
     #[arg(long, value_name = "FILE", requires = "broker")]
     ca: Option<PathBuf>,
-    /// Take any certificate of the broker's: for tests.
+    /// Accept any certificate of the broker, for tests.
     #[arg(long, conflicts_with = "ca", requires = "broker")]
     insecure: bool,
-    /// Our certificate chain (PEM): to listen with TLS, or to show the broker.
+    /// Certificate chain (PEM), to listen with TLS or to send to the broker.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its key (PEM).
+    /// Private key of the certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Messages that a queue holds, with --embedded.
+    /// Maximum number of messages in a queue, with --embedded.
     #[arg(long, value_name = "N", default_value = "100000", value_parser = values::some)]
     queue_messages: u64,
-    /// Octets that a queue holds, with --embedded.
+    /// Maximum size of a queue in bytes, with --embedded.
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = values::bytes)]
     queue_bytes: u64,
 }
 
 /// How long the way takes, and what it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "The way: times are 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH")]
+#[command(next_help_heading = "Delays and rates: times are 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH")]
 pub(super) struct WayTyped {
-    /// From the outbox to the reply.
+    /// Time from the outbox to the reply.
     #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
     accept_delay: Option<Delay>,
-    /// From the reply to the inbox.
+    /// Time from the reply to the inbox.
     #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
     network_delay: Option<Delay>,
-    /// From the inbox to the event DELIVERED, or a toolbox's reply.
+    /// Time from the inbox to the event DELIVERED, or to the reply of a toolbox.
     #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
     acknowledge_delay: Option<Delay>,
-    /// From DELIVERED to RECEIVED.
+    /// Time from DELIVERED to RECEIVED.
     #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
     receive_delay: Option<Delay>,
-    /// Replies a second, at most.
+    /// Maximum number of replies per second.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     accept_rate: Option<f64>,
-    /// Messages a second to the inbox, at most.
+    /// Maximum number of messages per second to the inbox.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     network_rate: Option<f64>,
-    /// Acknowledgements a second, at most.
+    /// Maximum number of acknowledgements per second.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     acknowledge_rate: Option<f64>,
-    /// Octets a second that the sending endpoint takes.
+    /// Maximum number of bytes per second that the sending endpoint accepts.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
     accept_bytes: Option<u64>,
-    /// Octets a second that the network carries.
+    /// Maximum number of bytes per second that the network carries.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
     network_bytes: Option<u64>,
-    /// Messages that the sending endpoint works on at a time.
+    /// Messages that the sending endpoint processes at a time.
     #[arg(long, value_name = "N", requires = "accept_work")]
     accept_workers: Option<u32>,
-    /// How long it works on each.
+    /// Time to process each message.
     #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "accept_workers")]
     accept_work: Option<Duration>,
-    /// So long after each start of the sending endpoint everything is slower, ten times at first.
+    /// Slow start: for this time after each start of the sending endpoint everything is slower, ten times at first.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     slow_start: Option<Duration>,
-    /// What is down when, counted from the ready line: 'A.down 10s..15s', 'B.down 5s..1m' (the receiver is offline),
-    /// 'net.down 1s..2s'. As often as needed.
+    /// Outage, repeatable, counted from the ready line: 'A.down 10s..15s', 'B.down 5s..1m' (the receiver is offline),
+    /// 'net.down 1s..2s'.
     #[arg(long = "outage", value_name = "OUTAGE", value_parser = Outage::parse)]
     outages: Vec<Outage>,
-    /// When a message counts as received: in the inbox, or, with --embedded, accepted from there.
+    /// When a message counts as received: once in the inbox, or, with --embedded, once accepted from there.
     #[arg(long, value_enum, value_name = "WHEN")]
     received_on: Option<ReceivedTyped>,
 }
@@ -198,68 +199,68 @@ enum ReceivedTyped {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults, as probabilities from 0 to 1")]
 pub(super) struct FaultsTyped {
-    /// Refused with an error reply (go-mades-bench dies of it).
+    /// Probability of an error reply (go-mades-bench exits on one).
     #[arg(long, value_name = "P", value_parser = values::probability)]
     error: Option<f64>,
-    /// What its errorCode is.
+    /// errorCode of error replies.
     #[arg(long, value_name = "TEXT")]
     error_code: Option<String>,
-    /// What its errorMessage is.
+    /// errorMessage of error replies.
     #[arg(long, value_name = "TEXT")]
     error_message: Option<String>,
-    /// Not replied to; the message goes its way.
+    /// Probability of no reply; the message is still delivered.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     no_reply: Option<f64>,
-    /// Lost in the network, silently.
+    /// Probability of silent loss in the network.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     loss: Option<f64>,
-    /// Not delivered, and reported: event FAILED, status FAILED.
+    /// Probability of a reported failure: event FAILED, status FAILED.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     failure: Option<f64>,
-    /// Put into the inbox twice.
+    /// Probability of delivering a message to the inbox twice.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     duplicate: Option<f64>,
-    /// Changed in one octet of the payload.
+    /// Probability of changing one byte of the payload.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     corruption: Option<f64>,
-    /// Held back so that others overtake it.
+    /// Probability of delaying a message so that others overtake it.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     reorder: Option<f64>,
-    /// For how long at most.
+    /// Maximum length of that delay.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     reorder_by: Option<Duration>,
 }
 
 /// What is taken, and how much of it.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Bounds")]
+#[command(next_help_heading = "Limits")]
 struct BoundsTyped {
-    /// A receiver code that is known; all are, where none is named. As often as needed.
+    /// Known receiver code, repeatable [default: all are known].
     #[arg(long = "receiver", value_name = "CODE")]
     receivers: Vec<String>,
-    /// The largest payload taken; a larger one is refused.
+    /// Maximum size of a payload in bytes; larger ones are rejected.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
     payload_limit: Option<u64>,
-    /// Messages taken out of the outbox and not accepted yet.
+    /// Maximum number of messages taken from the outbox and not accepted yet.
     #[arg(long, value_name = "N", value_parser = values::sessions)]
     credit: Option<u32>,
-    /// Messages that the pair keeps at a time; then it takes no more.
+    /// Maximum number of messages stored at a time; at the limit no more are taken.
     #[arg(long, value_name = "N", value_parser = values::sessions)]
     store_messages: Option<u32>,
-    /// Octets of them.
+    /// Maximum size of the stored messages in bytes.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
     store_bytes: Option<u64>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun mades-endpoint --embedded                                    no broker needed; go-mades-bench runs against it
+  mailrun mades-endpoint --embedded                                    no broker required; go-mades-bench works with it
   mailrun mades-endpoint --embedded --preset ecp-2022 --truth truth.jsonl
   mailrun mades-endpoint --broker amqp://endpoint@127.0.0.1 --password-file pw --loss 0.01 --network-delay exp:20ms
   mailrun mades-endpoint --embedded --outage 'B.down 10s..40s' --duplicate 0.001";
 
 const PLANS: &str = "\
-A plan, with all that it may hold:
+A plan, with all keys:
   mode = 'endpoint'                       # toolbox, tracing
   tracing_value = 'TRACING'               # DELIVERED: for go-mades-bench
   received_on = 'inbox'                   # consume

@@ -8,19 +8,19 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queue names")]
 pub(super) struct QueuesTyped {
-    /// What the names of all queues begin with [ecp.endpoint; in mode toolbox edx.endpoint].
+    /// Prefix of the queue names [default: ecp.endpoint; in mode toolbox edx.endpoint].
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
-    /// Where the sending application's messages go [PREFIX.outbox].
+    /// Queue of outgoing messages [default: PREFIX.outbox].
     #[arg(long, value_name = "QUEUE")]
     outbox: Option<String>,
-    /// Where the replies to them go [PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
+    /// Queue of replies to them [default: PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
     #[arg(long, value_name = "QUEUE")]
     outbox_reply: Option<String>,
-    /// Where the events about them go [PREFIX.send.event].
+    /// Queue of events about them [default: PREFIX.send.event].
     #[arg(long, value_name = "QUEUE")]
     send_event: Option<String>,
-    /// Where they arrive [PREFIX.inbox].
+    /// Queue of incoming messages [default: PREFIX.inbox].
     #[arg(long, value_name = "QUEUE")]
     inbox: Option<String>,
 }

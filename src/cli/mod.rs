@@ -40,8 +40,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Measures how fast mail really gets through: from the moment a message should have been sent to the moment the
-/// last hop has it, with every message accounted for.
+/// Measures mail throughput and latency end to end, and checks that no message is lost, duplicated or changed.
 #[derive(Debug, Parser)]
 #[command(name = "mailrun", version, max_term_width = 100, after_help = EXAMPLES)]
 struct Typed {
@@ -51,21 +50,21 @@ struct Typed {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun bench                                       source, relay and sink on this host, a report
+  mailrun bench                                       measures source, relay and sink on this host
   mailrun bench --messages 200000 --sessions 100 --reuse --out D
-  mailrun sink --listen 127.0.0.1:2525                takes mail and counts it
-  mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and times it
-  mailrun relay --to 127.0.0.1:2526 --spool DIR       takes mail, keeps it safe and hands it on
-  mailrun queue list --spool DIR                      what waits there, and why
-  mailrun spool check DIR                             is the spool of a relay that is stopped sound
-  mailrun bench mades                                 MADES (ECP, EDX) over AMQP 1.0, with a stand-in for the endpoints
+  mailrun sink --listen 127.0.0.1:2525                accepts mail and counts it
+  mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and measures latency
+  mailrun relay --to 127.0.0.1:2526 --spool DIR       accepts, stores and forwards mail
+  mailrun queue list --spool DIR                      lists what is in the queue, and why
+  mailrun spool check DIR                             checks the spool of a stopped relay
+  mailrun bench mades                                 measures MADES (ECP, EDX) over AMQP 1.0
 
 Exit status:
-    0  PASS: all that was asked for was seen
-    1  FAIL: mail was lost, doubled, changed, rejected or given up, or a threshold was missed
-    2  it could not run; one line says why
-    3  INVALID or INCONCLUSIVE, with --threshold, --rate, --stage or --strict; 0 without them
-  130  interrupted; the report is printed all the same";
+    0  PASS; also INVALID or INCONCLUSIVE without --threshold, --rate, --stage and --strict
+    1  FAIL: mail was lost, duplicated, changed, rejected or given up, or a threshold was missed
+    2  the run could not start; one line says why
+    3  INVALID or INCONCLUSIVE, with --threshold, --rate, --stage or --strict
+  130  interrupted; the report is printed anyway";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -86,16 +85,16 @@ enum Command {
 struct OutputsTyped {
     #[command(flatten)]
     report: ReportTyped,
-    /// Write which (message, recipient) were accepted, or arrived, to FILE.
+    /// Write the (message, recipient) pairs that were accepted, or that arrived, to FILE.
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
     /// Write an HdrHistogram interval log to FILE.
     #[arg(long, value_name = "FILE")]
     hlog: Option<PathBuf>,
-    /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
+    /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
     live: LiveTyped,
-    /// The run's id, 32 hexadecimal digits.
+    /// Run id, 32 hexadecimal digits.
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
 }
@@ -154,9 +153,9 @@ impl From<PipeliningTyped> for record::Pipelining {
 /// How messages are spread over time, as typed.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum ArrivalTyped {
-    /// At even distances
+    /// At regular intervals
     Constant,
-    /// At exponentially distributed distances
+    /// At exponentially distributed intervals
     Poisson,
 }
 

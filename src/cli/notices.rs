@@ -4,22 +4,23 @@ use clap::{Args, ValueEnum};
 use smtp::dsn::{Notify, Return};
 
 /// Said of each option, for the heading of a struct would go on to whatever options follow it.
-const HEADING: &str = "Notifications (RFC 3461): nothing is sent to a server that does not offer DSN";
+const HEADING: &str = "Notifications (RFC 3461), requested only if the server offers DSN";
 
 /// Parameters of DSN (RFC 3461).
 #[derive(Debug, Args)]
 pub(super) struct NoticesTyped {
-    /// When to be told of each recipient: never, or some of success,failure,delay.
+    /// When the server should send a notification: never, or some of success,failure,delay.
     #[arg(long, value_name = "WHEN", value_parser = notify, help_heading = HEADING)]
     dsn_notify: Option<Notify>,
-    /// How much of the message a notification is to bring back.
+    /// How much of the message a notification should return.
     #[arg(long, value_enum, value_name = "PART", help_heading = HEADING)]
     dsn_ret: Option<ReturnTyped>,
-    /// What notifications are to call the message: a text or a pattern, in which an n in braces is the message's number.
+    /// Identifier of the message in notifications: a text, or a pattern in which an n in braces is replaced by the
+    /// number of the message.
     // clap would make a line break of `{n}`.
     #[arg(long, value_name = "TEXT", value_parser = envelope_id, help_heading = HEADING)]
     dsn_envid: Option<Pattern>,
-    /// Name each recipient as the original one too.
+    /// Send ORCPT with each recipient.
     #[arg(long, help_heading = HEADING)]
     dsn_orcpt: bool,
 }
@@ -27,9 +28,9 @@ pub(super) struct NoticesTyped {
 /// How much, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ReturnTyped {
-    /// All of it
+    /// The whole message
     Full,
-    /// Its header
+    /// The header only
     Hdrs,
 }
 

@@ -15,56 +15,56 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Shows a running relay's queue, and changes it
+/// Lists and changes the queue of a running relay
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
     #[command(subcommand)]
     what: What,
-    /// The relay's control socket.
+    /// Control socket of the relay.
     #[arg(long, value_name = "PATH", global = true, conflicts_with_all = ["spool", "config"])]
     control: Option<PathBuf>,
-    /// The directory of the relay's spool; the socket is in it, unless the relay was told otherwise.
+    /// Spool directory of the relay; it contains the control socket by default.
     #[arg(long, value_name = "DIR", global = true, conflicts_with = "config")]
     spool: Option<PathBuf>,
-    /// The relay's configuration.
+    /// Configuration file of the relay.
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
-    /// A JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long, global = true)]
     json: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun queue list --spool DIR                         what waits, and why
+  mailrun queue list --spool DIR                         all entries, and why they wait
   mailrun queue list --state deferred --hop mx:b.example --config relay.toml
   mailrun queue show 00000000000000ff --spool DIR
-  mailrun queue hold 00000000000000ff --spool DIR        nothing is sent until release
-  mailrun queue retry --hop mx:b.example --spool DIR     now, whatever the schedule says
-  mailrun queue remove all --spool DIR                   forgotten; nobody is told
+  mailrun queue hold 00000000000000ff --spool DIR        not sent until release
+  mailrun queue retry --hop mx:b.example --spool DIR     now, instead of on schedule
+  mailrun queue remove all --spool DIR                   deleted; the senders are not notified
   mailrun queue stats --spool DIR
 
-Exit status: 0 done; 1 there is no such message; 2 no relay answers.";
+Exit status: 0 done; 1 no such message; 2 the relay does not answer.";
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Entries of the queue: the recipients of a message at one hop
+    /// Lists queue entries: the recipients of a message that share a next hop
     List(ListTyped),
-    /// All of one message
+    /// Shows everything about one message
     Show {
-        /// Its queue id, 16 hexadecimal digits.
+        /// Queue id, 16 hexadecimal digits.
         id: QueueId,
     },
-    /// Tries what waits for its next try at once
+    /// Retries deferred messages now
     Retry(Meant),
-    /// Holds messages: nothing of them is sent until they are released, after a restart neither
+    /// Holds messages: they are not sent until they are released, even after a restart
     Hold(Meant),
-    /// Lets messages go on that were held
+    /// Releases held messages
     Release(Meant),
-    /// Removes messages; nobody is told
+    /// Removes messages without notifying anyone
     Remove(Meant),
-    /// Numbers, in all and by hop
+    /// Shows statistics: totals, and numbers per hop
     Stats,
     /// Writes which (message, recipient) of a run a relay that has stopped still has, for a bench
     #[command(hide = true)]
@@ -80,13 +80,13 @@ enum What {
 
 #[derive(Debug, Args)]
 struct ListTyped {
-    /// Only those for that hop, as the list names it.
+    /// Only entries for this hop, named as in the list.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
-    /// Only those in that state.
+    /// Only entries in this state.
     #[arg(long, value_enum, value_name = "STATE")]
     state: Option<StateWord>,
-    /// No more than N.
+    /// At most N entries.
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }
@@ -97,7 +97,7 @@ struct Meant {
     /// Queue ids, 16 hexadecimal digits each, or `all`.
     #[arg(value_name = "ID|all", required_unless_present = "hop", conflicts_with = "hop", value_parser = chosen)]
     ids: Vec<Chosen>,
-    /// Messages with recipients at that hop, as the list names it.
+    /// Messages with recipients at this hop, named as in the list.
     #[arg(long, value_name = "NAME")]
     hop: Option<String>,
 }
@@ -137,7 +137,7 @@ impl Typed {
     }
 
     fn write_units(&self, run: RunId, ledger: &Path) -> Result<ExitCode> {
-        let spool = self.spool.as_deref().context("whose queue? Say --spool DIR")?;
+        let spool = self.spool.as_deref().context("no relay named: give --spool DIR")?;
         let units = leftover::units(spool, run)?;
         let cannot = || format!("cannot write {}", ledger.display());
         let file = File::create(ledger).with_context(cannot)?;
@@ -151,7 +151,7 @@ impl Typed {
             (_, Some(spool), _) => Ok(spool.join("control.sock")),
             // Where its mail may go is not asked here.
             (_, _, Some(file)) => Ok(Config::read_within(file, Reach::Anywhere)?.control),
-            (None, None, None) => bail!("which relay? Say --spool DIR, --control PATH or --config FILE"),
+            (None, None, None) => bail!("no relay named: give --spool DIR, --control PATH or --config FILE"),
         }
     }
 

@@ -16,52 +16,52 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::Handle;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Takes mail, keeps it safe, and hands it on: store and forward
+/// Accepts mail, stores it on disk, and forwards it until it is delivered or bounced
 ///
-/// What is answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
+/// A message that was answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = MANUAL)]
 pub(super) struct Typed {
-    /// What to do: listeners, networks, routes, aliases, limits (TOML); --help shows every key.
+    /// Configuration file (TOML): listeners, networks, routes, aliases, limits; --help shows every key.
     #[arg(long, value_name = "FILE", required_unless_present_any = ["to", "spool"])]
     config: Option<PathBuf>,
-    /// Say what is wrong with FILE, with lines and columns, and end.
+    /// Check FILE, print its errors with line and column, and exit.
     #[arg(long, requires = "config")]
     check: bool,
-    /// Where to listen; port 0 lets the kernel choose, unix:PATH makes a unix-domain socket [default: 127.0.0.1:2525].
+    /// Address to listen on; port 0 picks a free port, unix:PATH makes a unix-domain socket [default: 127.0.0.1:2525].
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "config")]
     listen: Option<String>,
-    /// Where all mail goes: HOST:PORT, lmtp:HOST:PORT, lmtp:unix:PATH, or discard.
+    /// Next hop of all mail: HOST:PORT, lmtp:HOST:PORT, lmtp:unix:PATH, or discard.
     #[arg(long, value_name = "WHERE", conflicts_with = "config", requires = "spool")]
     to: Option<String>,
-    /// The directory that keeps messages: of this user alone, mode 0700.
+    /// Directory that stores the messages, readable by this user only (mode 0700).
     #[arg(long, value_name = "DIR", conflicts_with = "config", requires = "to")]
     spool: Option<PathBuf>,
-    /// When to answer 250 [default: sync].
+    /// When a message is answered 250 [default: sync].
     #[arg(long, value_enum, value_name = "WHEN")]
     durability: Option<DurabilityTyped>,
-    /// Do not start on a spool that is damaged: say what is damaged, change nothing, and end.
+    /// Do not start if the spool is damaged: report the damage, change nothing, and exit.
     #[arg(long)]
     refuse_damage: bool,
-    /// Threads [default: half of the processors].
+    /// Worker threads [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
-    /// The least that is worth a line of log; info has a line for each delivery [default: warn].
+    /// Least severe messages to log; info logs each delivery [default: warn].
     #[arg(long, value_enum, value_name = "LEVEL")]
     log: Option<LogTyped>,
     /// Write the run record (mailrun-run/1) to FILE at the end.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Serve metrics, health and readiness here: /metrics, /health, /ready.
+    /// Address of the HTTP interface: /metrics, /health, /ready.
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<SocketAddr>,
-    /// The socket of `mailrun queue` [default: control.sock in the spool's directory].
+    /// Control socket for `mailrun queue` [default: control.sock in the spool directory].
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// What to say meanwhile: a line on a terminal, JSON lines on standard output, or nothing.
+    /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
     live: super::LiveTyped,
-    /// Deliver to public addresses too: this is no test, and the mail is yours to send.
+    /// Allow delivery to public addresses.
     #[arg(long)]
     allow_public: bool,
 }
@@ -89,11 +89,11 @@ impl From<LogTyped> for LogLevel {
 /// When a message is answered 250, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DurabilityTyped {
-    /// When it is on disk: it survives the loss of power
+    /// When it is on disk: it survives a power failure
     Sync,
-    /// When the kernel has it: it survives the end of this process
+    /// When the kernel has it: it survives a crash of this process
     Write,
-    /// At once: it survives nothing
+    /// Immediately: it survives nothing
     Memory,
 }
 
@@ -122,18 +122,18 @@ Examples:
   mailrun relay --listen 127.0.0.1:2525 --to lmtp:unix:/run/lmtp.sock --spool DIR --http 127.0.0.1:8025
   mailrun relay --config relay.toml --check
 
-FILE, in TOML; only [spool] and its directory have to be there. Every key:
+FILE is TOML; only spool.directory is required. All keys:
 
 ",
     include_str!("../relay/config/example.toml"),
     "
-The alias file: NAME: TARGET, TARGET...
-  sales: ann, bob@elsewhere.example        for all local domains; sales@b.example: for one
-  nobody: .                                accepted, and discarded
-  ann: ann, keeper                         herself, and a copy to another
+Lines of the alias file: NAME: TARGET, TARGET...
+  sales: ann, bob@elsewhere.example        for all local domains; sales@b.example for one only
+  nobody: .                                accepted and discarded
+  ann: ann, keeper                         to ann, with a copy to keeper
 
-Who may send where: recipients in local domains are taken from everybody, if there is such a mailbox or alias
-(else 550 5.1.1); others only from `networks` and from who has logged in (else 554 5.7.1)."
+Access: everyone may send to existing mailboxes and aliases in local domains (others: 550 5.1.1). Only clients in
+`networks` and authenticated clients may send to other domains (others: 554 5.7.1)."
 );
 
 /// Relays, or looks at a configuration file.
@@ -218,7 +218,7 @@ impl Typed {
                 let listen = self.listen.as_deref().unwrap_or(LISTEN);
                 Config::from_flags(listen, to, spool, reach).map_err(|what| anyhow!(what))?
             }
-            _ => bail!("say --config FILE, or --to HOST:PORT and --spool DIR"),
+            _ => bail!("no configuration: give --config FILE, or --to HOST:PORT and --spool DIR"),
         };
         config.spool.durability = self.durability.map_or(config.spool.durability, Durability::from);
         config.spool.refuse_damage |= self.refuse_damage;

@@ -17,18 +17,18 @@ const SPARE_FILES: u64 = 256;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Relay")]
 pub(super) struct RelayTyped {
-    /// What stands between: mailrun (also mailrun:write, mailrun:memory, for less durability), postfix (a private one; as
-    /// root), none, or a command with {to}, {listen} and {spool} in it, as 'mta -l {listen} -n {to} -q {spool}'
-    /// [default: mailrun].
+    /// Relay between source and sink: mailrun (also mailrun:write, mailrun:memory, with less durability), postfix (a
+    /// private instance; requires root), none, or a command with {to}, {listen} and {spool} in it, as 'mta -l {listen}
+    /// -n {to} -q {spool}' [default: mailrun].
     #[arg(long, value_name = "WHICH")]
     relay: Option<Contestant>,
-    /// No relay: the source sends to the sink.
+    /// No relay: the source sends directly to the sink.
     #[arg(long, conflicts_with = "relay")]
     no_relay: bool,
-    /// A relay that is running already, takes mail here, and hands on to --sink-listen.
+    /// Relay that is already running, listens here, and delivers to --sink-listen.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["relay", "no_relay"], requires = "sink_listen")]
     relay_address: Option<String>,
-    /// Where the bench's own sink listens for what that relay hands on.
+    /// Address on which the bench's own sink listens for mail from that relay.
     #[arg(long, value_name = "HOST:PORT", requires = "relay_address")]
     sink_listen: Option<String>,
 }
@@ -47,41 +47,41 @@ pub(super) fn usual() -> Contestant {
     Contestant::Mailrun(Durability::Sync)
 }
 
-/// Times a relay as the published benchmark does: MESSAGES over 250 sessions to 5 domains, a new connection each
+/// Measures a relay like the published benchmark: MESSAGES over 250 sessions to 5 domains, a new connection each
 ///
-/// How long until all are accepted, how long until all are delivered, and what the relay used for it: processor time of
-/// all its processes, bytes written, memory. The far end is always mailrun's own sink, and the account of every message
-/// must close. Several relays take turns. Ctrl-C ends it with the table of what was run. Exit status 1 if a run failed
-/// or a message was lost.
+/// Measures the time until all messages are accepted, the time until all are delivered, and what the relay used: CPU
+/// time of all its processes, bytes written, memory. The sink is always mailrun's own, and every message must be
+/// accounted for. Several relays are measured in turns. Ctrl-C ends the run and prints the table so far. Exit status 1
+/// if a run failed or a message was lost.
 #[derive(Debug, Args)]
 #[command(after_help = CONTEST_EXAMPLES)]
 pub(super) struct ContestTyped {
-    /// Messages of each run [default: 20000 of 400 octets, 4000 of 64 KiB].
+    /// Messages per run [default: 20000 of 400 bytes, 4000 of 64 KiB].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     messages: Option<u64>,
-    /// As many as were published: 500,000.
+    /// Use as many messages as the published benchmark: 500,000.
     #[arg(long, conflicts_with = "messages")]
     full: bool,
     /// Parallel sessions.
     #[arg(long, value_name = "N", default_value = "250", value_parser = values::sessions)]
     sessions: u32,
-    /// Messages a connection carries, which was 1 in the published test; without N, or with 0, as many as there are.
+    /// Messages per connection, 1 in the published benchmark; without N, or with 0, no limit.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "1",
           default_missing_value = "0")]
     reuse: u64,
-    /// How far commands run ahead of replies.
+    /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
     pipelining: PipeliningTyped,
-    /// Runs of each relay.
+    /// Runs per relay.
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Several, in turns: mailrun,postfix. Ratios are to Postfix, or to the last.
+    /// Several relays, measured in turns: mailrun,postfix. Ratios are to Postfix, or to the last relay.
     #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "no_relay", "relay_address"])]
     compare: Vec<Contestant>,
-    /// Count system calls too, in short runs of their own under strace.
+    /// Count system calls too, in separate short runs under strace.
     #[arg(long)]
     syscalls: bool,
-    /// Where all files go, in place of a new directory below mailrun-results. The relays keep their mail there.
+    /// Directory for all files, instead of a new one in mailrun-results. The relays store their mail there.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -91,7 +91,7 @@ pub(super) struct ContestTyped {
 const CONTEST_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-400 --compare mailrun,postfix                        against Postfix, as root
-  mailrun bench relay-400 --compare mailrun,none                           against source and sink by themselves
+  mailrun bench relay-400 --compare mailrun,none                           against source and sink without a relay
   mailrun bench relay-400 --compare mailrun,none --sessions 100 --reuse --pipelining stream --messages 200000
   mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'     a relay of your own";
 
@@ -146,14 +146,14 @@ struct ShapeTyped {
     /// Parallel sessions.
     #[arg(long, value_name = "N", default_value = "100", value_parser = values::sessions)]
     sessions: u32,
-    /// Octets of a message, header included: 400, 64k [default: 400; of relay-backlog 64k].
+    /// Size of a message in bytes, header included: 400, 64k [default: 400; relay-backlog: 64k].
     #[arg(long, value_name = "BYTES", value_parser = size)]
     size: Option<u64>,
-    /// Messages a connection carries; without N, or with 0, as many as there are.
+    /// Messages per connection; without N, or with 0, no limit.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "0",
           default_missing_value = "0")]
     reuse: u64,
-    /// How far commands run ahead of replies.
+    /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
     pipelining: PipeliningTyped,
 }
@@ -162,7 +162,7 @@ struct ShapeTyped {
 fn size(text: &str) -> Result<u64, String> {
     match values::bytes(text)? {
         bytes @ 300..=67_108_864 => Ok(bytes),
-        _ => Err(format!("{text:?}: a message here has 300 octets to 64M")),
+        _ => Err(format!("{text:?}: the size must be between 300 bytes and 64M")),
     }
 }
 
@@ -184,36 +184,36 @@ fn messages() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(1..=100_000_000)
 }
 
-/// Times the 250 of a relay at half the highest rate that it sustains; target: p99 under 20 ms
+/// Measures when a relay answers 250 at half of its highest sustainable rate; target: p99 under 20 ms
 ///
-/// First a closed loop for an estimate, then steps of open loop: a rate is sustained if all that was due in a step was
-/// accepted and delivered as soon as the step was over. Then half of the highest such rate is offered in rounds, and
-/// latency counts from when each message was due. Ctrl-C ends it with the table of what was run. Exit status 1 if the
-/// target is missed or was not measured.
+/// Starts with a closed loop for an estimate, then searches with steps of open loop: a rate is sustained if all
+/// messages due in a step were accepted and delivered when the step ended. Then offers half of the highest such rate in
+/// rounds; latency counts from when each message was due. Ctrl-C ends the run and prints the table so far. Exit status
+/// 1 if the target is missed or was not measured.
 #[derive(Debug, Args)]
 #[command(after_help = LATENCY_EXAMPLES)]
 pub(super) struct LatencyTyped {
-    /// How long a step of the search lasts.
+    /// Length of a step of the search.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
     step: Duration,
-    /// Steps of the search at most.
+    /// Maximum number of steps of the search.
     #[arg(long, value_name = "N", default_value = "7", value_parser = clap::value_parser!(u32).range(1..=100))]
     steps: u32,
-    /// Measure at this rate, and do not search.
+    /// Measure at this rate, without a search.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     rate: Option<f64>,
-    /// How messages are spread in the rounds.
+    /// Distribution of messages over time in the rounds.
     #[arg(long, value_enum, default_value = "poisson")]
     arrival: ArrivalTyped,
-    /// How long a round lasts.
+    /// Length of a round.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     duration: Duration,
-    /// Rounds.
+    /// Number of rounds.
     #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     #[command(flatten)]
     shape: ShapeTyped,
-    /// Where all files go, in place of a new directory below mailrun-results. The relay keeps its mail there.
+    /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -223,8 +223,8 @@ pub(super) struct LatencyTyped {
 const LATENCY_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-latency                                 about 90 s
-  mailrun bench relay-latency --reuse=1 --sessions 250        a new connection a message
-  mailrun bench relay-latency --rate 2000 --duration 30s      at a rate of your choice
+  mailrun bench relay-latency --reuse=1 --sessions 250        a new connection for each message
+  mailrun bench relay-latency --rate 2000 --duration 30s      at a given rate
   mailrun bench relay-latency --relay postfix                 as root";
 
 impl LatencyTyped {
@@ -246,18 +246,18 @@ impl LatencyTyped {
     }
 }
 
-/// Lets a relay's queue grow while its next hop is down, and starts the relay again on it; targets: memory, time to open
+/// Fills a relay's queue while its next hop is down, and restarts the relay; targets: memory, time to start
 ///
-/// A source fills the relay while nobody listens where it sends to: its memory and disk are looked at. SIGTERM stops it;
-/// it is started again, and how long it takes to be ready with all that was queued is timed. Then the sink listens, the
-/// queue is told to try again, and every message that was answered 250 must arrive. Targets: less than 256 MiB of memory
-/// with up to 100,000 messages queued; ready in less than 10 s with up to 1,000,000; nothing lost. The disk that it takes
-/// is said, and looked for, before anything is written. Ctrl-C ends it with the table of what was found. Exit status 1 if
-/// a target is missed or was not measured.
+/// A source fills the relay while its next hop does not listen; memory and disk are measured. SIGTERM stops the relay;
+/// it is started again, and the time until it is ready with the whole queue is measured. Then the sink listens, the
+/// queue is retried, and every message that was answered 250 must arrive. Targets: less than 256 MiB of memory with up
+/// to 100,000 messages queued; ready in less than 10 s with up to 1,000,000; nothing lost. The disk space needed is
+/// printed and checked before anything is written. Ctrl-C ends the run and prints the table so far. Exit status 1 if a
+/// target is missed or was not measured.
 #[derive(Debug, Args)]
 #[command(after_help = BACKLOG_EXAMPLES)]
 pub(super) struct BacklogTyped {
-    /// Messages to queue.
+    /// Number of messages to queue.
     #[arg(long, value_name = "N", default_value = "100000", value_parser = messages())]
     messages: u64,
     #[command(flatten)]
@@ -265,7 +265,7 @@ pub(super) struct BacklogTyped {
     /// When the relay answers 250.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "sync")]
     durability: KeptTyped,
-    /// Where all files go, in place of a new directory below mailrun-results. The relay keeps its mail there: 7 GB.
+    /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there: 7 GB.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -282,7 +282,7 @@ enum KeptTyped {
 const BACKLOG_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-backlog                                 100,000 messages of 64 KiB: 7 GB of disk
-  mailrun bench relay-backlog --messages 1000000 --size 400   how long a million takes to open: 1.5 GB of disk
+  mailrun bench relay-backlog --messages 1000000 --size 400   start with a million messages: 1.5 GB of disk
   mailrun bench relay-backlog --out /mnt/other/run";
 
 impl BacklogTyped {
@@ -299,23 +299,23 @@ impl BacklogTyped {
     }
 }
 
-/// Sends a million messages through a relay; targets: memory stays flat, disk is given back, the account closes
+/// Sends a million messages through a relay; targets: memory is flat, disk is freed, no message is missing
 ///
-/// Memory is flat if it is, after the first tenth of the messages, no more than 1.2 times its most in the first tenth and
-/// 16 MiB. At the end the relay's spool must be back to what it keeps when it is empty. Ctrl-C stops the source; what was
-/// accepted is delivered, and the table printed. Exit status 1 if a target is missed or was not measured.
+/// Memory is flat if its peak after the first tenth of the messages is at most 1.2 times the peak in the first tenth
+/// plus 16 MiB. At the end the relay's spool must be as small as when it is empty. Ctrl-C stops the source; what was
+/// accepted is delivered, and the table is printed. Exit status 1 if a target is missed or was not measured.
 #[derive(Debug, Args)]
 #[command(after_help = SOAK_EXAMPLES)]
 pub(super) struct SoakTyped {
-    /// Messages to send.
+    /// Number of messages to send.
     #[arg(long, value_name = "N", default_value = "1000000", value_parser = messages())]
     messages: u64,
-    /// Offer that many a second [default: as fast as the relay takes them].
+    /// Messages per second to offer [default: as fast as the relay accepts them].
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     rate: Option<f64>,
     #[command(flatten)]
     shape: ShapeTyped,
-    /// Where all files go, in place of a new directory below mailrun-results. The relay keeps its mail there.
+    /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -325,7 +325,7 @@ pub(super) struct SoakTyped {
 const SOAK_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-soak
-  mailrun bench relay-soak --pipelining stream                one round trip a message: the fastest there is
+  mailrun bench relay-soak --pipelining stream                one round trip per message: the fastest
   mailrun bench relay-soak --rate 5000 --size 4k
   mailrun bench relay-soak --messages 50000 --relay postfix   as root";
 

@@ -19,10 +19,10 @@ const SPARE_FILES: u64 = 64;
 pub(super) enum Scenario {
     SmtpSourceTable(TableTyped),
     SmtpSourceCheck(CheckTyped),
-    /// Times relays with messages of 400 octets, as the published benchmark does
+    /// Measures relays with messages of 400 bytes, like the published benchmark
     #[command(name = "relay-400")]
     Relay400(ContestTyped),
-    /// Times relays with messages of 64 KiB, likewise
+    /// Measures relays with messages of 64 KiB, like the published benchmark
     #[command(name = "relay-64k")]
     Relay64k(ContestTyped),
     RelayLatency(LatencyTyped),
@@ -32,32 +32,32 @@ pub(super) enum Scenario {
     MadesCompare(Box<CompareTyped>),
 }
 
-/// Times smtp-source, go-smtp-source and `mailrun smtp-source` side by side
+/// Measures smtp-source, go-smtp-source and `mailrun smtp-source` side by side
 ///
-/// The table of go-smtp-source's README: each source, as far as it is installed, at each number of sessions, with and
-/// without -d (a connection for many messages), against Postfix's smtp-sink and against `mailrun sink`. Processor time,
-/// memory and time are the source's own; the ratios are to smtp-source in the same round.
-/// Ctrl-C ends it with the table of what was run. Exit status 1 if a run failed, hung or lost mail.
+/// Prints the table of go-smtp-source's README: each installed source, at each number of sessions, with and without -d
+/// (many messages per connection), against Postfix's smtp-sink and against `mailrun sink`. CPU time, memory and time
+/// are those of the source; the ratios are to smtp-source in the same round. Ctrl-C ends the run and prints the table
+/// so far. Exit status 1 if a run failed, hung or lost mail.
 #[derive(Debug, Args)]
 pub(super) struct TableTyped {
-    /// Messages of each run.
+    /// Messages per run.
     #[arg(long, value_name = "N", default_value = "10000", value_parser = messages())]
     messages: u64,
     #[command(flatten)]
     runs: RunsTyped,
 }
 
-/// Proves that each of those sources delivers every message to every recipient, once and unchanged
+/// Checks that each source delivers every message to every recipient, once and unchanged
 ///
-/// As go-smtp-source's bench_check.sh does, and more: messages and recipients are counted in the sink's dump, each
-/// delivery is to be there once, and each text as it was sent. Exit status 1 if anything
-/// is not OK, or if it was stopped before its end.
+/// Does what go-smtp-source's bench_check.sh does, and more: counts messages and recipients in the sink's dump, and
+/// checks that each delivery is there once, with the text that was sent. Exit status 1 if anything is not OK, or if the
+/// run was interrupted.
 #[derive(Debug, Args)]
 pub(super) struct CheckTyped {
-    /// Messages of each run.
+    /// Messages per run.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = messages())]
     messages: u64,
-    /// Recipients of a message, one number after the other.
+    /// Recipients per message, a comma-separated list of numbers to run.
     #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = recipients())]
     recipients: Vec<u32>,
     #[command(flatten)]
@@ -68,13 +68,13 @@ pub(super) struct CheckTyped {
 
 #[derive(Debug, Args)]
 struct RunsTyped {
-    /// Parallel sessions, one number after the other.
+    /// Parallel sessions, a comma-separated list of numbers to run.
     #[arg(long, value_name = "N,N", default_value = "1,100,1000", value_delimiter = ',', value_parser = values::sessions)]
     sessions: Vec<u32>,
-    /// How often each row is run; the table shows medians.
+    /// Runs per row; the table shows medians.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// The longest that a run may take; what takes longer is killed and named.
+    /// Time limit of a run; a run that exceeds it is killed and reported.
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
     limit: Duration,
 }

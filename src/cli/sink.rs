@@ -11,44 +11,45 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Takes mail at full speed, verifies traces and keeps the ledger
+/// Accepts mail at full speed, checks the trace headers of mailrun source and counts every message
 ///
-/// Ends after --messages, on Ctrl-C or on SIGTERM, and reports.
+/// Ends after --messages, on Ctrl-C or on SIGTERM, and prints a report.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = RULES)]
 pub(super) struct Typed {
-    /// Where to listen; port 0 lets the kernel choose, unix:PATH makes a unix-domain socket.
+    /// Address to listen on; port 0 picks a free port, unix:PATH makes a unix-domain socket.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525")]
     listen: String,
-    /// Serve status and ledger as JSON here: /status, /ledger, /ledger/RUN, /record/RUN; PUT rules to /rules. Requests
-    /// name it by an address, localhost, this host's name, HOST or --hello: others are answered 421.
+    /// Address of the HTTP interface, which serves JSON: /status, /ledger, /ledger/RUN, /record/RUN, and takes rules
+    /// with PUT /rules. Requests must name the server by an address, localhost, the name of this host, HOST or --hello;
+    /// others are answered 421.
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
-    /// End after that many messages, all answered.
+    /// End after this number of messages.
     #[arg(long, value_name = "N", value_parser = values::some)]
     messages: Option<u64>,
-    /// Threads that serve [default: half of the processors].
+    /// Worker threads [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
-    /// Sessions at a time; more are answered 421.
+    /// Maximum number of concurrent sessions; more are answered 421.
     #[arg(long, value_name = "N", default_value = "100000", value_parser = values::sessions)]
     sessions: u32,
-    /// The largest message taken; SIZE announces it.
+    /// Maximum size of a message, announced with SIZE.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::some_bytes)]
     message_limit: u64,
-    /// The longest line of a message, its end included (RFC 5321 §4.5.3.1.6).
+    /// Maximum length of a line of a message, CRLF included (RFC 5321 §4.5.3.1.6).
     #[arg(long, value_name = "BYTES", default_value = "1000", value_parser = values::some_bytes)]
     line_limit: u64,
-    /// Recipients of one message.
+    /// Maximum number of recipients per message.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
     recipient_limit: u32,
-    /// How long a client may be silent.
+    /// Time limit for a silent client.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = values::some_duration)]
     idle: Duration,
-    /// The name to greet with.
+    /// Host name in the greeting.
     #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::hello)]
     hello: String,
-    /// What reports call it.
+    /// Name of the sink in reports.
     #[arg(long, value_name = "NAME", default_value = "sink")]
     name: String,
     #[command(flatten)]
@@ -57,23 +58,23 @@ pub(super) struct Typed {
     outputs: OutputsTyped,
     #[command(flatten)]
     faults: FaultsTyped,
-    /// The seed of the faults, where the rules file has none.
+    /// Seed of the faults, if the rules file has none.
     #[arg(long, value_name = "N", default_value = "1")]
     seed: u64,
     #[command(flatten)]
     dump: DumpTyped,
 }
 
-/// Where a sink keeps messages: their octets as they came, dots unstuffed.
+/// Where a sink stores messages: their bytes as received, dots unstuffed.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
-#[command(next_help_heading = "Keeping messages: byte for byte, refused with 452 where that fails")]
+#[command(next_help_heading = "Storing messages, byte for byte; 452 if a message cannot be stored")]
 struct DumpTyped {
-    /// Write each message to a file of its own in DIR.
+    /// Write each message to its own file in DIR.
     #[arg(long, value_name = "DIR")]
     dump: Option<PathBuf>,
-    /// Append all messages to FILE, each behind a line of JSON, {"bytes":N,"client":…,"sender":…,"recipients":[…]}, and
-    /// with a line feed after its N octets.
+    /// Append all messages to FILE, each after a line of JSON, {"bytes":N,"client":…,"sender":…,"recipients":[…]}, and
+    /// followed by a line feed after its N bytes.
     #[arg(long, value_name = "FILE")]
     dump_file: Option<PathBuf>,
     /// Deliver messages into the Maildir DIR.
@@ -90,30 +91,30 @@ impl DumpTyped {
 
 /// What a sink is to do wrong, in the words that sink and bench share.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Faults, to test senders with, and the ruler")]
+#[command(next_help_heading = "Faults, to test senders and mailrun itself")]
 pub(super) struct FaultsTyped {
-    /// What to do wrong, on which command: 'rcpt: soft reject 0.01'; again for more; `mailrun sink --help` has them all.
+    /// Rule for a fault, repeatable: 'rcpt: soft reject 0.01'. `mailrun sink --help` lists all rules.
     #[arg(long, value_name = "RULE", value_parser = rule)]
     fault: Vec<Rule>,
-    /// Such rules from a file: TOML or JSON.
+    /// Read rules from a file: TOML or JSON.
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// Let recipients say their reply: 450-user@…, 550@…; the rule 'rcpt: directed'.
+    /// Let the recipient address choose the reply: 450-user@…, 550@…. Same as the rule 'rcpt: directed'.
     #[arg(long)]
     directed: bool,
-    /// Forget messages with this probability, answered 250 all the same.
+    /// Probability of losing a message after answering 250.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     drop: f64,
-    /// Count messages twice with this probability.
+    /// Probability of counting a message twice.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     duplicate: f64,
-    /// Change a byte of messages with this probability, answered 250 all the same.
+    /// Probability of changing a byte of a message after answering 250.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     corrupt: f64,
-    /// Wait before each answer to the final dot.
+    /// Delay of each reply to the final dot.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
     delay: Duration,
-    /// From AT after the first connection, answer no final dot FOR that long.
+    /// Stop answering the final dot at time AT after the first connection, for time FOR.
     #[arg(long, value_name = "AT,FOR", value_parser = values::stall)]
     stall: Option<String>,
 }
@@ -176,42 +177,42 @@ const EXAMPLES: &str = "\
 Examples:
   mailrun sink --listen 127.0.0.1:2525
   mailrun sink --listen 127.0.0.1:0 --http 127.0.0.1:8025 --messages 10000 --json sink.json
-  mailrun sink --drop 0.001 --seed 1                  loses one message in a thousand, on purpose
+  mailrun sink --drop 0.001 --seed 1                  loses one message in a thousand
   mailrun sink --fault 'rcpt: soft reject 0.01' --fault 'mail: limit 100/s \"421 4.7.0 Too fast\"'
-  mailrun sink --rules FILE --maildir DIR             --help explains the rules";
+  mailrun sink --rules FILE --maildir DIR             see --help for the rules";
 
 const RULES: &str = "\
 Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
   COMMAND  connect helo ehlo lhlo starttls tls auth mail rcpt data . rset noop vrfy quit, or * for all; tls is the
-           handshake itself, data the first BDAT too, . the last one
+           handshake itself; data includes the first BDAT, and . the last BDAT
   ADDRESS  user@domain, @domain, user@, or * for all; rcpt and . have `to`, mail has `from`
-  REPLY    in quotes, a code of 4xx or 5xx and a text, in place of the one shown here
-  CHANCE   0.01 or 1%; always without. The same seed does the same to the same sessions and messages
+  REPLY    a 4xx or 5xx code and a text in quotes, instead of the default shown here
+  CHANCE   0.01 or 1%, default: always. The same seed gives the same faults for the same messages
   On any command:
-    hang up                     close the connection without a word, or after REPLY
+    hang up                     close the connection, without a reply or after REPLY
     soft reject, hard reject    450 4.3.0 Error: command failed; 500 5.3.0 Error: command failed
-    delay TIME[..TIME]          hold the answer back
-    stall AT,FOR                answer nothing from AT after the first connection, FOR that long
-    tarpit TIME [up to TIME]    hold a session's every answer back TIME longer [up to 10s]
-    limit RATE [burst N]        451 4.7.1 beyond RATE a second; a 421 ends the session [burst: 0.1 s]
+    delay TIME[..TIME]          delay the reply
+    stall AT,FOR                send no replies from AT after the first connection, for time FOR
+    tarpit TIME [up to TIME]    delay each reply of a session by TIME more than the last [up to 10s]
+    limit RATE [burst N]        451 4.7.1 above RATE per second; a REPLY of 421 ends the session [burst: 0.1 s]
     reset                       cut the connection with RST
   On rcpt:
-    greylist TIME [remember N]  450 4.7.1 until client, sender and recipient come again after TIME
-    domain cap N                451 4.7.1 beyond N open transactions for the domain
-    directed                    450-user@..., 550@...: the recipient says the reply; on . too
+    greylist TIME [remember N]  450 4.7.1 until client, sender and recipient return after TIME
+    domain cap N                451 4.7.1 above N open transactions for the domain
+    directed                    450-user@..., 550@...: the recipient address gives the reply; also on .
   On data:
-    abort [after TIME]          354, read no more, 550 This violates SMTP, close
-    read SIZE/s                 read the message no faster: back-pressure
-    reset at SIZE               cut the connection with RST at that octet of the message
+    abort [after TIME]          354, stop reading, 550 This violates SMTP, close
+    read SIZE/s                 limit the speed of reading the message
+    reset at SIZE               cut the connection with RST at that byte of the message
   On . (the end of the message):
-    lose reply                  take the message and close the connection in place of the 250
-    drop, duplicate, corrupt    answer 250 and forget it, count it twice, change a byte
-  On . with `to`, and .: directed, after all other rules, for each recipient, with a chance of its own:
-    any of the first list, lose reply, drop, duplicate. LMTP answers for each recipient; in SMTP the first that is
-    refused or cut decides for the whole message, delays add up, and a recipient is dropped or doubled by itself
-  Rules are asked in their order; delays add up; the first that refuses or cuts is the last asked.
+    lose reply                  store the message, and close the connection instead of answering 250
+    drop, duplicate, corrupt    answer 250 and lose it, count it twice, change a byte
+  On . with `to`, and .: directed, after all other rules, separately for each recipient:
+    any of the first list, lose reply, drop, duplicate. LMTP answers each recipient. In SMTP the first rule that
+    rejects or disconnects applies to the whole message, and delays add up; drop and duplicate apply to one recipient
+  Rules run in order. Delays add up. The first rule that rejects or disconnects wins; later rules are skipped.
 
-Rules file, and what PUT http://ADDR/rules takes, in TOML or JSON (GET shows those in force):
+Rules file, and the body of PUT http://ADDR/rules, in TOML or JSON (GET shows the active rules):
   seed = 7
   rules = [
     'rcpt to @slow.example: delay 200ms..2s 10%',

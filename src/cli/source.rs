@@ -15,43 +15,44 @@ use std::time::Duration;
 /// Messages where neither a number nor a time was given.
 const DEFAULT_MESSAGES: u64 = 10_000;
 
-/// Sends mail and times every phase of it
+/// Sends mail and measures the latency of every phase
 ///
-/// Closed loop by default: each session sends its next message when the last is answered. With --rate the loop is
-/// open: messages are due at their times whatever the server does, and latency counts from when each was due.
+/// Closed loop by default: each session sends its next message when the last one has been answered. With --rate or
+/// --stage the loop is open: messages are sent on schedule however slow the server is, and latency counts from the
+/// scheduled time.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
-    /// The server; unix:PATH for a unix-domain socket.
+    /// Server to send to: HOST:PORT, or unix:PATH for a unix-domain socket.
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
     #[command(flatten)]
     load: Load,
-    /// Threads that carry load [default: half of the processors].
+    /// Worker threads [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
-    /// The Subject; none by default.
+    /// Subject of the messages; none by default.
     #[arg(long, value_name = "TEXT")]
     subject: Option<String>,
-    /// Send this message (a header, an empty line, a body) in place of a generated one.
+    /// Send this message (header, empty line, body) instead of a generated one.
     #[arg(long, value_name = "MESSAGE.EML", conflicts_with_all = ["size", "subject", "corpus", "mime"])]
     file: Option<PathBuf>,
-    /// How long a connection may take to stand.
+    /// Time limit for connecting.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     connect_timeout: Duration,
-    /// How long a reply may take.
+    /// Time limit for each reply.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     timeout: Duration,
-    /// The name to say EHLO with.
+    /// Host name to send in EHLO or LHLO.
     #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::hello)]
     hello: String,
-    /// Send no trace: the ledger then ends at acceptance.
+    /// Add no trace header: what was delivered then cannot be checked, only what was accepted.
     #[arg(long)]
     no_trace: bool,
-    /// Send to public addresses too: the server is yours.
+    /// Allow public addresses. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
-    /// What reports call the run.
+    /// Name of the run in reports.
     #[arg(long, value_name = "NAME", default_value = "source")]
     name: String,
     #[command(flatten)]
@@ -63,66 +64,68 @@ pub(super) struct Typed {
 /// The load, in the words that source and bench share.
 #[derive(Debug, Args)]
 pub(super) struct Load {
-    /// How many messages, over all sessions [10000 where no --duration is given].
+    /// Number of messages, over all sessions [default: 10000 without --duration].
     #[arg(long, value_name = "N", value_parser = values::some)]
     pub(super) messages: Option<u64>,
-    /// For how long.
+    /// Length of the run.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) duration: Option<Duration>,
     /// Parallel sessions.
     #[arg(long, value_name = "N", default_value = "100", value_parser = values::sessions)]
     pub(super) sessions: u32,
-    /// Octets of a message, header included: 400, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
-    /// lognormal:MEDIAN,SIGMA[,MOST] [default: 400; with --mime lognormal:24k,1.5].
+    /// Size of a message in bytes, header included: 400, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
+    /// lognormal:MEDIAN,SIGMA[,MAX] [default: 400; with --mime lognormal:24k,1.5].
     #[arg(long, value_name = "BYTES", value_parser = values::sizes)]
     pub(super) size: Option<Spread>,
-    /// Send real messages, picked by the seed: an mbox, a Maildir, a directory of .eml files, or one of them.
+    /// Send messages from files, chosen at random: an mbox, a Maildir, a directory of .eml files, or one .eml file.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["size", "mime"])]
     corpus: Option<PathBuf>,
-    /// Memory that the corpus may take; a larger one is refused.
+    /// Largest size of the corpus in memory; a larger corpus is rejected.
     #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::bytes, requires = "corpus")]
     corpus_limit: u64,
-    /// Leave messages of the corpus out that no mail server may take: NUL, lines above 998 octets.
+    /// Skip messages of the corpus that no mail server has to accept: with NUL bytes, or lines of more than 998 bytes.
     #[arg(long, requires = "corpus")]
     corpus_skip_bad: bool,
-    /// Send generated MIME messages: text, HTML, and an attachment that makes up the size.
+    /// Send generated MIME messages: text, HTML, and an attachment that fills up the size.
     #[arg(long)]
     mime: bool,
-    /// The sender, or a pattern: user{0..9999}@{a.example:70,b.example:30} draws a number, and a word by its weight.
+    /// Sender address, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random, and a domain
+    /// by weight.
     #[arg(long, value_name = "ADDRESS", default_value = "from@example.com", value_parser = values::pattern)]
     pub(super) from: Pattern,
-    /// The recipient, or a pattern. Where the ledger needs it, the recipient's place in the message goes to the end of
-    /// the local part: to0, to1, user17+0; see docs/workloads.md.
+    /// Recipient address, or a pattern. If it is needed to tell recipients apart, mailrun adds the index of the
+    /// recipient to the local part: to0, to1, user17+0 (see docs/workloads.md).
     #[arg(long, value_name = "ADDRESS", default_value = "to@example.com", value_parser = values::pattern)]
     pub(super) rcpt: Pattern,
-    /// Recipients of each message: a number, a range 1..5, or by weight 1:90,50:10.
+    /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
     pub(super) recipients: Spread,
-    /// Send N messages over a connection, or a number drawn from 1..20 for each, or without N as many as there are
-    /// [default: a connection a message].
+    /// Reuse connections for N messages each, or for a random number from a range (1..20). Without N, there is no limit
+    /// [default: a new connection for each message].
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0",
           value_parser = values::reuse)]
     reuse: Option<values::Reuse>,
-    /// How long a session rests after each message: 100ms, 50ms..2s, lognormal:100ms,1.
+    /// Pause of a session after each message: 100ms, 50ms..2s, lognormal:100ms,1.
     #[arg(long, value_name = "TIME", value_parser = values::times)]
     pub(super) think: Option<Spread>,
-    /// How far commands run ahead of replies.
+    /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
     pub(super) pipelining: PipeliningTyped,
-    /// Open loop: that many messages a second, whatever the server does.
+    /// Open loop: messages per second, however slow the server is.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
-    /// Open loop in stages, as often as needed: 10s:100/s, or 60s:100/s..1000/s for a ramp. The last ends the run.
+    /// Open loop in stages, repeatable: 10s:100/s for a constant rate, 60s:100/s..1000/s for a ramp. The run ends after
+    /// the last stage.
     #[arg(long = "stage", visible_alias = "ramp", value_name = "TIME:RATE", value_parser = values::stage,
           conflicts_with_all = ["rate", "duration"])]
     stages: Vec<RateStage>,
-    /// Messages of the first TIME are sent and accounted for, and left out of rates, latencies and durations.
+    /// Leave messages of the first TIME out of rates, latencies and durations. They are sent and accounted for.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) warm_up: Option<Duration>,
-    /// How they are spread, with --rate or --stage.
+    /// Distribution of messages over time, with --rate or --stage.
     #[arg(long, value_enum, default_value = "constant")]
     pub(super) arrival: ArrivalTyped,
-    /// The seed of everything random.
+    /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
     #[command(flatten)]
@@ -196,21 +199,21 @@ impl Load {
 /// What is asked of a run, in the words that source and bench share.
 #[derive(Debug, Args)]
 pub(super) struct AskedTyped {
-    /// What the run is to reach, as often as needed: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
-    /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. STAGE or PHASE with p50, p99, p999, min, mean, max, count or
-    /// within(TIME), a stage with rate; or rejected, failed, lost, duplicates, corrupt, which else are to be 0.
+    /// Condition that the run must meet, repeatable: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
+    /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. A stage or phase takes p50, p99, p999, min, mean, max, count
+    /// or within(TIME); a stage also takes rate. rejected, failed, lost, duplicates and corrupt must be 0 by default.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     pub(super) thresholds: Vec<Threshold>,
-    /// The same, of what the source sees; a run that misses it ends at once.
+    /// Condition like --threshold, on what the source sees; the run ends as soon as it is not met.
     #[arg(long, value_name = "EXPRESSION", value_parser = aborting_threshold)]
     abort_on: Vec<Threshold>,
-    /// End a run whose server has accepted nothing for that long, while connections failed.
+    /// End the run if connections fail and the server has accepted nothing for this long.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::some_duration)]
     give_up: Duration,
-    /// Send at once: try no connection with EHLO, TLS, AUTH, MAIL and RCPT first.
+    /// Skip the test connection (EHLO, TLS, AUTH, MAIL, RCPT) before the run.
     #[arg(long)]
     no_preflight: bool,
-    /// Exit with status 3 where the verdict is INVALID or INCONCLUSIVE, though no threshold and no rate was asked for.
+    /// Exit with status 3 if the verdict is INVALID or INCONCLUSIVE, even without --threshold, --rate or --stage.
     #[arg(long)]
     strict: bool,
 }

@@ -18,48 +18,49 @@ use std::process::ExitCode;
 pub(super) struct Typed {
     #[command(subcommand)]
     what: What,
-    /// A JSON object.
+    /// Print one JSON object.
     #[arg(long, global = true)]
     json: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun spool check /var/lib/mailrun                  is it sound, what waits, what is damaged and where
+  mailrun spool check /var/lib/mailrun                  what waits, and what is damaged and where
   mailrun spool salvage /var/lib/mailrun --out spool:/var/lib/mailrun.new
-                                                        a new spool for a relay: who has it does not get it again
+                                                        a new spool, without recipients that were delivered to
   mailrun spool salvage /var/lib/mailrun --out maildir:/root/salvaged
-                                                        a file for each message that somebody does not have yet
+                                                        a file for each message that is not fully delivered
   mailrun spool export /var/lib/mailrun --out /root/exported
-                                                        ID.eml and ID.json for each, damaged ones too
+                                                        ID.eml and ID.json for each message, damaged ones included
 
-The spool itself is never changed. One that a relay has open is refused, and so is an output that is there already.
+The spool itself is never changed. The relay must be stopped, and the output must not exist yet.
 
-Exit status: 0 sound, or all was taken along; 1 damaged, or something was lost; 2 it could not be read, or the output not written.";
+Exit status: 0 undamaged, or everything was copied; 1 damaged, or something was lost; 2 the spool could not be read, or the
+output not written.";
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Says whether a spool is sound, what waits in it, and what is damaged where
+    /// Checks a spool, and reports what waits in it and what is damaged
     Check {
-        /// The spool's directory.
+        /// Spool directory.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Copies what can be read and is not done into a Maildir or a new spool
+    /// Copies the readable messages that are not delivered yet to a Maildir or a new spool
     Salvage {
-        /// The spool's directory.
+        /// Spool directory.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// Where it goes, and nothing may be yet: maildir:DIR or spool:DIR.
+        /// Output, which must not exist yet: maildir:DIR or spool:DIR.
         #[arg(long, value_name = "WHERE", value_parser = target)]
         out: Target,
     },
-    /// Writes each message into a file, and its envelope beside it
+    /// Writes each message to a file, and its envelope to another
     Export {
-        /// The spool's directory.
+        /// Spool directory.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
-        /// The directory for ID.eml and ID.json; nothing may be there yet.
+        /// Directory for ID.eml and ID.json; it must not exist yet.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
@@ -69,7 +70,7 @@ fn target(text: &str) -> Result<Target, String> {
     match text.split_once(':') {
         Some(("maildir", place)) if !place.is_empty() => Ok(Target::Maildir(place.into())),
         Some(("spool", place)) if !place.is_empty() => Ok(Target::Spool(place.into())),
-        _ => Err("say it like maildir:DIR or spool:DIR".to_owned()),
+        _ => Err("write maildir:DIR or spool:DIR".to_owned()),
     }
 }
 
@@ -125,7 +126,7 @@ impl Display for SalvagedText<'_> {
                 if *delivered > 0 {
                     writeln!(
                         f,
-                        "{delivered} are not there: everybody has them, and only their senders were to be told"
+                        "{delivered} are not there: they were delivered, and only the notification of their senders was missing"
                     )?;
                 }
             }
@@ -133,17 +134,17 @@ impl Display for SalvagedText<'_> {
                 writeln!(f, "{messages} messages for {recipients} recipients are in the spool {}", place.display())?;
                 writeln!(
                     f,
-                    "They have new queue ids (--json says which). A relay delivers them: its spool.directory is to \
-                            be {}",
+                    "They have new queue ids (--json lists them). To deliver them, start a relay with spool.directory = \
+                            {}",
                     place.display()
                 )?;
             }
         }
         if !with_bad_notes.is_empty() {
             let all = with_bad_notes.join(", ");
-            writeln!(f, "Of these a note could not be read, so some recipients may get them twice: {all}")?;
+            writeln!(f, "The delivery state of these could not be read, so some recipients may get them twice: {all}")?;
         }
-        say_left_out(f, "could not be taken along", left_out)?;
+        say_left_out(f, "could not be copied", left_out)?;
         say_damage(f, *damage)
     }
 }
@@ -175,6 +176,6 @@ fn say_damage(f: &mut fmt::Formatter<'_>, damage: u64) -> fmt::Result {
     if damage == 0 {
         Ok(())
     } else {
-        writeln!(f, "The spool is damaged in {}: `mailrun spool check` names them", counted(damage, "place"))
+        writeln!(f, "The spool is damaged in {}; `mailrun spool check` lists them", counted(damage, "place"))
     }
 }

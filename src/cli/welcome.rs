@@ -13,41 +13,41 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct WelcomeTyped {
-    /// TLS. Without --tls-cert the sink makes a certificate of its own.
+    /// Use of TLS. Without --tls-cert the sink makes a self-signed certificate.
     #[arg(long, value_enum, default_value = "none")]
     tls: TlsTyped,
-    /// The certificate chain (PEM). Read again when it changes, and on SIGHUP.
+    /// Certificate chain (PEM), read again when it changes and on SIGHUP.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// Its key (PEM).
+    /// Private key of the certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Write the certificate here, for a client's --ca.
+    /// Write the certificate to this file, for --ca of a client.
     #[arg(long, value_name = "FILE")]
     tls_cert_to: Option<PathBuf>,
-    /// Clients must show a certificate that one of these (PEM) signed.
+    /// Require a client certificate signed by one of these (PEM).
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Make every handshake a full one.
+    /// Do not resume TLS sessions: every handshake is a full one.
     #[arg(long)]
     no_tls_resumption: bool,
-    /// Offer AUTH and let anybody in, with any password.
+    /// Offer AUTH, and accept any user and password.
     #[arg(long, conflicts_with = "auth_users")]
     auth_any: bool,
-    /// Offer AUTH to the users of this file: name:password, one a line. Nobody is slowed or locked out, however many logins
-    /// fail: a relay does that.
+    /// Offer AUTH to the users in this file, one name:password per line. Failed logins are neither delayed nor limited;
+    /// `mailrun relay` does both.
     #[arg(long, value_name = "FILE")]
     auth_users: Option<PathBuf>,
-    /// Take no mail without AUTH.
+    /// Reject mail without AUTH.
     #[arg(long)]
     auth_required: bool,
-    /// Speak LMTP (RFC 2033): an answer for each recipient.
+    /// Use LMTP (RFC 2033) instead of SMTP: one reply per recipient.
     #[arg(long)]
     lmtp: bool,
-    /// Believe the PROXY header (version 1 or 2) that each connection must begin with.
+    /// Require a PROXY header (version 1 or 2) on each connection, and trust it.
     #[arg(long)]
     proxy: bool,
-    /// Offer XCLIENT, and believe what it says.
+    /// Offer XCLIENT, and trust what clients send with it.
     #[arg(long)]
     xclient: bool,
 }

@@ -321,7 +321,7 @@ fn help_says_what_was_written() {
     assert_eq!([heading("--workers"), heading("--tls <"), heading("--json")], ["Options:", "Connection:", "Results:"]);
     let envid = source.split("--dsn-envid").nth(1).unwrap().split("--dsn-orcpt").next().unwrap();
     assert!(
-        envid.split_whitespace().collect::<Vec<_>>().join(" ").contains("in braces is the message's number"),
+        envid.split_whitespace().collect::<Vec<_>>().join(" ").contains("in braces is replaced by the"),
         "{envid}"
     );
     let sink = mailrun(&["sink", "--help"]).out;

@@ -61,7 +61,7 @@ fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
 #[test]
 fn what_cannot_be_compared_is_said_in_a_line() {
     for (words, said) in [
-        ("--loss 0.1", "nobody stands in between"),
+        ("--loss 0.1", "which has no stand-in"),
         ("--broker amqp://8.8.8.8", "public address"),
         ("--windows 0", "--windows"),
         ("--broker foo://127.0.0.1", "--broker"),
