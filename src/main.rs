@@ -31,6 +31,7 @@ mod reason;
 mod relay;
 mod report;
 mod sink;
+mod slip;
 mod source;
 mod surroundings;
 mod terminal;

@@ -22,6 +22,8 @@ pub(crate) mod retry;
 #[path = "../../src/relay/routing/mod.rs"]
 #[allow(dead_code, unused_imports)] // likewise
 pub(crate) mod routing;
+#[path = "../../src/slip.rs"]
+pub(crate) mod slip;
 #[path = "../../src/users.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod users;

@@ -230,9 +230,9 @@ struct BrokersTyped {
 const EXAMPLES: &str = "\
 Examples:
   mailrun mades --outbox-url amqp://endpoint@broker.local --password-file pw --messages 1000
-  mailrun mades --mode toolbox --rate 50 --arrival poisson --duration 10m --timeout 2m --out results
-  mailrun mades --outbox-url amqps://a.local --inbox-url amqps://b.local --ca ca.pem --size lognormal:20k,1.5 --payload xml
-  mailrun bench mades                                on this host only, with a stand-in for the endpoints";
+  mailrun mades --mode toolbox --rate 50 --arrival poisson --duration 10m --out results
+  mailrun mades --outbox-url amqps://a.local --inbox-url amqps://b.local --ca ca.pem --payload xml
+  mailrun bench mades           on this host only, with a stand-in for the endpoints";
 
 fn threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse(text, Protocol::Mades)

@@ -254,9 +254,9 @@ struct BoundsTyped {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun mades-endpoint --embedded                                    no broker required; go-mades-bench works with it
+  mailrun mades-endpoint --embedded     no broker required
   mailrun mades-endpoint --embedded --preset ecp-2022 --truth truth.jsonl
-  mailrun mades-endpoint --broker amqp://endpoint@127.0.0.1 --password-file pw --loss 0.01 --network-delay exp:20ms
+  mailrun mades-endpoint --broker amqp://127.0.0.1 --loss 0.01 --network-delay exp:20ms
   mailrun mades-endpoint --embedded --outage 'B.down 10s..40s' --duplicate 0.001";
 
 const PLANS: &str = "\
@@ -366,10 +366,18 @@ pub(super) fn read_plan(path: &Path, preset: &Plan) -> Result<Plan> {
     let name = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
     // By itself first: this says where a mistake is.
-    toml::from_str::<Plan>(&text).map_err(|error| anyhow!("{name}: {error}"))?;
+    toml::from_str::<Plan>(&text).map_err(|error| anyhow!("{name}{}: {}", place(&text, &error), error.message()))?;
     let mut whole = toml::Table::try_from(preset).context("a plan is always a table")?;
     merge(&mut whole, toml::from_str(&text)?);
-    whole.try_into().map_err(|error: toml::de::Error| anyhow!("{name}: {error}"))
+    whole.try_into().map_err(|error: toml::de::Error| anyhow!("{name}: {}", error.message()))
+}
+
+/// `:LINE:COLUMN` of a mistake, both from 1; empty where it is unknown.
+fn place(text: &str, error: &toml::de::Error) -> String {
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return String::new() };
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|letter| *letter != '\n').count() + 1;
+    format!(":{line}:{column}")
 }
 
 /// Puts what the second table says into the first, table by table.

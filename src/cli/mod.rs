@@ -15,6 +15,7 @@ mod mades_bench;
 mod mades_compare;
 mod mades_endpoint;
 mod mades_queues;
+mod misuse;
 mod notices;
 mod queue;
 mod relay;
@@ -40,6 +41,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// Complaints that are shown of a configuration with many.
+const MAX_ERROR_LINES: usize = 5;
+
 /// Measures mail throughput and latency end to end, and checks that no message is lost, duplicated or changed.
 #[derive(Debug, Parser)]
 #[command(name = "mailrun", version, max_term_width = 100, after_help = EXAMPLES)]
@@ -50,18 +54,19 @@ struct Typed {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun bench                                       measures source, relay and sink on this host
-  mailrun bench --messages 200000 --sessions 100 --reuse --out D
-  mailrun sink --listen 127.0.0.1:2525                accepts mail and counts it
-  mailrun source --to 127.0.0.1:2525 --messages 1000  sends mail and measures latency
-  mailrun relay --to 127.0.0.1:2526 --spool DIR       accepts, stores and forwards mail
-  mailrun queue list --spool DIR                      lists what is in the queue, and why
-  mailrun spool check DIR                             checks the spool of a stopped relay
-  mailrun bench mades                                 measures MADES (ECP, EDX) over AMQP 1.0
+  mailrun bench                               source, relay and sink on this host
+  mailrun bench --to 127.0.0.1:25             your server
+  mailrun sink --listen 127.0.0.1:2525        accepts mail and counts it
+  mailrun source --to 127.0.0.1:2525          sends mail and measures latency
+  mailrun relay --to 127.0.0.1:25 --spool DIR stores and forwards mail
+  mailrun queue list --spool DIR              shows the queue of a relay
+  mailrun spool check DIR                     checks the spool of a stopped relay
+  mailrun bench mades                         MADES (ECP, EDX) over AMQP 1.0
 
 Exit status:
-    0  PASS; also INVALID or INCONCLUSIVE without --threshold, --rate, --stage and --strict
-    1  FAIL: mail was lost, duplicated, changed, rejected or given up, or a threshold was missed
+    0  PASS; also INVALID or INCONCLUSIVE if nothing was required (see 3)
+    1  FAIL: mail was lost, duplicated, changed, rejected or given up, or a
+       threshold was missed
     2  the run could not start; one line says why
     3  INVALID or INCONCLUSIVE, with --threshold, --rate, --stage or --strict
   130  interrupted; the report is printed anyway";
@@ -174,7 +179,7 @@ impl ArrivalTyped {
 pub(crate) fn main() -> ExitCode {
     let typed = match Typed::try_parse() {
         Ok(typed) => typed,
-        Err(error) => return misuse(&error),
+        Err(error) => return report_misuse(&error),
     };
     let outcome = match typed.command {
         Command::Bench(typed) => typed.run(),
@@ -194,13 +199,21 @@ pub(crate) fn main() -> ExitCode {
     })
 }
 
-/// The last line of a command that could not run.
+/// Last words of a command that could not run: a line for each complaint.
 fn failure(error: &anyhow::Error) -> String {
-    format!("mailrun: {}\n", printable(&one_line(&format!("{error:#}"))))
+    let text = format!("{error:#}");
+    let lines: Vec<String> = text.lines().map(one_line).filter(|line| !line.is_empty()).collect();
+    let shown =
+        lines.iter().take(MAX_ERROR_LINES).map(|line| printable(line).into_owned()).collect::<Vec<_>>().join("\n");
+    let more = match lines.len().saturating_sub(MAX_ERROR_LINES) {
+        0 => String::new(),
+        more => format!("and {more} more\n"),
+    };
+    format!("mailrun: {shown}\n{more}")
 }
 
 /// Help and version go out as they are; a mistake becomes one line.
-fn misuse(error: &clap::Error) -> ExitCode {
+fn report_misuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // Nobody reads it: nobody misses it.
         let _ = error.print();
@@ -210,10 +223,7 @@ fn misuse(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::from(2);
     }
-    let text = error.to_string();
-    let what = text.strip_prefix("error: ").unwrap_or(&text);
-    let what = what.split("\n\nUsage:").next().unwrap_or(what).split("\n\nFor more").next().unwrap_or(what);
-    tell!("mailrun: {} (--help says more)", one_line(what));
+    tell!("mailrun: {}", misuse::sentence(error));
     ExitCode::from(2)
 }
 

@@ -112,7 +112,7 @@ Examples:
   mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
   mailrun relay --listen 127.0.0.1:2525 --to discard --spool DIR --durability write
   mailrun relay --config relay.toml
-  mailrun relay --config relay.toml --check           --help shows every key of the file";
+  mailrun relay --config relay.toml --check    --help shows all keys";
 
 /// Behind `--help`.
 const MANUAL: &str = concat!(

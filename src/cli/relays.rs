@@ -90,10 +90,10 @@ pub(super) struct ContestTyped {
 
 const CONTEST_EXAMPLES: &str = "\
 Examples:
-  mailrun bench relay-400 --compare mailrun,postfix                        against Postfix, as root
-  mailrun bench relay-400 --compare mailrun,none                           against source and sink without a relay
-  mailrun bench relay-400 --compare mailrun,none --sessions 100 --reuse --pipelining stream --messages 200000
-  mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'     a relay of your own";
+  mailrun bench relay-400 --compare mailrun,postfix     against Postfix, as root
+  mailrun bench relay-400 --compare mailrun,none        against no relay
+  mailrun bench relay-400 --sessions 100 --reuse --pipelining stream --messages 200000
+  mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'";
 
 /// What a scenario is called and where it goes.
 fn occasion(name: &str, out: Option<PathBuf>) -> Occasion {
@@ -281,8 +281,8 @@ enum KeptTyped {
 
 const BACKLOG_EXAMPLES: &str = "\
 Examples:
-  mailrun bench relay-backlog                                 100,000 messages of 64 KiB: 7 GB of disk
-  mailrun bench relay-backlog --messages 1000000 --size 400   start with a million messages: 1.5 GB of disk
+  mailrun bench relay-backlog                                 100,000 of 64 KiB: 7 GB of disk
+  mailrun bench relay-backlog --messages 1000000 --size 400   1.5 GB of disk
   mailrun bench relay-backlog --out /mnt/other/run";
 
 impl BacklogTyped {

@@ -170,16 +170,16 @@ fn read_rules(path: &Path) -> Result<Rulebook> {
     let mut text = String::new();
     let file = File::open(path).with_context(|| format!("cannot read {name}"))?;
     file.take(RULES_BYTES).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
-    Rulebook::read(&text).map_err(|why| anyhow!("{name}: {why}"))
+    Rulebook::read_file(&name.to_string(), &text).map_err(|why| anyhow!(why))
 }
 
 const EXAMPLES: &str = "\
 Examples:
   mailrun sink --listen 127.0.0.1:2525
-  mailrun sink --listen 127.0.0.1:0 --http 127.0.0.1:8025 --messages 10000 --json sink.json
-  mailrun sink --drop 0.001 --seed 1                  loses one message in a thousand
-  mailrun sink --fault 'rcpt: soft reject 0.01' --fault 'mail: limit 100/s \"421 4.7.0 Too fast\"'
-  mailrun sink --rules FILE --maildir DIR             see --help for the rules";
+  mailrun sink --http 127.0.0.1:8025 --messages 10000 --json sink.json
+  mailrun sink --drop 0.001 --seed 1          loses one message in a thousand
+  mailrun sink --fault 'rcpt: soft reject 1%' --fault 'mail: limit 100/s'
+  mailrun sink --rules FILE --maildir DIR     see --help for the rules";
 
 const RULES: &str = "\
 Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]

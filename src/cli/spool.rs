@@ -25,18 +25,21 @@ pub(super) struct Typed {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun spool check /var/lib/mailrun                  what waits, and what is damaged and where
+  mailrun spool check /var/lib/mailrun   what waits, and what is damaged and where
   mailrun spool salvage /var/lib/mailrun --out spool:/var/lib/mailrun.new
-                                                        a new spool, without recipients that were delivered to
+                              to a new spool, without delivered recipients
   mailrun spool salvage /var/lib/mailrun --out maildir:/root/salvaged
-                                                        a file for each message that is not fully delivered
+                              to one file per message
   mailrun spool export /var/lib/mailrun --out /root/exported
-                                                        ID.eml and ID.json for each message, damaged ones included
+                              to ID.eml and ID.json, damaged messages included
 
-The spool itself is never changed. The relay must be stopped, and the output must not exist yet.
+The spool itself is never changed. The relay must be stopped, and the output
+must not exist yet.
 
-Exit status: 0 undamaged, or everything was copied; 1 damaged, or something was lost; 2 the spool could not be read, or the
-output not written.";
+Exit status:
+  0  undamaged, or everything was copied
+  1  damaged, or something was lost
+  2  the spool could not be read, or the output not written";
 
 #[derive(Debug, Subcommand)]
 enum What {

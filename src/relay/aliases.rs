@@ -39,7 +39,7 @@ pub(crate) struct Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, column {}: {}", self.line, self.column, self.what)
+        write!(f, "{}:{}: {}", self.line, self.column, self.what)
     }
 }
 
@@ -512,24 +512,24 @@ mod tests {
     #[test]
     fn a_table_of_mistakes_with_their_lines_and_columns() {
         let rows = [
-            ("sales ann", "line 1, column 1: an alias is NAME: TARGET"),
-            ("\n a: ann", "line 2, column 1: this goes on with a line before it"),
-            (": ann", "line 1, column 1: \"\" is no name"),
-            ("a b: ann", "line 1, column 1: \"a b\" is no name"),
-            ("a@@b: ann", "line 1, column 1: \"a@@b\" is no name"),
-            ("a:", "line 1, column 1: a stands for nobody"),
-            ("a: ,,", "line 1, column 1: a stands for nobody"),
-            ("a: ann, eve", "line 1, column 9: eve is no alias, and no mailbox"),
-            ("a: ann,\n  eve@A.example", "line 2, column 3: eve@A.example is no alias, and no mailbox"),
-            ("ä: ann, é é", "line 1, column 9: \"é é\" is no target"),
-            ("a: |/bin/sh", "line 1, column 4: \"|/bin/sh\": programs, files and lists"),
-            ("a: /etc/passwd", "line 1, column 4: \"/etc/passwd\": programs, files and lists"),
-            ("a: :include:/etc/passwd", "line 1, column 4: \":include:/etc/passwd\": programs, files and lists"),
-            ("a: \"|sh\"@else.example, x@y@z", "line 1, column 24: \"x@y@z\" is no target"),
-            ("a: <ann@else.example>", "line 1, column 4: \"<ann@else.example>\" is no target"),
-            ("a: ann\nA: bob", "line 2, column 1: A is an alias already in line 1"),
-            ("a: b\nb: c, ann\nc: a", "line 1, column 1: aliases go round in a circle: a → b → c → a"),
-            ("x: a\na: b@b.example\nb: a@a.example", "line 2, column 1: aliases go round in a circle: a → b → a"),
+            ("sales ann", "1:1: an alias is NAME: TARGET"),
+            ("\n a: ann", "2:1: this goes on with a line before it"),
+            (": ann", "1:1: \"\" is no name"),
+            ("a b: ann", "1:1: \"a b\" is no name"),
+            ("a@@b: ann", "1:1: \"a@@b\" is no name"),
+            ("a:", "1:1: a stands for nobody"),
+            ("a: ,,", "1:1: a stands for nobody"),
+            ("a: ann, eve", "1:9: eve is no alias, and no mailbox"),
+            ("a: ann,\n  eve@A.example", "2:3: eve@A.example is no alias, and no mailbox"),
+            ("ä: ann, é é", "1:9: \"é é\" is no target"),
+            ("a: |/bin/sh", "1:4: \"|/bin/sh\": programs, files and lists"),
+            ("a: /etc/passwd", "1:4: \"/etc/passwd\": programs, files and lists"),
+            ("a: :include:/etc/passwd", "1:4: \":include:/etc/passwd\": programs, files and lists"),
+            ("a: \"|sh\"@else.example, x@y@z", "1:24: \"x@y@z\" is no target"),
+            ("a: <ann@else.example>", "1:4: \"<ann@else.example>\" is no target"),
+            ("a: ann\nA: bob", "2:1: A is an alias already in line 1"),
+            ("a: b\nb: c, ann\nc: a", "1:1: aliases go round in a circle: a → b → c → a"),
+            ("x: a\na: b@b.example\nb: a@a.example", "2:1: aliases go round in a circle: a → b → a"),
         ];
         for (text, expected) in rows {
             let said = parse(text).expect_err(text)[0].to_string();

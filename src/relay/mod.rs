@@ -234,8 +234,8 @@ fn told_of_damage(error: spool::Error, directory: &std::path::Path) -> String {
     let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();
     let at = directory.display();
     format!(
-        "it is damaged, and nothing was changed:{lines}\n`mailrun spool check {at}` says more; a start without \
-         --refuse-damage (refuse_damage in the file) goes on with what is sound, and copies the rest to {at}/quarantine"
+        "it is damaged, and nothing was changed. `mailrun spool check {at}` lists the damage. A start without \
+         --refuse-damage (refuse_damage in the file) uses what is undamaged, and copies the rest to {at}/quarantine.{lines}"
     )
 }
 

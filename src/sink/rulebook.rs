@@ -26,6 +26,18 @@ pub(crate) struct Rulebook {
     pub(crate) rules: Vec<Rule>,
 }
 
+/// Mistake in a file, and its place as `:LINE:COLUMN`, empty for the file as a whole.
+struct Fault {
+    place: String,
+    what: String,
+}
+
+impl Fault {
+    fn of_the_whole(what: String) -> Self {
+        Self { place: String::new(), what }
+    }
+}
+
 /// As it is written.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -40,32 +52,50 @@ impl Rulebook {
     /// Reads TOML, or JSON where it begins with a brace, which no TOML does.
     ///
     /// # Errors
-    /// What is wrong and where, in a line.
+    /// Place and cause, in a line: `rules:3:7: …`.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
-        if text.len() > LONGEST {
-            return Err(format!("rules are at most {LONGEST} octets"));
-        }
-        let book = if text.trim_start().starts_with('{') { Self::read_json(text) } else { Self::read_toml(text) }?;
-        if book.rules.len() > MOST { Err(format!("there are at most {MOST} rules")) } else { Ok(book) }
+        Self::read_file("rules", text)
     }
 
-    fn read_toml(text: &str) -> Result<Self, String> {
+    /// Like [`Rulebook::read`], for the text of a file.
+    ///
+    /// # Errors
+    /// Place and cause, in a line: `NAME:3:7: …`.
+    pub(crate) fn read_file(name: &str, text: &str) -> Result<Self, String> {
+        Self::parse(text).map_err(|Fault { place, what }| format!("{name}{place}: {what}"))
+    }
+
+    fn parse(text: &str) -> Result<Self, Fault> {
+        if text.len() > LONGEST {
+            return Err(Fault::of_the_whole(format!("rules may have at most {LONGEST} bytes")));
+        }
+        let book = if text.trim_start().starts_with('{') { Self::read_json(text) } else { Self::read_toml(text) }?;
+        if book.rules.len() > MOST {
+            return Err(Fault::of_the_whole(format!("more than {MOST} rules; at most {MOST} are possible")));
+        }
+        Ok(book)
+    }
+
+    fn read_toml(text: &str) -> Result<Self, Fault> {
         let written: Written<Spanned<String>> = toml::from_str(text).map_err(|error| {
-            let at = error.span().map_or(String::new(), |span| place(text, span.start) + ": ");
-            at + &error.message().replace('\n', ", ")
+            let place = error.span().map_or(String::new(), |span| place(text, span.start));
+            Fault { place, what: error.message().replace('\n', ", ") }
         })?;
         let rule = |typed: &Spanned<String>| {
-            let wrong = |mistake: Mistake| place(text, within(text, typed.span(), &mistake)) + ": " + &mistake.what;
+            let wrong = |mistake: Mistake| {
+                let place = place(text, within(text, typed.span(), &mistake));
+                Fault { place, what: mistake.what }
+            };
             Rule::parse(typed.as_ref()).map_err(wrong)
         };
         let rules = written.rules.iter().map(rule).collect::<Result<_, _>>()?;
         Ok(Self { seed: written.seed, rules })
     }
 
-    fn read_json(text: &str) -> Result<Self, String> {
+    fn read_json(text: &str) -> Result<Self, Fault> {
         let written: Written<String> = from_json(text)?;
         let rule = |(number, typed): (usize, &String)| {
-            Rule::parse(typed).map_err(|mistake| format!("rule {}, {mistake}", number + 1))
+            Rule::parse(typed).map_err(|mistake| Fault::of_the_whole(format!("rule {}, {mistake}", number + 1)))
         };
         let rules = written.rules.iter().enumerate().map(rule).collect::<Result<_, _>>()?;
         Ok(Self { seed: written.seed, rules })
@@ -78,11 +108,11 @@ impl Rulebook {
     }
 }
 
-fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
     serde_json::from_str(text).map_err(|error| {
         let said = error.to_string();
         let what = said.split(" at line ").next().unwrap_or_default();
-        format!("line {}, column {}: {what}", error.line(), error.column())
+        Fault { place: format!(":{}:{}", error.line(), error.column()), what: what.to_owned() }
     })
 }
 
@@ -93,12 +123,12 @@ fn within(text: &str, span: Range<usize>, mistake: &Mistake) -> usize {
     if is_plain { span.start + 1 + mistake.offset } else { span.start }
 }
 
-/// `line 3, column 7`, both from 1, columns in characters.
+/// `:3:7`, line and column, both from 1, columns in characters.
 fn place(text: &str, offset: usize) -> String {
     let before: String = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, c)| c).collect();
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-    format!("line {line}, column {column}")
+    format!(":{line}:{column}")
 }
 
 #[cfg(test)]
@@ -123,30 +153,30 @@ mod tests {
     #[test]
     fn a_table_of_mistakes_with_their_lines_and_columns() {
         let rows = [
-            ("rules = [\"rctp: drop\"]", "line 1, column 11: \"rctp\" is no command"),
-            ("seed = 1\nrules = [\n  \"rcpt: drop\",\n]", "line 3, column 10: this is for . (the end"),
-            ("rules = [\n\"größe\", ]", "line 2, column 7: a rule is COMMAND: ACTION"),
-            ("rules = ['mail: soft reject 7']", "line 1, column 29: \"7\" is no probability"),
-            ("rules = [\"mail: soft reject \\\"550 x\\\"\"]", "line 1, column 10: \"550 x\" is no reply"),
-            ("rules = [\"\"\"\nmail: nothing\"\"\"]", "line 1, column 10: \"nothing\" is no action"),
-            ("rules = [\"a\"", "line 1, column 13: "),
-            ("rules = [1]", "line 1, column 10: invalid type: integer"),
-            ("rules = \"x\"", "line 1, column 9: invalid type: string"),
-            ("seed = -1", "line 1, column 8: "),
-            ("seed = 1\nseed = 2", "line 2, column 1: duplicate key"),
-            ("rule = []", "line 1, column 1: unknown field `rule`"),
-            ("\0", "line 1, column 2: key with no value"),
-            ("{\"rules\": [\"rctp: drop\"]}", "rule 1, column 1: \"rctp\" is no command"),
-            ("{\"rules\": [\n1]}", "line 2, column 1: invalid type: integer"),
-            ("{\"rule\": []}", "line 1, column 7: unknown field `rule`"),
-            ("{", "line 1, column 1: EOF"),
+            ("rules = [\"rctp: drop\"]", "rules:1:11: \"rctp\" is no command"),
+            ("seed = 1\nrules = [\n  \"rcpt: drop\",\n]", "rules:3:10: this is for . (the end"),
+            ("rules = [\n\"größe\", ]", "rules:2:7: a rule is COMMAND: ACTION"),
+            ("rules = ['mail: soft reject 7']", "rules:1:29: \"7\" is no probability"),
+            ("rules = [\"mail: soft reject \\\"550 x\\\"\"]", "rules:1:10: \"550 x\" is no reply"),
+            ("rules = [\"\"\"\nmail: nothing\"\"\"]", "rules:1:10: \"nothing\" is no action"),
+            ("rules = [\"a\"", "rules:1:13: "),
+            ("rules = [1]", "rules:1:10: invalid type: integer"),
+            ("rules = \"x\"", "rules:1:9: invalid type: string"),
+            ("seed = -1", "rules:1:8: "),
+            ("seed = 1\nseed = 2", "rules:2:1: duplicate key"),
+            ("rule = []", "rules:1:1: unknown field `rule`"),
+            ("\0", "rules:1:2: key with no value"),
+            ("{\"rules\": [\"rctp: drop\"]}", "rules: rule 1, column 1: \"rctp\" is no command"),
+            ("{\"rules\": [\n1]}", "rules:2:1: invalid type: integer"),
+            ("{\"rule\": []}", "rules:1:7: unknown field `rule`"),
+            ("{", "rules:1:1: EOF"),
         ];
         for (text, expected) in rows {
             let said = Rulebook::read(text).expect_err(text);
             assert!(said.starts_with(expected) && !said.contains('\n'), "{text:?}: {said}");
         }
         let many = format!("rules = [{}]", "'.: drop',".repeat(MOST + 1));
-        assert_eq!(Rulebook::read(&many), Err("there are at most 1000 rules".to_owned()));
+        assert_eq!(Rulebook::read(&many), Err("rules: more than 1000 rules; at most 1000 are possible".to_owned()));
         assert!(Rulebook::read(&" ".repeat(LONGEST + 1)).unwrap_err().contains("at most"));
     }
 
@@ -162,7 +192,7 @@ mod tests {
         fn a_mistake_is_where_the_word_is(before in 0..5_usize, blanks in 0..5_usize) {
             let text = format!("rules = [\n{}{}'mail: nonsense']", "'.: drop',\n".repeat(before), " ".repeat(blanks));
             let said = Rulebook::read(&text).unwrap_err();
-            let place = format!("line {}, column {}: \"nonsense\"", before + 2, blanks + 8);
+            let place = format!("rules:{}:{}: \"nonsense\"", before + 2, blanks + 8);
             prop_assert!(said.starts_with(&place), "{}", said);
         }
     }

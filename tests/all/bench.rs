@@ -320,10 +320,7 @@ fn help_says_what_was_written() {
     assert!(heading("--dsn-envid").starts_with("Notifications"), "{source}");
     assert_eq!([heading("--workers"), heading("--tls <"), heading("--json")], ["Options:", "Connection:", "Results:"]);
     let envid = source.split("--dsn-envid").nth(1).unwrap().split("--dsn-orcpt").next().unwrap();
-    assert!(
-        envid.split_whitespace().collect::<Vec<_>>().join(" ").contains("in braces is replaced by the"),
-        "{envid}"
-    );
+    assert!(envid.split_whitespace().collect::<Vec<_>>().join(" ").contains("in braces is replaced by the"), "{envid}");
     let sink = mailrun(&["sink", "--help"]).out;
     for command in ["starttls", "tls", "auth"] {
         let commands = sink.lines().find(|line| line.trim_start().starts_with("COMMAND ")).unwrap();

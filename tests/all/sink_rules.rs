@@ -379,9 +379,9 @@ fn rules_change_in_the_middle_of_a_session() {
     assert_eq!(put(&sink, &shown.to_string()), (200, shown), "what is shown can be put");
     say("500");
     for (text, why) in [
-        ("rules = [\n  'rctp: drop']", "line 2, column 4: \"rctp\" is no command"),
-        ("{\"rules\": [\"rcpt: drop\"]}", "rule 1, column 7: this is for ."),
-        ("rules = 5", "line 1, column 9: invalid type"),
+        ("rules = [\n  'rctp: drop']", "rules:2:4: \"rctp\" is no command"),
+        ("{\"rules\": [\"rcpt: drop\"]}", "rules: rule 1, column 7: this is for ."),
+        ("rules = 5", "rules:1:9: invalid type"),
     ] {
         let (status, said) = put(&sink, text);
         assert!(status == 400 && said["error"].as_str().unwrap().starts_with(why), "{said}");
@@ -399,7 +399,7 @@ fn what_is_wrong_with_rules_is_said_with_its_place() {
     let file = file.to_str().unwrap();
     for (words, expected) in [
         (["sink", "--fault", "rctp: soft reject"], "column 1: \"rctp\" is no command".to_owned()),
-        (["sink", "--rules", file], format!("{file}: line 3, column 10: \"soft\" is no action")),
+        (["sink", "--rules", file], format!("{file}:3:10: \"soft\" is no action")),
         (["sink", "--rules", "/nonexistent"], "cannot read /nonexistent".to_owned()),
         (["bench", "--fault", ".: lose"], "column 4: \"lose\" is no action".to_owned()),
         (["sink", "--dump", "/dev/null/x"], "cannot make /dev/null/x".to_owned()),

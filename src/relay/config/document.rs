@@ -1,11 +1,12 @@
 //! A TOML file as sections whose keys are taken one by one: what is wrong is gathered with its place, and what nobody
 //! took was unknown.
+use crate::slip::is_near;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use strsim::levenshtein;
+use strsim::damerau_levenshtein;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -35,7 +36,7 @@ impl fmt::Display for Complaints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, Complaint { line, column, what }) in self.list.iter().enumerate() {
             let end = if number == 0 { "" } else { "\n" };
-            write!(f, "{end}{}, line {line}, column {column}: {what}", self.file.display())?;
+            write!(f, "{end}{}:{line}:{column}: {what}", self.file.display())?;
         }
         Ok(())
     }
@@ -99,7 +100,7 @@ impl<'a> Section<'a> {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             let at = error.span().unwrap_or(0..0);
-            notes.add(&at, format!("this is no TOML: {}", error.message().replace('\n', ", ")));
+            notes.add(&at, format!("not valid TOML: {}", error.message().replace('\n', ", ")));
         }
         Self::of(String::new(), 0..0, table.into_inner(), notes)
     }
@@ -230,12 +231,12 @@ impl<'a> Section<'a> {
     /// Whatever was not taken is unknown.
     pub(super) fn end(self) {
         for (key, (span, _)) in &self.entries {
-            let known = self.known.iter().min_by_key(|known| levenshtein(known, key));
-            let place = if self.name.is_empty() { "here".to_owned() } else { format!("in {}", self.name) };
+            let known = self.known.iter().min_by_key(|known| damerau_levenshtein(known, key));
+            let place = if self.name.is_empty() { String::new() } else { format!(" in {}", self.name) };
             let all = self.known.join(", ");
-            let what = match known.filter(|known| levenshtein(known, key) <= 2) {
-                Some(known) => format!("{key} is unknown {place}; {known} is meant?"),
-                None => format!("{key} is unknown {place}; there are {all}"),
+            let what = match known.filter(|known| is_near(key, known)) {
+                Some(known) => format!("unknown key {key:?}{place}; did you mean {known:?}?"),
+                None => format!("unknown key {key:?}{place}; known keys: {all}"),
             };
             self.notes.add(span, what);
         }
@@ -262,7 +263,7 @@ mod tests {
         let complaints = notes.complaints(Path::new("f"), text).unwrap_err();
         assert_eq!(
             complaints.to_string(),
-            "f, line 1, column 1: lisen is unknown here; listen is meant?\nf, line 2, column 1: other is unknown here; there are listen"
+            "f:1:1: unknown key \"lisen\"; did you mean \"listen\"?\nf:2:1: unknown key \"other\"; known keys: listen"
         );
     }
 }

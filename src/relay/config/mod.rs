@@ -646,153 +646,117 @@ mod tests {
     #[test]
     fn a_table_of_complaints_with_their_lines_and_columns() {
         check(&[
-            ("listn = ['127.0.0.1:25']", &["line 2, column 1: listn is unknown here; listen is meant?"]),
-            (
-                "frobnicate = 1",
-                &["line 2, column 1: frobnicate is unknown here; there are spool, allow_public, hostname,"],
-            ),
-            ("listen = '127.0.0.1'", &["line 2, column 10: \"127.0.0.1\" is neither HOST:PORT nor unix:PATH"]),
-            ("listen = []", &["line 2, column 1: it listens nowhere; write listen = "]),
-            ("listen = ['127.0.0.1:1',\n  5]", &["line 3, column 3: listen holds texts; say it like listen = ["]),
-            ("listen_tls = '127.0.0.1:1'", &["line 2, column 1: listen_tls needs [tls]"]),
-            ("hostname = 'a b'", &["line 2, column 12: \"a b\" is no host name; say it like relay"]),
-            (
-                "networks = ['10.0.0.0/8', '10.0.0.0/33']",
-                &["line 2, column 27: \"10.0.0.0/33\" is no network; say it like"],
-            ),
-            ("networks = '0.0.0.0/0'", &["line 2, column 12: \"0.0.0.0/0\" is everybody: that would be an open relay"]),
-            ("networks = '::/0'", &["line 2, column 12: \"::/0\" is everybody"]),
-            (
-                "networks = '::ffff:10.0.0.0/104'",
-                &["line 2, column 12: \"::ffff:10.0.0.0/104\": write the IPv4 network itself"],
-            ),
-            ("workers = 0", &["line 2, column 11: \"0\" is no number from 1 to 1024"]),
-            ("workers = true", &["line 2, column 11: workers has another form; say it like workers = 2"]),
-            ("allow_public = 'yes'", &["line 2, column 16: allow_public is true or false, without quotes"]),
-            ("log = 'loud'", &["line 2, column 7: \"loud\" is none of error, warn, info, debug"]),
-            ("http = 'unix:/x'", &["line 2, column 8: \"unix:/x\" is no HOST:PORT"]),
-            ("limits = 3", &["line 2, column 10: limits is a table; write [limits], and its keys in the lines below"]),
-            ("[limits]\nmesage = '1M'", &["line 3, column 1: mesage is unknown in limits; message is meant?"]),
-            ("[limits]\nmessage = '5x'", &["line 3, column 11: \"5x\" is no size; say it like 400, 64k or 10M"]),
-            ("[limits]\nmessage = '1k'", &["line 3, column 11: \"1k\": messages of 64k are to be taken (RFC 5321"]),
-            ("[limits]\nmessage = '20G'", &["line 3, column 11: \"20G\" is more than the spool holds"]),
-            ("[limits]\nincoming = '1M'", &["line 3, column 12: \"1M\" does not hold one message of"]),
-            ("[limits]\nincoming = 'all'", &["line 3, column 12: \"all\" is no size"]),
-            ("[limits]\nrecipients = 10", &["line 3, column 14: 10 is too few: 100 recipients"]),
-            ("[limits]\nhops = 30", &["line 3, column 8: 30 is too few"]),
-            (
-                "[retry]\nfirst = '1h'\nlongest = '5m'",
-                &["line 4, column 1: the longest wait is shorter than the first"],
-            ),
-            ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["line 4, column 1: the message expires before that"]),
-            ("[retry]\nfirst = 'soon'", &["line 3, column 9: \"soon\" is no time; say it like 30s, 5m, 4h or 5d"]),
-            ("[retry]\nfirst = 0", &["line 3, column 9: \"0\": it must be more than nought"]),
-            ("[delivery]\noverall = -1", &["line 3, column 11: \"-1\" is no number from 1"]),
-            ("[dns]\nservers = ['localhost']", &["line 3, column 12: \"localhost\" is no address"]),
-            ("[tls]\nkey = 'key.pem'", &["line 2, column 1: TLS needs both: certificate"]),
-            (
-                "[tls]\nkey = 'gone'\ncertificate = 'certificate.pem'",
-                &["line 3, column 7: cannot read /etc/relay/gone: "],
-            ),
-            (
-                "[tls]\nkey = 'certificate.pem'\ncertificate = 'certificate.pem'",
-                &["line 4, column 15: no private key in PEM form"],
-            ),
-            (
-                "[tls]\nkey = ''\ncertificate = 'certificate.pem'",
-                &["line 2, column 1: TLS needs both", "line 3, column 7: key is empty"],
-            ),
-            ("[auth]", &["line 2, column 1: nobody can log in; write users = "]),
-            (
-                "[auth]\nusers = 'mailboxes'",
-                &["line 3, column 9: /etc/relay/mailboxes, line 2: not of the form name:password"],
-            ),
+            ("listn = ['127.0.0.1:25']", &["2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
+            ("frobnicate = 1", &["2:1: unknown key \"frobnicate\"; known keys: spool, allow_public, hostname,"]),
+            ("listen = '127.0.0.1'", &["2:10: \"127.0.0.1\" is neither HOST:PORT nor unix:PATH"]),
+            ("listen = []", &["2:1: it listens nowhere; write listen = "]),
+            ("listen = ['127.0.0.1:1',\n  5]", &["3:3: listen holds texts; say it like listen = ["]),
+            ("listen_tls = '127.0.0.1:1'", &["2:1: listen_tls needs [tls]"]),
+            ("hostname = 'a b'", &["2:12: \"a b\" is no host name; say it like relay"]),
+            ("networks = ['10.0.0.0/8', '10.0.0.0/33']", &["2:27: \"10.0.0.0/33\" is no network; say it like"]),
+            ("networks = '0.0.0.0/0'", &["2:12: \"0.0.0.0/0\" is everybody: that would be an open relay"]),
+            ("networks = '::/0'", &["2:12: \"::/0\" is everybody"]),
+            ("networks = '::ffff:10.0.0.0/104'", &["2:12: \"::ffff:10.0.0.0/104\": write the IPv4 network itself"]),
+            ("workers = 0", &["2:11: \"0\" is no number from 1 to 1024"]),
+            ("workers = true", &["2:11: workers has another form; say it like workers = 2"]),
+            ("allow_public = 'yes'", &["2:16: allow_public is true or false, without quotes"]),
+            ("log = 'loud'", &["2:7: \"loud\" is none of error, warn, info, debug"]),
+            ("http = 'unix:/x'", &["2:8: \"unix:/x\" is no HOST:PORT"]),
+            ("limits = 3", &["2:10: limits is a table; write [limits], and its keys in the lines below"]),
+            ("[limits]\nmesage = '1M'", &["3:1: unknown key \"mesage\" in limits; did you mean \"message\"?"]),
+            ("[limits]\nmessage = '5x'", &["3:11: \"5x\" is no size; say it like 400, 64k or 10M"]),
+            ("[limits]\nmessage = '1k'", &["3:11: \"1k\": messages of 64k are to be taken (RFC 5321"]),
+            ("[limits]\nmessage = '20G'", &["3:11: \"20G\" is more than the spool holds"]),
+            ("[limits]\nincoming = '1M'", &["3:12: \"1M\" does not hold one message of"]),
+            ("[limits]\nincoming = 'all'", &["3:12: \"all\" is no size"]),
+            ("[limits]\nrecipients = 10", &["3:14: 10 is too few: 100 recipients"]),
+            ("[limits]\nhops = 30", &["3:8: 30 is too few"]),
+            ("[retry]\nfirst = '1h'\nlongest = '5m'", &["4:1: the longest wait is shorter than the first"]),
+            ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["4:1: the message expires before that"]),
+            ("[retry]\nfirst = 'soon'", &["3:9: \"soon\" is no time; say it like 30s, 5m, 4h or 5d"]),
+            ("[retry]\nfirst = 0", &["3:9: \"0\": it must be more than nought"]),
+            ("[delivery]\noverall = -1", &["3:11: \"-1\" is no number from 1"]),
+            ("[dns]\nservers = ['localhost']", &["3:12: \"localhost\" is no address"]),
+            ("[tls]\nkey = 'key.pem'", &["2:1: TLS needs both: certificate"]),
+            ("[tls]\nkey = 'gone'\ncertificate = 'certificate.pem'", &["3:7: cannot read /etc/relay/gone: "]),
+            ("[tls]\nkey = 'certificate.pem'\ncertificate = 'certificate.pem'", &["4:15: no private key in PEM form"]),
+            ("[tls]\nkey = ''\ncertificate = 'certificate.pem'", &["2:1: TLS needs both", "3:7: key is empty"]),
+            ("[auth]", &["2:1: nobody can log in; write users = "]),
+            ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes, line 2: not of the form name:password"]),
             (
                 "listen = '192.168.0.1:25'\n[auth]\nusers = 'users'",
-                &["line 3, column 1: passwords would cross the network in the clear"],
+                &["3:1: passwords would cross the network in the clear"],
             ),
-            ("a = ", &["line 2, column 5: this is no TOML: "]),
-            (
-                "a = \nb = [\n",
-                &["line 2, column 5: this is no TOML: ", "line 3, column 6: this is no TOML: unclosed array"],
-            ),
-            ("workers = 1\nworkers = 2", &["line 3, column 1: this is no TOML: duplicate key"]),
+            ("a = ", &["2:5: not valid TOML: "]),
+            ("a = \nb = [\n", &["2:5: not valid TOML: ", "3:6: not valid TOML: unclosed array"]),
+            ("workers = 1\nworkers = 2", &["3:1: not valid TOML: duplicate key"]),
         ]);
     }
 
     #[test]
     fn a_table_of_complaints_of_routes() {
         check(&[
-            ("[[route]]\nsmtp = 'a:25'", &["line 2, column 1: it does not say for which domains; write to = "]),
-            ("[[route]]\nto = '*'", &["line 2, column 1: it does not say where to; write one of smtp = "]),
-            ("[route]\nto = '*'", &["line 2, column 1: route may be there several times; write [[route]]"]),
-            ("[[route]]\nto = 'a b'\nmx = true", &["line 3, column 6: \"a b\" is no domain; say it like"]),
-            ("[[route]]\nto = '*'\nfrom = 'ann'\nmx = true", &["line 4, column 8: \"ann\" is no sender; say it like"]),
-            ("[[route]]\nto = '*'\nmx = true\ndiscard = true", &["line 5, column 1: a route has one end only"]),
-            ("[[route]]\nto = '*'\nmx = false", &["line 4, column 1: mx = false says nothing; take it out"]),
-            ("[[route]]\nto = '*'\nsmtp = []", &["line 4, column 1: smtp names no host"]),
+            ("[[route]]\nsmtp = 'a:25'", &["2:1: it does not say for which domains; write to = "]),
+            ("[[route]]\nto = '*'", &["2:1: it does not say where to; write one of smtp = "]),
+            ("[route]\nto = '*'", &["2:1: route may be there several times; write [[route]]"]),
+            ("[[route]]\nto = 'a b'\nmx = true", &["3:6: \"a b\" is no domain; say it like"]),
+            ("[[route]]\nto = '*'\nfrom = 'ann'\nmx = true", &["4:8: \"ann\" is no sender; say it like"]),
+            ("[[route]]\nto = '*'\nmx = true\ndiscard = true", &["5:1: a route has one end only"]),
+            ("[[route]]\nto = '*'\nmx = false", &["4:1: mx = false says nothing; take it out"]),
+            ("[[route]]\nto = '*'\nsmtp = []", &["4:1: smtp names no host"]),
             (
                 "[[route]]\nto = '*'\nsmtp = ['a:25', 'b:0', '[x]:25', 'c:25:25', '[::1]25']",
                 &[
-                    "line 4, column 17: \"b:0\" is no host",
-                    "line 4, column 24: \"[x]:25\" is no host",
-                    "line 4, column 34: \"c:25:25\" is no host",
-                    "line 4, column 45: \"[::1]25\" is no host",
+                    "4:17: \"b:0\" is no host",
+                    "4:24: \"[x]:25\" is no host",
+                    "4:34: \"c:25:25\" is no host",
+                    "4:45: \"[::1]25\" is no host",
                 ],
             ),
-            (
-                "[[route]]\nto = '*'\nsmtp = '8.8.8.8'",
-                &["line 4, column 8: 8.8.8.8 is a public address; mail goes there only"],
-            ),
-            ("[[route]]\nto = '*'\nlmtp = '8.8.8.8:24'", &["line 4, column 8: 8.8.8.8 is a public address"]),
+            ("[[route]]\nto = '*'\nsmtp = '8.8.8.8'", &["4:8: 8.8.8.8 is a public address; mail goes there only"]),
+            ("[[route]]\nto = '*'\nlmtp = '8.8.8.8:24'", &["4:8: 8.8.8.8 is a public address"]),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'maybe'",
-                &["line 5, column 7: \"maybe\" is none of none, opportunistic, required"],
+                &["5:7: \"maybe\" is none of none, opportunistic, required"],
             ),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\nca = 'ca.pem'",
-                &["line 5, column 6: nothing is verified without tls = "],
-            ),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nca = 'ca.pem'", &["5:6: nothing is verified without tls = "]),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\nca = 'users'",
-                &["line 6, column 6: /etc/relay/users: no certificate in PEM"],
+                &["6:6: /etc/relay/users: no certificate in PEM"],
             ),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nsni = 'x y'", &["line 5, column 7: \"x y\" is no host name"]),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nport = 25", &["line 5, column 1: port is for mx = true"]),
-            ("[[route]]\nto = '*'\nmx = true\nport = 70000", &["line 5, column 8: \"70000\" is no port"]),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'", &["line 5, column 8: user needs a password; write one of"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nsni = 'x y'", &["5:7: \"x y\" is no host name"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nport = 25", &["5:1: port is for mx = true"]),
+            ("[[route]]\nto = '*'\nmx = true\nport = 70000", &["5:8: \"70000\" is no port"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'", &["5:8: user needs a password; write one of"]),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword = 'p'",
-                &["line 5, column 8: user needs", "line 6, column 1: passwords do not stand here"],
+                &["5:8: user needs", "6:1: passwords do not stand here"],
             ),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'GONE'",
-                &["line 6, column 16: GONE is not set in the environment"],
+                &["6:16: GONE is not set in the environment"],
             ),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_file = 'latin1'",
-                &["line 6, column 17: /etc/relay/latin1 is not UTF-8"],
+                &["6:17: /etc/relay/latin1 is not UTF-8"],
             ),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\npassword_env = 'SECRET'",
-                &["line 5, column 16: whose password? add user"],
-            ),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\npassword_env = 'SECRET'", &["5:16: whose password? add user"]),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'SECRET'\ntls = 'none'",
-                &["line 7, column 1: the password could be read on its way"],
+                &["7:1: the password could be read on its way"],
             ),
             (
                 "[[route]]\nto = '*'\ndiscard = true\ntls = 'none'\nconnections = 3",
-                &["line 5, column 1: tls is for smtp and mx; take it out", "line 6, column 1: connections is for"],
+                &["5:1: tls is for smtp and mx; take it out", "6:1: connections is for"],
             ),
-            ("[[route]]\nto = '*'\nmaildir = '/m/{who}'", &["line 4, column 11: \"/m/{who}\": {who} is unknown"]),
+            ("[[route]]\nto = '*'\nmaildir = '/m/{who}'", &["4:11: \"/m/{who}\": {who} is unknown"]),
             (
                 "[[route]]\nto = '*'\nmx = true\n[[route]]\nto = 'a.example'\ndiscard = true",
-                &["line 6, column 1: route 1 takes all mail to * before this one: put this one first"],
+                &["6:1: route 1 takes all mail to * before this one: put this one first"],
             ),
             (
                 "[[route]]\nto = '*'\nmx = true\nrelay = 'x'",
-                &["line 5, column 1: relay is unknown in route 1; there are from, to,"],
+                &["5:1: unknown key \"relay\" in route 1; known keys: from, to,"],
             ),
         ]);
     }
@@ -800,38 +764,32 @@ mod tests {
     #[test]
     fn a_table_of_complaints_of_local_domains() {
         check(&[
-            ("[local]\ndomains = ['a.example', 'x y']\nlmtp = 'unix:/l'", &["line 3, column 25: \"x y\" is no domain"]),
+            ("[local]\ndomains = ['a.example', 'x y']\nlmtp = 'unix:/l'", &["3:25: \"x y\" is no domain"]),
             (
                 "[local]\ndomains = 'a.example'",
-                &["line 3, column 11: nothing says where mail to a.example goes; add maildir or lmtp"],
+                &["3:11: nothing says where mail to a.example goes; add maildir or lmtp"],
             ),
-            ("[local]\ndomains = 'a.example'\nusers = 'mailboxes'", &["line 3, column 11: nothing says where mail"]),
+            ("[local]\ndomains = 'a.example'\nusers = 'mailboxes'", &["3:11: nothing says where mail"]),
             (
                 "[local]\ndomains = 'a.example'\nmaildir = '/m/{user}'",
-                &["line 4, column 11: anybody could make directories; name the mailboxes"],
+                &["4:11: anybody could make directories; name the mailboxes"],
             ),
-            (
-                "[local]\ndomains = 'a.example'\nmaildir = '/m'\nlmtp = 'unix:/l'",
-                &["line 5, column 1: mail goes to one place only"],
-            ),
+            ("[local]\ndomains = 'a.example'\nmaildir = '/m'\nlmtp = 'unix:/l'", &["5:1: mail goes to one place only"]),
             (
                 "[local]\ndomains = 'a.example'\nusers = 'nobody'\nmaildir = '/m/{user}'",
-                &["line 2, column 1: a domain has a postmaster (RFC 5321 §4.5.1); add"],
+                &["2:1: a domain has a postmaster (RFC 5321 §4.5.1); add"],
             ),
             (
                 "[local]\ndomains = 'a.example'\naliases = 'gone'\nlmtp = 'unix:/l'",
-                &["line 4, column 11: cannot read /etc/relay/gone"],
+                &["4:11: cannot read /etc/relay/gone"],
             ),
             (
                 "[local]\ndomains = 'a.example'\naliases = 'loop'\nlmtp = 'unix:/l'",
-                &["line 4, column 11: /etc/relay/loop, line 1, column 1: aliases go round in a circle: a → b → a"],
+                &["4:11: /etc/relay/loop, 1:1: aliases go round in a circle: a → b → a"],
             ),
             (
                 "[local]\ndomains = 'a.example'\naliases = 'two-mistakes'\nlmtp = 'unix:/l'",
-                &[
-                    "line 4, column 11: /etc/relay/two-mistakes, line 1, column 4: \"|x\"",
-                    "line 4, column 11: /etc/relay/two-mistakes, line 2, column 4: \"/y\"",
-                ],
+                &["4:11: /etc/relay/two-mistakes, 1:4: \"|x\"", "4:11: /etc/relay/two-mistakes, 2:4: \"/y\""],
             ),
         ]);
     }
@@ -847,13 +805,10 @@ mod tests {
     #[test]
     fn a_spool_has_to_be_named() {
         for (text, expected) in [
-            ("", "line 1, column 1: nothing says where messages are kept; write [spool]"),
-            ("workers = 1\n[spool]\nsize = '1G'", "line 2, column 1: the spool has no directory"),
-            ("[spool]\ndirectory = 's'\nsize = '1k'", "line 3, column 8: \"1k\" is too little for a spool"),
-            (
-                "[spool]\ndirectory = 's'\ndurability = 'maybe'",
-                "line 3, column 14: \"maybe\" is none of sync, write, memory",
-            ),
+            ("", "1:1: nothing says where messages are kept; write [spool]"),
+            ("workers = 1\n[spool]\nsize = '1G'", "2:1: the spool has no directory"),
+            ("[spool]\ndirectory = 's'\nsize = '1k'", "3:8: \"1k\" is too little for a spool"),
+            ("[spool]\ndirectory = 's'\ndurability = 'maybe'", "3:14: \"maybe\" is none of sync, write, memory"),
         ] {
             let said = parse(text).unwrap_err().to_string();
             assert!(said.contains(expected), "{said}");
@@ -864,9 +819,7 @@ mod tests {
     fn a_file_that_is_not_there_or_no_text_is_said_so() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("relay.toml");
-        assert!(
-            Config::read(&path).unwrap_err().to_string().contains("relay.toml, line 1, column 1: it cannot be read: ")
-        );
+        assert!(Config::read(&path).unwrap_err().to_string().contains("relay.toml:1:1: it cannot be read: "));
         std::fs::write(&path, [0xff]).unwrap();
         assert!(Config::read(&path).unwrap_err().to_string().contains("it is not UTF-8"));
         std::fs::write(&path, " ".repeat(document::LONGEST + 1)).unwrap();
@@ -875,10 +828,9 @@ mod tests {
 
     #[test]
     fn networks_that_are_everybody_together_are_refused() {
-        let half_v4 =
-            "line 2, column 1: together they are half of all IPv4 addresses or more: that would be an open relay";
-        let half_v6 = "line 2, column 1: together they are half of all public IPv6 addresses or more";
-        let translated = "line 2, column 1: together they are all IPv4 addresses behind a translator";
+        let half_v4 = "2:1: together they are half of all IPv4 addresses or more: that would be an open relay";
+        let half_v6 = "2:1: together they are half of all public IPv6 addresses or more";
+        let translated = "2:1: together they are all IPv4 addresses behind a translator";
         for (networks, complaint) in [
             ("'0.0.0.0/1', '128.0.0.0/1'", half_v4),
             ("'10.0.0.0/8', '64.0.0.0/2', '192.0.0.0/2'", half_v4),
@@ -968,7 +920,7 @@ mod tests {
         for (far, tls) in [("10.0.0.1", "none"), ("192.168.1.1:587", "opportunistic"), ("[fd00::1]:25", "none")] {
             let far = text.replace("'a.example'", &format!("['127.0.0.1', '{far}']\ntls = '{tls}'"));
             let said = parse(&far).unwrap_err().to_string();
-            assert!(said.contains("line 5, column 1: the password could be read on its way"), "{said}");
+            assert!(said.contains("5:1: the password could be read on its way"), "{said}");
         }
     }
 

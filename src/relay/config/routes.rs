@@ -277,7 +277,7 @@ impl<'a> Routing<'a> {
         let is_user = |name: &str| local.users.as_ref().map_or(has_place, |users| users.contains(name));
         let around = Surroundings { is_local: &|domain| local.has(domain), is_user: &is_user };
         Aliases::parse(&text, &around).unwrap_or_else(|mistakes| {
-            mistakes.iter().for_each(|mistake| self.notes().add(span, format!("{}, {mistake}", path.display())));
+            mistakes.iter().for_each(|mistake| self.notes().add(span, format!("{}:{mistake}", path.display())));
             Aliases::default()
         })
     }

@@ -1,0 +1,177 @@
+//! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
+use crate::slip::is_near;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::error::Error as _;
+
+/// Required options that have an alternative which clap does not name.
+const ALTERNATIVES: [(&str, &str); 3] = [
+    ("--embedded", "--embedded or --broker <URL> is required"),
+    ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),
+    ("<ID|all>...", "an id, all, or --hop <NAME> is required"),
+];
+
+/// A sentence about a mistake, without the line breaks and tips of clap's own.
+pub(super) fn sentence(error: &clap::Error) -> String {
+    let said = match error.kind() {
+        ErrorKind::InvalidSubcommand => unknown_command(error),
+        ErrorKind::UnknownArgument => unknown_argument(error),
+        ErrorKind::ValueValidation => invalid_value(error),
+        ErrorKind::InvalidValue => impossible_value(error),
+        ErrorKind::MissingRequiredArgument => missing(error),
+        ErrorKind::ArgumentConflict => conflict(error),
+        ErrorKind::NoEquals => {
+            argument(error).map(|name| format!("the value of {name} needs an equal sign, without blanks"))
+        }
+        ErrorKind::MissingSubcommand => {
+            one(error, ContextKind::ValidSubcommand).map(|known| format!("a command is required: {known}"))
+        }
+        _ => None,
+    };
+    let said = said.unwrap_or_else(|| fallback(error));
+    if said.ends_with('?') { said } else { format!("{}. See --help.", said.trim_end_matches('.')) }
+}
+
+/// Text of clap's own, on one line.
+fn fallback(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let what = text.strip_prefix("error: ").unwrap_or(&text);
+    let what = what.split("\n\nUsage:").next().unwrap_or(what).split("\n\nFor more").next().unwrap_or(what);
+    super::one_line(what.split("\n\n").next().unwrap_or(what))
+}
+
+fn unknown_command(error: &clap::Error) -> Option<String> {
+    let name = one(error, ContextKind::InvalidSubcommand)?;
+    let known = one(error, ContextKind::SuggestedSubcommand);
+    Some(with_suggestion(format!("unknown command {name:?}"), &name, known.as_deref()))
+}
+
+fn unknown_argument(error: &clap::Error) -> Option<String> {
+    let name = argument(error)?;
+    let is_number = name.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    if is_number {
+        return Some(format!("{name:?}: a value must not be negative"));
+    }
+    if !name.starts_with('-') {
+        return Some(format!("unexpected argument {name:?}"));
+    }
+    let known = one(error, ContextKind::SuggestedArg);
+    Some(with_suggestion(format!("unknown option {name:?}"), &name, known.as_deref()))
+}
+
+/// A value that its parser rejects. The parser's text mostly repeats the value; it is not said twice.
+fn invalid_value(error: &clap::Error) -> Option<String> {
+    let name = argument(error)?;
+    let name = name.split([' ', '[']).next().unwrap_or(&name);
+    let value = one(error, ContextKind::InvalidValue)?;
+    let why = error.source()?.to_string();
+    if why.contains(&value) || value.is_empty() {
+        Some(format!("{name}: {why}"))
+    } else {
+        Some(format!("{name} {value:?}: {why}"))
+    }
+}
+
+/// A value that is not in the list of those that are possible, or that is missing.
+fn impossible_value(error: &clap::Error) -> Option<String> {
+    let name = argument(error)?;
+    let value = one(error, ContextKind::InvalidValue).unwrap_or_default();
+    if value.is_empty() {
+        return Some(format!("{name} needs a value"));
+    }
+    let name = name.split([' ', '[']).next().unwrap_or(&name);
+    let known = one(error, ContextKind::ValidValue)?;
+    Some(format!("{name}: {value:?} is not one of {known}"))
+}
+
+fn missing(error: &clap::Error) -> Option<String> {
+    let names = list(error, ContextKind::InvalidArg);
+    if let [name] = names.as_slice()
+        && let Some((_, said)) = ALTERNATIVES.iter().find(|(known, _)| known == name)
+    {
+        return Some((*said).to_owned());
+    }
+    let verb = if names.len() == 1 { "is" } else { "are" };
+    (!names.is_empty()).then(|| format!("{} {verb} required", names.join(" and ")))
+}
+
+fn conflict(error: &clap::Error) -> Option<String> {
+    let others = list(error, ContextKind::PriorArg);
+    if let Some(word) = one(error, ContextKind::InvalidSubcommand) {
+        let optional = others.iter().find_map(|other| other.split_once("[="));
+        return Some(match optional {
+            Some((name, _)) => format!("unexpected argument {word:?}; did you mean {name}={word}?"),
+            None => format!("options of {word} must follow it: write {word} first"),
+        });
+    }
+    let name = argument(error)?;
+    if others.iter().all(|other| *other == name) {
+        return Some(format!("{name} must not be given more than once"));
+    }
+    Some(format!("{name} cannot be used together with {}", others.join(" and ")))
+}
+
+/// Appends the name that may have been meant, if it is near enough.
+fn with_suggestion(said: String, name: &str, known: Option<&str>) -> String {
+    match known.filter(|known| is_near(name, known)) {
+        Some(known) => format!("{said}; did you mean {known:?}?"),
+        None => said,
+    }
+}
+
+fn argument(error: &clap::Error) -> Option<String> {
+    one(error, ContextKind::InvalidArg)
+}
+
+fn one(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    let all = list(error, kind);
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
+fn list(error: &clap::Error, kind: ContextKind) -> Vec<String> {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(all)) => all.clone(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Typed;
+    use super::*;
+    use clap::Parser;
+
+    fn said(line: &str) -> String {
+        let words = std::iter::once("mailrun").chain(line.split(' '));
+        sentence(&Typed::try_parse_from(words).unwrap_err())
+    }
+
+    #[test]
+    fn mistakes_are_one_plain_sentence() {
+        for (line, text) in [
+            ("bnech", "unknown command \"bnech\"; did you mean \"bench\"?"),
+            ("fnord", "unknown command \"fnord\". See --help."),
+            ("bench --sessoins 4", "unknown option \"--sessoins\"; did you mean \"--sessions\"?"),
+            ("source --to a:1 --time 4s", "unknown option \"--time\". See --help."),
+            ("source a:1", "unexpected argument \"a:1\". See --help."),
+            ("bench --size -1", "\"-1\": a value must not be negative. See --help."),
+            ("bench --to a:1 --reuse 5", "unexpected argument \"5\"; did you mean --reuse=5?"),
+            ("bench --seed 1 --seed 2", "--seed <N> must not be given more than once. See --help."),
+            ("bench --tls maybe", "--tls: \"maybe\" is not one of none, starttls, implicit. See --help."),
+            ("bench --rate", "--rate <PER SECOND> needs a value. See --help."),
+            ("bench --relay none --no-relay", "--no-relay cannot be used together with --relay <WHICH>. See --help."),
+            ("source", "--to <HOST:PORT> is required. See --help."),
+            ("relay", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required. See --help."),
+            ("mades-endpoint", "--embedded or --broker <URL> is required. See --help."),
+            ("queue retry --spool d", "an id, all, or --hop <NAME> is required. See --help."),
+        ] {
+            assert_eq!(said(line), text, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_said_once() {
+        let text = said("bench --rate fast");
+        assert!(text.starts_with("--rate: \"fast\" ") && text.matches("fast").count() == 1, "{text}");
+    }
+}
