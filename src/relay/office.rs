@@ -58,11 +58,6 @@ pub(super) struct Office {
 /// Notices that are written at a time. Each holds its message in memory, while the spool is full for as long as it is.
 const TELLERS: u32 = 32;
 
-/// Reads of a message before it counts as unreadable: a disk may fail once.
-const READ_ATTEMPTS: u32 = 3;
-/// Before such a read is tried again, on a thread that does nothing but read.
-const READ_RETRY_DELAY: Duration = Duration::from_millis(50);
-
 /// Where a courier is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place(Rc<Cell<Whereabouts>>);
@@ -409,15 +404,7 @@ impl Office {
         let spool = self.setting.spool.clone();
         let id = Id(id.0);
         let read = move || {
-            let mut fetched = spool.fetch(id);
-            for _ in 1..READ_ATTEMPTS {
-                if !matches!(fetched, Err(spool::Error::Disk(_))) {
-                    break;
-                }
-                std::thread::sleep(READ_RETRY_DELAY);
-                fetched = spool.fetch(id);
-            }
-            fetched.map_err(|error| {
+            spool.fetch(id).map_err(|error| {
                 let envelope = spool.fetch_envelope(id);
                 (error, envelope)
             })

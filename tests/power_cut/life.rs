@@ -146,8 +146,20 @@ pub(crate) fn live(course: &Course) -> Result<Account, String> {
         life.story.push(format!("{relay}: {ending:?}{}", if is_held { ", the next hop is held" } else { "" }));
         life.one_relay(ending).map_err(|why| life.tell(course, &why))?;
     }
-    life.next_hop.hold(false);
-    life.drain().and_then(|()| life.check_duplicates()).map_err(|why| life.tell(course, &why))?;
+    life.drain(Plan::default()).and_then(|()| life.check_duplicates()).map_err(|why| life.tell(course, &why))?;
+    Ok(life.account)
+}
+
+/// A message is delivered although the first read of the spool after a restart fails.
+pub(crate) fn live_with_one_failed_read(seed: u64) -> Result<Account, String> {
+    let course = Course { seed, relays: 1, durability: "sync", has_only_cuts: false };
+    let mut life = Life::new(&course, &mut StdRng::seed_from_u64(seed));
+    life.next_hop.hold(true);
+    let plan = Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), 1)) };
+    life.one_relay(Ending::Stop { after: Duration::from_millis(500) })
+        .and_then(|()| life.drain(plan))
+        .and_then(|()| life.disk.hit().map(|_| ()).ok_or("nothing was read".to_owned()))
+        .map_err(|why| life.tell(&course, &why))?;
     Ok(life.account)
 }
 
@@ -257,8 +269,8 @@ impl Life {
         Ok(())
     }
 
-    /// A last relay delivers all that was answered 250.
-    fn drain(&mut self) -> Result<(), String> {
+    /// A last relay delivers all that was answered 250, with that to happen once it listens.
+    fn drain(&mut self, plan: Plan) -> Result<(), String> {
         self.story.push("the last one".to_owned());
         self.disk.plan(Plan::default());
         let mut relay = self.home.start();
@@ -267,6 +279,8 @@ impl Life {
             Beginning::Cut => return Err("the power was cut without a plan".to_owned()),
             Beginning::Ended(code) => return Err(format!("it does not begin: exit status {code:?}")),
         }
+        self.disk.plan(plan);
+        self.next_hop.hold(false);
         let units = self.answers.units();
         let limit = Instant::now() + LIMIT;
         let mut missing = self.next_hop.missing(units.iter());

@@ -31,7 +31,7 @@ mod relay;
 mod skipped;
 
 use account::Account;
-use life::{Course, live};
+use life::{Course, live, live_with_one_failed_read};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -108,6 +108,14 @@ fn a_thousand_power_cuts_lose_nothing() {
             Ok(account) => eprintln!("{account}"),
             Err(why) => panic!("{why}"),
         },
+    }
+}
+
+#[test]
+fn a_read_that_fails_once_holds_no_message() {
+    if is_possible() {
+        let account = live_with_one_failed_read(1).unwrap_or_else(|why| panic!("{why}"));
+        assert!(account.delivered > 0 && account.lost == 0, "{account}");
     }
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct Plan {
 enum Operation {
     Read,
     Make,
-    Write(Inode),
+    Write(Inode, u64),
     Allocate(Inode),
     Sync(Inode),
     SyncDirectory,
@@ -104,6 +104,9 @@ struct State {
     operations: u64,
     faultable: u64,
     hit: Option<Hit>,
+    /// The write that has failed. It fails again when it is repeated: the kernel divides long writes, and when the second
+    /// part fails it reports the first part as written and no error.
+    failed_write: Option<(Operation, Fault)>,
     /// Whether the power is cut: nothing is done and nothing answered.
     is_off: bool,
     /// Whether what was not answered may be, since nobody is left to hear it.
@@ -132,6 +135,7 @@ impl Disk {
             operations: 0,
             faultable: 0,
             hit: None,
+            failed_write: None,
             is_off: false,
             is_released: false,
             clean_at: Instant::now(),
@@ -156,6 +160,7 @@ impl Disk {
         state.operations = 0;
         state.faultable = 0;
         state.hit = None;
+        state.failed_write = None;
         state.is_released = false;
     }
 
@@ -267,7 +272,7 @@ impl Shared {
         let fault = state.fault_of(operation);
         let is_cut = state.plan.cut_at == Some(state.operations);
         // The media may have done it, and had no time to say so.
-        let is_done = !is_cut || matches!(operation, Operation::Write(_)) || state.chance.random();
+        let is_done = !is_cut || matches!(operation, Operation::Write(..)) || state.chance.random();
         let State { files, chance, .. } = &mut *state;
         let changed = if is_done { change(files, fault, chance) } else { Err(Errno::IO) };
         if is_cut {
@@ -285,12 +290,18 @@ impl Shared {
 impl State {
     /// The planned fault, if it is this operation's turn.
     fn fault_of(&mut self, operation: Operation) -> Option<Fault> {
+        if let Some((_, fault)) = self.failed_write.filter(|(failed, _)| *failed == operation) {
+            return Some(fault);
+        }
         let (fault, turn) = self.plan.fault.filter(|(fault, _)| self.can_have(operation, *fault))?;
         self.faultable += 1;
         if self.faultable != turn {
             return None;
         }
         self.hit = Some(Hit { fault, at: Instant::now() });
+        if matches!(fault, Fault::Write(_)) {
+            self.failed_write = Some((operation, fault));
+        }
         Some(fault)
     }
 
@@ -298,9 +309,9 @@ impl State {
         // A sync of the directory for another file may name a segment for good that is still being made.
         let is_used = |inode| self.files.is_durably_named(inode) && self.files.has_durable_header(inode);
         match (fault, operation) {
-            (Fault::Write(_) | Fault::ShortWrite, Operation::Write(inode)) => is_used(inode),
+            (Fault::Write(_) | Fault::ShortWrite, Operation::Write(inode, _)) => is_used(inode),
             (Fault::Sync(_), Operation::Sync(inode)) => is_used(inode),
-            (Fault::Making(_), Operation::Write(inode) | Operation::Allocate(inode) | Operation::Sync(inode)) => {
+            (Fault::Making(_), Operation::Write(inode, _) | Operation::Allocate(inode) | Operation::Sync(inode)) => {
                 !is_used(inode)
             }
             (Fault::Making(_), Operation::Make)
@@ -491,7 +502,7 @@ impl Filesystem for Served {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self.0.change(Operation::Write(inode.0), |files, fault, chance| {
+        let written = self.0.change(Operation::Write(inode.0, at), |files, fault, chance| {
             let length = match fault {
                 Some(Fault::Write(errno) | Fault::Making(errno)) => return Err(errno),
                 Some(_) => chance.random_range(1..=data.len()),

@@ -49,6 +49,11 @@ pub trait DiskFile: Send + Sync {
     fn sync_data(&self) -> io::Result<()>;
 }
 
+/// Reads, and tries a read that fails once more: no message is given up for a single error.
+pub(crate) fn read_twice(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    file.read_at(buffer, at).or_else(|_| file.read_at(buffer, at))
+}
+
 /// A directory of a file system.
 #[derive(Debug)]
 pub struct RealDisk {

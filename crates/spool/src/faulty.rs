@@ -38,6 +38,9 @@ struct State {
     failed: Option<FailedOperation>,
     /// Parts of files that cannot be read.
     bad: Vec<(usize, Range<usize>)>,
+    reads: u64,
+    /// One read of so many fails.
+    fail_one_read_of: Option<u64>,
     is_frozen: bool,
     capacity: Option<u64>,
     holds_syncs: bool,
@@ -156,6 +159,11 @@ impl FaultyDisk {
         let mut state = self.state();
         let file = state.files[name];
         state.bad.push((file, range));
+    }
+
+    /// Makes one read of so many fail; tried again, it succeeds.
+    pub fn fail_one_read_of(&self, reads: u64) {
+        self.state().fail_one_read_of = Some(reads);
     }
 
     /// Brings all that was written to the media, as a kernel does with what is old enough.
@@ -420,12 +428,14 @@ impl DiskFile for FaultyFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
-        let state = self.disk.state();
+        let mut state = self.disk.state();
+        state.reads += 1;
+        let fails_now = state.fail_one_read_of.is_some_and(|of| state.reads.is_multiple_of(of));
         let asked = at as usize..at as usize + buffer.len();
         let is_bad = |(content, bad): &(usize, Range<usize>)| {
             *content == self.content && bad.start < asked.end && asked.start < bad.end
         };
-        if state.bad.iter().any(is_bad) {
+        if fails_now || state.bad.iter().any(is_bad) {
             return Err(io::Error::from_raw_os_error(rustix::io::Errno::IO.raw_os_error()));
         }
         let seen = &state.contents[self.content].seen;

@@ -2,7 +2,7 @@
 //!
 //! A header stands in two places in turn. A place that is neither legible nor zeros is damaged, and so is one that is
 //! zeros where something must have been written. Of a use whose header was lost, the first batch gives the seed.
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, read_twice};
 use crate::format::{BATCH_BYTES, BATCHES_AT, BLOCK, Batch, HEADER_BYTES, Header, Kind, Place, State};
 use crate::scan::{Bodies, Found, Scan, read_what_can_be};
 use crate::{Error, Id};
@@ -67,7 +67,7 @@ fn read_places(name: &str, file: &dyn DiskFile) -> Result<Places, Error> {
     let mut failures = Vec::new();
     for at in [0, BLOCK] {
         let mut bytes = [0; HEADER_BYTES];
-        if let Err(error) = file.read_at(&mut bytes, at) {
+        if let Err(error) = read_twice(file, &mut bytes, at) {
             failures.push(error);
             places.bad.push(at);
             continue;

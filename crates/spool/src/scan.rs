@@ -1,6 +1,6 @@
 //! Goes through the batches of a segment: past those that are whole, and through what is not, record by record.
 use crate::Id;
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, read_twice};
 use crate::format::{BATCH_BYTES, BATCHES_AT, BLOCK, Batch, Kind, RECORD_BYTES, Record, checksum};
 use std::io;
 use std::ops::Range;
@@ -404,7 +404,7 @@ pub(crate) fn read_what_can_be(file: &dyn DiskFile, buffer: &mut [u8], at: u64) 
         // Up to the next multiple of a block of the disk's.
         let to = (from + (BLOCK - (at + from as u64) % BLOCK) as usize).min(length);
         let part = &mut buffer[from..to];
-        if file.read_at(part, at + from as u64).is_err() {
+        if read_twice(file, part, at + from as u64).is_err() {
             part.fill(0);
         }
         from = to;

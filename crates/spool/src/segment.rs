@@ -1,6 +1,6 @@
 //! A segment in use, and single records read from it.
 use crate::Error;
-use crate::disk::DiskFile;
+use crate::disk::{DiskFile, read_twice};
 use crate::format::{Header, RECORD_BYTES, Record};
 use std::io;
 use std::sync::Arc;
@@ -85,14 +85,14 @@ impl Segment {
     /// The record at that spot up to its body; nothing, if none stands there.
     pub(crate) fn head(&self, spot: Spot) -> io::Result<Option<Head>> {
         let mut bytes = vec![0; spot.bytes().min(GLANCE) as usize];
-        let read = self.file.read_at(&mut bytes, spot.at())?;
+        let read = read_twice(&*self.file, &mut bytes, spot.at())?;
         let Some(record) = Record::read(&bytes[..read]).filter(|record| record.bytes() == spot.bytes()) else {
             return Ok(None);
         };
         let (length, known) = (record.head_bytes() as usize, read);
         bytes.truncate(known);
         bytes.resize(length, 0);
-        if length > known && self.file.read_at(&mut bytes[known..], spot.at() + known as u64)? < length - known {
+        if length > known && read_twice(&*self.file, &mut bytes[known..], spot.at() + known as u64)? < length - known {
             return Ok(None);
         }
         Ok(Record::is_intact(&bytes, self.seed).then_some(Head { record, bytes }))
@@ -112,7 +112,7 @@ impl Segment {
         // Collected from an iterator whose length is known, it is allocated once, where it stays.
         let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
         let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
-        let read = self.file.read_at(buffer, spot.at() + record.head_bytes())?;
+        let read = read_twice(&*self.file, buffer, spot.at() + record.head_bytes())?;
         Ok((read == body.len()).then_some(body))
     }
 }

@@ -5,6 +5,7 @@ use crate::model::{Model, Step, draft, open, small};
 use rustix::io::Errno;
 use spool::faulty::{FailedOperation, FaultyDisk};
 use spool::{Durability, Error, Id, Options};
+use std::collections::BTreeMap;
 
 /// What a write or a sync may come back with; a failed write is short besides.
 const ERRNOS: [Errno; 6] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::FBIG, Errno::MFILE];
@@ -105,4 +106,54 @@ fn what_is_on_the_disk_is_not_lost_by_being_moved() {
             }
         }
     }
+}
+
+/// While messages are stored, moved, read at a restart and fetched: a read that fails once costs nothing.
+#[test]
+fn reads_that_fail_once_lose_nothing() {
+    for of in 2..7 {
+        let disk = FaultyDisk::new();
+        disk.fail_one_read_of(of);
+        let (spool, _) = open(&disk, small()).unwrap();
+        let mut waiting = BTreeMap::new();
+        let mut number = 0;
+        while spool.usage().moved < 20 {
+            number += 1;
+            if let Ok(stored) = spool.store(draft(number, 5000)).wait() {
+                waiting.insert(stored.id(), draft(number, 5000));
+            }
+            for id in waiting.keys().copied().filter(|id| id.0 % 5 != 0).collect::<Vec<_>>() {
+                spool.done(id);
+                waiting.remove(&id);
+            }
+            assert!(number < 10_000, "{:?}", spool.usage());
+        }
+        spool.close();
+        let (spool, backlog) = open(&disk, small()).unwrap();
+        let left: Vec<Id> = backlog.map(|left| left.unwrap().id).collect();
+        let lost: Vec<&Id> = waiting.keys().filter(|id| !left.contains(id)).collect();
+        assert!(lost.is_empty(), "one of {of} reads fails: {lost:?} of {} are lost", waiting.len());
+        assert!(spool.damage().is_empty(), "{:?}", spool.damage());
+        for (id, draft) in &waiting {
+            assert_eq!(spool.fetch(*id).unwrap().body, draft.body, "{id} of one of {of} reads that fail");
+        }
+    }
+}
+
+/// An end that cannot be read is no end that a crash has torn: somebody must be told.
+#[test]
+fn an_end_that_cannot_be_read_is_damage() {
+    let disk = FaultyDisk::new();
+    let (spool, _) = open(&disk, small()).unwrap();
+    for number in 0..3 {
+        spool.store(draft(number, 5000)).wait().unwrap();
+    }
+    let disk = disk.after_power_loss(1);
+    let name = disk.names().into_iter().find(|name| disk.octets(name).unwrap()[8192..].iter().any(|octet| *octet != 0));
+    let name = name.unwrap();
+    let octets = disk.octets(&name).unwrap();
+    let last = octets.iter().rposition(|octet| *octet != 0).unwrap() / 4096 * 4096;
+    disk.fail_reads(&name, last..last + 4096);
+    let (spool, backlog) = open(&disk, small()).unwrap();
+    assert!(backlog.len() == 3 || !spool.damage().is_empty(), "{} of 3, and nothing is said", backlog.len());
 }
