@@ -81,6 +81,7 @@ impl Typed {
         }
         let load = &self.load;
         let offer = load.offer()?;
+        load.check_thresholds()?;
         let staged = offer.as_ref().and_then(Offer::length);
         let workload = Workload {
             messages: load.messages,

@@ -9,8 +9,8 @@ use crate::source::{Offer, RateStage, Spread};
 use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use journey::RunId;
-use journey::threshold::{Protocol, Threshold};
+use journey::threshold::{Place, Protocol, Threshold};
+use journey::{RunId, Stage};
 use std::env::VarError;
 use std::net::ToSocketAddrs;
 use std::path::PathBuf;
@@ -169,6 +169,9 @@ pub(super) struct LoadTyped {
     /// mean, max, count, rate or within(TIME). rejected, lost, duplicates and corrupt must be 0 by default.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
+    /// Condition that the run must meet, repeatable: a run that misses it ends at once.
+    #[arg(long, value_name = "EXPRESSION", value_parser = aborting_threshold)]
+    abort_on: Vec<Threshold>,
     /// Exit with status 3 if the verdict is INVALID or INCONCLUSIVE, even without --threshold, --rate or --stage.
     #[arg(long)]
     strict: bool,
@@ -238,6 +241,14 @@ fn threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse(text, Protocol::Mades)
 }
 
+fn aborting_threshold(text: &str) -> Result<Threshold, String> {
+    let threshold = threshold(text)?;
+    if threshold.needs_the_end() {
+        return Err("a number that is still to grow cannot end a run: say --threshold".to_owned());
+    }
+    Ok(threshold)
+}
+
 pub(super) fn mechanism(text: &str) -> Result<Mechanism, String> {
     text.parse().map_err(|error: ::mades::Error| error.to_string())
 }
@@ -260,6 +271,7 @@ impl Typed {
 
     fn options(self) -> Result<MadesOptions> {
         let offer = self.load.offer()?;
+        self.load.check_thresholds(self.mode)?;
         let is_staged = matches!(offer, Some(Offer::Stages(_)));
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
         let usual_in_transit = if offer.is_some() { OPEN_IN_TRANSIT } else { CLOSED_IN_TRANSIT };
@@ -302,6 +314,7 @@ impl Typed {
             watcher: None,
             command: without_passwords(crate::party::command_line().into_iter()),
             thresholds: self.load.thresholds,
+            abort_on: self.load.abort_on,
         })
     }
 }
@@ -309,7 +322,35 @@ impl Typed {
 impl LoadTyped {
     /// Whether something is asked of the run that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
-        self.strict || !self.thresholds.is_empty() || self.rate.is_some() || !self.stages.is_empty()
+        let is_open = self.rate.is_some() || !self.stages.is_empty();
+        self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty() || is_open
+    }
+
+    /// Refuses thresholds of what a run in that mode does not have.
+    ///
+    /// # Errors
+    /// The first such threshold, and what there is.
+    pub(super) fn check_thresholds(&self, mode: ModeTyped) -> Result<()> {
+        let mode = Mode::from(mode);
+        let is_closed = self.rate.is_none() && self.stages.is_empty();
+        for threshold in self.thresholds.iter().chain(&self.abort_on) {
+            let expression = threshold.expression();
+            if threshold.is_of_time() && threshold.place() == Some(Place::Stage(Stage::Created)) && is_closed {
+                bail!(
+                    "{expression}: in a closed loop a message is due when it is created; say --rate, or ask for sent"
+                );
+            }
+            let has = match threshold.place() {
+                Some(Place::Stage(Stage::Notified)) => mode.last() != mode.arrival(),
+                Some(Place::Mades(name)) => mode.path().iter().any(|stage| stage.name() == name),
+                _ => true,
+            };
+            if !has {
+                let names: Vec<&str> = mode.path().iter().map(|stage| stage.name()).collect();
+                bail!("{expression}: mode {} has no such stage; it has {}", mode.name(), names.join(", "));
+            }
+        }
+        Ok(())
     }
 
     /// The same in the words of a command line.
@@ -324,6 +365,7 @@ impl LoadTyped {
         given("rate", self.rate.map(|rate| rate.to_string()));
         self.stages.iter().for_each(|stage| given("stage", Some(stage.typed())));
         self.thresholds.iter().for_each(|threshold| given("threshold", Some(threshold.expression().to_owned())));
+        self.abort_on.iter().for_each(|threshold| given("abort-on", Some(threshold.expression().to_owned())));
         let arrival = match self.arrival {
             ArrivalTyped::Constant => "constant",
             ArrivalTyped::Poisson => "poisson",
@@ -518,7 +560,8 @@ mod tests {
     #[test]
     fn a_load_is_handed_on_word_by_word() {
         let line = "--messages 5 --duration 3s --rate 7.5 --arrival poisson --size 10..20 --payload a=b.xml --receiver r \
-                    --message-type t --durable=false --max-in-transit 9 --window 4 --credit 3 --seed 8";
+                    --message-type t --durable=false --max-in-transit 9 --window 4 --credit 3 --seed 8 \
+                    --threshold=lost<=0 --abort-on=sent.p99<5s";
         let (load, staged) = (typed(line).load, typed("--stage 2s:10/s..20/s").load);
         for load in [load, staged] {
             let again = typed(&load.words().join(" ")).load;

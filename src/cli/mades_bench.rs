@@ -78,6 +78,7 @@ impl MadesTyped {
         let strictness = Strictness::of(self.load.is_strict());
         self.report.open(Live::Line)?;
         self.fill_in_load();
+        self.load.check_thresholds(self.mode)?;
         let plan = self.plan()?;
         let word = |option: &str, value: String| [format!("--{option}"), value];
         let mode = self.mode_word();

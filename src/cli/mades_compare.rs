@@ -1,5 +1,6 @@
 //! `mailrun bench mades-compare`: what was typed, to what it means.
 use super::mades::{stay_at_home, url};
+use super::scenarios::NoThresholds;
 use super::values;
 use crate::bench::mades_compare::{self, Broker, CompareOptions, Way, Window};
 use crate::bench::tables::Sheet;
@@ -61,6 +62,8 @@ pub(super) struct CompareTyped {
     /// Trust the certificates in this PEM file; go-mades-bench trusts any.
     #[arg(long, value_name = "FILE", requires = "broker")]
     ca: Option<PathBuf>,
+    #[command(flatten)]
+    no_thresholds: NoThresholds,
     /// Allow public addresses. Use it only with a broker of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,

@@ -248,10 +248,13 @@ impl Strictness {
 
 /// The exit status that a record deserves.
 fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
-    if record.ending == Some(Ending::Interrupted) {
-        return ExitCode::from(130);
-    }
-    match judge::outcome(record) {
+    exit_status(judge::outcome(record), record.ending == Some(Ending::Interrupted), strictness)
+}
+
+/// The exit status of a run, or a scenario of many, that came to that.
+fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
+    match outcome {
+        _ if is_interrupted => ExitCode::from(130),
         Some(Outcome::Pass) | None => ExitCode::SUCCESS,
         Some(Outcome::Fail) => ExitCode::from(1),
         Some(Outcome::Invalid | Outcome::Inconclusive) if strictness == Strictness::Lenient => ExitCode::SUCCESS,

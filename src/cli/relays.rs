@@ -1,4 +1,6 @@
 //! Which relay stands between source and sink, and the published contest of several: what was typed, to what it means.
+use super::scenarios::NoThresholds;
+use super::source::threshold;
 use super::{ArrivalTyped, PipeliningTyped, values};
 use crate::bench::relays::{
     self, BacklogOptions, ContestOptions, Contestant, Durability, LatencyOptions, Occasion, SoakOptions,
@@ -6,7 +8,9 @@ use crate::bench::relays::{
 use crate::bench::tables::Sheet;
 use anyhow::Result;
 use clap::Args;
+use journey::Stage;
 use journey::record::Arrival;
+use journey::threshold::{Place, Threshold};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -81,6 +85,10 @@ pub(super) struct ContestTyped {
     /// Count system calls too, in separate short runs under strace.
     #[arg(long)]
     syscalls: bool,
+    /// Condition that every run must meet, repeatable: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
+    /// 'rejected <= 0.1%'. See mailrun bench --help.
+    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = closed_loop_threshold)]
+    thresholds: Vec<Threshold>,
     /// Directory for all files, instead of a new one in mailrun-results. The relays store their mail there.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -97,7 +105,16 @@ Examples:
 
 /// What a scenario is called and where it goes.
 fn occasion(name: &str, out: Option<PathBuf>) -> Occasion {
-    Occasion { name: name.to_owned(), out, command: crate::party::command_line() }
+    Occasion { name: name.to_owned(), out, command: crate::party::command_line(), thresholds: Vec::new() }
+}
+
+/// Of runs at closed loop, in which a message is due when it is created.
+fn closed_loop_threshold(text: &str) -> Result<Threshold, String> {
+    let threshold = threshold(text)?;
+    if threshold.is_of_time() && threshold.place() == Some(Place::Stage(Stage::Created)) {
+        return Err("in a closed loop a message is due when it is created; ask for sent or accepted".to_owned());
+    }
+    Ok(threshold)
 }
 
 /// A published shape.
@@ -120,7 +137,7 @@ impl ContestTyped {
         // All parties inherit it: a relay has two connections a message, or a process.
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::run(&ContestOptions {
-            occasion: occasion(shape.name, self.out),
+            occasion: Occasion { thresholds: self.thresholds, ..occasion(shape.name, self.out) },
             contestants,
             messages: self.messages.unwrap_or(if self.full { PUBLISHED } else { shape.messages }),
             shape: relays::Shape {
@@ -213,6 +230,9 @@ pub(super) struct LatencyTyped {
     rounds: u32,
     #[command(flatten)]
     shape: ShapeTyped,
+    /// Further condition that every round must meet, repeatable: 'delivered.p99 < 50ms'. See mailrun bench --help.
+    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
+    thresholds: Vec<Threshold>,
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -241,7 +261,7 @@ impl LatencyTyped {
             },
             length: self.duration,
             rounds: self.rounds,
-            occasion: occasion("relay-latency", self.out),
+            occasion: Occasion { thresholds: self.thresholds, ..occasion("relay-latency", self.out) },
         })
     }
 }
@@ -265,6 +285,8 @@ pub(super) struct BacklogTyped {
     /// When the relay answers 250.
     #[arg(long, value_enum, value_name = "WHEN", default_value = "sync")]
     durability: KeptTyped,
+    #[command(flatten)]
+    no_thresholds: NoThresholds,
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there: 7 GB.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -315,6 +337,9 @@ pub(super) struct SoakTyped {
     rate: Option<f64>,
     #[command(flatten)]
     shape: ShapeTyped,
+    /// Further condition that the run must meet, repeatable: 'delivered.p99 < 50ms'. See mailrun bench --help.
+    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
+    thresholds: Vec<Threshold>,
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -336,7 +361,7 @@ impl SoakTyped {
             shape: self.shape.shape(RELAY_400.message_bytes),
             messages: self.messages,
             rate_per_s: self.rate,
-            occasion: occasion("relay-soak", self.out),
+            occasion: Occasion { thresholds: self.thresholds, ..occasion("relay-soak", self.out) },
         })
     }
 }

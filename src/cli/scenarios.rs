@@ -3,8 +3,8 @@ use super::mades_bench::MadesTyped;
 use super::mades_compare::CompareTyped;
 use super::relays::{BacklogTyped, ContestTyped, LatencyTyped, RELAY_64K, RELAY_400, SoakTyped};
 use super::sink::FaultsTyped;
-use super::values;
-use crate::bench::tables::{self, Proof, Sheet, TableOptions};
+use super::{Strictness, values};
+use crate::bench::tables::{self, Conclusion, Proof, Sheet, TableOptions};
 use anyhow::Result;
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
@@ -66,6 +66,19 @@ pub(super) struct CheckTyped {
     faults: FaultsTyped,
 }
 
+/// `--threshold`, refused in a line that says why.
+#[derive(Debug, Default, Args)]
+pub(super) struct NoThresholds {
+    #[arg(long = "threshold", value_name = "EXPRESSION", hide = true, value_parser = refused_threshold)]
+    _thresholds: Vec<String>,
+}
+
+fn refused_threshold(_: &str) -> Result<String, String> {
+    Err("this scenario has no runs that a threshold could be asked of; \
+         mailrun bench, bench mades, relay-400, relay-64k, relay-latency and relay-soak take it"
+        .to_owned())
+}
+
 #[derive(Debug, Args)]
 struct RunsTyped {
     /// Parallel sessions, a comma-separated list of numbers to run.
@@ -77,6 +90,8 @@ struct RunsTyped {
     /// Time limit of a run; a run that exceeds it is killed and reported.
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
     limit: Duration,
+    #[command(flatten)]
+    no_thresholds: NoThresholds,
 }
 
 /// What smtp-source counts in an int, with room for a thousand recipients each.
@@ -105,11 +120,12 @@ impl Scenario {
             Self::Mades(typed) => return typed.run(),
             Self::MadesCompare(typed) => typed.run(),
         }?;
-        match writeln!(io::stdout(), "{}", sheet.text) {
+        match writeln!(io::stdout(), "{}\n\n{}", sheet.text, sheet.conclusion.line()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
             _ => {}
         }
-        Ok(if sheet.is_good { ExitCode::SUCCESS } else { ExitCode::from(1) })
+        let Conclusion { outcome, is_strict, is_interrupted, .. } = sheet.conclusion;
+        Ok(super::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
     }
 }
 
@@ -118,7 +134,7 @@ impl RunsTyped {
         // All parties inherit it. Each would raise its own limit, and some only as they go along.
         let most = self.sessions.iter().copied().max().unwrap_or_default();
         net::open_files::raise(u64::from(most) + SPARE_FILES);
-        let Self { sessions, rounds, limit } = self;
+        let Self { sessions, rounds, limit, .. } = self;
         tables::run(&TableOptions { messages, rounds, sessions, recipients, proof, limit, sink_options })
     }
 }

@@ -7,7 +7,8 @@ use crate::source::{
 };
 use anyhow::{Result, bail};
 use clap::Args;
-use journey::threshold::{Protocol, Threshold};
+use journey::Stage;
+use journey::threshold::{Place, Protocol, Threshold};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -145,6 +146,23 @@ impl Load {
         self.reuse.as_ref().map_or_else(|| Some(Spread::always(1)), |reuse| reuse.0.clone())
     }
 
+    /// Refuses thresholds of what a run does not have.
+    ///
+    /// # Errors
+    /// The first such threshold, and what there is.
+    pub(super) fn check_thresholds(&self) -> Result<()> {
+        let is_closed = self.rate.is_none() && self.stages.is_empty();
+        let asked = self.asked.thresholds.iter().chain(&self.asked.abort_on);
+        let created = Some(Place::Stage(Stage::Created));
+        if let Some(threshold) = asked.filter(|_| is_closed).find(|one| one.is_of_time() && one.place() == created) {
+            bail!(
+                "{}: in a closed loop a message is due when it is created; say --rate, or ask for sent",
+                threshold.expression()
+            );
+        }
+        Ok(())
+    }
+
     /// What is offered at open loop.
     ///
     /// # Errors
@@ -229,7 +247,7 @@ impl AskedTyped {
     }
 }
 
-fn threshold(text: &str) -> Result<Threshold, String> {
+pub(super) fn threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse(text, Protocol::Smtp)
 }
 
@@ -261,6 +279,7 @@ impl Typed {
         let live = outputs.live;
         end_with_parent(live);
         let offer = self.load.offer()?;
+        self.load.check_thresholds()?;
         if offer.is_none() && matches!(self.load.arrival, ArrivalTyped::Poisson) {
             bail!("--arrival poisson is for open loop: say --rate or --stage too");
         }

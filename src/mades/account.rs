@@ -56,6 +56,8 @@ pub(super) struct Account {
     unsettled: usize,
     corrupt: u64,
     redelivered: u64,
+    /// Messages that were given up before the broker said that it has them.
+    unanswered: u64,
     /// The highest number that has come out of the inbox, and how many came after a higher one.
     furthest: Option<u64>,
     reordered: u64,
@@ -90,6 +92,7 @@ impl Account {
             unsettled: 0,
             corrupt: 0,
             redelivered: 0,
+            unanswered: 0,
             furthest: None,
             reordered: 0,
             taken: Default::default(),
@@ -114,9 +117,18 @@ impl Account {
     }
 
     /// Messages whose transfer is not settled.
-    #[cfg(test)]
-    fn unsettled(&self) -> usize {
+    pub(super) fn unsettled(&self) -> usize {
         self.unsettled
+    }
+
+    /// Messages that were given up before the broker said that it has them.
+    pub(super) fn unanswered(&self) -> u64 {
+        self.unanswered
+    }
+
+    /// Whether a message that is under way has not arrived. Looks at all of them, where all have.
+    pub(super) fn awaits_arrival(&self) -> bool {
+        self.slots.iter().any(|slot| slot.time(self.mode.arrival()).is_none())
     }
 
     /// Whether another message may be created.
@@ -284,7 +296,7 @@ impl Account {
 
     /// The account: what became of each message.
     pub(super) fn balance(&self) -> Balance {
-        let mut fates = [0_u64; 5];
+        let mut fates = [0_u64; Fate::COUNT];
         let mut missing = [0_u64; Stage::ALL.len()];
         let mut accepted = 0;
         for sequence in 0..self.next {
@@ -304,7 +316,7 @@ impl Account {
             accepted: Some(accepted),
             delivered: fate(Fate::Delivered),
             rejected: fate(Fate::Rejected),
-            failed: Some(0),
+            failed: fate(Fate::Failed),
             queued: Some(0),
             expired: fate(Fate::Expired),
             lost: fate(Fate::Lost),
@@ -359,6 +371,7 @@ impl Account {
         let waited_for =
             self.mode.path()[2..].iter().find(|stage| !known.has(**stage)).map_or("", |stage| stage.name());
         self.troubles.add(Trouble::TimedOut, waited_for, &format!("waited {:?} for it", self.timeout));
+        self.unanswered += u64::from(stages::fate(self.mode, known, Watch::Over) == Fate::Failed);
         self.leave(sequence, now);
     }
 
@@ -484,7 +497,7 @@ mod tests {
         account.arrived(sequence, ms(70), Content::Intact);
         let balance = account.balance();
         assert_eq!((balance.ledger.lost, balance.ledger.delivered), (Some(0), Some(1)));
-        assert_eq!(account.waterfall.stage_rows(|_| 0)[3].late, 1);
+        assert_eq!(account.waterfall.stage_rows(None, |_| 0)[3].late, 1);
     }
 
     #[test]
@@ -691,7 +704,7 @@ mod tests {
             prop_assert_eq!(balance.ledger.in_flight, fates("in flight"));
             prop_assert!(journey::account::fates_sum(&balance.ledger));
             prop_assert_eq!(balance.ledger.corrupt, Some(corrupt));
-            for row in account.waterfall.stage_rows(|_| 0).iter().skip(2) {
+            for row in account.waterfall.stage_rows(None, |_| 0).iter().skip(2) {
                 let stage = Stage::ALL.into_iter().find(|stage| stage.name() == row.name).unwrap();
                 let count = |of: &dyn Fn(&Naive) -> usize| naive.iter().map(of).sum::<usize>() as u64;
                 prop_assert_eq!(row.count, count(&|one| usize::from(one.stages.contains(&stage))));

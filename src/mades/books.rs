@@ -3,6 +3,7 @@ use super::account::{Account, Queue};
 use super::options::MadesOptions;
 use super::pace::Pace;
 use super::payload::Payloads;
+use super::stages::Stage;
 use super::troubles::Trouble;
 use ::mades::Uuid;
 use ::mades::api::Identity;
@@ -34,12 +35,23 @@ pub(super) struct Books {
     pub(super) began: Duration,
     /// When something of this run last came.
     heard: Cell<Duration>,
+    /// A connection was given up.
+    pub(super) is_given_up: Cell<bool>,
     foreign: [Cell<u64>; 3],
     over: watch::Sender<bool>,
 }
 
 /// More outages are counted as trouble, and not listed.
 const MOST_OUTAGES: usize = 100;
+
+/// How a time without a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutageEnd {
+    /// It was made anew.
+    Reconnected,
+    /// The run ended first, or it was given up.
+    Never,
+}
 
 impl Books {
     pub(super) fn new(options: MadesOptions, run: RunId, payloads: Payloads, now: Duration) -> Self {
@@ -58,6 +70,7 @@ impl Books {
             outages: RefCell::default(),
             began: now,
             heard: Cell::new(now),
+            is_given_up: Cell::new(false),
             foreign: Default::default(),
             over: watch::Sender::new(false),
             options,
@@ -100,14 +113,24 @@ impl Books {
         self.account.borrow_mut().troubles.add(trouble, code, text);
     }
 
-    /// A connection was lost, and stood again that much later.
-    pub(super) fn note_outage(&self, side: &str, began: Duration, lasted: Duration, why: &str) {
+    /// How long load was offered; `None` where nothing was.
+    pub(super) fn offered(&self) -> Option<Duration> {
+        let account = self.account.borrow();
+        let (began, last_created) = (account.waterfall.began()?, account.waterfall.last(Stage::Created)?);
+        let last_heard = account.waterfall.last_of_all().unwrap_or(last_created);
+        let until = self.pace.borrow().offered_until(last_created, last_heard)?;
+        Some(until.saturating_sub(began)).filter(|offered| !offered.is_zero())
+    }
+
+    /// A connection was lost, and stood again that much later, or never.
+    pub(super) fn note_outage(&self, side: &str, began: Duration, until: Duration, end: OutageEnd, why: &str) {
         let mut outages = self.outages.borrow_mut();
         if outages.len() < MOST_OUTAGES {
             outages.push(MadesOutage {
                 side: side.to_owned(),
                 began_s: began.saturating_sub(self.began).as_secs_f64(),
-                lasted_s: lasted.as_secs_f64(),
+                lasted_s: until.saturating_sub(began).as_secs_f64(),
+                to_the_end: end == OutageEnd::Never,
                 why: why.to_owned(),
             });
         }

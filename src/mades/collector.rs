@@ -1,5 +1,7 @@
 //! Sees to the time: gives up on messages that are overdue, tells how far the run is, and knows when it is over.
 use super::books::Books;
+use super::figures::LiveFigures;
+use super::pace::Next;
 use super::stages::Stage;
 use super::watcher::View;
 use crate::interrupt::{Asked, Interrupt};
@@ -7,7 +9,8 @@ use crate::live::{Event, Progress};
 use crate::party::{Chronicle, Telling};
 use anyhow::Result;
 use journey::Latencies;
-use journey::record::Ending;
+use journey::record::{Ending, StallRow, ThresholdRow};
+use journey::stalls::{Stalls, Tick};
 use net::clock;
 use std::time::Duration;
 
@@ -17,6 +20,12 @@ const LOOK: Duration = Duration::from_millis(20);
 const TICK: Duration = Duration::from_millis(250);
 /// After the end was asked for, how long answers are still waited for.
 const GRACE: Duration = Duration::from_secs(3);
+/// How long a run goes on before a threshold may end it: a rate needs a while to be one.
+const ABORT_DELAY: Duration = Duration::from_secs(1);
+/// Deliveries: a shorter time without any is no stall.
+const SHORTEST_STALL_S: f64 = 1.0;
+/// Deliveries come at uneven distances: so many times the mean distance between two is no stall yet.
+const USUAL_GAPS: f64 = 10.0;
 
 /// The run as it is known so far.
 pub(super) struct Collector {
@@ -25,13 +34,29 @@ pub(super) struct Collector {
     recent: Latencies,
     next_tick: Duration,
     grace_ends: Option<Duration>,
+    /// When thresholds are looked at next.
+    next_look: Duration,
+    accepting: Stalls,
+    delivering: Stalls,
+    /// The threshold that ended the run.
+    pub(super) missed: Option<ThresholdRow>,
 }
 
 impl Collector {
     pub(super) fn begin(books: &Books, chronicle: Chronicle) -> Self {
         let telling = Telling::new(books.options.live);
         let next_tick = books.began + TICK;
-        Self { chronicle, telling, recent: Latencies::default(), next_tick, grace_ends: None }
+        Self {
+            chronicle,
+            telling,
+            recent: Latencies::default(),
+            next_tick,
+            grace_ends: None,
+            next_look: next_tick,
+            accepting: Stalls::new(journey::Stage::Accepted, books.began),
+            delivering: Stalls::new(journey::Stage::Delivered, books.began),
+            missed: None,
+        }
     }
 
     /// Follows the run to its end.
@@ -70,7 +95,40 @@ impl Collector {
         self.telling.event(&Event::Done);
     }
 
+    /// Times in which messages waited, and the broker accepted none or the endpoint delivered none.
+    pub(super) fn stalls(&self, books: &Books) -> Vec<StallRow> {
+        let account = books.account.borrow();
+        let arrived = account.waterfall.count(account.mode().arrival());
+        let offered_s = books.offered().unwrap_or_default().as_secs_f64();
+        let usual_s = USUAL_GAPS * offered_s / arrived.max(1) as f64;
+        // How long the first delivery takes is the way's length.
+        let is_stall = |row: &StallRow| row.from_s > 0.0 && row.to_s - row.from_s >= usual_s.max(SHORTEST_STALL_S);
+        // A message that is lost is waited for when no more are offered: that is no stall.
+        let within_offer = |row: StallRow| match row.to_the_end {
+            true => StallRow { to_s: row.to_s.min(offered_s), ..row },
+            false => row,
+        };
+        let mut rows = self.accepting.rows();
+        rows.extend(self.delivering.rows().into_iter().map(within_offer).filter(is_stall));
+        rows
+    }
+
+    fn note_stalls(&mut self, books: &Books, now: Duration) {
+        let mut account = books.account.borrow_mut();
+        // What is due and has room, and is not created, waits for a connection or for the broker's credit.
+        let is_held_up = account.has_room() && matches!(books.pace.borrow().next(now), Next::Create(_));
+        let (first, last) = account.waterfall.take_span(Stage::Settled).unzip();
+        let open = account.unsettled() as u64 + u64::from(is_held_up);
+        let failed = account.unanswered();
+        self.accepting.add(Tick { now, first, last, open, rejected: 0, failed });
+        let arrival = account.mode().arrival();
+        let (first, last) = account.waterfall.take_span(arrival).unzip();
+        let open = u64::from(first.is_none() && account.awaits_arrival());
+        self.delivering.add(Tick { now, first, last, open, rejected: 0, failed: 0 });
+    }
+
     fn tick(&mut self, books: &Books, now: Duration) -> Result<()> {
+        self.note_stalls(books, now);
         let mut account = books.account.borrow_mut();
         account.waterfall.take_recent(&mut self.recent);
         let reached = |stage| account.waterfall.count(stage);
@@ -100,19 +158,37 @@ impl Collector {
     /// How the run has ended, if it has.
     fn ending(&mut self, books: &Books, interrupt: &Interrupt, now: Duration) -> Option<Ending> {
         let asked = asked(books, interrupt.asked(), now);
-        if asked != Asked::Nothing {
-            books.pace.borrow_mut().stop();
+        if asked != Asked::Nothing || self.misses(books, now) {
+            books.pace.borrow_mut().stop(now);
         }
         let is_done = books.pace.borrow().is_over(now) && books.account.borrow().in_transit() == 0;
         let is_quiet = is_done && now.saturating_sub(books.heard()) >= books.options.linger;
         match asked {
+            Asked::Nothing if self.missed.is_some() => self.is_enough(is_quiet, now).then_some(Ending::Aborted),
+            Asked::Nothing if books.is_given_up.get() => is_quiet.then_some(Ending::GaveUp),
             Asked::Nothing => is_quiet.then_some(Ending::Complete),
-            Asked::Stop => {
-                let grace_ends = *self.grace_ends.get_or_insert(now + GRACE);
-                (is_quiet || now >= grace_ends).then_some(Ending::Interrupted)
-            }
+            Asked::Stop => self.is_enough(is_quiet, now).then_some(Ending::Interrupted),
             Asked::StopNow => Some(Ending::Interrupted),
         }
+    }
+
+    /// Whether a run that is to end has been waited for.
+    fn is_enough(&mut self, is_quiet: bool, now: Duration) -> bool {
+        let grace_ends = *self.grace_ends.get_or_insert(now + GRACE);
+        is_quiet || now >= grace_ends
+    }
+
+    /// Whether a threshold is missed that the run was not to miss.
+    fn misses(&mut self, books: &Books, now: Duration) -> bool {
+        let is_time = now >= books.began + ABORT_DELAY && now >= self.next_look;
+        if self.missed.is_none() && is_time && !books.options.abort_on.is_empty() {
+            self.next_look = now + TICK;
+            let account = books.account.borrow();
+            let figures = LiveFigures { account: &account, now };
+            let rows = books.options.abort_on.iter().map(|threshold| threshold.evaluate(&figures));
+            self.missed = rows.into_iter().find(|row| row.value.is_some() && !row.passed);
+        }
+        self.missed.is_some()
     }
 }
 

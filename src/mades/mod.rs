@@ -14,6 +14,7 @@ mod alarm;
 mod arrivals;
 mod books;
 mod collector;
+mod figures;
 mod options;
 mod pace;
 mod payload;
@@ -95,8 +96,10 @@ async fn conduct(
     books.end();
     // What was taken is to be told to the broker; a broker that does not listen is not waited for.
     let _ = tokio::time::timeout(FAREWELL, async { while sides.join_next().await.is_some() {} }).await;
-    let series = &collector.chronicle.series;
-    let record = report::record(&books, report::Finds { started_at, series, around, purged, ending });
+    let (series, stalls) = (&collector.chronicle.series, collector.stalls(&books));
+    let missed = collector.missed.as_ref();
+    let finds = report::Finds { started_at, series, stalls, missed, around, purged, ending };
+    let record = report::record(&books, finds);
     if let Some(directory) = out {
         keep(&directory, &record)?;
     }

@@ -93,6 +93,8 @@ pub(crate) struct MadesOptions {
     pub(crate) command: Vec<String>,
     /// What is asked of the run.
     pub(crate) thresholds: Vec<journey::threshold::Threshold>,
+    /// The same; a run that misses it ends at once.
+    pub(crate) abort_on: Vec<journey::threshold::Threshold>,
 }
 
 impl MadesOptions {

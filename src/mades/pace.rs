@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(super) struct Pace {
     messages: u64,
     until: Option<Duration>,
-    is_stopped: bool,
+    stopped_at: Option<Duration>,
     schedule: Option<Schedule>,
     given: u64,
 }
@@ -31,7 +31,7 @@ impl Pace {
         Self {
             messages: options.messages.unwrap_or(u64::MAX),
             until: options.limit().map(|limit| now + limit),
-            is_stopped: false,
+            stopped_at: None,
             schedule: options.offer.clone().map(schedule),
             given: 0,
         }
@@ -59,12 +59,30 @@ impl Pace {
 
     /// No message will be created any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
-        self.is_stopped || self.given >= self.messages || self.until.is_some_and(|until| now >= until)
+        self.stopped_at.is_some() || self.is_given_out() || self.until.is_some_and(|until| now >= until)
     }
 
     /// No more messages from now on.
-    pub(super) fn stop(&mut self) {
-        self.is_stopped = true;
+    pub(super) fn stop(&mut self, now: Duration) {
+        self.stopped_at.get_or_insert(now);
+    }
+
+    /// When the offer ended, of which the last message was created, and the last answer heard, at those times. Open loop:
+    /// when no more messages were due, or the last was taken up. Closed loop: when the last attempt ended.
+    pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {
+        let ended = self.until.into_iter().chain(self.stopped_at).min();
+        match &self.schedule {
+            Some(schedule) if self.is_given_out() => {
+                Some(last_created.max(schedule.due().min(ended.unwrap_or(Duration::MAX))))
+            }
+            Some(_) => ended,
+            None if self.is_given_out() => Some(last_heard),
+            None => ended.map(|ended| ended.max(last_heard)),
+        }
+    }
+
+    fn is_given_out(&self) -> bool {
+        self.given >= self.messages
     }
 
     /// Whether messages have times at which they are due.

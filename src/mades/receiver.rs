@@ -122,7 +122,7 @@ impl Taker {
             );
             self.books.trouble(Trouble::Blocked, "", &text);
             // What is sent now would not be seen again.
-            self.books.pace.borrow_mut().stop();
+            self.books.pace.borrow_mut().stop(now);
         }
         tokio::select! {
             () = tokio::time::sleep((self.given_back + PAUSE).saturating_sub(now)) => {}

@@ -5,7 +5,8 @@ use super::stages::{Mode, Stage};
 use super::verdict;
 use crate::party;
 use journey::record::{
-    Ending, ErrorRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, StageRow, Surroundings, Workload,
+    Ending, ErrorRow, LedgerRow, Mades, MadesQueue, MadesTrouble, Record, Role, StageRow, StallRow, Surroundings,
+    ThresholdRow, Workload,
 };
 use journey::{Phase, Series};
 use net::clock;
@@ -14,6 +15,9 @@ use net::clock;
 pub(super) struct Finds<'a> {
     pub(super) started_at: jiff::Timestamp,
     pub(super) series: &'a Series,
+    pub(super) stalls: Vec<StallRow>,
+    /// The threshold that ended the run, as it then stood.
+    pub(super) missed: Option<&'a ThresholdRow>,
     pub(super) around: Surroundings,
     pub(super) purged: u64,
     pub(super) ending: Ending,
@@ -24,12 +28,15 @@ pub(super) fn record(books: &Books, finds: Finds<'_>) -> Record {
     let options = &books.options;
     let balance = books.account.borrow().balance();
     let foreign = [Queue::Reply, Queue::Event, Queue::Inbox].map(|queue| books.foreign(queue));
-    let mades = mades(books, &balance.missing, finds.purged);
+    let offered_s = books.offered().map(|offered| offered.as_secs_f64());
+    let mades = mades(books, &balance.missing, offered_s, finds.purged);
     let mut record = party::blank_record(Some(books.run), &options.name, finds.started_at, workload(books));
     record.command.clone_from(&options.command);
     record.origin_ns = finds.series.origin_ns();
     record.series = finds.series.rows();
-    record.stages = stages(books, &balance.ledger);
+    record.offered_s = offered_s;
+    record.stalls = finds.stalls;
+    record.stages = stages(books, &balance.ledger, offered_s);
     record.duration_s = mades.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
     record.lag_ms = books.lag.borrow().summary();
     record.errors = mades.troubles.iter().map(error).collect();
@@ -41,9 +48,18 @@ pub(super) fn record(books: &Books, finds: Finds<'_>) -> Record {
     record.ledger = LedgerRow { foreign: Some(foreign.iter().sum()), ..balance.ledger };
     record.ending = Some(finds.ending);
     record.mades = Some(mades.clone());
-    record.thresholds = books.options.thresholds.iter().map(|threshold| threshold.evaluate(&record)).collect();
+    record.thresholds = thresholds(&record, books, finds.missed);
     record.verdict = verdict::conclude(&record, &mades);
     record
+}
+
+/// What came of the thresholds; of the one that ended the run, what it stood at then.
+fn thresholds(record: &Record, books: &Books, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
+    let options = &books.options;
+    let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
+    let at_its_end =
+        |row: ThresholdRow| missed.filter(|missed| missed.expression == row.expression).cloned().unwrap_or(row);
+    evaluated.map(at_its_end).collect()
 }
 
 fn workload(books: &Books) -> Workload {
@@ -68,7 +84,7 @@ fn workload(books: &Books) -> Workload {
     }
 }
 
-fn mades(books: &Books, missing: &[u64; Stage::ALL.len()], purged: u64) -> Mades {
+fn mades(books: &Books, missing: &[u64; Stage::ALL.len()], offered_s: Option<f64>, purged: u64) -> Mades {
     let options = &books.options;
     let mut account = books.account.borrow_mut();
     let last = Stage::ALL.into_iter().filter_map(|stage| account.waterfall.last(stage)).max();
@@ -87,7 +103,7 @@ fn mades(books: &Books, missing: &[u64; Stage::ALL.len()], purged: u64) -> Mades
         window: u64::from(options.window),
         timeout_s: options.timeout.as_secs_f64(),
         in_transit_mean,
-        stages: account.waterfall.stage_rows(|stage| missing[stage as usize]),
+        stages: account.waterfall.stage_rows(offered_s, |stage| missing[stage as usize]),
         hops: account.waterfall.hop_rows(),
         troubles: account.troubles.rows(),
         outages: books.outages.borrow().clone(),
@@ -118,7 +134,7 @@ fn queues(books: &Books) -> Vec<MadesQueue> {
 }
 
 /// The stages in the words that all protocols share.
-fn stages(books: &Books, ledger: &LedgerRow) -> Vec<StageRow> {
+fn stages(books: &Books, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<StageRow> {
     let account = books.account.borrow();
     let (mode, waterfall) = (account.mode(), &account.waterfall);
     let is_open_loop = books.pace.borrow().is_open_loop();
@@ -138,7 +154,7 @@ fn stages(books: &Books, ledger: &LedgerRow) -> Vec<StageRow> {
             rate_per_s: rate(count as f64),
             bytes_per_s: rate(bytes as f64),
             duration_s: span_s,
-            offered_rate_per_s: None,
+            offered_rate_per_s: offered_s.map(|offered_s| count as f64 / offered_s),
             since: latency_ms.map(|_| since),
             latency_ms,
             histogram: waterfall.latency(stage).encoded().filter(|_| is_timed),

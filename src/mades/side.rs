@@ -6,7 +6,7 @@
 //! ```
 use super::account::Queue;
 use super::alarm::Alarm;
-use super::books::Books;
+use super::books::{Books, OutageEnd};
 use super::options::{Leftovers, MadesOptions};
 use super::receiver::{purge, receive};
 use super::sender::send;
@@ -138,12 +138,11 @@ pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: 
         match again {
             Some(again) => links = again,
             None => {
-                let lasted = clock::now().saturating_sub(lost);
-                books.note_outage(side.name, lost, lasted, &why.to_string());
+                books.note_outage(side.name, lost, clock::now(), OutageEnd::Never, &why.to_string());
                 return;
             }
         }
-        books.note_outage(side.name, lost, clock::now().saturating_sub(lost), &why.to_string());
+        books.note_outage(side.name, lost, clock::now(), OutageEnd::Reconnected, &why.to_string());
         books.room.notify_one();
     }
 }
@@ -186,7 +185,8 @@ fn note_loss(side: &Side, books: &Books, why: &Error) {
 fn give_up(side: &Side, books: &Books, why: &Error) {
     books.trouble(Trouble::Connection, "given up", &format!("{}: {why}", side.name));
     // What is sent now cannot arrive, or nobody would see it.
-    books.pace.borrow_mut().stop();
+    books.pace.borrow_mut().stop(clock::now());
+    books.is_given_up.set(true);
 }
 
 /// Connects again, and again, with pauses that grow; `None` when the run is over, or it has been tried for long enough.

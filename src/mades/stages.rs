@@ -165,14 +165,21 @@ impl Facts {
 pub(super) enum Fate {
     /// It arrived, whatever was said of it.
     Delivered,
-    /// Refused; or the broker never said that it has it, and the bench gave up on it.
+    /// The broker gave it back, or the endpoint refused it.
     Rejected,
+    /// The broker never said that it has it, and the bench gave up on it.
+    Failed,
     /// The endpoint gave up on it and said so.
     Expired,
     /// The broker took it, and it never arrived.
     Lost,
     /// The run ended first.
     InFlight,
+}
+
+impl Fate {
+    /// How many fates there are.
+    pub(super) const COUNT: usize = 6;
 }
 
 /// Whether a message is still waited for.
@@ -190,7 +197,7 @@ pub(super) fn fate(mode: Mode, facts: Facts, watch: Watch) -> Fate {
         () if facts.holds(Facts::FAILED) => Fate::Expired,
         () if watch == Watch::Open => Fate::InFlight,
         () if facts.has(Stage::Settled) => Fate::Lost,
-        () => Fate::Rejected,
+        () => Fate::Failed,
     }
 }
 
@@ -250,7 +257,7 @@ mod tests {
         use Stage::{Delivered, Inbox, Replied, Settled};
         let taken = facts(&[Settled]);
         for (known, over, open) in [
-            (Facts::default(), Fate::Rejected, Fate::InFlight),
+            (Facts::default(), Fate::Failed, Fate::InFlight),
             (taken, Fate::Lost, Fate::InFlight),
             (facts(&[Settled, Replied, Delivered]), Fate::Lost, Fate::InFlight),
             (facts(&[Inbox]), Fate::Delivered, Fate::Delivered),

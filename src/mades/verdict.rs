@@ -3,9 +3,10 @@
 use super::troubles::Trouble;
 use journey::account::fates_sum;
 use journey::doubts::{disturbances, limits};
-use journey::judge::{Reason, asked, is_asked, pass, weigh};
+use journey::judge::{Reason, asked, is_asked, pass, stalls, weigh};
 use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 use journey::threshold::Fate;
+use journey::words::{grouped, listed};
 
 /// Open loop: the 99th percentile of how late messages may be taken up though there was room for them.
 const LAG_LIMIT_MS: f64 = 10.0;
@@ -27,9 +28,11 @@ const MOST_CODES: usize = 4;
 /// Whether to believe the run, from all else that its record says.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let mut reasons = faults(record, mades);
+    reasons.extend(gone(record, mades));
     reasons.extend(refusals(record, mades));
-    // Of what a threshold speaks, it decides.
-    reasons.retain(|reason| !Fate::ALL.into_iter().any(|fate| fate.cause() == reason.cause && is_asked(record, fate)));
+    // Of what a threshold speaks, it decides; what was refused has left that out already.
+    let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && is_asked(record, fate));
+    reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(asked(record));
     reasons.extend(doubts(record));
     if record.ending == Some(Ending::Interrupted) {
@@ -40,6 +43,7 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
         let text = format!("{open} messages were still in transit when the run ended.");
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
+    reasons.extend(stalls(record));
     reasons.extend(remarks(record, mades).into_iter().map(|text| Reason::new(Cause::Remark, text)));
     weigh(reasons, &pass(record))
 }
@@ -76,6 +80,31 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     faults
 }
 
+/// A connection that was lost and did not come back.
+fn gone(record: &Record, mades: &Mades) -> Option<Reason> {
+    let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
+    let first = outages.min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
+    let lasted_s = first.began_s + first.lasted_s;
+    let text = format!(
+        "The connection to the {} was lost at {:.1} s of {lasted_s:.1} s and did not come back: {} ({}).",
+        first.side,
+        first.began_s,
+        unheard(record),
+        first.why
+    );
+    Some(Reason::new(Cause::ServerGone, text))
+}
+
+/// What became of the messages that a connection took with it.
+fn unheard(record: &Record) -> String {
+    let LedgerRow { created, failed, lost, .. } = record.ledger;
+    let named = [(failed, "failed"), (lost, "lost")];
+    let named = named.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
+    let named: Vec<String> = named.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
+    let named = if named.is_empty() { "none failed".to_owned() } else { named.join(" and ") };
+    format!("of {} messages {named}", grouped(created.unwrap_or_default()))
+}
+
 /// What makes the figures say something else than they seem to.
 fn doubts(record: &Record) -> Vec<Reason> {
     let mut doubts = Vec::new();
@@ -106,14 +135,15 @@ fn lag_doubt(record: &Record) -> Option<String> {
 fn rate_doubt(record: &Record) -> Option<String> {
     let asked = record.workload.rate_per_s?;
     let created = record.stages.iter().find(|row| row.name == journey::Stage::Created)?;
+    let offered = created.offered_rate_per_s.unwrap_or(created.rate_per_s);
     // A Poisson count of n scatters by √n: two of these are chance.
     let is_poisson = record.workload.arrival == Arrival::Poisson;
     let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
-    (created.duration_s > 0.0 && created.rate_per_s < asked * (RATE_SHARE - chance)).then(|| {
+    (created.duration_s > 0.0 && offered < asked * (RATE_SHARE - chance)).then(|| {
         format!(
             "The bench offered {:.0} messages a second of the {asked:.0} asked for: raise --max-in-transit and --window, or \
              ask for a lower --rate.",
-            created.rate_per_s
+            offered
         )
     })
 }
@@ -166,23 +196,31 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
     remarks
 }
 
-/// What was refused, and why: the account closes all the same, for every message has a fate.
+/// What was refused, given up or never answered, and why: the account closes all the same, for every message has a fate.
+/// What a threshold speaks of is left to it.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
     }
-    let LedgerRow { created, delivered, rejected, expired, .. } = record.ledger;
-    let fates = [(rejected, "rejected"), (expired, "given up by the endpoint")];
-    let fates = fates.into_iter().filter_map(|(count, name)| Some((count.filter(|count| *count > 0)?, name)));
-    let fates: Vec<String> = fates.map(|(count, name)| format!("{count} {name}")).collect();
+    let LedgerRow { created, delivered, rejected, failed, expired, .. } = record.ledger;
+    let unasked = |count: Option<u64>, fate: Fate| count.filter(|_| !is_asked(record, fate));
+    let fates = [
+        (unasked(failed, Fate::Failed), "not answered by the broker", Cause::Failed),
+        (unasked(rejected, Fate::Rejected), "rejected", Cause::Rejected),
+        (expired, "given up by the endpoint", Cause::Expired),
+    ];
+    let fates =
+        fates.into_iter().filter_map(|(count, name, cause)| Some((count.filter(|count| *count > 0)?, name, cause)));
+    let fates: Vec<(u64, &str, Cause)> = fates.collect();
     let is_nothing = delivered == Some(0);
-    if fates.is_empty() {
+    let Some((_, _, cause)) = fates.first().copied() else {
         return is_nothing.then(|| Reason::new(Cause::NothingAccepted, "Nothing was delivered."));
-    }
+    };
     let nothing = if is_nothing { "Nothing was delivered: of" } else { "Of" };
     let created = created.unwrap_or_default();
-    let text = format!("{nothing} {created} messages, {}{}.", fates.join(" and "), reasons_given(mades));
-    Some(Reason::new(Cause::Rejected, text))
+    let named: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{count} {name}")).collect();
+    let text = format!("{nothing} {created} messages, {}{}.", listed(&named), reasons_given(mades));
+    Some(Reason::new(cause, text))
 }
 
 /// The codes of refusals, the most frequent first.

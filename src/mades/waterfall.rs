@@ -25,6 +25,17 @@ struct Reached {
     late: u64,
     latency: Latencies,
     last: Option<Duration>,
+    /// When it was first reached since the last look.
+    recent_first: Option<Duration>,
+}
+
+impl Reached {
+    /// Counts a first arrival.
+    fn count_at(&mut self, now: Duration) {
+        self.count += 1;
+        self.last = self.last.max(Some(now));
+        self.recent_first.get_or_insert(now);
+    }
 }
 
 /// A step from one stage to the next.
@@ -58,9 +69,8 @@ impl Waterfall {
         slot.reach(stage, now);
         let latency = now.saturating_sub(slot.since);
         let reached = &mut self.reached[stage as usize];
-        reached.count += 1;
+        reached.count_at(now);
         reached.latency.record(latency);
-        reached.last = reached.last.max(Some(now));
         if let Some(watcher) = &self.watcher {
             watcher.reached(stage, latency, now);
         }
@@ -82,9 +92,8 @@ impl Waterfall {
     /// A message that is not waited for any more reaches a stage for the first time.
     pub(super) fn late(&mut self, stage: Stage, now: Duration) {
         let reached = &mut self.reached[stage as usize];
-        reached.count += 1;
+        reached.count_at(now);
         reached.late += 1;
-        reached.last = reached.last.max(Some(now));
     }
 
     /// A message reaches a stage that it has reached before.
@@ -115,6 +124,17 @@ impl Waterfall {
         self.reached[stage as usize].last
     }
 
+    /// When the stage was reached for the first and the last time since this was last called.
+    pub(super) fn take_span(&mut self, stage: Stage) -> Option<(Duration, Duration)> {
+        let reached = &mut self.reached[stage as usize];
+        reached.recent_first.take().zip(reached.last)
+    }
+
+    /// When any stage was last reached.
+    pub(super) fn last_of_all(&self) -> Option<Duration> {
+        self.reached.iter().filter_map(|reached| reached.last).max()
+    }
+
     /// From the first message to the last that reached the stage.
     pub(super) fn span(&self, stage: Stage) -> Duration {
         let last = self.reached[stage as usize].last;
@@ -141,8 +161,8 @@ impl Waterfall {
         }
     }
 
-    /// The stages as the record has them; `missing` tells what nobody explained.
-    pub(super) fn stage_rows(&self, missing: impl Fn(Stage) -> u64) -> Vec<MadesStage> {
+    /// The stages as the record has them; `missing` tells what nobody explained, `offered_s` how long load was offered.
+    pub(super) fn stage_rows(&self, offered_s: Option<f64>, missing: impl Fn(Stage) -> u64) -> Vec<MadesStage> {
         let row = |stage: Stage| {
             let reached = &self.reached[stage as usize];
             let duration_s = self.span(stage).as_secs_f64();
@@ -153,6 +173,7 @@ impl Waterfall {
                 duplicates: reached.again,
                 late: reached.late,
                 rate_per_s: if duration_s > 0.0 { reached.count as f64 / duration_s } else { 0.0 },
+                offered_rate_per_s: offered_s.map(|offered_s| reached.count as f64 / offered_s),
                 duration_s,
                 latency_ms: reached.latency.summary().filter(|_| stage != Stage::Created),
                 histogram: reached.latency.encoded().filter(|_| stage != Stage::Created),
@@ -210,7 +231,7 @@ mod tests {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(Stage::Sent, 0), (Stage::Settled, 1), (Stage::Inbox, inbox)]
         });
-        let rows = waterfall.stage_rows(|_| 0);
+        let rows = waterfall.stage_rows(None, |_| 0);
         let times = rows[3].latency_ms.unwrap();
         assert!(near(times.p50, 4.0) && near(times.max, 60.0) && near(times.min, 3.0), "{times:?}");
     }
@@ -219,7 +240,7 @@ mod tests {
     fn a_median_is_not_a_millisecond_wide() {
         // {1, 100, 100} gave 1 ms (§1.7.3).
         let waterfall = run(Mode::Amqp, 3, |number| vec![(Stage::Inbox, if number == 0 { 1 } else { 100 })]);
-        assert!(near(waterfall.stage_rows(|_| 0)[3].latency_ms.unwrap().p50, 100.0));
+        assert!(near(waterfall.stage_rows(None, |_| 0)[3].latency_ms.unwrap().p50, 100.0));
     }
 
     #[test]
@@ -236,7 +257,7 @@ mod tests {
                 ms(1) + Duration::from_micros(if number < half { 10_000 } else { 14_000 }),
             );
         }
-        let mean = waterfall.stage_rows(|_| 0)[3].latency_ms.unwrap().mean;
+        let mean = waterfall.stage_rows(None, |_| 0)[3].latency_ms.unwrap().mean;
         assert!(near(mean, 12.0), "{mean}");
     }
 
@@ -275,7 +296,7 @@ mod tests {
         let mut waterfall = run(Mode::Amqp, 2, |_| vec![(Stage::Inbox, 1)]);
         waterfall.late(Stage::Inbox, ms(9_000));
         waterfall.again(Stage::Inbox);
-        let row = &waterfall.stage_rows(|stage| u64::from(stage == Stage::Inbox) * 7)[3];
+        let row = &waterfall.stage_rows(None, |stage| u64::from(stage == Stage::Inbox) * 7)[3];
         assert_eq!((row.count, row.late, row.duplicates, row.missing), (3, 1, 1, 7));
         assert!(row.latency_ms.unwrap().max < 2.0);
         assert!(near(row.duration_s, 8.0), "{row:?}");

@@ -93,7 +93,13 @@ pub(crate) fn mades() -> Record {
         text: text.to_owned(),
         count: 1,
     };
-    let outage = MadesOutage { side: "outbox".to_owned(), began_s: 3.2, lasted_s: 0.7, why: "reset".to_owned() };
+    let outage = MadesOutage {
+        side: "outbox".to_owned(),
+        began_s: 3.2,
+        lasted_s: 0.7,
+        why: "reset".to_owned(),
+        to_the_end: false,
+    };
     let own = Mades {
         mode: "endpoint".to_owned(),
         outbox_url: "amqp://127.0.0.1:5672".to_owned(),

@@ -73,7 +73,7 @@ impl Collector {
             telling: Telling::new(outputs.live),
             recent: Latencies::default(),
             replies: None,
-            stalls: Stalls::new(now),
+            stalls: Stalls::new(journey::Stage::Accepted, now),
             next_tick: now + TICK,
             grace_ends: None,
             end: End { ending: Ending::Complete, at: None, is_abandoned: false },

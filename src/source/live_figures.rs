@@ -36,9 +36,9 @@ impl Figures for LiveFigures<'_> {
         }
     }
 
-    fn rate_per_s(&self, of: Stage) -> Option<f64> {
+    fn rate_per_s(&self, of: Place) -> Option<f64> {
         let elapsed = self.now.saturating_sub(self.tally.first_created?);
-        let count = self.count(Place::Stage(of))?;
+        let count = self.count(of)?;
         (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
     }
 

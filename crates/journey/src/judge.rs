@@ -173,7 +173,13 @@ pub fn pass(record: &Record) -> String {
     let ledger = &record.ledger;
     let created = ledger.created.unwrap_or_default();
     let of = |count: u64| if count == created { String::new() } else { format!(" of {}", grouped(created)) };
-    let amiss = [(ledger.rejected, "rejected"), (ledger.failed, "failed"), (ledger.lost, "lost")];
+    let amiss = [
+        (ledger.rejected, "rejected"),
+        (ledger.failed, "failed"),
+        (ledger.queued, "queued"),
+        (ledger.expired, "given up"),
+        (ledger.lost, "lost"),
+    ];
     let amiss = amiss.into_iter().filter_map(|(count, word)| Some((count.filter(|count| *count > 0)?, word)));
     let amiss: Vec<String> = amiss.map(|(count, word)| format!("{} {word}", grouped(count))).collect();
     let amiss = if amiss.is_empty() { String::new() } else { format!(", {}", amiss.join(", ")) };
@@ -226,9 +232,8 @@ fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
         }
     });
     let mut reasons: Vec<Reason> = found.collect();
-    if !is_asked(record, Fate::Failed)
-        && let Some(stall) = gone(record)
-    {
+    // A threshold grants connections that fail now and then, not a server that is gone.
+    if let Some(stall) = gone(record) {
         reasons.push(Reason::new(Cause::ServerGone, gone_sentence(record, stall)));
     }
     reasons.extend(given_up(record, circumstances));
@@ -348,7 +353,8 @@ fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
 
 /// The stall in which the server went away: it lasted to the end, and connections failed in it.
 fn gone(record: &Record) -> Option<&StallRow> {
-    record.stalls.last().filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
+    let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
+    accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
 }
 
 fn gone_sentence(record: &Record, stall: &StallRow) -> String {
@@ -549,9 +555,15 @@ fn queued(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
 }
 
 /// `Nothing was accepted from 1.5 s to 4.0 s.`
-fn stalls(record: &Record) -> Option<Reason> {
+pub fn stalls(record: &Record) -> Vec<Reason> {
     let is_gone = gone(record).is_some();
-    let said = record.stalls.iter().filter(|stall| !(is_gone && stall.to_the_end));
+    let stages = [Stage::Accepted, Stage::Delivered];
+    stages.into_iter().filter_map(|stage| stalls_of(record, stage, is_gone)).collect()
+}
+
+fn stalls_of(record: &Record, stage: Stage, is_gone: bool) -> Option<Reason> {
+    let of_it = record.stalls.iter().filter(|stall| stall.stage == stage);
+    let said = of_it.filter(|stall| !(is_gone && stall.to_the_end));
     let spans: Vec<String> = said.map(|stall| format!("from {:.1} s to {:.1} s", stall.from_s, stall.to_s)).collect();
     let more = spans.len().saturating_sub(MAX_NAMED_STALLS);
     let mut named: Vec<String> = spans.into_iter().take(MAX_NAMED_STALLS).collect();
@@ -561,7 +573,7 @@ fn stalls(record: &Record) -> Option<Reason> {
     if more > 0 {
         named.push(counted(more as u64, "more time"));
     }
-    Some(Reason::new(Cause::Stalled, format!("Nothing was accepted {}.", listed(&named))))
+    Some(Reason::new(Cause::Stalled, format!("Nothing was {} {}.", stage.name(), listed(&named))))
 }
 
 /// Not the source's fault: the sessions were busy, which is the server's doing, or theirs for being so few.

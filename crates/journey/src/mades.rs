@@ -117,6 +117,9 @@ pub struct MadesStage {
     pub late: u64,
     /// `count / duration_s`.
     pub rate_per_s: f64,
+    /// `count` over the time in which load was offered; `null` in older records.
+    #[serde(default)]
+    pub offered_rate_per_s: Option<f64>,
     /// From the first message created to the last that reached this stage.
     pub duration_s: f64,
     /// Since it was created; at open loop since it was due. `null` where nothing was timed.
@@ -163,6 +166,9 @@ pub struct MadesOutage {
     pub began_s: f64,
     /// How long.
     pub lasted_s: f64,
+    /// Whether it lasted until the run ended, or the connection was given up.
+    #[serde(default)]
+    pub to_the_end: bool,
     /// How the connection ended.
     pub why: String,
 }

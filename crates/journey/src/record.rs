@@ -72,7 +72,7 @@ pub struct Record {
     pub mades: Option<Mades>,
     /// A row for each second.
     pub series: Vec<SeriesRow>,
-    /// Times of a second and more in which messages waited and none was accepted; none where there was no such time.
+    /// Times of a second and more in which messages waited and none was accepted, or over MADES delivered.
     #[serde(default)]
     pub stalls: Vec<StallRow>,
     /// Why the load ended; `null` where nobody offered any, and in older records.
@@ -447,12 +447,15 @@ pub struct PhaseRow {
     pub histogram: Option<String>,
 }
 
-/// A time in which messages waited and none was accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A time in which messages waited and none reached a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StallRow {
-    /// When the last message before it was accepted, in seconds since the run began.
+    /// The stage that none reached: accepted, or over MADES delivered too.
+    #[serde(default = "accepted")]
+    pub stage: Stage,
+    /// When the last message before it got there, in seconds since the run began.
     pub from_s: f64,
-    /// When the first message after it was accepted, or the load ended.
+    /// When the first message after it got there, or the load ended.
     pub to_s: f64,
     /// Whether it lasted until the load ended.
     pub to_the_end: bool,
@@ -460,6 +463,17 @@ pub struct StallRow {
     pub rejected: u64,
     /// Messages whose connection failed meanwhile.
     pub failed: u64,
+}
+
+impl Default for StallRow {
+    fn default() -> Self {
+        Self { stage: accepted(), from_s: 0.0, to_s: 0.0, to_the_end: false, rejected: 0, failed: 0 }
+    }
+}
+
+/// The stage of a stall in records that name none.
+fn accepted() -> Stage {
+    Stage::Accepted
 }
 
 /// Why the load ended.

@@ -1,8 +1,10 @@
-//! Times in which messages waited and a server accepted none, found from the collector's ticks.
+//! Times in which messages waited and none reached a stage (a server accepted none, an endpoint delivered none), found from
+//! the collector's ticks.
 //!
-//! A tick says when the first and the last message since the last tick was accepted, so that a stall's ends are as exact
+//! A tick says when the first and the last message since the last tick got there, so that a stall's ends are as exact
 //! as the messages around it. A time counts only while messages wait: a source that has nothing to send is no stall.
 use crate::record::StallRow;
+use crate::stage::Stage;
 use std::time::Duration;
 
 /// Shorter times are the pauses of a server that is working.
@@ -15,11 +17,11 @@ const MAX_STALLS: usize = 100;
 pub struct Tick {
     /// The time of it.
     pub now: Duration,
-    /// When the first message since the last tick was accepted.
+    /// When the first message since the last tick reached the stage.
     pub first: Option<Duration>,
-    /// When the last message since the last tick was accepted.
+    /// When the last message since the last tick reached it.
     pub last: Option<Duration>,
-    /// Messages that have been taken up and have no end yet.
+    /// Messages that wait for it.
     pub open: u64,
     /// Messages refused since the run began.
     pub rejected: u64,
@@ -30,8 +32,9 @@ pub struct Tick {
 /// The stalls of a run so far.
 #[derive(Clone, Debug)]
 pub struct Stalls {
+    stage: Stage,
     origin: Duration,
-    /// When the last message was accepted, or when one began to wait.
+    /// When the last message got there, or when one began to wait.
     since: Duration,
     /// Refused and failed at `since`.
     rejected: u64,
@@ -41,10 +44,10 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Of a run that begins now.
-    pub fn new(origin: Duration) -> Self {
+    /// Of a run that begins now: times in which no message reached that stage.
+    pub fn new(stage: Stage, origin: Duration) -> Self {
         let latest = Tick { now: origin, ..Tick::default() };
-        Self { origin, since: origin, rejected: 0, failed: 0, latest, rows: Vec::new() }
+        Self { stage, origin, since: origin, rejected: 0, failed: 0, latest, rows: Vec::new() }
     }
 
     /// Takes a tick.
@@ -58,7 +61,7 @@ impl Stalls {
         self.latest = tick;
     }
 
-    /// How long nothing has been accepted though messages waited, and how many failed meanwhile.
+    /// How long nothing has got there though messages waited, and how many failed in that time.
     pub fn present(&self) -> StallRow {
         self.row(self.latest.now, true)
     }
@@ -96,6 +99,7 @@ impl Stalls {
     fn row(&self, to: Duration, to_the_end: bool) -> StallRow {
         let second = |time: Duration| time.saturating_sub(self.origin).as_secs_f64();
         StallRow {
+            stage: self.stage,
             from_s: second(self.since),
             to_s: second(to.max(self.since)),
             to_the_end,
@@ -119,7 +123,7 @@ mod tests {
 
     /// Four ticks a second from 10.0 s on; `at` says what is known at each.
     fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> Stalls {
-        let mut stalls = Stalls::new(ms(10_000));
+        let mut stalls = Stalls::new(Stage::Accepted, ms(10_000));
         for number in 1..=ticks {
             stalls.add(Tick { now: ms(10_000 + number * 250), ..at(number) });
         }
@@ -148,7 +152,7 @@ mod tests {
     fn one_that_lasts_to_the_end_counts_what_failed() {
         let failing = |number: u64| Tick { failed: (number - 6) * 10, ..Tick::default() };
         let stalls = of(16, |number| if number > 6 { failing(number) } else { busy(number) });
-        let expected = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, rejected: 0, failed: 100 };
+        let expected = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, failed: 100, ..StallRow::default() };
         assert_eq!(stalls.rows(), [expected]);
     }
 
@@ -156,7 +160,7 @@ mod tests {
     fn a_session_that_rests_between_failures_does_not_end_a_stall() {
         let failed = |number: u64| Tick { failed: number / 4, ..Tick::default() };
         let rows = of(16, |number| if number > 2 { failed(number) } else { busy(number) }).rows();
-        assert_eq!(rows, [StallRow { from_s: 0.75, to_s: 4.0, to_the_end: true, rejected: 0, failed: 4 }]);
+        assert_eq!(rows, [StallRow { from_s: 0.75, to_s: 4.0, to_the_end: true, failed: 4, ..StallRow::default() }]);
     }
 
     #[test]

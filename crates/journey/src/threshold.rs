@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! accepted.p99 < 50ms             STAGE or PHASE . p0 … p99999 | min | mean | max     a time
-//! delivered.rate > 5000/s         STAGE . rate       messages a second over the time in which load was offered
+//! delivered.rate > 5000/s         STAGE . rate       messages per second over the time in which load was offered
 //! accepted.count >= 10k           STAGE or PHASE . count
 //! delivered.within(60s) >= 95%    STAGE or PHASE . within(TIME)     of all created; what is lost is late
 //! rejected <= 0.1%                rejected, failed, lost, duplicates, corrupt: of created recipients, or a number
@@ -20,8 +20,8 @@ const MAX_NUMBER: f64 = 1e15;
 /// Letters that may differ in a name for another to be suggested.
 const MAX_DISTANCE: usize = 2;
 
-/// Stages that a record has of its messages.
-const STAGES: [Stage; 5] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered, Stage::Notified];
+/// Stages that every record has of its messages.
+const STAGES: [Stage; 4] = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered];
 /// Stages of a run over MADES that have no common name.
 const MADES_STAGES: [(&str, &str); 6] = [
     ("settled", "settled"),
@@ -188,8 +188,8 @@ pub trait Figures {
     fn summary(&self, of: Place) -> Option<LatencyMs>;
     /// Messages that reached it, or times that it occurred.
     fn count(&self, of: Place) -> Option<u64>;
-    /// Messages a second over the time in which load was offered.
-    fn rate_per_s(&self, of: Stage) -> Option<f64>;
+    /// Messages per second over the time in which load was offered; phases have none.
+    fn rate_per_s(&self, of: Place) -> Option<f64>;
     /// Messages created.
     fn created(&self) -> Option<u64>;
     /// Recipients created.
@@ -233,6 +233,19 @@ impl Threshold {
         }
     }
 
+    /// The stage or phase that it speaks of; `None` for a fate.
+    pub fn place(&self) -> Option<Place> {
+        match self.subject {
+            Subject::Figure(place, _) => Some(place),
+            Subject::Fate(_) => None,
+        }
+    }
+
+    /// Whether it speaks of times, not of a number or a rate.
+    pub fn is_of_time(&self) -> bool {
+        matches!(self.subject, Subject::Figure(_, metric) if !matches!(metric, Metric::Rate | Metric::Count))
+    }
+
     /// Whether a run can reach it only by going on: such a threshold says nothing while it runs.
     pub fn needs_the_end(&self) -> bool {
         matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper()
@@ -266,8 +279,7 @@ impl Threshold {
 fn measured(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64> {
     match (metric, place) {
         (Metric::Count, _) => figures.count(place).map(|count| count as f64),
-        (Metric::Rate, Place::Stage(stage)) => figures.rate_per_s(stage),
-        (Metric::Rate, _) => None,
+        (Metric::Rate, _) => figures.rate_per_s(place),
         (Metric::Within(limit), Place::Phase(_)) => {
             percent(figures.times(place)?.count_within(limit), figures.count(place)?)
         }
@@ -366,9 +378,18 @@ impl Figures for Record {
         }
     }
 
-    fn rate_per_s(&self, of: Stage) -> Option<f64> {
-        let row = self.stages.iter().find(|row| row.name == of)?;
-        row.offered_rate_per_s.or(Some(row.rate_per_s))
+    fn rate_per_s(&self, of: Place) -> Option<f64> {
+        match of {
+            Place::Stage(name) => {
+                let row = self.stages.iter().find(|row| row.name == name)?;
+                row.offered_rate_per_s.or(Some(row.rate_per_s))
+            }
+            Place::Mades(name) => {
+                let row = self.mades.as_ref()?.stages.iter().find(|row| row.name == name)?;
+                row.offered_rate_per_s.or(Some(row.rate_per_s))
+            }
+            Place::Phase(_) => None,
+        }
     }
 
     fn created(&self) -> Option<u64> {
@@ -407,8 +428,9 @@ fn parse_subject(text: &str, protocol: Protocol) -> Result<Subject, String> {
     let place = parse_place(place.trim(), protocol)?;
     let metric = parse_metric(metric.trim())?;
     match (place, metric) {
-        (Place::Stage(_), _) => Ok(Subject::Figure(place, metric)),
-        (_, Metric::Rate) => Err(format!("{text}: only created, sent, accepted and delivered have a rate")),
+        (Place::Phase(_), Metric::Rate) => {
+            Err(format!("{text}: only stages have a rate: created, sent, accepted, delivered"))
+        }
         _ => Ok(Subject::Figure(place, metric)),
     }
 }
@@ -428,7 +450,10 @@ fn places(protocol: Protocol) -> Vec<(&'static str, Place)> {
         Protocol::Smtp => {
             stages.chain(Phase::ALL.into_iter().map(|phase| (phase.name(), Place::Phase(phase)))).collect()
         }
-        Protocol::Mades => stages.chain(MADES_STAGES.map(|(typed, name)| (typed, Place::Mades(name)))).collect(),
+        Protocol::Mades => {
+            let notified = (Stage::Notified.name(), Place::Stage(Stage::Notified));
+            stages.chain([notified]).chain(MADES_STAGES.map(|(typed, name)| (typed, Place::Mades(name)))).collect()
+        }
     }
 }
 

@@ -18,7 +18,8 @@ use crate::report::numbers::{count, latency};
 use crate::surroundings::{self, Sight};
 use crate::{host, usage};
 use anyhow::{Context, Result, bail, ensure};
-use journey::record::{Party, Record, Role};
+use journey::judge::{self, Reason};
+use journey::record::{Cause, Ending, Party, Record, Role};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -85,11 +86,12 @@ fn conduct(program: &Path, options: &RehearsalOptions, directory: &RunDirectory)
     words.extend([format!("amqp://{address}"), "--out".to_owned(), path(directory.path())]);
     words.extend(["--name".to_owned(), options.name.clone()]);
     words.extend(options.bench_options.iter().cloned());
-    let mades = course.follow(Order::named("mades", program, words, directory, Role::Source))?;
-    course.stop_endpoint()?;
+    let (mades, death) = course.follow(Order::named("mades", program, words, directory, Role::Source))?;
+    if death.is_none() {
+        course.stop_endpoint()?;
+    }
     let around = sight.until_now();
     let mut record: Record = read(&directory.path().join("run.json"))?;
-    let told: Told = read(&totals)?;
     record.command.clone_from(&options.command);
     record.host = host::facts();
     record.parties.push(endpoint_party(options));
@@ -101,8 +103,28 @@ fn conduct(program: &Path, options: &RehearsalOptions, directory: &RunDirectory)
     if let Some(around) = &mut record.surroundings {
         surroundings::leave_to_others(around, used_s + own.user_s + own.sys_s);
     }
-    truth::hold_against(&mut record, &told.totals, &options.faults);
+    match death {
+        Some(death) => note_death(&mut record, &death),
+        None => truth::hold_against(&mut record, &read::<Told>(&totals)?.totals, &options.faults),
+    }
     Ok(record)
+}
+
+/// The end of the endpoint in the middle of a run.
+#[derive(Clone, Debug)]
+struct Death {
+    /// Since the load began.
+    after: Duration,
+    /// How it ended, and what it said last.
+    how: String,
+}
+
+/// Puts the endpoint's end into the verdict: what it did before nobody can tell any more.
+fn note_death(record: &mut Record, death: &Death) {
+    let pass = judge::pass(record);
+    let text = format!("The endpoint ended at {:.1} s of the run: {}.", death.after.as_secs_f64(), death.how);
+    judge::add(&mut record.verdict, Reason::new(Cause::ServerGone, text), &pass);
+    record.ending = Some(Ending::ServerEnded);
 }
 
 fn path(path: &Path) -> String {
@@ -176,26 +198,30 @@ impl Course {
         }
     }
 
-    /// Starts the bench and follows it to its end.
-    fn follow(&mut self, order: Order) -> Result<Process> {
+    /// Starts the bench and follows it to its end; an endpoint that ends before it ends it too.
+    fn follow(&mut self, order: Order) -> Result<(Process, Option<Death>)> {
         let mut mades = Process::start(order, self.mouth.clone())?;
-        let mut stopping = None;
+        let began = Instant::now();
+        let (mut stopping, mut death, mut told) = (None, None, Asked::Nothing);
         loop {
             self.turn();
-            if let Some(status) = self.endpoint.poll()? {
-                self.endpoint.judge(status)?;
-                bail!("the endpoint ended in mid-run: {}", self.endpoint.last_words("it said nothing"));
+            if death.is_none()
+                && let Some(status) = self.endpoint.poll()?
+            {
+                let how = format!("{status}; it said last: {}", self.endpoint.last_words("nothing"));
+                death = Some(Death { after: began.elapsed(), how });
             }
             if let Some(status) = mades.poll()? {
                 self.display.clear();
                 mades.judge(status)?;
-                return Ok(mades);
+                return Ok((mades, death));
             }
-            let asked = self.interrupt.asked();
-            ensure!(asked != Asked::StopNow, "stopped");
-            if asked == Asked::Stop && stopping.is_none() {
+            let asked = self.interrupt.asked().max(if death.is_some() { Asked::Stop } else { Asked::Nothing });
+            if asked > told {
+                // The bench ends at the first, and does not wait for answers at the second.
                 mades.terminate();
-                stopping = Some(Instant::now());
+                told = asked;
+                stopping.get_or_insert_with(Instant::now);
             }
             let patience = stopping.is_none_or(|since: Instant| since.elapsed() < STOP_WITHIN);
             ensure!(patience, "the bench did not stop within {} s", STOP_WITHIN.as_secs());

@@ -1,7 +1,8 @@
 //! What the stand-in says it did, held against what the bench saw: every count equal, or the account is not closed.
-use journey::judge::{self, Reason};
+use journey::judge::{self, Reason, is_asked};
 use journey::record::Cause;
 use journey::record::{LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record};
+use journey::threshold::Fate;
 use serde::Deserialize;
 
 /// What a stand-in with faults brings about.
@@ -75,7 +76,10 @@ pub(super) fn hold_against(record: &mut Record, totals: &Totals, faults: &[Strin
             "As ordered ({}), and no more than that: every count agrees with the stand-in's.",
             faults.join(", ")
         );
-        judge::accept(&mut record.verdict, &BY_FAULTS, Reason::new(Cause::Ordered, ordered), &pass);
+        // A threshold counts, whatever was ordered.
+        let asked: Vec<Cause> = Fate::ALL.into_iter().filter(|fate| is_asked(record, *fate)).map(Fate::cause).collect();
+        let excused: Vec<Cause> = BY_FAULTS.into_iter().filter(|cause| !asked.contains(cause)).collect();
+        judge::accept(&mut record.verdict, &excused, Reason::new(Cause::Ordered, ordered), &pass);
     }
     if let Some(mades) = &mut record.mades {
         mades.truth = Some(truth);

@@ -4,7 +4,7 @@ use super::contestants::Tool;
 use super::course::{Finds, Lane, Measured, Run};
 use super::{CompareOptions, Way, Window};
 use crate::bench::relays::Spread;
-use crate::bench::tables::{Sheet, place};
+use crate::bench::tables::{Sheet, place, runs_concluded};
 use crate::report::numbers::{count, counted, figure, memory, octets, rate};
 use crate::report::table::{Align, Table, plain};
 
@@ -14,14 +14,14 @@ const WIDTH: u16 = 160;
 /// The tables.
 pub(super) fn of(finds: &Finds, options: &CompareOptions) -> Sheet {
     let mut remarks = faults(finds);
-    let is_good = remarks.is_empty() && finds.done == finds.planned;
+    let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
     let mut lines = vec![title(options), String::new()];
     for table in [figures(finds, options), ratios(finds)].iter().filter(|table| !table.is_empty()) {
         lines.extend([table.terminal(WIDTH), String::new()]);
     }
     remarks.extend(notes(finds));
     lines.append(&mut remarks);
-    Sheet { text: lines.join("\n"), is_good }
+    Sheet { text: lines.join("\n"), conclusion }
 }
 
 fn title(options: &CompareOptions) -> String {
@@ -172,7 +172,7 @@ mod tests {
         // 3, 1 and 2 times as fast; the medians would say 2 times as well, but not how far they lie apart.
         let own = vec![run(300.0, 0.1, None), run(200.0, 0.5, None), run(200.0, 0.25, None)];
         let sheet = of(&finds(theirs, own), &sample());
-        assert!(sheet.is_good, "{}", sheet.text);
+        assert!(sheet.is_good(), "{}", sheet.text);
         assert!(sheet.text.contains("2.00 (1.00–3.00)") && sheet.text.contains("0.50 (0.20–1.00)"), "{}", sheet.text);
         let row = sheet.text.lines().find(|line| line.starts_with(" mailrun mades")).unwrap();
         assert_eq!(row.split_whitespace().nth(3), Some("200.0"), "{row}");
@@ -183,7 +183,7 @@ mod tests {
         let theirs = vec![Run::Failed("it had not ended after 5 s\nand was killed".to_owned()), run(100.0, 0.5, None)];
         let own = vec![run(300.0, 0.1, Some("lost 7.")), run(200.0, 0.5, None)];
         let sheet = of(&finds(theirs, own), &sample());
-        assert!(!sheet.is_good);
+        assert!(!sheet.is_good());
         for line in [
             "NOT OK: go-mades-bench, window 16: it had not ended after 5 s and was killed",
             "NOT OK: mailrun mades, window 16: lost 7.",
@@ -197,7 +197,7 @@ mod tests {
     fn who_is_not_there_is_named() {
         let alone = vec![lane(Tool::Mailrun, vec![run(300.0, 0.1, None)])];
         let sheet = of(&Finds { lanes: alone, has_original: false, done: 1, planned: 2 }, &sample());
-        assert!(!sheet.is_good && sheet.text.contains("Stopped after 1 of 2 runs."), "{}", sheet.text);
+        assert!(!sheet.is_good() && sheet.text.contains("Stopped after 1 of 2 runs."), "{}", sheet.text);
         assert!(sheet.text.contains("not compared: go-mades-bench.") && !sheet.text.contains('×'), "{}", sheet.text);
     }
 }

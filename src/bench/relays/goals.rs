@@ -1,6 +1,7 @@
-//! Targets of a scenario: what is wanted, what was measured, and PASS or MISSED.
+//! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
 use super::sheet::{self, Spread};
-use crate::bench::tables::Sheet;
+use crate::bench::tables::{Conclusion, Sheet, Wrong};
+use crate::report::numbers::counted;
 use crate::report::table::{Align, Table};
 
 /// A target.
@@ -18,6 +19,8 @@ pub(super) enum Found {
     Pass(String),
     /// It was not.
     Missed(String),
+    /// Mail is missing, or was changed: no figure counts for anything then.
+    Unaccounted(String),
     /// Nobody knows; why.
     Unknown(String),
 }
@@ -38,25 +41,46 @@ impl Goal {
         Self::new(what, wanted, if is_so { Found::Pass(found) } else { Found::Missed(found) })
     }
 
+    /// That the account of all mail closes.
+    pub(super) fn account(what: impl Into<String>, is_closed: bool, found: String, wanted: impl Into<String>) -> Self {
+        Self::new(what, wanted, if is_closed { Found::Pass(found) } else { Found::Unaccounted(found) })
+    }
+
     fn row(&self) -> Vec<String> {
         let (measured, verdict) = match &self.found {
             Found::Pass(measured) => (measured, "PASS"),
-            Found::Missed(measured) => (measured, "MISSED"),
-            Found::Unknown(why) => (why, "NOT MEASURED"),
+            Found::Missed(measured) | Found::Unaccounted(measured) => (measured, "FAIL"),
+            Found::Unknown(why) => (why, "INCONCLUSIVE"),
         };
         vec![self.what.clone(), self.wanted.clone(), measured.clone(), verdict.to_owned()]
     }
 }
 
-/// A scenario's sheet: its tables, the targets below them, and what must be known besides. Good if all targets are
-/// reached.
-pub(super) fn sheet(title: &str, mut tables: Vec<Table>, goals: &[Goal], remarks: Vec<String>) -> Sheet {
+/// A scenario's sheet: its tables, the targets below them, and what must be known besides. It passes if all targets are
+/// reached, and nothing else is wrong.
+pub(super) fn sheet(
+    title: &str,
+    mut tables: Vec<Table>,
+    goals: &[Goal],
+    mut wrong: Wrong,
+    remarks: Vec<String>,
+) -> Sheet {
     let columns = ["target", "wanted", "measured", "verdict"].map(|title| (title, Align::Left));
     let mut table = Table::new(columns);
     goals.iter().for_each(|goal| table.row(goal.row()));
     tables.push(table);
-    let is_good = goals.iter().all(|goal| matches!(goal.found, Found::Pass(_)));
-    Sheet { text: sheet::laid_out(title, &tables, remarks), is_good }
+    for goal in goals {
+        let Goal { what, wanted, found } = goal;
+        match found {
+            Found::Pass(_) => {}
+            Found::Missed(found) => wrong.missed.push(format!("{what}: wanted {wanted}, was {found}")),
+            Found::Unaccounted(found) => wrong.failed.push(format!("{what}: wanted {wanted}, was {found}")),
+            Found::Unknown(why) => wrong.unseen.push(format!("{what}: {why}")),
+        }
+    }
+    let pass = format!("all {} met", counted(goals.len() as u64, "target"));
+    let conclusion = Conclusion::of(&wrong, &pass, true);
+    Sheet { text: sheet::laid_out(title, &tables, remarks), conclusion }
 }
 
 #[cfg(test)]
@@ -65,8 +89,9 @@ mod tests {
     use crate::report::numbers::latency;
 
     fn text(goals: &[Goal]) -> (String, bool) {
-        let sheet = sheet("relay-x: what", Vec::new(), goals, vec!["A remark.".to_owned()]);
-        (sheet.text, sheet.is_good)
+        let sheet = sheet("relay-x: what", Vec::new(), goals, Wrong::default(), vec!["A remark.".to_owned()]);
+        let is_good = sheet.is_good();
+        (sheet.text, is_good)
     }
 
     #[test]
@@ -76,9 +101,9 @@ mod tests {
         let (all, is_good) = text(std::slice::from_ref(&passed));
         assert!(is_good && all.contains("< 20.00 ms") && all.contains("4.00 ms") && all.contains("PASS"), "{all}");
         let (all, is_good) = text(&[passed.clone(), missed]);
-        assert!(!is_good && all.contains("MISSED") && all.ends_with("A remark."), "{all}");
+        assert!(!is_good && all.contains("FAIL") && all.ends_with("A remark."), "{all}");
         let unknown = Goal::new("drain", "all", Found::Unknown("stopped before".to_owned()));
         let (all, is_good) = text(&[passed, unknown]);
-        assert!(!is_good && all.contains("stopped before") && all.contains("NOT MEASURED"), "{all}");
+        assert!(!is_good && all.contains("stopped before") && all.contains("INCONCLUSIVE"), "{all}");
     }
 }

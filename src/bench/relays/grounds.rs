@@ -9,6 +9,7 @@ use crate::party::Live;
 use crate::report::numbers::{counted, octets};
 use anyhow::{Context, Result};
 use journey::record::{Pipelining, Workload};
+use journey::threshold::Threshold;
 use std::path::{Path, PathBuf};
 
 /// Where the mail goes: 5 domains, as many to each.
@@ -23,6 +24,8 @@ pub(crate) struct Occasion {
     pub(crate) out: Option<PathBuf>,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
+    /// What is asked of each run that is measured.
+    pub(crate) thresholds: Vec<Threshold>,
 }
 
 /// How messages are sent.
@@ -105,8 +108,9 @@ impl Grounds {
     }
 
     /// Keeps the table beside the runs.
-    pub(super) fn keep(&self, sheet: Sheet) -> Result<Sheet> {
-        self.directory.write("table.txt", &format!("{}\n", sheet.text))?;
+    pub(super) fn keep(&self, mut sheet: Sheet) -> Result<Sheet> {
+        sheet.conclusion.is_interrupted |= self.is_stopped();
+        self.directory.write("table.txt", &format!("{}\n\n{}\n", sheet.text, sheet.conclusion.line()))?;
         tell!("written to {}", self.directory.path().display());
         Ok(sheet)
     }
@@ -126,7 +130,7 @@ impl Occasion {
             sink_options: Vec::new(),
             tracing: Tracing::Off,
             trusts_own_sink: false,
-            thresholds: Vec::new(),
+            thresholds: self.thresholds.clone(),
             preflight: Preflight::Off,
             live: Live::Line,
             command: self.command.clone(),
@@ -142,7 +146,8 @@ mod tests {
     fn a_shape_is_said_to_the_source_and_to_the_reader() {
         let shape = Shape { sessions: 250, message_bytes: 65_536, reuse: Some(1), pipelining: Pipelining::Off };
         assert_eq!(shape.words(), "messages of 64 KiB over 250 sessions to 5 domains, a new connection each");
-        let occasion = Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new() };
+        let occasion =
+            Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new(), thresholds: Vec::new() };
         let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         let words = bench.source_options.join(" ");
         assert!(words.contains("--size=65536") && words.contains("--reuse=1 ") && words.contains("five.example"));

@@ -13,7 +13,7 @@ use super::measure::Measure;
 use super::search::Search;
 use super::sheet::Spread;
 use super::starting;
-use crate::bench::tables::Sheet;
+use crate::bench::tables::{Sheet, Wrong};
 use crate::report::numbers::{count, figure, latency, rate, seconds};
 use crate::report::table::{Align, Table};
 use anyhow::{Context, Result};
@@ -221,7 +221,20 @@ fn sheet(finds: &Finds, options: &LatencyOptions) -> Sheet {
     remarks.extend(faults);
     let doubts = rounds.iter().flat_map(|row| row.measure.remarks.iter().map(|doubt| format!("{}: {doubt}", row.what)));
     remarks.extend(doubts);
-    goals::sheet(&title, vec![throughput(&finds.rows), latencies(rounds)], &goals(finds, rounds, options), remarks)
+    let tables = vec![throughput(&finds.rows), latencies(rounds)];
+    goals::sheet(&title, tables, &goals(finds, rounds, options), wrong(rounds), remarks)
+}
+
+/// Why the rounds are not valid, and thresholds that they missed. Steps of the search may miss what they like.
+fn wrong(rounds: &[Row]) -> Wrong {
+    let mut wrong = Wrong::default();
+    for Row { what, measure, .. } in rounds {
+        let named = |text: &String| format!("{what}: {text}");
+        wrong.invalid.extend(measure.invalid.as_ref().map(named));
+        wrong.missed.extend(measure.missed.iter().map(named));
+        wrong.unseen.extend(measure.unseen.iter().map(named));
+    }
+    wrong
 }
 
 fn throughput(rows: &[Row]) -> Table {
@@ -289,7 +302,7 @@ fn goals(finds: &Finds, rounds: &[Row], options: &LatencyOptions) -> Vec<Goal> {
         _ => Goal::median_below(what, p99, ACCEPT_P99_MS, latency),
     };
     let account = if closed { "nothing lost" } else { "NOT OK, see below" };
-    vec![p99, Goal::that("the account of every run", closed, account.to_owned(), "closes")]
+    vec![p99, Goal::account("the account of every run", closed, account.to_owned(), "closes")]
 }
 
 #[cfg(test)]
@@ -320,7 +333,12 @@ mod tests {
 
     fn options(rounds: u32) -> LatencyOptions {
         LatencyOptions {
-            occasion: Occasion { name: "relay-latency".to_owned(), out: None, command: Vec::new() },
+            occasion: Occasion {
+                name: "relay-latency".to_owned(),
+                out: None,
+                command: Vec::new(),
+                thresholds: Vec::new(),
+            },
             contestant: Contestant::Postfix,
             shape: Shape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },
             step: Duration::from_secs(4),
@@ -340,14 +358,14 @@ mod tests {
             rounds: p99s.len() as u32,
         };
         let good = sheet(&finds(&[42.0, 3.0, 19.0]), &options(3));
-        assert!(good.is_good && good.text.contains("PASS"), "{}", good.text);
+        assert!(good.is_good() && good.text.contains("PASS"), "{}", good.text);
         assert!(good.text.contains("19.00 ms (3.00 ms–42.00 ms)"), "{}", good.text);
         assert!(good.text.contains("100,000 msg/s"), "{}", good.text);
         let bad = sheet(&finds(&[3.0, 21.0, 22.0]), &options(3));
-        assert!(!bad.is_good && bad.text.contains("MISSED") && bad.text.contains("21.00 ms"), "{}", bad.text);
+        assert!(!bad.is_good() && bad.text.contains("FAIL") && bad.text.contains("21.00 ms"), "{}", bad.text);
         let cut = sheet(&finds(&[3.0, 3.0]), &options(3));
-        assert!(!cut.is_good && cut.text.contains("NOT MEASURED"), "{}", cut.text);
+        assert!(!cut.is_good() && cut.text.contains("INCONCLUSIVE"), "{}", cut.text);
         let none = sheet(&Finds::default(), &options(3));
-        assert!(!none.is_good && none.text.contains("stopped before"), "{}", none.text);
+        assert!(!none.is_good() && none.text.contains("stopped before"), "{}", none.text);
     }
 }

@@ -2,7 +2,9 @@
 use crate::report::numbers::count;
 use crate::report::relay::{self, Passage};
 use anyhow::{Context, Result};
-use journey::record::Record;
+use journey::judge::{self, Reason, is_asked};
+use journey::record::{Cause, Outcome, Record, Verdict};
+use journey::threshold::Fate;
 
 /// A run's figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +19,12 @@ pub(super) struct Measure {
     pub(super) max_rss_bytes: Option<u64>,
     /// Why the account does not close, or not all was accepted that was sent.
     pub(super) fault: Option<String>,
+    /// Why its figures are not valid: the source, the sink or the host was the limit.
+    pub(super) invalid: Option<String>,
+    /// Thresholds that were missed, and the rate that was asked for.
+    pub(super) missed: Vec<String>,
+    /// Thresholds that speak of what nobody saw.
+    pub(super) unseen: Vec<String>,
     /// What a reader must know: why its figures say something else than they seem to, and what disturbed it.
     pub(super) remarks: Vec<String>,
 }
@@ -31,12 +39,20 @@ impl Measure {
         let relay = relay::party(record);
         let written = relay.and_then(|party| party.write_bytes).filter(|_| passage.accepted > 0);
         let each = |bytes: u64| bytes as f64 / passage.accepted as f64;
+        let is_unseen = |reason: &Reason| reason.cause.outcome() == Some(Outcome::Inconclusive);
+        let (unseen, missed): (Vec<Reason>, Vec<Reason>) = judge::asked(record).into_iter().partition(is_unseen);
+        let texts = |reasons: Vec<Reason>| reasons.into_iter().map(|reason| reason.text);
+        let is_rate = |(_, cause): &(&String, &Cause)| **cause == Cause::RateMissed;
+        let rate = record.verdict.reasons.iter().zip(&record.verdict.causes).find(is_rate);
         Ok(Self {
             cpu_ms_per_1000: relay.and_then(|party| relay::cpu_ms_per_1000(party, passage.accepted)),
             written_each: written.map(each),
             disk_each: disk_bytes.filter(|_| passage.accepted > 0).map(each),
             max_rss_bytes: relay.and_then(|party| party.max_rss_bytes),
             fault: fault(record, messages),
+            invalid: Some(&record.verdict).filter(|verdict| verdict.outcome == Some(Outcome::Invalid)).map(why),
+            missed: texts(missed).chain(rate.map(|(text, _)| text.clone())).collect(),
+            unseen: texts(unseen).collect(),
             // The disk has a column of its own.
             remarks: record.verdict.reasons.iter().filter(|reason| !reason.starts_with("The disk ")).cloned().collect(),
             passage,
@@ -44,12 +60,20 @@ impl Measure {
     }
 }
 
-/// What is not as it should be: all sent, all accepted, all delivered, once.
+fn why(verdict: &Verdict) -> String {
+    verdict.why.clone()
+}
+
+/// What is not as it should be: all sent, all accepted, all delivered, once, but for what thresholds speak of.
 fn fault(record: &Record, messages: u64) -> Option<String> {
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();
     let (accepted, delivered) = (number(ledger.accepted), number(ledger.delivered));
-    if record.verdict.closed && accepted == messages && delivered == messages {
+    let asked = |fate: Fate| if is_asked(record, fate) { number(fate.count(ledger)) } else { 0 };
+    let (refused, lost) = (asked(Fate::Rejected) + asked(Fate::Failed), asked(Fate::Lost));
+    let is_whole = |fate: Fate| is_asked(record, fate) || number(fate.count(ledger)) == 0;
+    let is_closed = record.verdict.closed || [Fate::Lost, Fate::Duplicates, Fate::Corrupt].into_iter().all(is_whole);
+    if is_closed && accepted + refused == messages && delivered + refused + lost == messages {
         return None;
     }
     let mut parts = vec![format!(

@@ -3,8 +3,8 @@
 use super::contest::{CallsEach, ContestOptions, Finds, Lane, Run};
 use super::contestant::Contestant;
 use super::measure::Measure;
-use crate::bench::tables::{Sheet, place};
-use crate::report::numbers::{count, figure, megabytes, memory, rate};
+use crate::bench::tables::{Conclusion, Sheet, Wrong, place, stopped, without_mark};
+use crate::report::numbers::{count, counted, figure, megabytes, memory, rate};
 use crate::report::table::{Align, Table, plain};
 
 /// What stands where there is no figure.
@@ -15,7 +15,7 @@ const WIDTH: u16 = 160;
 /// The tables.
 pub(super) fn of(finds: &Finds, options: &ContestOptions) -> Sheet {
     let mut remarks = faults(finds);
-    let is_good = remarks.is_empty();
+    let conclusion = conclusion(finds, &remarks, !options.occasion.thresholds.is_empty());
     let base = base(finds);
     let ratios = base.map(|base| ratios(finds, base));
     remarks.extend(notes(finds, options));
@@ -27,7 +27,23 @@ pub(super) fn of(finds: &Finds, options: &ContestOptions) -> Sheet {
     if finds.done < finds.planned {
         remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
     }
-    Sheet { text: laid_out(&title(options), &tables, remarks), is_good }
+    Sheet { text: laid_out(&title(options), &tables, remarks), conclusion }
+}
+
+/// What the contest came to; `faults` are the runs whose account does not close.
+fn conclusion(finds: &Finds, faults: &[String], is_strict: bool) -> Conclusion {
+    let mut wrong = Wrong { failed: faults.iter().map(|fault| without_mark(fault)).collect(), ..Wrong::default() };
+    for lane in &finds.lanes {
+        let named = |text: &String| format!("{}: {text}", lane.contestant);
+        for run in &lane.runs {
+            let Run::Done(measure) = run else { continue };
+            wrong.invalid.extend(measure.invalid.as_ref().map(named));
+            wrong.missed.extend(measure.missed.iter().map(named));
+            wrong.unseen.extend(measure.unseen.iter().map(named));
+        }
+    }
+    let pass = format!("{}, the account of each closed", counted(finds.done as u64, "run"));
+    stopped(wrong, finds.done, finds.planned, &pass, is_strict)
 }
 
 /// Title, tables and remarks as a text; the host is said beside the title.
@@ -308,7 +324,7 @@ mod tests {
 
     fn options() -> ContestOptions {
         ContestOptions {
-            occasion: Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new() },
+            occasion: Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new(), thresholds: Vec::new() },
             contestants: Vec::new(),
             messages: 200_000,
             shape: Shape { sessions: 250, message_bytes: 64 << 10, reuse: Some(1), pipelining: Pipelining::Off },
@@ -327,7 +343,7 @@ mod tests {
         let ours = vec![done(4.0, 10.0), done(1.0, 10.0), done(8.0, 10.0)];
         let theirs = vec![done(8.0, 100.0), done(10.0, 100.0), done(40.0, 100.0)];
         let sheet = of(&finds(ours, theirs), &options());
-        assert!(sheet.is_good, "{}", sheet.text);
+        assert!(sheet.is_good(), "{}", sheet.text);
         assert!(
             line(&sheet.text, "mailrun ").contains("4.000")
                 && line(&sheet.text, "mailrun ").contains("250.0 (125.0–1,000)"),
@@ -346,7 +362,7 @@ mod tests {
         lossy.fault = Some("lost 5".to_owned());
         let ours = vec![Run::Done(Box::new(lossy)), done(4.0, 10.0)];
         let sheet = of(&finds(ours, vec![done(8.0, 100.0), done(8.0, 100.0)]), &options());
-        assert!(!sheet.is_good && sheet.text.contains("NOT OK: mailrun: lost 5"), "{}", sheet.text);
+        assert!(!sheet.is_good() && sheet.text.contains("NOT OK: mailrun: lost 5"), "{}", sheet.text);
         let row = line(&sheet.text, "mailrun ");
         assert!(row.contains("NOT OK in 1 of 2") && !row.contains("1,000"), "{}", sheet.text);
         let ratios = sheet.text.lines().find(|line| line.contains("mailrun") && line.contains("postfix")).unwrap();
@@ -356,7 +372,7 @@ mod tests {
     #[test]
     fn a_contestant_that_cannot_run_is_named() {
         let sheet = of(&finds(vec![Run::Failed("no\nspool".to_owned())], vec![done(8.0, 1.0)]), &options());
-        assert!(!sheet.is_good && sheet.text.contains("NOT OK: mailrun: no spool"), "{}", sheet.text);
+        assert!(!sheet.is_good() && sheet.text.contains("NOT OK: mailrun: no spool"), "{}", sheet.text);
         assert!(line(&sheet.text, "mailrun ").contains("NOT OK in 1 of 1"), "{}", sheet.text);
     }
 
@@ -377,7 +393,7 @@ mod tests {
         };
         let sheet = of(&finds(vec![disturbed(30), disturbed(40)], vec![done(8.0, 10.0), done(8.0, 10.0)]), &options());
         assert_eq!(sheet.text.matches("Other processes").count(), 1, "{}", sheet.text);
-        assert!(sheet.is_good && sheet.text.contains("mailrun: Other processes used 30 % of it."), "{}", sheet.text);
+        assert!(sheet.is_good() && sheet.text.contains("mailrun: Other processes used 30 % of it."), "{}", sheet.text);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::memory::MemoryCurve;
 use super::room::Store;
 use super::starting;
 use crate::bench::BenchOutcome;
-use crate::bench::tables::Sheet;
+use crate::bench::tables::{Sheet, Wrong};
 use crate::report::numbers::{count, counted, figure, memory, rate};
 use crate::report::table::{Align, Table};
 use anyhow::{Context, Result};
@@ -87,7 +87,13 @@ fn sheet(outcome: &BenchOutcome, options: &SoakOptions) -> Result<Sheet> {
     let mut remarks = vec![format!("RSS over time: {}  (memory.tsv has every look)", outcome.relay_memory.bars())];
     remarks.extend(measure.fault.iter().map(|fault| format!("NOT OK: {fault}")));
     remarks.extend(measure.remarks.iter().cloned());
-    Ok(goals::sheet(&title, vec![figures(&measure), places(tenths, outcome)], &goals, remarks))
+    let wrong = Wrong {
+        invalid: measure.invalid.iter().cloned().collect(),
+        missed: measure.missed.clone(),
+        unseen: measure.unseen.clone(),
+        ..Wrong::default()
+    };
+    Ok(goals::sheet(&title, vec![figures(&measure), places(tenths, outcome)], &goals, wrong, remarks))
 }
 
 fn figures(measure: &Measure) -> Table {
@@ -123,7 +129,7 @@ fn account(record: &Record, measure: &Measure, messages: u64) -> Goal {
         Some(_) if record.verdict.closed && accepted < messages => {
             Found::Unknown(format!("stopped after {}, all delivered", counted(accepted, "message")))
         }
-        Some(_) => Found::Missed("see below".to_owned()),
+        Some(_) => Found::Unaccounted("see below".to_owned()),
     };
     Goal::new("the account of every message", "closes", found)
 }
@@ -159,7 +165,12 @@ mod tests {
 
     fn judged(outcome: &BenchOutcome, messages: u64) -> Sheet {
         let options = SoakOptions {
-            occasion: Occasion { name: "relay-soak".to_owned(), out: None, command: Vec::new() },
+            occasion: Occasion {
+                name: "relay-soak".to_owned(),
+                out: None,
+                command: Vec::new(),
+                thresholds: Vec::new(),
+            },
             contestant: Contestant::Mailrun(Durability::Sync),
             shape: Shape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },
             messages,
@@ -181,20 +192,20 @@ mod tests {
     #[test]
     fn memory_that_stays_and_disk_that_is_given_back_pass() {
         let good = judged(&outcome(100 << 20, 130 << 20, FLOOR_BYTES), 200_000);
-        assert!(good.is_good && good.text.matches("PASS").count() == 3, "{}", good.text);
+        assert!(good.is_good() && good.text.matches("PASS").count() == 3, "{}", good.text);
         let leak = judged(&outcome(100 << 20, 140 << 20, FLOOR_BYTES), 200_000);
-        assert!(!leak.is_good && leak.text.matches("MISSED").count() == 1, "{}", leak.text);
+        assert!(!leak.is_good() && leak.text.matches("FAIL").count() == 1, "{}", leak.text);
         let full = judged(&outcome(100 << 20, 100 << 20, FLOOR_BYTES + 1), 200_000);
-        assert!(!full.is_good && full.text.matches("MISSED").count() == 1, "{}", full.text);
+        assert!(!full.is_good() && full.text.matches("FAIL").count() == 1, "{}", full.text);
     }
 
     #[test]
     fn half_a_soak_is_none_and_a_loss_is_missed() {
         let cut = judged(&outcome(1 << 20, 1 << 20, 0), 300_000);
-        assert!(!cut.is_good && cut.text.contains("stopped after 200,000 messages, all delivered"), "{}", cut.text);
+        assert!(!cut.is_good() && cut.text.contains("stopped after 200,000 messages, all delivered"), "{}", cut.text);
         let mut lossy = outcome(1 << 20, 1 << 20, 0);
         (lossy.record.ledger, lossy.record.verdict) = (sample::lossy().ledger, sample::lossy().verdict);
         let lossy = judged(&lossy, 200_000);
-        assert!(!lossy.is_good && lossy.text.contains("lost 200") && lossy.text.contains("MISSED"), "{}", lossy.text);
+        assert!(!lossy.is_good() && lossy.text.contains("lost 200") && lossy.text.contains("FAIL"), "{}", lossy.text);
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! The table says what each source cost; the check proves that each message came to each of its recipients, once.
 mod cases;
+mod conclusion;
 mod contenders;
 mod course;
 mod deliveries;
@@ -17,6 +18,8 @@ mod sinks;
 mod timed;
 
 pub(in crate::bench) use cases::order;
+pub(crate) use conclusion::Conclusion;
+pub(in crate::bench) use conclusion::{Wrong, runs_concluded, stopped, without_mark};
 pub(in crate::bench) use contenders::peer;
 pub(in crate::bench) use timed::{Costs, Timed};
 
@@ -58,8 +61,16 @@ pub(crate) struct TableOptions {
 pub(crate) struct Sheet {
     /// Lines of text.
     pub(crate) text: String,
-    /// Whether all that was run ran well, and everything was proved that was to be.
-    pub(crate) is_good: bool,
+    /// What it all came to.
+    pub(crate) conclusion: Conclusion,
+}
+
+impl Sheet {
+    /// Whether all that was run ran well, and everything was seen that was asked for.
+    #[cfg(test)]
+    pub(in crate::bench) fn is_good(&self) -> bool {
+        self.conclusion.outcome == journey::record::Outcome::Pass
+    }
 }
 
 /// Where a table was measured, for its title: `AMD EPYC, 2 cores, Linux 6.18.44`.

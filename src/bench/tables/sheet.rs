@@ -2,9 +2,10 @@
 use super::cases::{Case, Connections};
 use super::contenders::Tool;
 use super::course::{Finds, Lane, Measured, Run};
-use super::{Sheet, TableOptions, proof};
+use super::{Sheet, TableOptions, proof, runs_concluded};
 use crate::report::numbers::{count, counted, figure, memory};
 use crate::report::table::{Align, Table, plain};
+use journey::record::Outcome;
 
 /// What stands where there is no figure.
 const NONE: &str = "–";
@@ -32,10 +33,10 @@ pub(super) fn figures(finds: &Finds, options: &TableOptions) -> Sheet {
     let lanes = finds.lanes.iter().filter(|lane| !lane.runs.is_empty());
     lanes.for_each(|lane| table.row(figures_row(lane, finds, options.messages)));
     let mut remarks = troubles(finds, |case, run| shortfall(case, run, options.messages));
-    let is_good = remarks.is_empty();
+    let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
     remarks.push("× msg/s, × CPU: as a multiple of smtp-source's in the same round.".to_owned());
     let what = format!("smtp-source-table: {} a run, {}", counted(options.messages, "message"), rounds(options));
-    Sheet { text: assembled(&what, &table, finds, remarks), is_good }
+    Sheet { text: assembled(&what, &table, finds, remarks), conclusion }
 }
 
 fn rounds(options: &TableOptions) -> String {
@@ -138,14 +139,13 @@ pub(super) fn proofs(finds: &Finds, options: &TableOptions) -> Sheet {
     let lanes = finds.lanes.iter().filter(|lane| !lane.runs.is_empty());
     lanes.for_each(|lane| table.row(proofs_row(lane, options.messages)));
     let mut remarks = troubles(finds, fault);
-    let is_complete = finds.done == finds.planned;
-    let is_good = remarks.is_empty() && is_complete;
-    if is_good {
+    let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
+    if conclusion.outcome == Outcome::Pass {
         let units = "every message came to every recipient, once and unchanged";
         remarks.push(format!("OK: in all {}, {units}.", counted(finds.done as u64, "run")));
     }
     let what = format!("smtp-source-check: {} a run, {}", counted(options.messages, "message"), rounds(options));
-    Sheet { text: assembled(&what, &table, finds, remarks), is_good }
+    Sheet { text: assembled(&what, &table, finds, remarks), conclusion }
 }
 
 /// Of several rounds the first that is not OK is shown.
@@ -256,7 +256,7 @@ mod tests {
         let expected =
             ["mailrun", "mailrun", "100", "-d", "0.100", "0.500", "2.000", "50", "8.0", "MiB", "500", "2.00", "0.50"];
         assert_eq!(cells[..13], expected, "{}", sheet.text);
-        assert!(sheet.is_good && sheet.text.contains("not compared: go-smtp-source."), "{}", sheet.text);
+        assert!(sheet.is_good() && sheet.text.contains("not compared: go-smtp-source."), "{}", sheet.text);
     }
 
     #[test]
@@ -264,20 +264,20 @@ mod tests {
         let theirs = vec![Run::Failed("it had not ended\nafter 1 s".to_owned())];
         let sheet = figures(&finds(vec![lane(Tool::SmtpSource, theirs)]), &options());
         let named = "NOT OK: smtp-source → mailrun sink, 100 sessions, -d: it had not ended after 1 s";
-        assert!(!sheet.is_good && sheet.text.contains(named), "{}", sheet.text);
+        assert!(!sheet.is_good() && sheet.text.contains(named), "{}", sheet.text);
     }
 
     #[test]
     fn a_source_that_loses_mail_in_silence_is_found_out() {
         let sheet = figures(&finds(vec![lane(Tool::Mailrun, vec![run(0.1, 1.0, 998)])]), &options());
-        assert!(!sheet.is_good && sheet.text.contains("the sink has 998 of 1,000 messages"), "{}", sheet.text);
+        assert!(!sheet.is_good() && sheet.text.contains("the sink has 998 of 1,000 messages"), "{}", sheet.text);
     }
 
     #[test]
     fn what_was_not_run_is_no_proof() {
         let stopped = Finds { done: 1, ..finds(vec![lane(Tool::Mailrun, vec![run(0.1, 1.0, 1000)])]) };
         let sheet = proofs(&stopped, &options());
-        assert!(!sheet.is_good && sheet.text.contains("Stopped after 1 of 6 runs."), "{}", sheet.text);
+        assert!(!sheet.is_good() && sheet.text.contains("Stopped after 1 of 6 runs."), "{}", sheet.text);
         assert!(sheet.text.contains(" OK"), "{}", sheet.text);
     }
 }

@@ -79,6 +79,7 @@ pub(super) fn plan(
         watcher: Some(watcher),
         command: Vec::new(),
         thresholds: Vec::new(),
+        abort_on: Vec::new(),
     })
 }
 

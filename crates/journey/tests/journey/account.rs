@@ -279,7 +279,7 @@ fn what_was_ordered_passes_and_no_more() {
 
 #[test]
 fn a_server_that_went_away_is_named_with_the_second() {
-    let stall = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, rejected: 0, failed: 9 };
+    let stall = StallRow { from_s: 1.49, to_s: 4.0, to_the_end: true, failed: 9, ..StallRow::default() };
     let gone = |stall: StallRow| {
         move |record: &mut Record| {
             (record.ledger.failed, record.ledger.delivered) = (Some(9), Some(91));

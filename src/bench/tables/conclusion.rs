@@ -1,0 +1,105 @@
+//! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
+use crate::report::numbers::counted;
+use journey::record::Outcome;
+
+/// What was found wrong, by its weight: the first list that is not empty decides.
+#[derive(Clone, Debug, Default)]
+pub(in crate::bench) struct Wrong {
+    /// Runs that failed, or whose account does not close.
+    pub(in crate::bench) failed: Vec<String>,
+    /// Runs in which the generator, the sink or the host was the limit.
+    pub(in crate::bench) invalid: Vec<String>,
+    /// Targets and thresholds that were missed.
+    pub(in crate::bench) missed: Vec<String>,
+    /// What was asked for and was not seen.
+    pub(in crate::bench) unseen: Vec<String>,
+}
+
+/// What a scenario came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conclusion {
+    pub(crate) outcome: Outcome,
+    /// Why, in a sentence.
+    why: String,
+    /// Whether targets or thresholds were asked for, which an invalid or inconclusive scenario does not meet.
+    pub(crate) is_strict: bool,
+    /// Whether the user ended it.
+    pub(crate) is_interrupted: bool,
+}
+
+impl Conclusion {
+    /// From what was found wrong; `pass` says why nothing was. Where targets were asked for it `is_strict`.
+    pub(in crate::bench) fn of(wrong: &Wrong, pass: &str, is_strict: bool) -> Self {
+        let lists = [
+            (&wrong.failed, Outcome::Fail),
+            (&wrong.invalid, Outcome::Invalid),
+            (&wrong.missed, Outcome::Fail),
+            (&wrong.unseen, Outcome::Inconclusive),
+        ];
+        let first = lists.into_iter().find_map(|(list, outcome)| Some((outcome, list.first()?, list.len() - 1)));
+        let (outcome, why) = match first {
+            None => (Outcome::Pass, pass.to_owned()),
+            Some((outcome, why, 0)) => (outcome, why.clone()),
+            Some((outcome, why, more)) => (outcome, format!("{} (and {more} more)", why.trim_end_matches('.'))),
+        };
+        Self { outcome, why, is_strict, is_interrupted: false }
+    }
+
+    /// The last line of the scenario's report: `PASS all 3 targets met`.
+    pub(crate) fn line(&self) -> String {
+        let word = match self.outcome {
+            Outcome::Pass => "PASS",
+            Outcome::Fail => "FAIL",
+            Outcome::Invalid => "INVALID",
+            Outcome::Inconclusive => "INCONCLUSIVE",
+        };
+        format!("{word} {}", self.why)
+    }
+}
+
+/// The conclusion of runs of which `faults` names those that went wrong, with `planned` of them asked for.
+pub(in crate::bench) fn runs_concluded(faults: &[String], done: usize, planned: usize) -> Conclusion {
+    let wrong = Wrong { failed: faults.iter().map(|fault| without_mark(fault)).collect(), ..Wrong::default() };
+    stopped(wrong, done, planned, &format!("{}, none of which failed", counted(done as u64, "run")), false)
+}
+
+/// The same with all that is known to be wrong.
+pub(in crate::bench) fn stopped(
+    mut wrong: Wrong,
+    done: usize,
+    planned: usize,
+    pass: &str,
+    is_strict: bool,
+) -> Conclusion {
+    let is_interrupted = done < planned;
+    if is_interrupted {
+        wrong.unseen.push(format!("it was stopped after {done} of {planned} runs"));
+    }
+    Conclusion { is_interrupted, ..Conclusion::of(&wrong, pass, is_strict) }
+}
+
+/// A line of a table's remarks as a sentence of its verdict.
+pub(in crate::bench) fn without_mark(fault: &str) -> String {
+    fault.trim_start_matches("NOT OK: ").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_weightiest_decides_as_it_does_for_a_run() {
+        let said = |text: &str| vec![text.to_owned()];
+        let mut wrong = Wrong::default();
+        let outcome = |wrong: &Wrong| Conclusion::of(wrong, "all well", true).line();
+        assert_eq!(outcome(&wrong), "PASS all well");
+        wrong.unseen = said("stopped");
+        assert_eq!(outcome(&wrong), "INCONCLUSIVE stopped");
+        wrong.missed = vec!["p99.".to_owned(), "rate.".to_owned()];
+        assert_eq!(outcome(&wrong), "FAIL p99 (and 1 more)");
+        wrong.invalid = said("busy");
+        assert_eq!(outcome(&wrong), "INVALID busy");
+        wrong.failed = said("lost 1");
+        assert_eq!(outcome(&wrong), "FAIL lost 1");
+    }
+}
