@@ -169,7 +169,7 @@ pub(super) struct LoadTyped {
     /// mean, max, count, rate or within(TIME). rejected, lost, duplicates and corrupt must be 0 by default.
     #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
-    /// Condition that the run must meet, repeatable: a run that misses it ends at once.
+    /// Condition like --threshold; the run ends as soon as it is not met.
     #[arg(long, value_name = "EXPRESSION", value_parser = aborting_threshold)]
     abort_on: Vec<Threshold>,
     /// Exit with status 3 if the verdict is INVALID or INCONCLUSIVE, even without --threshold, --rate or --stage.

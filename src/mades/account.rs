@@ -645,7 +645,7 @@ mod tests {
                 () if self.is_failed => "expired",
                 () if !self.is_over => "in flight",
                 () if has(Stage::Settled) => "lost",
-                () => "rejected",
+                () => "failed",
             }
         }
     }
@@ -699,6 +699,7 @@ mod tests {
             let fates = |fate: &str| Some(naive.iter().filter(|one| one.fate() == fate).count() as u64);
             prop_assert_eq!(balance.ledger.delivered, fates("delivered"));
             prop_assert_eq!(balance.ledger.rejected, fates("rejected"));
+            prop_assert_eq!(balance.ledger.failed, fates("failed"));
             prop_assert_eq!(balance.ledger.expired, fates("expired"));
             prop_assert_eq!(balance.ledger.lost, fates("lost"));
             prop_assert_eq!(balance.ledger.in_flight, fates("in flight"));

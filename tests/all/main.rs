@@ -16,6 +16,7 @@
 mod architecture;
 mod bench;
 mod certificates;
+mod ci_gate;
 mod crash;
 mod defects;
 #[path = "../dialogs/dialog.rs"]

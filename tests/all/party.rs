@@ -143,6 +143,10 @@ impl Process {
         kill_process_group(self.pid(), Signal::INT).unwrap();
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
