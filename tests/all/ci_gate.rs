@@ -1,7 +1,7 @@
 //! A CI's gate as a CI types it: a shell script under `sh -eu` that runs a bench and releases only what passes. Each way in
 //! which mail can fail keeps the gate shut, with its exit status and the one sentence that says why, with thresholds and
 //! without.
-use crate::party::{Ended, MAILRUN, Process, Sink, low_port, wait_until};
+use crate::party::{Ended, MAILRUN, Process, Sink, low_port, peer, wait_until};
 use crate::secured::Files;
 use crate::stand_in_endpoint::Endpoint;
 use rustix::process::{Pid, Signal, kill_process};
@@ -223,8 +223,8 @@ fn a_wrong_certificate() {
     let words = ["--to", &sink.address(), "--messages", "50", "--tls", "starttls"];
     bench_both(&words, |ended| shut(ended, 2, "certificate"));
     let named = [words.as_slice(), &["--ca", &certificate]].concat();
-    bench_both(&named, |ended| shut(ended, 2, "not valid for name"));
-    let right = [named.as_slice(), &["--server-name", "mail.other.example"]].concat();
+    bench_both(&named, |ended| shut(ended, 2, "its certificate is for mail.other.example"));
+    let right = [named.as_slice(), &["--sni", "mail.other.example"]].concat();
     bench_both(&right, open);
 }
 
@@ -307,7 +307,7 @@ fn an_endpoint_that_is_killed() {
         let said = fs::read_to_string(report).unwrap();
         assert!(said.contains("was lost at ") && said.contains("did not come back"), "{said}");
         let record: journey::record::Record = serde_json::from_str(&fs::read_to_string(record).unwrap()).unwrap();
-        assert_eq!(record.verdict.causes[0], journey::record::Cause::ServerGone, "{:?}", record.verdict);
+        assert!(record.verdict.causes.contains(&journey::record::Cause::ServerGone), "{:?}", record.verdict);
     }
 }
 
@@ -379,19 +379,25 @@ fn step(page: &str, name: &str) -> String {
 
 #[test]
 fn the_job_of_the_manual_runs_as_it_is_printed() {
+    if peer("curl").is_none() {
+        return;
+    }
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ci.md")).unwrap();
-    let [sink, relay, http] = [low_port(), low_port(), low_port()].map(|port| format!("127.0.0.1:{port}"));
+    let [sink, relay, http, health] = [(); 4].map(|()| format!("127.0.0.1:{}", low_port()));
     let typed = |name: &str| {
         let text = step(&page, name).replace("127.0.0.1:2526", &sink).replace("127.0.0.1:2525", &relay);
-        text.replace("127.0.0.1:8025", &http)
+        text.replace("127.0.0.1:8025", &http).replace("127.0.0.1:8026", &health)
     };
     let directory = Path::new(MAILRUN).parent().unwrap();
     let path = format!("PATH={}:$PATH", directory.display());
     let (start, gate) = (typed("Start a relay, and a sink behind it"), typed("Mail gets through, and in time"));
     assert!(start.contains(&sink) && gate.contains(&relay) && gate.contains("--threshold"), "{start}{gate}");
     // The servers end with the script; a busy machine may be the limit itself, so the gate has several tries.
-    let gate =
-        format!("for try in 1 2 3 4 5 6; do\nrm -rf results; {gate} && exit 0\n[ $? -eq 2 ] && exit 2\ndone\nexit 1");
-    let ended = Process::start("sh", &["-uc", &format!("{path}\ntrap 'kill $(jobs -p)' EXIT\n{start}{gate}")]).finish();
+    let gate = format!(
+        "for try in 1 2 3 4 5 6; do\nrm -rf results\n{} && exit 0\n[ $? -eq 2 ] && exit 2\ndone\nexit 1",
+        gate.trim_end()
+    );
+    let ended =
+        Process::start("sh", &["-uc", &format!("{path}\ntrap 'trap : TERM; kill 0' EXIT\n{start}{gate}")]).finish();
     assert!(ended.code == Some(0) && said(&ended).contains("PASS "), "{start}{gate}: {ended:?}");
 }

@@ -19,7 +19,7 @@ use crate::surroundings::{self, Sight};
 use crate::{host, usage};
 use anyhow::{Context, Result, bail, ensure};
 use journey::judge::{self, Reason};
-use journey::record::{Cause, Ending, Party, Record, Role};
+use journey::record::{Cause, Ending, Party, Record, Role, Verdict};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -123,7 +123,14 @@ struct Death {
 fn note_death(record: &mut Record, death: &Death) {
     let pass = judge::pass(record);
     let text = format!("The endpoint ended at {:.1} s of the run: {}.", death.after.as_secs_f64(), death.how);
-    judge::add(&mut record.verdict, Reason::new(Cause::ServerGone, text), &pass);
+    let verdict = &mut record.verdict;
+    let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
+    // The bench saw connections that were lost, and was told to stop: that is why.
+    let others = texts.filter(|(_, cause)| !matches!(cause, Cause::ServerGone | Cause::Interrupted));
+    let others = others.map(|(text, cause)| Reason { cause, text });
+    let closed = verdict.closed;
+    let reasons = others.chain([Reason::new(Cause::ServerGone, text)]).collect();
+    *verdict = Verdict { closed, ..judge::weigh(reasons, &pass) };
     record.ending = Some(Ending::ServerEnded);
 }
 
