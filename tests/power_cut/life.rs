@@ -152,14 +152,27 @@ pub(crate) fn live(course: &Course) -> Result<Account, String> {
 
 /// A message is delivered although the first read of the spool after a restart fails.
 pub(crate) fn live_with_one_failed_read(seed: u64) -> Result<Account, String> {
-    let course = Course { seed, relays: 1, durability: "sync", has_only_cuts: false };
+    let read = Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), 1)) };
+    live_through(seed, &[Ending::Stop { after: Duration::from_millis(500) }], read)
+}
+
+/// Nothing is lost by a power cut after a former relay could not sync a directory: at that turn, counted from 1.
+pub(crate) fn live_after_a_failed_directory_sync(seed: u64, turn: u64) -> Result<Account, String> {
+    let failed = Ending::Fault { fault: Fault::DirectorySync(Errno::IO), turn, is_cut: false };
+    let cut = Ending::Cut { at: u64::MAX, after: Duration::from_millis(300) };
+    live_through(seed, &[failed, cut], Plan::default())
+}
+
+/// Relays that come to these ends while the next hop takes nothing, and a last one with that to happen.
+fn live_through(seed: u64, endings: &[Ending], last: Plan) -> Result<Account, String> {
+    let course = Course { seed, relays: endings.len() as u64, durability: "sync", has_only_cuts: false };
     let mut life = Life::new(&course, &mut StdRng::seed_from_u64(seed));
     life.next_hop.hold(true);
-    let plan = Plan { cut_at: None, fault: Some((Fault::Read(Errno::IO), 1)) };
-    life.one_relay(Ending::Stop { after: Duration::from_millis(500) })
-        .and_then(|()| life.drain(plan))
-        .and_then(|()| life.disk.hit().map(|_| ()).ok_or("nothing was read".to_owned()))
-        .map_err(|why| life.tell(&course, &why))?;
+    let mut lived = endings.iter().try_for_each(|ending| life.one_relay(*ending)).and_then(|()| life.drain(last));
+    if last.fault.is_some() && life.disk.hit().is_none() {
+        lived = lived.and(Err("the fault did not come about".to_owned()));
+    }
+    lived.map_err(|why| life.tell(&course, &why))?;
     Ok(life.account)
 }
 

@@ -31,7 +31,7 @@ mod relay;
 mod skipped;
 
 use account::Account;
-use life::{Course, live, live_with_one_failed_read};
+use life::{Course, live, live_after_a_failed_directory_sync, live_with_one_failed_read};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -116,6 +116,16 @@ fn a_read_that_fails_once_holds_no_message() {
     if is_possible() {
         let account = live_with_one_failed_read(1).unwrap_or_else(|why| panic!("{why}"));
         assert!(account.delivered > 0 && account.lost == 0, "{account}");
+    }
+}
+
+#[test]
+fn a_directory_that_could_not_be_synced_is_synced_by_the_next_relay() {
+    if is_possible() {
+        for seed in 0..6 {
+            let account = live_after_a_failed_directory_sync(seed, 1 + seed % 2).unwrap_or_else(|why| panic!("{why}"));
+            assert!(account.delivered > 0 && account.lost == 0, "{account}");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a spool asks of a disk, and the directory of a file system that gives it.
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -70,12 +70,8 @@ impl RealDisk {
     /// Uses that directory, and makes it if need be: for its owner only, since it will hold other people's mail.
     pub fn new(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let directory = directory.into();
-        if !directory.is_dir() {
-            DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-            if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                File::open(parent)?.sync_all()?;
-            }
-        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        sync_names_of(&directory)?;
         let opened = File::open(&directory)?;
         Ok(Self { directory, opened, has_quarantined: AtomicBool::new(false) })
     }
@@ -185,6 +181,21 @@ impl Disk for ReadOnlyDisk {
     fn sync_directory(&self) -> io::Result<()> {
         read_only()
     }
+}
+
+/// Returns when the directory's own name survives power loss, and the names of those above it. They are synced each
+/// time: a former process may have made them, and have ended or failed before they were synced.
+fn sync_names_of(directory: &Path) -> io::Result<()> {
+    for above in directory.canonicalize()?.ancestors().skip(1) {
+        match File::open(above).and_then(|opened| opened.sync_all()) {
+            // Where this user may not look, or nobody may write, this user has made nothing.
+            Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {}
+            // Some file systems cannot sync a directory, and need not.
+            Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
+            synced => synced?,
+        }
+    }
+    Ok(())
 }
 
 fn names_in(directory: &Path) -> io::Result<Vec<String>> {
