@@ -64,6 +64,7 @@ impl Sight {
             listen_drops: counted(|queues| queues.listen_drops),
             syn_drops: counted(|queues| queues.syn_drops),
             somaxconn: None,
+            disk_written_bytes: None,
         }
     }
 }

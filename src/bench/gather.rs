@@ -4,7 +4,6 @@ use super::directory::RunDirectory;
 use super::parties::Watched;
 use super::plan::BenchOptions;
 use super::relays::{self, Contestant, Store};
-use crate::report::numbers::memory;
 use crate::{host, surroundings, usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -115,15 +114,15 @@ pub(super) fn relay(contestant: &Contestant, directory: &RunDirectory, arrived: 
     let mut remarks = Vec::new();
     if arrived == Arrived::NotAll && !contestant.is_own() {
         remarks.push(
-            "The relay delivered nothing more for a while, so the bench stopped waiting: what is missing may still be \
-             with it. Its directory is kept (relay.spool)."
+            "The relay delivered nothing more for a while, so the bench stopped waiting: what is missing may still be in its \
+             queue. Its directory is kept (relay.spool)."
                 .to_owned(),
         );
     }
     if ["sync", "write"].contains(&party.durability.as_str()) && relays::is_in_memory(&directory.spool()) {
         remarks.push(
-            "The relay's directory is on a file system in memory: what it syncs is on no disk, and its figures are not \
-             those of durable mail. Name a place on a disk with --out."
+            "The relay's directory is on a file system in memory: what it syncs is on no disk, so its rate is too high. Use \
+             --out with a directory on a disk."
                 .to_owned(),
         );
     }
@@ -155,11 +154,12 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
         ..folded
     };
     let mut remarks = Vec::new();
+    let mut around = around;
     if let Some(relay) = relay {
+        around.disk_written_bytes = disk_bytes;
         // Between those whose mail goes through it.
         record.parties.insert(record.parties.len().min(1), relay.party);
         remarks = relay.remarks;
-        remarks.extend(disk_bytes.map(|bytes| disk_remark(bytes, record.ledger.accepted.unwrap_or_default())));
     }
     for seen in watched {
         fill_costs(&mut record, &seen);
@@ -180,17 +180,6 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
 /// What the sink did wrong because it was told to.
 fn ordered(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
-}
-
-/// The truer measure beside what the kernel charged the relay with.
-fn disk_remark(bytes: u64, messages: u64) -> String {
-    let each = bytes.checked_div(messages).map_or_else(String::new, |each| format!(", {} a message", memory(each)));
-    format!(
-        "The disk under the run wrote {} meanwhile{each}: for everybody on the host, journal and what is laid out ahead \
-         included. What a party is said to have written is what the kernel charged it with, which counts a whole folio of \
-         a file for each piece of it.",
-        memory(bytes)
-    )
 }
 
 fn settle(source: &PartyFinds, sink: Option<&SinkFinds>, relay: Option<&RelayFinds>) -> LedgerRow {

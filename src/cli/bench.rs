@@ -64,6 +64,7 @@ Examples:
   mailrun bench --tls starttls --reuse=10 --pipelining stream
   mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025
   mailrun bench --to 127.0.0.1:25 --threshold 'accepted.p99 < 50ms'
+  mailrun bench --json - --report none | jq .verdict
   mailrun bench relay-400 --compare mailrun,postfix
   mailrun bench relay-latency          see also relay-backlog and relay-soak
   mailrun bench smtp-source-table      smtp-source, go-smtp-source and mailrun

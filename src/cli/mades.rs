@@ -235,6 +235,7 @@ Examples:
   mailrun mades --outbox-url amqp://endpoint@broker.local --password-file pw --messages 1000
   mailrun mades --mode toolbox --rate 50 --arrival poisson --duration 10m --out results
   mailrun mades --outbox-url amqps://a.local --inbox-url amqps://b.local --ca ca.pem --payload xml
+  mailrun mades --messages 1000 --json - --report none | jq .verdict
   mailrun bench mades           on this host only, with a stand-in for the endpoints";
 
 fn threshold(text: &str) -> Result<Threshold, String> {

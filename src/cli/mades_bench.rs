@@ -70,6 +70,7 @@ Examples:
   mailrun bench mades
   mailrun bench mades --preset ideal --messages 100000 --max-in-transit 1000
   mailrun bench mades --preset ecp-2022 --rate 6 --duration 15s
+  mailrun bench mades --report full
   mailrun bench mades --loss 0.01 --error 0.01   checks that faults are detected";
 
 impl MadesTyped {

@@ -1,6 +1,7 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
 use crate::party::{Live, Outputs};
-use crate::report::{self, Ink};
+use crate::printable::printable;
+use crate::report::{self, Extent, Ink};
 use crate::terminal::{Color, Letters};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[command(next_help_heading = "Results")]
 pub(super) struct ReportTyped {
     /// The report at the end: short fits a terminal of 80×24, full has all tables, none prints nothing: the exit status
-    /// then says how it went. Errors are printed all the same [default: full].
+    /// then says how it went. Errors are printed all the same [default: short].
     #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true)]
     report: Option<ReportKind>,
     /// Write the run record (mailrun-run/1) to FILE. With - it goes to standard output, which then has nothing else: the
@@ -95,17 +96,22 @@ impl ReportTyped {
         write_all(&mut io::stdout().lock(), &json(record)?)
     }
 
+    /// How much is shown; `None` for nothing.
+    fn extent(&self) -> Option<Extent> {
+        match self.report {
+            Some(ReportKind::Short) => Some(Extent::Short),
+            Some(ReportKind::Full) => Some(Extent::Full),
+            Some(ReportKind::None) => None,
+            None if self.quiet => Some(Extent::Verdict),
+            None => Some(Extent::Short),
+        }
+    }
+
     /// The report as this reader sees it.
     fn text(&self, record: &Record, details: Option<&Path>, reader: Reader) -> String {
-        let kind = self.report.unwrap_or(ReportKind::Full);
-        if kind == ReportKind::None {
-            return String::new();
-        }
-        let mut text = report::terminal_in(record, reader.width, reader.ink);
-        if let Some(directory) = details {
-            text.push_str(&format!("\ndetails: {}\n", directory.join("report.md").display()));
-        }
-        reader.letters.write(&text)
+        let Some(extent) = self.extent() else { return String::new() };
+        let details = details.map(|directory| printable(&directory.join("report.md").to_string_lossy()).into_owned());
+        reader.letters.write(&report::shown(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
     /// Refuses what cannot be done together.
@@ -179,6 +185,20 @@ mod tests {
         assert_eq!(typed("").live(Live::Line), Live::Line);
         assert_eq!(typed("--quiet").live(Live::Line), Live::Off);
         assert_eq!(typed("--quiet").live(Live::Json), Live::Json);
+    }
+
+    #[test]
+    fn what_is_typed_is_shown() {
+        for (words, extent) in [
+            ("", Some(Extent::Short)),
+            ("--report full", Some(Extent::Full)),
+            ("--report none", None),
+            ("--quiet", Some(Extent::Verdict)),
+            ("--quiet --report full", Some(Extent::Full)),
+            ("--quiet --report none", None),
+        ] {
+            assert_eq!(typed(words).extent(), extent, "{words}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::relays::{BacklogTyped, ContestTyped, LatencyTyped, RELAY_64K, RELAY_4
 use super::sink::FaultsTyped;
 use super::{Strictness, values};
 use crate::bench::tables::{self, Conclusion, Proof, Sheet, TableOptions};
+use crate::terminal::Letters;
 use anyhow::Result;
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
@@ -120,7 +121,8 @@ impl Scenario {
             Self::Mades(typed) => return typed.run(),
             Self::MadesCompare(typed) => typed.run(),
         }?;
-        match writeln!(io::stdout(), "{}\n\n{}", sheet.text, sheet.conclusion.line()) {
+        let text = format!("{}\n\n{}", sheet.text, sheet.conclusion.line());
+        match writeln!(io::stdout(), "{}", Letters::of_environment().write(&text)) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
             _ => {}
         }

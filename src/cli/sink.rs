@@ -177,6 +177,7 @@ const EXAMPLES: &str = "\
 Examples:
   mailrun sink --listen 127.0.0.1:2525
   mailrun sink --http 127.0.0.1:8025 --messages 10000 --json sink.json
+  mailrun sink --messages 10000 --report full
   mailrun sink --drop 0.001 --seed 1          loses one message in a thousand
   mailrun sink --fault 'rcpt: soft reject 1%' --fault 'mail: limit 100/s'
   mailrun sink --rules FILE --maildir DIR     see --help for the rules";

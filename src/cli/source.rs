@@ -270,7 +270,7 @@ Examples:
   mailrun source --to 127.0.0.1:2525 --size lognormal:4k,1.2 --recipients 1..5 --think 50ms..2s
   mailrun source --to 127.0.0.1:2525 --corpus mail.mbox --rcpt 'user{0..9999}@a.example'
   mailrun source --to 127.0.0.1:2525 --warm-up 5s --stage 10s:100/s --stage 60s:100/s..1000/s
-  mailrun source --to 127.0.0.1:2525 --threshold 'accepted.p99 < 50ms'";
+  mailrun source --to 127.0.0.1:2525 --threshold 'accepted.p99 < 50ms' --quiet";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {

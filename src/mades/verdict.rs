@@ -6,7 +6,7 @@ use journey::doubts::{disturbances, limits};
 use journey::judge::{Reason, asked, is_asked, pass, stalls, weigh};
 use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, MadesTrouble, Record, Verdict};
 use journey::threshold::Fate;
-use journey::words::{grouped, listed};
+use journey::words::{counted, grouped, listed};
 
 /// Open loop: the 99th percentile of how late messages may be taken up though there was room for them.
 const LAG_LIMIT_MS: f64 = 10.0;
@@ -36,11 +36,14 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     reasons.extend(asked(record));
     reasons.extend(doubts(record));
     if record.ending == Some(Ending::Interrupted) {
-        let text = "The run was interrupted before its end: it is shorter than asked for.";
+        let text = "The run was interrupted before its end.";
         reasons.push(Reason::new(Cause::Interrupted, text));
     }
     if let Some(open) = record.ledger.in_flight.filter(|open| *open > 0) {
-        let text = format!("{open} messages were still in transit when the run ended.");
+        let text = format!(
+            "{} still in transit when the run ended.",
+            if open == 1 { "1 message was".to_owned() } else { format!("{} messages were", grouped(open)) }
+        );
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     reasons.extend(stalls(record));
@@ -57,24 +60,26 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         faults.extend(count.filter(|count| *count > 0).map(|count| Reason::new(cause, text(count))));
     };
     add(Cause::Lost, lost, &|count| {
-        format!("{count} of {created} messages were taken by the broker and never arrived: lost {count}.")
+        format!("Lost: {} of {} messages were taken by the broker and never arrived.", grouped(count), grouped(created))
     });
     add(Cause::Corrupt, corrupt, &|count| {
-        format!("{count} messages arrived with another payload than was sent: corrupt {count}.")
+        format!("Corrupt: {} arrived with a changed payload.", counted(count, "message"))
     });
     for row in &mades.stages {
         let MadesStage { missing, duplicates, .. } = *row;
         add(Cause::Duplicates, Some(duplicates), &|count| {
-            format!("{count} messages reached the stage {} more than once: duplicates {count}.", row.name)
+            format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name)
         });
         // What is lost lacks all that would have followed.
         add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
-            format!("{count} messages never reached the stage {}, and nobody said why: missing {count}.", row.name)
+            format!("Missing: {} never reached the stage {}, for no known reason.", counted(count, "message"), row.name)
         });
     }
     if !fates_sum(&record.ledger) {
-        let text =
-            format!("The fates do not sum to the {created} messages created: this is a defect of mailrun's own.");
+        let text = format!(
+            "The fates do not sum to the {} messages created: this is a defect of mailrun itself.",
+            grouped(created)
+        );
         faults.push(Reason::new(Cause::Unaccounted, text));
     }
     faults
@@ -126,8 +131,8 @@ fn lag_doubt(record: &Record) -> Option<String> {
     let lag = record.lag_ms?.p99;
     (lag > LAG_LIMIT_MS).then(|| {
         format!(
-            "The bench fell behind its schedule: 1 % of messages started {lag:.1} ms late or later though there was room \
-             (limit {LAG_LIMIT_MS} ms). Ask for a lower --rate, or use an idle host."
+            "The bench fell behind its schedule: 1 % of messages started {lag:.1} ms late or more although there was room \
+             (limit {LAG_LIMIT_MS} ms). Use a lower --rate, or an idle host."
         )
     })
 }
@@ -172,24 +177,29 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
     let late: u64 = mades.stages.iter().map(|row| row.late).sum();
     add(late, &|| {
         let limit = mades.timeout_s;
-        format!("{late} answers came after their message's {limit} s were over: they count, and have no latency.")
+        format!("{} came after the time-out of {limit} s: they count, but have no latency.", counted(late, "answer"))
     });
     add(mades.redelivered, &|| {
-        let count = mades.redelivered;
-        format!("{count} messages were delivered again after a connection was lost, as the broker must: no duplicates.")
+        let count = counted(mades.redelivered, "message");
+        format!(
+            "{count} came again after a connection was lost, as the broker must send them: these are no duplicates."
+        )
     });
     let lasted: f64 = mades.outages.iter().map(|outage| outage.lasted_s).sum();
     add(mades.outages.len() as u64, &|| {
-        let count = mades.outages.len();
-        format!("The connection was lost {count} time(s), for {lasted:.1} s together: the figures have that in them.")
+        let times = counted(mades.outages.len() as u64, "time");
+        format!("The connection was lost {times}, for {lasted:.1} s in all: the figures include that.")
     });
     add(mades.reordered, &|| {
-        format!("{} messages came out of the inbox after one that was created later: reordered.", mades.reordered)
+        format!(
+            "Reordered: {} came out of the inbox after one that was created later.",
+            counted(mades.reordered, "message")
+        )
     });
     add(mades.released, &|| {
-        format!("{} times a message of somebody else's came from the queues and was given back.", mades.released)
+        format!("Messages of others came from the queues {} and were given back.", counted(mades.released, "time"))
     });
-    add(mades.purged, &|| format!("{} messages were removed before the run, as --purge asks.", mades.purged));
+    add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     remarks.extend(window_remark(record, mades));
     // Of its lag it has been told already, in this protocol's words.
     remarks.extend(disturbances(&Record { lag_ms: None, ..record.clone() }));
@@ -218,8 +228,8 @@ fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     };
     let nothing = if is_nothing { "Nothing was delivered: of" } else { "Of" };
     let created = created.unwrap_or_default();
-    let named: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{count} {name}")).collect();
-    let text = format!("{nothing} {created} messages, {}{}.", listed(&named), reasons_given(mades));
+    let named: Vec<String> = fates.into_iter().map(|(count, name, _)| format!("{} {name}", grouped(count))).collect();
+    let text = format!("{nothing} {}, {}{}.", counted(created, "message"), listed(&named), reasons_given(mades));
     Some(Reason::new(cause, text))
 }
 
@@ -233,7 +243,9 @@ fn reasons_given(mades: &Mades) -> String {
     let mut named: Vec<String> = given
         .into_iter()
         .take(MOST_CODES)
-        .map(|MadesTrouble { kind, code, count, .. }| format!("{} {count} times", format!("{kind} {code}").trim_end()))
+        .map(|MadesTrouble { kind, code, count, .. }| {
+            format!("{} {}", format!("{kind} {code}").trim_end(), counted(*count, "time"))
+        })
         .collect();
     if more > 0 {
         named.push(format!("{more} other codes"));
@@ -250,19 +262,21 @@ fn window_remark(record: &Record, mades: &Mades) -> Option<String> {
     match record.workload.arrival {
         Arrival::Closed => (is_full && mades.max_in_transit > 1).then(|| {
             format!(
-                "Nearly all of the {} places in transit were taken all the time, so the latency is mostly the bench's own \
-                 queue: {:.0} in transit at {:.0} msg/s are {:.1} ms (Little's law). A smaller --max-in-transit, or --rate, \
-                 shows what the endpoint takes.",
-                mades.max_in_transit,
-                mades.in_transit_mean,
-                last.rate_per_s,
+                "Nearly {} messages were in transit all the time, so the latency is mostly the bench's own queue: {} in \
+                 transit at {} msg/s are {:.1} ms (Little's law). Use a smaller --max-in-transit, or --rate, to see what \
+                 the endpoint takes.",
+                grouped(mades.max_in_transit),
+                grouped(mades.in_transit_mean.round() as u64),
+                grouped(last.rate_per_s.round() as u64),
                 mades.in_transit_mean / last.rate_per_s * 1e3
             )
         }),
         Arrival::Constant | Arrival::Poisson => (waited as f64 > WAITED_SHARE * created as f64).then(|| {
             format!(
-                "{waited} of {created} messages were due and waited for room: --max-in-transit or --window was full. The \
-                 latencies count from when messages were due, so the wait is in them."
+                "{} of {} were due and waited for room, because --max-in-transit or --window was full. The latencies \
+                 include this wait.",
+                grouped(waited),
+                counted(created, "message")
             )
         }),
     }
@@ -296,14 +310,17 @@ mod tests {
     fn what_is_missing_doubled_or_corrupt_keeps_it_open_and_is_named_once() {
         type Change = fn(&mut Record, &mut Mades);
         let cases: [(Change, &str); 5] = [
-            (|record, _| (record.ledger.lost, record.ledger.delivered) = (Some(7), Some(199_993)), "lost 7."),
-            (|record, _| record.ledger.corrupt = Some(3), "corrupt 3."),
-            (|_, mades| mades.stages[3].duplicates = 2, "stage replied more than once: duplicates 2."),
             (
-                |_, mades| mades.stages[6].missing = 9,
-                "never reached the stage RECEIVED, and nobody said why: missing 9.",
+                |record, _| (record.ledger.lost, record.ledger.delivered) = (Some(7), Some(199_993)),
+                "Lost: 7 of 200,000 messages",
             ),
-            (|record, _| record.ledger.created = Some(1), "a defect of mailrun's own"),
+            (|record, _| record.ledger.corrupt = Some(3), "Corrupt: 3 messages"),
+            (
+                |_, mades| mades.stages[3].duplicates = 2,
+                "Duplicates: 2 messages reached the stage replied more than once.",
+            ),
+            (|_, mades| mades.stages[6].missing = 9, "Missing: 9 messages never reached the stage RECEIVED"),
+            (|record, _| record.ledger.created = Some(1), "a defect of mailrun itself"),
         ];
         for (change, expected) in cases {
             let verdict = verdict(change);
@@ -345,13 +362,13 @@ mod tests {
                 mades.troubles.clone_from(&troubles);
             })
         };
-        let codes = "(error reply ECP-8 199995 times, error reply ECP-7 3 times, FAILED 2 times).";
+        let codes = "(error reply ECP-8 199,995 times, error reply ECP-7 3 times, FAILED 2 times).";
         let all = refused(0, 199_998, 2);
         assert!(all.closed && all.valid && all.outcome == Some(Outcome::Fail), "{all:?}");
-        let expected = "Nothing was delivered: of 200000 messages, 199998 rejected and 2 given up by the endpoint";
+        let expected = "Nothing was delivered: of 200,000 messages, 199,998 rejected and 2 given up by the endpoint";
         assert_eq!(all.reasons, [format!("{expected} {codes}")]);
         let some = refused(1, 199_999, 0);
-        assert_eq!(some.reasons, [format!("Of 200000 messages, 199999 rejected {codes}")]);
+        assert_eq!(some.reasons, [format!("Of 200,000 messages, 199,999 rejected {codes}")]);
         assert_eq!(some.why, some.reasons[0]);
     }
 
@@ -386,6 +403,6 @@ mod tests {
         assert!(!busy.valid && busy.reasons[0].contains("its thread's time"), "{busy:?}");
         let outage = MadesOutage { lasted_s: 0.7, ..MadesOutage::default() };
         let lost = verdict(|_, mades| mades.outages = vec![outage.clone(), outage.clone()]);
-        assert!(lost.closed && lost.reasons[0].contains("2 time(s), for 1.4 s"), "{lost:?}");
+        assert!(lost.closed && lost.reasons[0].contains("2 times, for 1.4 s"), "{lost:?}");
     }
 }

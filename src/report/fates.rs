@@ -1,40 +1,83 @@
 //! What became of every (message, recipient), what went wrong on the way, and the goals.
-use super::numbers::{count, known, share};
+use super::numbers::{count, share};
+use super::seconds::seconds_of_errors;
 use super::section::{Body, Section};
-use super::table::{Align, Table};
-use journey::record::{LedgerRow, Record};
+use super::table::{Align, Table, plain};
+use journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use journey::threshold;
 
-/// The ledger: the fates, their sum, and what is counted beside them.
+/// The ledger: the fates that there are, their sum, and what is counted beside them.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
-    let mut table = Table::new([("fate", Align::Left), ("units", Align::Right), ("share", Align::Right)]);
-    for (name, number) in rows(ledger) {
-        let share = number.zip(ledger.created).map_or_else(String::new, |(part, whole)| share(part, whole));
-        table.row(vec![name.to_owned(), known(number), share]);
+    let right = |title| (title, Align::Right);
+    let mut table = Table::new([("fate", Align::Left), right("units"), right("share")]).leave_out(&["share"]);
+    let created = ledger.created;
+    let share_of = |number: u64| created.map_or_else(String::new, |whole| share(number, whole));
+    let fates = fates(record);
+    let last = fates.len();
+    if let Some(created) = created {
+        table.row(vec!["created".to_owned(), count(created), String::new()]);
     }
-    let beside = [("+ duplicates", ledger.duplicates), ("+ corrupt", ledger.corrupt), ("+ foreign", ledger.foreign)];
-    let seldom =
-        [("+ converted", ledger.converted), ("+ untimed", ledger.untimed), ("+ not recorded", ledger.overflow)];
-    let seldom = seldom.into_iter().filter(|(_, number)| number.is_some_and(|number| number > 0));
-    for (name, number) in beside.into_iter().chain(seldom) {
-        table.row(vec![name.to_owned(), known(number), String::new()]);
+    for (place, (name, number)) in fates.into_iter().enumerate() {
+        let branch = if created.is_none() {
+            ""
+        } else if place + 1 == last {
+            "└ "
+        } else {
+            "├ "
+        };
+        table.row(vec![format!("{branch}{name}"), count(number), share_of(number)]);
     }
-    let unit = if record.mades.is_some() { "message" } else { "(message, recipient)" };
-    Some(Section { title: "Ledger", note: Some(sum(ledger, unit)), body: Body::Figures(table) })
+    for (name, number) in beside(record) {
+        table.row(vec![format!("+ {name}"), count(number), String::new()]);
+    }
+    let unit = if record.mades.is_some() { "message" } else { "message for a recipient" };
+    (!table.is_empty()).then(|| Section { title: "Ledger", note: Some(sum(ledger, unit)), body: Body::Figures(table) })
 }
 
-fn rows(ledger: &LedgerRow) -> Vec<(&'static str, Option<u64>)> {
-    let mut rows = vec![("created", ledger.created)];
-    rows.extend([
-        ("├ delivered", ledger.delivered),
-        ("├ rejected", ledger.rejected),
-        ("├ failed", ledger.failed),
-        ("├ expired", ledger.expired),
-    ]);
-    rows.extend(ledger.queued.filter(|queued| *queued > 0).map(|queued| ("├ queued", Some(queued))));
-    rows.extend([("├ lost", ledger.lost), ("└ in flight", ledger.in_flight)]);
-    rows
+/// The fates that somebody met.
+fn fates(record: &Record) -> Vec<(&'static str, u64)> {
+    let ledger = &record.ledger;
+    // Where nobody watches, what is accepted is known and nothing after it.
+    let on_the_way = if ledger.delivered.is_none() { "accepted" } else { "in flight" };
+    let fates = [
+        ("delivered", ledger.delivered),
+        ("rejected", ledger.rejected),
+        ("failed", ledger.failed),
+        ("expired", ledger.expired),
+        ("queued", ledger.queued),
+        ("lost", ledger.lost),
+        (on_the_way, ledger.in_flight),
+    ];
+    some(fates.to_vec())
+}
+
+/// What is counted beside the fates, where there is any.
+fn beside(record: &Record) -> Vec<(&'static str, u64)> {
+    let ledger = &record.ledger;
+    some(vec![
+        ("duplicates", ledger.duplicates),
+        ("corrupt", ledger.corrupt),
+        ("foreign", ledger.foreign),
+        ("converted", ledger.converted),
+        ("untimed", ledger.untimed),
+        ("not recorded", ledger.overflow),
+    ])
+}
+
+fn some(rows: Vec<(&'static str, Option<u64>)>) -> Vec<(&'static str, u64)> {
+    rows.into_iter().filter_map(|(name, number)| Some((name, number.filter(|number| *number > 0)?))).collect()
+}
+
+/// `created 15,145 · delivered 14,154 · failed 991`; nothing where all that was created has one fate, and nothing is amiss.
+pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
+    let (fates, beside) = (fates(record), beside(record));
+    if fates.len() < 2 && beside.is_empty() {
+        return None;
+    }
+    let created = record.ledger.created.map(|created| ("created", created));
+    let rows = created.into_iter().chain(fates).chain(beside);
+    Some(rows.map(|(name, number)| format!("{name} {}", count(number))).collect::<Vec<_>>().join(" · "))
 }
 
 fn sum(ledger: &LedgerRow, unit: &str) -> String {
@@ -42,28 +85,56 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
         return format!("a unit is a {unit}; how many were created is unknown here");
     };
     let total = journey::account::sum_of_fates(ledger);
-    let verdict = if total == created { "all that were created" } else { "NOT what was created" };
-    format!("a unit is a {unit}; the known fates sum to {}: {verdict}", count(total))
+    if total == created {
+        return format!("a unit is a {unit}; the fates sum to all that were created");
+    }
+    format!("a unit is a {unit}; the fates sum to {}, which is NOT what was created", count(total))
 }
 
-/// Replies of 4xx and 5xx, cut connections, time-outs.
+/// Replies of 4xx and 5xx, cut connections, time-outs; nothing where there were none.
 pub(crate) fn errors(record: &Record) -> Option<Section> {
-    let body = if record.errors.is_empty() {
-        Body::Sentence("None: no refusals, no cut connections, no time-outs.".to_owned())
-    } else {
-        let mut table = Table::new([
-            ("phase", Align::Left),
-            ("code", Align::Right),
-            ("count", Align::Right),
-            ("what was said first", Align::Left),
-        ]);
-        for row in &record.errors {
-            let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
-            table.row(vec![row.phase.name().to_owned(), code, count(row.count), clipped(&row.text)]);
-        }
-        Body::Figures(table)
+    let mut table = Table::new([
+        ("phase", Align::Left),
+        ("code", Align::Right),
+        ("count", Align::Right),
+        ("first text", Align::Wrapped),
+    ]);
+    for row in &record.errors {
+        let code = if row.code == 0 { "–".to_owned() } else { row.code.to_string() };
+        table.row(vec![row.phase.name().to_owned(), code, count(row.count), clipped(&row.text)]);
+    }
+    (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: Body::Figures(table) })
+}
+
+/// `in seconds 1 to 4`
+pub(super) fn when(record: &Record) -> Option<String> {
+    seconds_of_errors(record).map(|(first, last)| match first == last {
+        true => format!("in second {}", count(first)),
+        false => format!("in seconds {} to {}", count(first), count(last)),
+    })
+}
+
+/// A line for each of the most frequent errors, at most so many, and how many kinds there are besides.
+pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usize) {
+    let said = |place: &str, what: &str, number: u64, text: &str| {
+        let place = if what.is_empty() { format!("at {place}") } else { format!("{what} at {place}") };
+        format!("{} × {place}: {}", count(number), plain(text))
     };
-    Some(Section { title: "Errors", note: None, body })
+    let mut lines: Vec<(u64, String)> = match &record.mades {
+        Some(mades) => {
+            let line =
+                |row: &MadesTrouble| (row.count, said(&plain(&row.kind), &plain(&row.code), row.count, &row.text));
+            mades.troubles.iter().map(line).collect()
+        }
+        None => {
+            let code = |row: &ErrorRow| if row.code == 0 { String::new() } else { row.code.to_string() };
+            let line = |row: &ErrorRow| (row.count, said(row.phase.name(), &code(row), row.count, &row.text));
+            record.errors.iter().map(line).collect()
+        }
+    };
+    lines.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
+    let more = lines.len().saturating_sub(most);
+    (lines.into_iter().take(most).map(|(_, line)| line).collect(), more)
 }
 
 /// A server may answer with kilobytes; a report shows what fits a few lines and `run.json` has the rest.
@@ -77,25 +148,36 @@ fn clipped(text: &str) -> String {
 
 /// The thresholds, where any were set.
 pub(crate) fn thresholds(record: &Record) -> Option<Section> {
+    let (table, _) = threshold_table(record, usize::MAX);
+    (!table.is_empty()).then_some(Section { title: "Thresholds", note: None, body: Body::Figures(table) })
+}
+
+/// At most so many of the thresholds, those that were missed first; and how many there are besides.
+pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
     let mut table = Table::new([
-        ("threshold", Align::Left),
-        ("limit", Align::Right),
+        ("threshold", Align::Wrapped),
         ("value", Align::Right),
+        ("limit", Align::Right),
         ("margin", Align::Right),
         ("", Align::Left),
-    ]);
-    for row in &record.thresholds {
+    ])
+    .leave_out(&["margin", "limit"]);
+    let mut rows: Vec<&ThresholdRow> = record.thresholds.iter().collect();
+    if rows.len() > most {
+        rows.sort_by_key(|row| row.passed);
+    }
+    for row in rows.iter().take(most) {
         let shown =
             |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| threshold::figure(value, &row.unit));
         let word = match (row.passed, row.value) {
-            (true, _) => "met",
+            (true, _) => "passed",
             (false, Some(_)) => "MISSED",
             (false, None) => "NOT SEEN",
         };
-        let cells = [row.limit, row.value, row.margin].map(shown);
+        let cells = [row.value, row.limit, row.margin].map(shown);
         table.row([row.expression.clone()].into_iter().chain(cells).chain([word.to_owned()]).collect());
     }
-    (!table.is_empty()).then_some(Section { title: "Thresholds", note: None, body: Body::Figures(table) })
+    (table, rows.len().saturating_sub(most))
 }
 
 #[cfg(test)]
@@ -110,7 +192,6 @@ mod tests {
         let note = section.note.unwrap_or_default();
         match section.body {
             Body::Figures(table) => format!("{note}\n{}", table.terminal(100)),
-            Body::Sentence(text) => text,
             body => panic!("not figures: {body:?}"),
         }
     }
@@ -118,7 +199,7 @@ mod tests {
     #[test]
     fn fates_sum_to_what_was_created() {
         let text = text(ledger(&sample::lossy()));
-        assert!(text.contains("sum to 200,000: all that were created"), "{text}");
+        assert!(text.contains("sum to all that were created"), "{text}");
         assert!(text.contains("lost") && text.contains("0.10 %"), "{text}");
     }
 
@@ -130,16 +211,20 @@ mod tests {
     }
 
     #[test]
-    fn unknown_is_said_and_not_nought() {
-        let text = text(ledger(&sample::unwatched()));
-        let delivered = text.lines().find(|line| line.contains("delivered")).expect("a row");
-        assert!(delivered.contains("unknown"), "{text}");
+    fn what_is_zero_or_unknown_has_no_row() {
+        let text = text(ledger(&sample::held()));
+        assert!(!text.contains("lost") && !text.contains("duplicates") && text.contains("└ delivered"), "{text}");
+        let text = self::text(ledger(&sample::unwatched()));
+        assert!(!text.contains("delivered") && text.contains("└ accepted"), "{text}");
+        assert_eq!(ledger_in_short(&sample::held()), None, "the verdict says it");
+        let expected = "created 200,000 · delivered 199,800 · lost 200";
+        assert_eq!(ledger_in_short(&sample::lossy()).as_deref(), Some(expected));
     }
 
     #[test]
     fn errors_carry_what_was_said() {
         let mut record = sample::held();
-        assert!(text(errors(&record)).starts_with("None"));
+        assert!(errors(&record).is_none());
         let said = "452 4.3.1 Insufficient system storage";
         record.errors = vec![ErrorRow { phase: Phase::Reply, code: 452, text: said.to_owned(), count: 1_234 }];
         let text = text(errors(&record));

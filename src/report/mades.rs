@@ -1,8 +1,10 @@
 //! A run over the Business Application API of MADES: its stages, where between them the time went, and what went wrong in
 //! the endpoint's own codes.
+use super::fates::when;
 use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
 use super::section::{Body, Section};
-use super::table::{Align, Table, plain};
+use super::stages::LEFT_OUT_TIMES;
+use super::table::{Align, Cell, Table, plain};
 use super::workload::{arrival, sizes};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Mades, MadesHop, MadesStage, Record};
@@ -58,14 +60,14 @@ fn tls(word: &str) -> String {
 
 fn arrival_of(record: &Record) -> String {
     match record.workload.arrival {
-        Arrival::Closed => "closed loop: the next message starts when one is at its end, or given up".to_owned(),
+        Arrival::Closed => "closed loop: a new message is sent when another is done or given up".to_owned(),
         Arrival::Constant | Arrival::Poisson => arrival(&record.workload),
     }
 }
 
 fn in_transit(mades: &Mades) -> String {
     format!(
-        "at most {}, {} in the mean · at most {} not settled · given up after {}",
+        "at most {}, {} on average · at most {} not settled · given up after {}",
         count(mades.max_in_transit),
         figure(mades.in_transit_mean),
         count(mades.window),
@@ -75,20 +77,23 @@ fn in_transit(mades: &Mades) -> String {
 
 /// How many messages got to each stage, and how fast.
 pub(crate) fn stages(mades: &Mades) -> Option<Section> {
+    let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("stage", Align::Left),
-        ("messages", Align::Right),
-        ("missing", Align::Right),
-        ("doubled", Align::Right),
-        ("late", Align::Right),
-        ("msg/s", Align::Right),
-        ("over", Align::Right),
-    ]);
+        right("messages"),
+        right("missing"),
+        right("duplicates"),
+        right("late"),
+        right("msg/s"),
+        right("seconds"),
+    ])
+    .leave_out(&["seconds", "late", "duplicates", "missing"])
+    .hide_zero(&["missing", "duplicates", "late"]);
     for row in &mades.stages {
         let MadesStage { missing, duplicates, late, .. } = *row;
-        let mut cells = vec![plain(&row.name)];
-        cells.extend([row.count, missing, duplicates, late].map(count));
-        cells.extend([rate(row.rate_per_s), seconds(row.duration_s)]);
+        let mut cells = vec![Cell::from(plain(&row.name))];
+        cells.extend([row.count, missing, duplicates, late].map(|number| Cell::from(count(number))));
+        cells.extend([row.rate_per_s, row.duration_s].map(Cell::Figure));
         table.row(cells);
     }
     let note = Some("from the first message created to the last that reached the stage".to_owned());
@@ -108,12 +113,13 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
         right("p99"),
         right("p99.9"),
         right("max"),
-    ]);
+    ])
+    .leave_out(&LEFT_OUT_TIMES);
     let mut row = |name: &str, times: Option<LatencyMs>| {
         let Some(times) = times else { return };
         let LatencyMs { min, mean, p50, p90, p95, p99, p999, max } = times;
-        let figures = [min, mean, p50, p90, p95, p99, p999, max].map(figure);
-        table.row(std::iter::once(plain(name)).chain(figures).collect());
+        let figures = [min, mean, p50, p90, p95, p99, p999, max].map(Cell::Millis);
+        table.row(std::iter::once(Cell::from(plain(name))).chain(figures).collect());
     };
     let is_closed = record.workload.arrival == Arrival::Closed;
     let wait = record.stages.iter().find(|row| row.name == Stage::Created && !is_closed);
@@ -121,9 +127,9 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
     mades.stages.iter().for_each(|stage| row(&stage.name, stage.latency_ms));
     row("the bench's lag", record.lag_ms);
     let since = if is_closed {
-        "in ms since the message was created; closed loop: the load waits for the endpoint"
+        "in ms since the message was created; closed loop: a new message waits for one that is done"
     } else {
-        "in ms since the message was due, whether or not there was room for it"
+        "in ms since the message was due, even if there was no room for it then"
     };
     let note = Some(since.to_owned());
     (!table.is_empty()).then_some(Section { title: "Latency", note, body: Body::Figures(table) })
@@ -131,32 +137,37 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
 
 /// How long messages took from each stage to the next: where the time went.
 pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
+    let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("step", Align::Left),
         ("time", Align::Left),
-        ("share", Align::Right),
-        ("mean", Align::Right),
-        ("p50", Align::Right),
-        ("p99", Align::Right),
-        ("max", Align::Right),
-        ("overtaken", Align::Right),
-    ]);
+        right("share"),
+        right("mean"),
+        right("p50"),
+        right("p99"),
+        right("max"),
+        right("overtaken"),
+    ])
+    .leave_out(&["overtaken", "max", "p50", "time", "share", "mean"])
+    .hide_zero(&["overtaken"]);
     let mean = |hop: &MadesHop| hop.latency_ms.map_or(0.0, |times| times.mean);
     let whole: f64 = mades.hops.iter().map(mean).sum();
     let mut before = 0.0;
     for hop in &mades.hops {
         let share = if whole > 0.0 { mean(hop) / whole } else { 0.0 };
         let step = format!("{} → {}", plain(&hop.from), plain(&hop.to));
-        let mut cells = vec![step, bar(before, share), format!("{:.1} %", share * 100.0)];
+        let mut cells = [step, bar(before, share), format!("{:.1} %", share * 100.0)].map(Cell::from).to_vec();
         before += share;
-        let figures = hop.latency_ms.map(|times| [times.mean, times.p50, times.p99, times.max].map(figure));
-        cells.extend(figures.map_or_else(|| vec![String::new(); 4], |figures| figures.to_vec()));
-        cells.push(count(hop.overtaken));
+        let figures = hop.latency_ms.map(|times| [times.mean, times.p50, times.p99, times.max].map(Cell::Millis));
+        cells.extend(figures.map_or_else(|| vec![Cell::from(""); 4], |figures| figures.to_vec()));
+        cells.push(Cell::from(count(hop.overtaken)));
         table.row(cells);
     }
+    let is_overtaken = mades.hops.iter().any(|hop| hop.overtaken > 0);
+    let overtaken =
+        if is_overtaken { "; overtaken: the end was seen before the beginning, which counts as 0" } else { "" };
     let note = Some(format!(
-        "in ms, of messages that were timed at both ends; the means sum to {}; a step is overtaken where its end was seen \
-         before its beginning, and then counts as nought",
+        "in ms, of messages that were timed at both ends; the means sum to {}{overtaken}",
         latency(whole)
     ));
     (!table.is_empty()).then_some(Section { title: "Waterfall", note, body: Body::Figures(table) })
@@ -170,23 +181,18 @@ fn bar(before: f64, share: f64) -> String {
     (0..DRAWN).map(|at| if (begins..ends).contains(&at) { '█' } else { '·' }).collect()
 }
 
-/// What went wrong.
-pub(crate) fn troubles(mades: &Mades) -> Option<Section> {
-    let body = if mades.troubles.is_empty() {
-        Body::Sentence("None: no refusals, no FAILED, no time-outs, no lost connections.".to_owned())
-    } else {
-        let mut table = Table::new([
-            ("what", Align::Left),
-            ("code", Align::Left),
-            ("count", Align::Right),
-            ("what was said first", Align::Left),
-        ]);
-        for row in &mades.troubles {
-            table.row(vec![plain(&row.kind), plain(&row.code), count(row.count), plain(&row.text)]);
-        }
-        Body::Figures(table)
-    };
-    Some(Section { title: "Errors", note: None, body })
+/// What went wrong; nothing where nothing did.
+pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
+    let mut table = Table::new([
+        ("what", Align::Left),
+        ("code", Align::Left),
+        ("count", Align::Right),
+        ("first text", Align::Wrapped),
+    ]);
+    for row in &mades.troubles {
+        table.row(vec![plain(&row.kind), plain(&row.code), count(row.count), plain(&row.text)]);
+    }
+    (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: Body::Figures(table) })
 }
 
 /// What the stand-in did, beside what was seen of it.
@@ -220,13 +226,14 @@ pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
         right("p99"),
         right("max"),
         right("between p50"),
-        right("p99"),
-    ]);
+        right("between p99"),
+    ])
+    .leave_out(&["between p99", "max", "p99", "between p50"]);
     for row in &truth.times {
         let (Some(done), Some(seen)) = (row.done_ms, row.seen_ms) else { continue };
         let between = [seen.p50 - done.p50, seen.p99 - done.p99];
         let figures = [done.p50, done.p99, done.max, seen.p50, seen.p99, seen.max].into_iter().chain(between);
-        table.row(std::iter::once(plain(&row.stage)).chain(figures.map(figure)).collect());
+        table.row(std::iter::once(Cell::from(plain(&row.stage))).chain(figures.map(Cell::Millis)).collect());
     }
     let note = "in ms: by the stand-in since it took the message out of the outbox, by the bench since it was created or \
                 due; between: the way to and from the queues";
@@ -240,12 +247,12 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
         ("connection", Align::Left),
         ("lost after", Align::Right),
         ("for", Align::Right),
-        ("how it ended", Align::Left),
+        ("reason", Align::Wrapped),
     ]);
     for row in &mades.outages {
         table.row(vec![plain(&row.side), seconds(row.began_s), seconds(row.lasted_s), plain(&row.why)]);
     }
-    let note = Some("from the loss to the moment when all links stood again".to_owned());
+    let note = Some("for: from the loss until all links were up again".to_owned());
     (!table.is_empty()).then_some(Section { title: "Outages", note, body: Body::Figures(table) })
 }
 
@@ -253,8 +260,10 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
 pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
     let Some(last) = mades.stages.iter().rev().find(|row| row.count > 0) else { return seconds(record.duration_s) };
     let since = if record.workload.arrival == Arrival::Closed { "created" } else { "due" };
-    let mut parts =
-        vec![format!("{} msg/s", rate(last.rate_per_s)), format!("{} each", octets(record.workload.message_bytes))];
+    let mut parts = vec![
+        format!("{} msg/s", rate(last.offered_rate_per_s.unwrap_or(last.rate_per_s))),
+        format!("{} each", octets(record.workload.message_bytes)),
+    ];
     if let Some(times) = last.latency_ms {
         parts.push(format!("p50 {}", latency(times.p50)));
         parts.push(format!("p99 {} ({since} to {})", latency(times.p99), plain(&last.name)));
@@ -266,6 +275,7 @@ pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::sample;
+    use super::super::wrap::wide;
     use super::super::{markdown, terminal};
     use super::*;
     use journey::record::{MadesCount, MadesTimes, MadesTruth};
@@ -273,7 +283,7 @@ mod tests {
     #[test]
     fn each_stage_and_each_step_has_its_row() {
         let text = terminal(&sample::mades(), 100);
-        for word in ["STAGES", "WATERFALL", "replied → inbox", "RECEIVED", "doubled", "overtaken", "ECP-1034"] {
+        for word in ["STAGES", "WATERFALL", "replied → inbox", "RECEIVED", "missing", "overtaken", "ECP-1034"] {
             assert!(text.contains(word), "{word} in\n{text}");
         }
         assert!(text.contains("(created to RECEIVED)"), "{text}");
@@ -302,7 +312,7 @@ mod tests {
             line.unwrap_or_default().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
         };
         assert_eq!(row("lost", "TRUTH"), ["lost", "17", "15", "-2"]);
-        let expected = ["inbox", "20.00", "40.00", "60.00", "20.50", "41.00", "61.50", "0.500", "1.000"];
+        let expected = ["inbox", "20.000", "40.000", "60.000", "20.500", "41.000", "61.500", "0.500", "1.000"];
         assert_eq!(row("inbox", "TRUE TIMES"), expected);
         assert!(!terminal(&sample::mades(), 100).contains("TRUTH"), "nobody told it");
     }
@@ -329,10 +339,10 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_asked() {
-        for width in [80, 100] {
+        for width in 40..=200 {
             let text = terminal(&sample::mades(), width);
             for line in text.lines() {
-                assert!(line.chars().count() <= width, "{width}: {line}\n{text}");
+                assert!(wide(line) <= width, "{width}: {line}\n{text}");
             }
         }
     }

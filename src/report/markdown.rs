@@ -35,7 +35,6 @@ fn push_section(text: &mut String, section: &Section) {
                 text.push_str(&format!("- **{name}**: {}\n", markdown_text(fact)));
             }
         }
-        Body::Sentence(sentence) => text.push_str(&format!("{}\n", markdown_text(sentence))),
     }
     if let Some(note) = &section.note {
         text.push_str(&format!("\n*{}*\n", markdown_text(note)));
@@ -59,8 +58,8 @@ mod tests {
     #[test]
     fn every_section_is_there() {
         let text = markdown(&sample::held());
-        let titles = ["Workload", "Stages", "Latency", "Each second", "Phases", "Ledger", "Errors", "Parties"];
-        for title in titles.into_iter().chain(["Surroundings"]) {
+        let titles = ["Workload", "Stages", "Latency", "Over time", "Phases", "Ledger", "Processes"];
+        for title in titles.into_iter().chain(["Host"]) {
             assert!(text.contains(&format!("\n## {title}\n")), "{title} in\n{text}");
         }
         assert!(text.contains("| fate"), "{text}");

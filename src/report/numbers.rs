@@ -2,25 +2,19 @@
 //!
 //! Every figure keeps about four significant digits, so that a column of them can be compared by eye, and
 //! none is rounded into a claim: 199,999 of 200,000 is never 100 %.
+//!
+//! Units, in every report: bytes in binary units (B, KiB = 1,024 B, MiB, GiB), which are those that options take (`4k` is
+//! 4,096 bytes); rates per second; in tables latencies are in ms, with as many decimals all down a column; in sentences a
+//! time has the unit that suits it (µs, ms, s); a share is in per cent. The tables of the published contests alone have
+//! MB/s, of 1,000,000 bytes, as what was published has.
+
+pub(crate) use journey::words::{counted, grouped as count};
 
 /// What stands where a figure is not known.
 pub(crate) const UNKNOWN: &str = "unknown";
 
 /// What stands where a figure makes no sense, such as a rate over no time.
 const NONE: &str = "–";
-
-/// `200000` → `200,000`.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 /// A count, or `unknown` where nobody watched.
 pub(crate) fn known(number: Option<u64>) -> String {
@@ -48,9 +42,42 @@ pub(crate) fn rate(per_second: f64) -> String {
     figure(per_second)
 }
 
-/// Bytes a second in units of 1,000,000: the unit of networks and of the published figures.
+/// Bytes a second in units of 1,000,000: for the tables beside which figures stand that were published so.
 pub(crate) fn megabytes(bytes_per_second: f64) -> String {
     figure(bytes_per_second / 1e6)
+}
+
+/// Decimals of a column of times in milliseconds whose largest that is: 1 µs where all are below 100 ms.
+pub(crate) fn decimals_of_millis(largest: f64) -> usize {
+    match largest {
+        v if v < 99.999_5 => 3,
+        v if v < 999.995 => 2,
+        v if v < 99_999.95 => 1,
+        _ => 0,
+    }
+}
+
+/// Decimals of a column of figures whose largest that is: about four significant digits of it.
+pub(crate) fn decimals_of_figures(largest: f64) -> usize {
+    match largest {
+        v if v < 9.999_5 => 3,
+        v if v < 99.995 => 2,
+        v if v < 999.95 => 1,
+        _ => 0,
+    }
+}
+
+/// A value with so many decimals, its thousands apart: `12,345.60`.
+pub(crate) fn fixed(value: f64, decimals: usize) -> String {
+    if !value.is_finite() {
+        return NONE.to_owned();
+    }
+    let text = format!("{:.decimals$}", value.abs());
+    let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
+    // Nothing measured here comes near 2^64.
+    let whole = whole.parse::<u64>().map_or_else(|_| whole.to_owned(), count);
+    let sign = if value < 0.0 && text.bytes().any(|digit| (b'1'..=b'9').contains(&digit)) { "-" } else { "" };
+    if part.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{part}") }
 }
 
 /// A latency that carries its unit: `850 µs`, `1.42 ms`, `2.31 s`.
@@ -60,7 +87,7 @@ pub(crate) fn latency(milliseconds: f64) -> String {
         ms if ms < 0.999_5 => format!("{:.0} µs", ms * 1e3),
         ms if ms < 99.95 => format!("{ms:.2} ms"),
         ms if ms < 999.5 => format!("{ms:.0} ms"),
-        ms => format!("{:.2} s", ms / 1e3),
+        ms => seconds(ms / 1e3),
     }
 }
 
@@ -80,33 +107,30 @@ pub(crate) fn seconds(value: f64) -> String {
     }
 }
 
-/// Memory, in the units of memory: `13.4 MiB`.
+/// Memory, disk and transfers: `13.4 MiB`.
 pub(crate) fn memory(bytes: u64) -> String {
-    scaled(bytes, 1_024.0, ["B", "KiB", "MiB", "GiB", "TiB"])
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1_024.0 * 0.9995 && unit + 1 < UNITS.len() {
+        value /= 1_024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} {}", UNITS[0]),
+        _ if value < 99.95 => format!("{value:.1} {}", UNITS[unit]),
+        _ => format!("{} {}", count(value.round() as u64), UNITS[unit]),
+    }
 }
 
-/// Octets of a message or a transfer: `400 B`, `64 KiB` where it is exactly that, else `10.0 MB`.
+/// The size of a message: `400 B`, `64 KiB` where it is exactly that, to the byte below 10,000, else `97.7 KiB`.
 pub(crate) fn octets(bytes: u64) -> String {
     let whole = |unit: u64| bytes >= unit && bytes.is_multiple_of(unit);
     match bytes {
         b if whole(1 << 20) => format!("{} MiB", count(b >> 20)),
         b if whole(1 << 10) => format!("{} KiB", count(b >> 10)),
         b if b < 10_000 => format!("{} B", count(b)),
-        b => scaled(b, 1_000.0, ["B", "kB", "MB", "GB", "TB"]),
-    }
-}
-
-fn scaled(bytes: u64, base: f64, units: [&str; 5]) -> String {
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= base * 0.9995 && unit + 1 < units.len() {
-        value /= base;
-        unit += 1;
-    }
-    match unit {
-        0 => format!("{bytes} {}", units[0]),
-        _ if value < 99.95 => format!("{value:.1} {}", units[unit]),
-        _ => format!("{value:.0} {}", units[unit]),
+        b => memory(b),
     }
 }
 
@@ -125,12 +149,6 @@ pub(crate) fn share(part: u64, whole: u64) -> String {
             }
         }
     }
-}
-
-/// `1 recipient`, `2 recipients`.
-pub(crate) fn counted(number: u64, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", count(number))
 }
 
 #[cfg(test)]
@@ -167,6 +185,14 @@ mod tests {
     }
 
     #[test]
+    fn a_column_has_as_many_decimals_all_down() {
+        assert_eq!([0.012, 10.13].map(|ms| fixed(ms, decimals_of_millis(10.13))), ["0.012", "10.130"]);
+        assert_eq!([0.156, 12_345.6].map(|ms| fixed(ms, decimals_of_millis(12_345.6))), ["0.2", "12,345.6"]);
+        assert_eq!(fixed(54_321.4, decimals_of_figures(54_321.4)), "54,321");
+        assert_eq!([fixed(-1.5, 1), fixed(-0.001, 1), fixed(f64::NAN, 1)], ["-1.5", "0.0", "–"]);
+    }
+
+    #[test]
     fn times_choose_their_unit() {
         let rows = [(0.0, "0 µs"), (0.85, "850 µs"), (0.9997, "1.00 ms"), (1.42, "1.42 ms"), (250.0, "250 ms")];
         for (ms, text) in rows {
@@ -187,8 +213,11 @@ mod tests {
         assert_eq!(octets(400), "400 B");
         assert_eq!(octets(65_536), "64 KiB");
         assert_eq!(octets(10_485_760), "10 MiB");
-        assert_eq!(octets(10_000_000), "10.0 MB");
-        assert_eq!(octets(1_234_567_890), "1.2 GB");
+        assert_eq!(octets(3_000), "3,000 B");
+        assert_eq!(octets(33_750), "33.0 KiB");
+        assert_eq!(octets(10_000_000), "9.5 MiB");
+        assert_eq!(octets(1_234_567_890), "1.1 GiB");
+        assert_eq!(memory(1_099_511_627_776_000), "1,000 TiB");
     }
 
     #[test]

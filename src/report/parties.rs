@@ -1,45 +1,63 @@
-//! What each party cost: processor, memory, storage.
-use super::numbers::{count, figure, memory};
+//! What each process of a run cost: processor time and memory.
+use super::numbers::{count, fixed, memory};
 use super::section::{Body, Section};
-use super::table::{Align, Table};
+use super::table::{Align, Cell, Table, plain};
 use journey::record::{Party, Record, Role};
 use journey::stage::Stage;
 
 /// CPU and memory of each party.
 pub(crate) fn costs(record: &Record) -> Option<Section> {
+    let right = |title| (title, Align::Right);
     let mut table = Table::new([
-        ("party", Align::Left),
-        ("user s", Align::Right),
-        ("sys s", Align::Right),
-        ("CPU µs/msg", Align::Right),
-        ("cores", Align::Right),
-        ("max RSS", Align::Right),
-        ("written", Align::Right),
-        ("workers", Align::Right),
-    ]);
-    let unseen = || "–".to_owned();
+        ("process", Align::Left),
+        right("user s"),
+        right("sys s"),
+        right("CPU µs/msg"),
+        right("cores"),
+        right("peak memory"),
+        right("workers"),
+    ])
+    .leave_out(&["workers", "sys s", "user s", "CPU µs/msg"]);
+    let unseen = || Cell::from("–");
     for party in &record.parties {
-        let cpu_s = party.user_s.zip(party.sys_s).map(|(user, sys)| user + sys);
         let messages = messages(record, party).filter(|number| *number > 0);
-        let each = cpu_s.zip(messages).map(|(cpu, number)| cpu * 1e6 / number as f64);
-        let cores = cpu_s.filter(|_| record.duration_s > 0.0).map(|cpu| cpu / record.duration_s);
+        let each = cpu_s(party).zip(messages).map(|(cpu, number)| cpu * 1e6 / number as f64);
+        let places = |value: f64| Cell::from(fixed(value, 2));
         table.row(vec![
-            party.name.clone(),
-            party.user_s.map_or_else(unseen, |s| format!("{s:.2}")),
-            party.sys_s.map_or_else(unseen, |s| format!("{s:.2}")),
-            each.map_or_else(unseen, figure),
-            cores.map_or_else(unseen, |cores| format!("{cores:.2}")),
-            party.max_rss_bytes.map_or_else(unseen, memory),
-            party.write_bytes.map_or_else(unseen, memory),
-            party.workers.map_or_else(unseen, |workers| count(u64::from(workers))),
+            Cell::from(party.name.clone()),
+            party.user_s.map_or_else(unseen, places),
+            party.sys_s.map_or_else(unseen, places),
+            each.map_or_else(unseen, Cell::Figure),
+            cores(record, party).map_or_else(unseen, places),
+            party.max_rss_bytes.map_or_else(unseen, |bytes| Cell::from(memory(bytes))),
+            party.workers.map_or_else(unseen, |workers| Cell::from(count(u64::from(workers)))),
         ]);
     }
     let note = Some(note(record));
-    (!table.is_empty()).then_some(Section { title: "Parties", note, body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Processes", note, body: Body::Figures(table) })
+}
+
+/// `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`; nothing where nobody saw any of it.
+pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
+    let said = record.parties.iter().filter_map(|party| {
+        let cores = cores(record, party).map(|cores| format!("{} cores", fixed(cores, 2)));
+        let figures: Vec<String> = cores.into_iter().chain(party.max_rss_bytes.map(memory)).collect();
+        (!figures.is_empty()).then(|| format!("{} {}", plain(&party.name), figures.join(", ")))
+    });
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+fn cpu_s(party: &Party) -> Option<f64> {
+    party.user_s.zip(party.sys_s).map(|(user, sys)| user + sys)
+}
+
+fn cores(record: &Record, party: &Party) -> Option<f64> {
+    cpu_s(party).filter(|_| record.duration_s > 0.0).map(|cpu| cpu / record.duration_s)
 }
 
 fn note(record: &Record) -> String {
-    let told = |party: &Party| format!("the {} was told to misbehave: {}", party.name, party.faults.join(" "));
+    let told = |party: &Party| format!("the {} was told to fail: {}", party.name, party.faults.join(" "));
     let faults = record.parties.iter().filter(|party| !party.faults.is_empty()).map(told);
     let always = "cores: processor time over the run's time".to_owned();
     std::iter::once(always).chain(faults).collect::<Vec<_>>().join("; ")
@@ -76,6 +94,8 @@ mod tests {
         let (_, text) = text(&sample::held());
         assert!(text.contains("15.00"), "{text}");
         assert!(text.contains("12.0 MiB"), "{text}");
+        let line = costs_in_short(&sample::held());
+        assert_eq!(line.as_deref(), Some("source 0.81 cores, 12.0 MiB; sink 0.81 cores, 12.0 MiB"));
     }
 
     #[test]
@@ -92,6 +112,6 @@ mod tests {
         let mut record = sample::held();
         record.parties[1].faults = vec!["--drop".to_owned(), "0.001".to_owned()];
         let (note, _) = text(&record);
-        assert!(note.contains("the sink was told to misbehave: --drop 0.001"), "{note}");
+        assert!(note.contains("the sink was told to fail: --drop 0.001"), "{note}");
     }
 }

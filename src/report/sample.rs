@@ -1,7 +1,7 @@
 //! Records for the tests of reports: one of each outcome.
 use journey::record::{
     FORMAT, Host, LatencyMs, LedgerRow, Mades, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTrouble, Party,
-    PhaseRow, Record, Role, SeriesRow, StageRow, Verdict, Workload,
+    PhaseRow, Record, Role, SeriesRow, StageRow, Surroundings, Verdict, Workload,
 };
 use journey::stage::{Phase, Stage};
 
@@ -127,7 +127,7 @@ pub(crate) fn lossy() -> Record {
     let mut record = held();
     record.ledger.delivered = Some(MESSAGES - 200);
     record.ledger.lost = Some(200);
-    let reason = "200 of 200000 messages were accepted and never arrived: lost 200.";
+    let reason = "Lost: 200 of 200,000 messages were accepted and never arrived.";
     record.verdict = Verdict { valid: true, reasons: vec![reason.to_owned()], ..Verdict::default() };
     record
 }
@@ -159,6 +159,7 @@ pub(crate) fn relayed() -> Record {
         ..party(Role::Relay, "mailrun")
     };
     record.parties.insert(1, relay);
+    record.surroundings = Some(Surroundings { disk_written_bytes: Some(MESSAGES * 1_049), ..Surroundings::default() });
     for row in record.stages.iter_mut().filter(|row| row.name == Stage::Delivered) {
         row.duration_s += 1.5;
     }

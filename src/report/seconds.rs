@@ -1,5 +1,5 @@
 //! How the run went over time: a line of bars for each figure.
-use super::numbers::{counted, figure};
+use super::numbers::{counted, decimals_of_figures, fixed};
 use super::section::{Body, Section};
 use super::spark::{Fold, sparkline};
 use super::table::{Align, Table};
@@ -12,13 +12,9 @@ pub(crate) fn course(record: &Record, room: usize) -> Option<Section> {
         return None;
     }
     let step = step(rows);
-    let mut table = Table::new([
-        ("", Align::Left),
-        ("over time", Align::Left),
-        ("min", Align::Right),
-        ("median", Align::Right),
-        ("max", Align::Right),
-    ]);
+    let right = |title| (title, Align::Right);
+    let columns = [("", Align::Left), ("over time", Align::Left), right("min"), right("median"), right("max")];
+    let mut table = Table::new(columns).leave_out(&["min", "max", "over time"]);
     for line in lines(rows, step as f64) {
         if line.values.iter().any(|value| *value > 0.0) {
             table.row(line.cells(room));
@@ -31,38 +27,70 @@ pub(crate) fn course(record: &Record, room: usize) -> Option<Section> {
         }
         _ => length,
     };
-    (!table.is_empty()).then_some(Section { title: "Each second", note: Some(note), body: Body::Figures(table) })
+    (!table.is_empty()).then_some(Section { title: "Over time", note: Some(note), body: Body::Figures(table) })
 }
 
 /// A figure over time.
 struct Line {
     name: &'static str,
     values: Vec<f64>,
+    /// The values that least, median and largest are of.
+    counted: Vec<f64>,
     fold: Fold,
 }
 
 impl Line {
     fn cells(&self, room: usize) -> Vec<String> {
-        let mut sorted = whole(&self.values).to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let at = |index: usize| sorted.get(index).copied().map_or_else(String::new, figure);
+        let [least, median, largest] = self.spread();
+        let decimals = decimals_of_figures(largest.unwrap_or_default());
+        let shown = |value: Option<f64>| value.map_or_else(String::new, |value| fixed(value, decimals));
         let bars = sparkline(&self.values, room, self.fold);
-        vec![self.name.to_owned(), bars, at(0), at(sorted.len() / 2), at(sorted.len().saturating_sub(1))]
+        vec![self.name.to_owned(), bars, shown(least), shown(median), shown(largest)]
     }
+
+    /// The least, the median and the largest.
+    fn spread(&self) -> [Option<f64>; 3] {
+        let mut sorted = self.counted.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |index: usize| sorted.get(index).copied();
+        [at(0), at(sorted.len() / 2), at(sorted.len().saturating_sub(1))]
+    }
+}
+
+/// How many messages were accepted per second, or where nobody knows that, delivered: name, bars, least, median, largest.
+pub(crate) fn rate_over_time(record: &Record, room: usize) -> Option<[String; 5]> {
+    let rows = record.series.as_slice();
+    let lines = if rows.len() < 2 { Vec::new() } else { lines(rows, step(rows) as f64) };
+    let line = lines.into_iter().take(2).find(|line| line.values.iter().any(|value| *value > 0.0))?;
+    line.cells(room).try_into().ok()
+}
+
+/// The first and the last second in which errors came, counted from the first of the run.
+pub(crate) fn seconds_of_errors(record: &Record) -> Option<(u64, u64)> {
+    let first = record.series.first()?.second;
+    let with_errors = || record.series.iter().filter(|row| row.errors > 0).map(|row| row.second.saturating_sub(first));
+    Some((with_errors().next()?, with_errors().next_back()?))
 }
 
 fn lines(rows: &[SeriesRow], step: f64) -> Vec<Line> {
     let line = |name, fold, value: &dyn Fn(&SeriesRow) -> f64| {
-        let values = rows.iter().map(value).collect();
-        Line { name, values, fold }
+        let values: Vec<f64> = rows.iter().map(value).collect();
+        let counted = whole(&values).to_vec();
+        Line { name, values, counted, fold }
+    };
+    // A second in which nothing came has no latency, and not one of 0.
+    let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
+        let values: Vec<f64> = rows.iter().map(value).collect();
+        let counted = whole(&values).iter().copied().filter(|value| *value > 0.0).collect();
+        Line { name, values, counted, fold: Fold::Peak }
     };
     vec![
         line("accepted/s", Fold::Mean, &|row| row.accepted as f64 / step),
         line("delivered/s", Fold::Mean, &|row| row.delivered as f64 / step),
         line("queued", Fold::Peak, &|row| row.queued as f64),
         line("errors/s", Fold::Peak, &|row| row.errors as f64 / step),
-        line("p50 ms", Fold::Peak, &|row| row.p50_ms),
-        line("p99 ms", Fold::Peak, &|row| row.p99_ms),
+        latency("p50 ms", &|row| row.p50_ms),
+        latency("p99 ms", &|row| row.p99_ms),
     ]
 }
 
@@ -104,6 +132,24 @@ mod tests {
     fn lines_of_nothing_are_left_out() {
         let text = text(&sample::held());
         assert!(!text.contains("errors"), "{text}");
+    }
+
+    #[test]
+    fn a_second_without_messages_has_no_latency() {
+        let mut record = sample::held();
+        (record.series[2].delivered, record.series[2].p50_ms) = (0, 0.0);
+        let line = text(&record);
+        let line = line.lines().find(|line| line.starts_with(" p50 ms")).expect("a line");
+        assert!(line.ends_with("1.400   1.400   1.400"), "{line}");
+    }
+
+    #[test]
+    fn errors_have_their_time() {
+        let mut record = sample::held();
+        assert_eq!(seconds_of_errors(&record), None);
+        record.series.iter_mut().for_each(|row| row.second += 7);
+        (record.series[1].errors, record.series[3].errors) = (4, 1);
+        assert_eq!(seconds_of_errors(&record), Some((1, 3)));
     }
 
     #[test]

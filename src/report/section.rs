@@ -21,8 +21,6 @@ pub(crate) enum Body {
     Figures(Table),
     /// Names and what there is to say of each.
     Facts(Vec<(&'static str, String)>),
-    /// A sentence.
-    Sentence(String),
 }
 
 /// Every section that this record can fill; `room` is how many bars a sparkline may have.
@@ -58,7 +56,7 @@ fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
         mades::truth_times(own),
         seconds::course(record, room),
         fates::ledger(record),
-        mades::troubles(own),
+        mades::troubles(record, own),
         mades::outages(own),
         fates::thresholds(record),
         parties::costs(record),

@@ -1,30 +1,38 @@
 //! The journey in figures: how many reached each stage, how long it took them, and where a session's time went.
-use super::numbers::{count, figure, megabytes, rate, seconds};
+use super::numbers::count;
 use super::section::{Body, Section};
-use super::table::{Align, Table};
+use super::table::{Align, Cell, Table};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Pipelining, Record};
 
+const MEBIBYTE: f64 = 1_048_576.0;
+/// Columns of times that a narrow terminal does not get, the least important first.
+pub(super) const LEFT_OUT_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
+
 /// How many messages reached each stage and how fast.
 pub(crate) fn reached(record: &Record) -> Option<Section> {
+    let right = |title| (title, Align::Right);
     let mut table = Table::new([
         ("stage", Align::Left),
         ("seen by", Align::Left),
-        ("messages", Align::Right),
-        ("failed", Align::Right),
-        ("msg/s", Align::Right),
-        ("MB/s", Align::Right),
-        ("over", Align::Right),
-    ]);
+        right("messages"),
+        right("failed"),
+        right("msg/s"),
+        right("MiB/s"),
+        right("seconds"),
+    ])
+    .leave_out(&["seen by", "MiB/s", "seconds", "failed"])
+    .hide_zero(&["failed", "MiB/s"]);
     for row in &record.stages {
+        let bytes = if row.bytes == 0 { Cell::from("–") } else { Cell::Figure(row.bytes_per_s / MEBIBYTE) };
         table.row(vec![
-            row.name.name().to_owned(),
-            row.party.clone(),
-            count(row.count),
-            count(row.failed),
-            rate(row.rate_per_s),
-            megabytes(row.bytes_per_s),
-            seconds(row.duration_s),
+            Cell::from(row.name.name()),
+            Cell::from(row.party.clone()),
+            Cell::from(count(row.count)),
+            Cell::from(count(row.failed)),
+            Cell::Figure(row.rate_per_s),
+            bytes,
+            Cell::Figure(row.duration_s),
         ]);
     }
     let note = Some("from the first message created to the last that reached the stage".to_owned());
@@ -33,21 +41,23 @@ pub(crate) fn reached(record: &Record) -> Option<Section> {
 
 /// How long messages took to each stage.
 pub(crate) fn latencies(record: &Record) -> Option<Section> {
-    let mut table = Table::new(timed([("stage", Align::Left), ("since", Align::Left)]));
+    let mut table = timed([("stage", Align::Left), ("since", Align::Left)]);
     for row in &record.stages {
         if let (Some(times), Some(since)) = (row.latency_ms, row.since) {
-            let names = vec![row.name.name().to_owned(), since.name().to_owned()];
+            let names = [Cell::from(row.name.name()), Cell::from(since.name())];
             table.row(names.into_iter().chain(cells(&times)).collect());
         }
     }
     if let Some(lag) = record.lag_ms {
-        let names = vec!["source's lag".to_owned(), Stage::Scheduled.name().to_owned()];
+        let names = [Cell::from("source's lag"), Cell::from(Stage::Scheduled.name())];
         table.row(names.into_iter().chain(cells(&lag)).collect());
     }
     let note = match record.workload.arrival {
-        Arrival::Closed => "in ms; closed loop: the load waits for the server, so a stall costs a message a session",
+        Arrival::Closed => {
+            "in ms; closed loop: each session waits for its reply, so a stall shows up in only one message per session"
+        }
         Arrival::Constant | Arrival::Poisson => {
-            "in ms; open loop: counted from when the message was due, whether or not a session was free"
+            "in ms; open loop: counted from when the message was due, even if no session was free then"
         }
     };
     let note = Some(note.to_owned());
@@ -56,9 +66,9 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
 
 /// How long each phase of the dialogue took.
 pub(crate) fn phases(record: &Record) -> Option<Section> {
-    let mut table = Table::new(timed([("phase", Align::Left), ("count", Align::Right)]));
+    let mut table = timed([("phase", Align::Left), ("count", Align::Right)]);
     for row in &record.phases {
-        let names = vec![row.name.name().to_owned(), count(row.count)];
+        let names = [Cell::from(row.name.name()), Cell::from(count(row.count))];
         table.row(names.into_iter().chain(cells(&row.latency_ms)).collect());
     }
     let note = match record.workload.pipelining {
@@ -71,10 +81,11 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Phases", note, body: Body::Figures(table) })
 }
 
-fn timed(names: [(&'static str, Align); 2]) -> [(&'static str, Align); 10] {
+/// A table of times: a narrow terminal gets the median, the 99th percentile and the largest.
+fn timed(names: [(&'static str, Align); 2]) -> Table {
     let [first, second] = names;
     let right = |title| (title, Align::Right);
-    [
+    let columns = [
         first,
         second,
         right("min"),
@@ -85,11 +96,12 @@ fn timed(names: [(&'static str, Align); 2]) -> [(&'static str, Align); 10] {
         right("p99"),
         right("p99.9"),
         right("max"),
-    ]
+    ];
+    Table::new(columns).leave_out(&LEFT_OUT_TIMES)
 }
 
-fn cells(times: &LatencyMs) -> [String; 8] {
-    [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max].map(figure)
+fn cells(times: &LatencyMs) -> [Cell; 8] {
+    [times.min, times.mean, times.p50, times.p90, times.p95, times.p99, times.p999, times.max].map(Cell::Millis)
 }
 
 #[cfg(test)]
@@ -108,7 +120,7 @@ mod tests {
     fn each_stage_has_its_count_and_rate() {
         let text = text(reached(&sample::held()));
         assert_eq!(text.lines().count(), 2 + 3, "{text}");
-        for word in ["sent", "accepted", "delivered", "200,000", "54,321", "21.73", "3.68 s"] {
+        for word in ["sent", "accepted", "delivered", "200,000", "54,321", "20.72", "3.684"] {
             assert!(text.contains(word), "{word} in\n{text}");
         }
     }
@@ -116,7 +128,7 @@ mod tests {
     #[test]
     fn each_latency_says_what_it_counts_from() {
         let text = text(latencies(&sample::held()));
-        for word in ["since", "created", "p99.9", "1.420", "3.100", "12.50"] {
+        for word in ["since", "created", "p99.9", "1.420", "3.100", "12.500"] {
             assert!(text.contains(word), "{word} in\n{text}");
         }
     }

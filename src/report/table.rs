@@ -1,14 +1,21 @@
 //! One table for both readers: light lines for a terminal, pipes for Markdown.
 //!
+//! On a terminal a cell is never broken: where the columns need more room than there is, sentences are wrapped between
+//! words, and then whole columns are left out, in the order of `leave_out`. Report.md and the run record have all of them.
+//!
 //! Cells may hold what a stranger's server said. They are made plain here: no control characters (a reply must
 //! not move a terminal's cursor), nothing that turns the direction of writing, one line; and in Markdown they mean
 //! themselves: no markup, no links, no HTML.
+use super::numbers;
+use super::wrap::{clipped, longest_word, wide, wrapped};
 use crate::printable::is_hidden;
-use comfy_table::presets::ASCII_MARKDOWN;
-use comfy_table::{CellAlignment, ContentArrangement, LineStyle, TableStyle};
 
-/// A header with a line under it, and nothing else: the figures are the picture.
-const LIGHT: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+/// Columns between two columns of a table.
+const GAP: usize = 2;
+/// A column of sentences is wrapped down to this width before other columns are left out for it.
+const TEXT_WIDTH: usize = 24;
+/// No column of sentences or names is narrower, unless all it holds is.
+const LEAST_TEXT_WIDTH: usize = 8;
 
 /// Which edge a column's cells keep to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,25 +24,66 @@ pub(crate) enum Align {
     Left,
     /// Figures.
     Right,
+    /// Sentences, which may take several lines.
+    Wrapped,
 }
 
-/// Columns with titles, and rows of text.
+/// What stands in a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Cell {
+    /// Words, or a figure that is alone of its kind.
+    Text(String),
+    /// A time in milliseconds; all times of a column have as many decimals.
+    Millis(f64),
+    /// A figure; all figures of a column have as many decimals.
+    Figure(f64),
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+/// Columns with titles, and rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
-    rows: Vec<Vec<String>>,
+    rows: Vec<Vec<Cell>>,
+    leave_out: Vec<&'static str>,
+    may_be_zero: Vec<&'static str>,
 }
 
 impl Table {
     /// A table of these columns and no rows yet.
     pub(crate) fn new<const N: usize>(columns: [(&'static str, Align); N]) -> Self {
-        Self { columns: columns.to_vec(), rows: Vec::new() }
+        Self { columns: columns.to_vec(), rows: Vec::new(), leave_out: Vec::new(), may_be_zero: Vec::new() }
+    }
+
+    /// Names the columns that a narrow terminal does not get, the least important first.
+    #[must_use]
+    pub(crate) fn leave_out(mut self, titles: &[&'static str]) -> Self {
+        self.leave_out = titles.to_vec();
+        self
+    }
+
+    /// Names the columns that nobody gets where all of their cells are zero or empty.
+    #[must_use]
+    pub(crate) fn hide_zero(mut self, titles: &[&'static str]) -> Self {
+        self.may_be_zero = titles.to_vec();
+        self
     }
 
     /// Adds a row; one cell for each column.
-    pub(crate) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row<C: Into<Cell>>(&mut self, cells: Vec<C>) {
         debug_assert_eq!(cells.len(), self.columns.len(), "a cell for each column");
-        self.rows.push(cells);
+        self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
     /// Whether it has rows.
@@ -43,49 +91,151 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// For a terminal of `width` columns; long words are wrapped inside their cell.
-    pub(crate) fn terminal(&self, width: u16) -> String {
-        let mut table = self.laid_out(LIGHT, plain);
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-        table.trim_fmt()
+    /// For a terminal of `width` columns.
+    pub(crate) fn terminal(&self, width: usize) -> String {
+        let mut columns = self.texts(plain);
+        self.fit(&mut columns, width);
+        let lines: Vec<Vec<Vec<String>>> = (0..self.rows.len())
+            .map(|row| columns.iter().map(|column| column.lines(&column.cells[row])).collect())
+            .collect();
+        let titles: Vec<String> = columns.iter().map(|column| clipped(column.title, column.width)).collect();
+        let mut text = line(&columns, &titles);
+        let rule: usize = columns.iter().map(|column| column.width + GAP).sum();
+        text.push_str(&format!("{}\n", "─".repeat(rule.min(width))));
+        for row in &lines {
+            let height = row.iter().map(Vec::len).max().unwrap_or(0);
+            for at in 0..height {
+                let cells: Vec<String> = row.iter().map(|cell| cell.get(at).cloned().unwrap_or_default()).collect();
+                text.push_str(&line(&columns, &cells));
+            }
+        }
+        text.trim_end_matches('\n').to_owned()
     }
 
     /// As a Markdown table, whose figures keep to the right.
     pub(crate) fn markdown(&self) -> String {
-        let table = self.laid_out(ASCII_MARKDOWN, markdown_text);
-        table
-            .lines()
-            .enumerate()
-            .map(|(number, line)| if number == 1 { self.aligned(&line) } else { line })
-            .collect::<Vec<_>>()
-            .join("\n")
+        let columns = self.texts(markdown_text);
+        let cells = |row: &dyn Fn(&Column) -> String| {
+            let cells: Vec<String> =
+                columns.iter().map(|column| format!(" {} ", column.padded(&row(column)))).collect();
+            format!("|{}|", cells.join("|"))
+        };
+        let rule: Vec<String> = columns.iter().map(Column::markdown_rule).collect();
+        let mut lines = vec![cells(&|column| column.title.to_owned()), format!("|{}|", rule.join("|"))];
+        lines.extend((0..self.rows.len()).map(|row| cells(&|column| column.cells[row].clone())));
+        lines.join("\n")
     }
 
-    fn laid_out(&self, style: TableStyle, cell: impl Fn(&str) -> String) -> comfy_table::Table {
-        let mut table = comfy_table::Table::new();
-        table.load_style(style).set_header(self.columns.iter().map(|(title, _)| *title));
-        for row in &self.rows {
-            table.add_row(row.iter().map(|text| cell(text)));
-        }
-        for (column, (_, align)) in table.column_iter_mut().zip(&self.columns) {
-            let alignment = match align {
-                Align::Left => CellAlignment::Left,
-                Align::Right => CellAlignment::Right,
-            };
-            column.set_cell_alignment(alignment);
-        }
-        table
+    /// The columns as text, those left out that are all zero.
+    fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
+        let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
+            let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
+            let cells: Vec<String> = written(&cells).iter().map(|text| cell(text)).collect();
+            let width = cells.iter().map(|text| wide(text)).chain([wide(title)]).max().unwrap_or(0);
+            Column { title, align: *align, cells, width }
+        };
+        let columns = self.columns.iter().enumerate().map(column);
+        columns.filter(|column| !(self.may_be_zero.contains(&column.title) && column.is_zero())).collect()
     }
 
-    /// Puts the colons into the line under the header: `|-----|----:|`.
-    fn aligned(&self, separator: &str) -> String {
-        let dashes = separator.trim_matches('|').split('|');
-        let cells = dashes.zip(&self.columns).map(|(dashes, (_, align))| match align {
-            Align::Left => dashes.to_owned(),
-            Align::Right => format!("{}:", &dashes[1..]),
-        });
-        format!("|{}|", cells.collect::<Vec<_>>().join("|"))
+    /// Makes the columns fit: sentences are wrapped, then columns left out, then sentences and names made shorter.
+    fn fit(&self, columns: &mut Vec<Column>, width: usize) {
+        let missing = |columns: &[Column]| {
+            columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width + 1)
+        };
+        let shrink = |columns: &mut Vec<Column>, is_meant: &dyn Fn(&Column) -> bool, least: usize| {
+            let lacking = missing(columns);
+            let widest = columns.iter_mut().filter(|column| is_meant(column)).max_by_key(|column| column.width);
+            if let Some(column) = widest {
+                let least = least.max(column.longest_word()).min(column.width);
+                column.width = column.width.saturating_sub(lacking).max(least);
+            }
+        };
+        shrink(columns, &|column| column.align == Align::Wrapped, TEXT_WIDTH);
+        for title in &self.leave_out {
+            if missing(columns) > 0 {
+                columns.retain(|column| column.title != *title);
+            }
+        }
+        shrink(columns, &|column| column.align == Align::Wrapped, LEAST_TEXT_WIDTH);
+        shrink(columns, &|column| column.align == Align::Left, LEAST_TEXT_WIDTH);
+        // What nobody foresaw: the columns at the end.
+        while missing(columns) > 0 && columns.len() > 1 {
+            columns.pop();
+        }
     }
+}
+
+/// A column as it is shown.
+struct Column {
+    title: &'static str,
+    align: Align,
+    cells: Vec<String>,
+    width: usize,
+}
+
+impl Column {
+    fn is_zero(&self) -> bool {
+        self.cells.iter().all(|text| text.is_empty() || text.chars().all(|letter| "0.–".contains(letter)))
+    }
+
+    /// Columns that its longest word takes, where it is one of an ordinary length.
+    fn longest_word(&self) -> usize {
+        if self.align != Align::Wrapped {
+            return 0;
+        }
+        let words = self.cells.iter().map(|text| longest_word(text));
+        words.filter(|width| *width <= TEXT_WIDTH).max().unwrap_or(0)
+    }
+
+    /// The lines that a cell takes.
+    fn lines(&self, text: &str) -> Vec<String> {
+        match self.align {
+            Align::Wrapped => wrapped(text, "", "", self.width),
+            Align::Left | Align::Right => vec![clipped(text, self.width)],
+        }
+    }
+
+    fn padded(&self, text: &str) -> String {
+        let room = " ".repeat(self.width.saturating_sub(wide(text)));
+        match self.align {
+            Align::Right => format!("{room}{text}"),
+            Align::Left | Align::Wrapped => format!("{text}{room}"),
+        }
+    }
+
+    /// The piece of the line under a Markdown header: a colon keeps figures to the right.
+    fn markdown_rule(&self) -> String {
+        match self.align {
+            Align::Right => format!("{}:", "-".repeat(self.width + 1)),
+            Align::Left | Align::Wrapped => "-".repeat(self.width + 2),
+        }
+    }
+}
+
+fn line(columns: &[Column], cells: &[String]) -> String {
+    let cells = columns.iter().zip(cells).map(|(column, text)| column.padded(text));
+    let line = format!(" {}", cells.collect::<Vec<_>>().join(&" ".repeat(GAP)));
+    format!("{}\n", line.trim_end())
+}
+
+/// The cells of a column in letters: its times, and its other figures, with as many decimals each.
+fn written(cells: &[&Cell]) -> Vec<String> {
+    let largest = |pick: fn(&Cell) -> Option<f64>| cells.iter().filter_map(|cell| pick(cell)).fold(0.0, f64::max);
+    let millis = numbers::decimals_of_millis(largest(|cell| match cell {
+        Cell::Millis(value) => Some(*value),
+        _ => None,
+    }));
+    let figures = numbers::decimals_of_figures(largest(|cell| match cell {
+        Cell::Figure(value) => Some(*value),
+        _ => None,
+    }));
+    let text = |cell: &&Cell| match cell {
+        Cell::Text(text) => text.clone(),
+        Cell::Millis(value) => numbers::fixed(*value, millis),
+        Cell::Figure(value) => numbers::fixed(*value, figures),
+    };
+    cells.iter().map(text).collect()
 }
 
 /// `text` on one line, without control characters and without what is not seen but changes how the rest is.
@@ -139,6 +289,63 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_left_out_in_order_and_no_number_is_split() {
+        let right = |title| (title, Align::Right);
+        let mut table = Table::new([("stage", Align::Left), right("min"), right("p50"), right("p99"), right("max")])
+            .leave_out(&["min", "max", "p50"]);
+        table.row(vec![
+            Cell::from("delivered"),
+            Cell::Millis(0.012),
+            Cell::Millis(1.42),
+            Cell::Millis(43.2),
+            Cell::Millis(12_345.6),
+        ]);
+        let titles = |width| {
+            table.terminal(width).lines().next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(titles(80), "stage min p50 p99 max");
+        assert_eq!(titles(38), "stage p50 p99 max");
+        assert_eq!(titles(26), "stage p50 p99");
+        assert_eq!(titles(20), "stage p99");
+        for width in 12..80 {
+            for line in table.terminal(width).lines().skip(2) {
+                assert!(wide(line) <= width, "{width}: {line}");
+                let known = ["delivered", "0.012", "1.420", "43.200", "12,345.6"];
+                assert!(line.split_whitespace().all(|word| known.contains(&word) || word.ends_with('…')), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn points_of_a_column_are_under_each_other() {
+        let mut table = Table::new([("phase", Align::Left), ("p99", Align::Right)]);
+        table.row(vec![Cell::from("mail"), Cell::Millis(9.765)]);
+        table.row(vec![Cell::from("reply"), Cell::Millis(111.8)]);
+        let text = table.terminal(80);
+        let points: Vec<Option<usize>> = text.lines().skip(2).map(|line| line.find('.')).collect();
+        assert!(points[0].is_some() && points[0] == points[1], "{text}");
+        assert!(text.contains("9.77") && text.contains("111.80"), "{text}");
+    }
+
+    #[test]
+    fn sentences_are_wrapped_between_words() {
+        let mut table = Table::new([("count", Align::Right), ("text", Align::Wrapped)]);
+        table.row(vec!["1,234", "452 4.3.1 Insufficient system storage, try again later"]);
+        let text = table.terminal(40);
+        assert_eq!(text.lines().count(), 4, "{text}");
+        assert!(text.contains("Insufficient") && text.contains("storage") && text.lines().all(|line| wide(line) <= 40));
+    }
+
+    #[test]
+    fn a_column_of_zeros_is_hidden_where_that_is_said() {
+        let mut table = Table::new([("stage", Align::Left), ("failed", Align::Right)]).hide_zero(&["failed"]);
+        table.row(vec!["sent", "0"]);
+        assert!(!table.terminal(80).contains("failed") && !table.markdown().contains("failed"));
+        table.row(vec!["accepted", "7"]);
+        assert!(table.terminal(80).contains("failed"));
+    }
+
+    #[test]
     fn markdown_keeps_figures_to_the_right() {
         let text = sample().markdown();
         let lines: Vec<&str> = text.lines().collect();
@@ -189,7 +396,8 @@ mod tests {
                     letters.next();
                 }
             }
-            prop_assert!(!safe.contains("://") && !safe.contains("www."), "{safe:?}");
+            let unmarked = safe.replace("\\://", "");
+            prop_assert!(!unmarked.contains("://") && !safe.contains("www."), "{safe:?}");
         }
     }
 }

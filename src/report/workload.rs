@@ -36,7 +36,7 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     ];
     let commit = record.commit.as_ref().map_or_else(String::new, |commit| format!(" (commit {commit})"));
     let mut facts = vec![("host", plain(&machine.join(" · ")))];
-    facts.extend(disturbances::line(record).map(|line| ("meanwhile", line)));
+    facts.extend(disturbances::line(record).map(|line| ("other load", line)));
     facts.extend([
         ("mailrun", format!("{}{commit}", plain(&record.version))),
         ("command", plain(&quoted(&record.command))),
@@ -45,7 +45,7 @@ pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     if record.parties.iter().any(|party| party.role == Role::Source) {
         facts.push(("seed", record.workload.seed.to_string()));
     }
-    Some(Section { title: "Surroundings", note: None, body: Body::Facts(facts) })
+    Some(Section { title: "Host", note: None, body: Body::Facts(facts) })
 }
 
 fn load(workload: &Workload) -> String {
@@ -64,8 +64,8 @@ fn load(workload: &Workload) -> String {
 pub(super) fn sizes(workload: &Workload) -> String {
     let mean = octets(workload.message_bytes);
     match (&workload.sizes_varied, &workload.corpus) {
-        (Some(sizes), _) => format!("{mean} in the mean ({})", plain(&sizes.expression)),
-        (None, Some(_)) => format!("{mean} in the mean"),
+        (Some(sizes), _) => format!("{mean} on average ({})", plain(&sizes.expression)),
+        (None, Some(_)) => format!("{mean} on average"),
         (None, None) => mean,
     }
 }
@@ -79,22 +79,22 @@ fn recipients(workload: &Workload) -> String {
 
 /// `1..5 (3.000 in the mean)`
 fn expected(varied: &Varied) -> String {
-    format!("{} ({} in the mean)", plain(&varied.expression), figure(varied.mean))
+    format!("{} ({} on average)", plain(&varied.expression), figure(varied.mean))
 }
 
 /// Where the messages came from, if not from the source's own hand.
 fn mail(workload: &Workload) -> Option<String> {
     if let Some(made) = workload.mime_messages {
-        return Some(format!("MIME with attachments, {} picked from by seed", counted(made, "message")));
+        return Some(format!("MIME with attachments, drawn from {} by seed", counted(made, "message")));
     }
     let corpus = workload.corpus.as_ref()?;
     let skipped = match corpus.skipped {
         0 => String::new(),
-        number => format!(", {} left out as not fit to be sent", count(number)),
+        number => format!(", {} left out because they cannot be sent", count(number)),
     };
     let (held, bytes) = (counted(corpus.messages, "message"), octets(corpus.bytes));
     Some(format!(
-        "{} ({}): {held} of {bytes} together{skipped}, picked from by seed",
+        "{} ({}): {held} of {bytes} together{skipped}, drawn by seed",
         plain(&corpus.path),
         plain(&corpus.kind)
     ))
@@ -109,12 +109,12 @@ fn addresses(workload: &Workload) -> Option<String> {
 fn warm_up(record: &Record) -> Option<String> {
     let warm_up = record.warm_up?;
     let (length, created) = (seconds(warm_up.length_s), counted(warm_up.created, "message"));
-    Some(format!("the first {length}: its {created} are in the ledger, and in no rate, latency or duration"))
+    Some(format!("the first {length}: its {created} are in the ledger, but in no rate, latency or duration"))
 }
 
 fn sessions(workload: &Workload) -> String {
     let reuse = match (&workload.reuse_varied, workload.reuse) {
-        (Some(varied), _) => format!("{} messages a connection", expected(varied)),
+        (Some(varied), _) => format!("{} messages per connection", expected(varied)),
         (None, reuse) => connections(reuse),
     };
     let commands = match workload.pipelining {
@@ -123,7 +123,7 @@ fn sessions(workload: &Workload) -> String {
         Pipelining::Stream => "a message and the next MAIL, RCPT and DATA in one write",
     };
     let think = workload.think_ms.as_ref().map_or_else(String::new, |think| {
-        format!(" · {} of rest after a message, {} in the mean", plain(&think.expression), latency(think.mean))
+        format!(" · {} of pause after each message, {} on average", plain(&think.expression), latency(think.mean))
     });
     format!("{} · {reuse} · {commands}{think}", count(u64::from(workload.sessions)))
 }
@@ -131,8 +131,8 @@ fn sessions(workload: &Workload) -> String {
 fn connections(reuse: Option<u64>) -> String {
     match reuse {
         None => "connections reused without limit".to_owned(),
-        Some(1) => "a connection for each message".to_owned(),
-        Some(number) => format!("{} a connection", counted(number, "message")),
+        Some(1) => "one connection per message".to_owned(),
+        Some(number) => format!("{} per connection", counted(number, "message")),
     }
 }
 
@@ -142,9 +142,9 @@ pub(super) fn arrival(workload: &Workload) -> String {
         stages => staged(stages),
     };
     match workload.arrival {
-        Arrival::Closed => "closed loop: the next message starts when the last is done".to_owned(),
-        Arrival::Constant => format!("open loop{paced}, at even distances"),
-        Arrival::Poisson => format!("open loop{paced}, at random distances (Poisson)"),
+        Arrival::Closed => "closed loop: a session sends its next message when the last is answered".to_owned(),
+        Arrival::Constant => format!("open loop{paced}, at even intervals"),
+        Arrival::Poisson => format!("open loop{paced}, at random intervals (Poisson)"),
     }
 }
 
@@ -212,10 +212,10 @@ mod tests {
             rcpt: "user{0..9}@b".to_owned(),
             ..sample::held().workload
         };
-        let expected = "200,000 messages of 33.0 kB in the mean (400..64k) to 1..5 (3.000 in the mean) recipients each";
+        let expected = "200,000 messages of 32.2 KiB on average (400..64k) to 1..5 (3.000 on average) recipients each";
         assert_eq!(load(&workload), expected);
-        let expected = "100 · 1..20 (10.50 in the mean) messages a connection · one command at a time · \
-                        50ms..2s of rest after a message, 1.02 s in the mean";
+        let expected = "100 · 1..20 (10.50 on average) messages per connection · one command at a time · \
+                        50ms..2s of pause after each message, 1.02 s on average";
         assert_eq!(sessions(&workload), expected);
         assert_eq!(addresses(&workload).as_deref(), Some("from from@example.com to user{0..9}@b"));
         assert_eq!(addresses(&sample::held().workload), None);
@@ -227,11 +227,11 @@ mod tests {
             CorpusRow { path: "a.mbox".to_owned(), kind: "mbox".to_owned(), messages: 3, bytes: 900, skipped: 1 };
         let workload = Workload { corpus: Some(corpus), ..sample::held().workload };
         let expected =
-            "a.mbox (mbox): 3 messages of 900 B together, 1 left out as not fit to be sent, picked from by seed";
+            "a.mbox (mbox): 3 messages of 900 B together, 1 left out because they cannot be sent, drawn by seed";
         assert_eq!(mail(&workload).as_deref(), Some(expected));
-        assert_eq!(load(&workload), "200,000 messages of 400 B in the mean to 1 recipient each");
+        assert_eq!(load(&workload), "200,000 messages of 400 B on average to 1 recipient each");
         let workload = Workload { mime_messages: Some(64), ..sample::held().workload };
-        assert_eq!(mail(&workload).as_deref(), Some("MIME with attachments, 64 messages picked from by seed"));
+        assert_eq!(mail(&workload).as_deref(), Some("MIME with attachments, drawn from 64 messages by seed"));
         assert_eq!(mail(&sample::held().workload), None);
     }
 
@@ -241,19 +241,19 @@ mod tests {
         let stages = vec![stage(100.0, 100.0), stage(100.0, 1_000.0)];
         let workload = Workload { arrival: Arrival::Constant, stages, ..sample::held().workload };
         let expected =
-            "open loop in stages: 10.00 s at 100.0 msg/s, 10.00 s from 100.0 to 1,000 msg/s, at even distances";
+            "open loop in stages: 10.00 s at 100.0 msg/s, 10.00 s from 100.0 to 1,000 msg/s, at even intervals";
         assert_eq!(arrival(&workload), expected);
         assert!(staged(&[stage(1.0, 2.0); 20]).ends_with(", 12 more"));
         let warm = WarmUp { length_s: 5.0, created: 1_234, accepted: 1_200 };
         let record = Record { warm_up: Some(warm), ..sample::held() };
-        let expected = "the first 5.00 s: its 1,234 messages are in the ledger, and in no rate, latency or duration";
+        let expected = "the first 5.00 s: its 1,234 messages are in the ledger, but in no rate, latency or duration";
         assert_eq!(warm_up(&record).as_deref(), Some(expected));
     }
 
     #[test]
     fn open_loop_names_its_pace() {
         let workload = Workload { arrival: Arrival::Poisson, rate_per_s: Some(1_000.0), ..sample::held().workload };
-        assert_eq!(arrival(&workload), "open loop at 1,000 msg/s, at random distances (Poisson)");
+        assert_eq!(arrival(&workload), "open loop at 1,000 msg/s, at random intervals (Poisson)");
     }
 
     #[test]

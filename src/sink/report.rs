@@ -5,6 +5,7 @@ use crate::live::Progress;
 use crate::party;
 use crate::surroundings::{self, Sight};
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
+use journey::words::counted;
 use journey::{Latencies, Phase, RunId, RunTally, Series, SinkTally, Stage};
 use journey::{doubts, judge};
 use net::Endpoint;
@@ -99,6 +100,7 @@ impl View {
         record.surroundings = Some(self.sight.until_now());
         record.duration_s = record.stages.iter().map(|row| row.duration_s).fold(0.0, f64::max);
         record.verdict.reasons = self.remarks(run);
+        record.verdict.why.clone_from(&record.verdict.reasons[0]);
         record.verdict.reasons.extend(record.parties.iter().filter_map(judge::defect));
         let limits = doubts::limits(&record).into_iter().map(|reason| reason.text);
         record.verdict.reasons.extend(limits.chain(doubts::disturbances(&record)));
@@ -142,15 +144,18 @@ impl View {
     fn remarks(&self, run: Option<RunId>) -> Vec<String> {
         let total = &self.total;
         let mut remarks = vec![format!(
-            "In all {} messages for {} recipients, {} octets, over {} connections.",
-            total.messages, total.recipients, total.bytes, total.connections
+            "In all {} for {}, {}, over {}.",
+            counted(total.messages, "message"),
+            counted(total.recipients, "recipient"),
+            counted(total.bytes, "byte"),
+            counted(total.connections, "connection")
         )];
         if run.is_none() && total.messages > 0 {
-            remarks.push("No message carried a trace: latency, loss and duplicates are unknown.".to_owned());
+            remarks.push("No message had a trace: latency, loss and duplicates are unknown.".to_owned());
         }
         if run.and_then(|run| total.runs.find(run)).is_some_and(|tally| tally.realtime) {
             remarks.push(
-                "Some times were taken across hosts by the wall clock: they are as exact as the two clocks agree."
+                "Some times were taken across hosts by the wall clock: they are as exact as the two clocks are equal."
                     .to_owned(),
             );
         }

@@ -263,7 +263,7 @@ impl Sink {
 /// The counts of all mail, from the sentence that every sink's record has.
 pub(crate) fn took(record: &Record) -> Took {
     let sentence = record.verdict.reasons.iter().find(|reason| reason.starts_with("In all ")).unwrap();
-    let numbers = numbers(sentence);
+    let numbers = numbers(&sentence.replace(',', ""));
     Took { messages: numbers[0], recipients: numbers[1], bytes: numbers[2], connections: numbers[3] }
 }
 

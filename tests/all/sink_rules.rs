@@ -492,15 +492,14 @@ fn a_lost_reply_reads_delivered_and_not_accepted() {
     assert_eq!([created, delivered, lost, duplicates, corrupt], [300, 300, 0, 0, 0], "each arrived, and once");
     let unheard = 300 - record.ledger.accepted.unwrap();
     assert!((20..120).contains(&unheard), "{unheard}");
-    let remark = format!("{unheard} messages arrived though the source heard no 250 for them");
+    let remark = format!("{unheard} messages arrived although the source got no 250 for them");
     assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&remark)), "{:?}", record.verdict);
     // The source's rows and the sink's: what it heard nothing of, and what was done on purpose.
     assert_eq!(lost_replies, 2 * unheard, "{:?}", record.errors);
     assert!(record.errors.iter().any(|row| row.text == "on purpose: .: lose reply 0.2" && row.count == unheard));
     let told = format!("'.: lose reply 0.2' ({unheard} times)");
     assert!(record.parties.iter().any(|party| party.faults == [told.as_str()]));
-    let said = run.ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains(&told), "{}", run.ended.out);
+    assert!(run.file("report.md").contains(&told), "{}", run.file("report.md"));
 }
 
 /// A message with a trace, as a source of that run would send it.

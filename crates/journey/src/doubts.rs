@@ -7,6 +7,7 @@
 //! only said.
 use crate::judge::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
+use crate::words::{counted, grouped};
 
 /// The share of processor time given to others that a reader must know of.
 const STEAL_SHARE: f64 = 0.05;
@@ -45,8 +46,9 @@ fn longest_lag(record: &Record) -> Option<String> {
     let lag = record.lag_ms?.max;
     (lag > LONGEST_LAG_MS).then(|| {
         format!(
-            "The source itself was up to {lag:.0} ms late with a message that a session was waiting for: latencies of \
-             that order may be its own. An idle host, or more --workers, keep it in time."
+            "The source itself was up to {} ms late with a message: the largest latencies may be its own. Use an idle host, \
+             or more --workers (mailrun source).",
+            grouped(lag.round() as u64)
         )
     })
 }
@@ -55,34 +57,41 @@ fn exhausted(row: &ExhaustedRow) -> String {
     let ExhaustedRow { party, resource, count, limit, needed } = row;
     match resource {
         Resource::Descriptors => {
-            let limit = limit.map_or_else(String::new, |limit| format!(", it may have {limit}"));
+            let limit = limit.map_or_else(String::new, |limit| format!(", limit {}", grouped(limit)));
             let enough =
                 needed.map_or_else(|| "a higher `ulimit -n`".to_owned(), |needed| format!("`ulimit -n {needed}`"));
             format!(
-                "The {party} ran out of file descriptors {count} times (EMFILE{limit}), and was the limit itself. Start \
-                 it under {enough}, or with fewer --sessions."
+                "The {party} ran out of file descriptors {} (EMFILE{limit}), so it was the limit itself. Use {enough}, or \
+                 fewer --sessions.",
+                times(*count)
             )
         }
         Resource::HostDescriptors => format!(
-            "The host ran out of file descriptors {count} times when the {party} needed one (ENFILE). Raise the sysctl \
-             fs.file-max, or use fewer --sessions."
+            "The host ran out of file descriptors {} when the {party} needed one (ENFILE). Raise the sysctl fs.file-max, or \
+             use fewer --sessions.",
+            times(*count)
         ),
         Resource::Ports => {
-            let limit = limit.map_or_else(String::new, |limit| format!(", {limit} for an address"));
+            let limit = limit.map_or_else(String::new, |limit| format!(", {} per address", grouped(limit)));
             format!(
-                "The {party} found no free local port {count} times (EADDRNOTAVAIL{limit}), and was the limit itself. Say \
-                 --bind 127.0.0.2-127.0.0.50 to come from several addresses, --reuse for fewer connections, or widen the \
-                 sysctl net.ipv4.ip_local_port_range."
+                "The {party} found no free local port {} (EADDRNOTAVAIL{limit}), so it was the limit itself. Use --bind \
+                 127.0.0.2-127.0.0.50 for several addresses, --reuse for fewer connections, or widen the sysctl \
+                 net.ipv4.ip_local_port_range.",
+                times(*count)
             )
         }
     }
 }
 
+fn times(count: u64) -> String {
+    counted(count, "time")
+}
+
 fn steal(around: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
     let share = around.steal_share.filter(|share| range.contains(share))?;
     Some(format!(
-        "The hypervisor gave {:.0} % of this host's processor time to others (steal): rates are too low and latencies too \
-         high by an unknown amount. Use a host with processors of its own, or repeat the run.",
+        "The hypervisor gave {:.0} % of the CPU to others (steal): rates are too low and latencies too high by an unknown \
+         amount. Use a host with processors of its own, or repeat the run.",
         share * 100.0
     ))
 }
@@ -90,8 +99,7 @@ fn steal(around: &Surroundings, range: std::ops::Range<f64>) -> Option<String> {
 fn others(around: &Surroundings) -> Option<String> {
     let share = around.other_busy_share.filter(|share| *share >= OTHERS_SHARE)?;
     Some(format!(
-        "Other processes used {:.0} % of this host's processor time: what they took, the parties of the run did not get. \
-         Stop them, or repeat the run.",
+        "Other processes used {:.0} % of the CPU. Results may be too low: repeat on an idle machine.",
         share * 100.0
     ))
 }
@@ -99,13 +107,15 @@ fn others(around: &Surroundings) -> Option<String> {
 fn overflows(around: &Surroundings) -> Option<String> {
     let [overflows, drops, syns] =
         [around.listen_overflows, around.listen_drops, around.syn_drops].map(Option::unwrap_or_default);
-    let longest = around.somaxconn.map_or_else(String::new, |longest| format!(" (now {longest})"));
+    let longest = around.somaxconn.map_or_else(String::new, |longest| format!(" (now {})", grouped(longest)));
     (overflows + drops + syns > 0).then(|| {
         format!(
-            "Listen queues of this host were full {overflows} times, {drops} connections or SYNs were dropped by listeners \
-             and {syns} for want of room for half-open ones (host-wide: whichever server it was). A client that is dropped \
-             tries again after a second, which is in its latency, or waits in vain for a greeting. Raise the sysctl net.core.somaxconn{longest} and the \
-             server's own backlog, and let it accept faster."
+            "Listen queues of this host were full {}; {} and {} were dropped (host-wide: of all servers). Dropped \
+             connections are retried after 1 s; this adds to latency. Raise the sysctl net.core.somaxconn{longest} and the \
+             server's own backlog.",
+            times(overflows),
+            counted(drops, "connection"),
+            counted(syns, "SYN")
         )
     })
 }
@@ -114,13 +124,15 @@ fn overflows(around: &Surroundings) -> Option<String> {
 fn delayed_acks(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;
-    let cluster =
-        format!("{share:.0} % ({} of {}) took 38 to 45 ms and hardly any about as long", worst.count, worst.of);
+    let cluster = format!(
+        "{share:.0} % ({} of {}) took 38 to 45 ms and hardly any about as long",
+        grouped(worst.count),
+        grouped(worst.of)
+    );
     Some(match role {
         Role::Sink => format!(
-            "Messages as the sink read them: {cluster}, the signature of a delayed ACK. Who sent them, the server or the \
-             source, writes in pieces and waits for an ACK between them: it should set TCP_NODELAY, or write a message at \
-             once."
+            "Messages as the sink read them: {cluster}, the signature of a delayed ACK. Their sender writes in pieces and \
+             waits for an ACK between them: it should set TCP_NODELAY, or write a message at once."
         ),
         Role::Source | Role::Relay => {
             let phases = rows.iter().map(|row| row.phase.name()).collect::<Vec<_>>().join(", ");
@@ -152,7 +164,7 @@ mod tests {
             assert_eq!(steal(&around, STEAL_SHARE..STEAL_LIMIT).is_some(), is_said, "{share}");
             assert_eq!(steal(&around, STEAL_LIMIT..f64::INFINITY).is_some(), is_limit, "{share}");
         }
-        assert_eq!(steal(&Surroundings::default(), 0.0..1.0), None, "unknown is not nought");
+        assert_eq!(steal(&Surroundings::default(), 0.0..1.0), None, "unknown is not zero");
     }
 
     #[test]
@@ -185,12 +197,12 @@ mod tests {
         let row =
             |resource, limit, needed| ExhaustedRow { party: "source".to_owned(), resource, count: 7, limit, needed };
         for (row, words) in [
-            (row(Resource::Descriptors, Some(40), Some(164)), "7 times (EMFILE, it may have 40)|`ulimit -n 164`"),
-            (row(Resource::Descriptors, None, None), "(EMFILE)|under a higher `ulimit -n`"),
+            (row(Resource::Descriptors, Some(40), Some(164)), "7 times (EMFILE, limit 40)|`ulimit -n 164`"),
+            (row(Resource::Descriptors, None, None), "(EMFILE)|Use a higher `ulimit -n`"),
             (row(Resource::HostDescriptors, None, None), "when the source needed one (ENFILE)|fs.file-max"),
             (
                 row(Resource::Ports, Some(28_232), None),
-                "EADDRNOTAVAIL, 28232 for an address|--bind 127.0.0.2-127.0.0.50|--reuse|net.ipv4.ip_local_port_range",
+                "EADDRNOTAVAIL, 28,232 per address|--bind 127.0.0.2-127.0.0.50|--reuse|net.ipv4.ip_local_port_range",
             ),
         ] {
             let text = exhausted(&row);
@@ -203,7 +215,7 @@ mod tests {
         let row = |phase, count| PauseRow { party: "x".to_owned(), phase, count, of: 1000 };
         let (mail, reply) = (row(Phase::Mail, 20), row(Phase::Reply, 50));
         let text = delayed_acks(Role::Source, &[&mail, &reply]).unwrap();
-        assert!(text.starts_with("The server's replies (mail, reply): 5 % (50 of 1000)"), "{text}");
+        assert!(text.starts_with("The server's replies (mail, reply): 5 % (50 of 1,000)"), "{text}");
         assert!(text.contains("set TCP_NODELAY"), "{text}");
         let text = delayed_acks(Role::Sink, &[&row(Phase::Body, 1000)]).unwrap();
         assert!(text.contains("as the sink read them: 100 %") && text.contains("TCP_NODELAY"), "{text}");

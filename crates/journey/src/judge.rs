@@ -200,15 +200,16 @@ fn books(record: &Record) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if ledger.created.is_some() && ledger.overflow.unwrap_or_default() == 0 && !fates_sum(ledger) {
         let text = format!(
-            "The fates sum to {} and not to the {} {noun} created: the books of source and sink contradict each other.",
-            sum_of_fates(ledger),
-            ledger.created.unwrap_or_default()
+            "The fates sum to {} and not to the {} {noun} created: source and sink contradict each other.",
+            grouped(sum_of_fates(ledger)),
+            grouped(ledger.created.unwrap_or_default())
         );
         reasons.push(Reason::new(Cause::Unaccounted, text));
     }
     if let Some(overflow) = ledger.overflow.filter(|overflow| *overflow > 0) {
         let text = format!(
-            "{overflow} {noun} did not fit into the ledger, so what became of them is unknown: send fewer in one run."
+            "{} {noun} did not fit into the ledger, so their fates are unknown: send fewer in one run.",
+            grouped(overflow)
         );
         reasons.push(Reason::new(Cause::Unaccounted, text));
     }
@@ -248,7 +249,7 @@ fn given_up(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
     let noun = unit_noun(record);
-    let text = format!("The relay gave up on {} {noun}, and said so to their sender.", grouped(expired));
+    let text = format!("The relay gave up on {} {noun} and told their sender.", grouped(expired));
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
@@ -314,27 +315,26 @@ impl Bounds {
 
 fn sentence(record: &Record, fate: Fate, count: u64, bounds: &Bounds) -> String {
     let noun = unit_noun(record);
-    let created = record.ledger.created.map_or(String::new(), |created| format!(" of {created}"));
+    let (amount, of_created) = (grouped(count), of_created(record));
+    let were = if count == 1 { "was" } else { "were" };
     let text = match fate {
-        Fate::Lost => format!("{count}{created} {noun} were accepted and never arrived: lost {count}."),
-        Fate::Duplicates => format!("{count}{created} {noun} arrived more than once: duplicates {count}."),
-        Fate::Corrupt => {
-            format!("{count} messages arrived with a body that does not fit their checksum: corrupt {count}.")
-        }
+        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived."),
+        Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once."),
+        Fate::Corrupt => format!("Corrupt: {} arrived with a changed body.", counted(count, "message")),
         Fate::Rejected => {
             let said = first_said(record, |row| row.code > 0);
-            format!("{}{} {noun} were rejected by the server{said}.", grouped(count), of_created(record))
+            format!("The server rejected {amount}{of_created} {noun}{said}.")
         }
         Fate::Failed => {
             let said = first_said(record, |row| row.code == 0);
-            format!("{}{} {noun} failed with their connection{said}.", grouped(count), of_created(record))
+            format!("{amount}{of_created} {noun} failed because the connection did{said}.")
         }
     };
     let (least, most) = (bounds.least(fate), bounds.most(fate));
     match most {
         0 => text,
-        _ if count > most => format!("{text} No more than {} of them were ordered.", grouped(most)),
-        _ => format!("{text} At least {} were ordered.", grouped(least)),
+        _ if count > most => format!("{text} At most {} of them were asked for.", grouped(most)),
+        _ => format!("{text} At least {} were asked for.", grouped(least)),
     }
 }
 
@@ -362,7 +362,7 @@ fn gone_sentence(record: &Record, stall: &StallRow) -> String {
     let said = first_said(record, |row| row.code == 0);
     let noun = unit_noun(record);
     let when = format!("at {:.1} s of {:.1} s", stall.from_s, stall.to_s);
-    let ended = if record.ending == Some(Ending::GaveUp) { "; the run was given up then (--give-up)" } else { "" };
+    let ended = if record.ending == Some(Ending::GaveUp) { "; the run was given up (--give-up)" } else { "" };
     format!(
         "The server stopped answering {when}: {}{} {noun} failed{said}{ended}.",
         grouped(failed),
@@ -395,9 +395,9 @@ fn warm_up_doubt(record: &Record) -> Option<String> {
     let counted = stage(record, Stage::Created)?.count;
     (counted == 0).then(|| {
         format!(
-            "All {} messages were created within the warm-up of {} s, so there are no figures: let the run last longer \
-             than that.",
-            warm_up.created, warm_up.length_s
+            "All {} messages were created within the warm-up of {} s, so there are no figures: use a longer run.",
+            grouped(warm_up.created),
+            warm_up.length_s
         )
     })
 }
@@ -406,8 +406,9 @@ fn warm_up_doubt(record: &Record) -> Option<String> {
 pub fn defect(party: &Party) -> Option<String> {
     let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
     Some(format!(
-        "{failed} session(s) of the {} ended by a defect of mailrun's own, and what they had under way is unaccounted \
-         for: its standard error says where. Please report it.",
+        "{} of the {} ended by a defect of mailrun itself, and the fates of their messages are unknown. Its standard \
+         error says where: please report it.",
+        counted(failed, "session"),
         party.name
     ))
 }
@@ -416,8 +417,8 @@ fn lag_doubt(record: &Record) -> Option<String> {
     let lag = record.lag_ms?.p99;
     (lag > LAG_LIMIT_MS).then(|| {
         format!(
-            "The source fell behind its schedule: 1 % of messages started {lag:.1} ms late or later though a session \
-             was free (limit {LAG_LIMIT_MS} ms). Give it more --workers, a lower --rate, or an idle host."
+            "The source fell behind its schedule: 1 % of messages started {lag:.1} ms late or more although a session \
+             was free (limit {LAG_LIMIT_MS} ms). Use a lower --rate, an idle host, or more --workers (mailrun source)."
         )
     })
 }
@@ -427,10 +428,12 @@ fn busy_doubt(party: &Party, duration_s: f64) -> Option<String> {
     let share = (party.user_s? + party.sys_s?) / (duration_s * f64::from(workers));
     (share >= BUSY_SHARE).then(|| {
         format!(
-            "The {} used {:.0} % of its {workers} worker(s)' time: it may have been the limit, and not the server. \
-             Give it more --workers, or another host.",
+            "The {} used {:.0} % of the time of its {}: it may have been the limit, and not the server. Use more \
+             --workers (mailrun {}), or another host.",
             party.name,
-            share * 100.0
+            share * 100.0,
+            counted(u64::from(workers), "worker"),
+            if party.role == Role::Sink { "sink" } else { "source" }
         )
     })
 }
@@ -448,14 +451,18 @@ fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason>
     if offered >= asked * (RATE_SHARE - chance) || record.ending.is_some_and(|ending| ending != Ending::Complete) {
         return None;
     }
-    let missed = format!("The source offered {offered:.0} messages a second of the {asked:.0} asked for");
+    let missed = format!(
+        "The source offered {} messages per second of the {} asked for",
+        grouped(offered.round() as u64),
+        grouped(asked.round() as u64)
+    );
     let sessions = record.workload.sessions;
     Some(if is_our_fault || between == Between::Nothing {
-        Reason::new(Cause::RateNotOffered, format!("{missed}. Give it more --sessions or a lower --rate."))
+        Reason::new(Cause::RateNotOffered, format!("{missed}. Use more --sessions or a lower --rate."))
     } else {
         let text = format!(
-            "{missed}: the server kept all {sessions} sessions busy. It does not take that rate, or needs more --sessions \
-             to."
+            "{missed}: all {} were waiting for the server. Use more --sessions if it can take more.",
+            counted(u64::from(sessions), "session")
         );
         Reason::new(Cause::RateMissed, text)
     })
@@ -469,7 +476,7 @@ pub fn asked(record: &Record) -> Vec<Reason> {
         (Some(_), None) => Reason::new(Cause::ThresholdMissed, missed(row)),
         (None, _) => {
             let why = threshold::why_unseen(record, row);
-            Reason::new(Cause::ThresholdUnseen, format!("Nobody could see whether {} holds: {why}.", row.expression))
+            Reason::new(Cause::ThresholdUnseen, format!("Threshold not measured: {}: {why}.", row.expression))
         }
     };
     open.map(reason).collect()
@@ -492,12 +499,11 @@ fn endings(record: &Record) -> Vec<Reason> {
     let noun = unit_noun(record);
     let mut reasons = Vec::new();
     match record.ending {
-        Some(Ending::Interrupted) => reasons.push(Reason::new(
-            Cause::Interrupted,
-            "The run was interrupted before its end: it is shorter than asked for.",
-        )),
+        Some(Ending::Interrupted) => {
+            reasons.push(Reason::new(Cause::Interrupted, "The run was interrupted before its end."))
+        }
         Some(Ending::SinkEnded) => {
-            reasons.push(Reason::new(Cause::SinkGone, "The sink went away, so nobody saw what arrived after that."))
+            reasons.push(Reason::new(Cause::SinkGone, "The sink went away, so what arrived after that is unknown."))
         }
         Some(Ending::ServerEnded) => {
             reasons.push(Reason::new(Cause::ServerGone, "The relay ended in the middle of the run."))
@@ -505,7 +511,7 @@ fn endings(record: &Record) -> Vec<Reason> {
         _ => {}
     }
     if let Some(open) = ledger.in_flight.filter(|open| *open > 0 && ledger.delivered.is_some()) {
-        let text = format!("{open} {noun} were still in flight when the run ended.");
+        let text = format!("{} {noun} were still on their way when the run ended.", grouped(open));
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     reasons
@@ -519,7 +525,7 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     let mut remarks = Vec::new();
     if ledger.created.is_some() && ledger.delivered.is_none() && record.ending != Some(Ending::SinkEnded) {
         remarks.push(
-            "Delivery is unknown: no mailrun sink was watched at the far end (mailrun bench --sink http://ADDR)."
+            "Delivery is unknown: let the server relay to a mailrun sink, and name it with mailrun bench --sink http://ADDR."
                 .to_owned(),
         );
     }
@@ -528,14 +534,14 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     }
     if let Some(untimed) = ledger.untimed.filter(|untimed| *untimed > 0) {
         remarks.push(format!(
-            "{untimed} messages were dated by another host's clock and have no latency: the delivered latencies leave \
-             them out."
+            "{} were timed by another host's clock: they are in no delivered latency.",
+            counted(untimed, "message")
         ));
     }
     remarks.extend(unheard_remark(record));
     remarks.extend(disturbances(record));
     if circumstances.between == Between::Nothing && is_watched(ledger) {
-        remarks.push("No server stood between: this is the ceiling of source and sink on this host.".to_owned());
+        remarks.push("There was no server: this is the most that source and sink reach on this host.".to_owned());
     }
     reasons.extend(remarks.into_iter().map(|text| Reason::new(Cause::Remark, text)));
     reasons
@@ -546,7 +552,7 @@ fn queued(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
     let text = format!(
-        "{}{} {} are safe in the relay's queue, and not delivered yet.",
+        "{}{} {} are safe in the relay's queue and not delivered yet.",
         grouped(queued),
         of_created(record),
         unit_noun(record)
@@ -581,9 +587,9 @@ fn wait_remark(record: &Record) -> Option<String> {
     let waited = stage(record, Stage::Created)?.latency_ms?.p99;
     (waited > LAG_LIMIT_MS).then(|| {
         format!(
-            "1 % of messages waited {waited:.1} ms or longer for a free session: all {} were busy. The latencies count \
-             from when messages were due, so the wait is in them; more --sessions would offer them to the server sooner.",
-            record.workload.sessions
+            "1 % of messages waited {waited:.1} ms or longer for a free session, because all {} were busy. The latencies \
+             include this wait; more --sessions make it shorter.",
+            grouped(u64::from(record.workload.sessions))
         )
     })
 }
@@ -595,7 +601,8 @@ fn unheard_remark(record: &Record) -> Option<String> {
     let unheard = known.saturating_sub(accepted?);
     (unheard > 0).then(|| {
         format!(
-            "{unheard} {} arrived though the source heard no 250 for them: a sender that tries again doubles them.",
+            "{} {} arrived although the source got no 250 for them: a sender that retries makes duplicates of them.",
+            grouped(unheard),
             unit_noun(record)
         )
     })
@@ -611,5 +618,5 @@ fn is_nothing(count: &Option<u64>) -> bool {
 
 /// The ledger's unit in a reader's words.
 fn unit_noun(record: &Record) -> &'static str {
-    if record.workload.recipients > 1 { "copies (message × recipient)" } else { "messages" }
+    if record.workload.recipients > 1 { "copies" } else { "messages" }
 }

@@ -139,6 +139,10 @@ pub struct Surroundings {
     pub syn_drops: Option<u64>,
     /// `net.core.somaxconn`, the longest queue that a listener may have.
     pub somaxconn: Option<u64>,
+    /// Bytes that the disk under the run directory wrote, by the device's own count; `null` where no relay kept mail there,
+    /// or there is no such device.
+    #[serde(default)]
+    pub disk_written_bytes: Option<u64>,
 }
 
 /// What a party can run out of.

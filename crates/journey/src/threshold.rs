@@ -328,7 +328,7 @@ pub fn figure(value: f64, unit: &str) -> String {
         value if value.abs() >= 10.0 => format!("{value:.1}"),
         value => format!("{value:.2}"),
     };
-    let sign = if value <= -1000.0 && value.fract() != 0.0 { "-" } else { "" };
+    let sign = if value <= -1000.0 { "-" } else { "" };
     match unit {
         "" | "/s" => format!("{sign}{number}{unit}"),
         unit => format!("{sign}{number} {unit}"),

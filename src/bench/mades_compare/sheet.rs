@@ -9,7 +9,7 @@ use crate::report::numbers::{count, counted, figure, memory, octets, rate};
 use crate::report::table::{Align, Table, plain};
 
 /// Room enough for every figure: a cell that is broken in two is worse to read than a line that is.
-const WIDTH: u16 = 160;
+const WIDTH: usize = 160;
 
 /// The tables.
 pub(super) fn of(finds: &Finds, options: &CompareOptions) -> Sheet {

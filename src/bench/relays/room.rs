@@ -80,7 +80,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         assert!(ensure_free(place.path(), 1).is_ok());
         let why = ensure_free(place.path(), 1 << 60).unwrap_err().to_string();
-        assert!(why.starts_with("it takes up to 1048576 TiB of disk in"), "{why}");
+        assert!(why.starts_with("it takes up to 1,048,576 TiB of disk in"), "{why}");
         assert!(why.contains("are free") && why.contains("--out"), "{why}");
     }
 }

@@ -10,7 +10,7 @@ use journey::record::Outcome;
 /// What stands where there is no figure.
 const NONE: &str = "–";
 /// Room enough for every figure: a cell that is broken in two is worse to read than a line that is.
-const WIDTH: u16 = 160;
+const WIDTH: usize = 160;
 
 /// The table of costs.
 pub(super) fn figures(finds: &Finds, options: &TableOptions) -> Sheet {

@@ -1,0 +1,497 @@
+//! The short report: what a terminal of 80×24 can show at once, the verdict last.
+//!
+//! ```text
+//! mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …      what ran
+//! accepted/s  ▄▇██▇███▅  min 4,329  median 5,615  max 6,039                  how it went
+//!  in ms         p50     p90     p99     max   msg/s                         how fast
+//! created 15,145 · delivered 14,154 · failed 991                             what became of it
+//! errors …  thresholds …  ! what to do                                       what was amiss
+//! details: mailrun-results/…/report.md
+//! FAIL  The server stopped answering at 1.5 s of 4.0 s …
+//! ```
+//! There are 23 lines at most, so that a shell's prompt fits under them. Where they do not suffice, empty lines are left out
+//! first, and then whole parts, in the order of [`Rank`].
+use super::ending;
+use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
+use super::numbers::{count, counted, latency, rate, seconds};
+use super::parties::costs_in_short;
+use super::relay;
+use super::seconds::rate_over_time;
+use super::table::{Align, Cell, Table, plain};
+use super::terminal::{Ink, bold};
+use super::workload::sizes;
+use super::wrap::{clipped_words, wide, wrapped};
+use journey::record::{Arrival, LatencyMs, Mades, Outcome, Record, Role, Workload};
+use journey::stage::Stage;
+
+/// Lines at most.
+const LINES: usize = 23;
+/// Columns at most.
+const WIDEST: usize = 80;
+const NARROWEST: usize = 20;
+const MAX_ERRORS: usize = 3;
+const MAX_THRESHOLDS: usize = 4;
+const MAX_REMARKS: usize = 3;
+/// Lines of a remark at most; the report in full has the rest.
+const REMARK_LINES: usize = 2;
+/// Columns of the line over time beside its bars.
+const BESIDE_BARS: usize = 55;
+
+/// How much a part is worth; the least is left out first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Costs,
+    Slowest,
+    OverTime,
+    ThirdRemark,
+    SecondRemark,
+    MinorErrors,
+    FirstRemark,
+    Ledger,
+    Errors,
+    Thresholds,
+    Latencies,
+    Workload,
+    Always,
+}
+
+/// Lines that stay or go together.
+struct Part {
+    rank: Rank,
+    /// An empty line before it, where there is room for one.
+    has_gap: bool,
+    lines: Vec<String>,
+}
+
+/// The short report for `width` columns, in `ink`; `details` names the file with all of it.
+pub(crate) fn short(record: &Record, width: usize, ink: Ink, details: Option<&str>) -> String {
+    let width = width.clamp(NARROWEST, WIDEST);
+    let mut parts = parts(record, width, ink);
+    let end = ending::verdict(record, width, ink);
+    parts.push(Part { rank: Rank::Always, has_gap: true, lines: Vec::new() });
+    parts.push(Part { rank: Rank::Always, has_gap: false, lines: end });
+    let details = details.map(|file| format!("details: {file}"));
+    let room = LINES - details.as_ref().map_or(0, |line| wide(line).div_ceil(width));
+    let is_cut = fit(&mut parts, room);
+    let hint = details.or_else(|| is_cut.then(|| "all of it: --report full".to_owned()));
+    if let Some(place) = parts.len().checked_sub(2) {
+        parts[place].lines = hint.into_iter().collect();
+    }
+    parts
+        .iter()
+        .flat_map(|part| part.has_gap.then(String::new).into_iter().chain(part.lines.clone()))
+        .fold(String::new(), |text, line| text + &line + "\n")
+}
+
+/// Leaves out what has no room; whether that was more than empty lines.
+fn fit(parts: &mut Vec<Part>, room: usize) -> bool {
+    let needed = |parts: &[Part]| parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum::<usize>();
+    let mut is_cut = false;
+    while needed(parts) > room {
+        if let Some(part) = parts.iter_mut().rev().find(|part| part.has_gap) {
+            part.has_gap = false;
+            continue;
+        }
+        let least = parts.iter().map(|part| part.rank).min().filter(|rank| *rank < Rank::Always);
+        let Some(least) = least else { break };
+        parts.retain(|part| part.rank != least);
+        // One line more: that something was left out.
+        is_cut = true;
+    }
+    is_cut
+}
+
+fn parts(record: &Record, width: usize, ink: Ink) -> Vec<Part> {
+    let part = |rank, has_gap, lines: Vec<String>| (!lines.is_empty()).then_some(Part { rank, has_gap, lines });
+    let is_failed = journey::judge::outcome(record).is_some_and(|outcome| outcome != Outcome::Pass);
+    let errors = if is_failed { Rank::Errors } else { Rank::MinorErrors };
+    let line = |text: Option<String>, rest: &str| text.map_or_else(Vec::new, |text| wrapped(&text, "", rest, width));
+    let mut parts: Vec<Part> = [
+        part(Rank::Workload, false, head(record, width, ink)),
+        part(Rank::OverTime, true, over_time(record, width)),
+        part(Rank::Latencies, true, latencies(record, width)),
+        part(Rank::Slowest, false, line(slowest(record), "  ")),
+        part(Rank::Ledger, true, line(ledger_in_short(record), "  ")),
+        part(Rank::Costs, false, line(costs_in_short(record).map(|costs| format!("CPU, memory: {costs}")), "  ")),
+        part(errors, true, errors_part(record, width)),
+        part(Rank::Thresholds, true, thresholds(record, width)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let ranks = [Rank::FirstRemark, Rank::SecondRemark, Rank::ThirdRemark];
+    let remarks = ending::remarks(record);
+    for (place, (text, rank)) in remarks.iter().take(MAX_REMARKS).zip(ranks).enumerate() {
+        let mut lines = ending::remark(text, width);
+        if lines.len() > REMARK_LINES {
+            lines.truncate(REMARK_LINES);
+            let last = lines.pop().unwrap_or_default();
+            lines.push(clipped_words(&format!("{last} …"), width));
+        }
+        parts.push(Part { rank, has_gap: place == 0, lines });
+    }
+    parts
+}
+
+/// `mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …`
+fn head(record: &Record, width: usize, ink: Ink) -> Vec<String> {
+    let first = format!("mailrun {}: ", plain(&record.name));
+    let mut lines = wrapped(&described(record), &first, "  ", width);
+    let name = first.trim_end();
+    if let Some(line) = lines.first_mut().filter(|line| line.starts_with(name)) {
+        *line = line.replacen(name, &bold(name, ink), 1);
+    }
+    lines
+}
+
+/// What ran, in a few words.
+fn described(record: &Record) -> String {
+    let workload = &record.workload;
+    let length = seconds(record.offered_s.unwrap_or(record.duration_s));
+    let mut words = match &record.mades {
+        Some(mades) => mades_words(mades, workload),
+        None if record.parties.iter().all(|party| party.role == Role::Sink) => {
+            Some(place(workload)).filter(|_| !workload.target.is_empty()).into_iter().collect()
+        }
+        None => mail_words(record),
+    };
+    words.push(length);
+    words.join(", ")
+}
+
+fn mail_words(record: &Record) -> Vec<String> {
+    let workload = &record.workload;
+    let recipients = match (&workload.recipients_varied, workload.recipients) {
+        (Some(varied), _) => format!(" for {} recipients", plain(&varied.expression)),
+        (None, 0 | 1) => String::new(),
+        (None, many) => format!(" for {} recipients", count(u64::from(many))),
+    };
+    let through = relay::party(record).map_or_else(String::new, |relay| format!("{} at ", plain(&relay.name)));
+    let connections = match (&workload.reuse_varied, workload.reuse) {
+        (Some(varied), _) => format!("{} messages per connection", plain(&varied.expression)),
+        (None, None) => "connections reused".to_owned(),
+        (None, Some(1)) => "one connection per message".to_owned(),
+        (None, Some(number)) => format!("{} per connection", counted(number, "message")),
+    };
+    vec![
+        format!("messages of {}{recipients} to {through}{}", sizes(workload), place(workload)),
+        counted(u64::from(workload.sessions), "session"),
+        connections,
+        loop_words(workload),
+    ]
+}
+
+fn mades_words(mades: &Mades, workload: &Workload) -> Vec<String> {
+    vec![
+        format!("messages of {} to {} (mode {})", sizes(workload), plain(&mades.outbox_url), plain(&mades.mode)),
+        format!("at most {} in transit", count(mades.max_in_transit)),
+        loop_words(workload),
+    ]
+}
+
+/// `127.0.0.1:25 (SMTP, STARTTLS)`
+fn place(workload: &Workload) -> String {
+    let tls = match workload.tls.as_str() {
+        "" | "none" => String::new(),
+        "starttls" => ", STARTTLS".to_owned(),
+        _ => ", TLS".to_owned(),
+    };
+    format!("{} ({}{tls})", plain(&workload.target), plain(&workload.protocol).to_uppercase())
+}
+
+fn loop_words(workload: &Workload) -> String {
+    let paced = match (workload.stages.as_slice(), workload.rate_per_s) {
+        ([], Some(pace)) => format!("open loop at {} msg/s", rate(pace)),
+        ([], None) => "open loop".to_owned(),
+        (stages, _) => {
+            let top = stages.iter().map(|stage| stage.from_per_s.max(stage.to_per_s)).fold(0.0, f64::max);
+            format!("open loop in {} up to {} msg/s", counted(stages.len() as u64, "stage"), rate(top))
+        }
+    };
+    match workload.arrival {
+        Arrival::Closed => "closed loop".to_owned(),
+        Arrival::Constant => paced,
+        Arrival::Poisson => format!("{paced} (Poisson)"),
+    }
+}
+
+fn over_time(record: &Record, width: usize) -> Vec<String> {
+    let room = width.saturating_sub(BESIDE_BARS).max(8);
+    let Some([name, bars, least, median, largest]) = rate_over_time(record, room) else { return Vec::new() };
+    wrapped(&format!("{name}  {bars}  min {least}, median {median}, max {largest}"), "", "  ", width)
+}
+
+/// Rate and latency of each stage that the report is about.
+fn latencies(record: &Record, width: usize) -> Vec<String> {
+    let right = |title| (title, Align::Right);
+    let columns = [("in ms", Align::Left), right("p50"), right("p90"), right("p99"), right("max"), right("msg/s")];
+    let mut table = Table::new(columns).leave_out(&["p90", "max"]);
+    for (name, times, per_s) in rows(record) {
+        let times = times.map(|times| [times.p50, times.p90, times.p99, times.max].map(Cell::Millis).to_vec());
+        let times = times.unwrap_or_else(|| vec![Cell::from("–"); 4]);
+        table.row([Cell::from(name)].into_iter().chain(times).chain([Cell::Figure(per_s)]).collect());
+    }
+    if table.is_empty() { Vec::new() } else { compact(&table, width) }
+}
+
+fn rows(record: &Record) -> Vec<(String, Option<LatencyMs>, f64)> {
+    if let Some(mades) = &record.mades {
+        let timed = mades.stages.iter().filter(|row| row.latency_ms.is_some());
+        return timed
+            .map(|row| (plain(&row.name), row.latency_ms, row.offered_rate_per_s.unwrap_or(row.rate_per_s)))
+            .collect();
+    }
+    let stages = [Stage::Accepted, Stage::Delivered];
+    let shown = record.stages.iter().filter(|row| stages.contains(&row.name));
+    shown
+        .map(|row| (row.name.name().to_owned(), row.latency_ms, row.offered_rate_per_s.unwrap_or(row.rate_per_s)))
+        .collect()
+}
+
+/// A table without the line under its titles.
+fn compact(table: &Table, width: usize) -> Vec<String> {
+    let text = table.terminal(width);
+    text.lines().enumerate().filter(|(number, _)| *number != 1).map(|(_, line)| line.to_owned()).collect()
+}
+
+fn slowest(record: &Record) -> Option<String> {
+    if let Some(mades) = &record.mades {
+        let timed = mades.hops.iter().filter_map(|hop| Some((hop, hop.latency_ms?)));
+        let (hop, times) = timed.max_by(|(_, one), (_, other)| one.p99.total_cmp(&other.p99))?;
+        return Some(format!("slowest step: {} → {}, p99 {}", plain(&hop.from), plain(&hop.to), latency(times.p99)));
+    }
+    let row = record.phases.iter().max_by(|one, other| one.latency_ms.p99.total_cmp(&other.latency_ms.p99))?;
+    Some(format!("slowest phase: {}, p99 {}", row.name.name(), latency(row.latency_ms.p99)))
+}
+
+fn errors_part(record: &Record, width: usize) -> Vec<String> {
+    let (errors, more) = errors_in_short(record, MAX_ERRORS);
+    if errors.is_empty() {
+        return errors;
+    }
+    let more = if more > 0 { format!(", and {} more", counted(more as u64, "kind")) } else { String::new() };
+    let when = when(record).map_or_else(String::new, |when| format!(" {when}"));
+    let title = format!("errors{when}{more}");
+    wrapped(&title, "", "  ", width)
+        .into_iter()
+        .chain(errors.iter().map(|line| clipped_words(&format!("  {line}"), width)))
+        .collect()
+}
+
+fn thresholds(record: &Record, width: usize) -> Vec<String> {
+    let (table, more) = threshold_table(record, MAX_THRESHOLDS);
+    if table.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = compact(&table, width);
+    if more > 0 {
+        lines.push(format!(" and {} more", count(more as u64)));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::super::terminal::full;
+    use super::*;
+    use journey::record::{Cause, ErrorRow, MadesTrouble, ThresholdRow, Verdict};
+    use journey::stage::Phase;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn text(record: &Record) -> String {
+        short(record, 80, Ink::Plain, Some("mailrun-results/20261122T060105Z-bench/report.md"))
+    }
+
+    fn with_verdict(record: Record, outcome: Outcome, why: &str) -> Record {
+        let verdict = Verdict { outcome: Some(outcome), why: why.to_owned(), ..record.verdict.clone() };
+        Record { verdict, ..record }
+    }
+
+    #[test]
+    fn a_run_that_passed_says_how_fast_and_ends_with_its_verdict() {
+        let text = text(&sample::relayed());
+        for words in [
+            "mailrun quick: messages of 400 B to mailrun at 127.0.0.1:40001 (SMTP), 100\n  sessions,",
+            "accepted/s ",
+            "min 54,000, median 54,500, max 55,000",
+            "p50",
+            "p99",
+            "54,321",
+            "slowest phase: ",
+            "CPU, memory: source 0.81 cores, 12.0 MiB; mailrun 1.36 cores",
+        ] {
+            assert!(text.contains(words), "{words} in\n{text}");
+        }
+        let last: Vec<&str> = text.lines().rev().take(2).collect();
+        assert_eq!(
+            last,
+            ["PASS 200,000 delivered, none lost", "details: mailrun-results/20261122T060105Z-bench/report.md"]
+        );
+        assert!(!text.contains("lost 0") && !text.contains("errors"), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_failed_says_why_and_what_was_heard() {
+        let mut record = with_verdict(sample::lossy(), Outcome::Fail, "Lost: 200 of 200,000 messages. See there.");
+        let row = |phase, code, text: &str, count| ErrorRow { phase, code, text: text.to_owned(), count };
+        record.errors = vec![
+            row(Phase::Connect, 0, "Connection refused", 1_900),
+            row(Phase::Rcpt, 450, "4.2.0 Busy", 7),
+            row(Phase::Mail, 451, "4.3.0 No", 3),
+            row(Phase::Data, 451, "4.3.0 No", 2),
+        ];
+        record.series[1].errors = 900;
+        let text = text(&record);
+        assert!(text.contains("errors in second 1, and 1 kind more"), "{text}");
+        assert!(text.contains("  1,900 × at connect: Connection refused\n  7 × 450 at rcpt: 4.2.0 Busy\n"), "{text}");
+        assert!(text.contains("created 200,000 · delivered 199,800 · lost 200"), "{text}");
+        assert!(text.contains("! See there.") && text.ends_with("FAIL Lost: 200 of 200,000 messages.\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_worth_least_makes_room_and_the_verdict_stays() {
+        let mut record = with_verdict(sample::mades(), Outcome::Fail, &"why not ".repeat(30));
+        record.verdict.reasons = vec!["something to do ".repeat(20); 9];
+        record.thresholds =
+            vec![ThresholdRow { expression: "delivered.p99 < 2s".to_owned(), ..ThresholdRow::default() }; 9];
+        if let Some(mades) = &mut record.mades {
+            let trouble = MadesTrouble { kind: "error reply".to_owned(), count: 3, ..MadesTrouble::default() };
+            mades.troubles = vec![trouble; 7];
+        }
+        let text = text(&record);
+        assert!(text.lines().count() <= LINES, "{text}");
+        for words in ["NOT SEEN", "and 5 more", "RECEIVED", "error reply", "details: ", "FAIL why not"] {
+            assert!(text.contains(words), "{words} in\n{text}");
+        }
+        assert!(!text.contains("CPU, memory"), "{text}");
+    }
+
+    #[test]
+    fn a_sink_by_itself_says_what_it_received() {
+        let mut record = sample::sink_alone();
+        record.verdict.why = "In all 200,000 messages for 200,000 recipients.".to_owned();
+        let text = short(&record, 80, Ink::Plain, None);
+        assert!(text.ends_with("RECEIVED In all 200,000 messages for 200,000 recipients.\n"), "{text}");
+    }
+
+    prop_compose! {
+        fn times()(figures in vec(0.0_f64..1e7, 8)) -> LatencyMs {
+            let [min, mean, p50, p90, p95, p99, p999, max] = figures.try_into().expect("eight of them");
+            LatencyMs { min, mean, p50, p90, p95, p99, p999, max }
+        }
+    }
+
+    /// Words without figures: what is a number in a report is then the report's own.
+    fn words() -> impl Strategy<Value = String> {
+        "[a-zäß日 :()/<>\\u{1b}\\n-]{0,200}"
+    }
+
+    prop_compose! {
+        fn records()(
+            which in 0_usize..6,
+            numbers in vec(prop_oneof![Just(0_u64), 0_u64..1_000, 0_u64..1 << 58], 16),
+            figures in vec(prop_oneof![Just(0.0), 0.0..1e9], 8),
+            latencies in vec(times(), 8),
+            texts in vec(words(), 8),
+            rows in 0_usize..9,
+        ) -> Record {
+            let mut record = match which {
+                0 => sample::held(),
+                1 => sample::lossy(),
+                2 => sample::unwatched(),
+                3 => sample::relayed(),
+                4 => sample::sink_alone(),
+                _ => sample::mades(),
+            };
+            let (number, figure) = (|at: usize| numbers[at % numbers.len()], |at: usize| figures[at % figures.len()]);
+            record.duration_s = figure(0);
+            record.workload.message_bytes = number(0);
+            record.workload.sessions = u32::try_from(number(1)).unwrap_or(u32::MAX);
+            record.workload.target.clone_from(&texts[0]);
+            record.name.clone_from(&texts[1]);
+            for (at, stage) in record.stages.iter_mut().enumerate() {
+                (stage.count, stage.failed, stage.bytes) = (number(at), number(at + 1), number(at + 2));
+                (stage.rate_per_s, stage.bytes_per_s, stage.duration_s) = (figure(at), figure(at + 1), figure(at + 2));
+                stage.latency_ms = Some(latencies[at % latencies.len()]);
+            }
+            for (at, phase) in record.phases.iter_mut().enumerate() {
+                (phase.count, phase.latency_ms) = (number(at), latencies[at % latencies.len()]);
+            }
+            for (at, second) in record.series.iter_mut().enumerate() {
+                (second.accepted, second.queued, second.errors) = (number(at), number(at + 3), number(at + 5) % 9);
+                (second.p50_ms, second.p99_ms) = (figure(at), figure(at + 1));
+            }
+            if let Some(mades) = &mut record.mades {
+                for (at, stage) in mades.stages.iter_mut().enumerate() {
+                    (stage.count, stage.missing, stage.rate_per_s) = (number(at), number(at + 1), figure(at));
+                    stage.latency_ms = Some(latencies[at % latencies.len()]);
+                }
+                mades.troubles[0].text.clone_from(&texts[2]);
+                mades.outbox_url.clone_from(&texts[3]);
+            }
+            (record.ledger.created, record.ledger.rejected) = (Some(number(6)), Some(number(7)));
+            (record.ledger.failed, record.ledger.duplicates) = (Some(number(8)), Some(number(9)));
+            let error = |at: usize| {
+                ErrorRow { phase: Phase::ALL[at % 11], code: 450, text: texts[at % 8].clone(), count: number(at) }
+            };
+            record.errors = (0..rows).map(error).collect();
+            let threshold = |at: usize| ThresholdRow {
+                expression: format!("accepted.p{at}0 < {}ms", number(at)),
+                limit: Some(figure(at)),
+                value: (!at.is_multiple_of(3)).then(|| figure(at + 1)),
+                margin: Some(-figure(at + 2)),
+                unit: "ms".to_owned(),
+                passed: at.is_multiple_of(2),
+            };
+            record.thresholds = (0..rows).map(threshold).collect();
+            record.verdict.outcome = Some(if rows.is_multiple_of(2) { Outcome::Pass } else { Outcome::Fail });
+            record.verdict.why = format!("{} of {} failed. {}", number(3), count(number(4)), texts[4]);
+            record.verdict.reasons = texts[5..].to_vec();
+            record.verdict.causes = vec![Cause::Remark; 3];
+            record
+        }
+    }
+
+    /// The numbers of a text, with what they are written with.
+    fn numbers(text: &str) -> HashSet<String> {
+        let is_part = |letter: char| letter.is_ascii_digit() || letter == ',' || letter == '.';
+        let numbers = text.split(|letter| !is_part(letter)).map(|number| number.trim_matches(['.', ',']));
+        numbers.filter(|number| !number.is_empty()).map(str::to_owned).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        /// Whatever a run learned and however wide the terminal is: no line is wider, and no number is split.
+        #[test]
+        fn no_line_is_too_wide_and_no_number_is_split(record in records(), width in 40_usize..=200) {
+            let whole = numbers(&full(&record, 4_000, Ink::Plain, None));
+            let text = full(&record, width, Ink::Plain, None);
+            for line in text.lines() {
+                prop_assert!(wide(line) <= width, "{width}: {line}");
+            }
+            let split: Vec<String> = numbers(&text).difference(&whole).cloned().collect();
+            prop_assert!(split.is_empty(), "{split:?} in\n{text}");
+        }
+
+        /// The same of the short report, which has no more than its lines and always the verdict.
+        #[test]
+        fn the_short_report_fits(record in records(), width in 40_usize..=200) {
+            let text = short(&record, width, Ink::Plain, Some("d/report.md"));
+            for line in text.lines() {
+                prop_assert!(wide(line) <= width.min(80), "{width}: {line}");
+            }
+            prop_assert!(text.lines().count() <= LINES, "{} lines\n{text}", text.lines().count());
+            let verdict = text.lines().rev().take(2).any(|line| line.starts_with("PASS ") || line.starts_with("FAIL "));
+            prop_assert!(verdict, "{text}");
+            let whole = numbers(&short(&record, 80, Ink::Plain, Some("d/report.md")));
+            let wider = numbers(&full(&record, 4_000, Ink::Plain, None));
+            let known = |number: &String| whole.contains(number) || wider.contains(number);
+            let split: Vec<String> = numbers(&text).into_iter().filter(|number| !known(number)).collect();
+            prop_assert!(split.is_empty(), "{split:?} in\n{text}");
+        }
+    }
+}
