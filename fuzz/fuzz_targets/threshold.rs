@@ -11,7 +11,8 @@ fuzz_target!(|data: &[u8]| {
         match Threshold::parse(text, protocol) {
             Ok(threshold) => {
                 assert_eq!(Threshold::parse(threshold.expression(), protocol).as_ref(), Ok(&threshold));
-                let _ = (threshold.is_of_delivery(), threshold.needs_the_end(), fate_of(threshold.expression()));
+                let _ = (threshold.is_of_delivery(), threshold.needs_the_end(), threshold.is_of_time());
+                assert_eq!(threshold.place().is_none(), fate_of(threshold.expression()).is_some());
             }
             Err(why) => assert!(!why.is_empty()),
         }

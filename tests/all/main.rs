@@ -60,6 +60,7 @@ mod spool_offline;
 mod stand_in;
 mod stand_in_endpoint;
 mod tables;
+mod thresholds;
 mod tls;
 mod traced;
 mod verdict;

@@ -330,6 +330,15 @@ impl Bench {
         fs::read_to_string(self.out.path().join(name)).unwrap_or_default()
     }
 
+    /// Waits until the server has accepted a message.
+    pub(crate) fn await_accepted(&self) {
+        wait_until("messages to be accepted", || {
+            let said = self.file("source.stdout");
+            let mut events = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            events.find(|event| event["accepted"].as_u64().is_some_and(|accepted| accepted > 0))
+        });
+    }
+
     pub(crate) fn finish(self) -> BenchRun {
         BenchRun { ended: self.process.finish(), out: self.out }
     }

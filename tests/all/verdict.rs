@@ -1,8 +1,7 @@
 //! The verdict as a CI reads it: what is typed, what is said, and the exit status.
-use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, source, wait_until};
+use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, source};
 use crate::stand_in::{Act, At, StandIn};
 use journey::record::{Cause, Ending, Outcome};
-use serde_json::Value;
 use std::time::Duration;
 
 /// A bench of a server of somebody else's.
@@ -48,10 +47,7 @@ fn what_was_ordered_of_the_benchs_own_sink_is_expected() {
 fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
     let sink = Sink::start(&[]);
     let bench = Bench::start(&["--to", &sink.address(), "--sessions", "5", "--duration", "6s"]);
-    wait_until("messages to be accepted", || {
-        let said = bench.file("source.stdout");
-        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
-    });
+    bench.await_accepted();
     drop(sink);
     let run = bench.finish();
     let record = run.record_of(1);
@@ -68,10 +64,7 @@ fn a_run_whose_server_is_gone_for_long_ends() {
     let sink = Sink::start(&[]);
     let words = ["--to", &sink.address(), "--sessions", "5", "--duration", "60s", "--give-up", "1500ms"];
     let bench = Bench::start(&words);
-    wait_until("messages to be accepted", || {
-        let said = bench.file("source.stdout");
-        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
-    });
+    bench.await_accepted();
     drop(sink);
     let run = bench.finish();
     let record = run.record_of(1);
@@ -240,10 +233,7 @@ fn a_preflight_counts_nowhere_and_bears_greylisting() {
 fn interrupted_is_130() {
     let sink = Sink::start(&["--delay", "20ms"]);
     let bench = Bench::start(&["--to", &sink.address(), "--duration", "60s", "--sessions", "2"]);
-    wait_until("messages to be accepted", || {
-        let said = bench.file("source.stdout");
-        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
-    });
+    bench.await_accepted();
     bench.process.terminate();
     let run = bench.finish();
     let record = run.record_of(130);
@@ -256,10 +246,7 @@ fn a_sink_that_goes_away_makes_a_run_inconclusive_and_its_report_is_printed() {
     let (server, sink) = (Sink::start(&["--delay", "20ms"]), Sink::start(&[]));
     let words = ["--to", &server.address(), "--sink", sink.url(), "--duration", "2s", "--sessions", "2", "--strict"];
     let bench = Bench::start(&words);
-    wait_until("messages to be accepted", || {
-        let said = bench.file("source.stdout");
-        said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find(|event| event["accepted"] != 0)
-    });
+    bench.await_accepted();
     drop(sink);
     let run = bench.finish();
     let record = run.record_of(3);

@@ -6,3 +6,4 @@ mod interval_log;
 mod properties;
 mod sample;
 mod schema;
+mod verdicts;

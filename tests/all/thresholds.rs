@@ -1,0 +1,238 @@
+//! Thresholds as they are typed: every stage and phase of SMTP and MADES, in scenarios, and those that end a run early.
+use crate::party::{BenchRun, Ended, MAILRUN, Process, bench, mailrun, wait_until};
+use crate::secured::Files;
+use journey::Stage;
+use journey::record::{Ending, Outcome, Record};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// What is typed for each of these figures of a name that has times.
+const FIGURES: [&str; 7] =
+    ["p50 < 10m", "p99.99 < 10m", "min < 10m", "mean < 10m", "max < 10m", "count >= 1", "within(10m) >= 1%"];
+
+fn options(thresholds: &[String]) -> Vec<&str> {
+    thresholds.iter().flat_map(|threshold| ["--threshold", threshold.as_str()]).collect()
+}
+
+/// Each name with each figure, and with a rate where it is a stage.
+fn all_of(stages: &[&str], phases: &[&str]) -> Vec<String> {
+    let names = stages.iter().chain(phases);
+    let mut all: Vec<String> =
+        names.flat_map(|name| FIGURES.iter().map(move |figure| format!("{name}.{figure}"))).collect();
+    all.extend(stages.iter().map(|stage| format!("{stage}.rate > 0.1/s")));
+    for fate in ["rejected", "failed", "lost", "duplicates", "corrupt"] {
+        all.extend([format!("{fate} <= 1%"), format!("{fate} <= 3"), format!("{fate} < 1")]);
+    }
+    all
+}
+
+/// Each threshold was seen and met.
+fn all_met(record: &Record, count: usize) {
+    assert_eq!(record.thresholds.len(), count);
+    for row in &record.thresholds {
+        assert!(row.passed && row.value.is_some() && row.margin >= Some(0.0), "{row:?}");
+    }
+}
+
+/// `mailrun bench mades WORDS` with its record, where there is one.
+fn rehearse(words: &[&str]) -> (Ended, Option<Record>, TempDir) {
+    let out = tempfile::tempdir().unwrap();
+    let own = ["bench", "mades", "--preset", "ideal", "--out", out.path().to_str().unwrap()];
+    let ended = mailrun(&[&own, words].concat());
+    let record = record_in(out.path());
+    (ended, record, out)
+}
+
+fn record_in(directory: &Path) -> Option<Record> {
+    fs::read_to_string(directory.join("run.json")).ok().map(|text| serde_json::from_str(&text).unwrap())
+}
+
+/// One line that refuses what was typed, and nothing else.
+fn refused(ended: &Ended, why: &str) {
+    assert_eq!((ended.code, ended.err.lines().count(), ended.out.as_str()), (Some(2), 1, ""), "{why}: {ended:?}");
+    assert!(ended.err.contains(why), "{why}: {ended:?}");
+}
+
+#[test]
+fn every_stage_and_phase_of_smtp_has_every_figure() {
+    let files = Files::new();
+    let (users, password) = (files.keep("users", "ann:right\n"), files.keep("password", "right\n"));
+    let phases = ["connect", "banner", "ehlo", "tls", "auth", "mail", "rcpt", "data", "body", "reply", "quit"];
+    let thresholds = all_of(&["created", "sent", "accepted", "delivered"], &phases);
+    let load = ["--messages", "60", "--rate", "100", "--sessions", "5", "--reuse=10"];
+    let sink = crate::party::Sink::start(&["--tls", "starttls", "--auth-users", &users]);
+    let to = sink.address();
+    let secured = ["--tls", "starttls", "--tls-insecure", "--auth", "ann", "--password-file", &password];
+    let server = ["--to", &to, "--sink", sink.url()];
+    let run: BenchRun = bench(&[&load, &secured, &server, options(&thresholds).as_slice()].concat());
+    all_met(&run.record(), thresholds.len());
+}
+
+#[test]
+fn every_stage_of_each_mode_of_mades_has_every_figure_and_no_other_stage_is_taken() {
+    let common = ["created", "sent", "accepted", "delivered", "settled"];
+    let own = ["notified", "replied", "inbox", "delivered-event", "received-event", "tracing"];
+    for (mode, has) in [
+        ("endpoint", &own[..5]),
+        ("toolbox", &own[..3]),
+        ("amqp", &own[2..3]),
+        ("tracing", &["replied", "tracing"][..]),
+    ] {
+        let stages = [&common, has].concat();
+        let thresholds = all_of(&stages, &[]);
+        let words = ["--mode", mode, "--messages", "60", "--rate", "100"];
+        let (ended, record, _out) = rehearse(&[&words, options(&thresholds).as_slice()].concat());
+        all_met(&record.unwrap_or_else(|| panic!("{mode}: {ended:?}")), thresholds.len());
+        for other in own.iter().filter(|name| !has.contains(name)) {
+            let typed = format!("{other}.p99 < 5s");
+            let (ended, ..) = rehearse(&[&words, ["--threshold", &typed].as_slice()].concat());
+            refused(&ended, &format!("mode {mode} has no such stage; it has created, sent, settled"));
+        }
+    }
+}
+
+#[test]
+fn what_no_run_has_is_refused_before_it() {
+    for (words, why) in [
+        (["--threshold", "notified.p99 < 1s"], "there is no stage, phase or fate"),
+        (["--threshold", "rcpt.rate > 5/s"], "only stages have a rate"),
+        (["--threshold", "created.p99 < 1s"], "in a closed loop a message is due when it is created"),
+        (["--abort-on", "created.within(1s) > 5%"], "in a closed loop a message is due when it is created"),
+    ] {
+        for command in [&["bench"][..], &["source", "--to", "127.0.0.1:1"]] {
+            refused(&mailrun(&[command, &words].concat()), why);
+        }
+    }
+    for (words, why) in [
+        (["--threshold", "connect.p99 < 1s"], "there is no stage, phase or fate"),
+        (["--threshold", "recieved-event.p99 < 1s"], "did you mean \"received-event\"?"),
+        (["--abort-on", "inbox.count > 5"], "say --threshold"),
+    ] {
+        refused(&mailrun(&[["bench", "mades"].as_slice(), &words].concat()), why);
+        refused(&mailrun(&[["mades"].as_slice(), &words].concat()), why);
+    }
+    refused(&mailrun(&["bench", "mades", "--max-in-transit", "5", "--threshold", "created.p99 < 1s"]), "closed loop");
+}
+
+#[test]
+fn within_is_of_all_created_and_what_is_lost_is_late() {
+    let sink = crate::party::Sink::start(&["--drop", "0.3"]);
+    let to = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5"];
+    let run = bench(
+        &[to.as_slice(), &["--threshold", "delivered.within(60s) >= 95%", "--threshold", "lost <= 90%"]].concat(),
+    );
+    let record = run.record_of(1);
+    let (delivered, row) = (record.ledger.delivered.unwrap(), &record.thresholds[0]);
+    assert!(delivered < 190 && !row.passed, "{row:?}");
+    assert!((row.value.unwrap() - delivered as f64 / 2.0).abs() < 0.01, "{row:?}, {delivered} delivered");
+}
+
+#[test]
+fn a_threshold_may_end_a_run_over_mades() {
+    let words = ["--rate", "100", "--duration", "60s", "--network-delay", "80ms"];
+    for threshold in ["delivered.p50 < 10ms", "rejected <= 5%"] {
+        let fault: &[&str] = if threshold.starts_with("rejected") { &["--error", "0.5"] } else { &[] };
+        let (ended, record, _out) = rehearse(&[&words, fault, &["--abort-on", threshold]].concat());
+        let record = record.unwrap_or_else(|| panic!("{ended:?}"));
+        assert_eq!((ended.code, record.ending), (Some(1), Some(Ending::Aborted)), "{ended:?}");
+        assert!(record.offered_s.unwrap() < 40.0 && !record.thresholds[0].passed, "{:?}", record.thresholds);
+    }
+}
+
+#[test]
+fn a_run_over_mades_has_an_offered_rate() {
+    for (words, offered) in [
+        (&["--rate", "100", "--duration", "2s"][..], 1.9..2.1),
+        (&["--messages", "200", "--max-in-transit", "20"], 0.0..60.0),
+    ] {
+        let (ended, record, _out) = rehearse(words);
+        let record = record.unwrap_or_else(|| panic!("{ended:?}"));
+        let offered_s = record.offered_s.unwrap();
+        assert!(offered.contains(&offered_s), "{words:?}: {offered_s}");
+        for row in &record.stages {
+            let expected = row.count as f64 / offered_s;
+            assert!((row.offered_rate_per_s.unwrap() - expected).abs() < 1e-6 * expected, "{row:?}");
+        }
+        let mades = record.mades.unwrap();
+        assert!(mades.stages.iter().all(|row| row.offered_rate_per_s > Some(0.0)), "{:?}", mades.stages);
+    }
+}
+
+#[test]
+fn an_endpoint_that_stalls_is_named_in_both_loops() {
+    for load in [&["--rate", "100"][..], &["--max-in-transit", "10"]] {
+        let words = ["--duration", "5s", "--outage", "net.down 1s..3s"];
+        let (ended, record, _out) = rehearse(&[&words, load].concat());
+        let record = record.unwrap_or_else(|| panic!("{ended:?}"));
+        let stall =
+            record.stalls.iter().find(|stall| stall.stage == Stage::Delivered && stall.to_s - stall.from_s > 1.5);
+        let stall = stall.unwrap_or_else(|| panic!("{load:?}: {:?}", record.stalls));
+        assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
+        let said = format!("Nothing was delivered from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
+        assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&said)), "{:?}", record.verdict);
+    }
+    let (_, record, _out) = rehearse(&["--rate", "100", "--duration", "2s"]);
+    let stalls = record.unwrap().stalls;
+    assert!(stalls.iter().all(|stall| stall.to_s - stall.from_s < 1.5), "{stalls:?}");
+}
+
+#[test]
+fn scenarios_with_runs_of_their_own_take_thresholds() {
+    let small = ["--messages", "100", "--sessions", "5"];
+    for shape in ["relay-400", "relay-64k"] {
+        let run = |threshold: &str| {
+            let out = tempfile::tempdir().unwrap();
+            let own =
+                ["bench", shape, "--rounds", "1", "--threshold", threshold, "--out", out.path().to_str().unwrap()];
+            (mailrun(&[&own, small.as_slice()].concat()), out)
+        };
+        let (missed, out) = run("accepted.p99 < 1us");
+        let record = record_in(&out.path().join("round-1-1-mailrun")).unwrap();
+        assert!(!record.thresholds[0].passed, "{:?}", record.thresholds);
+        expect_end(&missed, 1, "FAIL mailrun: Threshold missed: accepted.p99 < 1us; it was ");
+        let (met, _out) = run("delivered.p99 < 10m");
+        expect_end(&met, 0, "PASS 1 run, the account of each closed");
+    }
+    let soak = ["bench", "relay-soak", "--messages", "200", "--sessions", "5", "--threshold", "delivered.p99 < 1us"];
+    let out = tempfile::tempdir().unwrap();
+    let ended = mailrun(&[&soak, ["--out", out.path().to_str().unwrap()].as_slice()].concat());
+    expect_end(&ended, 1, "FAIL Threshold missed: delivered.p99 < 1us; it was ");
+}
+
+/// The scenario ended with that status and line; or it was INVALID, where this machine was the limit.
+fn expect_end(ended: &Ended, code: i32, line: &str) {
+    let last = ended.out.lines().last().unwrap_or_default();
+    let is_invalid = last.starts_with("INVALID ") && ended.code == Some(3);
+    assert!(is_invalid || (ended.code == Some(code) && last.starts_with(line)), "{line}: {ended:?}");
+}
+
+#[test]
+fn scenarios_without_refuse_them_in_a_line() {
+    for scenario in ["relay-backlog", "smtp-source-table", "smtp-source-check", "mades-compare"] {
+        let ended = mailrun(&["bench", scenario, "--threshold", "delivered.p99 < 1s"]);
+        refused(&ended, "no runs that a threshold could be asked of");
+    }
+}
+
+#[test]
+fn a_scenario_that_is_interrupted_ends_with_130_and_its_table() {
+    let out = tempfile::tempdir().unwrap();
+    let directory = out.path().to_str().unwrap();
+    let words = ["bench", "relay-400", "--messages", "200", "--sessions", "5", "--rounds", "1000", "--out", directory];
+    let process = Process::start(MAILRUN, &words);
+    wait_until("the first run", || process.complained().contains("run 1 of 1000").then_some(()));
+    process.interrupt_group();
+    let ended = process.finish();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    let last = ended.out.lines().last().unwrap_or_default();
+    assert!(last.starts_with("INCONCLUSIVE it was stopped after ") || last.starts_with("INVALID "), "{ended:?}");
+    assert!(fs::read_to_string(out.path().join("table.txt")).unwrap().ends_with(&format!("{last}\n")));
+}
+
+#[test]
+fn a_threshold_counts_whatever_was_ordered_of_the_benchs_own_endpoint() {
+    let faulty = ["--messages", "300", "--error", "0.1"];
+    let (ended, record, _out) = rehearse(&[&faulty, ["--threshold", "rejected <= 1%"].as_slice()].concat());
+    assert_eq!((ended.code, record.unwrap().verdict.outcome), (Some(1), Some(Outcome::Fail)), "{ended:?}");
+}
