@@ -55,8 +55,8 @@ pub(super) fn usual() -> Contestant {
 ///
 /// Measures the time until all messages are accepted, the time until all are delivered, and what the relay used: CPU
 /// time of all its processes, bytes written, memory. The sink is always mailrun's own, and every message must be
-/// accounted for. Several relays are measured in turns. Ctrl-C ends the run and prints the table so far. Exit status 1
-/// if a run failed or a message was lost.
+/// accounted for. Several relays are measured in turns. Ctrl-C ends the run and prints the table so far (exit
+/// status 130). Exit status 1 if a run failed, a message was lost or a threshold was missed.
 #[derive(Debug, Args)]
 #[command(after_help = CONTEST_EXAMPLES)]
 pub(super) struct ContestTyped {
@@ -205,8 +205,8 @@ fn messages() -> clap::builder::RangedU64ValueParser {
 ///
 /// Starts with a closed loop for an estimate, then searches with steps of open loop: a rate is sustained if all
 /// messages due in a step were accepted and delivered when the step ended. Then offers half of the highest such rate in
-/// rounds; latency counts from when each message was due. Ctrl-C ends the run and prints the table so far. Exit status
-/// 1 if the target is missed or was not measured.
+/// rounds; latency counts from when each message was due. Ctrl-C ends the run and prints the table so far (exit
+/// status 130). Exit status 1 if the target is missed, 3 if it could not be measured.
 #[derive(Debug, Args)]
 #[command(after_help = LATENCY_EXAMPLES)]
 pub(super) struct LatencyTyped {
@@ -272,8 +272,8 @@ impl LatencyTyped {
 /// it is started again, and the time until it is ready with the whole queue is measured. Then the sink listens, the
 /// queue is retried, and every message that was answered 250 must arrive. Targets: less than 256 MiB of memory with up
 /// to 100,000 messages queued; ready in less than 10 s with up to 1,000,000; nothing lost. The disk space needed is
-/// printed and checked before anything is written. Ctrl-C ends the run and prints the table so far. Exit status 1 if a
-/// target is missed or was not measured.
+/// printed and checked before anything is written. Ctrl-C ends the run and prints the table so far (exit status
+/// 130). Exit status 1 if a target is missed, 3 if one could not be measured.
 #[derive(Debug, Args)]
 #[command(after_help = BACKLOG_EXAMPLES)]
 pub(super) struct BacklogTyped {
@@ -325,7 +325,8 @@ impl BacklogTyped {
 ///
 /// Memory is flat if its peak after the first tenth of the messages is at most 1.2 times the peak in the first tenth
 /// plus 16 MiB. At the end the relay's spool must be as small as when it is empty. Ctrl-C stops the source; what was
-/// accepted is delivered, and the table is printed. Exit status 1 if a target is missed or was not measured.
+/// accepted is delivered, and the table is printed (exit status 130). Exit status 1 if a target is missed, 3 if one could not
+/// be measured.
 #[derive(Debug, Args)]
 #[command(after_help = SOAK_EXAMPLES)]
 pub(super) struct SoakTyped {

@@ -51,8 +51,8 @@ pub(super) struct TableTyped {
 /// Checks that each source delivers every message to every recipient, once and unchanged
 ///
 /// Does what go-smtp-source's bench_check.sh does, and more: counts messages and recipients in the sink's dump, and
-/// checks that each delivery is there once, with the text that was sent. Exit status 1 if anything is not OK, or if the
-/// run was interrupted.
+/// checks that each delivery is there once, with the text that was sent. Exit status 1 if anything is not OK, 130
+/// if the run was interrupted.
 #[derive(Debug, Args)]
 pub(super) struct CheckTyped {
     /// Messages per run.

@@ -153,7 +153,7 @@ fn ctrl_c_ends_it_with_the_table_of_what_was_run() {
     wait_until("a run to be told", || process.complained().contains(" left").then_some(()));
     process.interrupt_group();
     let ended = process.finish();
-    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.code, Some(130), "{ended:?}");
     assert!(ended.out.contains("Stopped after ") && !rows(&ended).is_empty(), "{}", ended.out);
     assert!(ended.err.contains("mailrun: run "), "{}", ended.err);
 }

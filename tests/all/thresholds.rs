@@ -65,7 +65,7 @@ fn every_stage_and_phase_of_smtp_has_every_figure() {
     let to = sink.address();
     let secured = ["--tls", "starttls", "--tls-insecure", "--auth", "ann", "--password-file", &password];
     let server = ["--to", &to, "--sink", sink.url()];
-    let run: BenchRun = bench(&[&load, &secured, &server, options(&thresholds).as_slice()].concat());
+    let run: BenchRun = bench(&[load.as_slice(), &secured, &server, &options(&thresholds)].concat());
     all_met(&run.record(), thresholds.len());
 }
 
