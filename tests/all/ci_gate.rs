@@ -197,7 +197,7 @@ fn a_message_that_is_lost_doubled_or_changed() {
     for (fault, share, why) in [
         ("--drop", "0.05", "never arrived"),
         ("--duplicate", "0.05", "more than once"),
-        ("--corrupt", "0.05", "corrupt"),
+        ("--corrupt", "0.05", "Corrupt: "),
     ] {
         let sink = Sink::start(&[fault, share]);
         let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5", "--reuse"];
@@ -261,7 +261,7 @@ fn an_endpoint_that_rejects_loses_doubles_or_gives_up() {
         ("--error", "0.05", " rejected", "rejected <= 90%"),
         ("--loss", "0.05", "never arrived", "lost <= 90%"),
         ("--duplicate", "0.05", "more than once", "duplicates <= 90%"),
-        ("--corruption", "0.05", "corrupt", "corrupt <= 90%"),
+        ("--corruption", "0.05", "Corrupt: ", "corrupt <= 90%"),
         ("--failure", "0.05", "given up by the endpoint", ""),
     ] {
         let endpoint = Endpoint::embedded(&[fault, share]);

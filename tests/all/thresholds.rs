@@ -135,7 +135,10 @@ fn a_threshold_may_end_a_run_over_mades() {
         let fault: &[&str] = if threshold.starts_with("rejected") { &["--error", "0.5"] } else { &[] };
         let (ended, record, _out) = rehearse(&[&words, fault, &["--abort-on", threshold]].concat());
         let record = record.unwrap_or_else(|| panic!("{ended:?}"));
-        assert_eq!((ended.code, record.ending), (Some(1), Some(Ending::Aborted)), "{ended:?}");
+        // On a busy machine the bench itself may be late: that is weightier than a time that is too long.
+        let is_late = record.verdict.outcome == Some(Outcome::Invalid) && threshold.starts_with("delivered");
+        let code = if is_late { 3 } else { 1 };
+        assert_eq!((ended.code, record.ending), (Some(code), Some(Ending::Aborted)), "{ended:?}");
         assert!(record.offered_s.unwrap() < 40.0 && !record.thresholds[0].passed, "{:?}", record.thresholds);
     }
 }
