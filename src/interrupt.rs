@@ -1,8 +1,9 @@
-//! SIGINT and SIGTERM as a number to look at: the first asks for an end with a report, the second for
-//! an end. SIGHUP as a wish to have files read again, for those who watch for it.
+//! SIGINT and SIGTERM as a number to look at: the first asks for an end with a report, the second for a report of what is
+//! known at once, the third for an end without one. SIGHUP as a wish to have files read again, for those who watch for it.
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What the user has asked for so far.
@@ -12,9 +13,39 @@ pub(crate) enum Asked {
     Nothing,
     /// To stop and report.
     Stop,
-    /// To stop.
+    /// To wait for nothing and report what is known.
     StopNow,
+    /// To stop without a report.
+    Quit,
 }
+
+/// Between two looks of a task that waits for a signal.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// After the third signal, how long the rest of the process has to end by itself, and what it started with it.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The exit status of an interrupted command: 128 + SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The user ended what had nothing to report yet, or wanted no report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interrupted(pub(crate) &'static str);
+
+impl Interrupted {
+    /// Before there was anything to report.
+    pub(crate) const BEFORE_LOAD: Self = Self("stopped before the first message");
+    /// After the third signal.
+    pub(crate) const WITHOUT_REPORT: Self = Self("interrupted three times: ended without a report");
+}
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 /// Counts the signals that arrive from its making on.
 #[derive(Clone, Debug)]
@@ -26,7 +57,7 @@ pub(crate) struct Interrupt {
 impl Interrupt {
     /// Starts watching, for the rest of the process's life.
     pub(crate) fn watch() -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot watch for signals")?;
         let count = Arc::new(AtomicU32::new(0));
         let counter = Arc::clone(&count);
@@ -50,7 +81,15 @@ impl Interrupt {
         match self.count.load(Ordering::Relaxed) {
             0 => Asked::Nothing,
             1 => Asked::Stop,
-            _ => Asked::StopNow,
+            2 => Asked::StopNow,
+            _ => Asked::Quit,
+        }
+    }
+
+    /// Waits until the user has asked for that, or more.
+    pub(crate) async fn asked_for(&self, least: Asked) {
+        while self.asked() < least {
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 
@@ -97,6 +136,10 @@ async fn count_signals(mut interrupts: Signal, mut terminations: Signal, count: 
             _ = interrupts.recv() => {}
             _ = terminations.recv() => terminated.store(true, Ordering::Relaxed),
         }
-        count.fetch_add(1, Ordering::Relaxed);
+        if count.fetch_add(1, Ordering::Relaxed) + 1 == 3 {
+            tokio::time::sleep(QUIT_TIMEOUT).await;
+            tell!("mailrun: {}", Interrupted::WITHOUT_REPORT);
+            std::process::exit(INTERRUPTED.into());
+        }
     }
 }

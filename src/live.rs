@@ -5,8 +5,10 @@
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
 //! {"event":"ready","amqp":["127.0.0.1:40002"]}                     a MADES endpoint, first
 //! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         both, every 250 ms
+//! {"event":"unwritten","record":{…}}                               both, where the record cannot be written to its file
 //! {"event":"done"}                                                 both, last
 //! ```
+use journey::record::Record;
 use serde::{Deserialize, Serialize};
 
 /// A line.
@@ -27,6 +29,11 @@ pub(crate) enum Event {
     },
     /// How far it is.
     Progress(Progress),
+    /// The record, which could not be written to its file.
+    Unwritten {
+        /// As it would stand there.
+        record: Box<Record>,
+    },
     /// Its files are written; it exits next.
     Done,
     /// Something a newer party says.
@@ -54,8 +61,16 @@ pub(crate) struct Progress {
     pub(crate) bytes: u64,
     /// Refusals, cut connections, time-outs.
     pub(crate) errors: u64,
-    /// Open sessions.
+    /// Sessions that may be open.
     pub(crate) sessions: u64,
+    /// Messages to create in all.
+    pub(crate) goal_messages: u64,
+    /// Seconds for which messages are created.
+    pub(crate) goal_s: f64,
+    /// Messages under way.
+    pub(crate) open: u64,
+    /// How long those are still waited for if nothing more comes, once no more are created.
+    pub(crate) waits_s: f64,
     /// Median latency of late.
     pub(crate) p50_ms: f64,
     /// 99th percentile likewise.

@@ -21,6 +21,8 @@ use tracing_subscriber::fmt::MakeWriter;
 const BUFFER_LIMIT: usize = 1 << 20;
 /// For what is left to be written at the end.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Removes the line that stands below the log.
+const ERASE: &[u8] = b"\r\x1b[K";
 /// Before another try where the reader has set the pipe so that it does not block.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
@@ -46,6 +48,9 @@ struct State {
     is_writing: bool,
     /// Lines dropped since that was last said.
     untold: u64,
+    /// What stands below the log.
+    below: String,
+    is_below_new: bool,
 }
 
 impl LogWriter {
@@ -105,11 +110,23 @@ impl LogWriter {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
+    /// Shows that line below the log from now on, drawn anew after each line of the log; none where it is empty. For a
+    /// terminal that knows escape sequences, which it fits.
+    pub(crate) fn show_below(&self, line: String) {
+        let mut state = self.0.lock();
+        if state.below != line {
+            state.below = line;
+            state.is_below_new = true;
+            drop(state);
+            self.0.filled.notify_one();
+        }
+    }
+
     /// Waits a little until everything is written.
     pub(crate) fn flush(&self) {
         let latest = Instant::now() + FLUSH_TIMEOUT;
         let mut state = self.0.lock();
-        while !state.pending.is_empty() || state.is_writing {
+        while !state.pending.is_empty() || state.is_writing || state.is_below_new {
             let left = latest.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -161,14 +178,22 @@ impl Shared {
 
     fn run(&self, mut out: impl Write) {
         let mut batch = Vec::new();
+        let mut is_below_shown = false;
         loop {
             let mut state = self.lock();
             state.is_writing = false;
             self.emptied.notify_all();
-            while state.pending.is_empty() && state.untold == 0 {
+            while state.pending.is_empty() && state.untold == 0 && !state.is_below_new {
                 state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
-            std::mem::swap(&mut batch, &mut state.pending);
+            if is_below_shown {
+                batch.extend_from_slice(ERASE);
+                batch.append(&mut state.pending);
+            } else {
+                std::mem::swap(&mut batch, &mut state.pending);
+            }
+            let below = state.below.clone();
+            state.is_below_new = false;
             state.is_writing = true;
             let untold = std::mem::take(&mut state.untold);
             drop(state);
@@ -178,6 +203,8 @@ impl Shared {
                 let what = format!("lines of the log were left out: nobody read it lines={untold}");
                 batch.extend_from_slice(line_at("WARN", &what).as_bytes());
             }
+            is_below_shown = !below.is_empty();
+            batch.extend_from_slice(below.as_bytes());
             self.write(&batch, &mut out);
             batch.clear();
         }
@@ -241,6 +268,26 @@ mod tests {
         assert!(told > dropped && whole + told >= 10_001, "{whole} {told}");
         assert!(lines.iter().all(|line| !line.starts_with("lll")));
         assert!(lines.iter().any(|line| line.contains(" WARN mailrun::log: lines of the log were left out")));
+    }
+
+    #[test]
+    fn a_line_below_the_log_stays_below_it() {
+        let (mut reader, pipe) = io::pipe().unwrap();
+        let writer = LogWriter::start(pipe, 1 << 10).unwrap();
+        let mut bytes = [0; 256];
+        let mut read = || {
+            let read = reader.read(&mut bytes).unwrap();
+            String::from_utf8_lossy(&bytes[..read]).into_owned()
+        };
+        writer.show_below("5 queued".to_owned());
+        assert_eq!(read(), "5 queued");
+        writer.write_line(b"one\n");
+        assert_eq!(read(), "\r\u{1b}[Kone\n5 queued");
+        writer.show_below(String::new());
+        assert_eq!(read(), "\r\u{1b}[K");
+        writer.show_below(String::new());
+        writer.write_line(b"two\n");
+        assert_eq!(read(), "two\n");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod host;
 mod http_server;
 mod interrupt;
 mod live;
+mod live_line;
 mod load;
 mod log_writer;
 mod mades;

@@ -1,22 +1,22 @@
 //! What a source and a sink have in common as parties of a run: where they write, what they say while they run, and
 //! the part of their record that does not depend on their role.
 use crate::live::{Event, Progress};
+use crate::live_line::{Display, Elsewhere, Line, RateWindow};
 use crate::reason::reason;
 use crate::{host, usage};
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use journey::record::{self, LedgerRow, Party, Record, Role, Verdict, Workload};
 use journey::{ClockId, IntervalLog, Latencies, Ledger, RunId, Series};
 use smtp::server::Protocol;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// How a party tells what it is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Live {
-    /// A line on a terminal's standard error; nothing where that is none.
+    /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
     #[default]
     Line,
     /// JSON lines on standard output, for the bench.
@@ -42,26 +42,50 @@ impl Outputs {
     /// Makes sure that record and ledger can be written, before there is anything to write.
     pub(crate) fn open(&self) -> Result<()> {
         for path in [&self.json, &self.ledger].into_iter().flatten() {
-            OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(path)
-                .map_err(|error| anyhow::anyhow!("cannot write {}: {}", path.display(), reason(&error)))?;
+            OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot_write(path, &error))?;
         }
         Ok(())
     }
 
-    /// Writes record and ledger where they were asked for.
-    pub(crate) fn keep(&self, record: &Record, units: &Ledger) -> Result<()> {
+    /// Writes record and ledger where they were asked for. A record that cannot be written is told to whoever listens;
+    /// gives why.
+    pub(crate) fn keep(&self, record: &Record, units: &Ledger, telling: &Telling) -> Option<anyhow::Error> {
+        let unwritten = self.write(record, units).err()?;
+        telling.event(&Event::Unwritten { record: Box::new(record.clone()) });
+        Some(unwritten)
+    }
+
+    fn write(&self, record: &Record, units: &Ledger) -> Result<()> {
         if let Some(path) = &self.json {
-            let text = serde_json::to_string_pretty(record).context("a record is always JSON")?;
-            fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+            write_record(path, record)?;
         }
         if let Some(path) = &self.ledger {
-            write_ledger(path, units).with_context(|| format!("cannot write {}", path.display()))?;
+            write_ledger(path, units).map_err(|error| cannot_write(path, &error))?;
         }
         Ok(())
     }
+}
+
+/// A run that came to its end.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) record: Record,
+    /// The first file that could not be written, and why.
+    pub(crate) unwritten: Option<anyhow::Error>,
+}
+
+/// Writes a run record to a file.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn write_record(path: &Path, record: &Record) -> Result<()> {
+    let text = serde_json::to_string_pretty(record).context("a record is always JSON")?;
+    fs::write(path, text + "\n").map_err(|error| cannot_write(path, &error))
+}
+
+/// `cannot write DIR/run.json: No space left on device`
+pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> anyhow::Error {
+    anyhow::anyhow!("cannot write {}: {}", path.display(), reason(error))
 }
 
 fn write_ledger(path: &Path, units: &Ledger) -> io::Result<()> {
@@ -73,18 +97,14 @@ fn write_ledger(path: &Path, units: &Ledger) -> io::Result<()> {
 /// The line or the JSON that tells how far a party is.
 pub(crate) struct Telling {
     live: Live,
-    line: Option<ProgressBar>,
+    display: Display,
+    rate: RateWindow,
 }
 
 impl Telling {
-    pub(crate) fn new(live: Live) -> Self {
-        let wanted = live == Live::Line && io::stderr().is_terminal();
-        let line = wanted.then(|| {
-            let line = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(4));
-            line.set_style(ProgressStyle::with_template("{spinner} {wide_msg}").expect("the template is a constant"));
-            line
-        });
-        Self { live, line }
+    /// `elsewhere` is for a standard error that is no terminal.
+    pub(crate) fn new(live: Live, elsewhere: Elsewhere) -> Self {
+        Self { live, display: Display::on_stderr(live, elsewhere), rate: RateWindow::default() }
     }
 
     /// Says something to whoever reads the JSON lines.
@@ -96,21 +116,11 @@ impl Telling {
         }
     }
 
-    /// Says how far the party is.
-    pub(crate) fn progress(&self, progress: Progress, text: impl FnOnce() -> String) {
-        self.event(&Event::Progress(progress));
-        if let Some(line) = &self.line {
-            line.set_message(text());
-            line.tick();
-        }
-    }
-}
-
-impl Drop for Telling {
-    fn drop(&mut self) {
-        if let Some(line) = &self.line {
-            line.finish_and_clear();
-        }
+    /// Says how far the party is. `done` is what its rate is of.
+    pub(crate) fn progress(&mut self, progress: &Progress, done: u64, line: impl FnOnce(&Progress, f64) -> Line) {
+        self.event(&Event::Progress(*progress));
+        self.rate.add(progress.elapsed_s, done);
+        self.display.show(|| line(progress, self.rate.per_s()));
     }
 }
 
@@ -119,6 +129,9 @@ pub(crate) struct Chronicle {
     pub(crate) series: Series,
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<File>>>,
+    path: PathBuf,
+    /// Why the log could not be written to its end.
+    failure: Option<anyhow::Error>,
     /// Since the last line of the log.
     interval: Latencies,
     interval_began: Duration,
@@ -129,13 +142,15 @@ impl Chronicle {
     /// Begins; `tag` names the stage in the log.
     pub(crate) fn begin(now: Duration, tag: &'static str, hlog: Option<&Path>) -> Result<Self> {
         let log = hlog.map(|path| {
-            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
             IntervalLog::begin(BufWriter::new(file), SystemTime::now()).context("cannot write the interval log")
         });
         Ok(Self {
             series: Series::new(now),
             tag,
             log: log.transpose()?,
+            path: hlog.map(Path::to_owned).unwrap_or_default(),
+            failure: None,
             interval: Latencies::default(),
             interval_began: now,
             began: now,
@@ -148,33 +163,41 @@ impl Chronicle {
         Self { series: self.series.leaving_out_before(then), ..self }
     }
 
-    /// Latencies since the last call, for the log. A line a second.
-    pub(crate) fn log(&mut self, now: Duration, latencies: &Latencies) -> Result<()> {
+    /// Latencies since the last call, for the log. A line a second. A log that cannot be written is no reason to stop
+    /// measuring.
+    pub(crate) fn log(&mut self, now: Duration, latencies: &Latencies) {
         if self.log.is_some() {
             self.interval.merge(latencies);
             if now >= self.interval_began + Duration::from_secs(1) {
-                self.write_interval(now)?;
+                self.write_interval(now);
             }
         }
-        Ok(())
     }
 
-    /// Writes what the last line has not.
-    pub(crate) fn finish(&mut self, now: Duration) -> Result<()> {
-        self.write_interval(now)?;
-        match self.log.take() {
-            Some(log) => log.finish().map(drop).context("cannot write the interval log"),
-            None => Ok(()),
+    /// Writes what the last line has not; gives why the log is not whole.
+    pub(crate) fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
+        self.write_interval(now);
+        if let Some(log) = self.log.take() {
+            let finished = log.finish().map(drop);
+            self.note(finished);
         }
+        self.failure.take()
     }
 
-    fn write_interval(&mut self, now: Duration) -> Result<()> {
-        let Some(log) = &mut self.log else { return Ok(()) };
+    fn write_interval(&mut self, now: Duration) {
+        let Some(log) = &mut self.log else { return };
         let (from, length) = (self.interval_began - self.began, now.saturating_sub(self.interval_began));
-        log.write(self.tag, from, length, &self.interval).context("cannot write the interval log")?;
+        let written = log.write(self.tag, from, length, &self.interval);
+        self.note(written);
         self.interval.clear();
         self.interval_began = now;
-        Ok(())
+    }
+
+    fn note(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
+            self.failure.get_or_insert_with(|| cannot_write(&self.path, &error));
+            self.log = None;
+        }
     }
 }
 
@@ -201,6 +224,7 @@ pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<Stri
         workers: u32::try_from(workers).ok(),
         failed_sessions: Some(net::worker::failed_sessions()),
         ordered: None,
+        died: None,
     };
     usage::own().fill(&mut party);
     party

@@ -6,17 +6,21 @@
 //! ```
 //!
 //! Everything happens in `turn`, twenty times a second: hear the parties, show how far they are. A first SIGINT or
-//! SIGTERM ends the source, then the others, and the run is reported; a second ends it all.
+//! SIGTERM ends the source, then the others, and the run is reported; with a second nothing is waited for any more, and
+//! what is known is reported; a third ends it all. A party that ends by itself ends the source too, and is reported.
 use super::directory::name;
-use super::parties::{Order, Process, Watched};
+use super::parties::{self, Order, Process, Watched};
 use super::plan::BenchOptions;
-use super::progress::{Display, Goal, View};
+use super::progress::{Screen, View, wait_line};
 use super::relays::{Ready, Starting};
-use crate::interrupt::{Asked, Interrupt};
-use crate::live::Event;
+use crate::interrupt::{Asked, Interrupt, Interrupted};
+use crate::live::{Event, Progress};
+use crate::live_line::Line;
 use crate::usage::Usage;
 use anyhow::{Context, Result, bail, ensure};
-use journey::record::Role;
+use journey::judge;
+use journey::record::{Death, Record, Role};
+use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -28,6 +32,8 @@ const LISTEN_WITHIN: Duration = Duration::from_secs(30);
 const RELAY_LISTENS_WITHIN: Duration = Duration::from_secs(60);
 /// How long a party has to write its files and exit, once asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(60);
+/// The same after a second signal.
+const INSIST_WITHIN: Duration = Duration::from_secs(5);
 /// When nothing has arrived for so long, nothing will: the bench's own sink is one hop away.
 const QUIET: Duration = Duration::from_secs(2);
 /// The same behind a relay, which may pause, but has nothing to wait for: its next hop takes whatever it is given.
@@ -54,7 +60,7 @@ pub(super) struct Course {
     mouth: Sender<(Role, Event)>,
     interrupt: Interrupt,
     view: View,
-    display: Display,
+    screen: Screen,
     listening: Vec<Listening>,
     /// Whether a relay is between source and sink, the bench's own or not.
     relay_stands: bool,
@@ -63,6 +69,21 @@ pub(super) struct Course {
     /// What was seen of the relay before it was started again.
     former_relay: Option<Watched>,
     sink: Option<Process>,
+    /// When the load began.
+    began: Option<Instant>,
+    /// Parties that ended though nobody had told them to.
+    deaths: Vec<(Role, Death)>,
+    /// Records that parties could not write to their files.
+    unwritten: Vec<(Role, Record)>,
+}
+
+/// A party on its way to its end.
+#[derive(Debug, Default)]
+struct Stopping {
+    /// When it was told to.
+    told: Option<Instant>,
+    /// When it was told once more, because the user wants to wait no longer.
+    urged: Option<Instant>,
 }
 
 /// Where a party says that it listens.
@@ -81,14 +102,17 @@ impl Course {
             events,
             mouth,
             interrupt: Interrupt::watch()?,
-            view: View::new(Goal::of(options)),
-            display: Display::on_stderr(),
+            view: View::new(options),
+            screen: Screen::new(options.live, options.title.clone()),
             listening: Vec::new(),
             relay_stands: options.relay().is_some(),
             source: None,
             relay: None,
             former_relay: None,
             sink: None,
+            began: None,
+            deaths: Vec::new(),
+            unwritten: Vec::new(),
         })
     }
 
@@ -131,8 +155,10 @@ impl Course {
         let began = Instant::now();
         while !is_there() {
             self.turn();
-            self.display.show_line(0, || line.to_owned());
-            self.expect(Role::Relay)?;
+            let left = limit.saturating_sub(began.elapsed());
+            self.screen.show(|| Line::saying(None, format!("{line}, at most {} s more", left.as_secs())));
+            self.look_after(Role::Relay)?;
+            self.expect_all_alive()?;
             ensure!(self.interrupt.asked() == Asked::Nothing, "stopped while it was waited for");
             ensure!(began.elapsed() < limit, "it took longer than {} s: {line}", limit.as_secs());
         }
@@ -140,8 +166,8 @@ impl Course {
     }
 
     /// Says something above what is shown.
-    pub(super) fn say(&self, line: &str) {
-        self.display.say(line);
+    pub(super) fn say(&mut self, line: &str) {
+        self.screen.say(line);
     }
 
     fn await_listening(&mut self, role: Role, ready: &Ready) -> Result<String> {
@@ -164,61 +190,70 @@ impl Course {
                 return Ok(address);
             }
             ensure!(Instant::now() < limit, "the {} did not listen within {} s", name(role), patience.as_secs());
-            ensure!(self.interrupt.asked() == Asked::Nothing, "stopped before the first message");
+            ensure!(self.interrupt.asked() == Asked::Nothing, Interrupted::BEFORE_LOAD);
         }
     }
 
     fn party(&mut self, role: Role) -> &mut Process {
-        let party = match role {
+        self.slot(role).as_mut().expect("it was started before it is asked for")
+    }
+
+    fn slot(&mut self, role: Role) -> &mut Option<Process> {
+        match role {
             Role::Source => &mut self.source,
             Role::Relay => &mut self.relay,
             Role::Sink => &mut self.sink,
-        };
-        party.as_mut().expect("it was started before it is asked for")
+        }
     }
 
-    /// Starts the source and follows it to its end.
-    pub(super) fn follow_source(&mut self, order: Order) -> Result<()> {
+    /// Starts the source and follows it to its end. Gives what it complained of where it could not run or could not write
+    /// its files.
+    pub(super) fn follow_source(&mut self, order: Order) -> Result<Option<anyhow::Error>> {
         self.source = Some(Process::start(order, self.mouth.clone())?);
-        let mut stopping = None;
+        self.began = Some(Instant::now());
+        let mut stopping = Stopping::default();
         loop {
             self.turn();
-            self.display.show(&self.view);
-            self.expect(Role::Relay)?;
-            self.expect(Role::Sink)?;
-            let source = self.source.as_mut().expect("it was started above");
-            if let Some(status) = source.poll()? {
-                return source.judge(status);
+            let view = &self.view;
+            self.screen.show(|| view.line());
+            self.look_after(Role::Relay)?;
+            self.look_after(Role::Sink)?;
+            if let Some(status) = self.party(Role::Source).poll()? {
+                return Ok(self.complaint(Role::Source, status));
             }
-            if self.interrupt.asked() != Asked::Nothing && stopping.is_none() {
-                source.terminate();
-                stopping = Some(Instant::now());
+            if self.asked() != Asked::Nothing || !self.deaths.is_empty() {
+                self.stop(Role::Source, &mut stopping, &Process::terminate)?;
             }
-            self.keep_patience(Role::Source, stopping)?;
         }
     }
 
     /// Gives the sink time to take what is under way to it (`accepted` messages in all).
     ///
-    /// A relay is given it though the user asked for an end: the run is shorter then, and its account may still close.
+    /// A relay is given it though the user asked for an end: the run is shorter then, and its account may still close. Who
+    /// asks while it is waited wants no more of it.
     pub(super) fn await_arrivals(&mut self, accepted: u64) -> Result<Arrived> {
         let (quiet, patience) = match self.relay_stands {
-            true => (RELAY_QUIET, Asked::Stop),
+            true => (RELAY_QUIET, self.asked().min(Asked::Stop)),
             false => (QUIET, Asked::Nothing),
         };
         let mut arrived = self.view.delivered();
         let mut quiet_since = Instant::now();
-        while self.asked() <= patience && arrived < accepted && quiet_since.elapsed() < quiet {
+        while self.asked() <= patience && self.has_way() && arrived < accepted && quiet_since.elapsed() < quiet {
             self.turn();
-            self.show_wait(arrived, accepted);
-            self.expect(Role::Relay)?;
-            self.expect(Role::Sink)?;
+            self.show_wait(arrived, accepted, quiet.saturating_sub(quiet_since.elapsed()));
+            self.look_after(Role::Relay)?;
+            self.look_after(Role::Sink)?;
             if self.view.delivered() != arrived {
                 arrived = self.view.delivered();
                 quiet_since = Instant::now();
             }
         }
         Ok(if arrived < accepted { Arrived::NotAll } else { Arrived::All })
+    }
+
+    /// Whether what was accepted can still arrive.
+    fn has_way(&self) -> bool {
+        !self.deaths.iter().any(|(role, _)| *role != Role::Source)
     }
 
     /// Waits until the relay has done what is to do after the last delivery, and takes its figures.
@@ -229,12 +264,15 @@ impl Course {
         let limit = Instant::now() + REST_WITHIN;
         let used_s = |usage: Usage| usage.user_s + usage.sys_s;
         let mut before_s = used_s(self.party(Role::Relay).look());
-        while Instant::now() < limit {
+        while Instant::now() < limit && self.has_way() && self.asked() < Asked::StopNow {
             let looked_at = Instant::now();
             while looked_at.elapsed() < REST_LOOK {
                 self.turn();
+                let left_s = limit.saturating_duration_since(Instant::now()).as_secs() + 1;
+                self.screen
+                    .show(|| Line::saying(None, format!("waiting until the relay is idle, at most {left_s} s more")));
             }
-            self.expect(Role::Relay)?;
+            self.look_after(Role::Relay)?;
             let now_s = used_s(self.party(Role::Relay).look());
             if now_s - before_s <= REST_SHARE * looked_at.elapsed().as_secs_f64() {
                 break;
@@ -245,32 +283,60 @@ impl Course {
         Ok(())
     }
 
-    /// Stops the relay, by a signal to itself or to what it runs.
-    pub(super) fn stop_relay(&mut self, stop: impl Fn(&Process)) -> Result<()> {
-        let Some(relay) = &self.relay else { return Ok(()) };
-        stop(relay);
-        let stopping = Some(Instant::now());
-        loop {
-            if let Some(status) = self.party(Role::Relay).poll()? {
-                return self.party(Role::Relay).judge_stopped(status);
-            }
-            self.keep_patience(Role::Relay, stopping)?;
-            self.turn();
-        }
+    /// Stops the relay, by a signal to itself or to what it runs. What it complained of is its death, unless it could only
+    /// not write its record.
+    pub(super) fn stop_relay(&mut self, stop: impl Fn(&Process)) -> Result<Option<anyhow::Error>> {
+        self.stop_party(Role::Relay, &stop)
     }
 
-    /// Stops the sink.
-    pub(super) fn stop_sink(&mut self) -> Result<()> {
-        if let Some(sink) = &self.sink {
-            sink.terminate();
-        }
-        let stopping = Some(Instant::now());
-        while let Some(sink) = &mut self.sink {
-            if let Some(status) = sink.poll()? {
-                return sink.judge(status);
+    /// Stops the sink; gives what it complained of where it could not write its files.
+    pub(super) fn stop_sink(&mut self) -> Result<Option<anyhow::Error>> {
+        self.stop_party(Role::Sink, &Process::terminate)
+    }
+
+    fn stop_party(&mut self, role: Role, stop: &dyn Fn(&Process)) -> Result<Option<anyhow::Error>> {
+        let mut stopping = Stopping::default();
+        while let Some(party) = self.slot(role) {
+            if let Some(status) = party.poll()? {
+                let has_stopped = parties::has_stopped(status) && role == Role::Relay;
+                return Ok(if has_stopped { None } else { self.complaint(role, status) });
             }
-            self.keep_patience(Role::Sink, stopping)?;
+            self.stop(role, &mut stopping, stop)?;
             self.turn();
+        }
+        Ok(None)
+    }
+
+    /// Tells a party to stop, once more where the user has waited enough; kills it where it takes too long.
+    ///
+    /// # Errors
+    /// If the user wants no report.
+    fn stop(&mut self, role: Role, stopping: &mut Stopping, stop: &dyn Fn(&Process)) -> Result<()> {
+        ensure!(self.asked() < Asked::Quit, Interrupted::WITHOUT_REPORT);
+        let is_urgent = self.asked() == Asked::StopNow;
+        let party = self.party(role);
+        if stopping.told.is_none() {
+            stop(party);
+            stopping.told = Some(Instant::now());
+        }
+        if is_urgent && stopping.urged.is_none() {
+            stop(party);
+            stopping.urged = Some(Instant::now());
+        }
+        let (since, limit) = match (stopping.told, stopping.urged) {
+            (_, Some(urged)) => (urged, INSIST_WITHIN),
+            (Some(told), None) => (told, STOP_WITHIN),
+            (None, None) => return Ok(()),
+        };
+        let left = limit.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            let said = self.party(role).last_words("");
+            self.party(role).kill()?;
+            self.note(role, format!("killed: it did not stop within {} s", limit.as_secs()), said);
+        }
+        if role != Role::Source {
+            let line = format!("stopping the {}, at most {} s more", name(role), left.as_secs());
+            self.screen.show(|| Line::saying(None, line));
         }
         Ok(())
     }
@@ -278,20 +344,52 @@ impl Course {
     /// Hears what is said, or waits a twentieth of a second for it.
     pub(super) fn turn(&mut self) {
         let mut heard = self.events.recv_timeout(TURN).ok();
-        while let Some((role, event)) = heard {
-            match (role, event) {
-                (Role::Source, Event::Progress(progress)) => self.view.hear_source(progress),
-                (Role::Sink, Event::Progress(progress)) => self.view.hear_sink(progress),
-                (role, Event::Listening { smtp, http }) => self.listening.push(Listening { role, smtp, http }),
-                _ => {}
-            }
+        while let Some(said) = heard {
+            self.hear(said);
             heard = self.events.try_recv().ok();
         }
     }
 
-    /// Shows that all is sent and `arrived` of `accepted` are there.
-    pub(super) fn show_wait(&mut self, arrived: u64, accepted: u64) {
-        self.display.show_wait(arrived, accepted);
+    fn hear(&mut self, (role, event): (Role, Event)) {
+        match (role, event) {
+            (Role::Source, Event::Progress(progress)) => self.view.hear_source(progress),
+            (Role::Sink, Event::Progress(progress)) => self.view.hear_sink(progress),
+            (role, Event::Listening { smtp, http }) => self.listening.push(Listening { role, smtp, http }),
+            (role, Event::Unwritten { record }) => self.unwritten.push((role, *record)),
+            _ => {}
+        }
+    }
+
+    /// Shows that all is sent and `arrived` of `accepted` are there; what is missing is waited for so much longer.
+    pub(super) fn show_wait(&mut self, arrived: u64, accepted: u64, left: Duration) {
+        self.screen.show(|| wait_line(arrived, accepted, left));
+    }
+
+    /// What the source last said.
+    pub(super) fn source_progress(&self) -> Progress {
+        self.view.source()
+    }
+
+    /// The record that a party could not write to its file.
+    pub(super) fn take_unwritten(&mut self, role: Role) -> Option<Record> {
+        let at = self.unwritten.iter().position(|(whose, _)| *whose == role)?;
+        Some(self.unwritten.swap_remove(at).1)
+    }
+
+    /// Parties that ended though nobody had told them to.
+    pub(super) fn deaths(&self) -> &[(Role, Death)] {
+        &self.deaths
+    }
+
+    /// For those who have no use for half a run.
+    ///
+    /// # Errors
+    /// If a party ended though nobody had told it to.
+    pub(super) fn expect_all_alive(&self) -> Result<()> {
+        match self.deaths.first() {
+            Some((role, death)) => bail!("{}", judge::death(name(*role), death)),
+            None => Ok(()),
+        }
     }
 
     /// What the user has asked for.
@@ -300,40 +398,45 @@ impl Course {
     }
 
     /// Ends the show; gives what was seen of each party.
-    pub(super) fn finish(self) -> Vec<Watched> {
-        self.display.clear();
+    pub(super) fn finish(mut self) -> Vec<Watched> {
+        self.screen.clear();
         let watched = |party: &Option<Process>| party.as_ref().map(Process::watched);
         let relay = watched(&self.relay).map(|relay| relay.after(self.former_relay.clone()));
         [watched(&self.source), relay, watched(&self.sink)].into_iter().flatten().collect()
     }
 
-    /// Makes sure that it lives, if it is the bench's own.
-    fn expect(&mut self, role: Role) -> Result<()> {
-        let party = match role {
-            Role::Source => &mut self.source,
-            Role::Relay => &mut self.relay,
-            Role::Sink => &mut self.sink,
-        };
-        let Some(party) = party else { return Ok(()) };
-        match party.poll()? {
-            None => Ok(()),
-            Some(status) => {
-                party.judge(status)?;
-                bail!("the {} ended in the middle of the run: {}", name(role), party.last_words("it said nothing"))
-            }
+    /// Notes it where a party of the bench's own has ended by itself.
+    fn look_after(&mut self, role: Role) -> Result<()> {
+        let Some(party) = self.slot(role) else { return Ok(()) };
+        if let Some(status) = party.poll()? {
+            let said = party.last_words("");
+            self.note(role, parties::how(status), said);
         }
-    }
-
-    fn keep_patience(&self, role: Role, stopping: Option<Instant>) -> Result<()> {
-        ensure!(self.interrupt.asked() < Asked::StopNow, "stopped before its report was written");
-        let patience = stopping.is_none_or(|since| since.elapsed() < STOP_WITHIN);
-        ensure!(patience, "the {} did not stop within {} s of being asked", name(role), STOP_WITHIN.as_secs());
         Ok(())
     }
-}
 
-impl Drop for Course {
-    fn drop(&mut self) {
-        self.display.clear();
+    /// What a party that has ended complained of, where it had an order to. An end that is none of mailrun's own is noted.
+    fn complaint(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
+        while let Ok(said) = self.events.try_recv() {
+            self.hear(said);
+        }
+        let has_record = self.unwritten.iter().any(|(whose, _)| *whose == role);
+        let party = self.party(role);
+        let outcome = party.judge(status);
+        let is_complaint = status.code() == Some(2) && (role != Role::Relay || has_record);
+        if outcome.is_err() && !is_complaint {
+            let said = party.last_words("");
+            self.note(role, parties::how(status), said);
+            return None;
+        }
+        outcome.err()
+    }
+
+    /// Notes the first death of a party.
+    fn note(&mut self, role: Role, how: String, said: String) {
+        if !self.deaths.iter().any(|(whose, _)| *whose == role) {
+            let at_s = self.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
+            self.deaths.push((role, Death { at_s, how, said }));
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! relay.spool/                                                what the relay keeps; gone when the account is closed
 //! ```
 use super::plan::PartyFiles;
+use crate::party::cannot_write;
 use crate::report;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -16,6 +17,9 @@ use std::path::{Path, PathBuf};
 
 /// Where directories go that nobody named.
 const RESULTS: &str = "mailrun-results";
+
+/// What a party writes: of an older run's nothing may be taken for this one's.
+const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 
 /// Who named the directory, and so who may throw it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +50,11 @@ impl RunDirectory {
         let directory = Self { path: absolute(path)?, named: Named::ByUser };
         for name in ["run.json", "report.md"] {
             remove(&directory.path.join(name))?;
+        }
+        for role in [Role::Source, Role::Relay, Role::Sink] {
+            for kind in PARTY_FILES {
+                remove(&directory.file(role, kind))?;
+            }
         }
         // A relay would take an older run's mail for its own.
         remove_tree(&directory.spool())?;
@@ -123,7 +132,7 @@ impl RunDirectory {
 
     pub(super) fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.path.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
     }
 }
 
@@ -194,13 +203,15 @@ mod tests {
     #[test]
     fn a_named_directory_loses_only_an_older_result() {
         let place = tempfile::tempdir().expect("a directory");
-        for name in ["run.json", "report.md", "mine.txt"] {
+        for name in ["run.json", "report.md", "source.json", "relay.stderr", "mine.txt"] {
             fs::write(place.path().join(name), "old").expect("written");
         }
         fs::create_dir_all(place.path().join("relay.spool/queue")).expect("made");
         let directory = RunDirectory::of_user(place.path()).expect("made");
         assert!(!directory.spool().exists(), "a relay begins with nothing");
-        assert!(!place.path().join("run.json").exists() && !place.path().join("report.md").exists());
+        for name in ["run.json", "report.md", "source.json", "relay.stderr"] {
+            assert!(!place.path().join(name).exists(), "{name}");
+        }
         directory.discard();
         assert!(place.path().join("mine.txt").exists());
     }

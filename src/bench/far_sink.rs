@@ -75,17 +75,17 @@ impl FarSink {
             if is_over || course.asked() != Asked::Nothing {
                 break;
             }
-            self.pause(course, arrived, accepted.count());
+            self.pause(course, arrived, accepted.count(), self.quiet.saturating_sub(quiet_since.elapsed()));
         }
-        Ok(SinkFinds { record: self.record(run)?, units: self.units(run)? })
+        Ok(SinkFinds { record: self.record(run)?, units: Some(self.units(run)?) })
     }
 
-    fn pause(&self, course: &mut Course, arrived: u64, accepted: u64) {
+    fn pause(&self, course: &mut Course, arrived: u64, accepted: u64, left: Duration) {
         let until = Instant::now() + ASK_EVERY;
         while Instant::now() < until {
             course.turn();
         }
-        course.show_wait(arrived, accepted);
+        course.show_wait(arrived, accepted, left);
     }
 
     /// Nothing of a run that it has never seen.
@@ -201,7 +201,7 @@ mod tests {
         let mut course = Course::new(&rehearsal::options()).expect("a course");
         let began = Instant::now();
         let finds = sink.await_arrivals(RunId([7; 16]), &rehearsal::ledger(100), &mut course).expect("asked");
-        assert_eq!(finds.units.count(), 100);
+        assert_eq!(finds.units.expect("fetched").count(), 100);
         assert!(began.elapsed() < QUIET);
     }
 
@@ -211,6 +211,6 @@ mod tests {
         sink.quiet = Duration::from_millis(400);
         let mut course = Course::new(&rehearsal::options()).expect("a course");
         let finds = sink.await_arrivals(RunId([7; 16]), &rehearsal::ledger(100), &mut course).expect("asked");
-        assert_eq!(finds.units.count(), 99);
+        assert_eq!(finds.units.expect("fetched").count(), 99);
     }
 }

@@ -1,17 +1,18 @@
 //! What the parties wrote, made into the run's record: books closed, costs filled in, verdict spoken.
 use super::course::Arrived;
-use super::directory::RunDirectory;
+use super::directory::{RunDirectory, name};
 use super::parties::Watched;
 use super::plan::BenchOptions;
 use super::relays::{self, Contestant, Store};
-use crate::{host, surroundings, usage};
+use crate::live::Progress;
+use crate::{host, party, surroundings, usage};
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use journey::account::{self, Arrivals, Between, Books, RelayBooks};
 use journey::fold::fold;
 use journey::judge::{self, Circumstances, Reason, judge};
 use journey::ledger::Ledger;
-use journey::record::{Cause, Ending, FORMAT, LedgerRow, Ordered, Party, Record, Role, Surroundings};
+use journey::record::{Cause, Death, Ending, FORMAT, LedgerRow, Ordered, Party, Record, Role, StageRow, Surroundings};
 use journey::stage::Stage;
 use journey::trace::RunId;
 use std::fs::File;
@@ -22,15 +23,15 @@ use std::io::BufReader;
 pub(super) struct PartyFinds {
     /// Its own record.
     pub(super) record: Record,
-    /// Units accepted, or delivered.
-    pub(super) units: Ledger,
+    /// Units accepted, or delivered; `None` where the file could not be written.
+    pub(super) units: Option<Ledger>,
 }
 
 /// What a sink leaves; no record where nothing of the run ever came to it.
 #[derive(Clone, Debug)]
 pub(super) struct SinkFinds {
     pub(super) record: Option<Record>,
-    pub(super) units: Ledger,
+    pub(super) units: Option<Ledger>,
 }
 
 impl From<PartyFinds> for SinkFinds {
@@ -91,6 +92,8 @@ pub(super) struct Finds {
     pub(super) sink: Whose,
     /// Why the run ended, where it was not for the source to say.
     pub(super) ending: Option<Ending>,
+    /// Parties that ended though nobody had told them to.
+    pub(super) deaths: Vec<(Role, Death)>,
     pub(super) watched: Vec<Watched>,
     pub(super) around: Surroundings,
 }
@@ -102,7 +105,55 @@ pub(super) fn party(directory: &RunDirectory, role: Role) -> Result<PartyFinds> 
     let open = |path: &std::path::Path| File::open(path).map(BufReader::new).with_context(|| unreadable(path));
     let record = serde_json::from_reader(open(&files.record)?).with_context(|| unreadable(&files.record))?;
     let units = Ledger::read_from(open(&files.ledger)?).with_context(|| unreadable(&files.ledger))?;
-    Ok(PartyFinds { record, units })
+    Ok(PartyFinds { record, units: Some(units) })
+}
+
+/// What a source that left no files had said before.
+pub(super) fn source_as_seen(options: &BenchOptions, run: RunId, started_at: Timestamp, said: &Progress) -> PartyFinds {
+    let mut record = party::blank_record(Some(run), &options.name, started_at, options.workload.clone());
+    let counts = [(Stage::Created, said.created), (Stage::Sent, said.sent), (Stage::Accepted, said.accepted)];
+    let rate = |count: u64| if said.elapsed_s > 0.0 { count as f64 / said.elapsed_s } else { 0.0 };
+    record.stages = counts.map(|(name, count)| stage_as_seen(name, count, rate(count), said.elapsed_s)).to_vec();
+    record.duration_s = said.elapsed_s;
+    record.ledger = LedgerRow { accepted: Some(said.recipients), ..LedgerRow::default() };
+    record.parties = vec![party_as_seen(Role::Source)];
+    PartyFinds { record, units: None }
+}
+
+fn stage_as_seen(name: Stage, count: u64, rate_per_s: f64, duration_s: f64) -> StageRow {
+    StageRow {
+        name,
+        party: "source".to_owned(),
+        count,
+        failed: 0,
+        bytes: 0,
+        rate_per_s,
+        bytes_per_s: 0.0,
+        duration_s,
+        offered_rate_per_s: None,
+        since: None,
+        latency_ms: None,
+        histogram: None,
+    }
+}
+
+/// A party that left no record.
+fn party_as_seen(role: Role) -> Party {
+    Party {
+        role,
+        name: name(role).to_owned(),
+        command: Vec::new(),
+        user_s: None,
+        sys_s: None,
+        max_rss_bytes: None,
+        write_bytes: None,
+        durability: "none".to_owned(),
+        faults: Vec::new(),
+        workers: None,
+        failed_sessions: None,
+        ordered: None,
+        died: None,
+    }
 }
 
 /// The relay as it was started and as it knows itself.
@@ -140,7 +191,8 @@ pub(super) fn accepted_messages(source: &Record) -> u64 {
 
 /// The run's record.
 pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds) -> Record {
-    let Finds { run, source, relay, disk_bytes, store: _, arrivals, between, sink, ending, watched, around } = finds;
+    let Finds { run, source, relay, disk_bytes, store: _, arrivals, between, sink, ending, deaths, watched, around } =
+        finds;
     let ledger = settle(&source, arrivals.as_ref(), relay.as_ref());
     let folded = fold(source.record, arrivals.and_then(|sink| sink.record), ledger);
     let mut record = Record {
@@ -160,6 +212,12 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
         // Between those whose mail goes through it.
         record.parties.insert(record.parties.len().min(1), relay.party);
         remarks = relay.remarks;
+    }
+    for (role, death) in deaths {
+        if !record.parties.iter().any(|party| party.role == role) {
+            record.parties.push(party_as_seen(role));
+        }
+        record.parties.iter_mut().filter(|party| party.role == role).for_each(|party| party.died = Some(death.clone()));
     }
     for seen in watched {
         fill_costs(&mut record, &seen);
@@ -185,12 +243,13 @@ fn ordered(record: &Record) -> Option<Ordered> {
 fn settle(source: &PartyFinds, sink: Option<&SinkFinds>, relay: Option<&RelayFinds>) -> LedgerRow {
     let books = &source.record.ledger;
     let accepted = books.accepted.unwrap_or_default();
+    let Some(units) = &source.units else { return unsettled(books, sink) };
     account::settle(Books {
         recipients_created: books.created.unwrap_or_default(),
-        accepted: &source.units,
+        accepted: units,
         rejected: books.rejected.unwrap_or_default(),
         failed: books.failed.unwrap_or_default(),
-        arrivals: sink.map(arrivals),
+        arrivals: sink.and_then(arrivals),
         relay: relay.map(|relay| RelayBooks { queued: &relay.queued, given_up: relay.given_up }),
         // A source knows no deliveries: to it, what was accepted is in flight as well.
         open: books.in_flight.unwrap_or_default().saturating_sub(accepted),
@@ -198,17 +257,31 @@ fn settle(source: &PartyFinds, sink: Option<&SinkFinds>, relay: Option<&RelayFin
     })
 }
 
-fn arrivals(sink: &SinkFinds) -> Arrivals<'_> {
+/// The books of a source whose units are unknown: how many arrived is known, and not which.
+fn unsettled(books: &LedgerRow, sink: Option<&SinkFinds>) -> LedgerRow {
+    match sink.and_then(arrivals).filter(|_| books.created.is_none()) {
+        None => books.clone(),
+        Some(arrivals) => LedgerRow {
+            delivered: Some(arrivals.units.count()),
+            duplicates: Some(arrivals.duplicates),
+            corrupt: Some(arrivals.corrupt),
+            ..books.clone()
+        },
+    }
+}
+
+fn arrivals(sink: &SinkFinds) -> Option<Arrivals<'_>> {
+    let units = sink.units.as_ref()?;
     let books = sink.record.as_ref().map(|record| record.ledger.clone()).unwrap_or_default();
-    Arrivals {
-        units: &sink.units,
+    Some(Arrivals {
+        units,
         duplicates: books.duplicates.unwrap_or_default(),
         corrupt: books.corrupt.unwrap_or_default(),
         converted: books.converted.unwrap_or_default(),
         foreign: books.foreign.unwrap_or_default(),
         untimed: books.untimed.unwrap_or_default(),
         overflow: books.overflow.unwrap_or_default(),
-    }
+    })
 }
 
 /// What others did on this host: known where all that took part is known, the bench among it. A server under test is not,

@@ -21,23 +21,24 @@ mod rehearsal;
 pub(crate) mod relays;
 pub(crate) mod tables;
 
-use crate::interrupt::Asked;
+use crate::interrupt::{Asked, Interrupted};
 use crate::party;
 use crate::surroundings::Sight;
 use anyhow::{Context, Result};
 use course::{Arrived, Course};
 use directory::RunDirectory;
 use far_sink::FarSink;
-use gather::Whose;
+use gather::{PartyFinds, SinkFinds, Whose};
 use journey::account::Between;
 use journey::record::{Ending, Record, Role};
+use journey::trace::RunId;
 use parties::{Order, Process};
 pub(crate) use plan::{BenchOptions, Preflight, Target, Tracing};
 use relays::{Contestant, Disk, MemoryCurve, Store};
 use std::path::{Path, PathBuf};
 
 /// What a bench leaves.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct BenchOutcome {
     /// All that the run learned.
     pub(crate) record: Record,
@@ -49,13 +50,15 @@ pub(crate) struct BenchOutcome {
     pub(in crate::bench) relay_memory: MemoryCurve,
     /// What its directory took of the disk.
     pub(in crate::bench) store: Store,
+    /// The first file of the run that could not be written, and why.
+    pub(crate) unwritten: Option<anyhow::Error>,
 }
 
 /// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a report.
 ///
 /// # Errors
 ///
-/// If it could not run: a party did not start or died, nothing listens, the directory cannot be written.
+/// If it could not run: a party did not start, nothing listens, the directory cannot be made; or the user wants no report.
 pub(crate) fn run(options: BenchOptions) -> Result<BenchOutcome> {
     let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
     run_with(&program, &options)
@@ -66,24 +69,26 @@ fn run_with(program: &Path, options: &BenchOptions) -> Result<BenchOutcome> {
     let started_at = jiff::Timestamp::now();
     let far_sink = options.target.far_sink().map(FarSink::reach).transpose()?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, started_at)?;
-    let result = conduct(program, options, far_sink.as_ref(), &directory).and_then(|finds| {
-        let (disk_bytes, store) = (finds.disk_bytes, finds.store);
-        let relay = finds.watched.iter().find(|party| party.role == Role::Relay);
-        let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
-        let record = gather::record(options, started_at, finds);
-        directory.keep(&record)?;
-        Ok(BenchOutcome { record, directory: directory.path().to_owned(), disk_bytes, relay_memory, store })
-    });
-    result.inspect_err(|_| directory.discard())
+    let conducted = conduct(program, options, far_sink.as_ref(), &directory, started_at);
+    let (finds, complaint) = conducted.inspect_err(|_| directory.discard())?;
+    let (disk_bytes, store) = (finds.disk_bytes, finds.store);
+    let relay = finds.watched.iter().find(|party| party.role == Role::Relay);
+    let relay_memory = relay.map(|party| party.memory.clone()).unwrap_or_default();
+    let record = gather::record(options, started_at, finds);
+    let unwritten = directory.keep(&record).err().or(complaint);
+    let directory = directory.path().to_owned();
+    Ok(BenchOutcome { record, directory, disk_bytes, relay_memory, store, unwritten })
 }
 
-/// Sends the load from end to end and collects what each party wrote.
+/// Sends the load from end to end and collects what each party wrote; with the first complaint of a party that could not
+/// write its files.
 fn conduct(
     program: &Path,
     options: &BenchOptions,
     far_sink: Option<&FarSink>,
     directory: &RunDirectory,
-) -> Result<gather::Finds> {
+    started_at: jiff::Timestamp,
+) -> Result<(gather::Finds, Option<anyhow::Error>)> {
     let run = party::fresh_run_id()?;
     let sight = Sight::now();
     let disk = options.relay().and_then(|_| Disk::under(directory.path()));
@@ -97,25 +102,10 @@ fn conduct(
         }
     };
     let at_start = relays::taken(&directory.spool());
-    course.follow_source(Order::source(program, options, run, directory, &target))?;
-    let source = gather::party(directory, Role::Source)?;
-    let mut lost_sink = None;
-    let (arrivals, arrived) = match (&options.target, far_sink) {
-        (Target::OwnSink | Target::Relay(_), _) => {
-            let arrived = drain(&mut course, options, gather::accepted_messages(&source.record))?;
-            (Some(gather::party(directory, Role::Sink)?.into()), arrived)
-        }
-        (Target::Server { .. }, Some(sink)) => match sink.await_arrivals(run, &source.units, &mut course) {
-            Ok(finds) => (Some(finds), Arrived::All),
-            // The source's figures stand, whatever became of the sink.
-            Err(error) => {
-                course.say(&format!("{error:#}"));
-                lost_sink = Some(Ending::SinkEnded);
-                (None, Arrived::All)
-            }
-        },
-        (Target::Server { .. }, None) => (None, Arrived::All),
-    };
+    let complaint = course.follow_source(Order::source(program, options, run, directory, &target))?;
+    let (source, complaint) = source_finds(options, run, directory, started_at, &mut course, complaint)?;
+    let far_end = far_end(options, run, directory, far_sink, &source, &mut course)?;
+    let complaint = complaint.or(far_end.complaint);
     let between = match options.target {
         Target::OwnSink => Between::Nothing,
         Target::Relay(_) | Target::Server { .. } => Between::Server,
@@ -124,15 +114,109 @@ fn conduct(
         Target::OwnSink | Target::Relay(_) => Whose::Own,
         Target::Server { .. } => Whose::Other,
     };
-    let ending = (course.asked() != Asked::Nothing).then_some(Ending::Interrupted).or(lost_sink);
-    let mut relay = options.relay().and_then(|relay| gather::relay(relay, directory, arrived));
-    if arrived == Arrived::NotAll && options.relay().is_some_and(Contestant::is_own) {
+    let deaths = course.deaths().to_vec();
+    let is_dead = |role: Role| deaths.iter().any(|(whose, _)| *whose == role);
+    let server_ended = (is_dead(Role::Relay) || is_dead(Role::Sink)).then_some(Ending::ServerEnded);
+    let interrupted = (course.asked() != Asked::Nothing).then_some(Ending::Interrupted);
+    let ending = interrupted.or(server_ended).or(far_end.lost);
+    let mut relay = options.relay().and_then(|relay| gather::relay(relay, directory, far_end.arrived));
+    let may_have_mail = far_end.arrived == Arrived::NotAll || is_dead(Role::Relay);
+    if may_have_mail && options.relay().is_some_and(Contestant::is_own) {
         relay.iter_mut().for_each(|relay| relay.look_into_queue(relays::queued(program, directory, run)));
     }
     let disk_bytes = disk.and_then(|disk| disk.written_since());
     let store = Store { at_start, at_end: relays::taken(&directory.spool()) };
     let (watched, around) = (course.finish(), sight.until_now());
-    Ok(gather::Finds { run, source, relay, disk_bytes, store, arrivals, between, sink, ending, watched, around })
+    let arrivals = far_end.finds;
+    let finds = gather::Finds {
+        run,
+        source,
+        relay,
+        disk_bytes,
+        store,
+        arrivals,
+        between,
+        sink,
+        ending,
+        deaths,
+        watched,
+        around,
+    };
+    Ok((finds, complaint))
+}
+
+/// What is known of the source: from its files, else from its last words, else from what was seen of it. A source that
+/// could not run has none of these.
+fn source_finds(
+    options: &BenchOptions,
+    run: RunId,
+    directory: &RunDirectory,
+    started_at: jiff::Timestamp,
+    course: &mut Course,
+    complaint: Option<anyhow::Error>,
+) -> Result<(PartyFinds, Option<anyhow::Error>)> {
+    if let Some(record) = course.take_unwritten(Role::Source) {
+        return Ok((PartyFinds { record, units: None }, complaint));
+    }
+    let said = course.source_progress();
+    let is_stopped = course.asked() != Asked::Nothing;
+    match (gather::party(directory, Role::Source), complaint) {
+        (Ok(finds), complaint) => Ok((finds, complaint)),
+        (Err(_), _) if is_stopped && said.created == 0 => Err(Interrupted::BEFORE_LOAD.into()),
+        (Err(_), complaint) if !course.deaths().is_empty() => {
+            Ok((gather::source_as_seen(options, run, started_at, &said), complaint))
+        }
+        (Err(_), Some(complaint)) => Err(complaint),
+        (Err(error), None) => Err(error),
+    }
+}
+
+/// What the end of the chain knows.
+struct FarEnd {
+    /// `None` where nobody watched it, or whoever did is gone.
+    finds: Option<SinkFinds>,
+    arrived: Arrived,
+    /// A sink of somebody else's is gone.
+    lost: Option<Ending>,
+    /// A party could not write its files.
+    complaint: Option<anyhow::Error>,
+}
+
+/// Waits for what is under way, and asks whoever watches the far end.
+fn far_end(
+    options: &BenchOptions,
+    run: RunId,
+    directory: &RunDirectory,
+    far_sink: Option<&FarSink>,
+    source: &PartyFinds,
+    course: &mut Course,
+) -> Result<FarEnd> {
+    let nobody = FarEnd { finds: None, arrived: Arrived::All, lost: None, complaint: None };
+    match (&options.target, far_sink) {
+        (Target::OwnSink | Target::Relay(_), _) => {
+            let (arrived, complaint) = drain(course, options, gather::accepted_messages(&source.record))?;
+            let record = course.take_unwritten(Role::Sink);
+            let finds = match (record, gather::party(directory, Role::Sink)) {
+                (Some(record), _) => Some(SinkFinds { record: Some(record), units: None }),
+                (None, Ok(finds)) => Some(finds.into()),
+                (None, Err(_)) if !course.deaths().is_empty() => None,
+                (None, Err(error)) => return Err(complaint.unwrap_or(error)),
+            };
+            Ok(FarEnd { finds, arrived, complaint, ..nobody })
+        }
+        (Target::Server { .. }, Some(sink)) => {
+            let units = source.units.clone().unwrap_or_default();
+            match sink.await_arrivals(run, &units, course) {
+                Ok(finds) => Ok(FarEnd { finds: Some(finds), ..nobody }),
+                // The source's figures stand, whatever became of the sink.
+                Err(error) => {
+                    course.say(&format!("{error:#}"));
+                    Ok(FarEnd { lost: Some(Ending::SinkEnded), ..nobody })
+                }
+            }
+        }
+        (Target::Server { .. }, None) => Ok(nobody),
+    }
 }
 
 /// Starts the relay, if it is not running already; where it takes mail.
@@ -156,14 +240,14 @@ fn start_relay(
 }
 
 /// Waits for what is under way, then stops the relay and after it the sink, which takes what the relay still has in
-/// hand.
-fn drain(course: &mut Course, options: &BenchOptions, accepted: u64) -> Result<Arrived> {
+/// hand. With the first complaint of one that could not write its files.
+fn drain(course: &mut Course, options: &BenchOptions, accepted: u64) -> Result<(Arrived, Option<anyhow::Error>)> {
     let arrived = course.await_arrivals(accepted)?;
     course.rest_relay()?;
-    course.stop_relay(match options.tracing {
+    let of_relay = course.stop_relay(match options.tracing {
         Tracing::Off => Process::terminate,
         Tracing::Strace(_) => Process::terminate_children,
     })?;
-    course.stop_sink()?;
-    Ok(arrived)
+    let of_sink = course.stop_sink()?;
+    Ok((arrived, of_relay.or(of_sink)))
 }

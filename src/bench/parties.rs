@@ -269,19 +269,25 @@ impl Process {
         }
     }
 
-    /// Whether a relay that was asked to stop did so: a stranger may know no better end than that of the signal, or say
-    /// it with 143, as shells and Java do.
-    pub(super) fn judge_stopped(&self, status: ExitStatus) -> Result<()> {
-        let by_signal = status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(TERMINATED);
-        if by_signal { Ok(()) } else { self.judge(status) }
+    /// Kills it and all that is its own.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.ended = Some(self.reap().context("cannot wait for a party")?);
+        Ok(())
     }
 
     /// The last line that it wrote on its standard error, or `otherwise`.
     pub(super) fn last_words(&self, otherwise: &str) -> String {
         let said = fs::read(&self.stderr).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
-        let line = said.lines().rev().map(str::trim).find(|line| !line.is_empty());
-        line.map_or_else(|| otherwise.to_owned(), |line| line.strip_prefix("mailrun: ").unwrap_or(line).to_owned())
+        // That it listens is no complaint.
+        let is_telling = |line: &&str| !line.is_empty() && !line.contains(": listening on ");
+        let line = said.lines().rev().map(str::trim).find(is_telling);
+        match line {
+            Some(line) => line.strip_prefix("mailrun: ").unwrap_or(line).to_owned(),
+            // What it wanted to say may not have found room either.
+            None if is_full(&self.stderr) => format!("No space left on device: {}", self.stderr.display()),
+            None => otherwise.to_owned(),
+        }
     }
 
     /// What was seen of it.
@@ -320,6 +326,22 @@ impl Drop for Process {
             let _ = self.reap();
         }
     }
+}
+
+/// Whether a relay that was told to stop did so: a stranger may know no better end than that of the signal, or say it
+/// with 143, as shells and Java do.
+pub(super) fn has_stopped(status: ExitStatus) -> bool {
+    status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(TERMINATED)
+}
+
+/// `signal 9 (SIGKILL)`, `exit status 2`
+pub(super) fn how(status: ExitStatus) -> String {
+    status.to_string().replacen(": ", " ", 1)
+}
+
+/// Whether the file system of that file has no room left.
+fn is_full(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|filesystem| filesystem.f_bavail == 0)
 }
 
 fn as_pid(number: u32) -> Option<Pid> {

@@ -37,8 +37,9 @@ pub(crate) struct BenchOptions {
     /// Whether the source tries one connection before the load, where the server is not the bench's own.
     pub(crate) preflight: Preflight,
     /// What is said while it runs.
-    #[allow(dead_code, reason = "the progress line is to read it")]
     pub(crate) live: Live,
+    /// What the progress line calls the run, where it is one of several.
+    pub(crate) title: Option<String>,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
 }
@@ -218,6 +219,7 @@ mod tests {
             thresholds: Vec::new(),
             preflight: Preflight::On,
             live: Live::Off,
+            title: None,
             command: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use crate::party::Live;
 use crate::report::sample;
 use anyhow::Result;
 use journey::ledger::Ledger;
-use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
+use journey::record::{Cause, Death, Ending, LedgerRow, Outcome, Record, Role, StageRow, Workload};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -60,6 +60,7 @@ pub(super) fn options() -> BenchOptions {
         thresholds: Vec::new(),
         preflight: Preflight::On,
         live: Live::Off,
+        title: None,
         command: vec!["mailrun".to_owned(), "bench".to_owned()],
     }
 }
@@ -190,11 +191,75 @@ fn a_source_that_cannot_run_says_why() {
     assert_eq!(error.to_string(), "the source could not run: nothing listens on 127.0.0.1:40001");
 }
 
+/// A source that has sent what it says, until it is told to stop.
+const STOPPED_SOURCE: &str = r#"trap finish TERM
+echo '{"event":"progress","elapsed_s":1,"created":1000,"accepted":1000,"recipients":1000}'
+while :; do sleep 0.02; done
+"#;
+
+/// Listens, and is killed a little later.
+const DYING: &str = "echo '{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}'; sleep 0.2; kill -9 $$";
+
+fn death(record: &Record, role: Role) -> &Death {
+    let party = record.parties.iter().find(|party| party.role == role).expect("it took part");
+    party.died.as_ref().expect("it died")
+}
+
+/// The run failed because that party died, and says so first.
+fn assert_failed_by(record: &Record, role: Role, how: &str) {
+    assert_eq!(death(record, role).how, how);
+    assert_eq!((record.verdict.outcome, record.verdict.causes[0]), (Some(Outcome::Fail), Cause::Died));
+    let name = if role == Role::Relay { "relay" } else { "sink" };
+    assert!(record.verdict.why.starts_with(&format!("The {name} died at ")), "{}", record.verdict.why);
+    assert!(record.verdict.why.contains(how), "{}", record.verdict.why);
+}
+
 #[test]
-fn a_sink_that_dies_ends_the_run() {
-    let sink = "echo '{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}'; sleep 0.2; kill -9 $$";
-    let error = Rehearsal::new("sleep 600", sink, 0).run().expect_err("it cannot go on").to_string();
-    assert!(error.starts_with("the sink died (signal: 9"), "{error}");
+fn a_sink_that_dies_fails_the_run_and_the_sources_figures_stay() {
+    let rehearsal = Rehearsal::new(STOPPED_SOURCE, DYING, 0);
+    let record = rehearsal.run().expect("there is a report").record;
+    assert_failed_by(&record, Role::Sink, "signal 9 (SIGKILL)");
+    assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
+    assert_eq!(record.ending, Some(Ending::ServerEnded));
+    assert!(read(&rehearsal.results().join("report.md")).contains("The sink died at "));
+}
+
+#[test]
+fn a_source_that_dies_leaves_what_it_had_said() {
+    let source =
+        STOPPED_SOURCE.replace("while :; do sleep 0.02; done", "echo 'out of memory' >&2; sleep 0.2; kill -9 $$");
+    let record = Rehearsal::new(&source, GOOD_SINK, UNITS).run().expect("there is a report").record;
+    assert_eq!(death(&record, Role::Source).said, "out of memory");
+    let why = &record.verdict.why;
+    assert!(
+        why.starts_with("The source died at ") && why.ends_with("(SIGKILL); its last message: out of memory."),
+        "{why}"
+    );
+    assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), Some(UNITS)));
+    assert_eq!(record.verdict.outcome, Some(Outcome::Fail));
+}
+
+#[test]
+fn a_record_that_could_not_be_written_is_reported_all_the_same() {
+    let mut source = serde_json::to_string(&source_record()).expect("JSON");
+    source = format!("{{\"event\":\"unwritten\",\"record\":{source}}}").replace('\'', "");
+    let source = format!("echo '{source}'; echo 'mailrun: cannot write source.json: disk full' >&2; exit 2");
+    let outcome = Rehearsal::new(&source, GOOD_SINK, UNITS).run().expect("there is a report");
+    let why = outcome.unwritten.expect("a file is missing").to_string();
+    assert_eq!(why, "the source could not run: cannot write source.json: disk full");
+    let record = outcome.record;
+    assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), None));
+    assert!(record.parties.iter().all(|party| party.died.is_none()), "{:?}", record.parties);
+}
+
+#[test]
+fn a_file_of_the_run_that_cannot_be_written_is_told_beside_the_report() {
+    let source = GOOD_SOURCE.replace("finish", "mkdir \"$here/results/run.json\"; finish");
+    let rehearsal = Rehearsal::new(&source, GOOD_SINK, UNITS);
+    let outcome = rehearsal.run().expect("there is a report");
+    let why = outcome.unwritten.expect("a file is missing").to_string();
+    assert_eq!(why, format!("cannot write {}: Is a directory", rehearsal.results().join("run.json").display()));
+    assert!(outcome.record.verdict.closed, "{:?}", outcome.record.verdict);
 }
 
 #[test]
@@ -223,10 +288,12 @@ fn a_relay_is_a_party_with_all_that_its_children_used() {
 }
 
 #[test]
-fn a_relay_that_dies_ends_the_run() {
-    let relay = "echo '{\"event\":\"listening\",\"smtp\":[\"127.0.0.1:1\"],\"http\":null}'; sleep 0.2; kill -9 $$";
-    let error = Rehearsal::relayed("sleep 600", relay, 0).run_relayed().expect_err("it cannot go on").to_string();
-    assert!(error.starts_with("the relay died (signal: 9"), "{error}");
+fn a_relay_that_dies_fails_the_run_and_what_arrived_is_counted() {
+    let record = Rehearsal::relayed(STOPPED_SOURCE, DYING, 400).run_relayed().expect("there is a report").record;
+    assert_failed_by(&record, Role::Relay, "signal 9 (SIGKILL)");
+    assert_eq!((record.ledger.accepted, record.ledger.delivered), (Some(UNITS), Some(400)));
+    let at_s = death(&record, Role::Relay).at_s;
+    assert!((0.0..100.0).contains(&at_s), "{at_s}");
 }
 
 #[test]
@@ -239,8 +306,17 @@ fn a_relay_that_cannot_start_says_why() {
 #[test]
 fn a_relay_that_knows_no_better_end_than_the_signals_has_stopped() {
     let relay = GOOD_RELAY.replace("trap 'exit 0' TERM\n", "");
-    assert!(Rehearsal::relayed(GOOD_SOURCE, &relay, UNITS).run_relayed().is_ok());
+    let as_java = GOOD_RELAY.replace("exit 0", "exit 143");
+    for relay in [relay, as_java] {
+        let record = Rehearsal::relayed(GOOD_SOURCE, &relay, UNITS).run_relayed().expect("it runs").record;
+        assert!(
+            record.verdict.closed && record.parties.iter().all(|party| party.died.is_none()),
+            "{:?}",
+            record.parties
+        );
+    }
     let fails = GOOD_RELAY.replace("exit 0", "echo \"mailrun: disk full\" >&2; exit 2");
-    let error = Rehearsal::relayed(GOOD_SOURCE, &fails, UNITS).run_relayed().expect_err("it failed").to_string();
-    assert_eq!(error, "the relay could not run: disk full");
+    let record = Rehearsal::relayed(GOOD_SOURCE, &fails, UNITS).run_relayed().expect("there is a report").record;
+    assert_failed_by(&record, Role::Relay, "exit status 2");
+    assert!(record.verdict.why.ends_with("its last message: disk full."), "{}", record.verdict.why);
 }

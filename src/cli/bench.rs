@@ -127,10 +127,11 @@ impl Typed {
                 source::Preflight::Off => bench::Preflight::Off,
             },
             live: self.report.live(Live::Line),
+            title: None,
             command: crate::party::command_line(),
         })?;
         self.report.finish(&outcome.record, Some(&outcome.directory))?;
-        Ok(super::exit_code(&outcome.record, strictness))
+        outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
     }
 
     /// The relay between the bench's own source and sink.

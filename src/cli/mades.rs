@@ -3,7 +3,7 @@ use super::mades_queues::{Custom, QueuesTyped};
 use super::results::ReportTyped;
 use super::{ArrivalTyped, LiveTyped, Strictness, end_with_parent, exit_code, values};
 use crate::mades::{self, Leftovers, MadesOptions, Mode, PayloadKind};
-use crate::party::Live;
+use crate::party::{Finished, Live};
 use crate::reach::is_local;
 use crate::source::{Offer, RateStage, Spread};
 use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
@@ -263,11 +263,11 @@ impl Typed {
         let directory = self.out.clone();
         let options = self.options()?;
         report.open(live)?;
-        let record = mades::run(options)?;
+        let Finished { record, unwritten } = mades::run(options)?;
         if live != Live::Json {
             report.finish(&record, directory.as_deref())?;
         }
-        Ok(exit_code(&record, strictness))
+        unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
     }
 
     fn options(self) -> Result<MadesOptions> {

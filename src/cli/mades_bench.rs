@@ -87,7 +87,7 @@ impl MadesTyped {
         bench_options.extend(word("timeout", format!("{}us", self.timeout.as_micros())));
         bench_options.extend(self.load.words());
         let truth = self.truth.as_ref().map(|path| word("truth", path.to_string_lossy().into_owned()));
-        let (record, directory) = mades::run(&RehearsalOptions {
+        let outcome = mades::run(&RehearsalOptions {
             name: self.name,
             out: self.out,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
@@ -97,8 +97,8 @@ impl MadesTyped {
             live: self.report.live(Live::Line),
             command: crate::party::command_line(),
         })?;
-        self.report.finish(&record, Some(&directory))?;
-        Ok(super::exit_code(&record, strictness))
+        self.report.finish(&outcome.record, Some(&outcome.directory))?;
+        outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
     }
 
     /// Puts what is usual where nothing was typed: an open loop, unless something of a closed one was.

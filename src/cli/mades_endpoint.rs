@@ -3,7 +3,8 @@ use super::mades::{PASSWORD_VARIABLE, exported, keep_at_home, password, url};
 use super::mades_queues::{Custom, QueuesTyped};
 use super::{LiveTyped, end_with_parent, say, values};
 use crate::live::{Event, Progress};
-use crate::party::{Live, Telling};
+use crate::live_line::{Elsewhere, Line};
+use crate::party::{Live, Telling, cannot_write};
 use crate::reach::is_local;
 use ::mades::embedded::{self, ListenOptions, ListenerCounts, Login, Mechanisms, QueueLimits};
 use ::mades::endpoint::{self, Backend, Setup, Sight};
@@ -11,6 +12,7 @@ use ::mades::standin::{Delay, Leg, Mode, Outage, PRESETS, Plan, ReceivedOn, Time
 use ::mades::{Broker, Mechanism, Secret, Security, TlsSetup, Verification};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::future::Future;
 use std::io::{self, Write};
@@ -292,15 +294,15 @@ impl Typed {
         let runtime = runtime.context("cannot start the event loop")?;
         let file = self.totals.clone();
         let totals = runtime.block_on(self.work(plan, live))?;
-        if let Some(path) = file {
-            fs::write(&path, totals.to_line() + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-        }
+        let write =
+            |path: &PathBuf| fs::write(path, totals.to_line() + "\n").map_err(|error| cannot_write(path, &error));
+        let written = file.as_ref().map_or(Ok(()), write);
         if live == Live::Json {
-            Telling::new(live).event(&Event::Done);
+            Telling::new(live, Elsewhere::Nothing).event(&Event::Done);
         } else {
             say(&summary(&totals));
         }
-        Ok(ExitCode::SUCCESS)
+        written.map(|()| ExitCode::SUCCESS)
     }
 
     /// The preset, changed by the plan file, changed by the options.
@@ -331,10 +333,10 @@ impl Typed {
         let (backend, serving) = self.place.open(self.allow_public).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
         let setup = Setup { plan, names: names.clone(), backend, clock: net::clock::now, truth };
-        let telling = Telling::new(live);
+        let telling = RefCell::new(Telling::new(live, Elsewhere::Nothing));
         let began = net::clock::now();
-        let ready = || announce(&telling, live, address.as_deref(), &names.outbox);
-        let watch = |sight: &Sight<'_>| tell(&telling, sight, net::clock::now().saturating_sub(began));
+        let ready = || announce(&telling.borrow(), live, address.as_deref(), &names.outbox);
+        let watch = |sight: &Sight<'_>| tell(&mut telling.borrow_mut(), sight, net::clock::now().saturating_sub(began));
         let work = endpoint::run(setup, stop, ready, watch);
         let totals = match serving {
             None => work.await?,
@@ -588,7 +590,7 @@ fn announce(telling: &Telling, live: Live, address: Option<&str>, outbox: &str) 
     }
 }
 
-fn tell(telling: &Telling, sight: &Sight<'_>, elapsed: Duration) {
+fn tell(telling: &mut Telling, sight: &Sight<'_>, elapsed: Duration) {
     let totals = sight.totals;
     let progress = Progress {
         elapsed_s: elapsed.as_secs_f64(),
@@ -599,9 +601,10 @@ fn tell(telling: &Telling, sight: &Sight<'_>, elapsed: Duration) {
         errors: totals.refused + totals.undeliverable,
         ..Progress::default()
     };
-    telling.progress(progress, || {
-        let (taken, inboxed, stored) = (totals.consumed, totals.inboxed, sight.stored);
-        format!("{taken} taken, {inboxed} delivered, {stored} on their way, {} reconnects", sight.reconnects)
+    telling.progress(&progress, totals.consumed, |progress, rate_per_s| {
+        let line = Line::of(progress, totals.consumed, "taken", rate_per_s);
+        let line = line.with_detail(totals.inboxed, "delivered").with_detail(sight.stored as u64, "in transit");
+        line.with_detail(sight.reconnects, "reconnects")
     });
 }
 

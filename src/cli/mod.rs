@@ -3,9 +3,9 @@
 //! ```text
 //!   0  PASS
 //!   1  FAIL
-//!   2  it could not run, with one line that says why
+//!   2  it could not run, or a file with its results could not be written; one line says why
 //!   3  INVALID or INCONCLUSIVE, where something was asked of the run: --threshold, --rate, --stage or --strict; else 0
-//! 130  interrupted; the report is printed all the same
+//! 130  interrupted; the report is printed all the same, unless it was interrupted three times
 //! ```
 mod approach;
 mod bench;
@@ -28,7 +28,8 @@ mod spool;
 mod values;
 mod welcome;
 
-use crate::party::{Live, Outputs};
+use crate::interrupt::{INTERRUPTED, Interrupted};
+use crate::party::{Finished, Live, Outputs};
 use crate::printable::printable;
 use crate::source::Offer;
 use anyhow::Result;
@@ -67,7 +68,8 @@ Exit status:
     0  PASS; also INVALID or INCONCLUSIVE if nothing was required (see 3)
     1  FAIL: mail was lost, duplicated, changed, rejected or given up, or a
        threshold was missed
-    2  the run could not start; one line says why
+    2  the run could not start, or a result file could not be written; one
+       line says why
     3  INVALID or INCONCLUSIVE, with --threshold, --rate, --stage or --strict
   130  interrupted; the report is printed anyway";
 
@@ -195,7 +197,8 @@ pub(crate) fn main() -> ExitCode {
     outcome.unwrap_or_else(|error| {
         // Where that cannot be written there is nobody to tell.
         let _ = io::stderr().lock().write_all(failure(&error).as_bytes());
-        ExitCode::from(2)
+        let is_interrupted = error.downcast_ref::<Interrupted>().is_some();
+        ExitCode::from(if is_interrupted { INTERRUPTED } else { 2 })
     })
 }
 
@@ -254,7 +257,7 @@ fn exit_code(record: &Record, strictness: Strictness) -> ExitCode {
 /// The exit status of a run, or a scenario of many, that came to that.
 fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Strictness) -> ExitCode {
     match outcome {
-        _ if is_interrupted => ExitCode::from(130),
+        _ if is_interrupted => ExitCode::from(INTERRUPTED),
         Some(Outcome::Pass) | None => ExitCode::SUCCESS,
         Some(Outcome::Fail) => ExitCode::from(1),
         Some(Outcome::Invalid | Outcome::Inconclusive) if strictness == Strictness::Lenient => ExitCode::SUCCESS,
@@ -263,11 +266,12 @@ fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Stric
 }
 
 /// Shows a party's own report, unless its output is for a program.
-fn finish(record: &Record, report: &ReportTyped, live: Live, strictness: Strictness) -> Result<ExitCode> {
+fn finish(finished: Finished, report: &ReportTyped, live: Live, strictness: Strictness) -> Result<ExitCode> {
+    let Finished { record, unwritten } = finished;
     if live != Live::Json {
-        report.show(record, None)?;
+        report.show(&record, None)?;
     }
-    Ok(exit_code(record, strictness))
+    unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
 }
 
 /// Says something on standard output.

@@ -162,7 +162,13 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
             if !matches!(live, Live::Json) {
                 super::say(&told(&done));
             }
-            ExitCode::SUCCESS
+            match done.unwritten {
+                None => ExitCode::SUCCESS,
+                Some(error) => {
+                    log.write_line(super::failure(&error).as_bytes());
+                    ExitCode::from(2)
+                }
+            }
         }
         Err(error) => {
             // Not by standard error's lock: nobody may be reading there.

@@ -1,6 +1,7 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
-use crate::party::{Live, Outputs};
+use crate::party::{Live, Outputs, cannot_write};
 use crate::printable::printable;
+use crate::reason::reason;
 use crate::report::{self, Extent, Ink};
 use crate::terminal::{Color, Letters};
 use anyhow::{Context, Result, bail};
@@ -74,7 +75,7 @@ impl ReportTyped {
     pub(super) fn finish(&self, record: &Record, details: Option<&Path>) -> Result<()> {
         let shown = self.show(record, details);
         if let Some(path) = self.json_file() {
-            fs::write(path, json(record)?).with_context(|| format!("cannot write {}", path.display()))?;
+            fs::write(path, json(record)?).map_err(|error| cannot_write(path, &error))?;
         }
         shown
     }
@@ -156,7 +157,9 @@ fn json(record: &Record) -> Result<String> {
 /// Writes it all; a reader that went away has read enough.
 fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            bail!("cannot write standard output: {}", reason(&error))
+        }
         _ => Ok(()),
     }
 }

@@ -236,7 +236,7 @@ impl Typed {
         let report = self.outputs.report.clone();
         let live = outputs.live;
         end_with_parent(live);
-        let record = sink::run(SinkOptions {
+        let finished = sink::run(SinkOptions {
             name: self.name,
             listen: self.listen,
             http: self.http,
@@ -263,6 +263,6 @@ impl Typed {
             welcome: self.welcome.options()?,
             outputs,
         })?;
-        finish(&record, &report, live, Strictness::Lenient)
+        finish(finished, &report, live, Strictness::Lenient)
     }
 }

@@ -286,7 +286,7 @@ impl Typed {
         let is_staged = matches!(offer, Some(Offer::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        let record = source::run(SourceOptions {
+        let finished = source::run(SourceOptions {
             name: self.name,
             to: self.to,
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
@@ -323,6 +323,6 @@ impl Typed {
             preflight: self.load.asked.preflight(),
             outputs,
         })?;
-        finish(&record, &report, live, strictness)
+        finish(finished, &report, live, strictness)
     }
 }

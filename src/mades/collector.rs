@@ -6,10 +6,10 @@ use super::stages::Stage;
 use super::watcher::View;
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
+use crate::live_line::{Elsewhere, Line};
 use crate::party::{Chronicle, Telling};
-use anyhow::Result;
 use journey::Latencies;
-use journey::record::{Ending, StallRow, ThresholdRow};
+use journey::record::{Ending, Record, StallRow, ThresholdRow};
 use journey::stalls::{Stalls, Tick};
 use net::clock;
 use std::time::Duration;
@@ -40,11 +40,13 @@ pub(super) struct Collector {
     delivering: Stalls,
     /// The threshold that ended the run.
     pub(super) missed: Option<ThresholdRow>,
+    /// When it was first seen that no more messages are created.
+    all_created: Option<Duration>,
 }
 
 impl Collector {
     pub(super) fn begin(books: &Books, chronicle: Chronicle) -> Self {
-        let telling = Telling::new(books.options.live);
+        let telling = Telling::new(books.options.live, Elsewhere::Lines);
         let next_tick = books.began + TICK;
         Self {
             chronicle,
@@ -56,14 +58,12 @@ impl Collector {
             accepting: Stalls::new(journey::Stage::Accepted, books.began),
             delivering: Stalls::new(journey::Stage::Delivered, books.began),
             missed: None,
+            all_created: None,
         }
     }
 
     /// Follows the run to its end.
-    ///
-    /// # Errors
-    /// If the interval log cannot be written.
-    pub(super) async fn follow(&mut self, books: &Books, interrupt: &Interrupt) -> Result<Ending> {
+    pub(super) async fn follow(&mut self, books: &Books, interrupt: &Interrupt) -> Ending {
         loop {
             tokio::time::sleep(LOOK).await;
             let now = clock::now();
@@ -72,26 +72,26 @@ impl Collector {
             books.room.notify_one();
             if now >= self.next_tick {
                 self.next_tick = now + TICK;
-                self.tick(books, now)?;
+                self.tick(books, now);
             }
             if let Some(ending) = self.ending(books, interrupt, now) {
-                return Ok(ending);
+                return ending;
             }
         }
     }
 
-    /// The last words.
-    ///
-    /// # Errors
-    /// If the interval log cannot be written.
-    pub(super) fn finish(&mut self, books: &Books) -> Result<()> {
+    /// The last words; gives why the interval log is not whole.
+    pub(super) fn finish(&mut self, books: &Books) -> Option<anyhow::Error> {
         let now = clock::now();
-        self.tick(books, now)?;
+        self.tick(books, now);
         self.chronicle.finish(now)
     }
 
-    /// The files are written.
-    pub(super) fn done(&self) {
+    /// The files are written, or cannot be: then whoever listens is told the record.
+    pub(super) fn done(&self, record: &Record, unwritten: Option<&anyhow::Error>) {
+        if unwritten.is_some() {
+            self.telling.event(&Event::Unwritten { record: Box::new(record.clone()) });
+        }
         self.telling.event(&Event::Done);
     }
 
@@ -127,7 +127,7 @@ impl Collector {
         self.delivering.add(Tick { now, first, last, open, rejected: 0, failed: 0 });
     }
 
-    fn tick(&mut self, books: &Books, now: Duration) -> Result<()> {
+    fn tick(&mut self, books: &Books, now: Duration) {
         self.note_stalls(books, now);
         let mut account = books.account.borrow_mut();
         account.waterfall.take_recent(&mut self.recent);
@@ -135,7 +135,7 @@ impl Collector {
         let arrived = reached(account.mode().arrival());
         let (sent, settled, troubles) = (reached(Stage::Sent), reached(Stage::Settled), account.troubles.total());
         self.chronicle.series.add(now, sent, settled, arrived, troubles, &self.recent);
-        self.chronicle.log(now, &self.recent)?;
+        self.chronicle.log(now, &self.recent);
         let progress = Progress {
             elapsed_s: now.saturating_sub(books.began).as_secs_f64(),
             created: account.created(),
@@ -148,11 +148,31 @@ impl Collector {
             sessions: account.in_transit() as u64,
             p50_ms: self.recent.quantile_ms(0.5),
             p99_ms: self.recent.quantile_ms(0.99),
+            goal_messages: books.options.messages.unwrap_or_default(),
+            goal_s: books.options.limit().unwrap_or_default().as_secs_f64(),
+            open: account.in_transit() as u64,
+            waits_s: 0.0,
         };
         drop(account);
-        self.telling.progress(progress, || live_line(&progress));
+        let progress = Progress { waits_s: self.waits(books, now).as_secs_f64(), ..progress };
+        self.telling.progress(&progress, progress.delivered, Line::of_mades);
         self.recent.clear();
-        Ok(())
+    }
+
+    /// How long answers are still waited for if none comes, once no more messages are created.
+    fn waits(&mut self, books: &Books, now: Duration) -> Duration {
+        let (pace, open) = (books.pace.borrow(), books.account.borrow().in_transit());
+        if !pace.is_over(now) {
+            return Duration::ZERO;
+        }
+        let options = &books.options;
+        let all_created = *self.all_created.get_or_insert(now);
+        let ends = match self.grace_ends {
+            Some(grace_ends) => grace_ends,
+            None if open > 0 => all_created + options.timeout,
+            None => books.heard() + options.linger,
+        };
+        ends.saturating_sub(now)
     }
 
     /// How the run has ended, if it has.
@@ -168,7 +188,7 @@ impl Collector {
             Asked::Nothing if books.is_given_up.get() => is_quiet.then_some(Ending::GaveUp),
             Asked::Nothing => is_quiet.then_some(Ending::Complete),
             Asked::Stop => self.is_enough(is_quiet, now).then_some(Ending::Interrupted),
-            Asked::StopNow => Some(Ending::Interrupted),
+            Asked::StopNow | Asked::Quit => Some(Ending::Interrupted),
         }
     }
 
@@ -197,19 +217,4 @@ fn asked(books: &Books, by_user: Asked, now: Duration) -> Asked {
     let Some(watcher) = &books.options.watcher else { return by_user };
     let view = View { now, began: books.began, heard: books.heard(), asked: by_user };
     by_user.max(watcher.look(&view))
-}
-
-/// The line a terminal shows meanwhile.
-fn live_line(progress: &Progress) -> String {
-    format!(
-        "{:.0} s  {} created, {} arrived, {:.0} msg/s, {} in transit  p50 {:.2} ms  p99 {:.2} ms  {} errors",
-        progress.elapsed_s,
-        progress.created,
-        progress.delivered,
-        progress.delivered as f64 / progress.elapsed_s.max(0.001),
-        progress.sessions,
-        progress.p50_ms,
-        progress.p99_ms,
-        progress.errors
-    )
 }

@@ -35,8 +35,8 @@ pub(crate) use options::{Leftovers, MadesOptions, PayloadKind};
 pub(crate) use stages::{Mode, Stage};
 pub(crate) use watcher::{View, Watcher};
 
-use crate::interrupt::Interrupt;
-use crate::party::{Chronicle, fresh_run_id};
+use crate::interrupt::{Asked, Interrupt, Interrupted};
+use crate::party::{Chronicle, Finished, cannot_write, fresh_run_id, write_record};
 use crate::report::markdown;
 use crate::surroundings::Sight;
 use alarm::Alarm;
@@ -59,7 +59,7 @@ const FAREWELL: Duration = Duration::from_secs(12);
 ///
 /// # Errors
 /// If it could not run: no broker, wrong credentials, no such queue, a file that cannot be read or written.
-pub(crate) fn run(options: MadesOptions) -> Result<Record> {
+pub(crate) fn run(options: MadesOptions) -> Result<Finished> {
     let run = options.run.map_or_else(fresh_run_id, Ok)?;
     let payloads = Payloads::new(&options.payload, &options.sizes, options.seed, run)?;
     if let Some(directory) = &options.out {
@@ -77,9 +77,12 @@ async fn conduct(
     run: journey::RunId,
     payloads: Payloads,
     interrupt: &Interrupt,
-) -> Result<Record> {
+) -> Result<Finished> {
     let alarm = Rc::new(Alarm::new()?);
-    let (open, purged) = side::open_all(side::sides(&options), options.leftovers).await?;
+    let (open, purged) = tokio::select! {
+        opened = side::open_all(side::sides(&options), options.leftovers) => opened?,
+        () = interrupt.asked_for(Asked::Stop) => return Err(Interrupted::BEFORE_LOAD.into()),
+    };
     let (started_at, now, sight) = (jiff::Timestamp::now(), clock::now(), Sight::now());
     let hlog = options.out.as_ref().map(|directory| directory.join("latency.hlog"));
     let chronicle = Chronicle::begin(now, options.mode.last().name(), hlog.as_deref())?;
@@ -90,29 +93,28 @@ async fn conduct(
     for (side, links) in open {
         sides.spawn_local(side::keep(side, links, Rc::clone(&books), Rc::clone(&alarm)));
     }
-    let ending = collector.follow(&books, interrupt).await?;
-    collector.finish(&books)?;
+    let ending = collector.follow(&books, interrupt).await;
+    let unlogged = collector.finish(&books);
     let around = sight.until_now();
     books.end();
     // What was taken is to be told to the broker; a broker that does not listen is not waited for.
-    let _ = tokio::time::timeout(FAREWELL, async { while sides.join_next().await.is_some() {} }).await;
+    tokio::select! {
+        () = async { while sides.join_next().await.is_some() {} } => {}
+        () = tokio::time::sleep(FAREWELL) => {}
+        () = interrupt.asked_for(Asked::StopNow) => {}
+    }
     let (series, stalls) = (&collector.chronicle.series, collector.stalls(&books));
     let missed = collector.missed.as_ref();
     let finds = report::Finds { started_at, series, stalls, missed, around, purged, ending };
     let record = report::record(&books, finds);
-    if let Some(directory) = out {
-        keep(&directory, &record)?;
-    }
-    collector.done();
-    Ok(record)
+    let unwritten = out.and_then(|directory| keep(&directory, &record).err()).or(unlogged);
+    collector.done(&record, unwritten.as_ref());
+    Ok(Finished { record, unwritten })
 }
 
 /// Writes the run's own files.
 fn keep(directory: &Path, record: &Record) -> Result<()> {
-    let json = serde_json::to_string_pretty(record).context("a record is always JSON")?;
-    for (name, text) in [("run.json", json + "\n"), ("report.md", markdown(record))] {
-        let path = directory.join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+    write_record(&directory.join("run.json"), record)?;
+    let path = directory.join("report.md");
+    fs::write(&path, markdown(record)).map_err(|error| cannot_write(&path, &error))
 }

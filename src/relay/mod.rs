@@ -88,6 +88,7 @@ mod telling;
 
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::Event;
+use crate::live_line::{Elsewhere, LogLine};
 use crate::log_writer::LogWriter;
 use crate::party::{Live, Outputs, Telling};
 use crate::reason::reason;
@@ -130,6 +131,8 @@ pub(crate) struct Orders {
 /// What a relay has done, for its report.
 pub(crate) struct Done {
     setting: Arc<Setting>,
+    /// Why the run record could not be written.
+    pub(crate) unwritten: Option<anyhow::Error>,
 }
 
 impl Done {
@@ -158,7 +161,8 @@ pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
     let http = setting.first().http.map(|address| status::serve(address, &setting)).transpose()?;
     let running = listen(&setting)?;
     setting.open();
-    let telling = Telling::new(orders.live);
+    let telling = Telling::new(orders.live, Elsewhere::Nothing);
+    let mut line = LogLine::new(orders.live, &orders.log);
     let mut report = Report::begin();
     let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
     announce(&orders.log, &telling, smtp, http);
@@ -168,19 +172,21 @@ pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
         certificates.look(&setting);
         if let Some(progress) = report.look(&setting) {
             telling.event(&Event::Progress(progress));
+            line.show(&progress);
         }
     }
+    drop(line);
     // Closed, it tells no more of it.
     let failed = setting.spool.failure();
     end(&setting, running, control);
     let failed = failed.or_else(|| setting.spool.failure());
     let outputs = Outputs { json: orders.json, live: orders.live, ..Outputs::default() };
-    outputs.keep(&report.record(&setting), &journey::Ledger::default())?;
+    let unwritten = outputs.keep(&report.record(&setting), &journey::Ledger::default(), &telling);
     telling.event(&Event::Done);
     if let Some(failure) = failed {
         bail!("{failure}. What was answered 250 is delivered after a restart.");
     }
-    Ok(Done { setting })
+    Ok(Done { setting, unwritten })
 }
 
 /// Says where it listens.

@@ -75,7 +75,8 @@ impl Report {
         self.next_tick = now + TICK;
         let errors = census.deferred.value() + census.failed.value() + census.full.value() + census.refused.value();
         self.series.add(now, 0, accepted, delivered, errors, &Latencies::default());
-        self.remember(setting.spool.usage().messages, now);
+        let queued = setting.spool.usage().messages;
+        self.remember(queued, now);
         Some(Progress {
             elapsed_s: (now - self.began).as_secs_f64(),
             accepted,
@@ -83,6 +84,7 @@ impl Report {
             recipients: census.accepted_recipients.value(),
             bytes: census.accepted_bytes.value(),
             errors,
+            open: queued,
             ..Progress::default()
         })
     }

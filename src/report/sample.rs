@@ -224,6 +224,7 @@ fn party(role: Role, name: &str) -> Party {
         faults: Vec::new(),
         failed_sessions: None,
         ordered: None,
+        died: None,
         workers: Some(1),
     }
 }

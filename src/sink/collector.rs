@@ -3,14 +3,14 @@
 use super::SinkOptions;
 use super::certificates::Certificates;
 use super::inbox::{Parcel, Shared};
-use super::report::{self, View};
+use super::report::View;
 use super::status::Status;
 use crate::http_server::HostNames;
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
-use crate::party::{Chronicle, Telling};
+use crate::live_line::{Elsewhere, Line};
+use crate::party::{Chronicle, Finished, Telling};
 use anyhow::Result;
-use journey::record::Record;
 use journey::{Latencies, SinkTally};
 use net::{Endpoint, clock};
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ impl Collector {
     ) -> Result<Self> {
         let now = clock::now();
         let chronicle_log = Chronicle::begin(now, "delivered", options.outputs.hlog.as_deref())?;
-        let telling = Telling::new(options.outputs.live);
+        let telling = Telling::new(options.outputs.live, Elsewhere::Nothing);
         let typed = options.http.as_deref().and_then(|http| http.rsplit_once(':')).map(|(host, _)| host);
         let names = HostNames::new([options.hello.as_str()].into_iter().chain(typed));
         let view = Arc::new(Mutex::new(View::new(options, endpoint.clone(), Arc::clone(&shared.control), now)));
@@ -66,37 +66,36 @@ impl Collector {
         shared: &Shared,
         interrupt: &Interrupt,
         certificates: &mut Option<Certificates>,
-    ) -> Result<()> {
+    ) {
         while interrupt.asked() == Asked::Nothing && !shared.is_full() {
             if let Some(certificates) = certificates {
                 certificates.look();
             }
             match tallies.recv_timeout(LOOK) {
                 Ok(parcel) => self.merge(parcel),
-                Err(RecvTimeoutError::Timeout) if clock::now() >= self.next_tick => self.tick()?,
+                Err(RecvTimeoutError::Timeout) if clock::now() >= self.next_tick => self.tick(),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        Ok(())
     }
 
     /// The last words: what the workers still had, and the record, in files where they were asked for.
-    pub(super) fn finish(mut self, tallies: &Receiver<Parcel>) -> Result<Record> {
+    pub(super) fn finish(mut self, tallies: &Receiver<Parcel>) -> Finished {
         while let Ok(parcel) = tallies.try_recv() {
             self.merge(parcel);
         }
-        self.tick()?;
-        self.chronicle_log.finish(clock::now())?;
+        self.tick();
+        let unlogged = self.chronicle_log.finish(clock::now());
         let view = lock(&self.view);
         let run = view.chosen_run();
         let record = view.record(run);
         let none = journey::Ledger::default();
         let units = run.and_then(|run| view.total.runs.find(run)).map_or(&none, |tally| &tally.units);
-        view.options.outputs.keep(&record, units)?;
+        let unwritten = view.options.outputs.keep(&record, units, &self.telling);
         drop(view);
         self.telling.event(&Event::Done);
-        Ok(record)
+        Finished { record, unwritten: unwritten.or(unlogged) }
     }
 
     fn merge(&mut self, (mut tally, back): Parcel) {
@@ -110,17 +109,16 @@ impl Collector {
     }
 
     /// What falls due four times a second.
-    fn tick(&mut self) -> Result<()> {
+    fn tick(&mut self) {
         let now = clock::now();
         self.next_tick = now + TICK;
         let mut view = lock(&self.view);
         view.tick(now, &self.recent);
         let progress = progress(&view.total, &self.recent, now - view.began);
         drop(view);
-        self.chronicle_log.log(now, &self.recent)?;
-        self.telling.progress(progress, || report::live_line(&progress));
+        self.chronicle_log.log(now, &self.recent);
+        self.telling.progress(&progress, progress.delivered, live_line);
         self.recent.clear();
-        Ok(())
     }
 }
 
@@ -135,6 +133,12 @@ fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> Progres
         p99_ms: recent.quantile_ms(0.99),
         ..Progress::default()
     }
+}
+
+/// How far it is; recipients where they are more than messages.
+fn live_line(progress: &Progress, rate_per_s: f64) -> Line {
+    let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
+    Line::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
 }
 
 /// The books, for a moment.

@@ -24,7 +24,7 @@ mod welcome;
 
 use crate::http_server;
 use crate::interrupt::Interrupt;
-use crate::party::Outputs;
+use crate::party::{Finished, Outputs};
 use crate::reason::reason;
 use anyhow::{Context, Result, anyhow};
 use certificates::Certificates;
@@ -34,7 +34,6 @@ use dump::Dump;
 pub(crate) use dump::Shelf;
 use inbox::{Shared, Till};
 use journey::RunId;
-use journey::record::Record;
 use net::{Endpoint, Files, Server, Shortage};
 pub(crate) use rulebook::Rulebook;
 pub(crate) use rules::Rule;
@@ -80,7 +79,7 @@ pub(crate) struct SinkOptions {
 ///
 /// # Errors
 /// If it could not run: the address is taken, a file cannot be written.
-pub(crate) fn run(options: SinkOptions) -> Result<Record> {
+pub(crate) fn run(options: SinkOptions) -> Result<Finished> {
     options.outputs.open()?;
     let endpoint = Endpoint::resolve(&options.listen).with_context(|| {
         format!("--listen {} is neither HOST:PORT nor unix:PATH, or has no address", options.listen)
@@ -112,9 +111,9 @@ pub(crate) fn run(options: SinkOptions) -> Result<Record> {
         .start_at(&endpoint)
         .map_err(|error| cannot_listen(&endpoint, &error))?;
     let mut collector = Collector::begin(options, server.endpoint(), http, &shared)?;
-    collector.follow(&tallies, &shared, &interrupt, &mut certificates)?;
+    collector.follow(&tallies, &shared, &interrupt, &mut certificates);
     server.stop();
-    collector.finish(&tallies)
+    Ok(collector.finish(&tallies))
 }
 
 fn cannot_listen(endpoint: &Endpoint, error: &io::Error) -> anyhow::Error {

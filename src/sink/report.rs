@@ -1,7 +1,6 @@
 //! What the sink knows, as a run record: of one run, or of all mail where none has traces.
 use super::control::{self, Control};
 use super::{SPARE_FILES, SinkOptions};
-use crate::live::Progress;
 use crate::party;
 use crate::surroundings::{self, Sight};
 use journey::record::{LedgerRow, Record, Role, StageRow, Workload};
@@ -161,17 +160,4 @@ impl View {
         }
         remarks
     }
-}
-
-/// The line a terminal shows meanwhile.
-pub(super) fn live_line(progress: &Progress) -> String {
-    format!(
-        "{:.0} s  {} messages, {} recipients, {:.1} MB  p50 {:.2} ms  p99 {:.2} ms",
-        progress.elapsed_s,
-        progress.delivered,
-        progress.recipients,
-        progress.bytes as f64 / 1e6,
-        progress.p50_ms,
-        progress.p99_ms
-    )
 }

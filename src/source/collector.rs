@@ -4,10 +4,11 @@ use super::worker::{TICK, Workers};
 use super::{Setting, report};
 use crate::interrupt::{Asked, Interrupt};
 use crate::live::{Event, Progress};
-use crate::party::{Chronicle, Telling};
+use crate::live_line::{Elsewhere, Line};
+use crate::party::{Chronicle, Finished, Telling};
 use crate::surroundings::Sight;
 use anyhow::{Result, bail};
-use journey::record::{Ending, Record, ThresholdRow};
+use journey::record::{Ending, ThresholdRow};
 use journey::stalls::{Stalls, Tick};
 use journey::{Latencies, RunId, SourceTally};
 use net::clock;
@@ -70,7 +71,7 @@ impl Collector {
             chronicle: Chronicle::begin(now, "accepted", outputs.hlog.as_deref())?
                 .leaving_out_before(setting.warm_until),
             sight: Sight::now(),
-            telling: Telling::new(outputs.live),
+            telling: Telling::new(outputs.live, Elsewhere::Lines),
             recent: Latencies::default(),
             replies: None,
             stalls: Stalls::new(journey::Stage::Accepted, now),
@@ -93,7 +94,7 @@ impl Collector {
                     let _ = workers.emptied[worker].send(tally);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.tick()?;
+                    self.tick();
                     if self.is_enough(interrupt) {
                         self.end.is_abandoned = true;
                         break;
@@ -112,10 +113,10 @@ impl Collector {
     }
 
     /// The last words: the record, in files where they were asked for.
-    pub(super) fn finish(mut self) -> Result<Record> {
+    pub(super) fn finish(mut self) -> Finished {
         let now = clock::now();
-        self.tick()?;
-        self.chronicle.finish(now)?;
+        self.tick();
+        let unlogged = self.chronicle.finish(now);
         let (series, around) = (&self.chronicle.series, self.sight.until_now());
         let known = report::Known {
             tally: &self.total,
@@ -127,9 +128,9 @@ impl Collector {
             missed: self.missed.take(),
         };
         let record = report::record(&self.setting, self.run, self.started_at, &known, around);
-        self.setting.options.outputs.keep(&record, &self.total.accepted_units)?;
+        let unwritten = self.setting.options.outputs.keep(&record, &self.total.accepted_units, &self.telling);
         self.telling.event(&Event::Done);
-        Ok(record)
+        Finished { record, unwritten: unwritten.or(unlogged) }
     }
 
     fn merge(&mut self, tally: &SourceTally) {
@@ -159,7 +160,7 @@ impl Collector {
     }
 
     /// What falls due four times a second.
-    fn tick(&mut self) -> Result<()> {
+    fn tick(&mut self) {
         let now = clock::now();
         self.next_tick = now + TICK;
         let (total, warm_up) = (&self.total, &self.total.warm_up);
@@ -174,11 +175,11 @@ impl Collector {
             rejected: total.rejected,
             failed: total.failed,
         });
-        self.chronicle.log(now, &self.recent)?;
+        self.chronicle.log(now, &self.recent);
         let progress = self.progress(now);
-        self.telling.progress(progress, || report::live_line(&progress));
+        let line = |progress: &Progress, rate| Line::of(progress, progress.accepted, "accepted", rate);
+        self.telling.progress(&progress, progress.accepted, line);
         self.recent.clear();
-        Ok(())
     }
 
     fn progress(&self, now: Duration) -> Progress {
@@ -194,7 +195,22 @@ impl Collector {
             sessions: u64::from(self.setting.options.sessions),
             p50_ms: self.recent.quantile_ms(0.5),
             p99_ms: self.recent.quantile_ms(0.99),
+            goal_messages: self.setting.options.messages.unwrap_or_default(),
+            goal_s: self.setting.options.limit().unwrap_or_default().as_secs_f64(),
+            open: self.total.open_messages(),
+            waits_s: self.waits(now).as_secs_f64(),
         }
+    }
+
+    /// How long replies are still waited for if none comes, once no more messages are given out.
+    fn waits(&self, now: Duration) -> Duration {
+        let total = &self.total;
+        if total.open_messages() == 0 || !self.setting.plan.is_over(now) {
+            return Duration::ZERO;
+        }
+        let last = total.last_created.max(total.last_reply).unwrap_or(self.began);
+        let ends = self.grace_ends.unwrap_or(last + self.setting.options.timeout);
+        ends.saturating_sub(now)
     }
 
     /// Whether the workers need not be waited for any longer.
@@ -203,7 +219,7 @@ impl Collector {
         match interrupt.asked() {
             Asked::Nothing => self.end_early(now),
             Asked::Stop => self.stop(Ending::Interrupted, now),
-            Asked::StopNow => {
+            Asked::StopNow | Asked::Quit => {
                 self.stop(Ending::Interrupted, now);
                 return true;
             }

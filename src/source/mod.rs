@@ -34,7 +34,7 @@ pub(crate) use notices::{Notices, envelope_id};
 
 use crate::interrupt::Interrupt;
 use crate::load::{chance, pacing, spread};
-use crate::party::Outputs;
+use crate::party::{Finished, Outputs};
 use crate::reach::is_local;
 use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
@@ -43,7 +43,7 @@ use chance::Purpose;
 use collector::Collector;
 use envelopes::Envelopes;
 use journey::RunId;
-use journey::record::{Arrival, Pipelining, Record, Workload};
+use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
 use mail::{About, Mail, Prepared};
 use message::Stamp;
@@ -155,7 +155,7 @@ struct Setting {
 ///
 /// # Errors
 /// If it could not run: nothing listens, a file cannot be read, the arguments contradict each other.
-pub(crate) fn run(options: SourceOptions) -> Result<Record> {
+pub(crate) fn run(options: SourceOptions) -> Result<Finished> {
     let run = options.run.map_or_else(crate::party::fresh_run_id, Ok)?;
     let server = resolve(&options.to, options.reach)?;
     options.check(&server)?;
@@ -181,7 +181,7 @@ pub(crate) fn run(options: SourceOptions) -> Result<Record> {
     let mut collector = Collector::begin(&setting, run, started_at, now)?;
     let workers = worker::start(&setting)?;
     collector.follow(workers, &interrupt)?;
-    collector.finish()
+    Ok(collector.finish())
 }
 
 /// Traces carry CLOCK_MONOTONIC where the sink can be expected on this host, and Unix time elsewhere.

@@ -6,7 +6,7 @@ use super::approach::Approach;
 use super::envelopes::{Drafts, Envelopes, Occasion};
 use super::mail::Mail;
 use super::{SourceOptions, TlsMode};
-use crate::interrupt::{Asked, Interrupt};
+use crate::interrupt::{Asked, Interrupt, Interrupted};
 use crate::reason::reason;
 use anyhow::{Result, bail};
 use net::{Alarm, Caller, Conversation, Desk, Ended, Endpoint, Next, Outbox, Shortage, Socket, clock};
@@ -71,7 +71,7 @@ impl Trial {
     fn judge(&self, outcome: Option<io::Result<Attempt>>) -> Result<()> {
         let to = &self.options.to;
         match outcome {
-            None => bail!("stopped before the first message"),
+            None => Err(Interrupted::BEFORE_LOAD.into()),
             Some(Err(error)) => match self.unreachable(&error) {
                 Some(why) => bail!("cannot reach {to}: {why}"),
                 None => Ok(()),

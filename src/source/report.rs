@@ -1,6 +1,5 @@
 //! What the source knows at the end, as a run record.
 use super::{SPARE_FILES, Setting, SourceOptions};
-use crate::live::Progress;
 use crate::{party, surroundings};
 use journey::account::{self, Between, Books};
 use journey::judge::{Circumstances, judge};
@@ -86,17 +85,4 @@ fn open_units(record: &Record, known: &Known<'_>) -> u64 {
     let ended = tally.recipients_accepted + tally.recipients_rejected + tally.recipients_failed;
     let has_defects = record.parties.iter().any(|party| party.failed_sessions.is_some_and(|failed| failed > 0));
     if known.is_abandoned || has_defects { tally.recipients_created.saturating_sub(ended) } else { 0 }
-}
-
-/// The line a terminal shows meanwhile.
-pub(super) fn live_line(progress: &Progress) -> String {
-    format!(
-        "{:.0} s  {} accepted, {:.0} msg/s  p50 {:.2} ms  p99 {:.2} ms  {} errors",
-        progress.elapsed_s,
-        progress.accepted,
-        progress.accepted as f64 / progress.elapsed_s.max(0.001),
-        progress.p50_ms,
-        progress.p99_ms,
-        progress.errors
-    )
 }

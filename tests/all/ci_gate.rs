@@ -320,7 +320,7 @@ fn the_benchs_own_endpoint_that_is_killed() {
         wait_until("the endpoint", || children_of(mailrun).into_iter().find(|child| runs(*child, "mades-endpoint")));
     kill_process(Pid::from_raw(endpoint).unwrap(), Signal::KILL).unwrap();
     let ended = job.finish();
-    shut(&ended, 1, "FAIL The endpoint ended at ");
+    shut(&ended, 1, "FAIL The endpoint died at ");
     assert!(said(&ended).contains("SIGKILL"), "{ended:?}");
 }
 

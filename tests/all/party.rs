@@ -147,6 +147,26 @@ impl Process {
         self.child.id()
     }
 
+    /// Kills with SIGKILL the process that it has started with that word as its first.
+    pub(crate) fn kill_child(&self, word: &str) {
+        let parent = format!("PPid:\t{}", self.child.id());
+        let is_meant = |pid: &str| {
+            let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            file("status").lines().any(|line| line == parent) && file("cmdline").split('\0').nth(1) == Some(word)
+        };
+        let names = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let pid = names.filter(|name| name.parse::<i32>().is_ok()).find(|pid| is_meant(pid));
+        let pid = pid.unwrap_or_else(|| panic!("no child {word}")).parse().unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    }
+
+    /// Signals that were sent to it and that it has not taken.
+    pub(crate) fn pending_signals(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+        pending.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).unwrap())
+    }
+
     fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }

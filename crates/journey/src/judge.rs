@@ -11,7 +11,7 @@
 use crate::account::{Between, fates_sum, is_open_loop, is_watched, sum_of_fates};
 use crate::doubts::{disturbances, limits};
 use crate::record::{
-    Arrival, Cause, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow,
+    Arrival, Cause, Death, Ending, ErrorRow, LedgerRow, Ordered, Outcome, Party, Record, Role, StageRow, StallRow,
     ThresholdRow, Verdict,
 };
 use crate::stage::Stage;
@@ -35,6 +35,7 @@ impl Cause {
         match self {
             Self::Defect
             | Self::Unaccounted
+            | Self::Died
             | Self::Lost
             | Self::Duplicates
             | Self::Corrupt
@@ -99,6 +100,7 @@ pub struct Circumstances {
 /// The verdict on a run, from all else that its record says.
 pub fn judge(record: &Record, circumstances: &Circumstances) -> Verdict {
     let mut reasons = books(record);
+    reasons.extend(deaths(record));
     reasons.extend(fates(record, circumstances));
     reasons.extend(invalid(record, circumstances.between));
     let is_our_fault = reasons.iter().any(|reason| reason.cause.outcome() == Some(Outcome::Invalid));
@@ -216,6 +218,28 @@ fn books(record: &Record) -> Vec<Reason> {
     reasons
 }
 
+/// Processes that ended though nobody had told them to.
+fn deaths(record: &Record) -> Vec<Reason> {
+    let name = |role: Role| match role {
+        Role::Source => "source",
+        Role::Relay => "relay",
+        Role::Sink => "sink",
+    };
+    let died = record.parties.iter().filter_map(|party| Some((name(party.role), party.died.as_ref()?)));
+    died.map(|(name, found)| Reason::new(Cause::Died, death(name, found))).collect()
+}
+
+/// `The relay died at 1.5 s: signal 9 (SIGKILL).`
+pub fn death(name: &str, death: &Death) -> String {
+    let said = death.said.trim_end_matches('.');
+    let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
+    format!("The {name} died at {:.1} s: {}{said}.", death.at_s, death.how)
+}
+
+fn has_death(record: &Record) -> bool {
+    record.parties.iter().any(|party| party.died.is_some())
+}
+
 /// Lost, doubled, corrupt, rejected, failed, given up: beyond what thresholds grant and what was ordered.
 fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     let bounds = Bounds::of(record, circumstances);
@@ -228,13 +252,15 @@ fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
             () if bounds.contain(fate, count) => {
                 Some(Reason::new(Cause::Ordered, format!("As ordered, {}: {}.", fate.words(), grouped(count))))
             }
-            () if fate == Fate::Failed && gone(record).is_some() => None,
+            () if fate == Fate::Failed && gone(record).is_some() && !has_death(record) => None,
             () => Some(Reason::new(fate.cause(), sentence(record, fate, count, &bounds))),
         }
     });
     let mut reasons: Vec<Reason> = found.collect();
     // A threshold grants connections that fail now and then, not a server that is gone.
-    if let Some(stall) = gone(record) {
+    if !has_death(record)
+        && let Some(stall) = gone(record)
+    {
         reasons.push(Reason::new(Cause::ServerGone, gone_sentence(record, stall)));
     }
     reasons.extend(given_up(record, circumstances));
@@ -505,8 +531,8 @@ fn endings(record: &Record) -> Vec<Reason> {
         Some(Ending::SinkEnded) => {
             reasons.push(Reason::new(Cause::SinkGone, "The sink went away, so what arrived after that is unknown."))
         }
-        Some(Ending::ServerEnded) => {
-            reasons.push(Reason::new(Cause::ServerGone, "The relay ended in the middle of the run."))
+        Some(Ending::ServerEnded) if !has_death(record) => {
+            reasons.push(Reason::new(Cause::ServerGone, "The server ended in the middle of the run."))
         }
         _ => {}
     }
@@ -523,7 +549,8 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     let mut reasons: Vec<Reason> = queued(record, circumstances).into_iter().collect();
     reasons.extend(stalls(record));
     let mut remarks = Vec::new();
-    if ledger.created.is_some() && ledger.delivered.is_none() && record.ending != Some(Ending::SinkEnded) {
+    let is_sink_gone = record.ending == Some(Ending::SinkEnded) || has_death(record);
+    if ledger.created.is_some() && ledger.delivered.is_none() && !is_sink_gone {
         remarks.push(
             "Delivery is unknown: let the server relay to a mailrun sink, and name it with mailrun bench --sink http://ADDR."
                 .to_owned(),

@@ -366,6 +366,20 @@ pub struct Party {
     /// How often it did something wrong because it was told to; `null` for parties that cannot be told to.
     #[serde(default)]
     pub ordered: Option<Ordered>,
+    /// How it ended by itself in the middle of the run; `null` for one that did not.
+    #[serde(default)]
+    pub died: Option<Death>,
+}
+
+/// The end of a process that nobody had told to end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Death {
+    /// When, in seconds since the load began.
+    pub at_s: f64,
+    /// By which signal or with which exit status.
+    pub how: String,
+    /// The last line that it wrote to its standard error; empty where it wrote none.
+    pub said: String,
 }
 
 /// How often a sink did something wrong because its rules told it to.
@@ -612,6 +626,8 @@ pub enum Cause {
     Defect,
     /// The books contradict each other, or do not hold all.
     Unaccounted,
+    /// A process that the bench had started ended by itself.
+    Died,
     /// Accepted and gone.
     Lost,
     /// Arrived more than once.

@@ -9,17 +9,17 @@ mod truth;
 
 use super::directory::RunDirectory;
 use super::gather::fill_costs;
-use super::parties::{Order, Process};
-use super::progress::Display;
-use crate::interrupt::{Asked, Interrupt};
-use crate::live::{Event, Progress};
+use super::parties::{self, Order, Process};
+use super::progress::Screen;
+use crate::interrupt::{Asked, Interrupt, Interrupted};
+use crate::live::Event;
+use crate::live_line::{Line, RateWindow};
 use crate::party::Live;
-use crate::report::numbers::{count, latency};
 use crate::surroundings::{self, Sight};
 use crate::{host, usage};
 use anyhow::{Context, Result, bail, ensure};
 use journey::judge::{self, Reason};
-use journey::record::{Cause, Ending, Party, Record, Role, Verdict};
+use journey::record::{Cause, Death, Ending, Party, Record, Role, Verdict};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -49,28 +49,42 @@ pub(crate) struct RehearsalOptions {
     /// Options for `mailrun mades`, word by word: all but where it goes and where it writes.
     pub(crate) bench_options: Vec<String>,
     /// What is said while it runs.
-    #[allow(dead_code, reason = "the progress line is to read it")]
     pub(crate) live: Live,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
 }
 
-/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a report. The record, and where it is.
+/// What a rehearsal leaves.
+#[derive(Debug)]
+pub(crate) struct RehearsalOutcome {
+    /// All that the run learned.
+    pub(crate) record: Record,
+    /// Where it is written down.
+    pub(crate) directory: PathBuf,
+    /// The first file that could not be written, and why.
+    pub(crate) unwritten: Option<anyhow::Error>,
+}
+
+/// Runs it to its end, or until SIGINT or SIGTERM; either way there is a report.
 ///
 /// # Errors
 ///
-/// If it could not run: a party did not start or died, the directory cannot be written.
-pub(crate) fn run(options: &RehearsalOptions) -> Result<(Record, PathBuf)> {
+/// If it could not run: a party did not start, the bench died, the directory cannot be made; or the user wants no report.
+pub(crate) fn run(options: &RehearsalOptions) -> Result<RehearsalOutcome> {
     let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
-    let result = conduct(&program, options, &directory).and_then(|record| {
-        directory.keep(&record)?;
-        Ok((record, directory.path().to_owned()))
-    });
-    result.inspect_err(|_| directory.discard())
+    let conducted = conduct(&program, options, &directory);
+    let (record, complaint) = conducted.inspect_err(|_| directory.discard())?;
+    let unwritten = directory.keep(&record).err().or(complaint);
+    Ok(RehearsalOutcome { record, directory: directory.path().to_owned(), unwritten })
 }
 
-fn conduct(program: &Path, options: &RehearsalOptions, directory: &RunDirectory) -> Result<Record> {
+/// With what the bench of MADES complained of, where it could not write its files.
+fn conduct(
+    program: &Path,
+    options: &RehearsalOptions,
+    directory: &RunDirectory,
+) -> Result<(Record, Option<anyhow::Error>)> {
     let sight = Sight::now();
     let (plan, totals) = (directory.path().join("plan.toml"), directory.path().join("endpoint.json"));
     directory.write("plan.toml", &options.plan)?;
@@ -80,21 +94,24 @@ fn conduct(program: &Path, options: &RehearsalOptions, directory: &RunDirectory)
         ["mades-endpoint", "--embedded", "--listen", "127.0.0.1:0", "--live", "json"].map(str::to_owned).to_vec();
     words.extend(["--plan".to_owned(), path(&plan), "--totals".to_owned(), path(&totals)]);
     words.extend(options.endpoint_options.iter().cloned());
-    let mut course = Course::begin(Order::named("endpoint", program, words, directory, Role::Relay))?;
+    let endpoint = Order::named("endpoint", program, words, directory, Role::Relay);
+    let mut course = Course::begin(endpoint, options.live)?;
     let address = course.await_ready()?;
     let mut words = ["mades", "--live", "json", "--outbox-url"].map(str::to_owned).to_vec();
     words.extend([format!("amqp://{address}"), "--out".to_owned(), path(directory.path())]);
     words.extend(["--name".to_owned(), options.name.clone()]);
     words.extend(options.bench_options.iter().cloned());
-    let (mades, death) = course.follow(Order::named("mades", program, words, directory, Role::Source))?;
-    if death.is_none() {
-        course.stop_endpoint()?;
-    }
+    let Followed { mades, complaint } =
+        course.follow(Order::named("mades", program, words, directory, Role::Source))?;
+    course.stop_endpoint()?;
     let around = sight.until_now();
-    let mut record: Record = read(&directory.path().join("run.json"))?;
+    let (mut record, complaint) = match (course.unwritten.take(), read(&directory.path().join("run.json"))) {
+        (Some(record), _) | (None, Ok(record)) => (record, complaint),
+        (None, Err(error)) => return Err(complaint.unwrap_or(error)),
+    };
     record.command.clone_from(&options.command);
     record.host = host::facts();
-    record.parties.push(endpoint_party(options));
+    record.parties.push(Party { died: course.death.clone(), ..endpoint_party(options) });
     fill_costs(&mut record, &mades.watched());
     fill_costs(&mut record, &course.endpoint.watched());
     let used_s: f64 = record.parties.iter().filter_map(|party| Some(party.user_s? + party.sys_s?)).sum();
@@ -103,35 +120,27 @@ fn conduct(program: &Path, options: &RehearsalOptions, directory: &RunDirectory)
     if let Some(around) = &mut record.surroundings {
         surroundings::leave_to_others(around, used_s + own.user_s + own.sys_s);
     }
-    match death {
-        Some(death) => note_death(&mut record, &death),
+    match &course.death {
         None => truth::hold_against(&mut record, &read::<Told>(&totals)?.totals, &options.faults),
+        Some(death) => note_death(&mut record, death, course.interrupt.asked()),
     }
-    Ok(record)
-}
-
-/// The end of the endpoint in the middle of a run.
-#[derive(Clone, Debug)]
-struct Death {
-    /// Since the load began.
-    after: Duration,
-    /// How it ended, and what it said last.
-    how: String,
+    Ok((record, complaint))
 }
 
 /// Puts the endpoint's end into the verdict: what it did before nobody can tell any more.
-fn note_death(record: &mut Record, death: &Death) {
+fn note_death(record: &mut Record, death: &Death, asked: Asked) {
     let pass = judge::pass(record);
-    let text = format!("The endpoint ended at {:.1} s of the run: {}.", death.after.as_secs_f64(), death.how);
     let verdict = &mut record.verdict;
     let texts = std::mem::take(&mut verdict.reasons).into_iter().zip(std::mem::take(&mut verdict.causes));
     // The bench saw connections that were lost, and was told to stop: that is why.
     let others = texts.filter(|(_, cause)| !matches!(cause, Cause::ServerGone | Cause::Interrupted));
     let others = others.map(|(text, cause)| Reason { cause, text });
     let closed = verdict.closed;
-    let reasons = others.chain([Reason::new(Cause::ServerGone, text)]).collect();
+    let reasons = others.chain([Reason::new(Cause::Died, judge::death("endpoint", death))]).collect();
     *verdict = Verdict { closed, ..judge::weigh(reasons, &pass) };
-    record.ending = Some(Ending::ServerEnded);
+    if asked == Asked::Nothing {
+        record.ending = Some(Ending::ServerEnded);
+    }
 }
 
 fn path(path: &Path) -> String {
@@ -164,6 +173,7 @@ fn endpoint_party(options: &RehearsalOptions) -> Party {
         workers: Some(1),
         failed_sessions: None,
         ordered: None,
+        died: None,
     }
 }
 
@@ -173,17 +183,39 @@ struct Course {
     events: Receiver<(Role, Event)>,
     mouth: std::sync::mpsc::Sender<(Role, Event)>,
     interrupt: Interrupt,
-    display: Display,
+    screen: Screen,
+    rate: RateWindow,
     endpoint: Process,
     address: Option<String>,
+    /// How the endpoint ended though nobody had told it to.
+    death: Option<Death>,
+    /// The record that the bench could not write to its file.
+    unwritten: Option<Record>,
+}
+
+/// The bench of MADES, at its end.
+struct Followed {
+    mades: Process,
+    /// Why it could not run, or could not write its files.
+    complaint: Option<anyhow::Error>,
 }
 
 impl Course {
-    fn begin(endpoint: Order) -> Result<Self> {
+    fn begin(endpoint: Order, live: Live) -> Result<Self> {
         let (mouth, events) = channel();
         let interrupt = Interrupt::watch()?;
         let endpoint = Process::start(endpoint, mouth.clone())?;
-        Ok(Self { events, mouth, interrupt, display: Display::on_stderr(), endpoint, address: None })
+        Ok(Self {
+            events,
+            mouth,
+            interrupt,
+            screen: Screen::new(live, None),
+            rate: RateWindow::default(),
+            endpoint,
+            address: None,
+            death: None,
+            unwritten: None,
+        })
     }
 
     /// Waits until the endpoint attends to its outbox; where it listens.
@@ -201,42 +233,51 @@ impl Course {
                 bail!("the endpoint ended before it was ready: {}", self.endpoint.last_words("it said nothing"));
             }
             ensure!(Instant::now() < limit, "the endpoint was not ready within {} s", READY_WITHIN.as_secs());
-            ensure!(self.interrupt.asked() == Asked::Nothing, "stopped before the first message");
+            ensure!(self.interrupt.asked() == Asked::Nothing, Interrupted::BEFORE_LOAD);
         }
     }
 
-    /// Starts the bench and follows it to its end; an endpoint that ends before it ends it too.
-    fn follow(&mut self, order: Order) -> Result<(Process, Option<Death>)> {
+    /// Starts the bench and follows it to its end. The first signal has it stop, the second wait for nothing.
+    fn follow(&mut self, order: Order) -> Result<Followed> {
         let mut mades = Process::start(order, self.mouth.clone())?;
         let began = Instant::now();
-        let (mut stopping, mut death, mut told) = (None, None, Asked::Nothing);
+        let mut told = (Asked::Nothing, began);
         loop {
             self.turn();
-            if death.is_none()
-                && let Some(status) = self.endpoint.poll()?
-            {
-                let how = format!("{status}; it said last: {}", self.endpoint.last_words("nothing"));
-                death = Some(Death { after: began.elapsed(), how });
-            }
+            self.look_after_endpoint(began)?;
             if let Some(status) = mades.poll()? {
-                self.display.clear();
-                mades.judge(status)?;
-                return Ok((mades, death));
+                self.turn();
+                self.screen.clear();
+                let complaint = mades.judge(status).err();
+                return Ok(Followed { mades, complaint });
             }
-            let asked = self.interrupt.asked().max(if death.is_some() { Asked::Stop } else { Asked::Nothing });
-            if asked > told {
-                // The bench ends at the first, and does not wait for answers at the second.
+            let wanted = if self.death.is_some() { Asked::Stop } else { Asked::Nothing };
+            let asked = self.interrupt.asked().max(wanted);
+            ensure!(asked < Asked::Quit, Interrupted::WITHOUT_REPORT);
+            if asked > told.0 {
                 mades.terminate();
-                told = asked;
-                stopping.get_or_insert_with(Instant::now);
+                told = (asked, Instant::now());
             }
-            let patience = stopping.is_none_or(|since: Instant| since.elapsed() < STOP_WITHIN);
+            let patience = told.0 == Asked::Nothing || told.1.elapsed() < STOP_WITHIN;
             ensure!(patience, "the bench did not stop within {} s", STOP_WITHIN.as_secs());
         }
     }
 
+    fn look_after_endpoint(&mut self, began: Instant) -> Result<()> {
+        if self.death.is_none()
+            && let Some(status) = self.endpoint.poll()?
+        {
+            let said = self.endpoint.last_words("");
+            self.death = Some(Death { at_s: began.elapsed().as_secs_f64(), how: parties::how(status), said });
+        }
+        Ok(())
+    }
+
     /// Has the endpoint write down what it did.
     fn stop_endpoint(&mut self) -> Result<()> {
+        if self.death.is_some() {
+            return Ok(());
+        }
         self.endpoint.look();
         self.endpoint.settle();
         self.endpoint.terminate();
@@ -246,6 +287,7 @@ impl Course {
                 return self.endpoint.judge(status);
             }
             self.turn();
+            ensure!(self.interrupt.asked() < Asked::Quit, Interrupted::WITHOUT_REPORT);
             ensure!(Instant::now() < limit, "the endpoint did not stop within {} s", STOP_WITHIN.as_secs());
         }
     }
@@ -259,24 +301,15 @@ impl Course {
                     self.address = amqp.into_iter().next();
                     return;
                 }
-                Ok((Role::Source, Event::Progress(progress))) => self.display.show_line(0, || line(&progress)),
+                Ok((Role::Source, Event::Progress(progress))) => {
+                    self.rate.add(progress.elapsed_s, progress.delivered);
+                    self.screen.show(|| Line::of_mades(&progress, self.rate.per_s()));
+                }
+                Ok((Role::Source, Event::Unwritten { record })) => self.unwritten = Some(*record),
                 Ok(_) => {}
                 // `mouth` is ours: it cannot be closed.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
             }
         }
     }
-}
-
-fn line(progress: &Progress) -> String {
-    format!(
-        "{:.0} s · {} created · {} delivered · {} in transit · p50 {} · p99 {} · {} errors",
-        progress.elapsed_s,
-        count(progress.created),
-        count(progress.delivered),
-        count(progress.sessions),
-        latency(progress.p50_ms),
-        latency(progress.p99_ms),
-        count(progress.errors)
-    )
 }

@@ -4,14 +4,15 @@ use super::CompareOptions;
 use super::contestants::{Case, Field, Tool, cases, command};
 use super::findings::{self, Findings};
 use super::ground::Ground;
-use crate::bench::progress::Display;
 use crate::bench::tables::{Costs, Timed, order};
 use crate::interrupt::{Asked, Interrupt};
+use crate::live_line::{Display, Elsewhere, Line};
+use crate::party::Live;
 use crate::report::numbers::seconds;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A run that came to its end.
 #[derive(Clone, Debug)]
@@ -55,12 +56,13 @@ pub(super) fn follow(options: &CompareOptions) -> Result<Finds> {
     let planned = order.len();
     let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
     let interrupt = Interrupt::watch()?;
-    let mut course = Course { options, field: &field, interrupt, display: Display::on_stderr() };
-    let mut done = 0;
+    let mut course =
+        Course { options, field: &field, interrupt, display: Display::on_stderr(Live::Line, Elsewhere::Lines) };
+    let (began, mut done) = (Instant::now(), 0);
     for number in order {
         let lane = &mut lanes[number];
-        let line = format!("run {} of {planned}: {}", done + 1, lane.case.words());
-        let Some(run) = course.run(&lane.case, done * 1000 / planned, &line) else { break };
+        let line = Line::of_runs(done, planned, &lane.case.words(), began);
+        let Some(run) = course.run(&lane.case, &line) else { break };
         lane.runs.push(run);
         done += 1;
     }
@@ -77,17 +79,17 @@ struct Course<'o> {
 
 impl Course<'_> {
     /// One run; `None` if the user wants no more of them.
-    fn run(&mut self, case: &Case, permille: usize, line: &str) -> Option<Run> {
+    fn run(&mut self, case: &Case, line: &Line) -> Option<Run> {
         if self.interrupt.asked() != Asked::Nothing {
             return None;
         }
-        match self.measure(case, permille, line) {
+        match self.measure(case, line) {
             Ok(measured) => measured.map(|measured| Run::Done(Box::new(measured))),
             Err(error) => Some(Run::Failed(format!("{error:#}"))),
         }
     }
 
-    fn measure(&mut self, case: &Case, permille: usize, line: &str) -> Result<Option<Measured>> {
+    fn measure(&mut self, case: &Case, line: &Line) -> Result<Option<Measured>> {
         let place = tempfile::Builder::new().prefix("mailrun-compare-").tempdir();
         let place = place.context("cannot make a temporary directory")?;
         let ground = Ground::prepare(&self.field.own, self.options, place.path())?;
@@ -97,7 +99,7 @@ impl Course<'_> {
         command.stdout(File::create(&said).context("cannot make a temporary file")?);
         let mut contestant = Timed::start(command)?;
         while !contestant.ends()? {
-            self.display.show_line(permille as u64, || line.to_owned());
+            self.display.show(|| line.clone());
             if self.interrupt.asked() != Asked::Nothing {
                 return Ok(None);
             }

@@ -156,8 +156,9 @@ impl<'g> Backlog<'g> {
         if self.goes_on() {
             outcome?;
         }
-        self.course.stop_relay(Process::terminate)?;
-        self.course.stop_sink()?;
+        let complaints = [self.course.stop_relay(Process::terminate)?, self.course.stop_sink()?];
+        self.course.expect_all_alive()?;
+        complaints.into_iter().flatten().try_for_each(Err)?;
         let arrivals = self.finds.drained.map(|_| gather::party(self.directory, Role::Sink)).transpose()?;
         let ending = (!self.goes_on()).then_some(Ending::Interrupted);
         let arrived = self.finds.drained.map_or(Arrived::NotAll, |drained| drained.arrived);
@@ -175,6 +176,7 @@ impl<'g> Backlog<'g> {
             between,
             sink: gather::Whose::Own,
             ending,
+            deaths: Vec::new(),
             watched,
             around,
         };
@@ -189,7 +191,9 @@ impl<'g> Backlog<'g> {
         (starting.order.stdout, starting.order.stderr) = (file("relay-before.stdout"), file("relay-before.stderr"));
         let relay = self.course.start_relay(starting)?;
         let order = Order::source(self.grounds.program(), self.bench, run, self.directory, &relay);
-        self.course.follow_source(order)?;
+        let complaint = self.course.follow_source(order)?;
+        self.course.expect_all_alive()?;
+        complaint.map_or(Ok(()), Err)?;
         let source = gather::party(self.directory, Role::Source)?;
         self.accepted(&source.record);
         Ok(source)
@@ -239,7 +243,9 @@ impl<'g> Backlog<'g> {
     /// Stops the relay and starts it again on what it has kept.
     fn reopen(&mut self) -> Result<()> {
         let stopping = Instant::now();
-        self.course.stop_relay(Process::terminate)?;
+        let complaint = self.course.stop_relay(Process::terminate)?;
+        self.course.expect_all_alive()?;
+        complaint.map_or(Ok(()), Err)?;
         let (stop_s, starting) = (stopping.elapsed().as_secs_f64(), Instant::now());
         self.course.start_relay(self.starting())?;
         let listen_s = starting.elapsed().as_secs_f64();
@@ -280,6 +286,7 @@ impl<'g> Backlog<'g> {
         let took_s = began.elapsed().as_secs_f64();
         // What it does after the last delivery is to give up segments.
         self.course.rest_relay()?;
+        self.course.expect_all_alive()?;
         let usage = self.course.look_at_relay();
         let drained = Drained {
             took_s,

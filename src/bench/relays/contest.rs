@@ -104,7 +104,8 @@ impl Contest<'_> {
         for (round, number) in order {
             let lane = &mut lanes[number];
             let name = format!("round-{}-{}-{}", round + 1, number + 1, lane.contestant.file_name());
-            let bench = self.bench(&name, &lane.contestant, self.options.messages);
+            let title = Some(format!("run {} of {planned}: {}", done + 1, lane.contestant));
+            let bench = BenchOptions { title, ..self.bench(&name, &lane.contestant, self.options.messages) };
             let Some(run) = self.measure(&bench) else { break };
             done += 1;
             tell!("mailrun: run {done} of {planned}: {}: {}", lane.contestant, run.words());

@@ -1,13 +1,14 @@
 //! The grounds that a scenario is held on: its directory, the shape of its load, runs one after the other until Ctrl-C.
 use super::contestant::Contestant;
-use crate::bench::directory::RunDirectory;
+use crate::bench::directory::{self, RunDirectory};
 use crate::bench::plan::{BenchOptions, Preflight, Tracing};
 use crate::bench::tables::Sheet;
 use crate::bench::{self, BenchOutcome};
 use crate::interrupt::{Asked, Interrupt};
 use crate::party::Live;
 use crate::report::numbers::{counted, octets};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use journey::judge;
 use journey::record::{Pipelining, Workload};
 use journey::threshold::Threshold;
 use std::path::{Path, PathBuf};
@@ -99,7 +100,7 @@ impl Grounds {
 
     /// Runs it; `None` if the user wants no more runs.
     pub(super) fn run(&self, bench: &BenchOptions) -> Option<Result<BenchOutcome>> {
-        (!self.is_stopped()).then(|| bench::run_with(&self.program, bench))
+        (!self.is_stopped()).then(|| whole(bench::run_with(&self.program, bench)?))
     }
 
     /// The same; `None` also if it was stopped in its middle: figures of half a run are none.
@@ -113,6 +114,16 @@ impl Grounds {
         self.directory.write("table.txt", &format!("{}\n\n{}\n", sheet.text, sheet.conclusion.line()))?;
         tell!("written to {}", self.directory.path().display());
         Ok(sheet)
+    }
+}
+
+/// A run with its files, in which nobody died: of others there is nothing to compare.
+fn whole(outcome: BenchOutcome) -> Result<BenchOutcome> {
+    let died = outcome.record.parties.iter().find_map(|party| Some((party.role, party.died.as_ref()?)));
+    match (died, outcome.unwritten) {
+        (Some((role, death)), _) => bail!("{}", judge::death(directory::name(role), death)),
+        (None, Some(error)) => Err(error),
+        (None, None) => Ok(BenchOutcome { unwritten: None, ..outcome }),
     }
 }
 
@@ -133,6 +144,7 @@ impl Occasion {
             thresholds: self.thresholds.clone(),
             preflight: Preflight::Off,
             live: Live::Line,
+            title: None,
             command: self.command.clone(),
         }
     }

@@ -13,6 +13,7 @@ use super::measure::Measure;
 use super::search::Search;
 use super::sheet::Spread;
 use super::starting;
+use crate::bench::plan::BenchOptions;
 use crate::bench::tables::{Sheet, Wrong};
 use crate::report::numbers::{count, figure, latency, rate, seconds};
 use crate::report::table::{Align, Table};
@@ -128,6 +129,7 @@ impl Course<'_> {
     fn measure(&self, name: &str, load: Workload, judge: fn(&Measure, &Record) -> &'static str) -> Result<Option<Row>> {
         let offered_per_s = load.rate_per_s;
         let bench = self.grounds.bench(name, &self.options.contestant, &self.options.shape, load);
+        let bench = BenchOptions { title: Some(name.replace('-', " ")), ..bench };
         let Some(outcome) = self.grounds.run_whole(&bench) else { return Ok(None) };
         let outcome = outcome.with_context(|| format!("in {name}"))?;
         let record = &outcome.record;

@@ -75,6 +75,7 @@ pub(super) fn party(contestant: &Contestant, own: Option<&Record>) -> Option<Par
         workers: known.and_then(|party| party.workers),
         failed_sessions: known.and_then(|party| party.failed_sessions),
         ordered: None,
+        died: None,
     })
 }
 

@@ -160,7 +160,7 @@ mod tests {
         let at = |second: u64| record.origin_ns + second * 1_000_000_000 + 500_000_000;
         let relay_memory = curve(&[(at(0), first), (at(1), rest), (at(4), rest - 1)]);
         let store = Store { at_start: 128 << 20, at_end };
-        BenchOutcome { record, directory: "d".into(), disk_bytes: None, relay_memory, store }
+        BenchOutcome { record, directory: "d".into(), disk_bytes: None, relay_memory, store, unwritten: None }
     }
 
     fn judged(outcome: &BenchOutcome, messages: u64) -> Sheet {

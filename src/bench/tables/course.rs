@@ -5,8 +5,9 @@ use super::deliveries::Deliveries;
 use super::sinks::{Counts, Keeping, Order, Sink};
 use super::timed::{Costs, Timed};
 use super::{Proof, TableOptions};
-use crate::bench::progress::Display;
 use crate::interrupt::{Asked, Interrupt};
+use crate::live_line::{Display, Elsewhere, Line};
+use crate::party::Live;
 use crate::report::numbers::seconds;
 use anyhow::{Context, Result};
 use std::process::Stdio;
@@ -56,29 +57,22 @@ pub(super) fn follow(options: &TableOptions) -> Result<Finds> {
     let order = order(cases.len(), tools.len(), options.rounds);
     let planned = order.len();
     let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
-    let mut course = Course { options, field: &field, interrupt: Interrupt::watch()?, display: Display::on_stderr() };
+    let mut course = Course {
+        options,
+        field: &field,
+        interrupt: Interrupt::watch()?,
+        display: Display::on_stderr(Live::Line, Elsewhere::Lines),
+    };
     let (began, mut done) = (Instant::now(), 0);
     for number in order {
         let lane = &mut lanes[number];
-        let line = line(done, planned, &lane.case, began);
-        let Some(run) = course.run(&lane.case, done * 1000 / planned, &line) else { break };
+        let line = Line::of_runs(done, planned, &lane.case.words(), began);
+        let Some(run) = course.run(&lane.case, &line) else { break };
         lane.runs.push(run);
         done += 1;
     }
     course.display.clear();
     Ok(Finds { lanes, missing: field.missing, done, planned })
-}
-
-/// `run 7 of 36: smtp-source → smtp-sink, 100 sessions · 12.00 s left`
-fn line(done: usize, planned: usize, case: &Case, began: Instant) -> String {
-    let line = format!("run {} of {planned}: {}", done + 1, case.words());
-    match done {
-        0 => line,
-        done => {
-            let each_s = began.elapsed().as_secs_f64() / done as f64;
-            format!("{line} · about {} left", seconds((each_s * (planned - done) as f64).ceil()))
-        }
-    }
 }
 
 struct Course<'o> {
@@ -90,17 +84,17 @@ struct Course<'o> {
 
 impl Course<'_> {
     /// One run; `None` if the user wants no more of them.
-    fn run(&mut self, case: &Case, permille: usize, line: &str) -> Option<Run> {
+    fn run(&mut self, case: &Case, line: &Line) -> Option<Run> {
         if self.interrupt.asked() != Asked::Nothing {
             return None;
         }
-        match self.measure(case, permille, line) {
+        match self.measure(case, line) {
             Ok(measured) => measured.map(|measured| Run::Done(Box::new(measured))),
             Err(error) => Some(Run::Failed(format!("{error:#}"))),
         }
     }
 
-    fn measure(&mut self, case: &Case, permille: usize, line: &str) -> Result<Option<Measured>> {
+    fn measure(&mut self, case: &Case, line: &Line) -> Result<Option<Measured>> {
         let (keeping, marking) = match self.options.proof {
             Proof::None => (Keeping::Nothing, Marking::AsPublished),
             Proof::EveryDelivery => (Keeping::Dump, Marking::EachItsOwn),
@@ -114,7 +108,7 @@ impl Course<'_> {
         command.stdout(Stdio::null());
         let mut source = Timed::start(command)?;
         while !source.ends()? {
-            self.display.show_line(permille as u64, || line.to_owned());
+            self.display.show(|| line.clone());
             if self.interrupt.asked() != Asked::Nothing {
                 return Ok(None);
             }

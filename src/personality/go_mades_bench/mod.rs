@@ -45,7 +45,7 @@ fn bench(options: &Options, mode: mades::Mode) -> Result<ExitCode, Fatal> {
     let follower = Rc::new(Follower::new(options, mode));
     let plan = plan::plan(options, mode, Public::as_told(), Rc::clone(&follower) as Rc<dyn mades::Watcher>)?;
     let interrupt = Interrupt::watch().map_err(fatal)?;
-    let record = mades::run(plan).map_err(fatal)?;
+    let record = mades::run(plan).map_err(fatal)?.record;
     follower.end();
     if follower.outcome() == Outcome::Interrupted {
         let signal = if interrupt.is_termination() { "Termination Signal" } else { "OS Interrupt" };

@@ -86,6 +86,7 @@ pub(crate) fn party(role: Role, name: &str) -> Party {
         faults: Vec::new(),
         failed_sessions: None,
         ordered: None,
+        died: None,
         workers: Some(1),
     }
 }

@@ -1,0 +1,548 @@
+//! The line that says how far a run is, the same for all commands: on a terminal drawn anew in its place, elsewhere
+//! written every five seconds.
+//!
+//! ```text
+//! ━━━━━━━━━━━━━━━━━━━━─── 3 / 4 s · 30,207 delivered · 12,393 msg/s · p50 6.75 ms · p99 9.08 ms
+//! ━━━━━━━━━━━━━━━━━━━━━─ sent 3,000; waiting for 22 at the sink, at most 8 s more
+//! ```
+//! It is never wider than the terminal. Where there is no room the bar becomes shorter, down to eight columns; then parts
+//! go in this order: the median, details, the bar, the 99th percentile, the rate, errors, the count. What is left, the
+//! goal or the wait, is cut.
+use crate::live::Progress;
+use crate::log_writer::LogWriter;
+use crate::party::Live;
+use crate::report::numbers::{count, counted, latency, seconds};
+use crate::terminal::Letters;
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Between two lines where there is no terminal.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two drawings: more cost time that the run may need.
+const DRAW_INTERVAL: Duration = Duration::from_millis(125);
+/// How far back a rate looks: long enough to be steady, short enough to show a stall.
+const RATE_WINDOW_S: f64 = 1.0;
+/// Columns of a terminal that does not say how wide it is.
+const DEFAULT_WIDTH: usize = 80;
+/// Columns of the bar.
+const MIN_BAR: usize = 8;
+const MAX_BAR: usize = 24;
+
+/// A part of the line. The first goes first where there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Median,
+    Detail,
+    Bar,
+    Tail,
+    Rate,
+    Errors,
+    Count,
+    /// The goal, or what is waited for.
+    Goal,
+}
+
+/// A line before it is fitted to a terminal.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Line {
+    /// Share of the goal that is reached; no bar where there is none.
+    share: Option<f64>,
+    parts: Vec<(Part, String)>,
+}
+
+impl Line {
+    /// A line of one sentence.
+    pub(crate) fn saying(share: Option<f64>, text: impl Into<String>) -> Self {
+        Self { share, parts: vec![(Part::Goal, text.into())] }
+    }
+
+    /// How far a run is that has done so much; `word` says what was done: accepted, delivered.
+    pub(crate) fn of(progress: &Progress, done: u64, word: &str, rate_per_s: f64) -> Self {
+        if let Some(wait) = Wait::of(progress) {
+            return wait.line(progress.created);
+        }
+        let (elapsed_s, goal_s) = (progress.elapsed_s, progress.goal_s);
+        let mut parts = Vec::new();
+        match progress.goal_messages {
+            0 if goal_s > 0.0 => {
+                parts.push((Part::Goal, format!("{} / {} s", whole(elapsed_s.min(goal_s)), whole(goal_s))))
+            }
+            0 => parts.push((Part::Goal, format!("{} s", whole(elapsed_s)))),
+            _ => {}
+        }
+        parts.push(match progress.goal_messages {
+            0 => (Part::Count, format!("{} {word}", count(done))),
+            goal => (Part::Goal, format!("{} / {} {word}", count(done), count(goal))),
+        });
+        parts.push((Part::Rate, format!("{} msg/s", per_second(rate_per_s))));
+        if progress.p99_ms > 0.0 {
+            parts.push((Part::Median, format!("p50 {}", latency(progress.p50_ms))));
+            parts.push((Part::Tail, format!("p99 {}", latency(progress.p99_ms))));
+        }
+        if progress.errors > 0 {
+            parts.push((Part::Errors, counted(progress.errors, "error")));
+        }
+        Self { share: share(progress, done), parts }
+    }
+
+    /// How far a MADES bench is.
+    pub(crate) fn of_mades(progress: &Progress, rate_per_s: f64) -> Self {
+        let line = Self::of(progress, progress.delivered, "delivered", rate_per_s);
+        line.with_detail(progress.open, "in transit")
+    }
+
+    /// Run `number` of so many, with how long it still takes where that is known.
+    pub(crate) fn of_runs(done: usize, planned: usize, what: &str, began: Instant) -> Self {
+        let share = done as f64 / planned.max(1) as f64;
+        let line = Self::saying(Some(share), format!("run {} of {planned}: {what}", done + 1));
+        if done == 0 {
+            return line;
+        }
+        let left_s = began.elapsed().as_secs_f64() / done as f64 * (planned - done) as f64;
+        line.with(Part::Count, format!("about {} left", whole_seconds(left_s)))
+    }
+
+    /// With a title before it.
+    pub(crate) fn titled(mut self, title: &str) -> Self {
+        self.parts.insert(0, (Part::Detail, title.to_owned()));
+        self
+    }
+
+    /// With something more, unless it is zero or a wait is all there is to say.
+    pub(crate) fn with_detail(self, number: u64, word: &str) -> Self {
+        let is_wait = matches!(self.parts.as_slice(), [(Part::Goal, _)]);
+        if number == 0 || is_wait { self } else { self.with(Part::Detail, format!("{} {word}", count(number))) }
+    }
+
+    fn with(mut self, part: Part, text: String) -> Self {
+        self.parts.push((part, text));
+        self
+    }
+
+    /// All of it, without a bar, for a file.
+    pub(crate) fn text(&self) -> String {
+        self.joined(Part::Median, " · ")
+    }
+
+    /// The parts from `least` on.
+    fn joined(&self, least: Part, separator: &str) -> String {
+        let kept = self.parts.iter().filter(|(part, _)| *part >= least).map(|(_, text)| text.as_str());
+        kept.collect::<Vec<_>>().join(separator)
+    }
+
+    /// As much of it as `width` columns have room for.
+    pub(crate) fn fit(&self, width: usize, letters: Letters) -> String {
+        let separator = match letters {
+            Letters::Utf8 => " · ",
+            Letters::Ascii => ", ",
+        };
+        let order =
+            [Part::Median, Part::Detail, Part::Bar, Part::Tail, Part::Rate, Part::Errors, Part::Count, Part::Goal];
+        for least in order {
+            let text = letters.write(&self.joined(least, separator));
+            let columns = text.chars().count();
+            let bar = self.share.filter(|_| least <= Part::Bar);
+            let room = width.saturating_sub(columns + 1);
+            match bar {
+                Some(share) if room >= MIN_BAR => {
+                    return format!("{} {text}", drawn(share, room.min(MAX_BAR), letters));
+                }
+                None if columns <= width => return text,
+                _ => {}
+            }
+        }
+        letters.write(&self.joined(Part::Goal, separator)).chars().take(width).collect()
+    }
+}
+
+/// What a party waits for that sends no more.
+struct Wait {
+    open: u64,
+    left_s: f64,
+}
+
+impl Wait {
+    fn of(progress: &Progress) -> Option<Self> {
+        (progress.waits_s > 0.0).then_some(Self { open: progress.open, left_s: progress.waits_s })
+    }
+
+    fn line(&self, created: u64) -> Line {
+        let share = Some(1.0 - self.open as f64 / created.max(1) as f64);
+        let what = match self.open {
+            0 => "what comes late".to_owned(),
+            1 => "the last answer".to_owned(),
+            open => format!("{} answers", count(open)),
+        };
+        Line::saying(share, waiting(created, &what, self.left_s))
+    }
+}
+
+/// `sent 3,000; waiting for 22 at the sink, at most 8 s more`
+pub(crate) fn waiting(sent: u64, what: &str, left_s: f64) -> String {
+    format!("sent {}; waiting for {what}, at most {} more", count(sent), whole_seconds(left_s.ceil()))
+}
+
+/// Share of the goal that is reached, by messages or time, whichever is nearer to its end.
+fn share(progress: &Progress, done: u64) -> Option<f64> {
+    let messages = (progress.goal_messages > 0).then(|| done as f64 / progress.goal_messages as f64);
+    let time = (progress.goal_s > 0.0).then(|| progress.elapsed_s / progress.goal_s);
+    messages.into_iter().chain(time).reduce(f64::max)
+}
+
+fn drawn(share: f64, columns: usize, letters: Letters) -> String {
+    let full = (share.clamp(0.0, 1.0) * columns as f64) as usize;
+    let (done, open) = match letters {
+        Letters::Utf8 => ("━", "─"),
+        Letters::Ascii => ("=", "-"),
+    };
+    done.repeat(full) + &open.repeat(columns - full)
+}
+
+/// A rate: `0.4`, `12,393`.
+fn per_second(rate: f64) -> String {
+    let is_slow = rate > 0.0 && rate < 9.95;
+    if is_slow { format!("{rate:.1}") } else { count(rate.round() as u64) }
+}
+
+fn whole(value_s: f64) -> String {
+    count(value_s.max(0.0).round() as u64)
+}
+
+/// A length of time in whole seconds: `8 s`, `2 min 03 s`.
+fn whole_seconds(value_s: f64) -> String {
+    if value_s < 99.5 { format!("{} s", whole(value_s)) } else { seconds(value_s) }
+}
+
+/// A rate over the last second, by the clock of whoever reports.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RateWindow {
+    steps: VecDeque<(f64, u64)>,
+}
+
+impl RateWindow {
+    /// So many are done at that second.
+    pub(crate) fn add(&mut self, at_s: f64, done: u64) {
+        self.steps.push_back((at_s, done));
+        while self.steps.len() > 2 && self.steps[1].0 <= at_s - RATE_WINDOW_S {
+            self.steps.pop_front();
+        }
+    }
+
+    /// Begins anew: others report from now on.
+    pub(crate) fn clear(&mut self) {
+        self.steps.clear();
+    }
+
+    pub(crate) fn per_s(&self) -> f64 {
+        match (self.steps.front(), self.steps.back()) {
+            (Some((from_s, before)), Some((to_s, after))) if to_s > from_s => {
+                after.saturating_sub(*before) as f64 / (to_s - from_s)
+            }
+            _ => 0.0,
+        }
+    }
+}
+
+/// What is said where standard error is no terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    /// A line every five seconds.
+    Lines,
+    /// Nothing: a server may run for weeks.
+    Nothing,
+}
+
+/// Where the line goes.
+#[derive(Debug)]
+pub(crate) enum Display {
+    /// A terminal: one line that changes.
+    Terminal(Terminal),
+    /// A file or a pipe: a line now and then.
+    Lines { written_at: Instant },
+    /// Nobody wants to know.
+    Nothing,
+}
+
+/// A terminal with a line on it.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    letters: Letters,
+    /// It knows no escape sequences.
+    is_dumb: bool,
+    /// Columns of the line that stands there.
+    columns: usize,
+    drawn_at: Option<Instant>,
+}
+
+impl Display {
+    /// On standard error, as it is.
+    pub(crate) fn on_stderr(live: Live, elsewhere: Elsewhere) -> Self {
+        match (live, elsewhere) {
+            (Live::Json | Live::Off, _) => Self::Nothing,
+            (Live::Line, _) if io::stderr().is_terminal() => Self::Terminal(Terminal::of_environment()),
+            (Live::Line, Elsewhere::Lines) => Self::Lines { written_at: Instant::now() },
+            (Live::Line, Elsewhere::Nothing) => Self::Nothing,
+        }
+    }
+
+    /// Shows a line, if it is time for another.
+    pub(crate) fn show(&mut self, line: impl FnOnce() -> Line) {
+        match self {
+            Self::Terminal(terminal) if terminal.drawn_at.is_none_or(|at| at.elapsed() >= DRAW_INTERVAL) => {
+                terminal.drawn_at = Some(Instant::now());
+                let frame = terminal.frame(&line(), width());
+                write(&frame);
+            }
+            Self::Lines { written_at } if written_at.elapsed() >= LINE_INTERVAL => {
+                *written_at = Instant::now();
+                tell!("mailrun: {}", line().text());
+            }
+            Self::Terminal(_) | Self::Lines { .. } | Self::Nothing => {}
+        }
+    }
+
+    /// Leaves the terminal as it was.
+    pub(crate) fn clear(&mut self) {
+        if let Self::Terminal(terminal) = self {
+            write(&terminal.erase(width()));
+        }
+    }
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Terminal {
+    fn of_environment() -> Self {
+        let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        Self { letters: Letters::of_environment(), is_dumb, columns: 0, drawn_at: None }
+    }
+
+    /// The bytes that put `line` in the place of the one that stands there. The last column stays free: a cursor behind
+    /// it would be on the next line.
+    fn frame(&mut self, line: &Line, width: usize) -> String {
+        let text = line.fit(width.saturating_sub(1), self.letters);
+        let columns = text.chars().count();
+        let erased = self.erase(width);
+        self.columns = columns;
+        erased + &text
+    }
+
+    /// The bytes that remove what stands there, though the terminal has become narrower and wrapped it.
+    fn erase(&mut self, width: usize) -> String {
+        let columns = std::mem::take(&mut self.columns);
+        match columns {
+            0 => String::new(),
+            columns if self.is_dumb => format!("\r{}\r", " ".repeat(columns)),
+            columns => match (columns - 1) / width.max(1) {
+                0 => "\r\u{1b}[K".to_owned(),
+                rows => format!("\r\u{1b}[{rows}A\u{1b}[J"),
+            },
+        }
+    }
+}
+
+/// The line of a server that logs to standard error: it stands below the log, whose own thread draws it, on a terminal
+/// alone.
+pub(crate) struct LogLine {
+    shown: Option<Shown>,
+    accepted: RateWindow,
+    delivered: RateWindow,
+}
+
+struct Shown {
+    log: LogWriter,
+    letters: Letters,
+}
+
+impl LogLine {
+    pub(crate) fn new(live: Live, log: &LogWriter) -> Self {
+        let display = Display::on_stderr(live, Elsewhere::Nothing);
+        let letters = match &display {
+            Display::Terminal(terminal) if !terminal.is_dumb => Some(terminal.letters),
+            _ => None,
+        };
+        let shown = letters.map(|letters| Shown { log: log.clone(), letters });
+        Self { shown, accepted: RateWindow::default(), delivered: RateWindow::default() }
+    }
+
+    /// Shows how far the server is: what it accepted, delivered and has queued.
+    pub(crate) fn show(&mut self, progress: &Progress) {
+        let Some(Shown { log, letters }) = &self.shown else { return };
+        self.accepted.add(progress.elapsed_s, progress.accepted);
+        self.delivered.add(progress.elapsed_s, progress.delivered);
+        let line = relay_line(progress, self.accepted.per_s(), self.delivered.per_s());
+        log.show_below(line.fit(width().saturating_sub(1), *letters));
+    }
+}
+
+impl Drop for LogLine {
+    fn drop(&mut self) {
+        if let Some(Shown { log, .. }) = &self.shown {
+            log.show_below(String::new());
+        }
+    }
+}
+
+/// `12 s · 5,000 accepted · 498 msg/s · 4,950 delivered, 490 per second · 50 queued`
+fn relay_line(progress: &Progress, accepted_per_s: f64, delivered_per_s: f64) -> Line {
+    let line = Line::of(progress, progress.accepted, "accepted", accepted_per_s);
+    let delivered = format!("{} delivered, {} per second", count(progress.delivered), per_second(delivered_per_s));
+    line.with(Part::Tail, delivered).with(Part::Tail, format!("{} queued", count(progress.open)))
+}
+
+/// Columns of the terminal on standard error.
+pub(crate) fn width() -> usize {
+    let columns = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+    if columns == 0 { DEFAULT_WIDTH } else { columns }
+}
+
+fn write(frame: &str) {
+    let mut out = io::stderr().lock();
+    // A terminal that is gone has nobody before it.
+    let _ = out.write_all(frame.as_bytes()).and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn running() -> Progress {
+        Progress {
+            elapsed_s: 3.2,
+            goal_s: 4.0,
+            created: 30_300,
+            p50_ms: 6.75,
+            p99_ms: 9.08,
+            errors: 1,
+            ..Progress::default()
+        }
+    }
+
+    fn line() -> Line {
+        Line::of(&running(), 30_207, "delivered", 12_393.4).with_detail(1_042, "queued")
+    }
+
+    #[test]
+    fn parts_go_in_the_stated_order() {
+        let rows = [
+            (
+                200,
+                "━━━━━━━━━━━━━━━━━━━───── 3 / 4 s · 30,207 delivered · 12,393 msg/s · p50 6.75 ms · p99 9.08 ms · 1 error · 1,042 queued",
+            ),
+            (79, "━━━━━━━━━━─── 3 / 4 s · 30,207 delivered · 12,393 msg/s · p99 9.08 ms · 1 error"),
+            (70, "3 / 4 s · 30,207 delivered · 12,393 msg/s · p99 9.08 ms · 1 error"),
+            (60, "3 / 4 s · 30,207 delivered · 12,393 msg/s · 1 error"),
+            (40, "3 / 4 s · 30,207 delivered · 1 error"),
+            (30, "3 / 4 s · 30,207 delivered"),
+            (20, "3 / 4 s"),
+            (5, "3 / 4"),
+        ];
+        for (width, text) in rows {
+            assert_eq!(line().fit(width, Letters::Utf8), text, "{width}");
+        }
+        assert_eq!(line().fit(60, Letters::Ascii), "3 / 4 s, 30,207 delivered, 12,393 msg/s, 1 error");
+        assert!(
+            line().fit(79, Letters::Ascii).starts_with("==========--- 3 / 4 s, "),
+            "{}",
+            line().fit(79, Letters::Ascii)
+        );
+    }
+
+    #[test]
+    fn the_bar_moves_by_messages_or_time() {
+        let by = |goal_messages, goal_s| share(&Progress { goal_messages, goal_s, ..running() }, 500);
+        assert_eq!(by(1_000, 0.0), Some(0.5));
+        assert_eq!(by(0, 4.0), Some(0.8));
+        assert_eq!(by(1_000, 4.0), Some(0.8));
+        assert_eq!(by(0, 0.0), None);
+        let counted = Progress { goal_messages: 200_000, errors: 0, ..running() };
+        let line = Line::of(&counted, 94_000, "accepted", 54_000.0);
+        assert_eq!(line.text(), "94,000 / 200,000 accepted · 54,000 msg/s · p50 6.75 ms · p99 9.08 ms");
+        let endless = Progress { elapsed_s: 3_600.0, ..Progress::default() };
+        assert_eq!(Line::of(&endless, 1_234, "received", 0.0).text(), "3,600 s · 1,234 received · 0 msg/s");
+    }
+
+    #[test]
+    fn a_wait_says_for_what_and_how_long() {
+        let wait =
+            |open, waits_s| Line::of(&Progress { created: 3_000, open, waits_s, ..running() }, 1, "x", 0.0).text();
+        assert_eq!(wait(22, 7.2), "sent 3,000; waiting for 22 answers, at most 8 s more");
+        assert_eq!(wait(1, 300.0), "sent 3,000; waiting for the last answer, at most 5 min 00 s more");
+        assert_eq!(wait(0, 2.0), "sent 3,000; waiting for what comes late, at most 2 s more");
+        assert_eq!(waiting(3_000, "22 at the sink", 8.0), "sent 3,000; waiting for 22 at the sink, at most 8 s more");
+    }
+
+    #[test]
+    fn runs_of_a_comparison_have_whole_seconds() {
+        let began = Instant::now() - Duration::from_millis(2_400);
+        let text = Line::of_runs(4, 16, "postfix", began).text();
+        assert_eq!(text, "run 5 of 16: postfix · about 7 s left");
+        assert_eq!(Line::of_runs(0, 16, "postfix", began).text(), "run 1 of 16: postfix");
+    }
+
+    #[test]
+    fn a_relays_line_has_both_rates_and_the_queue() {
+        let progress = Progress { elapsed_s: 12.0, accepted: 5_000, delivered: 4_950, open: 50, ..Progress::default() };
+        let text = relay_line(&progress, 498.2, 490.0).text();
+        assert_eq!(text, "12 s · 5,000 accepted · 498 msg/s · 4,950 delivered, 490 per second · 50 queued");
+    }
+
+    #[test]
+    fn a_rate_looks_back_one_second() {
+        let mut window = RateWindow::default();
+        for quarter in 0..20_u64 {
+            // A thousand a second, and nothing in the last second.
+            window.add(quarter as f64 / 4.0, (quarter * 250).min(3_750));
+        }
+        assert_eq!(window.per_s(), 0.0);
+        assert!(window.steps.len() < 10);
+        window.clear();
+        window.add(1.0, 5);
+        assert_eq!(window.per_s(), 0.0, "one look is no rate");
+        window.add(2.0, 54_005);
+        assert_eq!(window.per_s(), 54_000.0);
+    }
+
+    #[test]
+    fn what_stood_there_is_removed_though_it_was_wrapped() {
+        let mut terminal = Terminal { letters: Letters::Utf8, is_dumb: false, columns: 0, drawn_at: None };
+        let said = |text: &str| Line::saying(None, text);
+        assert_eq!(terminal.frame(&said("first line of it"), 80), "first line of it");
+        assert_eq!(terminal.frame(&said("second"), 80), "\r\u{1b}[Ksecond");
+        terminal.frame(&said("a line of thirty columns, long"), 80);
+        assert_eq!(terminal.frame(&said("short"), 20), "\r\u{1b}[1A\u{1b}[Jshort");
+        assert_eq!(terminal.erase(20), "\r\u{1b}[K");
+        assert_eq!(terminal.erase(20), "", "nothing stands there");
+        let mut dumb = Terminal { is_dumb: true, ..terminal };
+        dumb.frame(&said("abc"), 80);
+        assert_eq!(dumb.frame(&said("d"), 80), "\r   \rd");
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_wider_than_its_terminal(
+            width in 1_usize..200,
+            numbers in any::<[u64; 4]>(),
+            times in [0.0..1e9, 0.0..1e6, 0.0..1e6, 0.0..1e6_f64],
+            is_ascii: bool,
+        ) {
+            let letters = if is_ascii { Letters::Ascii } else { Letters::Utf8 };
+            let [goal_messages, created, open, errors] = numbers;
+            let [elapsed_s, goal_s, p99_ms, waits_s] = times;
+            for waits_s in [0.0, waits_s] {
+                let progress =
+                    Progress { elapsed_s, goal_s, goal_messages, created, open, errors, p99_ms, waits_s, ..Progress::default() };
+                let line = Line::of_mades(&progress, p99_ms);
+                let fitted = line.fit(width, letters);
+                prop_assert!(fitted.chars().count() <= width && !fitted.is_empty(), "{fitted}");
+                prop_assert!(!is_ascii || fitted.is_ascii(), "{fitted}");
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Runs that end otherwise than they were to: interrupted twice, a party killed, files that cannot be written.
+use crate::party::{Bench, BenchRun, Ended, MAILRUN, Process, Sink, mailrun, peer, run, skip, wait_until};
+use journey::record::{Cause, Death, Ending, Outcome, Record, Role};
+use serde_json::Value;
+use std::fs;
+
+/// Waits until the source of a bench has messages accepted.
+fn await_load(bench: &Bench) {
+    wait_until("messages to be accepted", || {
+        let said = bench.file("source.stdout");
+        said.lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .find(|event| event["accepted"].as_u64() > Some(0))
+    });
+}
+
+/// A bench one of whose processes is killed with SIGKILL in the middle of the load.
+fn bench_without(victim: &str, words: &[&str]) -> BenchRun {
+    let bench = Bench::start(&[&["--duration", "60s", "--sessions", "4"], words].concat());
+    await_load(&bench);
+    bench.process.kill_child(victim);
+    bench.finish()
+}
+
+fn death(record: &Record, role: Role) -> Death {
+    record.parties.iter().find(|party| party.role == role).and_then(|party| party.died.clone()).expect("it died")
+}
+
+/// FAIL, and the first sentence says which process died, when and how.
+fn assert_died(run: &BenchRun, role: Role, name: &str) -> Record {
+    let record = run.record_of(1);
+    let verdict = &record.verdict;
+    assert_eq!((verdict.outcome, verdict.causes[0]), (Some(Outcome::Fail), Cause::Died), "{verdict:?}");
+    let death = death(&record, role);
+    assert_eq!(death.how, "signal 9 (SIGKILL)");
+    assert_eq!(verdict.why, format!("The {name} died at {:.1} s: signal 9 (SIGKILL).", death.at_s));
+    let said = run.ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains(&verdict.why), "{}", run.ended.out);
+    assert!(record.stages.iter().any(|row| row.count > 0), "what the source knows is there: {:?}", record.stages);
+    record
+}
+
+#[test]
+fn a_relay_that_is_killed_fails_the_run_and_its_queue_is_looked_into() {
+    let record = assert_died(&bench_without("relay", &["--relay", "mailrun"]), Role::Relay, "relay");
+    assert_eq!(record.ending, Some(Ending::ServerEnded));
+    let ledger = &record.ledger;
+    assert!(ledger.accepted > Some(0) && ledger.delivered.is_some(), "{ledger:?}");
+    assert_eq!(ledger.lost, Some(0), "what was answered 250 is delivered or in the spool: {ledger:?}");
+}
+
+#[test]
+fn a_sink_that_is_killed_fails_the_run() {
+    let record = assert_died(&bench_without("sink", &[]), Role::Sink, "sink");
+    assert_eq!(record.ending, Some(Ending::ServerEnded));
+    assert!(record.ledger.created > Some(0) && record.ledger.delivered.is_none(), "{:?}", record.ledger);
+}
+
+#[test]
+fn a_source_that_is_killed_fails_the_run() {
+    let record = assert_died(&bench_without("source", &[]), Role::Source, "source");
+    assert!(record.ledger.accepted > Some(0) && record.ledger.delivered > Some(0), "{:?}", record.ledger);
+}
+
+#[test]
+fn an_endpoint_that_is_killed_fails_a_bench_of_mades() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let words = ["bench", "mades", "--duration", "60s", "--rate", "50", "--out", out.to_str().unwrap()];
+    let bench = Process::start(MAILRUN, &words);
+    wait_until("messages", || {
+        let said = fs::read_to_string(out.join("mades.stdout")).unwrap_or_default();
+        said.contains("\"delivered\":").then_some(())
+    });
+    bench.kill_child("mades-endpoint");
+    let ended = bench.finish();
+    let record: Record = serde_json::from_str(&fs::read_to_string(out.join("run.json")).unwrap()).unwrap();
+    assert_eq!((ended.code, record.verdict.outcome), (Some(1), Some(Outcome::Fail)), "{ended:?}");
+    assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with("The endpoint died at ")), "{ended:?}");
+}
+
+/// Signals it twice, once it is busy; it still reports, and ends with 130.
+fn interrupt_twice(process: Process) -> Ended {
+    process.terminate();
+    wait_until("the signal to be heard", || (process.pending_signals() == 0).then_some(()));
+    process.terminate();
+    let ended = process.finish();
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+    assert!(ended.out.contains("interrupted") || ended.out.contains("INCONCLUSIVE"), "{ended:?}");
+    ended
+}
+
+#[test]
+fn a_second_signal_still_reports() {
+    let sink = Sink::start(&["--fault", ".: delay 60s 50%"]);
+    let to = sink.address();
+    let load = ["--duration", "60s", "--sessions", "4", "--no-preflight"];
+    let source = Process::start(MAILRUN, &[["source", "--to", &to].as_slice(), &load].concat());
+    wait_until("its connections", || (sink.ask("/status")["connections"].as_u64() >= Some(4)).then_some(()));
+    interrupt_twice(source);
+    let bench = Bench::start(&[["--to", &to].as_slice(), &load[..4]].concat());
+    await_load(&bench);
+    interrupt_twice(bench.process);
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let words = ["bench", "mades", "--duration", "60s", "--rate", "50", "--timeout", "60s", "--loss", "0.5"];
+    let bench = Process::start(MAILRUN, &[words.as_slice(), &["--out", out.to_str().unwrap()]].concat());
+    wait_until("messages", || {
+        let said = fs::read_to_string(out.join("mades.stdout")).unwrap_or_default();
+        said.contains("\"delivered\":").then_some(())
+    });
+    interrupt_twice(bench);
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_what_does_not_come() {
+    let words = ["--relay", "mailrun", "--messages", "50", "--sessions", "2", "--fault", "rcpt: soft reject"];
+    let bench = Bench::start(&words);
+    wait_until("the source to end", || bench.file("source.stdout").contains("\"done\"").then_some(()));
+    bench.process.terminate();
+    let run = bench.finish();
+    let record = run.record_of(130);
+    assert_eq!((record.ledger.accepted, record.ledger.queued, record.ledger.lost), (Some(50), Some(50), Some(0)));
+}
+
+#[test]
+fn a_sink_that_is_told_twice_to_end_reports() {
+    let sink = Process::start(MAILRUN, &["sink", "--listen", "127.0.0.1:0"]);
+    wait_until("the sink to listen", || sink.complained().contains("listening on").then_some(()));
+    sink.terminate();
+    sink.terminate();
+    let ended = sink.finish();
+    assert!(ended.code == Some(0) && ended.out.contains("0 messages"), "{ended:?}");
+}
+
+#[test]
+fn a_third_signal_ends_it_at_once() {
+    let sink = Sink::start(&["--fault", ".: delay 60s"]);
+    let bench = Bench::start(&["--to", &sink.address(), "--duration", "60s", "--sessions", "2"]);
+    wait_until("the source", || bench.file("source.stdout").contains("progress").then_some(()));
+    for _ in 0..3 {
+        bench.process.terminate();
+        wait_until("the signal to be heard", || (bench.process.pending_signals() == 0).then_some(()));
+    }
+    let ended = bench.finish().ended;
+    assert_eq!(ended.code, Some(130), "{ended:?}");
+}
+
+#[test]
+fn a_signal_before_the_load_is_130_with_a_line() {
+    // It accepts connections and greets nobody.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = silent.local_addr().unwrap().to_string();
+    let source = Process::start(MAILRUN, &["source", "--to", &to, "--messages", "5"]);
+    let _connection = silent.accept().unwrap();
+    source.terminate();
+    let ended = source.finish();
+    assert_eq!(
+        (ended.code, ended.err.as_str()),
+        (Some(130), "mailrun: stopped before the first message\n"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn what_cannot_be_written_at_the_end_is_told_after_the_report() {
+    let sink = Sink::start(&[]);
+    for option in ["--json", "--ledger", "--hlog"] {
+        let ended =
+            mailrun(&["source", "--to", &sink.address(), "--messages", "50", "--sessions", "2", option, "/dev/full"]);
+        assert_eq!(ended.code, Some(2), "{option}: {ended:?}");
+        assert_eq!(ended.err.trim(), "mailrun: cannot write /dev/full: No space left on device", "{option}");
+        assert!(ended.out.contains("PASS"), "{option}: {ended:?}");
+    }
+}
+
+#[test]
+fn a_run_directory_that_is_removed_is_told_after_the_report() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let words = ["bench", "--no-relay", "--duration", "2s", "--sessions", "2", "--out", out.to_str().unwrap()];
+    let bench = Process::start(MAILRUN, &words);
+    wait_until("the source", || {
+        fs::read_to_string(out.join("source.stdout")).unwrap_or_default().contains("progress").then_some(())
+    });
+    fs::remove_dir_all(&out).unwrap();
+    let ended = bench.finish();
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.out.contains("accepted"), "{ended:?}");
+    let named = format!("mailrun: cannot write {}/run.json: No such file or directory", out.display());
+    assert_eq!(ended.err.lines().last(), Some(named.as_str()), "{ended:?}");
+}
+
+/// Runs a bench with a file system of its own under `--out`, which fills up in the middle of the run.
+fn bench_on_a_full_disk(words: &str) -> Option<Ended> {
+    let unshare = peer("unshare")?;
+    let place = tempfile::tempdir().unwrap();
+    let disk = place.path().display();
+    let script = format!(
+        "mount -t tmpfs -o size=600m tmpfs {disk} && echo begun && \
+         (until grep -q '\"accepted\":[1-9]' {disk}/out/source.stdout 2>/dev/null; do sleep 0.1; done; \
+          cat /dev/zero > {disk}/fill 2>/dev/null) & \
+         wait_mount() {{ until grep -q {disk} /proc/mounts; do sleep 0.05; done; }}; wait_mount; \
+         exec {MAILRUN} bench --out {disk}/out {words}"
+    );
+    let ended = run(&unshare, &["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+    if !ended.out.contains("begun") {
+        skip("a mount namespace", ended.err.trim());
+        return None;
+    }
+    Some(ended)
+}
+
+#[test]
+fn a_disk_that_fills_up_is_named_and_the_report_is_printed() {
+    let Some(ended) = bench_on_a_full_disk("--no-relay --duration 3s --sessions 2") else { return };
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.out.contains("accepted"), "{ended:?}");
+    let last = ended.err.lines().last().unwrap();
+    assert!(last.contains("cannot write ") && last.ends_with("No space left on device"), "{ended:?}");
+    let Some(ended) = bench_on_a_full_disk("--relay mailrun --duration 4s --sessions 20 --size 64k") else { return };
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(!ended.err.contains("101") && ended.err.contains("No space left on device"), "{ended:?}");
+    assert!(ended.out.contains("accepted"), "{ended:?}");
+}

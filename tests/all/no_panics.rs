@@ -1,0 +1,176 @@
+//! Every command with outputs that take nothing, readers that go away and words that are not UTF-8: each ends with a
+//! status of its own, and never by a panic (101).
+use crate::party::{MAILRUN, Sink, mailrun, run};
+use std::path::Path;
+
+/// How the shell runs the command, which stands in its arguments.
+const WAYS: [&str; 9] = [
+    "\"$@\" > /dev/full",
+    "\"$@\" 2> /dev/full",
+    "\"$@\" > /dev/full 2>&1",
+    "\"$@\" | head -n 1",
+    "\"$@\" 2>&1 | head -n 1",
+    "\"$@\" >&-",
+    "\"$@\" 2>&-",
+    "\"$@\" >&- 2>&-",
+    "\"$@\" <&-",
+];
+
+/// Commands that end by themselves. `{sink}` is a sink that listens, `{}` a directory of the run's own.
+const COMMANDS: [&str; 30] = [
+    "",
+    "--help",
+    "--version",
+    "bnech",
+    "bench --help",
+    "bench --no-relay --messages 20 --sessions 2 --out {}/out",
+    "bench --messages 20 --sessions 2 --out {}/out",
+    "bench --to {sink} --no-preflight --messages 20 --sessions 2 --report full --json - --out {}/out",
+    "bench mades --messages 20 --preset ideal --max-in-transit 5 --out {}/out",
+    "bench smtp-source-table --messages 5 --sessions 1 --rounds 1",
+    "bench smtp-source-check --messages 5 --sessions 1 --recipients 1",
+    "bench relay-400 --messages 20 --sessions 2 --rounds 1 --out {}/out",
+    "bench relay-soak --messages 20 --sessions 2 --out {}/out",
+    "source --help",
+    "source --to {sink} --messages 5 --sessions 1",
+    "source --to {sink} --messages 5 --sessions 1 --live json",
+    "source --to 127.0.0.1:1 --messages 5",
+    "sink --rules {}/none",
+    "relay --config {}/none --check",
+    "relay --help",
+    "queue list --spool {}/none",
+    "queue stats --spool {}/none",
+    "spool check {}/none",
+    "mades --outbox-url amqp://127.0.0.1:1 --messages 5",
+    "mades-endpoint --embedded --loss 2",
+    "install-links {}/links",
+    "smtp-source -m 5 -s 1 {sink}",
+    "smtp-sink -x",
+    "go-smtp-source -n 5 {sink}",
+    "go-mades-bench -h",
+];
+
+/// Commands that serve until they are told to end.
+const SERVERS: [&str; 5] = [
+    "sink --listen 127.0.0.1:0 --http 127.0.0.1:0",
+    "relay --listen 127.0.0.1:0 --to 127.0.0.1:1 --spool {}/spool --log debug",
+    "relay --listen 127.0.0.1:0 --to 127.0.0.1:1 --spool {}/spool --live json",
+    "mades-endpoint --embedded --listen 127.0.0.1:0",
+    "smtp-sink -c 127.0.0.1:0 10",
+];
+
+/// Runs a command in that way, for a second at most where it is a server; gives its exit status.
+fn status(way: &str, command: &str, sink: &str, directory: &Path) -> i32 {
+    let file = directory.join("status");
+    let script = way.replacen("\"$@\"", &format!("{{ \"$@\"; echo $? > {}; }}", file.display()), 1);
+    let directory = directory.to_str().unwrap();
+    let filled = command.replace("{sink}", sink).replace("{}", directory);
+    let server: &[&str] = if SERVERS.contains(&command) { &["timeout", "--preserve-status", "1"] } else { &[] };
+    let words: Vec<&str> = ["-c", &script, "sh"].into_iter().chain(server.iter().copied()).collect();
+    let words: Vec<&str> = words.into_iter().chain([MAILRUN]).chain(filled.split_whitespace()).collect();
+    let ended = run("/bin/sh", &words);
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(!ended.err.contains("panicked"), "{command} {way}: {ended:?}");
+    text.trim().parse().unwrap_or_else(|_| panic!("{command} {way}: no status: {ended:?}"))
+}
+
+/// Nothing below that directory tells of a panic, the standard errors of processes that were started among it.
+fn assert_no_panic_in(directory: &Path, what: &str) {
+    for entry in std::fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            assert_no_panic_in(&path, what);
+        } else if path.extension().is_some_and(|kind| kind == "stderr") {
+            let said = std::fs::read(&path).unwrap();
+            assert!(!String::from_utf8_lossy(&said).contains("panicked"), "{what}: {}", path.display());
+        }
+    }
+}
+
+/// All ways of each of those commands, some commands at a time.
+fn go_through(commands: &[&str]) {
+    let sink = Sink::start(&[]);
+    let address = sink.address();
+    let go = |commands: &[&str]| {
+        for command in commands {
+            for way in WAYS {
+                let place = tempfile::tempdir().unwrap();
+                let status = status(way, command, &address, place.path());
+                assert!(![101, 134, 139].contains(&status), "{command} {way}: {status}");
+                assert_no_panic_in(place.path(), command);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = commands.chunks(commands.len().div_ceil(3)).map(|some| scope.spawn(|| go(some))).collect();
+        all.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn no_command_panics_where_its_output_takes_nothing() {
+    go_through(&COMMANDS);
+}
+
+#[test]
+fn no_server_panics_where_its_output_takes_nothing() {
+    go_through(&SERVERS);
+}
+
+#[test]
+fn no_command_panics_at_words_that_are_not_utf_8() {
+    let place = tempfile::tempdir().unwrap();
+    let script = "cd \"$1\" && shift && exec \"$@\" $(printf '\\377')";
+    let commands = [
+        "",
+        "bench --no-relay --messages 5 --sessions 1 --out",
+        "bench --no-relay --messages 5 --corpus",
+        "bench --rules",
+        "bench --to 127.0.0.1:1 --tls starttls --ca",
+        "bench --name",
+        "bench --to",
+        "bench mades --messages 5 --preset ideal --max-in-transit 5 --out",
+        "bench mades --plan",
+        "bench relay-400 --messages 5 --sessions 1 --rounds 1 --out",
+        "bench smtp-source-table --sessions",
+        "source --to 127.0.0.1:1 --messages 5 --json",
+        "source --to 127.0.0.1:1 --messages 5 --file",
+        "source --to",
+        "sink --rules",
+        "sink --listen",
+        "relay --config",
+        "relay --to 127.0.0.1:1 --listen nowhere --spool",
+        "queue list --spool",
+        "queue show --spool none",
+        "spool check",
+        "mades --outbox-url",
+        "mades --outbox-url amqp://127.0.0.1:1 --out",
+        "mades-endpoint --embedded --plan",
+        "install-links",
+        "smtp-source",
+        "smtp-source -m 1 -f",
+        "smtp-sink",
+        "go-smtp-source",
+        "go-smtp-source -from",
+        "go-mades-bench",
+        "go-mades-bench -mode",
+    ];
+    for command in commands {
+        let words = ["-c", script, "sh", place.path().to_str().unwrap(), "timeout", "20", MAILRUN];
+        let ended = run("/bin/sh", &words.into_iter().chain(command.split_whitespace()).collect::<Vec<_>>());
+        assert!(ended.code.is_some_and(|code| ![101, 134, 139, 124].contains(&code)), "{command}: {ended:?}");
+        assert!(!ended.err.contains("panicked"), "{command}: {ended:?}");
+        assert_no_panic_in(place.path(), command);
+    }
+}
+
+#[test]
+fn a_full_standard_output_is_named() {
+    let words = ["-c", "exec \"$@\" > /dev/full", "sh", MAILRUN];
+    let sink = Sink::start(&[]);
+    let to = sink.address();
+    let ended = run("/bin/sh", &[words.as_slice(), &["source", "--to", &to, "--messages", "5"]].concat());
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert_eq!(ended.err, "mailrun: cannot write standard output: No space left on device\n");
+    assert_eq!(mailrun(&["--version"]).code, Some(0));
+}
