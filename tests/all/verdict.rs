@@ -1,7 +1,9 @@
 //! The verdict as a CI reads it: what is typed, what is said, and the exit status.
-use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, source};
+use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, peer, run, source};
 use crate::stand_in::{Act, At, StandIn};
 use journey::record::{Cause, Ending, Outcome};
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// A bench of a server of somebody else's.
@@ -171,6 +173,56 @@ fn a_stall_is_named_in_a_closed_loop() {
     assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
     let said = format!("Nothing was accepted from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
     assert!(run.ended.out.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said), "{}", run.ended.out);
+}
+
+#[test]
+fn a_stall_is_named_in_an_open_loop() {
+    let sink = Sink::start(&["--stall", "1s,2s"]);
+    let run = bench_of(&sink, &["--rate", "100", "--duration", "5s", "--reuse"]);
+    let record = run.record();
+    let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.5).expect("a stall");
+    assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
+    let said = format!("Nothing was accepted from {:.1} s to {:.1} s", stall.from_s, stall.to_s);
+    assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with(&said)), "{:?}", record.verdict);
+    // The wait is in the latencies: a message counts from when it was due.
+    let accepted = record.stages.iter().find(|row| row.name == journey::Stage::Accepted).unwrap();
+    assert!(accepted.latency_ms.unwrap().max > 1_000.0, "{accepted:?}");
+}
+
+#[test]
+fn the_exit_statuses_are_in_one_table_of_the_help_and_of_the_readme() {
+    let help = mailrun(&["--help"]).out;
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    for (status, word) in
+        [("0", "PASS"), ("1", "FAIL"), ("2", "one line says why"), ("3", "INVALID"), ("130", "interrupted")]
+    {
+        let in_help =
+            help.lines().any(|line| line.trim_start().starts_with(&format!("{status}  ")) && line.contains(word));
+        let starts =
+            |line: &str| line.starts_with(&format!("| {status} |")) || line.starts_with(&format!("| {status}, "));
+        let in_readme = readme.lines().any(|line| starts(line) && line.contains(word));
+        assert!(in_help && in_readme, "{status} {word}: {help}");
+    }
+}
+
+#[test]
+fn the_manuals_certificate_is_taken() {
+    if peer("openssl").is_none() {
+        return;
+    }
+    let manual = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/relay.md")).unwrap();
+    let typed = manual.lines().skip_while(|line| !line.trim_start().starts_with("openssl req -x509"));
+    let typed: Vec<&str> = typed.take(2).collect();
+    let place = tempfile::tempdir().unwrap();
+    let made = run("sh", &["-ec", &format!("cd {}\n{}", place.path().display(), typed.join("\n"))]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    let file = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (file("certificate.pem"), file("key.pem"));
+    let sink = Sink::start(&["--tls", "starttls", "--tls-cert", &certificate, "--tls-key", &key]);
+    let to = sink.address().replace("127.0.0.1", "localhost");
+    let ended = mailrun(&["source", "--to", &to, "--tls", "starttls", "--ca", &certificate, "--messages", "10"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(sink.took().messages, 10);
 }
 
 /// What cannot work is told before anything is sent.
