@@ -125,7 +125,7 @@ struct Guard {
 async fn answer(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     if !guard.names.are_meant_by(&request) {
         guard.counters.misdirected.fetch_add(1, Ordering::Relaxed);
-        let why = "this server has another name: ask by its address, localhost, or its configured name\n";
+        let why = "unknown host name; use the address of this server, localhost, or its configured name\n";
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {

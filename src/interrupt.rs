@@ -34,7 +34,7 @@ pub(crate) struct Interrupted(pub(crate) &'static str);
 
 impl Interrupted {
     /// Before there was anything to report.
-    pub(crate) const BEFORE_LOAD: Self = Self("stopped before the first message");
+    pub(crate) const BEFORE_LOAD: Self = Self("interrupted before the first message");
     /// After the third signal.
     pub(crate) const WITHOUT_REPORT: Self = Self("interrupted three times: ended without a report");
 }

@@ -200,7 +200,7 @@ impl Shared {
             self.emptied.notify_all();
             if untold > 0 {
                 // They came after what is in this batch.
-                let what = format!("lines of the log were left out: nobody read it lines={untold}");
+                let what = format!("log lines were dropped because standard error was blocked lines={untold}");
                 batch.extend_from_slice(line_at("WARN", &what).as_bytes());
             }
             is_below_shown = !below.is_empty();
@@ -267,7 +267,7 @@ mod tests {
         let whole = lines.iter().filter(|one| one.starts_with("xxx")).count() as u64;
         assert!(told > dropped && whole + told >= 10_001, "{whole} {told}");
         assert!(lines.iter().all(|line| !line.starts_with("lll")));
-        assert!(lines.iter().any(|line| line.contains(" WARN mailrun::log: lines of the log were left out")));
+        assert!(lines.iter().any(|line| line.contains(" WARN mailrun::log: log lines were dropped")));
     }
 
     #[test]

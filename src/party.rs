@@ -207,7 +207,7 @@ pub(crate) fn command_line() -> Vec<String> {
 }
 
 /// What stands among the errors where a session panicked.
-pub(crate) const DEFECT: &str = "a session ended by a defect of mailrun's own: its standard error says where";
+pub(crate) const DEFECT: &str = "a session crashed because of a bug in mailrun; standard error has the details";
 
 /// This process as a party of the run.
 pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<String>) -> Party {
@@ -290,6 +290,6 @@ fn boot_id() -> String {
 /// A run id nobody else has.
 pub(crate) fn fresh_run_id() -> Result<RunId> {
     let mut id = [0; 16];
-    getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("the system gives no random numbers: {error}"))?;
+    getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;
     Ok(RunId(id))
 }

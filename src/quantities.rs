@@ -3,7 +3,7 @@ use std::time::Duration;
 
 /// A time: `250ms`, `10s`, `1m`, `1h30m`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time; say it like 250ms, 10s or 1m");
+    let wrong = || format!("{text:?} is not a valid time; use something like 250ms, 10s or 1m");
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).map_err(|_| wrong());
     }
@@ -13,7 +13,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// Octets: `400`, `64k`, `10M`, `1G`; k is 1024.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; say it like 400, 64k or 10M (k is 1024)");
+    let wrong = || format!("{text:?} is not a valid size; use something like 400, 64k or 10M (k is 1024)");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -29,7 +29,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 pub(crate) fn probability(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is no probability; say it like 0.001")),
+        _ => Err(format!("{text:?} is not a valid probability; use something like 0.001")),
     }
 }
 

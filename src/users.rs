@@ -92,7 +92,7 @@ impl Users {
                 continue;
             }
             let Some((name, password)) = line.split_once(':').filter(|(name, _)| !name.is_empty()) else {
-                bail!("line {}: not of the form name:password", number + 1);
+                bail!("line {}: must have the form name:password", number + 1);
             };
             users.insert(name.to_owned(), Secret::Password(password.to_owned()));
             if users.len() > MOST_USERS {
@@ -100,7 +100,7 @@ impl Users {
             }
         }
         if users.is_empty() {
-            bail!("it names nobody: each line is name:password");
+            bail!("it contains no users; each line must be name:password");
         }
         Ok(Self::Known(Book::new(users)))
     }

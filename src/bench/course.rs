@@ -159,7 +159,7 @@ impl Course {
             self.screen.show(|| Line::saying(None, format!("{line}, at most {} s more", left.as_secs())));
             self.look_after(Role::Relay)?;
             self.expect_all_alive()?;
-            ensure!(self.interrupt.asked() == Asked::Nothing, "stopped while it was waited for");
+            ensure!(self.interrupt.asked() == Asked::Nothing, "interrupted while waiting for it");
             ensure!(began.elapsed() < limit, "it took longer than {} s: {line}", limit.as_secs());
         }
         Ok(())
@@ -179,12 +179,12 @@ impl Course {
             self.turn();
             if let Some(listening) = self.listening.iter().find(|listening| listening.role == role) {
                 let first = listening.smtp.first().cloned();
-                return first.with_context(|| format!("the {} says that it listens, and not where", name(role)));
+                return first.with_context(|| format!("the {} did not report its address", name(role)));
             }
             if let Some(status) = ended {
                 let party = self.party(role);
                 party.judge(status)?;
-                bail!("the {} ended before it listened: {}", name(role), party.last_words("it said nothing"));
+                bail!("the {} ended before it listened: {}", name(role), party.last_words("no output"));
             }
             if let Some(address) = ready.answers() {
                 return Ok(address);

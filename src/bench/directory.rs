@@ -46,7 +46,7 @@ impl RunDirectory {
     }
 
     fn of_user(path: &Path) -> Result<Self> {
-        fs::create_dir_all(path).with_context(|| format!("cannot make the run directory {}", path.display()))?;
+        fs::create_dir_all(path).with_context(|| format!("cannot create the run directory {}", path.display()))?;
         let directory = Self { path: absolute(path)?, named: Named::ByUser };
         for name in ["run.json", "report.md"] {
             remove(&directory.path.join(name))?;
@@ -63,7 +63,7 @@ impl RunDirectory {
 
     fn of_time(results: &Path, name: &str, started_at: Timestamp) -> Result<Self> {
         fs::create_dir_all(results)
-            .with_context(|| format!("cannot make {}; --out names another place", results.display()))?;
+            .with_context(|| format!("cannot create {}; use --out to name another directory", results.display()))?;
         let stem = format!("{}-{}", started_at.strftime("%Y%m%dT%H%M%SZ"), as_file_name(name));
         for number in 1.. {
             let path = results.join(if number == 1 { stem.clone() } else { format!("{stem}-{number}") });
@@ -71,7 +71,7 @@ impl RunDirectory {
                 Ok(()) => return Ok(Self { path: absolute(&path)?, named: Named::ByTime }),
                 // Two runs in one second.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                Err(error) => return Err(error).with_context(|| format!("cannot make {}", path.display())),
+                Err(error) => return Err(error).with_context(|| format!("cannot create {}", path.display())),
             }
         }
         unreachable!("numbers do not end")
@@ -146,7 +146,7 @@ pub(super) fn name(role: Role) -> &'static str {
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).with_context(|| format!("cannot tell where {} is", path.display()))
+    std::path::absolute(path).with_context(|| format!("cannot find the path of {}", path.display()))
 }
 
 fn remove(path: &Path) -> Result<()> {

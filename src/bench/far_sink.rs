@@ -91,7 +91,7 @@ impl FarSink {
     /// Nothing of a run that it has never seen.
     fn standing(&self, run: RunId) -> Result<Standing> {
         let read = |mut body: ureq::Body| {
-            serde_json::from_reader(body.as_reader()).context("its answer is not what a mailrun sink says")
+            serde_json::from_reader(body.as_reader()).context("its answer is not that of a mailrun sink")
         };
         Ok(self.ask(&format!("/ledger/{run}"), read)?.unwrap_or_default())
     }
@@ -107,7 +107,7 @@ impl FarSink {
     fn record(&self, run: RunId) -> Result<Option<Record>> {
         let read = |mut body: ureq::Body| {
             let reader = body.with_config().limit(LARGEST_ANSWER).reader();
-            serde_json::from_reader(reader).context("its record is not what a mailrun sink writes")
+            serde_json::from_reader(reader).context("its record is not that of a mailrun sink")
         };
         let record: Option<Record> = self.ask(&format!("/record/{run}"), read)?;
         Ok(record.map(without_its_past))

@@ -227,12 +227,12 @@ fn start_relay(
     sink: &str,
     course: &mut Course,
 ) -> Result<String> {
-    let relay = options.relay().context("there is no relay to be started")?;
+    let relay = options.relay().context("no relay can be started")?;
     if let Contestant::Running { address, .. } = relay {
         return Ok(address.clone());
     }
     let starting = relays::prepare(relay, &options.tracing, program, directory, sink)?;
-    let started = course.start_relay(starting.context("there is no relay to be started")?);
+    let started = course.start_relay(starting.context("no relay can be started")?);
     started.map_err(|error| match relays::last_complaint(directory) {
         Some(complaint) => anyhow::anyhow!("{error:#}; its log says: {complaint}"),
         None => error,

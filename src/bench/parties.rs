@@ -265,7 +265,7 @@ impl Process {
         match status.code() {
             Some(0 | 1 | 3 | 130) => Ok(()),
             Some(code) => bail!("the {name} could not run: {}", self.last_words(&format!("it exited with {code}"))),
-            None => bail!("the {name} died ({status}): {}", self.last_words("it said nothing")),
+            None => bail!("the {name} died ({status}): {}", self.last_words("no output")),
         }
     }
 

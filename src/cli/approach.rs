@@ -95,15 +95,17 @@ enum ProxyTyped {
 }
 
 fn attribute(text: &str) -> Result<(Attribute, String), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text} is not of the form NAME=VALUE"))?;
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("{text} must have the form NAME=VALUE"))?;
     let known = Attribute::ALL.into_iter().find(|attribute| attribute.name().eq_ignore_ascii_case(name));
     let names = || Attribute::ALL.map(Attribute::name).join(", ");
-    known.map(|known| (known, value.to_owned())).ok_or_else(|| format!("{name} is none of {}", names()))
+    known.map(|known| (known, value.to_owned())).ok_or_else(|| format!("{name} is not one of {}", names()))
 }
 
 fn mechanism(name: &str) -> Result<Mechanism, String> {
     let known = Mechanism::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(name));
-    known.ok_or_else(|| format!("{name} is none of {}", Mechanism::ALL.map(Mechanism::name).join(", ").to_lowercase()))
+    known.ok_or_else(|| {
+        format!("{name} is not one of {}", Mechanism::ALL.map(Mechanism::name).join(", ").to_lowercase())
+    })
 }
 
 impl ApproachTyped {
@@ -113,7 +115,7 @@ impl ApproachTyped {
     /// If there is no password, or it cannot be read; if there is an option for TLS and no TLS.
     pub(super) fn options(&self) -> Result<ApproachOptions> {
         if let Some(option) = self.idle_option() {
-            bail!("{option} is for TLS: say --tls starttls or --tls implicit too");
+            bail!("{option} requires --tls starttls or --tls implicit");
         }
         Ok(ApproachOptions {
             tls: self.tls.into(),
@@ -238,7 +240,7 @@ impl ApproachTyped {
         }
         match std::env::var("MAILRUN_PASSWORD") {
             Ok(password) => Ok(password),
-            Err(_) => bail!("--auth needs a password: give --password-file FILE, or set MAILRUN_PASSWORD"),
+            Err(_) => bail!("--auth requires a password: use --password-file FILE, or set MAILRUN_PASSWORD"),
         }
     }
 }

@@ -78,7 +78,7 @@ impl Typed {
         }
         let faults = self.faults.words();
         if self.to.is_some() && !faults.is_empty() {
-            bail!("{} is for the bench's own sink: start yours with it", faults[0]);
+            bail!("{} applies to the bench's own sink; give it to the sink that you start", faults[0]);
         }
         let load = &self.load;
         let offer = load.offer()?;
@@ -144,7 +144,10 @@ impl Typed {
             None | Some(Contestant::None) => Ok(Contestant::None),
             // It is the user's, and knows what it was set up for.
             Some(relay @ Contestant::Running { .. }) => Ok(relay),
-            Some(relay) => bail!("{option} is not for the {relay} that a bench starts: say --relay none, or start one"),
+            Some(relay) => bail!(
+                "{option} cannot be used with the {relay} that bench starts; add --relay none, or start a server and \
+                 name it with --to"
+            ),
         }
     }
 }

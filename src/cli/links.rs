@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(fs::read_link(&link).unwrap(), Path::new("/new"));
         let file = place.path().join("smtp-sink");
         fs::write(&file, "tool").unwrap();
-        assert!(make(Path::new("/new"), &file).unwrap_err().to_string().contains("stays as it is"));
+        assert!(make(Path::new("/new"), &file).unwrap_err().to_string().contains("exists and is not a symbolic link"));
         assert_eq!(fs::read_to_string(&file).unwrap(), "tool");
     }
 }

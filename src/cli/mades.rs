@@ -245,7 +245,7 @@ fn threshold(text: &str) -> Result<Threshold, String> {
 fn aborting_threshold(text: &str) -> Result<Threshold, String> {
     let threshold = threshold(text)?;
     if threshold.needs_the_end() {
-        return Err("a number that is still to grow cannot end a run: say --threshold".to_owned());
+        return Err("a minimum cannot end a run early; use --threshold".to_owned());
     }
     Ok(threshold)
 }
@@ -392,7 +392,7 @@ impl LoadTyped {
             return Ok(self.rate.map(Offer::Steady));
         }
         if self.stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
-            bail!("--stage: these stages offer no message at all");
+            bail!("--stage: these stages offer no messages");
         }
         Ok(Some(Offer::Stages(self.stages.clone())))
     }
@@ -464,7 +464,7 @@ pub(super) fn exported(variable: &str) -> Result<Option<Secret>> {
     match std::env::var(variable) {
         Ok(text) => Ok(Some(Secret::new(text))),
         Err(VarError::NotPresent) => Ok(None),
-        Err(VarError::NotUnicode(_)) => bail!("{variable} in the environment is no text in UTF-8"),
+        Err(VarError::NotUnicode(_)) => bail!("the environment variable {variable} is not UTF-8"),
     }
 }
 
@@ -476,11 +476,11 @@ pub(super) fn keep_at_home(broker: &mut Broker) -> Result<()> {
 
 pub(super) fn stay_at_home(url: &BrokerUrl) -> Result<()> {
     let found = (url.host(), url.port()).to_socket_addrs();
-    let found = found.with_context(|| format!("{} has no address: is the name right?", url.host()))?;
+    let found = found.with_context(|| format!("{} has no address; check the name", url.host()))?;
     if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local(*address)) {
         bail!(
-            "{public} is a public address: load goes to loopback and private addresses only. If the endpoint is yours, \
-             say --allow-public"
+            "{public} is a public address; only loopback and private addresses are allowed by default. If the \
+             endpoint is yours, add --allow-public"
         );
     }
     Ok(())

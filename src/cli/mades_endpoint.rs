@@ -435,9 +435,9 @@ impl PlaceTyped {
     async fn serve(self, queues: embedded::Queues, allow_public: bool) -> Result<Serving> {
         let listen = &self.listen;
         let address = listen.to_socket_addrs().ok().and_then(|mut found| found.next());
-        let address = address.with_context(|| format!("--listen {listen} is not an address of the form HOST:PORT"))?;
+        let address = address.with_context(|| format!("--listen {listen} must have the form HOST:PORT"))?;
         if !allow_public && !is_local(address.ip()) {
-            bail!("--listen {listen} is a public address: say --allow-public if that is meant");
+            bail!("--listen {listen} is a public address; add --allow-public to allow it");
         }
         let listener = tokio::net::TcpListener::bind(address).await;
         let listener = listener.map_err(|error| cannot_listen(listen, &error))?;
@@ -482,10 +482,10 @@ impl PlaceTyped {
 fn who_may_come_in(user: Option<String>, typed: Option<Secret>, exported: Option<Secret>) -> Result<Mechanisms> {
     match (user, typed) {
         (None, None) => Ok(Mechanisms::Anybody),
-        (None, Some(_)) => bail!("a password without --user: say whose it is"),
+        (None, Some(_)) => bail!("a password requires --user"),
         (Some(user), typed) => match typed.or(exported) {
             Some(password) => Ok(Mechanisms::Plain(Login { user, password })),
-            None => bail!("--user without a password: say --password-file as well"),
+            None => bail!("--user requires a password: add --password-file"),
         },
     }
 }
@@ -494,7 +494,9 @@ fn cannot_listen(listen: &str, error: &io::Error) -> anyhow::Error {
     let what = crate::reason::reason(error);
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            anyhow!("cannot listen on {listen}: {what}. Is a broker there? Choose another with --listen.")
+            anyhow!(
+                "cannot listen on {listen}: {what}. A broker may be using it; choose another address with --listen."
+            )
         }
         _ => anyhow!("cannot listen on {listen}: {what}"),
     }
@@ -614,8 +616,8 @@ fn warn_of(counts: &ListenerCounts) {
     let refused = counts.unauthenticated.load(Relaxed);
     if away + broken + refused > 0 {
         tell!(
-            "mailrun: of {} connections {broken} broke off or misbehaved, {refused} were not let in; {away} more were \
-             turned away",
+            "mailrun: {} connections, {broken} of them broken or invalid, {refused} with a rejected login; {away} \
+             more were rejected",
             counts.connections.load(Relaxed)
         );
     }
@@ -623,7 +625,7 @@ fn warn_of(counts: &ListenerCounts) {
 
 /// What was done, a line each; nothing about what did not happen.
 fn summary(totals: &Totals) -> String {
-    let mut text = format!("taken out of the outbox  {}\n", totals.consumed);
+    let mut text = format!("taken from the outbox  {}\n", totals.consumed);
     for (name, count) in [
         ("delivered", totals.delivered),
         ("refused", totals.refused),
@@ -696,12 +698,12 @@ mod tests {
         let path = place.path().join("plan.toml");
         fs::write(&path, "seed = 5\n[faults]\nlost = 0.5\n").unwrap();
         let why = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
-        assert!(why.contains("line 3") && why.contains("lost"), "{why}");
+        assert!(why.contains("plan.toml:3:1: ") && why.contains("lost"), "{why}");
         for (words, named) in [
             (&["--loss", "2"][..], "probability"),
-            (&["--network-delay", "exp:x"], "no time"),
+            (&["--network-delay", "exp:x"], "not a valid time"),
             (&["--accept-delay", "file:/nowhere/times"], "/nowhere/times"),
-            (&["--outage", "C.down 1s..2s"], "no outage"),
+            (&["--outage", "C.down 1s..2s"], "not a valid outage"),
             (&["--preset", "other"], "ideal"),
             (&["--accept-workers", "3"], "accept-work"),
             (&["--broker", "amqp://127.0.0.1"], "cannot be used"),
@@ -719,9 +721,9 @@ mod tests {
         for (user, typed, exported, wanted) in [
             (None, None, None, Ok(Mechanisms::Anybody)),
             (None, None, secret("e"), Ok(Mechanisms::Anybody)),
-            (None, secret("t"), None, Err("a password without --user")),
-            (None, secret("t"), secret("e"), Err("a password without --user")),
-            (user(), None, None, Err("--user without a password")),
+            (None, secret("t"), None, Err("a password requires --user")),
+            (None, secret("t"), secret("e"), Err("a password requires --user")),
+            (user(), None, None, Err("--user requires a password")),
             (user(), None, secret("e"), Ok(plain("e"))),
             (user(), secret("t"), secret("e"), Ok(plain("t"))),
         ] {

@@ -159,7 +159,7 @@ mod tests {
             ("bench --seed 1 --seed 2", "--seed <N> must not be given more than once. See --help."),
             ("bench --tls maybe", "--tls: \"maybe\" is not one of none, starttls, implicit. See --help."),
             ("bench --rate", "--rate <PER SECOND> needs a value. See --help."),
-            ("bench --relay none --no-relay", "--no-relay cannot be used together with --relay <WHICH>. See --help."),
+            ("bench --relay none --no-relay", "--relay <WHICH> cannot be used together with --no-relay. See --help."),
             ("source", "--to <HOST:PORT> is required. See --help."),
             ("relay", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required. See --help."),
             ("mades-endpoint", "--embedded or --broker <URL> is required. See --help."),

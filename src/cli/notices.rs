@@ -44,7 +44,7 @@ impl From<ReturnTyped> for Return {
 }
 
 fn notify(text: &str) -> Result<Notify, String> {
-    let wrong = || format!("{text:?} is neither never nor some of success,failure,delay, each once");
+    let wrong = || format!("{text:?} must be never, or a list of success,failure,delay");
     Notify::parse(text.as_bytes()).ok_or_else(wrong)
 }
 

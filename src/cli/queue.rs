@@ -276,7 +276,7 @@ fn moment(unix_s: u64) -> String {
 }
 
 fn headed(message: &MessageRow) -> String {
-    let mut text = format!("{}  {} octets, {} recipients\n", message.id, message.bytes, message.recipients);
+    let mut text = format!("{}  {} bytes, {} recipients\n", message.id, message.bytes, message.recipients);
     let _ = writeln!(text, "  from      <{}>", one_line(&message.sender));
     let _ = writeln!(text, "  received  {}", moment(message.received_unix_s));
     let name = one_line(&message.client_name);
@@ -291,7 +291,7 @@ fn shown(entry: &EntryRow) -> String {
     match (entry.next_unix_s, entry.hop_is_shut) {
         (None, _) => {}
         (Some(_), false) => drop(write!(text, ", the next in {}", next(entry))),
-        (Some(_), true) => drop(write!(text, ", no connection is tried for {}", next(entry))),
+        (Some(_), true) => drop(write!(text, ", no connection attempt for {}", next(entry))),
     }
     let _ = writeln!(text, ", expires {}", moment(entry.expires_unix_s));
     if let Some(refusal) = &entry.refusal {
@@ -307,15 +307,15 @@ fn shown(entry: &EntryRow) -> String {
 fn summed(totals: &TotalsRow) -> String {
     let rows: [(&str, String); 10] = [
         ("messages in the queue", totals.messages.to_string()),
-        ("entries of them, one a hop", totals.entries.to_string()),
+        ("entries, one per message and hop", totals.entries.to_string()),
         ("connections to next hops", totals.couriers.to_string()),
-        ("octets in memory", totals.letter_bytes.to_string()),
-        ("octets of incoming messages", totals.incoming_bytes.to_string()),
+        ("bytes in memory", totals.letter_bytes.to_string()),
+        ("bytes of incoming messages", totals.incoming_bytes.to_string()),
         ("messages in the spool", format!("{} (durability: {})", totals.spool_messages, totals.durability)),
-        ("octets of the spool on disk", totals.spool_disk_bytes.to_string()),
+        ("bytes of the spool on disk", totals.spool_disk_bytes.to_string()),
         ("messages accepted so far", totals.accepted.to_string()),
         ("recipients delivered so far", totals.delivered.to_string()),
-        ("recipients refused for good", totals.failed.to_string()),
+        ("recipients rejected permanently", totals.failed.to_string()),
     ];
     let mut text: String = rows.iter().map(|(what, value)| format!("{what:<28} {value}\n")).collect();
     let _ = writeln!(

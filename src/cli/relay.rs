@@ -255,10 +255,10 @@ pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
                 config.listen.iter().chain(&config.listen_tls).map(ToString::to_string).collect();
             let aliases = config.router.aliases();
             let bounds = format!(
-                "at most {} octets of mail coming in at a time, {} octets of the queue's in memory, {} octets of spool",
+                "at most {} bytes of incoming mail, {} bytes of queued mail in memory, {} bytes of spool",
                 config.limits.incoming_bytes, config.spool.memory_bytes, config.spool.most_bytes
             );
-            (format!("it will do: listens on {}, {aliases} aliases; {bounds}", listeners.join(", ")), true)
+            (format!("configuration OK: listens on {}, {aliases} aliases; {bounds}", listeners.join(", ")), true)
         }
     }
 }
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!((config.workers, config.control), (Some(3), "/c".into()));
         assert!(config.http.is_some() && typed(&["--config", file, "--check"]).unwrap().check);
         let (said, holds) = checked(&Config::read(&path));
-        assert!(holds && said.contains("134217728 octets of mail coming in at a time"), "{said}");
+        assert!(holds && said.contains("134217728 bytes of incoming mail"), "{said}");
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
         fs::write(&path, "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = '8.8.8.8:25'\n").unwrap();
         let file = path.to_str().unwrap();
         let why = typed(&["--config", file]).unwrap().config().unwrap_err().to_string();
-        assert!(why.contains("relay.toml, line 4, column 8: 8.8.8.8 is a public address"), "{why}");
+        assert!(why.contains("relay.toml:4:8: 8.8.8.8 is a public address"), "{why}");
         let config = typed(&["--config", file, "--allow-public"]).unwrap().config().unwrap();
         assert_eq!(config.reach, Reach::Anywhere);
         let (said, holds) = checked(&Config::read(&path));

@@ -172,7 +172,7 @@ impl Load {
             return Ok(self.rate.map(Offer::Steady));
         }
         if self.stages.iter().all(|stage| stage.from_per_s + stage.to_per_s == 0.0) {
-            bail!("--stage: these stages offer no message at all");
+            bail!("--stage: these stages offer no messages");
         }
         Ok(Some(Offer::Stages(self.stages.clone())))
     }
@@ -254,10 +254,10 @@ pub(super) fn threshold(text: &str) -> Result<Threshold, String> {
 fn aborting_threshold(text: &str) -> Result<Threshold, String> {
     let threshold = threshold(text)?;
     if threshold.is_of_delivery() {
-        return Err("what arrives is known at the end alone: say --threshold".to_owned());
+        return Err("this value is known only at the end of the run; use --threshold".to_owned());
     }
     if threshold.needs_the_end() {
-        return Err("a number that is still to grow cannot end a run: say --threshold".to_owned());
+        return Err("a minimum cannot end a run early; use --threshold".to_owned());
     }
     Ok(threshold)
 }
@@ -281,7 +281,7 @@ impl Typed {
         let offer = self.load.offer()?;
         self.load.check_thresholds()?;
         if offer.is_none() && matches!(self.load.arrival, ArrivalTyped::Poisson) {
-            bail!("--arrival poisson is for open loop: say --rate or --stage too");
+            bail!("--arrival poisson requires --rate or --stage");
         }
         let is_staged = matches!(offer, Some(Offer::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());

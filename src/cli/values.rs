@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A time that is not nought.
 pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err(format!("{text:?}: it must be more than nought")),
+        Duration::ZERO => Err(format!("{text:?}: must be more than zero")),
         duration => Ok(duration),
     }
 }
@@ -17,7 +17,7 @@ const LARGEST: u64 = 2 << 30;
 /// Octets of a message: a number, a range, a list by weight or a log-normal distribution.
 pub(super) fn sizes(text: &str) -> Result<Spread, String> {
     let spread = Spread::parse(text, bytes)?;
-    if spread.most() > LARGEST { Err(format!("{text:?}: a message has at most 2G")) } else { Ok(spread) }
+    if spread.most() > LARGEST { Err(format!("{text:?}: a message can have at most 2G")) } else { Ok(spread) }
 }
 
 /// Recipients of a message, likewise.
@@ -35,10 +35,11 @@ pub(super) fn reuse(text: &str) -> Result<Reuse, String> {
 pub(super) struct Reuse(pub(super) Option<Spread>);
 
 fn counts(text: &str, limit: u64) -> Result<Spread, String> {
-    let spread = Spread::parse(text, |word| word.parse().map_err(|_| format!("{word:?} is no number of one or more")))?;
+    let spread =
+        Spread::parse(text, |word| word.parse().map_err(|_| format!("{word:?} is not a whole number of at least 1")))?;
     match (spread.least(), spread.most()) {
-        (0, _) => Err(format!("{text:?} begins at nought; the least is 1")),
-        (_, most) if most > limit => Err(format!("{text:?}: {limit} are the most")),
+        (0, _) => Err(format!("{text:?} begins at 0; the minimum is 1")),
+        (_, most) if most > limit => Err(format!("{text:?} is more than {limit}")),
         _ => Ok(spread),
     }
 }
@@ -47,7 +48,7 @@ fn counts(text: &str, limit: u64) -> Result<Spread, String> {
 pub(super) fn times(text: &str) -> Result<Spread, String> {
     let day = Duration::from_secs(86_400);
     let nanoseconds = |word: &str| match duration(word)? {
-        time if time > day => Err(format!("{word:?}: a day is the most")),
+        time if time > day => Err(format!("{word:?} is more than a day")),
         time => Ok(time.as_nanos() as u64),
     };
     Spread::parse(text, nanoseconds)
@@ -67,13 +68,14 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     match text.trim_end_matches("/s").parse::<f64>() {
         Ok(number) if (0.001..=1e7).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is no rate; say it like 500, messages a second")),
+        _ => Err(format!("{text:?} is not a rate; use something like 500 (messages per second)")),
     }
 }
 
 /// A stall: `AT,FOR`, as a rule says it.
 pub(super) fn stall(text: &str) -> Result<String, String> {
-    let (at, length) = text.split_once(',').ok_or_else(|| format!("{text:?} is no stall; say it like 2s,1s"))?;
+    let (at, length) =
+        text.split_once(',').ok_or_else(|| format!("{text:?} is not a valid stall; use something like 2s,1s"))?;
     let (at, length) = (duration(at.trim())?, some_duration(length.trim())?);
     Ok(format!("{at:?},{length:?}"))
 }
@@ -81,8 +83,8 @@ pub(super) fn stall(text: &str) -> Result<String, String> {
 /// A name to greet with: it stands in a line of the dialogue, and is to be no second one.
 pub(super) fn hello(text: &str) -> Result<String, String> {
     match text {
-        "" => Err("a name to greet with has a character".to_owned()),
-        _ if text.chars().any(char::is_control) => Err(format!("{text:?} holds a control character")),
+        "" => Err("the name must not be empty".to_owned()),
+        _ if text.chars().any(char::is_control) => Err(format!("{text:?} contains a control character")),
         _ => Ok(text.to_owned()),
     }
 }
@@ -90,7 +92,7 @@ pub(super) fn hello(text: &str) -> Result<String, String> {
 /// Octets that are not none.
 pub(super) fn some_bytes(text: &str) -> Result<u64, String> {
     match bytes(text)? {
-        0 => Err(format!("{text:?}: it must be more than nought")),
+        0 => Err(format!("{text:?}: must be more than zero")),
         bytes => Ok(bytes),
     }
 }
@@ -98,7 +100,7 @@ pub(super) fn some_bytes(text: &str) -> Result<u64, String> {
 /// A number of at least one.
 pub(super) fn some(text: &str) -> Result<u64, String> {
     match text.parse::<u64>() {
-        Ok(0) | Err(_) => Err(format!("{text:?} is no number of one or more")),
+        Ok(0) | Err(_) => Err(format!("{text:?} is not a whole number of at least 1")),
         Ok(number) => Ok(number),
     }
 }
@@ -107,7 +109,7 @@ pub(super) fn some(text: &str) -> Result<u64, String> {
 pub(super) fn sessions(text: &str) -> Result<u32, String> {
     match some(text)? {
         number @ 1..=1_000_000 => Ok(number as u32),
-        _ => Err(format!("{text:?}: a million sessions is the most")),
+        _ => Err(format!("{text:?} is more than a million sessions")),
     }
 }
 
@@ -115,7 +117,7 @@ pub(super) fn sessions(text: &str) -> Result<u32, String> {
 pub(super) fn workers(text: &str) -> Result<usize, String> {
     match some(text)? {
         number @ 1..=1024 => Ok(number as usize),
-        _ => Err(format!("{text:?}: 1024 workers are the most")),
+        _ => Err(format!("{text:?} is more than 1024 workers")),
     }
 }
 
@@ -141,16 +143,16 @@ mod tests {
         for (why, named) in [
             (sizes("3G").map(drop), "2G"),
             (sizes("5x").map(drop), "5x"),
-            (sizes("400..").map(drop), "no size"),
-            (recipients("0").map(drop), "nought"),
-            (recipients("0..5").map(drop), "nought"),
+            (sizes("400..").map(drop), "not a valid size"),
+            (recipients("0").map(drop), "minimum is 1"),
+            (recipients("0..5").map(drop), "minimum is 1"),
             (recipients("1001").map(drop), "1000"),
             (recipients("1..many").map(drop), "many"),
             (reuse("x").map(drop), "\"x\""),
             (times("2d").map(drop), "2d"),
             (times("1h..48h").map(drop), "a day"),
-            (stage("10s").map(drop), "no stage"),
-            (pattern("u{1..").map(drop), "without its other"),
+            (stage("10s").map(drop), "not a valid stage"),
+            (pattern("u{1..").map(drop), "has an unpaired"),
         ] {
             let why = why.expect_err(named);
             assert!(why.contains(named), "{why}");

@@ -59,7 +59,7 @@ impl WelcomeTyped {
     /// If there is an option for TLS and no TLS.
     pub(super) fn options(&self) -> Result<WelcomeOptions> {
         if let Some(option) = self.idle_option() {
-            bail!("{option} is for TLS: say --tls starttls or --tls implicit too");
+            bail!("{option} requires --tls starttls or --tls implicit");
         }
         let login = match (&self.auth_users, self.auth_any || self.auth_required) {
             (Some(path), _) => Login::Users(path.clone()),

@@ -183,7 +183,8 @@ fn draw_weighted(parts: &[(u64, Range)], total: u64, chance: u64) -> u64 {
 fn log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Shape, String> {
     let wrong = || {
         format!(
-            "lognormal:{text} is no distribution; say it like lognormal:4k,1.2 (median, deviation of the logarithm)"
+            "lognormal:{text} is not a valid distribution; use something like lognormal:4k,1.2 (median, deviation of \
+             the logarithm)"
         )
     };
     let mut words = text.split(',').map(str::trim);
@@ -196,11 +197,11 @@ fn log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result
     }
     if median == 0 || !(0.0..=WIDEST_SIGMA).contains(&sigma) || sigma == 0.0 {
         return Err(format!(
-            "lognormal:{text}: the median is more than nought, and the deviation up to {WIDEST_SIGMA}"
+            "lognormal:{text}: the median must be more than zero, and the deviation at most {WIDEST_SIGMA}"
         ));
     }
     match most {
-        Some(most) if most < median => Err(format!("lognormal:{text}: the most lies below the median")),
+        Some(most) if most < median => Err(format!("lognormal:{text}: the maximum is below the median")),
         Some(most) => Ok(Shape::LogNormal { median: median as f64, sigma, most }),
         None => Ok(Shape::LogNormal { median: median as f64, sigma, most: median.saturating_mul(FURTHEST as u64) }),
     }
@@ -215,7 +216,7 @@ fn weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<S
         return range(word, read).map(Shape::Range);
     }
     if words.len() > MOST_PARTS {
-        return Err(format!("a list of {} parts: {MOST_PARTS} are the most", words.len()));
+        return Err(format!("the list has {} parts; at most {MOST_PARTS} are possible", words.len()));
     }
     let parts: Vec<(u64, Range)> = words.into_iter().map(|word| weighted_part(word, read)).collect::<Result<_, _>>()?;
     let total = parts.iter().map(|(weight, _)| weight).sum();
@@ -234,7 +235,7 @@ pub(crate) fn weight_of(text: &str) -> Option<u64> {
 
 /// What to say of another.
 pub(crate) fn bad_weight(word: &str, weight: &str) -> String {
-    format!("{word:?}: {weight:?} is no weight; a weight is a whole number of one or more, as in 400:80,64k:20")
+    format!("{word:?}: {weight:?} is not a weight; a weight is a whole number of at least 1, as in 400:80,64k:20")
 }
 
 fn range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Range, String> {
@@ -244,10 +245,10 @@ fn range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Rang
     };
     let range = Range { least: read(least.trim())?, most: read(most.trim())? };
     if range.least > range.most {
-        return Err(format!("{word:?} runs backwards; say the smaller one first"));
+        return Err(format!("{word:?}: write the smaller value first"));
     }
     // The number of numbers must be a number.
-    if range.most == u64::MAX { Err(format!("{word:?} is too wide")) } else { Ok(range) }
+    if range.most == u64::MAX { Err(format!("the range {word:?} is too wide")) } else { Ok(range) }
 }
 
 /// The quantile function of the normal distribution, for shares above 0 and below 1: P. J. Acklam's rational
@@ -344,7 +345,7 @@ mod tests {
         for (text, named) in [
             ("", "\"\""),
             ("x", "\"x\""),
-            ("9..4", "backwards"),
+            ("9..4", "smaller value first"),
             ("1..", "\"\""),
             ("..4", "\"\""),
             ("1..2..3", "\"2..3\""),
@@ -357,11 +358,11 @@ mod tests {
             ("lognormal:", "lognormal"),
             ("lognormal:4k", "median, deviation"),
             ("lognormal:4k,x", "median, deviation"),
-            ("lognormal:0,1", "more than nought"),
-            ("lognormal:4k,0", "deviation up to"),
-            ("lognormal:4k,-1", "deviation up to"),
-            ("lognormal:4k,nan", "deviation up to"),
-            ("lognormal:4k,9", "deviation up to"),
+            ("lognormal:0,1", "more than zero"),
+            ("lognormal:4k,0", "deviation at most"),
+            ("lognormal:4k,-1", "deviation at most"),
+            ("lognormal:4k,nan", "deviation at most"),
+            ("lognormal:4k,9", "deviation at most"),
             ("lognormal:4k,1,1k", "below the median"),
             ("lognormal:4k,1,8k,9k", "median, deviation"),
             ("lognormal:4k,1,400", "below the median"),

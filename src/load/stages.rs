@@ -26,11 +26,12 @@ impl RateStage {
     /// # Errors
     /// What is wrong with it, and what would be right.
     pub(crate) fn parse(text: &str, read_time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no stage; say it like 10s:100/s, or 60s:100/s..1000/s for a ramp");
+        let wrong =
+            || format!("{text:?} is not a valid stage; use something like 10s:100/s, or 60s:100/s..1000/s for a ramp");
         let (length, rates) = text.split_once(':').ok_or_else(wrong)?;
         let length = read_time(length.trim()).map_err(|why| format!("{text:?}: {why}"))?;
         if length.is_zero() || length > Duration::from_secs(366 * 86_400) {
-            return Err(format!("{text:?}: a stage lasts more than nought, and at most a year"));
+            return Err(format!("{text:?}: a stage must last more than zero and at most a year"));
         }
         let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
         let read = |rate: &str| {
@@ -137,7 +138,7 @@ mod tests {
 
     fn read_time(text: &str) -> Result<Duration, String> {
         let seconds = text.strip_suffix('s').and_then(|digits| digits.parse().ok());
-        seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?} is no time"))
+        seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?} is not a valid time"))
     }
 
     fn stages(typed: &[&str]) -> Offer {
@@ -160,18 +161,18 @@ mod tests {
             assert_eq!(RateStage::parse(&typed, read_time).unwrap(), read, "{typed}");
         }
         for (text, named) in [
-            ("", "no stage"),
-            ("10s", "no stage"),
-            ("x:100", "no time"),
-            ("0s:100", "more than nought"),
+            ("", "not a valid stage"),
+            ("10s", "not a valid stage"),
+            ("x:100", "not a valid time"),
+            ("0s:100", "more than zero"),
             ("40000000s:1", "a year"),
-            ("10s:", "no stage"),
-            ("10s:x", "no stage"),
-            ("10s:-1", "no stage"),
-            ("10s:nan", "no stage"),
-            ("10s:1e9", "no stage"),
-            ("10s:1..", "no stage"),
-            ("10s:1..2..3", "no stage"),
+            ("10s:", "not a valid stage"),
+            ("10s:x", "not a valid stage"),
+            ("10s:-1", "not a valid stage"),
+            ("10s:nan", "not a valid stage"),
+            ("10s:1e9", "not a valid stage"),
+            ("10s:1..", "not a valid stage"),
+            ("10s:1..2..3", "not a valid stage"),
         ] {
             let why = RateStage::parse(text, read_time).expect_err(text);
             assert!(why.contains(named), "{text}: {why}");

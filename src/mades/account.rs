@@ -370,7 +370,7 @@ impl Account {
         let known = self.register.facts(sequence);
         let waited_for =
             self.mode.path()[2..].iter().find(|stage| !known.has(**stage)).map_or("", |stage| stage.name());
-        self.troubles.add(Trouble::TimedOut, waited_for, &format!("waited {:?} for it", self.timeout));
+        self.troubles.add(Trouble::TimedOut, waited_for, &format!("nothing within {:?}", self.timeout));
         self.unanswered += u64::from(stages::fate(self.mode, known, Watch::Over) == Fate::Failed);
         self.leave(sequence, now);
     }

@@ -16,11 +16,11 @@ pub(super) struct Alarm(AsyncFd<OwnedFd>);
 impl Alarm {
     pub(super) fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("the system gives no timer")?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
         // Deprecated for types that give out another descriptor each time they are asked; ours has one, and keeps it. What
         // is to replace it is unsafe.
         #[expect(deprecated)]
-        Ok(Self(AsyncFd::new(timer).context("the system gives no timer")?))
+        Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }
 
     /// Waits until that time of the monotonic clock.

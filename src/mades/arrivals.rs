@@ -130,7 +130,7 @@ fn inbox(books: &Books, message: &Received, now: Duration) -> Decision {
 
 fn note_oddities(books: &Books, oddities: &[Oddity]) {
     for oddity in oddities {
-        books.trouble(Trouble::Odd, &oddity.to_string(), "not as the API has it");
+        books.trouble(Trouble::Odd, &oddity.to_string(), "not as specified by the API");
     }
 }
 

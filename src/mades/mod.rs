@@ -63,7 +63,7 @@ pub(crate) fn run(options: MadesOptions) -> Result<Finished> {
     let run = options.run.map_or_else(fresh_run_id, Ok)?;
     let payloads = Payloads::new(&options.payload, &options.sizes, options.seed, run)?;
     if let Some(directory) = &options.out {
-        fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     }
     let interrupt = Interrupt::watch()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -116,8 +116,7 @@ impl Taker {
         let now = clock::now();
         if now.saturating_sub(self.own_came) >= PATIENCE && !std::mem::replace(&mut self.is_blocked, true) {
             let text = format!(
-                "{} holds so many messages of somebody else's that none of this run come through: use other queues, or \
-                 --purge",
+                "{} contains too many messages of other senders: use other queues, or --purge",
                 self.inlet.queue()
             );
             self.books.trouble(Trouble::Blocked, "", &text);

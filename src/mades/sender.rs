@@ -185,9 +185,9 @@ fn note(books: &Books, (sequence, settled): Settled) {
         Ok(Ok(Disposition::Rejected { condition, description })) => {
             account.returned(sequence, now, &condition, &description);
         }
-        Ok(Ok(Disposition::Released)) => account.returned(sequence, now, "released", "the broker does not take it now"),
+        Ok(Ok(Disposition::Released)) => account.returned(sequence, now, "released", "the broker rejects it for now"),
         Ok(Ok(Disposition::Modified { .. })) => {
-            account.returned(sequence, now, "modified", "the broker does not take it as it is");
+            account.returned(sequence, now, "modified", "the broker rejects it");
         }
         // The account gives up on it by itself, or the side does on all of them.
         Err(_) | Ok(Err(_)) => {}

@@ -162,7 +162,7 @@ async fn work(links: Links, books: &Rc<Books>, alarm: &Rc<Alarm>) -> Result<(), 
             ended = tasks.join_next() => match ended {
                 None => break,
                 Some(Ok(result)) => result?,
-                Some(Err(_)) => return Err(Error::PeerMisbehaved { why: "a task of mailrun's own failed".to_owned() }),
+                Some(Err(_)) => return Err(Error::PeerMisbehaved { why: "a task of mailrun failed".to_owned() }),
             },
             why = connection.lost() => return if books.is_over() { Ok(()) } else { Err(why) },
         }

@@ -41,7 +41,7 @@ impl Trouble {
             Self::TimedOut => "time-out",
             Self::Corrupt => "corrupt",
             Self::UnknownEvent => "unknown event",
-            Self::Odd => "odd message",
+            Self::Odd => "invalid message",
         }
     }
 }
@@ -93,7 +93,7 @@ impl Troubles {
         };
         let mut rows: Vec<MadesTrouble> = self.kinds.iter().map(|(key, kind)| row(key, kind)).collect();
         if self.others > 0 {
-            let text = "troubles of other kinds".to_owned();
+            let text = "other errors".to_owned();
             rows.push(MadesTrouble { kind: "other".to_owned(), code: String::new(), text, count: self.others });
         }
         rows

@@ -88,7 +88,7 @@ impl Aliases {
     /// All that is wrong with it, up to twenty mistakes.
     pub(crate) fn parse(text: &str, surroundings: &Surroundings<'_>) -> Result<Self, Vec<Mistake>> {
         if text.len() > LONGEST {
-            return Err(vec![Mistake { line: 1, column: 1, what: format!("it is longer than {LONGEST} octets") }]);
+            return Err(vec![Mistake { line: 1, column: 1, what: format!("it is longer than {LONGEST} bytes") }]);
         }
         let mut reading = Reading::default();
         text.lines().enumerate().for_each(|(number, line)| reading.line(number + 1, line));
@@ -221,13 +221,13 @@ impl<'a> Reading<'a> {
                 None => self.mistakes.push(Mistake {
                     line: number,
                     column: 1,
-                    what: "this goes on with a line before it, and there is none: begin with NAME: TARGET".to_owned(),
+                    what: "a continuation line without a line before it; start with NAME: TARGET".to_owned(),
                 }),
             }
             return;
         }
         let Some(colon) = outside(line, ':').next() else {
-            let what = "an alias is NAME: TARGET, TARGET; there is no colon".to_owned();
+            let what = "no colon; write NAME: TARGET, TARGET".to_owned();
             self.mistakes.push(Mistake { line: number, column: 1, what });
             return;
         };
@@ -240,17 +240,18 @@ impl<'a> Reading<'a> {
             Some((local_part, Some(domain))) => qualified(&plain(local_part), &domain.to_lowercase()),
             Some((local_part, None)) => plain(local_part).into_owned(),
             None => {
-                let what = format!("{:?} is no name; say it like sales, or sales@example.com", name.text);
+                let what =
+                    format!("{:?} is not a valid name; use something like sales, or sales@example.com", name.text);
                 return self.mistakes.push(name.mistake(what));
             }
         };
         if let Some(earlier) = self.keys.get(key.as_str()) {
             let line = self.entries[*earlier].name.line;
-            let what = format!("{} is an alias already in line {line}: put all its targets there", name.text);
+            let what = format!("the alias {} is already defined in line {line}; put all targets there", name.text);
             return self.mistakes.push(name.mistake(what));
         }
         if self.entries.len() >= MOST_ALIASES {
-            return self.mistakes.push(name.mistake(format!("there are at most {MOST_ALIASES} aliases")));
+            return self.mistakes.push(name.mistake(format!("at most {MOST_ALIASES} aliases are possible")));
         }
         self.keys.insert(key.into(), self.entries.len());
         self.entries.push(Entry { name, targets });
@@ -277,7 +278,7 @@ impl<'a> Reading<'a> {
 
     fn targets(&self, own: usize, entry: &Entry<'a>, around: &Surroundings<'_>) -> Result<Box<[Target]>, Mistake> {
         if entry.targets.is_empty() {
-            let what = format!("{} stands for nobody: name a target, or a dot to discard its mail", entry.name.text);
+            let what = format!("{} has no target; add one, or a dot to discard its mail", entry.name.text);
             return Err(entry.name.mistake(what));
         }
         if entry.targets.len() > MOST_RECIPIENTS {
@@ -306,16 +307,18 @@ impl<'a> Reading<'a> {
         match found.filter(|number| *number != own) {
             Some(number) => Ok(Target::Alias(number, domain)),
             None if (around.is_user)(&name) => Ok(Target::Mailbox(local_part.into(), domain)),
-            None => Err(word.mistake(format!("{} is no alias, and no mailbox of this relay", word.text))),
+            None => Err(word.mistake(format!("{} is neither an alias nor a mailbox of this relay", word.text))),
         }
     }
 }
 
 fn no_target(text: &str) -> String {
     if text.starts_with(['|', '/']) || text.starts_with(":include:") {
-        return format!("{text:?}: programs, files and lists are no targets; name a mailbox, an address or a dot");
+        return format!(
+            "{text:?}: programs, files and lists are not supported as targets; use a mailbox, an address or a dot"
+        );
     }
-    format!("{text:?} is no target; say it like ann, ann@example.com or a dot")
+    format!("{text:?} is not a valid target; use something like ann, ann@example.com or a dot")
 }
 
 /// Where that character stands outside quotes and brackets.
@@ -430,14 +433,14 @@ impl Survey {
             Fault::Circle(circle) => {
                 let first = circle.first()?;
                 let shown: Vec<&str> = circle.iter().take(10).chain([first]).map(name).collect();
-                entries[*first].name.mistake(format!("aliases go round in a circle: {}", shown.join(" → ")))
+                entries[*first].name.mistake(format!("aliases form a loop: {}", shown.join(" → ")))
             }
             Fault::TooMany(number) => {
-                let what = format!("{} comes to more than {MOST_RECIPIENTS} recipients", name(&number));
+                let what = format!("{} expands to more than {MOST_RECIPIENTS} recipients", name(&number));
                 entries[number].name.mistake(what)
             }
             Fault::TooDeep(number) => {
-                let what = format!("{} leads through more than {DEEPEST} aliases one behind another", name(&number));
+                let what = format!("{} goes through a chain of more than {DEEPEST} aliases", name(&number));
                 entries[number].name.mistake(what)
             }
         })
@@ -476,7 +479,8 @@ mod tests {
     fn a_table_of_aliases() {
         let aliases = parse(
             "# ours\nsales: ann, Bob@else.example, \"of, any\"@else.example\nsales@B.example: bob\n\nnobody: .\nann: ann, sink\n\
-             sink: .\nall:\n  sales,\n\tbob , ann@b.example\n  # between\n  x@else.example\n\"Odd, Name\": ann\nPostmaster: bob\nbob@[IPv6:::1]: ann\n",
+             sink: .\nall:\n  sales,\n\tbob , ann@b.example\n  # between\n  x@else.example\n\"Odd, Name\": \
+             ann\nPostmaster: bob\nbob@[IPv6:::1]: ann\n",
         )
         .unwrap();
         let rows: &[(&str, &str, Option<&[&str]>)] = &[
@@ -512,24 +516,24 @@ mod tests {
     #[test]
     fn a_table_of_mistakes_with_their_lines_and_columns() {
         let rows = [
-            ("sales ann", "1:1: an alias is NAME: TARGET"),
-            ("\n a: ann", "2:1: this goes on with a line before it"),
-            (": ann", "1:1: \"\" is no name"),
-            ("a b: ann", "1:1: \"a b\" is no name"),
-            ("a@@b: ann", "1:1: \"a@@b\" is no name"),
-            ("a:", "1:1: a stands for nobody"),
-            ("a: ,,", "1:1: a stands for nobody"),
-            ("a: ann, eve", "1:9: eve is no alias, and no mailbox"),
-            ("a: ann,\n  eve@A.example", "2:3: eve@A.example is no alias, and no mailbox"),
-            ("ä: ann, é é", "1:9: \"é é\" is no target"),
+            ("sales ann", "1:1: no colon; write NAME: TARGET"),
+            ("\n a: ann", "2:1: a continuation line without"),
+            (": ann", "1:1: \"\" is not a valid name"),
+            ("a b: ann", "1:1: \"a b\" is not a valid name"),
+            ("a@@b: ann", "1:1: \"a@@b\" is not a valid name"),
+            ("a:", "1:1: a has no target"),
+            ("a: ,,", "1:1: a has no target"),
+            ("a: ann, eve", "1:9: eve is neither an alias nor a mailbox"),
+            ("a: ann,\n  eve@A.example", "2:3: eve@A.example is neither an alias nor a mailbox"),
+            ("ä: ann, é é", "1:9: \"é é\" is not a valid target"),
             ("a: |/bin/sh", "1:4: \"|/bin/sh\": programs, files and lists"),
             ("a: /etc/passwd", "1:4: \"/etc/passwd\": programs, files and lists"),
             ("a: :include:/etc/passwd", "1:4: \":include:/etc/passwd\": programs, files and lists"),
-            ("a: \"|sh\"@else.example, x@y@z", "1:24: \"x@y@z\" is no target"),
-            ("a: <ann@else.example>", "1:4: \"<ann@else.example>\" is no target"),
-            ("a: ann\nA: bob", "2:1: A is an alias already in line 1"),
-            ("a: b\nb: c, ann\nc: a", "1:1: aliases go round in a circle: a → b → c → a"),
-            ("x: a\na: b@b.example\nb: a@a.example", "2:1: aliases go round in a circle: a → b → a"),
+            ("a: \"|sh\"@else.example, x@y@z", "1:24: \"x@y@z\" is not a valid target"),
+            ("a: <ann@else.example>", "1:4: \"<ann@else.example>\" is not a valid target"),
+            ("a: ann\nA: bob", "2:1: the alias A is already defined in line 1"),
+            ("a: b\nb: c, ann\nc: a", "1:1: aliases form a loop: a → b → c → a"),
+            ("x: a\na: b@b.example\nb: a@a.example", "2:1: aliases form a loop: a → b → a"),
         ];
         for (text, expected) in rows {
             let said = parse(text).expect_err(text)[0].to_string();
@@ -561,9 +565,9 @@ mod tests {
         assert!(said[0].what.contains("more than 1000 recipients"), "{said:?}");
         let chain: String = (0..20_000).map(|n| format!("a{n}: a{}\n", n + 1)).collect();
         let said = parse(&(chain.clone() + "a20000: ann\n")).unwrap_err();
-        assert!(said[0].what.contains("more than 50 aliases one behind another"), "{said:?}");
+        assert!(said[0].what.contains("a chain of more than 50 aliases"), "{said:?}");
         let said = parse(&(chain + "a20000: a0\n")).unwrap_err();
-        assert!(said[0].what.contains("go round in a circle"), "{said:?}");
+        assert!(said[0].what.contains("form a loop"), "{said:?}");
         let wide = (0..1001).map(|n| format!("u{n}@else.example")).collect::<Vec<_>>().join(", ");
         assert!(parse(&format!("a: {wide}\n")).unwrap_err()[0].what.contains("more than 1000 targets"));
     }

@@ -26,8 +26,10 @@ impl Certificates {
         }
         match self.watch.as_mut().and_then(|watch| watch.look(clock::now())) {
             None => {}
-            Some(Ok(())) => tracing::info!("the certificate has changed, and was read again"),
-            Some(Err(why)) => tracing::warn!(%why, "the certificate has changed; the old one stays in force"),
+            Some(Ok(())) => tracing::info!("the certificate has changed and was reloaded"),
+            Some(Err(why)) => {
+                tracing::warn!(%why, "the certificate has changed but cannot be used; the old one stays in use")
+            }
         }
     }
 }

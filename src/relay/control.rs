@@ -45,7 +45,7 @@ impl Drop for Control {
 /// # Errors
 /// If another relay does, or it cannot be.
 pub(super) fn open(path: &Path, setting: &Arc<Setting>) -> Result<Control> {
-    let cannot = |error: io::Error| anyhow!("cannot make the control socket {}: {}", path.display(), reason(&error));
+    let cannot = |error: io::Error| anyhow!("cannot create the control socket {}: {}", path.display(), reason(&error));
     let listener = socket::listen(path).map_err(cannot)?;
     let setting = Arc::clone(setting);
     std::thread::Builder::new().name("control".to_owned()).spawn(move || welcome(&listener, &setting))?;
@@ -61,7 +61,7 @@ fn welcome(listener: &UnixListener, setting: &Arc<Setting>) {
         };
         let seat = (Arc::clone(&seats), Arc::clone(setting));
         if Arc::strong_count(&seats) > OPERATORS + 1 {
-            let _ = Paper(BufWriter::new(&stream)).fail("too many operators at a time");
+            let _ = Paper(BufWriter::new(&stream)).fail("too many control connections; try again later");
             continue;
         }
         let attended = std::thread::Builder::new().name("operator".to_owned()).spawn(move || {
@@ -87,11 +87,11 @@ fn attend(stream: &UnixStream, setting: &Setting) -> io::Result<()> {
             return Ok(());
         }
         if !line.ends_with(b"\n") {
-            return paper.fail(&format!("a request is a line of no more than {LONGEST_REQUEST} octets"));
+            return paper.fail(&format!("a request must be one line of at most {LONGEST_REQUEST} bytes"));
         }
         let request = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => request,
-            Err(error) => return paper.fail(&format!("that is no request: {error}")),
+            Err(error) => return paper.fail(&format!("not a valid request: {error}")),
         };
         match respond(request, setting, &mut paper) {
             Ok(()) => paper.end(&Reply::End)?,
@@ -165,7 +165,9 @@ fn respond<W: Write>(request: Request, setting: &Setting, paper: &mut Paper<W>) 
 }
 
 fn not_durable(messages: u64, error: &spool::Error) -> Trouble {
-    Trouble::Said(format!("{messages} changed for as long as the relay runs, but a restart may undo it: {error}"))
+    Trouble::Said(format!(
+        "{messages} changed, but a restart may undo it because the change could not be stored: {error}"
+    ))
 }
 
 /// Which entries are listed.
@@ -235,7 +237,7 @@ fn show<W: Write>(setting: &Setting, paper: &mut Paper<W>, id: QueueId) -> Resul
         found.extend(rows?);
     }
     if found.is_empty() {
-        return Err(Trouble::Said(format!("there is no message {id} in the queue")));
+        return Err(Trouble::Said(format!("no message {id} in the queue")));
     }
     // What has been delivered meanwhile is gone; what was known of it is shown all the same.
     let draft = setting.spool.fetch(spool::Id(id.0)).ok();
@@ -276,7 +278,7 @@ fn carry_out(setting: &Setting, order: Order, which: &Chosen) -> Result<u64, Tro
         });
         let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         if !answers.iter().any(|(changed, is_there)| *changed > 0 || *is_there) {
-            return Err(Trouble::Said(format!("there is no message {id} in the queue")));
+            return Err(Trouble::Said(format!("no message {id} in the queue")));
         }
         return Ok(answers.iter().map(|(changed, _)| changed).sum());
     }

@@ -115,7 +115,12 @@ async fn mailbox(office: &Rc<Office>, root: &Arc<Path>, letter: &Letter, assignm
                 let (code, enhanced) = failure.code();
                 Answer::Deferred(Refusal::new(code, Some(enhanced), &failure.to_string(), ""))
             }
-            None => Answer::Deferred(Refusal::new(451, Some(Enhanced(4, 3, 0)), "delivery came to grief", "")),
+            None => Answer::Deferred(Refusal::new(
+                451,
+                Some(Enhanced(4, 3, 0)),
+                "delivery failed because of a bug in mailrun",
+                "",
+            )),
         });
     }
     summed(office, answers)
@@ -160,7 +165,7 @@ async fn to_smtp(office: &Rc<Office>, courier: CourierInHand, smtp: &Smtp) {
         Err(why) => return unroutable(office, courier, &why),
     };
     let mut carrier = Carrier::new(office, courier, "".into());
-    let mut left = Left::Unreachable(Refusal::new(0, None, "there is no server", ""));
+    let mut left = Left::Unreachable(Refusal::new(0, None, "no server", ""));
     for destination in &destinations {
         left = carrier.try_host(smtp, destination).await;
         if matches!(left, Left::Finished | Left::Refused(_)) || carrier.is_reached {
@@ -599,7 +604,7 @@ fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, R
             return Err(Refusal::new(
                 552,
                 Some(Enhanced(5, 3, 4)),
-                "the message is larger than the next hop takes",
+                "the message is larger than the next hop accepts",
                 "",
             ));
         }

@@ -13,9 +13,9 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 /// The reason that operators and senders see.
-const WHY: &str = "the delivery task failed by a defect of mailrun's own";
+const WHY: &str = "the delivery failed because of a bug in mailrun";
 /// The same of notices.
-const WHY_UNTOLD: &str = "the task that writes its notice failed by a defect of mailrun's own";
+const WHY_UNTOLD: &str = "writing its notification failed because of a bug in mailrun";
 
 /// Does something in a task of its own, if this task is panicking.
 pub(super) fn after_panic(office: &Rc<Office>, work: impl FnOnce(&Rc<Office>) + 'static) {

@@ -160,7 +160,7 @@ mod tests {
         assert!(mime::is_seven_bit(&converted.body) && converted.envelope == eight.envelope);
         let signed = letter(false, BodyType::EightBitMime, "a@b.example", &["c@d.example"], SIGNED);
         let why = form(&signed, false, false).unwrap_err();
-        assert!(why.text.contains("8BITMIME") && why.text.contains("signature"), "{}", why.text);
+        assert!(why.text.contains("8BITMIME") && why.text.contains("signed"), "{}", why.text);
     }
 
     #[test]

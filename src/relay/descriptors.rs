@@ -77,8 +77,8 @@ pub(super) fn provide(config: &mut Config) -> Result<Option<String>> {
     let wanted = need.in_all();
     let Some((sessions, deliveries)) = need.within(granted) else {
         bail!(
-            "this process may have {granted} files open (ulimit -n), and needs {} before the first session, {} of them \
-             for the spool. Raise the limit (LimitNOFILE= of a service), or make spool.size smaller.",
+            "the limit of open files (ulimit -n) is {granted}, but {} are required before the first session, {} of \
+             them for the spool. Raise the limit (LimitNOFILE= of a service), or use a smaller spool.size.",
             need.set_aside + LEAST_CONNECTIONS,
             need.segments
         );
@@ -86,9 +86,9 @@ pub(super) fn provide(config: &mut Config) -> Result<Option<String>> {
     apply(config, sessions, deliveries);
     Ok((granted < wanted).then(|| {
         format!(
-            "this process may have {granted} files open (ulimit -n), and would need {wanted}: it takes {sessions} \
-             sessions at a time on each listener, and has {deliveries} connections to next hops. Raise the limit \
-             (LimitNOFILE= of a service), or make limits.sessions and delivery.overall smaller"
+            "the limit of open files (ulimit -n) is {granted}, but up to {wanted} are required: {sessions} concurrent \
+             sessions on each listener, and {deliveries} connections to next hops. Raise the limit (LimitNOFILE= of a \
+             service), or use smaller limits.sessions and delivery.overall"
         )
     }))
 }

@@ -195,7 +195,7 @@ impl Fate {
 
 /// Octets that are no envelope or note, or not of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} at octet {offset}")]
+#[error("{what} at byte {offset}")]
 pub(crate) struct Malformed {
     pub(crate) what: &'static str,
     pub(crate) offset: usize,
@@ -203,7 +203,7 @@ pub(crate) struct Malformed {
 
 /// An envelope or note that is beyond the format's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("more than {MOST_RECIPIENTS} recipients, or a text of more than {MOST_TEXT_BYTES} octets")]
+#[error("more than {MOST_RECIPIENTS} recipients, or a text of more than {MOST_TEXT_BYTES} bytes")]
 pub(crate) struct BeyondLimits;
 
 impl Envelope {
@@ -486,8 +486,7 @@ impl Progress {
 
     fn each(&mut self, recipients: &[u16], mut learn: impl FnMut(&mut Standing)) -> Result<(), Malformed> {
         for &number in recipients {
-            let unknown =
-                Malformed { what: "a recipient that the envelope does not have", offset: usize::from(number) };
+            let unknown = Malformed { what: "a recipient that is not in the envelope", offset: usize::from(number) };
             learn(self.recipients.get_mut(usize::from(number)).ok_or(unknown)?);
         }
         Ok(())
@@ -569,7 +568,7 @@ impl<'a> Reader<'a> {
     }
 
     fn version(&mut self) -> Result<(), Malformed> {
-        if self.octet()? == VERSION { Ok(()) } else { Err(self.bad("a version that this program does not know")) }
+        if self.octet()? == VERSION { Ok(()) } else { Err(self.bad("an unknown version")) }
     }
 
     /// A varint in its shortest form.
@@ -625,7 +624,7 @@ impl<'a> Reader<'a> {
     }
 
     fn finish(self) -> Result<(), Malformed> {
-        if self.at == self.octets.len() { Ok(()) } else { Err(self.bad("something behind the end")) }
+        if self.at == self.octets.len() { Ok(()) } else { Err(self.bad("extra bytes after the end")) }
     }
 }
 
@@ -684,7 +683,7 @@ mod tests {
     fn what_is_no_envelope_says_where() {
         let rows: [(&[u8], &str, usize); 14] = [
             (&[], "a sudden end", 0),
-            (&[2, 0], "a version that this program does not know", 1),
+            (&[2, 0], "an unknown version", 1),
             (&[1, 6], "flags", 2),
             (&[1, 24], "flags", 2),
             (&[1, 128], "flags", 2),
@@ -700,7 +699,7 @@ mod tests {
             ),
             (&[1, 0, 1, 0, 0, 0, 0x80, 0x80, 4], "too many recipients", 9),
             (&[1, 0, 1, 0, 0, 0, 1, 0, 7], "flags of a recipient", 9),
-            (&[1, 0, 1, 0, 0, 0, 0, 9], "something behind the end", 7),
+            (&[1, 0, 1, 0, 0, 0, 0, 9], "extra bytes after the end", 7),
         ];
         for (octets, what, offset) in rows {
             assert_eq!(Envelope::decode(octets), Err(Malformed { what, offset }), "{octets:?}");

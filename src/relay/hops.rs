@@ -148,7 +148,10 @@ impl Hops {
         match renewed {
             Ok(security) => secured.security = security,
             // Said once: the stamp is that of the file that cannot be used.
-            Err(why) => tracing::warn!(%why, "whom to trust has changed; the old certificates stay in force"),
+            Err(why) => {
+                tracing::warn!(%why, "the trusted certificates have changed but cannot be used; the old ones stay in \
+                                      use")
+            }
         }
         Ok(secured.security.clone())
     }

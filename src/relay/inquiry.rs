@@ -33,7 +33,7 @@ pub(super) enum Silent {
 impl fmt::Display for Silent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone => f.write_str("the relay is about to end"),
+            Self::Gone => f.write_str("the relay is shutting down"),
             Self::Busy => write!(f, "a worker does not answer within {} s", PATIENCE.as_secs()),
         }
     }

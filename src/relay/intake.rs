@@ -331,7 +331,7 @@ impl Drop for Held {
 }
 
 /// A message in line: ready when it is let in (`true`), or has waited long enough.
-#[must_use = "who does not wait is not let in"]
+#[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
 pub(super) struct Turn {
     claim: Rc<Claim>,

@@ -185,7 +185,7 @@ fn print(take: &Receiver<Work>, log: &LogWriter, losses: &Losses) {
         }
         let untold = losses.untold.swap(0, Ordering::Relaxed);
         if untold > 0 {
-            tracing::warn!(lines = untold, "deliveries were not logged: the log is slower than they are");
+            tracing::warn!(lines = untold, "deliveries were not logged because the log is too slow");
         }
     }
 }

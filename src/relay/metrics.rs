@@ -33,29 +33,29 @@ pub(super) struct Strangers {
 pub(super) fn text(figures: &Figures<'_>) -> String {
     let mut sheet = Sheet(String::with_capacity(8192));
     let totals = &figures.survey.totals;
-    sheet.family("info", "gauge", "what runs here, and what a 250 of it promises");
+    sheet.family("info", "gauge", "version, host name and durability");
     let labels =
         [("version", env!("CARGO_PKG_VERSION")), ("durability", &totals.durability), ("hostname", figures.hostname)];
     sheet.sample("info", &labels, 1);
-    sheet.gauge("uptime_seconds", "since it began", figures.uptime_s);
+    sheet.gauge("uptime_seconds", "seconds since the start", figures.uptime_s);
     for (name, meaning, value) in figures.census.iter().chain(figures.process) {
         sheet.counter(name, meaning, *value);
     }
-    sheet.gauge("workers", "threads that carry mail", totals.workers);
+    sheet.gauge("workers", "worker threads", totals.workers);
     sheet.gauge("queue_messages", "messages in the queue", totals.messages);
-    sheet.gauge("couriers", "connections to next hops, and deliveries on this host", totals.couriers);
-    sheet.gauge("letter_bytes", "octets of messages held in memory", totals.letter_bytes);
+    sheet.gauge("couriers", "connections to next hops, and local deliveries", totals.couriers);
+    sheet.gauge("letter_bytes", "bytes of messages in memory", totals.letter_bytes);
+    sheet.gauge("incoming_bytes", "bytes of messages being received or waiting for their 250", totals.incoming_bytes);
     sheet.gauge(
-        "incoming_bytes",
-        "octets held by messages that are being received or wait for their 250",
-        totals.incoming_bytes,
+        "incoming_limit_bytes",
+        "limit of incoming_bytes; above it messages wait, and then are answered 452",
+        figures.incoming_limit,
     );
-    sheet.gauge("incoming_limit_bytes", "more of them wait, and then are answered 452", figures.incoming_limit);
     sheet.strangers(&figures.strangers);
-    sheet.gauge("hops", "next hops that are remembered", totals.hops);
+    sheet.gauge("hops", "next hops in memory", totals.hops);
     sheet.gauge(
         "spool_failed",
-        "1 where the spool has failed: nothing is taken until a restart",
+        "1 if the spool has failed: no mail is accepted until a restart",
         u8::from(figures.has_failed),
     );
     sheet.hops(&figures.survey.hops);
@@ -78,14 +78,14 @@ impl Sheet {
     }
 
     fn strangers(&mut self, strangers: &Strangers) {
-        let meaning = "connections at a time of clients that are not of networks";
+        let meaning = "current connections of clients outside networks";
         self.gauge("limited_connections", meaning, strangers.connections);
-        let meaning = "of incoming_bytes, what is neither from networks nor from who has logged in";
+        let meaning = "incoming_bytes of clients outside networks without a login";
         self.gauge("incoming_strangers_bytes", meaning, strangers.incoming_bytes);
-        let meaning = "more of that waits, and then is answered 452: the rest is a reserve";
+        let meaning = "limit of incoming_strangers_bytes; the rest is reserved for other clients";
         self.gauge("incoming_strangers_limit_bytes", meaning, strangers.incoming_limit);
         let name = "client_refused_total";
-        self.family(name, "counter", "what limits.client refused, by limit");
+        self.family(name, "counter", "rejections because of limits.client, by limit");
         strangers.refused.iter().for_each(|(limit, count)| self.sample(name, &[("limit", limit)], count));
     }
 
@@ -98,29 +98,25 @@ impl Sheet {
         }
         self.family("hop_couriers", "gauge", "connections by hop");
         hops.iter().for_each(|hop| self.sample("hop_couriers", &[("hop", &hop.hop)], hop.couriers));
-        self.family("hop_shut_seconds", "gauge", "for how long a hop that could not be reached is left alone");
+        self.family("hop_shut_seconds", "gauge", "seconds until an unreachable hop is tried again");
         hops.iter()
             .for_each(|hop| self.sample("hop_shut_seconds", &[("hop", &hop.hop)], hop.shut_for_s.unwrap_or_default()));
     }
 
     fn spool(&mut self, usage: &spool::Usage) {
         self.gauge("spool_messages", "messages in the spool", usage.messages);
-        self.gauge("spool_bytes", "octets of messages in the spool", usage.bytes);
+        self.gauge("spool_bytes", "bytes of messages in the spool", usage.bytes);
         self.gauge("spool_segments", "files in use", usage.segments);
-        self.gauge("spool_disk_bytes", "octets of all files of the spool", usage.disk_bytes);
+        self.gauge("spool_disk_bytes", "bytes of all files of the spool", usage.disk_bytes);
         self.counter("spool_commits", "batches written", usage.commits);
         self.counter("spool_syncs", "syncs of batches", usage.syncs);
-        self.counter("spool_stored", "messages stored, notices among them", usage.stored);
-        self.counter("spool_refused", "messages for which there was no room", usage.refused);
-        self.counter("spool_moved", "messages moved to make room", usage.moved);
-        self.counter("spool_unwritten", "notes for which there was no room", usage.unwritten);
-        self.gauge("spool_damaged", "damaged places that cost something, found at the start", usage.damaged);
-        self.gauge(
-            "spool_lost_messages",
-            "messages that these places cost, as far as can be told",
-            usage.lost_messages,
-        );
-        self.gauge("spool_cut_bytes", "octets of a torn end, cut off at the start", usage.cut_bytes);
+        self.counter("spool_stored", "messages stored, including notifications", usage.stored);
+        self.counter("spool_refused", "messages rejected because the spool was full", usage.refused);
+        self.counter("spool_moved", "messages moved by compaction", usage.moved);
+        self.counter("spool_unwritten", "state changes not stored because the spool was full", usage.unwritten);
+        self.gauge("spool_damaged", "damaged places with losses, found at the start", usage.damaged);
+        self.gauge("spool_lost_messages", "messages lost in damaged places, as far as is known", usage.lost_messages);
+        self.gauge("spool_cut_bytes", "bytes of an incomplete end, removed at the start", usage.cut_bytes);
     }
 
     fn family(&mut self, name: &str, kind: &str, meaning: &str) {

@@ -184,7 +184,7 @@ pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
     let unwritten = outputs.keep(&report.record(&setting), &journey::Ledger::default(), &telling);
     telling.event(&Event::Done);
     if let Some(failure) = failed {
-        bail!("{failure}. What was answered 250 is delivered after a restart.");
+        bail!("{failure}. All mail answered 250 will be delivered after a restart.");
     }
     Ok(Done { setting, unwritten })
 }
@@ -241,7 +241,8 @@ fn told_of_damage(error: spool::Error, directory: &std::path::Path) -> String {
     let at = directory.display();
     format!(
         "it is damaged, and nothing was changed. `mailrun spool check {at}` lists the damage. A start without \
-         --refuse-damage (refuse_damage in the file) uses what is undamaged, and copies the rest to {at}/quarantine.{lines}"
+         --refuse-damage (refuse_damage in the file) uses what is undamaged, and copies the rest to \
+         {at}/quarantine.{lines}"
     )
 }
 

@@ -359,7 +359,9 @@ impl Office {
         }
         match encode_note(facts) {
             Ok(note) => self.setting.spool.note(id, &note),
-            Err(error) => tracing::error!(%id, %error, "what was done could not be noted: it may be done again"),
+            Err(error) => {
+                tracing::error!(%id, %error, "the delivery state could not be stored: some mail may be delivered twice")
+            }
         }
     }
 
@@ -385,14 +387,16 @@ impl Office {
     async fn fetch_for_queue(self: Rc<Self>, id: MessageId) {
         match self.fetch(id).await {
             Fetched::Whole(letter) => self.queue.borrow_mut().loaded(id, &letter),
-            Fetched::EnvelopeOnly(_, error) => self.hold_unreadable(id, &error, "when it expires, its sender is told"),
-            Fetched::Nothing(error) => self.hold_unreadable(id, &error, "neither can its envelope"),
+            Fetched::EnvelopeOnly(_, error) => {
+                self.hold_unreadable(id, &error, "its sender is notified when it expires")
+            }
+            Fetched::Nothing(error) => self.hold_unreadable(id, &error, "its envelope cannot be read either"),
         }
         self.attend();
     }
 
     fn hold_unreadable(self: &Rc<Self>, id: MessageId, error: &str, then: &str) {
-        tracing::error!(%id, %error, "a message cannot be read from the spool: it is held; {then}");
+        tracing::error!(%id, %error, "a message cannot be read from the spool and is held; {then}");
         let effects = self.queue.borrow_mut().unreadable(id, clock::now());
         if let Some(effects) = effects {
             self.carry_out(effects, None);

@@ -29,7 +29,7 @@ impl Operator {
     /// If none is running there.
     pub(crate) fn reach(control: &Path) -> Result<Self> {
         let stream = socket::connect(control).map_err(|error| {
-            anyhow!("no relay answers at {} ({}); is it running?", control.display(), reason(&error))
+            anyhow!("no relay answers at {} ({}); check that it is running", control.display(), reason(&error))
         })?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -43,14 +43,14 @@ impl Operator {
     pub(crate) fn ask(&mut self, request: &Request, mut each: impl FnMut(Reply) -> Result<()>) -> Result<Answered> {
         let mut line = serde_json::to_vec(request).context("a request is always JSON")?;
         line.push(b'\n');
-        self.0.get_mut().write_all(&line).context("the relay does not listen any more")?;
+        self.0.get_mut().write_all(&line).context("the relay no longer listens")?;
         loop {
             line.clear();
             self.0.read_until(b'\n', &mut line).context("the relay does not answer")?;
             if line.is_empty() {
-                bail!("the relay has gone away");
+                bail!("the relay has closed the connection");
             }
-            match serde_json::from_slice(&line).context("the relay speaks in another way than this program")? {
+            match serde_json::from_slice(&line).context("the relay is of another version than this program")? {
                 Reply::End => return Ok(Answered::Well),
                 Reply::Error { text } => return Ok(Answered::Refused(text)),
                 reply => each(reply)?,

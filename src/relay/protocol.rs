@@ -69,7 +69,7 @@ impl FromStr for QueueId {
     fn from_str(text: &str) -> Result<Self, String> {
         let is_one = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let id = u64::from_str_radix(text, 16).ok().filter(|_| is_one);
-        id.map(Self).ok_or_else(|| format!("{text:?} is no queue id: that is 16 hexadecimal digits"))
+        id.map(Self).ok_or_else(|| format!("{text:?} is not a queue id, which has 16 hexadecimal digits"))
     }
 }
 

@@ -415,7 +415,7 @@ impl Handler for Reception {
     }
 
     fn not_encrypted(&mut self, why: &std::io::Error) {
-        tracing::warn!(client = ?self.client, %why, "no TLS with a client");
+        tracing::warn!(client = ?self.client, %why, "a TLS handshake with a client failed");
     }
 
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
@@ -445,7 +445,7 @@ impl Handler for Reception {
 
     fn gave_up(&mut self, why: Verdict) {
         self.office.setting.census.hung_up.add(1);
-        tracing::debug!(client = ?self.client, ?why, "a client is hung up on");
+        tracing::debug!(client = ?self.client, ?why, "a session was closed because of the client");
     }
 
     fn disconnect(&mut self, _parting: Parting) {}

@@ -41,7 +41,7 @@ async fn redirect(office: &Rc<Office>, redirect: Redirect) {
     let letter = match office.fetch(id).await {
         Fetched::Whole(letter) => letter,
         Fetched::EnvelopeOnly(_, error) | Fetched::Nothing(error) => {
-            tracing::error!(%id, %error, "a message cannot be read from the spool: it is held");
+            tracing::error!(%id, %error, "a message cannot be read from the spool and is held");
             let effects = office.queue.borrow_mut().cannot_tell(ticket, &fates);
             return office.carry_out(effects, None);
         }
@@ -50,7 +50,7 @@ async fn redirect(office: &Rc<Office>, redirect: Redirect) {
     let Some(stored) = store(office, id, &letter).await else { return };
     tracing::info!(
         %id, to = %stored.id(), members = errands.len(),
-        "a recipient that has become an alias: its mail goes to the members"
+        "a recipient is now an alias; its mail goes to the members"
     );
     office.accept(&stored, &letter, errands);
     if is_held {

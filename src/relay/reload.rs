@@ -32,7 +32,7 @@ async fn heed(mut hangups: Signal, setting: &Setting, reread: Option<&Reread>) {
     while hangups.recv().await.is_some() {
         match reread {
             Some(reread) => reload(setting, reread()),
-            None => tracing::warn!("SIGHUP: there is no configuration file to read again"),
+            None => tracing::warn!("SIGHUP: no configuration file to reload"),
         }
     }
 }
@@ -42,7 +42,7 @@ fn reload(setting: &Setting, read: Result<Config>) {
         Err(error) => {
             // A line for each complaint, with line and column.
             format!("{error:#}").lines().for_each(|complaint| tracing::error!("{complaint}"));
-            tracing::error!("the configuration stays as it was");
+            tracing::error!("the configuration is unchanged");
         }
         Ok(mut config) => {
             descriptors::fit(&mut config);
@@ -53,9 +53,9 @@ fn reload(setting: &Setting, read: Result<Config>) {
                 first.setup.renew(&new.setup);
             }
             setting.reload(config);
-            tracing::info!("the configuration has been read again");
+            tracing::info!("the configuration was reloaded");
             if !later.is_empty() {
-                tracing::warn!(keys = later.join(", "), "a restart is needed for these to change");
+                tracing::warn!(keys = later.join(", "), "these keys require a restart");
             }
         }
     }

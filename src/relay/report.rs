@@ -165,8 +165,8 @@ fn sentence(setting: &Setting) -> String {
         converted => format!("{converted} converted to 7 bits; "),
     };
     format!(
-        "In all {} messages for {} recipients, {} octets, over {} connections; {} recipients delivered, {} refused for \
-         good, {} expired; {converted}{} messages left.",
+        "Total: {} messages for {} recipients, {} bytes, over {} connections; {} recipients delivered, {} rejected \
+         permanently, {} expired; {converted}{} messages left.",
         census.accepted.value(),
         census.accepted_recipients.value(),
         census.accepted_bytes.value(),

@@ -48,22 +48,22 @@ pub(crate) enum Unroutable {
     #[error("{0} does not exist")]
     NoSuchDomain(String),
     /// It says that it takes no mail (RFC 7505).
-    #[error("{0} takes no mail")]
+    #[error("{0} accepts no mail")]
     TakesNoMail(String),
     /// Its servers have no addresses.
-    #[error("no server of {0} has an address")]
+    #[error("no mail server of {0} has an address")]
     NoAddress(String),
     /// This relay is the best server that it names.
     #[error("mail to {0} loops back to this relay")]
     Loop(String),
     /// What stands in brackets is no address.
-    #[error("{0} is no address literal")]
+    #[error("{0} is not a valid address literal")]
     BadLiteral(String),
     /// It may not be reached.
-    #[error("{0} is a public address, and this relay has no allow_public")]
+    #[error("{0} is a public address, and allow_public is not set")]
     Public(IpAddr),
     /// DNS could not say.
-    #[error("DNS cannot say where {domain} is: {why}")]
+    #[error("DNS lookup of {domain} failed: {why}")]
     Later { domain: String, why: String },
 }
 
@@ -301,7 +301,7 @@ impl Desk {
     /// The name is taken for a whole one: no search list is to send a customer's mail to a neighbour.
     async fn lookup(&self, name: &str, kind: RecordType) -> Result<Answer, Unroutable> {
         let resolver = self.resolver.get_or_try_init(|| async { build(&self.dns) }).await;
-        let resolver = resolver.map_err(|why| later(name, &format!("it cannot be asked: {why}")))?;
+        let resolver = resolver.map_err(|why| later(name, &format!("{why}")))?;
         match resolver.lookup(format!("{name}."), kind).await {
             Ok(found) => Ok(Answer::Records(found.answers().iter().map(|record| record.data.clone()).collect())),
             Err(why) if why.is_nx_domain() => Ok(Answer::NoSuchName),

@@ -34,7 +34,7 @@ pub(super) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     }
     if new.iter().any(|one| one.is_alarming()) {
         let copies = directory.join("quarantine");
-        tracing::warn!(copies = %copies.display(), "the spool is damaged: what is sound is used, the rest was copied");
+        tracing::warn!(copies = %copies.display(), "the spool is damaged: undamaged mail is used, the rest was copied");
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn take_up(office: Rc<Office>) {
         for left in share {
             match left {
                 Ok(left) => resume_alone(&office, &left, &mut redirects),
-                Err(error) => tracing::error!(%error, "a message of a former run cannot be read"),
+                Err(error) => tracing::error!(%error, "a message of an earlier run cannot be read"),
             }
         }
         office.attend();
@@ -61,7 +61,7 @@ pub(super) async fn take_up(office: Rc<Office>) {
 fn resume_alone(office: &Rc<Office>, left: &Left, redirects: &mut Vec<Redirect>) {
     let resumed = catch_unwind(AssertUnwindSafe(|| resume(office, left, redirects)));
     if resumed.is_err() {
-        tracing::error!(id = %left.id, "a defect of mailrun's own: the message stays in the spool until the next start");
+        tracing::error!(id = %left.id, "a bug in mailrun: the message stays in the spool until the next start");
     }
 }
 
@@ -69,12 +69,15 @@ fn resume(office: &Rc<Office>, left: &Left, redirects: &mut Vec<Redirect>) {
     planned_panic("restart");
     let envelope = match Envelope::decode(&left.envelope) {
         Ok(envelope) => envelope,
-        Err(error) => return tracing::error!(id = %left.id, %error, "its envelope cannot be read: it stays"),
+        Err(error) => {
+            return tracing::error!(id = %left.id, %error, "its envelope cannot be read; it stays in the spool");
+        }
     };
     let mut progress = Progress::new(envelope.recipients.len());
     for note in &left.notes {
         if let Err(error) = progress.read(note) {
-            tracing::error!(id = %left.id, %error, "a note of it cannot be read: some of it may be done again");
+            tracing::error!(id = %left.id, %error, "its delivery state cannot be read: some recipients may get it \
+                                                    twice");
         }
     }
     office.setting.census.recovered.add(1);

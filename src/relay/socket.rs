@@ -21,7 +21,7 @@ struct Way {
 }
 
 fn way(path: &Path) -> io::Result<Way> {
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is no file's name"))?;
+    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is not a file name"))?;
     if path.as_os_str().as_bytes().len() <= LONGEST_PATH {
         return Ok(Way { path: path.to_owned(), _directory: None });
     }
@@ -52,10 +52,10 @@ fn clear(path: &Path) -> io::Result<()> {
         Err(error) => Err(error),
         // The kernel refuses to connect to any file: only a socket that refuses is a dead one's.
         Ok(found) if !found.file_type().is_socket() => {
-            Err(io::Error::new(io::ErrorKind::AlreadyExists, "something else is there, and no socket"))
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is not a socket exists there"))
         }
         Ok(_) => match UnixStream::connect(path) {
-            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another relay listens there")),
+            Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another relay is already listening there")),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
             Err(error) => Err(error),
         },

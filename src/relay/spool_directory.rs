@@ -27,7 +27,9 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     let directory: PathBuf = directory.components().collect();
     let shown = directory.display();
     let opened = open(&directory).map_err(|error| match is_link(&directory) {
-        true => format!("{shown} is a symbolic link, which others may turn: name the directory that it leads to"),
+        true => {
+            format!("{shown} is a symbolic link, which other users may change: use the directory that it points to")
+        }
         false => format!("{shown}: {}", reason(&error)),
     })?;
     let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
@@ -38,11 +40,11 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
         return Ok(None);
     }
     if !is_spool_or_empty(&directory) {
-        return Ok(Some(format!("others can look into {shown} (mode {mode:04o}): chmod 700 {shown}")));
+        return Ok(Some(format!("other users can read {shown} (mode {mode:04o}): chmod 700 {shown}")));
     }
     let closed = rustix::fs::fchmod(&opened, Mode::RWXU);
-    closed.map_err(|error| format!("{shown} cannot be closed to others: {}", reason(&error.into())))?;
-    Ok(Some(format!("others could look into {shown} (mode {mode:04o}); now they cannot (mode 0700)")))
+    closed.map_err(|error| format!("cannot change the mode of {shown}: {}", reason(&error.into())))?;
+    Ok(Some(format!("other users could read {shown} (mode {mode:04o}); the mode was changed to 0700")))
 }
 
 fn open(directory: &Path) -> io::Result<OwnedFd> {
@@ -62,13 +64,11 @@ fn mode_of(status: &Stat) -> u32 {
 fn is_own(directory: &Path, status: &Stat) -> Result<(), String> {
     let (shown, owner, own) = (directory.display(), status.st_uid, rustix::process::geteuid().as_raw());
     if owner != own {
-        return Err(format!(
-            "{shown} belongs to another user (uid {owner}, and this is {own}): chown it, or run as that user"
-        ));
+        return Err(format!("{shown} belongs to another user (uid {owner}, not {own}): chown it, or run as that user"));
     }
     let mode = mode_of(status);
     if mode & WRITABLE != 0 {
-        return Err(format!("{shown} can be changed by others (mode {mode:04o}): chmod 700 {shown}"));
+        return Err(format!("{shown} is writable for other users (mode {mode:04o}): chmod 700 {shown}"));
     }
     Ok(())
 }
@@ -80,8 +80,8 @@ fn is_fixed(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
     if mode & 0o002 != 0 && mode & STICKY == 0 {
         let shown = directory.display();
         return Err(format!(
-            "anybody can put another directory in its place: everybody may write to the one above {shown} (mode \
-             {mode:04o}); chmod o-w or chmod +t that one"
+            "any user can replace it: the parent directory {shown} is writable for everyone (mode {mode:04o}); chmod \
+             o-w or chmod +t it"
         ));
     }
     Ok(())
@@ -109,16 +109,16 @@ mod tests {
         assert_eq!(check(&spool), Ok(None));
         // Nothing is in it yet.
         is(0o750);
-        assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); now they cannot"));
+        assert!(check(&spool).unwrap().unwrap().contains("(mode 0750); the mode was changed"));
         assert_eq!(check(&spool), Ok(None));
         fs::write(spool.join("letter"), "").unwrap();
         is(0o705);
-        assert!(check(&spool).unwrap().unwrap().contains("others can look into"));
+        assert!(check(&spool).unwrap().unwrap().contains("other users can read"));
         fs::write(spool.join(LOCK), "").unwrap();
-        assert!(check(&spool).unwrap().unwrap().contains("now they cannot"));
+        assert!(check(&spool).unwrap().unwrap().contains("the mode was changed"));
         for mode in [0o720, 0o702, 0o777, 0o1777] {
             is(mode);
-            assert!(check(&spool).unwrap_err().contains("can be changed by others"), "{mode:o}");
+            assert!(check(&spool).unwrap_err().contains("is writable for other users"), "{mode:o}");
         }
         is(0o700);
         let link = place.path().join("link");

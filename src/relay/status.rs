@@ -51,17 +51,16 @@ async fn figures(State(setting): State<Arc<Setting>>, http: Arc<HttpCounters>, b
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let displaced =
             ("http_displaced", "HTTP connections closed to make room for newer ones", count(&http.displaced));
-        let misdirected =
-            ("http_misdirected", "HTTP requests for names that are not this server's", count(&http.misdirected));
+        let misdirected = ("http_misdirected", "HTTP requests for unknown host names", count(&http.misdirected));
         Ok::<_, super::inquiry::Silent>(metrics::text(&Figures {
             survey: &survey,
             census: &setting.census.rows(),
             process: &[
-                ("unlogged", "deliveries that the log had no room for", setting.press.unlogged()),
-                ("log_dropped", "other lines of the log that nobody read in time", setting.log.dropped()),
+                ("unlogged", "deliveries that were not logged because the log is too slow", setting.press.unlogged()),
+                ("log_dropped", "other log lines that were dropped", setting.log.dropped()),
                 (
                     "panicked_tasks",
-                    "sessions, deliveries and notices that ended by a defect of mailrun's own",
+                    "sessions, deliveries and notifications that failed because of a bug in mailrun",
                     net::worker::failed_sessions(),
                 ),
                 displaced,
@@ -107,7 +106,7 @@ async fn ready(State(setting): State<Arc<Setting>>) -> (StatusCode, &'static str
         return (StatusCode::SERVICE_UNAVAILABLE, "not listening\n");
     }
     if !setting.is_taken_up() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "taking up what a former run has left\n");
+        return (StatusCode::SERVICE_UNAVAILABLE, "reading the spool\n");
     }
     (StatusCode::OK, "ok\n")
 }

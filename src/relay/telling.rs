@@ -45,7 +45,7 @@ pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, let
     let letter = match fetched {
         Fetched::Whole(letter) => letter,
         Fetched::EnvelopeOnly(letter, error) => {
-            tracing::error!(%id, %error, "a message cannot be read from the spool: its sender is told without it");
+            tracing::error!(%id, %error, "a message cannot be read from the spool; its sender is notified without it");
             letter
         }
         Fetched::Nothing(error) => return cannot_tell(office, id, notice.release(), &error),
@@ -61,16 +61,16 @@ pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, let
 /// Nobody can be told, for that reason.
 pub(super) fn cannot_tell(office: &Rc<Office>, id: MessageId, notice: Notice, error: &str) {
     let Notice::Settled { ticket, fates } = notice else {
-        return tracing::error!(%id, %error, "the sender is not told that its message is late");
+        return tracing::error!(%id, %error, "the sender cannot be notified that the message is delayed");
     };
     if fates.iter().any(|(_, fate)| fate.is_failure()) {
         tracing::error!(
             %id, %error,
-            "the sender cannot be told that its message was not delivered: it is held; `mailrun queue release` tries it \
-             again, `remove` gives it up"
+            "the sender cannot be notified that the message was not delivered: the message is held; `mailrun queue \
+             release` retries, `remove` deletes it"
         );
     } else {
-        tracing::error!(%id, %error, "the sender is not told that its message was delivered");
+        tracing::error!(%id, %error, "the sender cannot be notified that the message was delivered");
     }
     let effects = office.queue.borrow_mut().cannot_tell(ticket, &fates);
     office.carry_out(effects, None);
@@ -158,7 +158,7 @@ impl<'a> Told<'a> {
                 id = %Id(self.id.0),
                 to = %failed.address.escape_ascii(),
                 reason = %failed.text.escape_ascii(),
-                "a notice could not be delivered: its addressee is not told"
+                "a notification could not be delivered, and its recipient will not be notified"
             );
         }
     }
@@ -175,7 +175,7 @@ impl<'a> Told<'a> {
         match addressed(office, self.config, notice, addressee) {
             Some((letter, errands)) => store(office, self.id, letter, errands).await,
             None => {
-                tracing::warn!(id = %Id(self.id.0), "its sender cannot be told: no route leads there");
+                tracing::warn!(id = %Id(self.id.0), "its sender cannot be notified: no route to the address");
                 let other = self.config.dsn.double_bounces.as_ref().filter(|_| addressee == Addressee::Sender);
                 if let Some(other) = other {
                     Box::pin(self.send(office, recipients, Addressee::Other(other))).await;
@@ -224,9 +224,13 @@ impl<'a> Told<'a> {
             match office.setting.porters.done(deliver).await {
                 Some(Ok(())) => return office.setting.census.notices.add(1),
                 Some(Err(failure)) => {
-                    tracing::error!(id = %Id(self.id.0), %failure, "a notice cannot be filed: it is tried again");
+                    tracing::error!(id = %Id(self.id.0), %failure, "a notification cannot be stored in the Maildir; \
+                                                                    it is retried");
                 }
-                None => tracing::error!(id = %Id(self.id.0), "a notice cannot be filed: it is tried again"),
+                None => {
+                    tracing::error!(id = %Id(self.id.0), "a notification cannot be stored in the Maildir; it is \
+                                                          retried")
+                }
             }
             net::sleep(REFILE_INTERVAL).await;
         }
@@ -248,7 +252,7 @@ async fn store(office: &Rc<Office>, id: MessageId, letter: Letter, errands: Vec<
             // What is delivered meanwhile makes room.
             Err(spool::Error::Full) => net::sleep(BREATH).await,
             Err(error) => {
-                tracing::error!(id = %Id(id.0), %error, "a notice could not be stored");
+                tracing::error!(id = %Id(id.0), %error, "a notification could not be stored");
                 // The message itself is in the spool still; after a restart its sender is told.
                 return std::future::pending().await;
             }

@@ -26,8 +26,8 @@ impl Certificates {
         };
         match outcome {
             None => {}
-            Some(Ok(())) => tell!("mailrun sink: the certificate was read again"),
-            Some(Err(why)) => tell!("mailrun sink: {why}; the old certificate stays in force"),
+            Some(Ok(())) => tell!("mailrun sink: the certificate was reloaded"),
+            Some(Err(why)) => tell!("mailrun sink: {why}; the old certificate stays in use"),
         }
     }
 }

@@ -183,7 +183,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn words(deeds: &[Deeds]) -> Vec<String> {
     let word = |deeds: &Deeds| {
         let times = if deeds.count == 1 { "once".to_owned() } else { format!("{} times", deeds.count) };
-        let gone = if deeds.in_force { "" } else { ", no more in force" };
+        let gone = if deeds.in_force { "" } else { ", no longer active" };
         format!("'{}' ({times}{gone})", deeds.rule)
     };
     deeds.iter().map(word).collect()
@@ -225,7 +225,7 @@ mod tests {
         before.rules[0].act();
         let words = words(&control.deeds());
         let expected =
-            ["'rcpt: directed' (0 times)", "'mail: limit 1/s burst 1' (2 times)", "'.: drop' (once, no more in force)"];
+            ["'rcpt: directed' (0 times)", "'mail: limit 1/s burst 1' (2 times)", "'.: drop' (once, no longer active)"];
         assert_eq!(words, expected);
         control.put(book(&["mail: limit 1/s burst 2"]));
         assert!(take(), "another rule begins anew");

@@ -103,7 +103,7 @@ fn make(path: &Path) -> Result<()> {
         .recursive(true)
         .mode(DIRECTORY_MODE)
         .create(path)
-        .with_context(|| format!("cannot make {}", path.display()))
+        .with_context(|| format!("cannot create {}", path.display()))
 }
 
 /// As Maildir wants it: without `/` and `:`.

@@ -371,7 +371,7 @@ impl Handler for Inbox {
 
     fn login_ended(&mut self, outcome: LoginOutcome) {
         if outcome == LoginOutcome::NotProved {
-            self.books.tally.borrow_mut().errors.add(Phase::Auth, 535, "a client could not prove who it is");
+            self.books.tally.borrow_mut().errors.add(Phase::Auth, 535, "a login failed");
         }
     }
 
@@ -681,7 +681,7 @@ impl Books {
     pub(super) fn keep(&self, draft: Option<Draft>) -> Result<(), Answer> {
         let Some((draft, dump)) = draft.zip(self.shared.dump.as_ref()) else { return Ok(()) };
         draft.keep(dump).map_err(|error| {
-            let text = format!("the message could not be kept: {error}");
+            let text = format!("the message could not be stored: {error}");
             self.tally.borrow_mut().errors.add(Phase::Reply, NO_ROOM.code(), &text);
             self.no_room()
         })

@@ -128,8 +128,7 @@ fn cannot_listen(endpoint: &Endpoint, error: &io::Error) -> anyhow::Error {
 }
 
 fn resolve(option: &str, address: &str) -> Result<SocketAddr> {
-    let mut addresses = address
-        .to_socket_addrs()
-        .with_context(|| format!("{option} {address} is not an address of the form HOST:PORT"))?;
-    addresses.next().with_context(|| format!("{option} {address}: the name has no address"))
+    let mut addresses =
+        address.to_socket_addrs().with_context(|| format!("{option} {address} must have the form HOST:PORT"))?;
+    addresses.next().with_context(|| format!("{option} {address}: unknown host"))
 }

@@ -153,12 +153,12 @@ mod tests {
     #[test]
     fn a_table_of_mistakes_with_their_lines_and_columns() {
         let rows = [
-            ("rules = [\"rctp: drop\"]", "rules:1:11: \"rctp\" is no command"),
-            ("seed = 1\nrules = [\n  \"rcpt: drop\",\n]", "rules:3:10: this is for . (the end"),
-            ("rules = [\n\"größe\", ]", "rules:2:7: a rule is COMMAND: ACTION"),
-            ("rules = ['mail: soft reject 7']", "rules:1:29: \"7\" is no probability"),
-            ("rules = [\"mail: soft reject \\\"550 x\\\"\"]", "rules:1:10: \"550 x\" is no reply"),
-            ("rules = [\"\"\"\nmail: nothing\"\"\"]", "rules:1:10: \"nothing\" is no action"),
+            ("rules = [\"rctp: drop\"]", "rules:1:11: \"rctp\" is not a command"),
+            ("seed = 1\nrules = [\n  \"rcpt: drop\",\n]", "rules:3:10: this is only for . (the end"),
+            ("rules = [\n\"größe\", ]", "rules:2:7: write a rule as COMMAND: ACTION"),
+            ("rules = ['mail: soft reject 7']", "rules:1:29: \"7\" is not a valid probability"),
+            ("rules = [\"mail: soft reject \\\"550 x\\\"\"]", "rules:1:10: \"550 x\" is not a reply"),
+            ("rules = [\"\"\"\nmail: nothing\"\"\"]", "rules:1:10: \"nothing\" is not an action"),
             ("rules = [\"a\"", "rules:1:13: "),
             ("rules = [1]", "rules:1:10: invalid type: integer"),
             ("rules = \"x\"", "rules:1:9: invalid type: string"),
@@ -166,7 +166,7 @@ mod tests {
             ("seed = 1\nseed = 2", "rules:2:1: duplicate key"),
             ("rule = []", "rules:1:1: unknown field `rule`"),
             ("\0", "rules:1:2: key with no value"),
-            ("{\"rules\": [\"rctp: drop\"]}", "rules: rule 1, column 1: \"rctp\" is no command"),
+            ("{\"rules\": [\"rctp: drop\"]}", "rules: rule 1, column 1: \"rctp\" is not a command"),
             ("{\"rules\": [\n1]}", "rules:2:1: invalid type: integer"),
             ("{\"rule\": []}", "rules:1:7: unknown field `rule`"),
             ("{", "rules:1:1: EOF"),

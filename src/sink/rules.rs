@@ -147,10 +147,10 @@ impl Rule {
     /// What is wrong with it, and where.
     pub(crate) fn parse(text: &str) -> Result<Self, Mistake> {
         if text.len() > LONGEST {
-            return Err(Mistake::at(text, LONGEST, format!("a rule has at most {LONGEST} octets")));
+            return Err(Mistake::at(text, LONGEST, format!("a rule can have at most {LONGEST} bytes")));
         }
         let colon = text.find(':').ok_or_else(|| {
-            Mistake::at(text, text.len(), "a rule is COMMAND: ACTION, like \"rcpt: soft reject 0.01\"")
+            Mistake::at(text, text.len(), "write a rule as COMMAND: ACTION, like \"rcpt: soft reject 0.01\"")
         })?;
         let (commands, pattern) = head(&mut Words::of(text, 0, colon)?)?;
         let mut words = Words::of(text, colon + 1, text.len())?;
@@ -158,7 +158,7 @@ impl Rule {
         let action = action(&mut words)?;
         suits(&action, commands).map_err(|what| began.mistake(what))?;
         if pattern.is_some() && action == Action::Corrupt {
-            return Err(began.mistake("what is changed is the message, which is the same for all its recipients"));
+            return Err(began.mistake("corrupt changes the message for all its recipients; leave out the address"));
         }
         let chance = words.chance()?;
         words.end()?;
@@ -216,7 +216,7 @@ pub(super) fn directed(local_part: &[u8]) -> Option<Reply> {
         return None;
     }
     let code = [class, ten, one].iter().fold(0, |code, digit| code * 10 + u16::from(**digit - b'0'));
-    Some(Reply::new(code, &format!("{}.0.0 The recipient's address asks for it", class - b'0')))
+    Some(Reply::new(code, &format!("{}.0.0 Requested by the recipient address", class - b'0')))
 }
 
 /// What is wrong with a rule, and where.
@@ -258,17 +258,14 @@ fn head(words: &mut Words<'_>) -> Result<(Commands, Option<Pattern>), Mistake> {
     if commands == Commands::default() {
         return Err(words.mistake(no_command(words.peek())));
     }
-    let wanted = [
-        ("to", [Command::Recipient, Command::Dot], "rcpt, or for ., and no other command"),
-        ("from", [Command::Mail; 2], "mail and no other command"),
-    ];
+    let wanted = [("to", [Command::Recipient, Command::Dot], "rcpt and ."), ("from", [Command::Mail; 2], "mail")];
     let mut pattern = None;
     if let Some((word, fitting, names)) = wanted.into_iter().find(|(word, ..)| words.peek() == Some(word)) {
         if !fitting.into_iter().any(|command| commands.is_only(command)) {
-            return Err(words.mistake(format!("{word:?} is for {names}")));
+            return Err(words.mistake(format!("{word:?} is only for {names}")));
         }
         words.next();
-        let whose = "say whose: local@domain, @domain, local@, or * for all";
+        let whose = "an address is missing: local@domain, @domain, local@, or * for all";
         let read = |text: &str| Pattern::parse(text).ok_or(whose.to_owned());
         pattern = Some(words.value("an address", read)?);
     }
@@ -282,8 +279,8 @@ fn no_command(word: Option<&str>) -> String {
     let known: Vec<&str> = Command::ALL.iter().map(|(_, name)| *name).collect();
     let known = known.join(" ");
     match word {
-        Some(word) => format!("{word:?} is no command of this sink: there are {known}, and * for all"),
-        None => format!("a command is missing: there are {known}, and * for all"),
+        Some(word) => format!("{word:?} is not a command of the sink; use {known}, or * for all"),
+        None => format!("a command is missing; use {known}, or * for all"),
     }
 }
 
@@ -318,15 +315,15 @@ fn action(words: &mut Words<'_>) -> Result<Action, Mistake> {
         }
     }
     let known: Vec<&str> = ACTIONS.iter().map(|(name, _)| *name).collect();
-    let what = words.peek().map_or("an action is missing".to_owned(), |word| format!("{word:?} is no action"));
-    Err(words.mistake(format!("{what}: there are {}", known.join(", "))))
+    let what = words.peek().map_or("an action is missing".to_owned(), |word| format!("{word:?} is not an action"));
+    Err(words.mistake(format!("{what}; use {}", known.join(", "))))
 }
 
 /// Whether the action can be done on those commands.
 fn suits(action: &Action, commands: Commands) -> Result<(), &'static str> {
     let (command, what) = match action {
         Action::Directed if commands.is_only(Command::Dot) => return Ok(()),
-        Action::Directed if !commands.is_only(Command::Recipient) => return Err("this is for rcpt, or for ., alone"),
+        Action::Directed if !commands.is_only(Command::Recipient) => return Err("this is only for rcpt or ."),
         Action::Greylist { .. } | Action::DomainCap { .. } | Action::Directed => (Command::Recipient, "rcpt"),
         Action::Abort { .. } | Action::Read { .. } | Action::ResetAt { .. } => (Command::Data, "data"),
         Action::LoseReply | Action::Drop | Action::Duplicate | Action::Corrupt => (Command::Dot, "."),
@@ -334,9 +331,9 @@ fn suits(action: &Action, commands: Commands) -> Result<(), &'static str> {
     };
     match what {
         _ if commands.is_only(command) => Ok(()),
-        "rcpt" => Err("this is for rcpt and no other command"),
-        "data" => Err("this is for data and no other command"),
-        _ => Err("this is for . (the end of the message) and no other command"),
+        "rcpt" => Err("this is only for rcpt"),
+        "data" => Err("this is only for data"),
+        _ => Err("this is only for . (the end of the message)"),
     }
 }
 
@@ -360,7 +357,7 @@ fn reset(words: &mut Words<'_>) -> Result<Action, Mistake> {
     if !words.eat("at") {
         return Ok(Action::Reset);
     }
-    Ok(Action::ResetAt { octets: words.value("a number of octets", bytes)? })
+    Ok(Action::ResetAt { octets: words.value("a number of bytes", bytes)? })
 }
 
 fn greylist(words: &mut Words<'_>) -> Result<Action, Mistake> {
@@ -386,35 +383,38 @@ fn abort(words: &mut Words<'_>) -> Result<Action, Mistake> {
 fn delay(text: &str) -> Result<Action, String> {
     let (from, to) = text.split_once("..").unwrap_or((text, text));
     let (from, to) = (duration(from)?, duration(to)?);
-    if from <= to { Ok(Action::Delay { from, to }) } else { Err(format!("{text:?}: the longer time comes last")) }
+    if from <= to { Ok(Action::Delay { from, to }) } else { Err(format!("{text:?}: write the longer time last")) }
 }
 
 fn stall(text: &str) -> Result<Action, String> {
-    let (at, length) = text.split_once(',').ok_or_else(|| format!("{text:?} is no stall; say it like 2s,1s"))?;
+    let (at, length) =
+        text.split_once(',').ok_or_else(|| format!("{text:?} is not a valid stall; use something like 2s,1s"))?;
     Ok(Action::Stall { at: duration(at)?, length: some_time(length)? })
 }
 
 fn some_time(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
-    if time.is_zero() { Err(format!("{text:?}: it must be more than nought")) } else { Ok(time) }
+    if time.is_zero() { Err(format!("{text:?}: must be more than zero")) } else { Ok(time) }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
     match text.strip_suffix("/s").unwrap_or(text).parse::<f64>() {
         Ok(rate) if (0.001..=1e7).contains(&rate) => Ok(rate),
-        _ => Err(format!("{text:?} is no rate; say it like 100/s")),
+        _ => Err(format!("{text:?} is not a valid rate; use something like 100/s")),
     }
 }
 
 fn octets_per_s(text: &str) -> Result<u64, String> {
-    let octets = text.strip_suffix("/s").ok_or_else(|| format!("{text:?} is no rate; say it like 64k/s"))?;
-    bytes(octets).and_then(|octets| if octets == 0 { Err("nothing would ever be read".to_owned()) } else { Ok(octets) })
+    let octets =
+        text.strip_suffix("/s").ok_or_else(|| format!("{text:?} is not a valid rate; use something like 64k/s"))?;
+    bytes(octets)
+        .and_then(|octets| if octets == 0 { Err("the rate must be more than zero".to_owned()) } else { Ok(octets) })
 }
 
 fn number(text: &str, most: usize) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is no number from 1 to {most}")),
+        _ => Err(format!("{text:?} is not a number from 1 to {most}")),
     }
 }
 
@@ -422,7 +422,10 @@ fn number(text: &str, most: usize) -> Result<usize, String> {
 fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
     let shape = || {
         let class = if classes == b"45" { "4 or 5" } else { std::str::from_utf8(classes).unwrap_or_default() };
-        format!("{text:?} is no reply that begins with {class}; say it like \"{}50 4.2.0 Text\"", classes[0] as char)
+        format!(
+            "{text:?} is not a reply that begins with {class}; use something like \"{}50 4.2.0 Text\"",
+            classes[0] as char
+        )
     };
     let [class, b'0'..=b'5', b'0'..=b'9', b' ', ..] = text.as_bytes() else { return Err(shape()) };
     if !classes.contains(class) || text.chars().any(char::is_control) || text.len() > LONGEST_REPLY {
@@ -450,9 +453,7 @@ impl<'t> Words<'t> {
         while let Some(begin) = text[at..to].find(|c| !is_between(c)).map(|skip| at + skip) {
             let rest = &text[begin..to];
             let length = match rest.strip_prefix('"') {
-                Some(inner) => {
-                    2 + inner.find('"').ok_or_else(|| Mistake::at(text, begin, "the quotes are not closed"))?
-                }
+                Some(inner) => 2 + inner.find('"').ok_or_else(|| Mistake::at(text, begin, "a quote is not closed"))?,
                 None => rest.find(is_between).unwrap_or(rest.len()),
             };
             words.push((begin, &rest[..length]));
@@ -505,7 +506,7 @@ impl<'t> Words<'t> {
         let read = |text: &str| match text.strip_suffix('%') {
             Some(hundredths) => match hundredths.parse::<f64>() {
                 Ok(number) if (0.0..=100.0).contains(&number) => Ok(number / 100.0),
-                _ => Err(format!("{text:?} is no probability; say it like 0.01 or 1%")),
+                _ => Err(format!("{text:?} is not a valid probability; use something like 0.01 or 1%")),
             },
             None => probability(text),
         };
@@ -514,7 +515,7 @@ impl<'t> Words<'t> {
 
     fn end(&self) -> Result<(), Mistake> {
         match self.peek() {
-            Some(word) => Err(self.mistake(format!("{word:?} is too much: the rule ends before it"))),
+            Some(word) => Err(self.mistake(format!("unexpected {word:?} after the end of the rule"))),
             None => Ok(()),
         }
     }
@@ -601,59 +602,59 @@ mod tests {
     #[test]
     fn a_table_of_mistakes_with_their_columns() {
         let rows = [
-            ("", "column 1: a rule is COMMAND: ACTION"),
-            ("rcpt soft reject", "column 17: a rule is COMMAND: ACTION"),
-            (": soft reject", "column 1: a command is missing: there are connect helo"),
-            ("rctp: soft reject", "column 1: \"rctp\" is no command of this sink: there are"),
-            ("mail, rctp: soft reject", "column 7: \"rctp\" is no command"),
-            ("xclient: soft reject", "column 1: \"xclient\" is no command"),
-            ("rcpt:", "column 6: an action is missing: there are hang up, soft reject"),
-            ("rcpt: reject", "column 7: \"reject\" is no action"),
-            ("rcpt: soft", "column 7: \"soft\" is no action"),
-            ("rcpt: soft reject 2", "column 19: \"2\" is no probability"),
-            ("rcpt: soft reject 101%", "column 19: \"101%\" is no probability"),
-            ("rcpt: soft reject -1%", "column 19: \"-1%\" is no probability"),
-            ("rcpt: soft reject nan%", "column 19: \"nan%\" is no probability"),
-            ("rcpt: soft reject 0.1 0.2", "column 23: \"0.2\" is too much"),
-            ("rcpt: soft reject \"550 x\"", "column 19: \"550 x\" is no reply that begins with 4"),
-            ("rcpt: hard reject \"450 x\"", "column 19: \"450 x\" is no reply that begins with 5"),
-            ("rcpt: hang up \"250 x\"", "column 15: \"250 x\" is no reply that begins with 4 or 5"),
-            ("rcpt: hang up \"4x0 x\"", "column 15: \"4x0 x\" is no reply"),
-            ("rcpt: hang up \"450x\"", "column 15: \"450x\" is no reply"),
-            ("rcpt: hang up \"450 x", "column 15: the quotes are not closed"),
-            ("rcpt: hang up \"450 x\ty\"", "column 15: \"450 x\\ty\" is no reply"),
+            ("", "column 1: write a rule as COMMAND: ACTION"),
+            ("rcpt soft reject", "column 17: write a rule as COMMAND: ACTION"),
+            (": soft reject", "column 1: a command is missing; use connect helo"),
+            ("rctp: soft reject", "column 1: \"rctp\" is not a command of the sink; use"),
+            ("mail, rctp: soft reject", "column 7: \"rctp\" is not a command"),
+            ("xclient: soft reject", "column 1: \"xclient\" is not a command"),
+            ("rcpt:", "column 6: an action is missing; use hang up, soft reject"),
+            ("rcpt: reject", "column 7: \"reject\" is not an action"),
+            ("rcpt: soft", "column 7: \"soft\" is not an action"),
+            ("rcpt: soft reject 2", "column 19: \"2\" is not a valid probability"),
+            ("rcpt: soft reject 101%", "column 19: \"101%\" is not a valid probability"),
+            ("rcpt: soft reject -1%", "column 19: \"-1%\" is not a valid probability"),
+            ("rcpt: soft reject nan%", "column 19: \"nan%\" is not a valid probability"),
+            ("rcpt: soft reject 0.1 0.2", "column 23: unexpected \"0.2\""),
+            ("rcpt: soft reject \"550 x\"", "column 19: \"550 x\" is not a reply that begins with 4"),
+            ("rcpt: hard reject \"450 x\"", "column 19: \"450 x\" is not a reply that begins with 5"),
+            ("rcpt: hang up \"250 x\"", "column 15: \"250 x\" is not a reply that begins with 4 or 5"),
+            ("rcpt: hang up \"4x0 x\"", "column 15: \"4x0 x\" is not a reply"),
+            ("rcpt: hang up \"450x\"", "column 15: \"450x\" is not a reply"),
+            ("rcpt: hang up \"450 x", "column 15: a quote is not closed"),
+            ("rcpt: hang up \"450 x\ty\"", "column 15: \"450 x\\ty\" is not a reply"),
             ("rcpt: delay", "column 12: a time is missing"),
-            ("rcpt: delay soon", "column 13: \"soon\" is no time"),
-            ("rcpt: delay 2s..1s", "column 13: \"2s..1s\": the longer time comes last"),
-            ("rcpt: stall 2s", "column 13: \"2s\" is no stall"),
-            ("rcpt: stall 2s,0s", "column 13: \"0s\": it must be more than nought"),
-            ("rcpt: limit 0/s", "column 13: \"0/s\" is no rate"),
-            ("rcpt: limit 5/s burst 0", "column 23: \"0\" is no number"),
-            ("rcpt: read 5/s", "column 7: this is for data"),
-            ("data: read 5", "column 12: \"5\" is no rate"),
-            ("data: read 0/s", "column 12: nothing would ever be read"),
-            ("mail: greylist 5s", "column 7: this is for rcpt"),
-            ("rcpt, mail: domain cap 3", "column 13: this is for rcpt"),
-            ("data: lose reply", "column 7: this is for ."),
-            ("*: drop", "column 4: this is for ."),
-            ("mail to a@b: drop", "column 6: \"to\" is for rcpt"),
-            ("rcpt, . to a@b: delay 1s", "column 9: \"to\" is for rcpt, or for ., and"),
-            (". from a@b: drop", "column 3: \"from\" is for mail"),
-            (". to a@b: corrupt", "column 11: what is changed is the message"),
-            (". to a@b: greylist 5s", "column 11: this is for rcpt"),
-            ("rcpt, .: directed", "column 10: this is for rcpt, or for ., alone"),
+            ("rcpt: delay soon", "column 13: \"soon\" is not a valid time"),
+            ("rcpt: delay 2s..1s", "column 13: \"2s..1s\": write the longer time last"),
+            ("rcpt: stall 2s", "column 13: \"2s\" is not a valid stall"),
+            ("rcpt: stall 2s,0s", "column 13: \"0s\": must be more than zero"),
+            ("rcpt: limit 0/s", "column 13: \"0/s\" is not a valid rate"),
+            ("rcpt: limit 5/s burst 0", "column 23: \"0\" is not a number"),
+            ("rcpt: read 5/s", "column 7: this is only for data"),
+            ("data: read 5", "column 12: \"5\" is not a valid rate"),
+            ("data: read 0/s", "column 12: the rate must be more than zero"),
+            ("mail: greylist 5s", "column 7: this is only for rcpt"),
+            ("rcpt, mail: domain cap 3", "column 13: this is only for rcpt"),
+            ("data: lose reply", "column 7: this is only for ."),
+            ("*: drop", "column 4: this is only for ."),
+            ("mail to a@b: drop", "column 6: \"to\" is only for rcpt"),
+            ("rcpt, . to a@b: delay 1s", "column 9: \"to\" is only for rcpt and ."),
+            (". from a@b: drop", "column 3: \"from\" is only for mail"),
+            (". to a@b: corrupt", "column 11: corrupt changes the message"),
+            (". to a@b: greylist 5s", "column 11: this is only for rcpt"),
+            ("rcpt, .: directed", "column 10: this is only for rcpt or ."),
             ("rcpt to: drop", "column 8: an address is missing"),
-            ("rcpt to nobody: drop", "column 9: say whose"),
-            ("rcpt to @: drop", "column 9: say whose"),
-            ("größe: drop", "column 1: \"größe\" is no command"),
-            ("rcpt: größe", "column 7: \"größe\" is no action"),
-            ("rcpt: hang up \"450 größe\" so", "column 27: \"so\" is no probability"),
+            ("rcpt to nobody: drop", "column 9: an address is missing"),
+            ("rcpt to @: drop", "column 9: an address is missing"),
+            ("größe: drop", "column 1: \"größe\" is not a command"),
+            ("rcpt: größe", "column 7: \"größe\" is not an action"),
+            ("rcpt: hang up \"450 größe\" so", "column 27: \"so\" is not a valid probability"),
         ];
         for (text, expected) in rows {
             let said = said(text);
             assert!(said.starts_with(expected), "{text}: {said}");
         }
-        assert!(said(&"x".repeat(1001)).starts_with("column 1001: a rule has at most 1000 octets"));
+        assert!(said(&"x".repeat(1001)).starts_with("column 1001: a rule can have at most 1000 bytes"));
     }
 
     #[test]
@@ -676,7 +677,7 @@ mod tests {
             assert_eq!(directed(local_part).map_or(0, |reply| reply.code()), code, "{local_part:?}");
         }
         let reply = directed(b"550-x").unwrap();
-        assert_eq!(reply.wire(), b"550 5.0.0 The recipient's address asks for it\r\n");
+        assert_eq!(reply.wire(), b"550 5.0.0 Requested by the recipient address\r\n");
     }
 
     #[test]

@@ -137,7 +137,7 @@ fn known<'v>(view: &'v View, run: &str) -> Result<(RunId, &'v RunTally), Refusal
     };
     match view.total.runs.find(run) {
         Some(tally) => Ok((run, tally)),
-        None => refuse(StatusCode::NOT_FOUND, "nothing of that run has arrived"),
+        None => refuse(StatusCode::NOT_FOUND, "nothing of this run has arrived"),
     }
 }
 

@@ -62,7 +62,7 @@ impl WelcomeOptions {
             client_roots: self.client_ca.clone(),
             resumption: self.resumption,
         };
-        let setup = files.load().context("TLS cannot be set up so")?;
+        let setup = files.load().context("cannot set up TLS with these options")?;
         if let Some(path) = &self.certificate_to {
             let certificate = Certificate::from_pem(&read(chain)?, &read(key)?)?;
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
@@ -77,7 +77,7 @@ impl WelcomeOptions {
             fs::write(path, certificate.to_pem()).with_context(|| format!("cannot write {}", path.display()))?;
         }
         let roots = self.client_ca.as_deref().map(read).transpose()?;
-        ServerTls::new(certificate, roots.as_deref(), self.resumption).context("TLS cannot be set up so")
+        ServerTls::new(certificate, roots.as_deref(), self.resumption).context("cannot set up TLS with these options")
     }
 
     /// Who may log in.

@@ -190,7 +190,7 @@ impl Pattern {
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
         let Some(combinations) = combinations.filter(|count| *count <= MOST_COMBINATIONS) else {
             return Err(format!(
-                "{:?} has more than {MOST_COMBINATIONS} combinations of words; use a number, as in user{{0..9999}}",
+                "{:?} has more than {MOST_COMBINATIONS} combinations of words; use a range, as in user{{0..9999}}",
                 self.typed
             ));
         };
@@ -282,8 +282,7 @@ fn pieces(typed: &str) -> Result<Vec<Piece>, String> {
             continue;
         }
         let end = rest.find('}').filter(|_| brace == "{");
-        let end =
-            end.ok_or_else(|| format!("{typed:?} has a {brace:?} without its other; a brace itself is written twice"))?;
+        let end = end.ok_or_else(|| format!("{typed:?} has an unpaired {brace:?}; write a literal brace twice"))?;
         if !text.is_empty() {
             pieces.push(Piece::Text(std::mem::take(&mut text)));
         }
@@ -311,7 +310,7 @@ fn choice(inside: &str) -> Result<Piece, String> {
 }
 
 fn number(inside: &str, least: &str, most: &str) -> Result<Piece, String> {
-    let wrong = || format!("{{{inside}}} is no range of numbers; say it like {{0..9999}}");
+    let wrong = || format!("{{{inside}}} is not a valid range of numbers; use something like {{0..9999}}");
     let read = |digits: &str| digits.parse::<u64>().ok().filter(|number| *number < u64::MAX).ok_or_else(wrong);
     let digits = if least.starts_with('0') && least.len() > 1 { least.len() } else { 1 };
     let (least, most) = (read(least)?, read(most)?);
@@ -319,7 +318,7 @@ fn number(inside: &str, least: &str, most: &str) -> Result<Piece, String> {
         return Err(wrong());
     }
     if least > most {
-        Err(format!("{{{inside}}} runs backwards; say the smaller one first"))
+        Err(format!("{{{inside}}}: write the smaller value first"))
     } else {
         Ok(Piece::Number { least, most, digits })
     }
@@ -334,7 +333,7 @@ fn word(typed: &str) -> Result<Word, String> {
         _ => (typed, 1),
     };
     if text.is_empty() || text.contains('{') {
-        return Err(format!("{typed:?} is no choice; say it like {{a.example:70,b.example:30}}"));
+        return Err(format!("{typed:?} is not a valid choice; use something like {{a.example:70,b.example:30}}"));
     }
     Ok(Word { text: text.to_owned(), weight })
 }
@@ -429,23 +428,23 @@ mod tests {
     fn what_is_malformed_names_what_is_wrong() {
         for (typed, named) in [
             ("nobody", "nobody"),
-            ("user{0..9@b", "without its other"),
-            ("user0..9}@b", "without its other"),
-            ("user{}@b", "no choice"),
-            ("user{a,}@b", "no choice"),
-            ("user{9..0}@b", "backwards"),
-            ("user{0..}@b", "no range"),
-            ("user{..9}@b", "no range"),
-            ("user{0..99999999999999999999}@b", "no range"),
-            ("user{000000000000000000000..9}@b", "no range"),
+            ("user{0..9@b", "has an unpaired"),
+            ("user0..9}@b", "has an unpaired"),
+            ("user{}@b", "not a valid choice"),
+            ("user{a,}@b", "not a valid choice"),
+            ("user{9..0}@b", "smaller value first"),
+            ("user{0..}@b", "not a valid range"),
+            ("user{..9}@b", "not a valid range"),
+            ("user{0..99999999999999999999}@b", "not a valid range"),
+            ("user{000000000000000000000..9}@b", "not a valid range"),
             ("u@{a:x,b}", "weight"),
             ("u@{a:0,b}", "weight"),
             ("u@{a b,c}", "a b"),
             ("a{b,.}{c,.}d@x", "a..d@x"),
             ("u{a,b}", "ua"),
             ("a@b{c,>\r\nDATA}", "gives"),
-            ("u{{a,b}}{c", "without its other"),
-            ("{a{b,c}@d", "no choice"),
+            ("u{{a,b}}{c", "has an unpaired"),
+            ("{a{b,c}@d", "not a valid choice"),
         ] {
             let why = Pattern::parse(typed).expect_err(typed);
             assert!(why.contains(named), "{typed}: {why}");

@@ -68,7 +68,7 @@ impl AddressRange {
     /// # Errors
     /// If that is no range of IPv4 addresses.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text} is no IPv4 address, nor a range of them such as 127.0.0.2-127.0.0.50");
+        let wrong = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
         let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| wrong());
         let (first, last) = match text.split_once('-') {
             None => (read(text)?, read(text)?),
@@ -76,7 +76,7 @@ impl AddressRange {
         };
         match last.checked_sub(first) {
             Some(more) if more < 1 << 16 => Ok(Self { first, count: more + 1 }),
-            Some(_) => Err(format!("{text} are more than 65,536 addresses")),
+            Some(_) => Err(format!("{text} is more than 65,536 addresses")),
             None => Err(wrong()),
         }
     }
@@ -161,19 +161,22 @@ fn client_tls(told: &ApproachOptions, host: &str) -> Result<ClientTls> {
         (Some(path), false) => Trust::Roots(read(path)?),
         (None, false) => Trust::System,
     };
-    let certificate = match &told.certificate {
-        Some((chain, key)) => Some(
-            Certificate::from_pem(&read(chain)?, &read(key)?)
-                .with_context(|| format!("{} and {} are no certificate and its key", chain.display(), key.display()))?,
-        ),
-        None => None,
-    };
+    let certificate =
+        match &told.certificate {
+            Some((chain, key)) => Some(Certificate::from_pem(&read(chain)?, &read(key)?).with_context(|| {
+                format!("{} and {} are not a certificate and its key", chain.display(), key.display())
+            })?),
+            None => None,
+        };
     let name = told.server_name.as_deref().unwrap_or(host);
     if name.is_empty() {
-        bail!("--tls: the server has no name to verify; give one with --sni, or say --tls-insecure");
+        bail!("--tls: the server has no name to verify; use --sni NAME, or --tls-insecure");
     }
     let tls = ClientTls::new(name, &trust, certificate, told.resumption);
-    tls.context("--tls cannot be used so; --ca names a PEM file with whom to trust, --tls-insecure trusts anybody")
+    tls.context(
+        "--tls cannot be used with these options; use --ca FILE (PEM) for the trusted certificates, or \
+                 --tls-insecure to accept any",
+    )
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -92,12 +92,13 @@ pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
         "message"
     } else {
         bail!(
-            "--corpus {} is no mbox, which begins with a line \"From …\"; one message in a file is to be named .eml",
+            "--corpus {} is not an mbox, which begins with a line \"From …\"; the name of a file with one message \
+             must end in .eml",
             path.display()
         );
     };
     if shelf.letters.is_empty() {
-        bail!("--corpus {} holds no message that can be sent ({} were not fit)", path.display(), shelf.skipped);
+        bail!("--corpus {} contains no message that can be sent ({} are invalid)", path.display(), shelf.skipped);
     }
     Ok(Corpus { kind, letters: shelf.letters, skipped: shelf.skipped })
 }
@@ -125,10 +126,7 @@ fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<Pat
         }
     }
     if files.is_empty() {
-        bail!(
-            "--corpus {} holds neither *.eml files nor the cur and new of a Maildir with messages in them",
-            path.display()
-        );
+        bail!("--corpus {} contains neither *.eml files nor a Maildir with messages", path.display());
     }
     files.sort_unstable_by(|one, other| one.file_name().cmp(&other.file_name()));
     Ok((kind, files))
@@ -148,7 +146,7 @@ fn starts_as_mbox(path: &Path) -> Result<bool> {
 
 fn too_much(path: &Path, limit_bytes: u64) -> String {
     format!(
-        "--corpus {} takes more memory than --corpus-limit, {limit_bytes} octets: name a part of it, or a higher limit",
+        "--corpus {} exceeds --corpus-limit, {limit_bytes} bytes; use a part of it, or a higher limit",
         path.display()
     )
 }
@@ -191,7 +189,8 @@ impl Shelf<'_> {
             }
             let Some(draft) = draft.as_mut() else {
                 bail!(
-                    "--corpus {} is no mbox: its first line is no postmark (From SENDER WEEKDAY MONTH DAY TIME YEAR)",
+                    "--corpus {} is not an mbox: its first line is not a separator (From SENDER WEEKDAY MONTH DAY \
+                     TIME YEAR)",
                     path.display()
                 );
             };
@@ -224,7 +223,7 @@ impl Shelf<'_> {
             }
             (Err(_), Unfit::Skipped) => self.skipped += 1,
             (Err(flaw), Unfit::Refused) => bail!(
-                "--corpus: {}: message {}: {flaw}; --corpus-skip-bad leaves such messages out",
+                "--corpus: {}: message {}: {flaw}; use --corpus-skip-bad to skip such messages",
                 path.display(),
                 self.letters.len() + 1
             ),
@@ -281,10 +280,10 @@ impl Draft {
             return;
         }
         if line.bytes > MOST_LINE_BYTES as u64 {
-            let flaw = format!("line {} has {} octets, and may have {MOST_LINE_BYTES}", line.number, line.bytes);
+            let flaw = format!("line {} has {} bytes; at most {MOST_LINE_BYTES} are allowed", line.number, line.bytes);
             *self = Self { flaw: Some(flaw), ..Self::default() };
         } else if memchr::memchr(0, line.text).is_some() {
-            let flaw = format!("line {} holds NUL, which no message may", line.number);
+            let flaw = format!("line {} contains NUL, which is not allowed", line.number);
             *self = Self { flaw: Some(flaw), ..Self::default() };
         } else {
             self.keep(line.text);
@@ -417,19 +416,19 @@ mod tests {
     fn what_cannot_be_sent_is_refused_by_name_or_skipped() {
         let long = format!("Subject: x\n\n{}\n", "x".repeat(999));
         for (text, named) in [
-            (long.as_bytes(), "line 3 has 999 octets"),
-            (b"Subject: x\0\n\ny\n", "line 1 holds NUL"),
+            (long.as_bytes(), "line 3 has 999 bytes"),
+            (b"Subject: x\0\n\ny\n", "line 1 contains NUL"),
             (b"", "it is empty"),
         ] {
             let why = format!("{:#}", from_file("a.eml", text, |_| {}).unwrap_err());
             assert!(why.contains(named) && why.contains("a.eml") && why.contains("--corpus-skip-bad"), "{why}");
             let none = from_file("a.eml", text, |options| options.unfit = Unfit::Skipped).unwrap_err();
-            assert!(none.to_string().contains("no message that can be sent (1 were not fit)"), "{none}");
+            assert!(none.to_string().contains("no message that can be sent (1 are invalid)"), "{none}");
         }
         let mixed =
             format!("From a 09:30\n{long}\nFrom b 09:30\nSubject: good\n\nFrom c 09:30\n\nFrom d 09:30\na\0b\n");
         let why = from_file("box", mixed.as_bytes(), |_| {}).unwrap_err().to_string();
-        assert!(why.contains("box: message 1: line 4 has 999 octets"), "{why}");
+        assert!(why.contains("box: message 1: line 4 has 999 bytes"), "{why}");
         let corpus = from_file("box", mixed.as_bytes(), |options| options.unfit = Unfit::Skipped).unwrap();
         assert_eq!((texts(&corpus), corpus.skipped), (vec!["Subject: good\r\n".to_owned()], 3));
         let most = format!("{}\n", "x".repeat(998));
@@ -439,9 +438,9 @@ mod tests {
     #[test]
     fn what_is_no_corpus_says_so() {
         for (name, text, named) in [
-            ("box", "Subject: x\n\nno postmark\n", "is no mbox"),
-            ("box", "From the start it is wrong\n\nx\n", "its first line is no postmark"),
-            ("box", "", "is no mbox"),
+            ("box", "Subject: x\n\nno postmark\n", "is not an mbox"),
+            ("box", "From the start it is wrong\n\nx\n", "its first line is not a separator"),
+            ("box", "", "is not an mbox"),
         ] {
             let why = from_file(name, text.as_bytes(), |_| {}).unwrap_err().to_string();
             assert!(why.contains(named), "{why}");
@@ -458,7 +457,7 @@ mod tests {
         let is_refused = |name: &str, text: &str| {
             let refused =
                 from_file(name, text.as_bytes(), |options| options.limit_bytes = 2_048).unwrap_err().to_string();
-            assert!(refused.contains("--corpus-limit, 2048 octets"), "{refused}");
+            assert!(refused.contains("--corpus-limit, 2048 bytes"), "{refused}");
         };
         is_refused("a.eml", &big.repeat(2));
         is_refused("box", &format!("From a 09:30\n{big}"));

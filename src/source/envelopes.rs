@@ -104,14 +104,14 @@ impl Envelopes {
         let most = options.recipients.most();
         if !(1..=u64::from(MAX_RECIPIENTS)).contains(&most) || options.recipients.least() == 0 {
             bail!(
-                "--recipients {}: a message has at least one, and the ledger tells {MAX_RECIPIENTS} apart",
+                "--recipients {}: a message must have at least one, and the ledger supports at most {MAX_RECIPIENTS}",
                 options.recipients.expression()
             );
         }
         let numbering = options.recipient.numbering(most);
         options.recipient.check(numbering).map_err(|why| anyhow!("--rcpt {why}"))?;
         if options.recipient.literal() == Some("") {
-            bail!("--rcpt: a message has a recipient");
+            bail!("--rcpt: a message must have a recipient");
         }
         let (sender, recipient) = (options.from.clone(), options.recipient.clone());
         let drawn = Drawn {

@@ -71,7 +71,7 @@ impl Prepared {
         }
         let subject = options.subject.as_deref();
         if subject.is_some_and(|subject| subject.contains(['\r', '\n', '\0'])) {
-            bail!("--subject holds a line end");
+            bail!("--subject contains a line end");
         }
         let (from, to) = (first_address(&options.from), first_address(&options.recipient));
         let (date, id) = (message::date(now)?, message::blank_id(run));
@@ -94,9 +94,9 @@ impl Prepared {
         }
         let least = CutToSize::least(stamp, fields.as_bytes()) as u64;
         if sizes.least() < least && !sizes.is_drawn_in() {
-            bail!("--size {} begins too small: sizes that vary are {least} octets or more", sizes.expression());
+            bail!("--size {} is too small: variable sizes must be at least {least} bytes", sizes.expression());
         }
-        let most = usize::try_from(sizes.most().max(least)).context("--size is beyond this machine's memory")?;
+        let most = usize::try_from(sizes.most().max(least)).context("--size exceeds the memory of this machine")?;
         let cut = CutToSize::new(stamp, fields.as_bytes(), most);
         let described = sizes.described_from(least);
         let about = About { mean_bytes: described.mean, sizes: Some(described), ..About::default() };

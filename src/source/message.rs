@@ -248,9 +248,9 @@ pub(super) fn fields(from: &str, to: &str, subject: Option<&str>, date: &str, id
 pub(super) fn generate(stamp: Stamp, fields: &str, size: u64) -> Result<Template> {
     let headers = format!("{fields}\r\n");
     let overhead = stamp.bytes() + headers.len();
-    let size = usize::try_from(size).context("--size is beyond this machine's memory")?;
+    let size = usize::try_from(size).context("--size exceeds the memory of this machine")?;
     match size.checked_sub(overhead) {
-        None | Some(1) => bail!("--size {size} is too small: header, trace and a line need {} octets", overhead + 2),
+        None | Some(1) => bail!("--size {size} is too small: header, trace and one line need {} bytes", overhead + 2),
         Some(room) => Ok(Template::new(stamp, headers.as_bytes(), &filling(room), Identity::Patched)),
     }
 }
@@ -276,7 +276,7 @@ fn filling(bytes: usize) -> Vec<u8> {
 pub(super) fn read_message(path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     if text.contains(&0) {
-        bail!("{} holds NUL, which no message may (RFC 5322 §4)", path.display());
+        bail!("{} contains NUL, which is not allowed (RFC 5322 §4)", path.display());
     }
     let mut headers = data::with_crlf(&text);
     let body_at = match memchr::memmem::find(&headers, b"\r\n\r\n") {
@@ -286,7 +286,7 @@ pub(super) fn read_message(path: &Path) -> Result<(Vec<u8>, Vec<u8>)> {
     };
     let body = headers.split_off(body_at);
     if let Some(line) = long_line(&headers).or_else(|| long_line(&body)) {
-        bail!("{} has a line of {line} octets; a line may have 998 (RFC 5322 §2.1.1)", path.display());
+        bail!("{} has a line of {line} bytes; at most 998 are allowed (RFC 5322 §2.1.1)", path.display());
     }
     Ok((headers, body))
 }

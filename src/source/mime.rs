@@ -121,11 +121,11 @@ fn message(fields: Fields<'_>, bytes: u64, chance: &mut Chance) -> Result<Vec<u8
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
     // The line of the one octet is in `one`: six octets with its end.
     let lines = (room + 6) / LINE_BYTES;
-    let content = usize::try_from(lines.max(1) * LINE_CARRIES).context("--size is beyond this machine's memory")?;
+    let content = usize::try_from(lines.max(1) * LINE_CARRIES).context("--size exceeds the memory of this machine")?;
     let content = if lines == 0 { 1 } else { content };
     let text = said.write(fields, Some(random_bytes(content, chance)))?;
     if text.len() as u64 > bytes {
-        bail!("an attachment of {content} octets came out {} octets too long", text.len() as u64 - bytes);
+        bail!("an attachment of {content} bytes came out {} bytes too long", text.len() as u64 - bytes);
     }
     Ok(text)
 }
@@ -250,7 +250,7 @@ mod tests {
     };
 
     fn set(sizes: &str, seed: u64) -> Vec<String> {
-        let read = |text: &str| text.parse::<u64>().map_err(|_| "no number".to_owned());
+        let read = |text: &str| text.parse::<u64>().map_err(|_| "not a number".to_owned());
         let all = messages(FIELDS, &Spread::parse(sizes, read).unwrap(), 100, seed).unwrap();
         all.into_iter().map(|message| String::from_utf8(message).unwrap_or_else(|_| panic!("it is ASCII"))).collect()
     }
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn messages_have_the_sizes_asked_for() {
         for sizes in ["20000", "10000..500000", "lognormal:30000,1"] {
-            let read = |text: &str| text.parse::<u64>().map_err(|_| "no number".to_owned());
+            let read = |text: &str| text.parse::<u64>().map_err(|_| "not a number".to_owned());
             let asked = Spread::parse(sizes, read).unwrap();
             let set = set(sizes, 1);
             assert_eq!(set.len(), 64);

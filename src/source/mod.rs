@@ -173,7 +173,7 @@ pub(crate) fn run(options: SourceOptions) -> Result<Finished> {
         trial.check(&interrupt)?;
     }
     let Trial { options, server, approach, mail, envelopes } =
-        Arc::into_inner(trial).context("the preflight has not ended")?;
+        Arc::into_inner(trial).context("the test connection has not ended")?;
     let now = clock::now();
     let plan = Plan::new(options.messages, options.limit().map(|limit| now + limit));
     let warm_until = options.warm_up.map_or(Duration::ZERO, |length| now + length);
@@ -203,7 +203,8 @@ fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
         .with_context(|| format!("--to {to} is neither HOST:PORT nor unix:PATH, or has no address"))?;
     if let Some(address) = endpoint.ip().filter(|address| reach == Reach::Local && !is_local(*address)) {
         bail!(
-            "{address} is a public address: load goes to loopback and private addresses only. If the server is yours, say --allow-public"
+            "{address} is a public address; only loopback and private addresses are allowed by default. If the server \
+             is yours, add --allow-public"
         );
     }
     Ok(endpoint)
@@ -213,19 +214,19 @@ impl SourceOptions {
     /// What is wrong with options that are each right.
     fn check(&self, server: &Endpoint) -> Result<()> {
         if self.approach.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
-            bail!("--bind has IPv4 addresses, from which {} cannot be reached", self.to);
+            bail!("--bind has IPv4 addresses, but {} is not an IPv4 address", self.to);
         }
         let is_near = server.ip().is_none_or(|address| address.to_canonical().is_loopback());
         if self.approach.shows_password() && !is_near {
             bail!(
-                "--auth: everybody on the way to {} could read the password: say --tls, or --auth-mechanism with \
-                 SCRAM-SHA-256 or CRAM-MD5, which do not show it",
+                "--auth: the password would be sent unencrypted to {}; use --tls, or --auth-mechanism scram-sha-256 \
+                 or cram-md5",
                 self.to
             );
         }
         match (self.warm_up, self.limit()) {
             (Some(warm_up), Some(limit)) if warm_up >= limit => {
-                bail!("--warm-up {warm_up:?} leaves nothing to time of a run that lasts {limit:?}")
+                bail!("--warm-up {warm_up:?} must be shorter than the run of {limit:?}")
             }
             _ => Ok(()),
         }

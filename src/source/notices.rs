@@ -25,7 +25,7 @@ pub(crate) struct Notices {
 pub(crate) fn envelope_id(typed: &str) -> Result<Pattern, String> {
     Pattern::text(typed, |text| match dsn::envelope_id(xtext::encode(text).as_bytes()) {
         Some(_) => Ok(()),
-        None => Err("an ENVID has 1 to 100 printable ASCII characters, +, = and blank counting as three".to_owned()),
+        None => Err("an ENVID must have 1 to 100 printable ASCII characters; +, = and blank count as three".to_owned()),
     })
 }
 
@@ -122,8 +122,8 @@ mod tests {
             (&("x".repeat(81) + "{n}"), "1 to 100"),
             ("ü", "1 to 100"),
             ("a\r\nb", "1 to 100"),
-            ("{n", "without its other"),
-            ("{9..1}", "backwards"),
+            ("{n", "has an unpaired"),
+            ("{9..1}", "smaller value first"),
         ] {
             let said = text(typed, 0).expect_err(typed);
             assert!(said.contains(why), "{typed}: {said}");

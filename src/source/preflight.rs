@@ -118,14 +118,17 @@ impl Trial {
     fn unreachable(&self, error: &io::Error) -> Option<String> {
         let is_own = Shortage::of(error, self.approach.is_bound()).is_some();
         let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
-        (!is_own).then(|| format!("{}. Is a server listening there?", reason(error)))
+        (!is_own).then(|| format!("{}. Check that a server listens there.", reason(error)))
     }
 
     /// What would fail for every message.
     fn complaint(&self, attempt: &Attempt) -> Option<String> {
         let refused = |is_meant: fn(Verb) -> bool| attempt.refusals.iter().find(|refusal| is_meant(refusal.verb));
         if let Some(refusal) = refused(|verb| verb == Verb::Greeting) {
-            return Some(format!("it refuses to serve ({}). Is this host allowed there?", refusal.words()));
+            return Some(format!(
+                "it rejects this client ({}). Check that this host is allowed to connect.",
+                refusal.words()
+            ));
         }
         match &attempt.ended {
             Ended::GaveUp(why) => return Some(self.lacking(*why, attempt)),
@@ -137,7 +140,10 @@ impl Trial {
         }
         if let Some(refusal) = refused(|verb| verb == Verb::Mail).filter(|refusal| refusal.is_final()) {
             let sender = self.options.from.typed();
-            return Some(format!("it refuses the sender <{sender}> ({}). Say --from ADDRESS.", refusal.words()));
+            return Some(format!(
+                "it rejects the sender <{sender}> ({}). Use --from ADDRESS for another.",
+                refusal.words()
+            ));
         }
         if let Some(why) = self.no_recipient(attempt) {
             return Some(why);
@@ -156,33 +162,36 @@ impl Trial {
         let is_every_one = refusals.len() == attempt.recipients && refusals.iter().all(|refusal| refusal.is_final());
         let first = refusals.first().filter(|_| is_every_one)?;
         let recipient = self.options.recipient.typed();
-        Some(format!("it refuses the recipient <{recipient}> ({}). Say --rcpt ADDRESS.", first.words()))
+        Some(format!("it rejects the recipient <{recipient}> ({}). Use --rcpt ADDRESS for another.", first.words()))
     }
 
     fn not_greeted(&self, refusal: &Refusal) -> String {
         let hint = match self.options.approach.protocol {
-            Protocol::Lmtp => "Does it speak SMTP? Leave --lmtp out.",
-            Protocol::Smtp => "Does it speak LMTP? Say --lmtp.",
+            Protocol::Lmtp => "If it speaks SMTP, remove --lmtp.",
+            Protocol::Smtp => "If it speaks LMTP, add --lmtp.",
         };
-        format!("it refuses the greeting of a client ({}). {hint}", refusal.words())
+        format!("it rejects EHLO ({}). {hint}", refusal.words())
     }
 
     fn lacking(&self, why: GaveUp, attempt: &Attempt) -> String {
         let said = attempt.refusals.last().map_or_else(|| why.to_string(), Refusal::words);
         match why {
-            GaveUp::NoTls => format!("{why}. Say --tls none, or --tls implicit where its port is for that."),
-            GaveUp::TlsRefused => format!("it refuses STARTTLS ({said}). Say --tls none."),
+            GaveUp::NoTls => format!("{why}. Use --tls none, or --tls implicit if the port is for TLS."),
+            GaveUp::TlsRefused => format!("it rejects STARTTLS ({said}). Use --tls none."),
             GaveUp::NoMechanism => {
-                format!("{why}. Many servers offer AUTH under TLS alone: say --tls starttls, or --auth-mechanism NAME.")
+                format!("{why}. Many servers offer AUTH only with TLS: add --tls starttls, or --auth-mechanism NAME.")
             }
             GaveUp::NotAuthenticated => {
-                format!("it refuses the login ({said}). Is the password right (--password-file, MAILRUN_PASSWORD)?")
+                format!(
+                    "it rejects the login ({said}). Check the user and the password (--password-file, \
+                     MAILRUN_PASSWORD)."
+                )
             }
-            GaveUp::Exchange(_) => format!("the login failed: {why}. Say --auth-mechanism NAME for another way."),
+            GaveUp::Exchange(_) => format!("the login failed: {why}. Use --auth-mechanism NAME for another mechanism."),
             GaveUp::NoXclient | GaveUp::XclientRefused => {
-                format!("{why} ({said}). Leave --xclient out, or have the server allow this host.")
+                format!("{why} ({said}). Remove --xclient, or configure the server to allow it from this host.")
             }
-            GaveUp::NoDsn => format!("{why}. Leave the options --dsn-... out."),
+            GaveUp::NoDsn => format!("{why}. Remove the options --dsn-...."),
         }
     }
 
@@ -193,25 +202,27 @@ impl Trial {
         let plain = text.trim_start_matches("TLS: ");
         match () {
             () if text.contains("UnknownIssuer") => {
-                "its certificate is not trusted. Name whom to trust with --ca FILE, or say --tls-insecure.".to_owned()
+                "its certificate is not trusted. Use --ca FILE to trust it, or --tls-insecure to accept any \
+                 certificate."
+                    .to_owned()
             }
             () if text.contains("CaUsedAsEndEntity") => {
-                "its certificate is an authority's own (CA:TRUE), and no server's. Make one with basicConstraints=CA:FALSE, \
-                 or say --tls-insecure."
+                "its certificate is one of an authority (CA:TRUE), not of a server. Create one with \
+                 basicConstraints=CA:FALSE, or use --tls-insecure."
                     .to_owned()
             }
             () if text.contains("not valid for name") => {
                 let meant = name.map_or_else(|| "another name".to_owned(), str::to_owned);
                 let sni = name.unwrap_or("NAME");
-                format!("its certificate is for {meant}. Say --sni {sni}, or --tls-insecure.")
+                format!("its certificate is for {meant}. Use --sni {sni}, or --tls-insecure.")
             }
             () if text.contains("xpired") => {
-                format!("its certificate is not valid now ({plain}). Renew it, or say --tls-insecure.")
+                format!("its certificate is not valid now ({plain}). Renew it, or use --tls-insecure.")
             }
             () if text.contains("InvalidContentType") && self.options.approach.tls == TlsMode::Implicit => {
-                "that port does not begin with TLS. Say --tls starttls, or --tls none.".to_owned()
+                "this port does not start with TLS. Use --tls starttls, or --tls none.".to_owned()
             }
-            () => format!("TLS could not be begun: {plain}. Does that port speak TLS this way (--tls)?"),
+            () => format!("the TLS handshake failed: {plain}. Check that --tls fits this port."),
         }
     }
 
@@ -223,13 +234,19 @@ impl Trial {
             // It has answered all that matters.
             Ended::Lost(Some(Verb::Quit | Verb::Reset), _) | Ended::Timeout(Some(Verb::Quit | Verb::Reset)) => None,
             Ended::Lost(verb, _) if attempt.refusals.is_empty() => {
-                Some(format!("it closed the connection before {}. Is it a mail server?", asked(verb)))
+                Some(format!("it closed the connection before {}. Check that it is a mail server.", asked(verb)))
             }
             Ended::Timeout(verb) => {
                 let timeout = self.options.timeout.min(REPLY_TIMEOUT);
-                Some(format!("{} did not come within {timeout:?}. Is it a mail server (--tls implicit)?", asked(verb)))
+                Some(format!(
+                    "{} did not come within {timeout:?}. Check that it is a mail server; a port for TLS needs --tls \
+                     implicit.",
+                    asked(verb)
+                ))
             }
-            Ended::Violated(_, violation) => Some(format!("{violation}. Is it a mail server (--tls implicit)?")),
+            Ended::Violated(_, violation) => {
+                Some(format!("{violation}. Check that it is a mail server; a port for TLS needs --tls implicit."))
+            }
             _ => None,
         }
     }

@@ -69,13 +69,13 @@ fn missed(setting: &Setting, recorder: &Recorder, error: &io::Error, breath: Dur
     let (plan, text) = (&setting.plan, reason(error));
     let (resource, hint) = match Shortage::of(error, setting.approach.is_bound()) {
         None if error.kind() == io::ErrorKind::AddrNotAvailable => {
-            return plan.miss(&format!("{text}. Has this host all the addresses of --bind?"));
+            return plan.miss(&format!("{text}. Check that this host has all addresses of --bind."));
         }
-        None => return plan.miss(&format!("{text}. Is a server listening there?")),
+        None => return plan.miss(&format!("{text}. Check that a server listens there.")),
         Some(Shortage::Descriptors) => (Resource::Descriptors, "Raise `ulimit -n`."),
         Some(Shortage::HostDescriptors) => (Resource::HostDescriptors, "Raise the sysctl fs.file-max."),
         Some(Shortage::Ports) => {
-            (Resource::Ports, "Either no local port is free, or this host has no address to reach that one from.")
+            (Resource::Ports, "Either no local port is free, or this host has no route to this address.")
         }
     };
     recorder.tally(|tally| tally.shortages.add(resource));

@@ -89,9 +89,9 @@ fn begun(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>) -> Result<Jo
     }
     match thread.join() {
         Ok(Err(error)) => {
-            bail!("a worker could not begin: {}. Raise `ulimit -n`, or use fewer --workers.", reason(&error))
+            bail!("a worker could not start: {}. Raise `ulimit -n`, or use fewer --workers.", reason(&error))
         }
-        _ => bail!("a worker could not begin"),
+        _ => bail!("a worker could not start"),
     }
 }
 

@@ -282,16 +282,16 @@ fn bad_arguments_are_one_line() {
         (&["sink", "--message-limit", "0"], "--message-limit"),
         (&["sink", "--line-limit", "0"], "--line-limit"),
         (&["sink", "--hello", "a\r\n250 b"], "--hello"),
-        (&["sink", "--tls-client-ca", "ca.pem"], "--tls-client-ca is for TLS"),
-        (&["sink", "--tls-cert-to", "cert.pem"], "--tls-cert-to is for TLS"),
-        (&["bench", "--tls-insecure"], "--tls-insecure is for TLS"),
+        (&["sink", "--tls-client-ca", "ca.pem"], "--tls-client-ca requires --tls"),
+        (&["sink", "--tls-cert-to", "cert.pem"], "--tls-cert-to requires --tls"),
+        (&["bench", "--tls-insecure"], "--tls-insecure requires --tls"),
     ];
     for (words, why) in table {
         cannot_run(words, why);
     }
     for (words, why) in [
-        (["--ca", "ca.pem"], "--ca is for TLS"),
-        (["--sni", "a.example"], "--sni is for TLS"),
+        (["--ca", "ca.pem"], "--ca requires --tls"),
+        (["--sni", "a.example"], "--sni requires --tls"),
         (["--hello", "a\r\nNOOP"], "--hello"),
         (["--hello", ""], "--hello"),
         (["--arrival", "poisson"], "--rate or --stage"),

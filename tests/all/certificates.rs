@@ -99,10 +99,10 @@ fn a_renewed_certificate_is_shown_without_a_signal_and_a_broken_one_changes_noth
         let key = fs::read(files.path("live.key")).unwrap();
         let [_, other] = files.certificate("other", &["localhost"]);
         fs::rename(other, files.path("live.key")).unwrap();
-        wait_until("a complaint", || (said(&host, "stays in force") == 1).then_some(()));
+        wait_until("a complaint", || (said(&host, "stays in use") == 1).then_some(()));
         assert!(host.is_trusted_by(&second));
         fs::write(files.path("live.pem"), "garbage").unwrap();
-        wait_until("another complaint", || (said(&host, "stays in force") == 2).then_some(()));
+        wait_until("another complaint", || (said(&host, "stays in use") == 2).then_some(()));
         assert!(host.is_trusted_by(&second));
         fs::write(files.path("live.key"), key).unwrap();
         let third = rotate(&files, 3);
@@ -121,8 +121,8 @@ fn a_hang_up_reads_the_certificate_at_once_and_refuses_a_broken_one() {
         fs::write(files.path("live.pem"), "garbage").unwrap();
         host.process().hang_up();
         let words = match host {
-            Host::Relay { .. } => "the configuration stays as it was",
-            Host::Sink(_) => "stays in force",
+            Host::Relay { .. } => "the configuration is unchanged",
+            Host::Sink(_) => "stays in use",
         };
         wait_until("a complaint", || (said(&host, words) == 1).then_some(()));
         assert!(host.is_trusted_by(&second));

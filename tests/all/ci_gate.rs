@@ -211,7 +211,7 @@ fn a_wrong_password() {
     let (users, password) = (files.keep("users", "ann:right\n"), files.keep("password", "wrong\n"));
     let sink = Sink::start(&["--auth-users", &users]);
     let words = ["--to", &sink.address(), "--messages", "50", "--auth", "ann", "--password-file", &password];
-    bench_both(&words, |ended| shut(ended, 2, "Is the password right"));
+    bench_both(&words, |ended| shut(ended, 2, "Check the user and the password"));
     assert_eq!(sink.took().messages, 0);
 }
 
@@ -348,7 +348,7 @@ fn a_broker_that_does_not_let_us_in() {
     let wrong = files.keep("password", "wrong\n");
     let guarded = Endpoint::embedded(&["--user", "u", "--password", "right"]);
     let words = ["--messages", "50", "--user", "u", "--password-file", &wrong];
-    mades_both(&guarded, &words, |ended| shut(ended, 2, "are user and password right?"));
+    mades_both(&guarded, &words, |ended| shut(ended, 2, "check user and password"));
     let [certificate, key] = files.certificate("other", &["broker.other.example"]);
     let secured = Endpoint::embedded(&["--tls-cert", &certificate, "--tls-key", &key]);
     let url = secured.url.replace("amqp:", "amqps:");

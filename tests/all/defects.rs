@@ -126,7 +126,7 @@ fn a_session_of_source_or_sink_that_panics_is_an_error_and_fails_the_run() {
     for place in ["source", "sink"] {
         let ran = bench_within(&format!("MAILRUN_PLANNED_PANIC={place}"), &["--messages", "50", "--sessions", "5"]);
         let record = ran.record_of(1);
-        let row = record.errors.iter().find(|row| row.text.contains("defect of mailrun's own"));
+        let row = record.errors.iter().find(|row| row.text.contains("because of a bug in mailrun"));
         assert_eq!(row.map(|row| row.count), Some(1), "{place}: {:?}", record.errors);
         let party = record.parties.iter().find(|party| party.name == place).unwrap();
         assert_eq!(party.failed_sessions, Some(1), "{place}");

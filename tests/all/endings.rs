@@ -157,7 +157,7 @@ fn a_signal_before_the_load_is_130_with_a_line() {
     let ended = source.finish();
     assert_eq!(
         (ended.code, ended.err.as_str()),
-        (Some(130), "mailrun: stopped before the first message\n"),
+        (Some(130), "mailrun: interrupted before the first message\n"),
         "{ended:?}"
     );
 }

@@ -191,10 +191,10 @@ fn what_cannot_run_says_so_in_a_line() {
     let no_tls = guarded.url.replace("amqp:", "amqps:");
     for (words, what) in [
         (vec!["--outbox-url", "http://127.0.0.1"], "amqp:// or amqps://"),
-        (vec!["--outbox-url", "amqp://127.0.0.1:99999"], "no URL of a broker"),
+        (vec!["--outbox-url", "amqp://127.0.0.1:99999"], "not a broker URL"),
         (vec!["--outbox-url", "amqp://8.8.8.8"], "--allow-public"),
         (vec!["--outbox-url", &nobody], "nothing listens at"),
-        (vec!["--outbox-url", &wrong], "are user and password right?"),
+        (vec!["--outbox-url", &wrong], "check user and password"),
         (vec!["--outbox-url", &guarded.url], "u"),
         (vec!["--outbox-url", &no_tls, "--insecure"], "TLS"),
         (vec!["--outbox-url", &silent, "--connect-timeout", "500ms"], "took longer than 0.5 s"),
@@ -407,7 +407,7 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
     let troubles: Vec<&str> = run.mades().troubles.iter().map(|row| row.text.as_str()).collect();
-    let told = "ecp.endpoint.outbox.reply: a message came that is larger than the 67108864 octets that are taken";
+    let told = "ecp.endpoint.outbox.reply contains a message larger than 67108864 bytes";
     assert!(troubles.iter().any(|text| text.contains(told)), "{troubles:?}");
     let said = run.ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(said.contains(told), "{:?}", run.ended);

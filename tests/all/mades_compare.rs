@@ -16,7 +16,7 @@ fn row<'t>(text: &'t str, tool: &str) -> Vec<&'t str> {
 
 /// Whether the original took part: it does where it is installed, in PATH or in target/peers.
 fn is_compared(text: &str) -> bool {
-    let is_missing = text.contains("not compared: go-mades-bench.");
+    let is_missing = text.contains("not installed: go-mades-bench.");
     assert!(!(is_missing && peer("go-mades-bench").is_some()), "it is installed: {text}");
     !is_missing
 }
@@ -53,7 +53,7 @@ fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
     assert!(text.contains("NOT OK: mailrun mades, window 4: ") && text.contains(": lost "), "{text}");
     if is_compared(&text) {
         let hung =
-            "NOT OK: go-mades-bench, window 4: it had not ended after 40.00 s and was killed: Received event stood at ";
+            "NOT OK: go-mades-bench, window 4: it did not end within 40.00 s and was killed: Received event stood at ";
         assert!(text.contains(hung), "{text}");
     }
 }

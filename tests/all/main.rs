@@ -69,4 +69,5 @@ mod tls;
 mod traced;
 mod verdict;
 mod wire;
+mod words;
 mod workloads;

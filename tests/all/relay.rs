@@ -326,7 +326,7 @@ fn mistakes_of_a_file_are_told_with_their_places() {
     let config = den.path("relay.toml");
     let checked = mailrun(&["relay", "--config", &config, "--check"]);
     assert_eq!(checked.code, Some(2), "{checked:?}");
-    let places = ["relay.toml:5:17", "line 1, column 1", "one"];
+    let places = ["relay.toml:5:17", "aliases:1:1: ", "one"];
     assert!(places.iter().all(|place| checked.out.contains(place)), "{checked:?}");
     let ended = den.fails(&[]);
     assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");

@@ -115,7 +115,7 @@ fn what_waits_for_a_hop_that_is_down_says_why_and_how_long() {
     let line = table.lines().find(|line| line.contains(&ids[0])).unwrap();
     assert!(line.contains(" ready ") && line.contains("refused") && !line.contains(" - "), "{table}");
     let shown = queue(&den, &["show", &ids[0]]).out;
-    assert!(shown.contains("no connection is tried for") && shown.contains("refused"), "{shown}");
+    assert!(shown.contains("no connection attempt for") && shown.contains("refused"), "{shown}");
     let sink = Sink::start_at(&address, &[]);
     // The first message to be tried opens the hop for the other.
     assert!(changed(&den, &["retry", "all"]) >= 1);
@@ -256,7 +256,7 @@ fn the_socket_is_its_owners_and_a_dead_ones_is_taken_over() {
     assert!(fs::exists(&path).unwrap(), "what is killed leaves it behind");
     let nobody = queue(&den, &["list"]);
     assert_eq!((nobody.code, nobody.err.lines().count()), (Some(2), 1), "{nobody:?}");
-    assert!(nobody.err.contains("is it running"), "{}", nobody.err);
+    assert!(nobody.err.contains("check that it is running"), "{}", nobody.err);
     let relay = den.open();
     assert!(asked(&den, &["list"]).is_empty());
     let other = Den::new("[[route]]\nto = \"*\"\ndiscard = true\n");
@@ -333,7 +333,7 @@ fn a_hang_up_reads_the_file_again_and_a_mistake_changes_nothing() {
         assert!(wire.say("MAIL FROM:<a@b.example>").starts_with("250"));
         wire.say("RCPT TO:<c@d.example>").starts_with("250")
     };
-    assert!(!may_send(), "this host is no network of its own");
+    assert!(!may_send(), "this host is not a valid network of its own");
     let config = den.path("relay.toml");
     let good = fs::read_to_string(&config).unwrap();
     fs::write(&config, good.replace("discard = true", "discard = maybe")).unwrap();

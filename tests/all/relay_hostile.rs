@@ -560,12 +560,12 @@ fn a_client_may_be_cut_off_at_every_byte() {
 #[test]
 fn a_next_hop_may_cut_at_every_stage() {
     let stages = [At::Greeting, At::Hello, At::Mail, At::Recipient, At::Data, At::Body, At::Message, At::Quit];
-    let acts = [Act::Close, Act::Reset, Act::Say("421 4.3.2 Going down"), Act::Say("this is no reply")];
+    let acts = [Act::Close, Act::Reset, Act::Say("421 4.3.2 Going down"), Act::Say("this is not a reply")];
     let mut hops = Vec::new();
     let mut text = format!("{QUICK}delivery.overall = 64\n");
     for stage in stages {
         for act in acts {
-            if act == Act::Say("this is no reply") && stage == At::Body {
+            if act == Act::Say("this is not a reply") && stage == At::Body {
                 continue;
             }
             let hop = StandIn::start(move |moment| (moment.at == stage && moment.connection == 0).then_some(act));

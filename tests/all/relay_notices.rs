@@ -266,7 +266,7 @@ fn a_message_that_cannot_be_read_is_told_of_from_its_envelope_when_it_expires() 
     assert!(text.contains("Your message cannot be returned") && !text.contains("text/rfc822-headers"), "{text}");
     let log = relay.process.complained();
     assert!(
-        log.contains("it is held; when it expires, its sender is told") && log.contains("told without it"),
+        log.contains("it is held; its sender is notified when it expires") && log.contains("notified without it"),
         "{log}"
     );
     relay.stop();
@@ -414,9 +414,9 @@ fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
         wait_until("both refusals", || (far.ask("/status")["rules"][0]["acted"] == 2).then_some(()));
         let log = wait_until("the warning", || {
             let log = relay.process.complained();
-            log.contains("a notice could not be delivered").then_some(log)
+            log.contains("a notification could not be delivered").then_some(log)
         });
-        let line = log.lines().find(|line| line.contains("a notice could not")).unwrap();
+        let line = log.lines().find(|line| line.contains("a notification could not")).unwrap();
         assert!(line.contains("WARN") && line.contains("gone@far.example") && line.contains("Not here"), "{line}");
         if told {
             let notice = home.mail(before + 1).pop().unwrap();
@@ -433,7 +433,8 @@ fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
         assert_eq!(kept(&home.dump).len(), before + usize::from(told));
     }
     // The postmaster is far too, or an alias leads from it to there: that is where it ends.
-    let local = "local.domains = [\"own.example\"]\nlocal.aliases = \"aliases\"\nlocal.users = \"none\"\nlocal.maildir = \"m/{user}\"\n";
+    let local = "local.domains = [\"own.example\"]\nlocal.aliases = \"aliases\"\nlocal.users = \
+                 \"none\"\nlocal.maildir = \"m/{user}\"\n";
     for postmaster in ["dsn.postmaster = \"pm@far.example\"\n", local] {
         let files = Files::new();
         files.keep("aliases", "postmaster: pm@far.example\n");
@@ -444,7 +445,7 @@ fn a_notice_that_cannot_be_delivered_is_not_forgotten_in_silence() {
         assert!(submit(&mut wire, "<gone@far.example>", &["<to@far.example>"], MESSAGE).starts_with("250 2.0.0"));
         wait_until("all three refusals", || (far.ask("/status")["rules"][0]["acted"] == 3).then_some(()));
         wait_until("two warnings", || {
-            (relay.process.complained().matches("a notice could not be delivered").count() == 2).then_some(())
+            (relay.process.complained().matches("a notification could not be delivered").count() == 2).then_some(())
         });
         relay.stop();
         let relay = den.open();

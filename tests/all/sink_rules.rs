@@ -93,7 +93,7 @@ fn every_command_is_refused_in_smtp_sinks_words_and_the_session_goes_on() {
     assert_eq!(record.errors.iter().map(|row| row.count).sum::<u64>(), refused);
     assert!(record.errors.iter().all(|row| row.text.starts_with("on purpose: ")), "{:?}", record.errors);
     let faults = &record.parties[0].faults;
-    assert!(faults.contains(&"'rcpt: hard reject' (once, no more in force)".to_owned()), "{faults:?}");
+    assert!(faults.contains(&"'rcpt: hard reject' (once, no longer active)".to_owned()), "{faults:?}");
     assert_eq!(took(&record).messages, 0, "a message that was refused does not count");
 }
 
@@ -355,7 +355,7 @@ fn recipients_say_their_reply_only_where_that_was_asked_for() {
     assert_eq!(codes(&[]), ["250"; 5]);
     let sink = Sink::start(&["--directed"]);
     let mut wire = after(&sink, &["EHLO a", "MAIL FROM:<a@b>", "RCPT TO:<c@d>"]);
-    assert_eq!(wire.say("RCPT TO:<552-x@d>"), "552 5.0.0 The recipient's address asks for it\r\n");
+    assert_eq!(wire.say("RCPT TO:<552-x@d>"), "552 5.0.0 Requested by the recipient address\r\n");
     wire.say("DATA");
     wire.send(MESSAGE);
     assert!(wire.reply().unwrap().starts_with("250"));
@@ -379,8 +379,8 @@ fn rules_change_in_the_middle_of_a_session() {
     assert_eq!(put(&sink, &shown.to_string()), (200, shown), "what is shown can be put");
     say("500");
     for (text, why) in [
-        ("rules = [\n  'rctp: drop']", "rules:2:4: \"rctp\" is no command"),
-        ("{\"rules\": [\"rcpt: drop\"]}", "rules: rule 1, column 7: this is for ."),
+        ("rules = [\n  'rctp: drop']", "rules:2:4: \"rctp\" is not a command"),
+        ("{\"rules\": [\"rcpt: drop\"]}", "rules: rule 1, column 7: this is only for ."),
         ("rules = 5", "rules:1:9: invalid type"),
     ] {
         let (status, said) = put(&sink, text);
@@ -398,10 +398,10 @@ fn what_is_wrong_with_rules_is_said_with_its_place() {
     fs::write(&file, "seed = 1\nrules = [\n  \"rcpt: soft rejekt\",\n]\n").unwrap();
     let file = file.to_str().unwrap();
     for (words, expected) in [
-        (["sink", "--fault", "rctp: soft reject"], "column 1: \"rctp\" is no command".to_owned()),
-        (["sink", "--rules", file], format!("{file}:3:10: \"soft\" is no action")),
+        (["sink", "--fault", "rctp: soft reject"], "column 1: \"rctp\" is not a command".to_owned()),
+        (["sink", "--rules", file], format!("{file}:3:10: \"soft\" is not an action")),
         (["sink", "--rules", "/nonexistent"], "cannot read /nonexistent".to_owned()),
-        (["bench", "--fault", ".: lose"], "column 4: \"lose\" is no action".to_owned()),
+        (["bench", "--fault", ".: lose"], "column 4: \"lose\" is not an action".to_owned()),
         (["sink", "--dump", "/dev/null/x"], "cannot make /dev/null/x".to_owned()),
         (["sink", "--dump-file", "/nonexistent/x"], "cannot write /nonexistent/x".to_owned()),
     ] {

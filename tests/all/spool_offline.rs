@@ -265,7 +265,7 @@ fn an_output_that_is_there_or_would_change_the_spool_is_refused() {
     let stopped = Stopped::new();
     stopped.den.files.keep("there", "mine");
     let (there, within) = (stopped.den.path("there"), format!("{}/within", stopped.den.path("spool")));
-    for (out, why) in [(&there, "exists already"), (&within, "within the spool")] {
+    for (out, why) in [(&there, "already exists"), (&within, "within the spool")] {
         for words in [
             &["salvage", "--out", &format!("maildir:{out}")][..],
             &["salvage", "--out", &format!("spool:{out}")],

@@ -133,9 +133,9 @@ fn a_wrong_threshold_is_one_line_with_what_was_meant() {
     for (words, why) in [
         (["--threshold", "acepted.p99 < 5ms"], "did you mean \"accepted\"?"),
         (["--threshold", "rejceted < 1"], "did you mean \"rejected\"?"),
-        (["--threshold", "accepted.p99 < 5"], "is no time"),
-        (["--abort-on", "delivered.p99 < 5ms"], "say --threshold"),
-        (["--abort-on", "accepted.count > 5"], "say --threshold"),
+        (["--threshold", "accepted.p99 < 5"], "is not a valid time"),
+        (["--abort-on", "delivered.p99 < 5ms"], "use --threshold"),
+        (["--abort-on", "accepted.count > 5"], "use --threshold"),
         (["--give-up", "0s"], "--give-up"),
     ] {
         let ended = mailrun(&[["bench"].as_slice(), &words].concat());
@@ -237,10 +237,10 @@ fn refused_before(words: &[&str], why: &str) {
 #[test]
 fn what_would_fail_for_every_message_is_told_before_the_load() {
     let table: [(At, &'static str, &[&str], &str); 6] = [
-        (At::Greeting, "554 5.3.2 No service", &[], "it refuses to serve (554"),
-        (At::Hello, "550 5.7.1 Not you", &[], "it refuses the greeting of a client (550"),
-        (At::Mail, "550 5.7.1 Not from you", &[], "Say --from"),
-        (At::Recipient, "550 5.1.1 Nobody", &[], "Say --rcpt"),
+        (At::Greeting, "554 5.3.2 No service", &[], "it rejects this client (554"),
+        (At::Hello, "550 5.7.1 Not you", &[], "it rejects EHLO (550"),
+        (At::Mail, "550 5.7.1 Not from you", &[], "Use --from"),
+        (At::Recipient, "550 5.1.1 Nobody", &[], "Use --rcpt"),
         (At::Quit, "221 bye", &["--auth", "ann", "--password-file", "/dev/null"], "--tls starttls"),
         (At::Quit, "221 bye", &["--tls", "starttls", "--tls-insecure"], "--tls none"),
     ];
@@ -256,13 +256,13 @@ fn what_would_fail_for_every_message_is_told_before_the_load() {
 fn a_server_that_does_not_trust_or_is_not_trusted_is_told_before_the_load() {
     let secured = Sink::start(&["--tls", "starttls"]);
     let to = secured.address();
-    refused_before(&["--to", &to, "--messages", "5", "--tls", "starttls"], "say --tls-insecure");
+    refused_before(&["--to", &to, "--messages", "5", "--tls", "starttls"], "use --tls-insecure");
     let users = crate::secured::Files::new();
     let (list, wrong) = (users.keep("users", "ann:right\n"), users.keep("password", "wrong\n"));
     let careful = Sink::start(&["--auth-users", &list]);
     let to = careful.address();
     let words = ["--to", &to, "--messages", "5", "--auth", "ann", "--password-file", &wrong];
-    refused_before(&words, "Is the password right");
+    refused_before(&words, "Check the user and the password");
     assert_eq!(careful.took().messages, 0);
 }
 

@@ -126,7 +126,7 @@ impl Dialog {
             "<" if rest == "closed" => self.steps.push(Step::Closed),
             "<-" => match self.steps.last_mut() {
                 Some(Step::Expect(expected)) => expected.lines.push(rest.to_owned()),
-                _ => return Err("there is no reply before it".to_owned()),
+                _ => return Err("there is not a reply before it".to_owned()),
             },
             _ => {
                 let count = mark.strip_prefix('<').ok_or("no such line")?;
@@ -261,7 +261,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_line_is_read() {
-        let text = "# ours only: it is a test\n@ errors 3\n+ lmtp\n~ tls\n> EHLO a\n<2 250\n<- SIZE\n>! {ab*2}\\x41\n>> \\r\\n\\0\\\\\n= x\n< closed\n";
+        let text = "# ours only: it is a test\n@ errors 3\n+ lmtp\n~ tls\n> EHLO a\n<2 250\n<- SIZE\n>! \
+                    {ab*2}\\x41\n>> \\r\\n\\0\\\\\n= x\n< closed\n";
         let dialog = Dialog::parse("test", text).unwrap();
         let plain = Expected { last_line: "250".to_owned(), lines: Vec::new() };
         let with_line = Expected { lines: vec!["SIZE".to_owned()], ..plain.clone() };

@@ -96,7 +96,7 @@ impl Relay {
                 if let (Some(smtp), Some(http)) = (address(&listening["smtp"][0]), address(&listening["http"])) {
                     return Ok(Beginning::Listening(smtp, http));
                 }
-                return Err(format!("it listens nowhere: {line}"));
+                return Err(format!("no address to listen on: {line}"));
             }
             if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
                 return Ok(Beginning::Ended(status.code()));

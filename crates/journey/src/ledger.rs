@@ -162,13 +162,13 @@ impl Ledger {
         ledger.read_pages(&mut from)?;
         match from.read(&mut [0])? {
             0 => Ok(ledger),
-            _ => Err(malformed("more follows than it announced")),
+            _ => Err(malformed("it is longer than announced")),
         }
     }
 
     fn read_pages(&mut self, from: &mut impl Read) -> io::Result<()> {
         if &read_array::<8>(from)? != MAGIC {
-            return Err(malformed("it does not start as a ledger does"));
+            return Err(malformed("it does not start like a ledger"));
         }
         let pages = u64::from_le_bytes(read_array(from)?);
         (0..pages).try_for_each(|_| self.read_page(from))
@@ -179,10 +179,10 @@ impl Ledger {
         let number = u64::from_le_bytes(read_array(from)?);
         let key = PageKey { recipient, number };
         if recipient >= MAX_RECIPIENTS || number >> (64 - PAGE_BITS_LOG2) != 0 || self.index.contains_key(&key) {
-            return Err(malformed("a page is out of range or there twice"));
+            return Err(malformed("a page is out of range or duplicate"));
         }
         let bytes = read_array::<PAGE_BYTES>(from)?;
-        let page = self.open_page(key).ok_or_else(|| malformed("it has more pages than fit"))?;
+        let page = self.open_page(key).ok_or_else(|| malformed("it has too many pages"))?;
         for (word, bytes) in self.pages[page].iter_mut().zip(bytes.as_chunks().0) {
             *word = u64::from_le_bytes(*bytes);
         }
@@ -262,7 +262,7 @@ fn read_array<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
 }
 
 fn malformed(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("not a ledger of mailrun: {what}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("not a mailrun ledger: {what}"))
 }
 
 #[cfg(test)]
@@ -349,6 +349,6 @@ mod tests {
         });
         let endless: Vec<u8> = MAGIC.iter().copied().chain([0xff; 8]).chain(pages).take(100_000).collect();
         let error = Ledger::with_limit(16 * PAGE_BYTES).read_pages(&mut endless.as_slice()).unwrap_err();
-        assert!(error.to_string().contains("more pages than fit"), "{error}");
+        assert!(error.to_string().contains("too many pages"), "{error}");
     }
 }

@@ -518,8 +518,7 @@ impl Errors {
             text: kind.text.clone(),
             count: kind.count,
         });
-        let other =
-            self.other.map(|(phase, count)| ErrorRow { phase, code: 0, text: "errors of other kinds".into(), count });
+        let other = self.other.map(|(phase, count)| ErrorRow { phase, code: 0, text: "other errors".into(), count });
         known.chain(other).collect()
     }
 

@@ -209,7 +209,8 @@ impl Threshold {
         if text.len() > MAX_BYTES {
             return Err(format!("it is longer than {MAX_BYTES} bytes"));
         }
-        let wrong = || "no comparison in it; say it like 'accepted.p99 < 50ms' or 'rejected <= 0.1%'".to_owned();
+        let wrong =
+            || "it has no comparison; use something like 'accepted.p99 < 50ms' or 'rejected <= 0.1%'".to_owned();
         let at = text.find(['<', '>']).ok_or_else(wrong)?;
         let (subject, rest) = text.split_at(at);
         let (comparison, limit) = comparison(rest);
@@ -348,7 +349,7 @@ pub fn why_unseen(record: &Record, row: &ThresholdRow) -> &'static str {
     if is_of_delivery && record.ledger.delivered.is_none() {
         "no sink watched the far end (mailrun bench --sink http://ADDR)"
     } else {
-        "the run has no such figure"
+        "the run has no such value"
     }
 }
 
@@ -421,7 +422,9 @@ fn parse_subject(text: &str, protocol: Protocol) -> Result<Subject, String> {
     let Some((place, metric)) = text.split_once('.') else {
         let fate = Fate::ALL.into_iter().find(|fate| fate.words() == text);
         return fate.map(Subject::Fate).ok_or_else(|| match parse_place(text, protocol) {
-            Ok(_) => format!("what of {text}? Say {text}.p99, {text}.rate, {text}.count or {text}.within(60s)"),
+            Ok(_) => {
+                format!("{text} alone is not a value; use {text}.p99, {text}.rate, {text}.count or {text}.within(60s)")
+            }
             Err(why) => why,
         });
     };
@@ -460,7 +463,7 @@ fn places(protocol: Protocol) -> Vec<(&'static str, Place)> {
 fn parse_metric(text: &str) -> Result<Metric, String> {
     if let Some(rest) = text.strip_prefix("within") {
         let inner = rest.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
-        let inner = inner.ok_or_else(|| format!("{text:?}: say it like within(60s)"))?;
+        let inner = inner.ok_or_else(|| format!("{text:?}; use something like within(60s)"))?;
         let ms = parse_time(inner.trim())?;
         return Ok(Metric::Within(Duration::from_nanos((ms * 1e6) as u64)));
     }
@@ -492,7 +495,9 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, Unit), String> {
             None => Ok((parse_count(text)?, Unit::Number)),
         },
         Subject::Figure(_, Metric::Within(_)) => {
-            let share = text.strip_suffix('%').ok_or_else(|| format!("{text:?} is no share: say it like 95%"))?;
+            let share = text
+                .strip_suffix('%')
+                .ok_or_else(|| format!("{text:?} is not a valid share; use something like 95%"))?;
             Ok((parse_percent(share)?, Unit::Percent))
         }
         Subject::Figure(_, Metric::Rate) => {
@@ -508,13 +513,14 @@ fn parse_time(text: &str) -> Result<f64, String> {
     let units =
         [("ns", 1e-6), ("us", 1e-3), ("µs", 1e-3), ("ms", 1.0), ("min", 6e4), ("s", 1e3), ("m", 6e4), ("h", 3.6e6)];
     let found = units.into_iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, ms)));
-    let (number, ms) = found.ok_or_else(|| format!("{text:?} is no time: say it like 50ms, 1.5s or 2m"))?;
+    let (number, ms) =
+        found.ok_or_else(|| format!("{text:?} is not a valid time; use something like 50ms, 1.5s or 2m"))?;
     parse_number(number).map(|number| number * ms)
 }
 
 fn parse_percent(text: &str) -> Result<f64, String> {
     let share = parse_number(text)?;
-    if share > 100.0 { Err(format!("{share} % is more than all")) } else { Ok(share) }
+    if share > 100.0 { Err(format!("{share} % is more than 100 %")) } else { Ok(share) }
 }
 
 /// A number, with k for thousands or M for millions.
@@ -531,15 +537,15 @@ fn parse_number(text: &str) -> Result<f64, String> {
     let digits: String = text.trim().chars().filter(|c| *c != ',' && *c != '_').collect();
     let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let number = digits.parse::<f64>().ok().filter(|number| is_plain && *number <= MAX_NUMBER);
-    number.ok_or_else(|| format!("{:?} is no number of zero or more", text.trim()))
+    number.ok_or_else(|| format!("{:?} is not a number of at least zero", text.trim()))
 }
 
 /// What is wrong with a name, and the one that may have been meant.
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     let nearest = known.iter().map(|known| (strsim::damerau_levenshtein(known, name), *known)).min();
     match nearest.filter(|(distance, known)| *distance <= MAX_DISTANCE && *distance < known.len()) {
-        Some((_, nearest)) => format!("there is no {what} {name:?}; did you mean {nearest:?}?"),
-        None => format!("there is no {what} {name:?}; there are {}", known.join(", ")),
+        Some((_, nearest)) => format!("unknown {what} {name:?}; did you mean {nearest:?}?"),
+        None => format!("unknown {what} {name:?}; known: {}", known.join(", ")),
     }
 }
 
@@ -591,18 +597,18 @@ mod tests {
             ("accepted.p99", "no comparison"),
             ("accepted < 5", "accepted.p99, accepted.rate"),
             ("accepted.rat > 5", "did you mean \"rate\"?"),
-            ("accepted.latency < 5ms", "there are p50, p90"),
-            ("frobnicate < 5", "there are created, sent"),
-            ("accepted.p99 < 5", "no time"),
-            ("accepted.p99 < -5ms", "no number"),
-            ("accepted.p99 < ms", "no number"),
-            ("accepted.rate > infinity", "no number"),
-            ("rejected < 101%", "more than all"),
-            ("delivered.within(60) > 5%", "no time"),
+            ("accepted.latency < 5ms", "known: p50, p90"),
+            ("frobnicate < 5", "known: created, sent"),
+            ("accepted.p99 < 5", "not a valid time"),
+            ("accepted.p99 < -5ms", "not a number"),
+            ("accepted.p99 < ms", "not a number"),
+            ("accepted.rate > infinity", "not a number"),
+            ("rejected < 101%", "more than 100 %"),
+            ("delivered.within(60) > 5%", "not a valid time"),
             ("delivered.within > 5%", "within(60s)"),
-            ("delivered.within(1s) > 5", "no share"),
+            ("delivered.within(1s) > 5", "not a valid share"),
             ("rcpt.rate > 5/s", "have a rate"),
-            ("settled.p99 < 1s", "there is no stage"),
+            ("settled.p99 < 1s", "unknown stage"),
         ] {
             let error = Threshold::parse(text, Protocol::Smtp).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

@@ -61,7 +61,7 @@ impl Trace {
 
     /// Writes the whole line, CRLF included, into exactly [`Self::HEADER_BYTES`] octets. Panics on another length.
     pub fn write(&self, header: &mut [u8]) {
-        assert_eq!(header.len(), Self::HEADER_BYTES, "a trace header is {} octets", Self::HEADER_BYTES);
+        assert_eq!(header.len(), Self::HEADER_BYTES, "a trace header is {} bytes", Self::HEADER_BYTES);
         header.fill(b' ');
         header[..NAME.len()].copy_from_slice(NAME);
         header[NAME.len()..RUN].copy_from_slice(VERSION);

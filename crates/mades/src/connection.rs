@@ -82,11 +82,11 @@ impl Broker {
     fn profile(&self, mechanism: Mechanism) -> Result<Option<SaslProfile>, Error> {
         if mechanism.takes_password() && self.url.user().is_none() {
             let complaint =
-                format!("SASL {mechanism} takes a user: name one in the URL, by a flag or in the environment");
+                format!("SASL {mechanism} requires a user: give one in the URL, with --user or in the environment");
             return Err(Error::Misuse(complaint));
         }
         if mechanism == Mechanism::External && !self.url.is_tls() {
-            return Err(Error::Misuse("SASL EXTERNAL takes a certificate, and so amqps://".to_owned()));
+            return Err(Error::Misuse("SASL EXTERNAL requires a certificate, and therefore amqps://".to_owned()));
         }
         let user = self.url.user().unwrap_or_default();
         let password = self.url.password().map(Secret::reveal).unwrap_or_default();
@@ -139,7 +139,7 @@ impl Connection {
             greeting: &gauge.greeting(),
         };
         let handle = opened
-            .map_err(|_| Error::PeerMisbehaved { why: "what it said in the AMQP handshake makes no sense".to_owned() })?
+            .map_err(|_| Error::PeerMisbehaved { why: "its AMQP handshake is invalid".to_owned() })?
             .map_err(|error| error::of_open(&attempt, &error))?;
         Ok(Self { handle, broker, gauge, links: 0 })
     }
@@ -172,7 +172,7 @@ impl Connection {
     /// Waits until the connection has come to its end, and says why.
     pub async fn lost(&mut self) -> Error {
         match self.handle.on_close().await {
-            Ok(()) => Error::Closed { why: "it gave no reason".to_owned() },
+            Ok(()) => Error::Closed { why: "no reason was given".to_owned() },
             Err(error) => self.gauge.blamed(error::of_connection(&error)),
         }
     }
@@ -193,7 +193,7 @@ impl Connection {
             // fe2o3-amqp 0.18.4. A peer that hangs up in place of its farewell is another error.
             Ok(Err(Engine::IllegalState)) if !was_lost => Ok(()),
             Ok(Err(Engine::IllegalState)) => {
-                Err(self.gauge.blamed(Error::Lost { why: "it had ended before".to_owned() }))
+                Err(self.gauge.blamed(Error::Lost { why: "it had already ended".to_owned() }))
             }
             Ok(closed) => closed.map_err(|error| self.gauge.blamed(error::of_connection(&error))),
             Err(_) => Err(Error::TimedOut {
@@ -262,11 +262,11 @@ async fn open(
 async fn external(broker: &Broker, wire: &mut Wire) -> Result<(), Error> {
     let address = broker.url.address();
     let negotiated = tokio::time::timeout(broker.time_limit, sasl_external::negotiate(wire, broker.url.host())).await;
-    match negotiated.map_err(|_| timed_out(broker, "proving who we are"))? {
+    match negotiated.map_err(|_| timed_out(broker, "authentication"))? {
         Ok(Outcome::Welcome) => Ok(()),
         Ok(Outcome::NotOffered) => Err(Error::NoSuchMechanism { address, mechanism: Mechanism::External.name() }),
         Ok(Outcome::Refused) => {
-            Err(Error::WrongCredentials { address, who: "the owner of our certificate".to_owned() })
+            Err(Error::WrongCredentials { address, who: "the owner of the client certificate".to_owned() })
         }
         Err(error) => Err(of_tls(&address, &error).unwrap_or_else(|| error::of_handshake_io(&address, &error))),
     }
@@ -299,8 +299,7 @@ async fn connect(broker: &Broker) -> Result<TcpStream, Error> {
     let found: Vec<_> =
         found.map_err(|error| Error::NoAddress { host: host.to_owned(), why: error.to_string() })?.collect();
     if let Some(forbidden) = found.iter().find(|found| !(broker.may_reach)(found.ip())) {
-        let what =
-            format!("{host} is {}, a public address, and nobody has said that it may be reached", forbidden.ip());
+        let what = format!("{host} has the public address {}; add --allow-public to allow it", forbidden.ip());
         return Err(Error::Misuse(what));
     }
     match TcpStream::connect(found.as_slice()).await {
@@ -315,7 +314,10 @@ fn unreachable(address: &str, error: &io::Error) -> Error {
 }
 
 fn hung_up_in_tls(address: &str, error: &io::Error) -> Error {
-    Error::PlainPeer { address: address.to_owned(), why: format!("it hung up in the TLS handshake: {error}") }
+    Error::PlainPeer {
+        address: address.to_owned(),
+        why: format!("it closed the connection during the TLS handshake: {error}"),
+    }
 }
 
 /// What rustls complains about, if it is rustls that does.

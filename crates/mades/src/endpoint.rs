@@ -147,7 +147,8 @@ impl Endpoint {
         let port = match setup.backend {
             Backend::Embedded(queues) => Port::Local(Local::open(queues, &setup.names)?),
             Backend::Brokers { .. } if setup.plan.received_on == ReceivedOn::Consume => {
-                let why = "a broker does not say when the receiver has taken a message: received-on consume is for queues of our own";
+                let why = "received-on consume requires --embedded: a broker does not report when the receiver took a \
+                           message";
                 return Err(EndpointError::Plan(why.to_owned()));
             }
             Backend::Brokers { a, b } => {

@@ -16,7 +16,7 @@ pub enum Error {
     #[error("{0}")]
     Misuse(String),
     /// The host has no address.
-    #[error("{host} has no address ({why}): is the name right?")]
+    #[error("{host} has no address ({why}); check the name")]
     NoAddress {
         /// The host.
         host: String,
@@ -24,7 +24,7 @@ pub enum Error {
         why: String,
     },
     /// Nothing listens there.
-    #[error("nothing listens at {address}: is the broker running, and is that its AMQP port?")]
+    #[error("nothing listens at {address}; check that the broker is running and that this is its AMQP port")]
     Refused {
         /// Where.
         address: String,
@@ -38,7 +38,7 @@ pub enum Error {
         why: String,
     },
     /// Something took longer than it may.
-    #[error("{address}: {what} took longer than {} s: is that an AMQP 1.0 broker, and is it alive?", .after.as_secs_f64())]
+    #[error("{address}: {what} took longer than {} s; check that an AMQP 1.0 broker is running there", .after.as_secs_f64())]
     TimedOut {
         /// Where.
         address: String,
@@ -48,7 +48,7 @@ pub enum Error {
         after: Duration,
     },
     /// The user or the password is wrong.
-    #[error("{address} does not let {who} in: are user and password right?")]
+    #[error("{address} rejected the login of {who}; check user and password")]
     WrongCredentials {
         /// Where.
         address: String,
@@ -64,7 +64,7 @@ pub enum Error {
         mechanism: &'static str,
     },
     /// We speak TLS and the peer does not.
-    #[error("{address} does not speak TLS there: use amqp:// or the broker's TLS port ({why})")]
+    #[error("{address} does not use TLS; use amqp://, or the TLS port of the broker ({why})")]
     PlainPeer {
         /// Where.
         address: String,
@@ -72,13 +72,16 @@ pub enum Error {
         why: String,
     },
     /// The peer speaks TLS and we do not.
-    #[error("{address} speaks TLS there: use amqps://")]
+    #[error("{address} requires TLS; use amqps://")]
     TlsPeer {
         /// Where.
         address: String,
     },
     /// The certificate is not one to be trusted.
-    #[error("{address} is not to be trusted: {why}; name its authority with --ca, or verify nothing with --insecure")]
+    #[error(
+        "{address} is not trusted: {why}; use --ca FILE to trust its certificate authority, or --insecure to accept \
+         any certificate"
+    )]
     Untrusted {
         /// Where.
         address: String,
@@ -86,7 +89,7 @@ pub enum Error {
         why: String,
     },
     /// The peer wants a certificate of ours, or does not take the one it got.
-    #[error("{address} does not accept our end of TLS: {why}")]
+    #[error("{address} rejected the TLS handshake of this client: {why}")]
     NotTrusted {
         /// Where.
         address: String,
@@ -94,7 +97,7 @@ pub enum Error {
         why: String,
     },
     /// The peer speaks something else.
-    #[error("{address} does not speak AMQP 1.0: it says {found}")]
+    #[error("{address} does not speak AMQP 1.0: it answers {found}")]
     NotAmqp {
         /// Where.
         address: String,
@@ -102,7 +105,7 @@ pub enum Error {
         found: String,
     },
     /// There is no such queue.
-    #[error("there is no queue {queue}: create it, or check the prefix ({why})")]
+    #[error("the queue {queue} does not exist; create it, or check --prefix ({why})")]
     MissingQueue {
         /// The queue.
         queue: String,
@@ -118,7 +121,7 @@ pub enum Error {
         why: String,
     },
     /// Another link has taken the place of ours.
-    #[error("another client has taken over the link to {queue}: is this run started twice? ({why})")]
+    #[error("another client has taken over the link to {queue}; check that this run was not started twice ({why})")]
     LinkStolen {
         /// The queue.
         queue: String,
@@ -126,7 +129,7 @@ pub enum Error {
         why: String,
     },
     /// We may not.
-    #[error("{queue}: not permitted: give this user the right to it ({why})")]
+    #[error("{queue}: permission denied; grant this user access ({why})")]
     NotPermitted {
         /// The queue.
         queue: String,
@@ -134,7 +137,7 @@ pub enum Error {
         why: String,
     },
     /// The message is larger than the queue takes.
-    #[error("{queue} takes messages of at most {limit} octets, this one has {size}")]
+    #[error("{queue} accepts messages of at most {limit} bytes; this one has {size}")]
     TooLarge {
         /// The queue.
         queue: String,
@@ -144,7 +147,7 @@ pub enum Error {
         limit: u64,
     },
     /// A message came that is larger than we take, and than we said that we take.
-    #[error("{queue}: a message came that is larger than the {limit} octets that are taken: take it out of the queue")]
+    #[error("{queue} contains a message larger than {limit} bytes; remove it from the queue")]
     Oversized {
         /// The queue.
         queue: String,
@@ -166,13 +169,13 @@ pub enum Error {
         why: String,
     },
     /// The connection is gone.
-    #[error("the connection is lost: {why}")]
+    #[error("connection lost: {why}")]
     Lost {
         /// What was seen of it.
         why: String,
     },
     /// The peer broke the protocol.
-    #[error("the peer breaks AMQP 1.0: {why}")]
+    #[error("the peer violates AMQP 1.0: {why}")]
     PeerMisbehaved {
         /// How.
         why: String,
@@ -264,9 +267,9 @@ pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
 fn of_connection_stop(reason: &ConnectionStopReason) -> Error {
     match reason {
         ConnectionStopReason::RemoteClosedWithError(error) => Error::Closed { why: said(error) },
-        ConnectionStopReason::RemoteClosed => Error::Closed { why: "it gave no reason".to_owned() },
+        ConnectionStopReason::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
         ConnectionStopReason::ClosedWithError(error) => Error::PeerMisbehaved { why: said(error) },
-        ConnectionStopReason::Closed => Error::Lost { why: "it came to its end".to_owned() },
+        ConnectionStopReason::Closed => Error::Lost { why: "it ended".to_owned() },
     }
 }
 
@@ -281,7 +284,7 @@ fn of_session_stop(reason: &SessionStopReason) -> Error {
 }
 
 fn ended_without_reason(queue: &str) -> Error {
-    Error::Detached { queue: queue.to_owned(), why: "it gave no reason".to_owned() }
+    Error::Detached { queue: queue.to_owned(), why: "no reason was given".to_owned() }
 }
 
 fn misbehaved(why: &impl ToString) -> Error {
@@ -372,7 +375,7 @@ pub(crate) fn of_receiver_attach(queue: &str, error: &ReceiverAttachError) -> Er
 }
 
 fn no_such_queue(queue: &str) -> Error {
-    Error::MissingQueue { queue: queue.to_owned(), why: "the broker refused the link and gave no reason".to_owned() }
+    Error::MissingQueue { queue: queue.to_owned(), why: "the broker rejected the link without a reason".to_owned() }
 }
 
 /// Why a connection was lost, from what its engine says.
@@ -380,9 +383,9 @@ pub(crate) fn of_connection(error: &fe2o3_amqp::connection::Error) -> Error {
     use fe2o3_amqp::connection::Error as Engine;
     match error {
         Engine::RemoteClosedWithError(error) => Error::Closed { why: said(error) },
-        Engine::RemoteClosed => Error::Closed { why: "it gave no reason".to_owned() },
+        Engine::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
         Engine::TransportError(error) => of_transport(error),
-        Engine::IllegalState => Error::Lost { why: "the peer hung up".to_owned() },
+        Engine::IllegalState => Error::Lost { why: "the peer closed the connection".to_owned() },
         other => misbehaved(other),
     }
 }
@@ -391,7 +394,7 @@ fn of_transport(error: &transport::Error) -> Error {
     match error {
         transport::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => misbehaved(error),
         transport::Error::Io(error) => Error::Lost { why: error.to_string() },
-        transport::Error::IdleTimeoutElapsed => Error::Lost { why: "the peer has been silent for too long".to_owned() },
+        transport::Error::IdleTimeoutElapsed => Error::Lost { why: "the peer was silent for too long".to_owned() },
         transport::Error::DecodeError(what) => misbehaved(&format!("a frame that cannot be decoded: {what}")),
         other => misbehaved(other),
     }
@@ -426,7 +429,7 @@ pub(crate) fn of_open(attempt: &Attempt<'_>, error: &OpenError) -> Error {
             "amqp:unauthorized-access" => Error::WrongCredentials { address, who: attempt.who.to_owned() },
             _ => Error::Closed { why: said(error) },
         },
-        OpenError::RemoteClosed => Error::Closed { why: "it gave no reason".to_owned() },
+        OpenError::RemoteClosed => Error::Closed { why: "no reason was given".to_owned() },
         OpenError::TransportError(error) => of_transport(error),
         OpenError::Io(error) => of_handshake_io(&address, error),
         OpenError::ProtocolHeaderMismatch(found) => Error::NotAmqp { address, found: shown(found) },
@@ -441,7 +444,7 @@ pub(crate) fn of_handshake_io(address: &str, error: &io::Error) -> Error {
     }
     match error.kind() {
         io::ErrorKind::InvalidData => misbehaved(error),
-        _ => Error::Lost { why: format!("{address} hung up during the AMQP handshake ({error})") },
+        _ => Error::Lost { why: format!("{address} closed the connection during the AMQP handshake ({error})") },
     }
 }
 
@@ -494,7 +497,7 @@ mod tests {
             let text = format!("Expecting {:?}, found {found:?}", ProtocolHeader::amqp());
             of_open(&attempt, &OpenError::NotImplemented(Some(text))).to_string()
         };
-        let expected = "a does not let an anonymous client in: are user and password right?";
+        let expected = "a rejected the login of an anonymous client; check user and password";
         assert_eq!(told(ProtocolHeader::sasl()), expected);
         assert!(!told(ProtocolHeader::tls()).contains("let"), "{}", told(ProtocolHeader::tls()));
     }
@@ -506,6 +509,6 @@ mod tests {
         assert!(of_greeting("a", b"AMQP\x03").is_none());
         assert_eq!(of_greeting("a", &[0x15, 3, 3, 0, 2]), Some(Error::TlsPeer { address: "a".to_owned() }));
         let text = of_greeting("a", b"HTTP/1.1").unwrap().to_string();
-        assert_eq!(text, "a does not speak AMQP 1.0: it says \"HTTP/1.1\"");
+        assert_eq!(text, "a does not speak AMQP 1.0: it answers \"HTTP/1.1\"");
     }
 }

@@ -78,7 +78,7 @@ impl Frames {
         }
         match u32::from_be_bytes([a, b, c, d]) {
             size @ 8.. => Ok(u64::from(size)),
-            size => Err(lie(format!("a frame of {size} octets, shorter than the header of a frame"))),
+            size => Err(lie(format!("a frame of {size} bytes, shorter than a frame header"))),
         }
     }
 }

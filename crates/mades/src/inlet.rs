@@ -99,7 +99,7 @@ impl Inlet {
         (broker, gauge): (Arc<Broker>, Gauge),
     ) -> Result<Self, Error> {
         if plan.credit == 0 {
-            return Err(Error::Misuse("a credit of 0 lets nothing come: use 1 or more".to_owned()));
+            return Err(Error::Misuse("a credit of 0 permits no messages: use 1 or more".to_owned()));
         }
         let mut session = connection::session(connection, BUFFERED_FRAMES).await?;
         let source = Source::builder()
@@ -235,7 +235,7 @@ impl Inlet {
     /// Tells the broker something, within the time limit of a step.
     async fn tell(&self, telling: impl Future<Output = Result<(), IllegalLinkStateError>>) -> Result<(), Error> {
         let told = tokio::time::timeout(self.broker.time_limit, telling).await;
-        let told = told.map_err(|_| connection::timed_out(&self.broker, "telling it what became of messages"))?;
+        let told = told.map_err(|_| connection::timed_out(&self.broker, "settling messages"))?;
         told.map_err(|error| self.gauge.blamed(error::of_disposition(&error)))
     }
 
@@ -251,7 +251,7 @@ impl Inlet {
         };
         match tokio::time::timeout(limit, farewell).await {
             Ok(closed) => closed.map_err(|error| gauge.blamed(error)),
-            Err(_) => Err(Error::Lost { why: "the broker does not answer a farewell".to_owned() }),
+            Err(_) => Err(Error::Lost { why: "the broker does not answer close".to_owned() }),
         }
     }
 }

@@ -90,7 +90,7 @@ impl Outlet {
         (broker, gauge): (Arc<Broker>, Gauge),
     ) -> Result<Self, Error> {
         if plan.window == 0 {
-            return Err(Error::Misuse("a window of 0 lets nothing through: use 1 or more".to_owned()));
+            return Err(Error::Misuse("a window of 0 permits no messages: use 1 or more".to_owned()));
         }
         let mut session = connection::session(connection, BUFFERED_FRAMES).await?;
         let target = Target::builder()
@@ -160,7 +160,7 @@ impl Outlet {
     pub async fn close(self) -> Result<(), Error> {
         match tokio::time::timeout(self.broker.farewell_limit(), self.sender.close()).await {
             Ok(closed) => error::of_farewell(&self.queue, closed).map_err(|error| self.gauge.blamed(error)),
-            Err(_) => Err(Error::Lost { why: "the broker does not answer a farewell".to_owned() }),
+            Err(_) => Err(Error::Lost { why: "the broker does not answer close".to_owned() }),
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn negotiate<Io: AsyncRead + AsyncWrite + Unpin>(stream: &mut I
     let mut header = [0; HEADER.len()];
     stream.read_exact(&mut header).await?;
     if header != HEADER {
-        return Err(lie("a protocol header that is not SASL's"));
+        return Err(lie("not a SASL protocol header"));
     }
     let offered: SaslMechanisms = read_frame(stream).await?;
     if !offered.sasl_server_mechanisms.0.contains(&Symbol::from("EXTERNAL")) {
@@ -52,7 +52,7 @@ async fn read_frame<Io: AsyncRead + Unpin, T: DeserializeOwned>(stream: &mut Io)
     let [s0, s1, s2, s3, doff, kind, _, _] = head;
     let size = u32::from_be_bytes([s0, s1, s2, s3]) as usize;
     if !(8..=FRAME_BYTES).contains(&size) || doff != 2 || kind != SASL_FRAME {
-        return Err(lie("a frame that is none of SASL's"));
+        return Err(lie("not a SASL frame"));
     }
     let mut body = vec![0; size - 8];
     stream.read_exact(&mut body).await?;

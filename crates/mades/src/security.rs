@@ -57,7 +57,7 @@ impl FromStr for Mechanism {
         let found = Self::ALL.into_iter().find(|mechanism| mechanism.name().eq_ignore_ascii_case(text));
         found.ok_or_else(|| {
             let names = Self::ALL.map(Self::name).join(", ");
-            Error::Misuse(format!("{text} is no SASL mechanism of ours: use one of {names}"))
+            Error::Misuse(format!("{text} is not a supported SASL mechanism; use one of {names}"))
         })
     }
 }
@@ -118,7 +118,7 @@ impl TlsSetup {
         };
         let key_octets = read(key)?;
         let key_der = PrivateKeyDer::from_pem_slice(&key_octets)
-            .map_err(|_| Error::Misuse(format!("{} holds no private key in PEM form", key.display())))?;
+            .map_err(|_| Error::Misuse(format!("{} contains no private key in PEM form", key.display())))?;
         let config = builder.with_client_auth_cert(certificates(chain)?, key_der);
         let config = config.map_err(|error| Error::Misuse(format!("{} and its key: {error}", chain.display())))?;
         Ok(Arc::new(config))
@@ -135,7 +135,7 @@ impl TlsSetup {
             None => {
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
                 if roots.is_empty() {
-                    let complaint = "this system has no trusted certificates: name an authority with --ca";
+                    let complaint = "this system has no trusted certificates; use --ca FILE";
                     return Err(Error::Misuse(complaint.to_owned()));
                 }
             }
@@ -146,7 +146,8 @@ impl TlsSetup {
     /// The name that the certificate must have.
     pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, Error> {
         let name = self.server_name.as_deref().unwrap_or(host);
-        ServerName::try_from(name.to_owned()).map_err(|_| Error::Misuse(format!("{name} is no server name for TLS")))
+        ServerName::try_from(name.to_owned())
+            .map_err(|_| Error::Misuse(format!("{name} is not a valid server name for TLS")))
     }
 }
 
@@ -157,7 +158,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).flatten().collect();
     if found.is_empty() {
-        return Err(Error::Misuse(format!("{} holds no certificate in PEM form", path.display())));
+        return Err(Error::Misuse(format!("{} contains no certificate in PEM form", path.display())));
     }
     Ok(found)
 }
@@ -211,7 +212,10 @@ mod tests {
             assert_eq!(mechanism.name().to_lowercase().parse(), Ok(mechanism));
         }
         let error = "GSSAPI".parse::<Mechanism>().unwrap_err().to_string();
-        assert!(error.contains("GSSAPI is no SASL mechanism") && error.contains("SCRAM-SHA-256"), "{error}");
+        assert!(
+            error.contains("GSSAPI is not a supported SASL mechanism") && error.contains("SCRAM-SHA-256"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -56,19 +56,19 @@ pub struct BrokerUrl {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Not a URL.
-    #[error("no URL of a broker ({0}): it looks like amqp://user:password@host:5672")]
+    #[error("not a broker URL ({0}): use something like amqp://user:password@host:5672")]
     Malformed(String),
     /// Neither `amqp` nor `amqps`.
-    #[error("{0}:// is not the scheme of a broker: use amqp:// or amqps://")]
+    #[error("{0}:// is not supported: use amqp:// or amqps://")]
     Scheme(String),
     /// There is something behind host and port.
-    #[error("there is something behind the port: the URL of a broker ends there")]
+    #[error("a broker URL must end after the port")]
     Excess,
     /// User or password are not UTF-8 once the percent signs are gone.
-    #[error("user or password are not UTF-8 when decoded")]
+    #[error("decoded user or password is not UTF-8")]
     NotText,
     /// A password without a user.
-    #[error("there is a password and no user in the URL")]
+    #[error("the URL has a password but no user")]
     NoUser,
     /// A file with a password cannot be read.
     #[error("cannot read the password from {path}: {why}")]
@@ -155,7 +155,7 @@ impl FromStr for BrokerUrl {
         let host = match url.host() {
             Some(Host::Ipv6(address)) => address.to_string(),
             Some(host) => host_name(&host.to_string())?,
-            None => return Err(UrlError::Malformed("no host".to_owned())),
+            None => return Err(UrlError::Malformed("not a valid host".to_owned())),
         };
         let user = (!url.username().is_empty()).then(|| percent_decoded(url.username())).transpose()?;
         let password = url.password().map(percent_decoded).transpose()?.map(Secret);
@@ -172,7 +172,7 @@ fn host_name(text: &str) -> Result<String, UrlError> {
     let name = percent_decoded(text)?;
     let is_foreign = |c: char| c.is_control() || c.is_whitespace() || ":@/\\?#[]<>^|%".contains(c);
     if name.is_empty() || name.chars().any(is_foreign) {
-        return Err(UrlError::Malformed("no host".to_owned()));
+        return Err(UrlError::Malformed("not a valid host".to_owned()));
     }
     Ok(name)
 }

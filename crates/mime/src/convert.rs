@@ -28,7 +28,7 @@ const LABEL_FIELD_BYTES: usize = LINE_BYTES - ORIGINAL.len();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
     /// A signature would not fit any more.
-    #[error("it bears a signature over its body")]
+    #[error("its body is signed")]
     Signed,
     /// 8-bit bytes within multipart/signed or multipart/encrypted (RFC 1847 §2.1).
     #[error("it has 8-bit bytes in a part that is signed or encrypted")]
@@ -37,7 +37,7 @@ pub enum Obstacle {
     #[error("it has 8-bit bytes in a part that may not be encoded")]
     FixedMessage,
     /// Within what says that it is encoded already.
-    #[error("it has 8-bit bytes in a part that is said to be encoded")]
+    #[error("it has 8-bit bytes in a part declared as encoded")]
     Encoded,
     /// In a header, where only encoded words could stand; or a header that readers may read in several ways.
     #[error("it has a header that is not ASCII or not well-formed")]
@@ -46,7 +46,7 @@ pub enum Obstacle {
     #[error("it has 8-bit bytes outside of its parts")]
     Outside,
     /// A line that some readers take for a delimiter.
-    #[error("its parts cannot be told apart for certain")]
+    #[error("its parts cannot be separated reliably")]
     Delimiter,
     /// So many parts that what is said of each would be more than the message.
     #[error("it has too many parts that need encoding")]

@@ -26,7 +26,7 @@ impl Endpoint {
     pub fn resolve(text: &str) -> io::Result<Self> {
         if let Some(path) = text.strip_prefix(UNIX) {
             if path.is_empty() || path.len() >= LONGEST_PATH_BYTES {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket's path has 1 to 107 octets"));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket path must have 1 to 107 bytes"));
             }
             return Ok(Self::Unix(path.into()));
         }

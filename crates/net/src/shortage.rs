@@ -47,6 +47,6 @@ mod tests {
             let error = io::Error::from(errno);
             assert_eq!((Shortage::of(&error, false), Shortage::of(&error, true)), (unbound, bound), "{errno:?}");
         }
-        assert_eq!(Shortage::of(&io::Error::other("no number"), false), None);
+        assert_eq!(Shortage::of(&io::Error::other("not a number"), false), None);
     }
 }

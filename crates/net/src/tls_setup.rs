@@ -24,7 +24,7 @@ pub enum TlsSetupError {
     #[error("no {0} in PEM form")]
     NoPem(&'static str),
     /// Neither a host name nor an address.
-    #[error("{0} is no server name")]
+    #[error("{0} is not a valid server name")]
     BadName(String),
     /// The system has no certificates to trust.
     #[error("this system has no trusted certificates")]

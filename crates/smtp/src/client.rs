@@ -183,13 +183,13 @@ pub enum GaveUp {
     #[error("the server does not offer STARTTLS")]
     NoTls,
     /// It is required and was refused.
-    #[error("the server refused STARTTLS")]
+    #[error("the server rejected STARTTLS")]
     TlsRefused,
     /// No mechanism of AUTH is both allowed and offered.
-    #[error("the server offers no AUTH mechanism that may be used")]
+    #[error("the server offers no usable AUTH mechanism")]
     NoMechanism,
     /// The peer does not believe the credentials.
-    #[error("the server refused AUTH")]
+    #[error("the server rejected AUTH")]
     NotAuthenticated,
     /// The exchange could not go on.
     #[error("AUTH: {0}")]
@@ -198,7 +198,7 @@ pub enum GaveUp {
     #[error("the server does not offer XCLIENT")]
     NoXclient,
     /// It was refused.
-    #[error("the server refused XCLIENT")]
+    #[error("the server rejected XCLIENT")]
     XclientRefused,
     /// Notifications are asked for, and DSN is not offered.
     #[error("the server does not offer DSN")]
@@ -212,10 +212,10 @@ pub enum Violation {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// A reply to nothing.
-    #[error("the peer sent reply {0} to nothing")]
+    #[error("the peer sent an unexpected reply {0}")]
     Unasked(u16),
     /// Octets in the clear behind the 220 to STARTTLS: somebody on the way put them there (CVE-2011-0411).
-    #[error("{0} octets came in the clear behind the reply to STARTTLS")]
+    #[error("{0} bytes of plain text followed the reply to STARTTLS")]
     Injected(usize),
 }
 
@@ -966,13 +966,15 @@ mod tests {
 
     #[test]
     fn lock_step_sends_one_command_at_a_time() {
-        let rest = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> DATA\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n< 221 bye";
+        let rest = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> DATA\n< 354 go\n> (message)\n< 250 \
+                    ok\n> QUIT\n< 221 bye";
         dialogue(Pipelining::Off, &["c@d"], 1, &[READY, rest].concat());
     }
 
     #[test]
     fn a_group_goes_out_in_one_piece_and_only_where_offered() {
-        let group = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 250 ok\n< 354 go\n> (message)\n< 250 ok\n> QUIT\n< 221 bye";
+        let group = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 250 ok\n< 354 go\n> (message)\n< 250 \
+                     ok\n> QUIT\n< 221 bye";
         dialogue(Pipelining::Group, &["c@d"], 1, &[READY, group].concat());
         let plain =
             "< 220 hi\n> EHLO me\n< 500 what\n> HELO me\n< 250 hi\n> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n";
@@ -983,11 +985,14 @@ mod tests {
     fn refusals_reset_only_what_stands() {
         let mail = "> MAIL FROM:<a@b>\n< 550 no\n> QUIT\n< 221 bye";
         dialogue(Pipelining::Off, &["c@d"], 1, &[READY, mail].concat());
-        let all = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 550 no\n> RCPT TO:<e@f>\n< 450 no\n> RSET\n< 250 ok\n> QUIT\n< 221 bye";
+        let all = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 550 no\n> RCPT TO:<e@f>\n< 450 no\n> RSET\n< 250 \
+                   ok\n> QUIT\n< 221 bye";
         dialogue(Pipelining::Off, &["c@d", "e@f"], 1, &[READY, all].concat());
-        let one = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 550 no\n> RCPT TO:<e@f>\n< 250 ok\n> DATA\n< 451 no\n> RSET\n< 250 ok\n> QUIT";
+        let one = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 550 no\n> RCPT TO:<e@f>\n< 250 ok\n> DATA\n< 451 \
+                   no\n> RSET\n< 250 ok\n> QUIT";
         dialogue(Pipelining::Off, &["c@d", "e@f"], 1, &[READY, one].concat());
-        let group = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 550 no\n< 554 no\n> RSET\n< 250 ok\n> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n";
+        let group = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 550 no\n< 554 no\n> RSET\n< 250 ok\n> \
+                     MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n";
         dialogue(Pipelining::Group, &["c@d"], 2, &[READY, group].concat());
         let empty = "> MAIL FROM:<a@b>\n> RCPT TO:<c@d>\n> DATA\n< 250 ok\n< 550 no\n< 354 go\n> .\n< 554 no\n> QUIT\n";
         dialogue(Pipelining::Group, &["c@d"], 1, &[READY, empty].concat());
@@ -1106,9 +1111,11 @@ mod tests {
 
     #[test]
     fn without_pipelining_each_chunk_waits_for_its_reply() {
-        let rest = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> BDAT 7\n> hello\n< 250 ok\n> BDAT 0 LAST\n< 250 ok\n> QUIT\n";
+        let rest = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> BDAT 7\n> hello\n< 250 ok\n> BDAT 0 \
+                    LAST\n< 250 ok\n> QUIT\n";
         dialogue_with(CHUNKS, &["c@d"], 1, &[ALONE, rest].concat());
-        let refused = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> BDAT 7\n> hello\n< 452 full\n> RSET\n< 250 ok\n> QUIT\n";
+        let refused = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> BDAT 7\n> hello\n< 452 full\n> \
+                       RSET\n< 250 ok\n> QUIT\n";
         dialogue_with(CHUNKS, &["c@d"], 1, &[ALONE, refused].concat());
         let nobody = "> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 550 no\n> RSET\n< 250 ok\n> QUIT\n";
         dialogue_with(CHUNKS, &["c@d"], 1, &[ALONE, nobody].concat());
@@ -1159,7 +1166,8 @@ mod tests {
 
     #[test]
     fn lmtp_has_a_reply_for_each_recipient_that_was_taken() {
-        let to_dot = "< 220 hi\n> LHLO me\n< 250 x\n> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> RCPT TO:<e@f>\n< 550 no\n> RCPT TO:<g@h>\n< 250 ok\n> DATA\n< 354 go\n> (message)\n";
+        let to_dot = "< 220 hi\n> LHLO me\n< 250 x\n> MAIL FROM:<a@b>\n< 250 ok\n> RCPT TO:<c@d>\n< 250 ok\n> RCPT \
+                      TO:<e@f>\n< 550 no\n> RCPT TO:<g@h>\n< 250 ok\n> DATA\n< 354 go\n> (message)\n";
         let recipients = ["c@d", "e@f", "g@h"];
         dialogue_with(lmtp(), &recipients, 1, &[to_dot, "< 250 ok\n< 452 full\n> QUIT\n"].concat());
         dialogue_with(lmtp(), &recipients, 1, &[to_dot, "< 452 full\n< 452 full\n> QUIT\n"].concat());
@@ -1212,7 +1220,8 @@ mod tests {
 
     #[test]
     fn what_was_offered_in_the_clear_does_not_count_over_tls() {
-        let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 STARTTLS\n> STARTTLS\n< 220 go\n> (tls)\n> EHLO me\n< 250 x\n> MAIL FROM:<a@b>\n";
+        let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250-PIPELINING\n< 250 STARTTLS\n> STARTTLS\n< 220 go\n> \
+                      (tls)\n> EHLO me\n< 250 x\n> MAIL FROM:<a@b>\n";
         let options = Options { pipelining: Pipelining::Group, ..with_tls(StartTls::Required) };
         let client = dialogue_with(options, &["c@d"], 1, script);
         assert!(!client.extensions().pipelining && !client.extensions().starttls);
@@ -1267,9 +1276,20 @@ mod tests {
     fn the_strongest_mechanism_is_chosen_and_the_first_response_goes_with_it() {
         let plain = [AUTH, "LOGIN PLAIN\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 235 ok\n> QUIT\n"].concat();
         assert_eq!(dialogue_with(logging_in(tim()), &["c@d"], 0, &plain).mechanism(), Some(Mechanism::Plain));
-        let cram = [AUTH, "LOGIN CRAM-MD5\n> AUTH CRAM-MD5\n< 334 PDE4OTYuNjk3MTcwOTUyQHBvc3RvZmZpY2UucmVzdG9uLm1jaS5uZXQ+\n> dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\n< 235 ok\n> QUIT\n"].concat();
+        let cram = [
+            AUTH,
+            "LOGIN CRAM-MD5\n> AUTH CRAM-MD5\n< 334 \
+                           PDE4OTYuNjk3MTcwOTUyQHBvc3RvZmZpY2UucmVzdG9uLm1jaS5uZXQ+\n> \
+                           dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\n< 235 ok\n> QUIT\n",
+        ]
+        .concat();
         dialogue_with(logging_in(tim()), &["c@d"], 0, &cram);
-        let login = [AUTH, "LOGIN\n> AUTH LOGIN\n< 334 VXNlcm5hbWU6\n> dGlt\n< 334 UGFzc3dvcmQ6\n> dGFuc3RhYWZ0YW5zdGFhZg==\n< 235 ok\n> MAIL FROM:<a@b>\n"].concat();
+        let login = [
+            AUTH,
+            "LOGIN\n> AUTH LOGIN\n< 334 VXNlcm5hbWU6\n> dGlt\n< 334 UGFzc3dvcmQ6\n> \
+                            dGFuc3RhYWZ0YW5zdGFhZg==\n< 235 ok\n> MAIL FROM:<a@b>\n",
+        ]
+        .concat();
         dialogue_with(logging_in(tim()), &["c@d"], 1, &login);
         let first = sasl::encode(format!("n,,n=tim,r={}", sasl::encode(&[7; 18])).as_bytes());
         let scram = [AUTH, "PLAIN SCRAM-SHA-256\n> AUTH SCRAM-SHA-256 ", &first, "\n"].concat();
@@ -1336,9 +1356,12 @@ mod tests {
             .and_then(|it| it.telling(Attribute::Address, "192.0.2.1"))
             .unwrap();
         let options = Options { introduction: Some(introduction), ..logging_in(tim()) };
-        let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250-AUTH PLAIN\n< 250 XCLIENT ADDR PORT\n> XCLIENT ADDR=192.0.2.1\n< 220 hi\n> EHLO me\n< 250-x\n< 250 AUTH PLAIN\n> AUTH PLAIN AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 235 ok\n> QUIT\n";
+        let script = "< 220 hi\n> EHLO me\n< 250-x\n< 250-AUTH PLAIN\n< 250 XCLIENT ADDR PORT\n> XCLIENT \
+                      ADDR=192.0.2.1\n< 220 hi\n> EHLO me\n< 250-x\n< 250 AUTH PLAIN\n> AUTH PLAIN \
+                      AHRpbQB0YW5zdGFhZnRhbnN0YWFm\n< 235 ok\n> QUIT\n";
         dialogue_with(options.clone(), &["c@d"], 0, script);
-        let refused = "< 220 hi\n> EHLO me\n< 250-x\n< 250 XCLIENT NAME ADDR\n> XCLIENT NAME=client.example ADDR=192.0.2.1\n< 550 no\n> QUIT\n";
+        let refused = "< 220 hi\n> EHLO me\n< 250-x\n< 250 XCLIENT NAME ADDR\n> XCLIENT NAME=client.example \
+                       ADDR=192.0.2.1\n< 550 no\n> QUIT\n";
         let client = dialogue_with(options.clone(), &["c@d"], 1, refused);
         assert_eq!(client.gave_up(), Some(GaveUp::XclientRefused));
         let client = dialogue_with(options, &["c@d"], 1, "< 220 hi\n> EHLO me\n< 250 x\n> QUIT\n");

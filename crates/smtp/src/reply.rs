@@ -165,7 +165,7 @@ impl fmt::Display for Enhanced {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// A line that does not start with three digits from 200 to 599.
-    #[error("the peer sent a line that is no SMTP reply")]
+    #[error("the peer sent a line that is not an SMTP reply")]
     NoCode,
     /// More text than any reply needs.
     #[error("the peer sent a reply of more than {MOST_BYTES} bytes")]

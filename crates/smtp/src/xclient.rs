@@ -205,7 +205,7 @@ pub struct Introduction {
 
 /// What cannot be told with XCLIENT.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("XCLIENT cannot tell {} to be {value:?}", .attribute.name())]
+#[error("XCLIENT cannot set {} to {value:?}", .attribute.name())]
 pub struct CannotTell {
     attribute: Attribute,
     value: String,

@@ -43,11 +43,8 @@ struct Guard(Arc<Inbox>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let reason = if std::thread::panicking() {
-            Error::Poisoned("the commit thread came to grief".into())
-        } else {
-            Error::Closed
-        };
+        let reason =
+            if std::thread::panicking() { Error::Poisoned("the commit thread failed".into()) } else { Error::Closed };
         self.0.end(reason);
     }
 }

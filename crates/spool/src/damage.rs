@@ -72,7 +72,7 @@ impl fmt::Display for DamageKind {
             Self::DoubledSegment => "another segment claims the same place",
             Self::Records => "records are damaged",
             Self::Body => "the content of a message is damaged",
-            Self::TornEnd => "the end is torn, as a crash leaves it",
+            Self::TornEnd => "the end is incomplete, as after a crash",
         })
     }
 }
@@ -81,8 +81,8 @@ impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Nothing => "nothing is lost",
-            Self::Notes => "notes are lost: some work may be done twice",
-            Self::Unknown => "it cannot be told what stood there",
+            Self::Notes => "delivery state is lost: some mail may be delivered twice",
+            Self::Unknown => "the content is unknown",
             Self::Messages => "lost messages",
         })
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Damage {
         let Self { segment, offset, bytes, kind, cost, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {kind}; ")?;
         match kind {
-            DamageKind::TornEnd => f.write_str("if there was one, nobody was answered for this")?,
+            DamageKind::TornEnd => f.write_str("if there was a message, it had not been answered 250")?,
             _ => write!(f, "{cost}")?,
         }
         const SHOWN: usize = 20;

@@ -11,10 +11,10 @@ pub enum Error {
     Full,
     /// Writing or a sync failed, so nobody knows what the disk holds: nothing is taken any more. An SMTP server answers
     /// 451; a restart recovers what is there.
-    #[error("the spool's disk failed, and nothing is taken until it has been opened anew: {0}")]
+    #[error("the spool's disk failed; no mail is accepted until a restart: {0}")]
     Poisoned(Arc<str>),
     /// What was once synced does not read as it was written. The file and the offset say where.
-    #[error("{file} is damaged at offset {offset}: what stands there does not read as it was written")]
+    #[error("{file} is damaged at offset {offset}")]
     Damaged {
         /// Its name in the spool's directory.
         file: String,
@@ -22,10 +22,10 @@ pub enum Error {
         offset: u64,
     },
     /// The spool is damaged, and was to be opened only if it is not ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
-    #[error("the spool is damaged, and damage is refused; nothing was changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("the spool is damaged, and damage is not permitted; nothing was changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     DamageRefused(Arc<[Damage]>),
     /// A copy of damaged bytes could not be kept. Nothing was removed.
-    #[error("damaged bytes could not be copied to {file}, without which the spool is not opened: {error}")]
+    #[error("cannot copy damaged bytes to {file}, so the spool is not opened: {error}")]
     NotKept {
         /// The file in the spool's directory.
         file: String,
@@ -44,7 +44,7 @@ pub enum Error {
     #[error("another process has this spool open")]
     Held,
     /// The message, or its envelope, is larger than the options allow, whatever room there is.
-    #[error("{bytes} bytes are more than the {most} that one message may have")]
+    #[error("{bytes} bytes are more than the limit of {most} per message")]
     TooLarge {
         /// What was to be stored.
         bytes: u64,

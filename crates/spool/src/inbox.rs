@@ -80,7 +80,7 @@ impl Taken {
 impl Drop for Taken {
     /// Nobody waits forever for a batch that the commit thread has come to grief over.
     fn drop(&mut self) {
-        self.settle(Err(Error::Poisoned("the commit thread came to grief".into())));
+        self.settle(Err(Error::Poisoned("the commit thread failed".into())));
     }
 }
 

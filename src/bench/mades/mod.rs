@@ -154,7 +154,7 @@ struct Told {
 }
 
 fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
-    let unreadable = || format!("cannot read {}, which a party should have left", path.display());
+    let unreadable = || format!("cannot read {}, which the process should have written", path.display());
     let text = fs::read_to_string(path).with_context(unreadable)?;
     serde_json::from_str(&text).with_context(unreadable)
 }
@@ -230,7 +230,7 @@ impl Course {
             }
             if let Some(status) = ended {
                 self.endpoint.judge(status)?;
-                bail!("the endpoint ended before it was ready: {}", self.endpoint.last_words("it said nothing"));
+                bail!("the endpoint ended before it was ready: {}", self.endpoint.last_words("no output"));
             }
             ensure!(Instant::now() < limit, "the endpoint was not ready within {} s", READY_WITHIN.as_secs());
             ensure!(self.interrupt.asked() == Asked::Nothing, Interrupted::BEFORE_LOAD);

@@ -66,16 +66,13 @@ pub(super) fn hold_against(record: &mut Record, totals: &Totals, faults: &[Strin
     let is_true = truth.counts.iter().all(|row| row.done == row.seen);
     for row in truth.counts.iter().filter(|row| is_whole && row.done != row.seen) {
         let text = format!(
-            "The bench saw {} of what the stand-in says were {}: {}. One of the two is wrong, and both are mailrun's.",
+            "The bench counted {} where the stand-in counted {}: {}. Please report this bug of mailrun.",
             row.seen, row.done, row.name
         );
         judge::add(&mut record.verdict, Reason::new(Cause::Unaccounted, text), &pass);
     }
     if is_whole && is_true && !faults.is_empty() {
-        let ordered = format!(
-            "As ordered ({}), and no more than that: every count agrees with the stand-in's.",
-            faults.join(", ")
-        );
+        let ordered = format!("As ordered ({}): all counts of the bench and the stand-in agree.", faults.join(", "));
         // A threshold counts, whatever was ordered.
         let asked: Vec<Cause> = Fate::ALL.into_iter().filter(|fate| is_asked(record, *fate)).map(Fate::cause).collect();
         let excused: Vec<Cause> = BY_FAULTS.into_iter().filter(|cause| !asked.contains(cause)).collect();
@@ -96,7 +93,7 @@ fn counts(record: &Record, mades: &Mades, totals: &Totals) -> Vec<MadesCount> {
     let lost = totals.lost + silent;
     let unanswered = totals.unanswered + if is_toolbox { totals.lost } else { 0 };
     let mut rows = vec![
-        ("taken out of the outbox", totals.consumed, ledger.accepted.unwrap_or_default()),
+        ("taken from the outbox", totals.consumed, ledger.accepted.unwrap_or_default()),
         ("refused", totals.refused, troubles("error reply")),
         ("failed", totals.failed - silent, troubles("FAILED")),
         ("lost", lost, ledger.lost.unwrap_or_default()),

@@ -91,12 +91,12 @@ impl Course<'_> {
 
     fn measure(&mut self, case: &Case, line: &Line) -> Result<Option<Measured>> {
         let place = tempfile::Builder::new().prefix("mailrun-compare-").tempdir();
-        let place = place.context("cannot make a temporary directory")?;
+        let place = place.context("cannot create a temporary directory")?;
         let ground = Ground::prepare(&self.field.own, self.options, place.path())?;
         let program = self.field.program(case.tool).context("it is not installed")?;
         let mut command = command(program, case, self.options, &ground.address, place.path());
         let said = place.path().join("said");
-        command.stdout(File::create(&said).context("cannot make a temporary file")?);
+        command.stdout(File::create(&said).context("cannot create a temporary file")?);
         let mut contestant = Timed::start(command)?;
         while !contestant.ends()? {
             self.display.show(|| line.clone());
@@ -111,7 +111,7 @@ impl Course<'_> {
         // Status 1 of ours says that the account does not close: its record says why.
         if !(status.success() || case.tool == Tool::Mailrun && status.code() == Some(1)) {
             let words = contestant.last_words();
-            bail!("it ended with {status}: {}", words.as_deref().unwrap_or("it said nothing"));
+            bail!("it ended with {status}: {}", words.as_deref().unwrap_or("no output"));
         }
         let findings = match case.tool {
             Tool::GoMadesBench => findings::of_original(&fs::read_to_string(&said)?)?,
@@ -125,5 +125,5 @@ impl Course<'_> {
 fn hung(limit: Duration, said: &Path) -> String {
     let said = fs::read_to_string(said).unwrap_or_default();
     let progress = findings::progress(&said).map(|words| format!(": {words}")).unwrap_or_default();
-    format!("it had not ended after {} and was killed{progress}", seconds(limit.as_secs_f64()))
+    format!("it did not end within {} and was killed{progress}", seconds(limit.as_secs_f64()))
 }

@@ -47,7 +47,7 @@ pub(super) fn last_table(said: &str) -> Vec<Line<'_>> {
 /// If there is no report.
 pub(super) fn of_original(said: &str) -> Result<Findings> {
     let lines = last_table(said);
-    let last = lines.last().context("it has printed no report")?;
+    let last = lines.last().context("it printed no report")?;
     let short = lines.iter().find(|line| line.count != line.limit);
     let fault = short.map(|line| format!("{}: {} of {} messages", line.name, line.count, line.limit));
     Ok(Findings { rate_per_s: last.rate_per_s, fault })
@@ -67,9 +67,10 @@ pub(super) fn progress(said: &str) -> Option<String> {
 pub(super) fn of_own(directory: &Path) -> Result<Findings> {
     let path = directory.join("run.json");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let record: Record = serde_json::from_str(&text).with_context(|| format!("{} is no record", path.display()))?;
-    let mades = record.mades.context("it has written no record of stages")?;
-    let last = mades.stages.last().context("it has written no stage")?;
+    let record: Record =
+        serde_json::from_str(&text).with_context(|| format!("{} is not a valid record", path.display()))?;
+    let mades = record.mades.context("it wrote no record of stages")?;
+    let last = mades.stages.last().context("it wrote no stage")?;
     let fault = (!record.verdict.closed).then(|| record.verdict.reasons.first().cloned().unwrap_or_default());
     Ok(Findings { rate_per_s: last.rate_per_s, fault })
 }

@@ -43,7 +43,7 @@ impl Ground {
                 command.args(["--embedded", "--listen", "127.0.0.1:0"]);
             })?;
             let (user, password) = (USER.to_owned(), PASSWORD.to_owned());
-            let url = url.context("the stand-in does not say where it listens")?;
+            let url = url.context("the stand-in did not report its address")?;
             let address = Address { url, user, password, ca: None, is_shared: false };
             return Ok(Self { address, stand_in: Some(stand_in) });
         };
@@ -75,7 +75,7 @@ impl Ground {
         let Some(mut stand_in) = self.stand_in.take() else { return Ok(None) };
         if stand_in.ends()? {
             let words = stand_in.last_words();
-            bail!("the stand-in ended in the middle of the run: {}", words.as_deref().unwrap_or("it said nothing"));
+            bail!("the stand-in ended during the run: {}", words.as_deref().unwrap_or("no output"));
         }
         let (_, costs) = stand_in.stop(PATIENCE)?;
         Ok(Some(costs.cpu_s()))
@@ -119,7 +119,7 @@ fn start(
         }
         if has_ended {
             let words = process.last_words();
-            bail!("the stand-in ended before it was ready: {}", words.as_deref().unwrap_or("it said nothing"));
+            bail!("the stand-in ended before it was ready: {}", words.as_deref().unwrap_or("no output"));
         }
         ensure!(process.age() < PATIENCE, "the stand-in was not ready within {} s", PATIENCE.as_secs());
     }

@@ -36,7 +36,7 @@ fn title(options: &CompareOptions) -> String {
         (Some(_), _) => "the stand-in on the broker",
     };
     format!(
-        "mades-compare: mode {} at {ground}, {} of {} a run, durable, {rounds} · {}",
+        "mades-compare: mode {} at {ground}, {} of {} per run, durable, {rounds} · {}",
         options.way.name(),
         counted(options.messages, "message"),
         octets(options.message_bytes),
@@ -133,12 +133,15 @@ fn notes(finds: &Finds) -> Vec<String> {
         notes.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
     }
     if !finds.has_original {
-        notes.push("Not installed, and so not compared: go-mades-bench.".to_owned());
+        notes.push("Not compared because it is not installed: go-mades-bench.".to_owned());
     }
-    notes.push("msg/s: by each one's own report, from its first message to the last at its end.".to_owned());
+    notes.push(
+        "msg/s: from each tool's own report, from the first message created to the last one finished.".to_owned(),
+    );
     if finds.has_original {
         notes.push(
-            "Ratios are of the two runs of the same round. go-mades-bench's window is its -goroutines.".to_owned(),
+            "Ratios compare the two runs of the same round. The window of go-mades-bench is its -goroutines."
+                .to_owned(),
         );
     }
     notes
@@ -180,12 +183,12 @@ mod tests {
 
     #[test]
     fn what_hung_is_named_and_has_no_figures() {
-        let theirs = vec![Run::Failed("it had not ended after 5 s\nand was killed".to_owned()), run(100.0, 0.5, None)];
+        let theirs = vec![Run::Failed("it did not end within 5 s\nand was killed".to_owned()), run(100.0, 0.5, None)];
         let own = vec![run(300.0, 0.1, Some("lost 7.")), run(200.0, 0.5, None)];
         let sheet = of(&finds(theirs, own), &sample());
         assert!(!sheet.is_good());
         for line in [
-            "NOT OK: go-mades-bench, window 16: it had not ended after 5 s and was killed",
+            "NOT OK: go-mades-bench, window 16: it did not end within 5 s and was killed",
             "NOT OK: mailrun mades, window 16: lost 7.",
         ] {
             assert!(sheet.text.lines().any(|said| said == line), "{}", sheet.text);
@@ -198,6 +201,6 @@ mod tests {
         let alone = vec![lane(Tool::Mailrun, vec![run(300.0, 0.1, None)])];
         let sheet = of(&Finds { lanes: alone, has_original: false, done: 1, planned: 2 }, &sample());
         assert!(!sheet.is_good() && sheet.text.contains("Stopped after 1 of 2 runs."), "{}", sheet.text);
-        assert!(sheet.text.contains("not compared: go-mades-bench.") && !sheet.text.contains('×'), "{}", sheet.text);
+        assert!(sheet.text.contains("not installed: go-mades-bench.") && !sheet.text.contains('×'), "{}", sheet.text);
     }
 }

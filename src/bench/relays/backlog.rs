@@ -97,7 +97,7 @@ pub(crate) fn run(options: &BacklogOptions) -> Result<Sheet> {
     let needed_bytes = needed_bytes(options.messages, &options.shape);
     room::ensure_free(grounds.directory().path(), needed_bytes)?;
     tell!(
-        "mailrun: the relay's spool takes up to {} of disk in {} ({} are free), and is removed at the end",
+        "mailrun: the relay's spool needs up to {} of disk in {} ({} free), and is removed at the end",
         memory(needed_bytes),
         grounds.directory().path().display(),
         memory(room::free(grounds.directory().path())?)
@@ -201,7 +201,7 @@ impl<'g> Backlog<'g> {
 
     /// Starts the relay anew, and then its next hop.
     fn bring_back(&mut self, run: RunId, accepted: u64) -> Result<()> {
-        ensure!(self.goes_on(), "stopped before the relay was started again");
+        ensure!(self.goes_on(), "interrupted before the restart of the relay");
         self.reopen()?;
         let sink = self.sink.to_string();
         self.course.start_sink(Order::sink_at(self.grounds.program(), self.bench, run, self.directory, &sink))?;
@@ -232,7 +232,7 @@ impl<'g> Backlog<'g> {
         };
         self.finds.accepted = Some(accepted);
         self.course.say(&format!(
-            "{} accepted in {}; the relay has {} of memory, {} of disk",
+            "{} accepted in {}; the relay uses {} of memory, {} of disk",
             counted(accepted.messages, "message"),
             seconds(accepted.took_s),
             memory(accepted.rss_bytes),
@@ -250,13 +250,13 @@ impl<'g> Backlog<'g> {
         self.course.start_relay(self.starting())?;
         let listen_s = starting.elapsed().as_secs_f64();
         let status = self.status()?;
-        self.course.await_relay("the relay takes up what it has kept", READY_WITHIN, || status.is_ready())?;
+        self.course.await_relay("the relay reads its spool", READY_WITHIN, || status.is_ready())?;
         let (ready_s, usage) = (starting.elapsed().as_secs_f64(), self.course.look_at_relay());
         let reopened = Reopened {
             stop_s,
             listen_s,
             ready_s,
-            queued: status.queued().context("the relay does not say how many messages are queued")?,
+            queued: status.queued().context("the relay does not report how many messages are queued")?,
             peak_bytes: usage.max_rss_bytes.unwrap_or_default(),
             rss_bytes: usage.rss_bytes.unwrap_or_default(),
         };
@@ -267,7 +267,7 @@ impl<'g> Backlog<'g> {
     }
 
     fn status(&self) -> Result<Status> {
-        Ok(Status::at(self.course.relay_http().context("the relay does not say where it answers HTTP")?))
+        Ok(Status::at(self.course.relay_http().context("the relay did not report its HTTP address")?))
     }
 
     /// The next hop is back, and the relay is told so.
@@ -275,7 +275,7 @@ impl<'g> Backlog<'g> {
         let began = Instant::now();
         let mut order = operation::retry_all(self.grounds.program(), &self.directory.spool())?;
         let mut outcome = Ok(());
-        self.course.await_relay("the relay is told that its next hop is back", ORDER_WITHIN, || {
+        self.course.await_relay("the queue is retried", ORDER_WITHIN, || {
             operation::is_done(&mut order).unwrap_or_else(|error| {
                 outcome = Err(error);
                 true
@@ -312,14 +312,14 @@ fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
 
 fn sheet(finds: &Finds, record: &Record, curve: &MemoryCurve, options: &BacklogOptions) -> Sheet {
     let title = format!(
-        "{}: {} {}, taken by mailrun relay (durability {}) while its next hop is down",
+        "{}: {} {}, accepted by mailrun relay (durability {}) while its next hop is down",
         options.occasion.name,
         count(options.messages),
         options.shape.words(),
         options.durability.word()
     );
     let goals: Vec<Goal> = [opening(finds), account(finds, record)].into_iter().chain(resident(finds)).collect();
-    let mut remarks = vec![format!("RSS over time: {}  (memory.tsv has every look)", curve.bars())];
+    let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", curve.bars())];
     remarks.extend(finds.accepted.map(each).into_iter().flatten());
     remarks.extend(record.verdict.reasons.iter().cloned());
     goals::sheet(&title, vec![phases(finds)], &goals, Wrong::default(), remarks)
@@ -329,7 +329,7 @@ fn sheet(finds: &Finds, record: &Record, curve: &MemoryCurve, options: &BacklogO
 fn each(accepted: Accepted) -> Option<String> {
     let per = |bytes: u64| bytes.checked_div(accepted.messages).map(octets);
     Some(format!(
-        "A message that waits takes {} of memory and {} of disk, what the relay takes without any included.",
+        "A queued message takes {} of memory and {} of disk, including what an empty relay uses.",
         per(accepted.rss_bytes)?,
         per(accepted.disk_bytes)?
     ))
@@ -394,7 +394,7 @@ fn resident(finds: &Finds) -> Option<Goal> {
 }
 
 fn account(finds: &Finds, record: &Record) -> Goal {
-    let (what, wanted) = ("the account of every message", "all delivered, lost 0");
+    let (what, wanted) = ("every message accounted for", "all delivered, lost 0");
     if finds.drained.is_none() {
         return Goal::new(what, wanted, Found::Unknown("stopped before".to_owned()));
     }

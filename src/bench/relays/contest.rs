@@ -133,7 +133,7 @@ impl Contest<'_> {
         for lane in lanes {
             lane.calls = match (&lane.contestant, &strace) {
                 (Contestant::None, _) => CallsEach::NotMeasured("there is no relay".to_owned()),
-                (Contestant::Running { .. }, _) => CallsEach::NotMeasured("it was running already".to_owned()),
+                (Contestant::Running { .. }, _) => CallsEach::NotMeasured("it was already running".to_owned()),
                 (_, None) => CallsEach::NotMeasured("strace is not installed".to_owned()),
                 (contestant, Some(strace)) => match self.calls_each(contestant, strace) {
                     Ok((all, syncs)) => CallsEach::Counted { all, syncs },
@@ -156,8 +156,8 @@ impl Contest<'_> {
         bench.tracing = Tracing::Strace(strace.to_owned());
         let outcome = self.grounds.run_whole(&bench).context("it was interrupted")??;
         let is_closed = |record: &Record| record.verdict.closed && record.ledger.accepted == Some(messages);
-        anyhow::ensure!(is_closed(&outcome.record), "under strace its account did not close");
-        tell!("mailrun: system calls of {contestant} for {} messages counted", count(messages));
+        anyhow::ensure!(is_closed(&outcome.record), "messages were missing under strace");
+        tell!("mailrun: counted system calls of {contestant} for {} messages", count(messages));
         strace::read(&outcome.directory)
     }
 }

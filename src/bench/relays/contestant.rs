@@ -100,14 +100,14 @@ impl FromStr for Contestant {
         }
         if let Some(word) = typed.strip_prefix("mailrun:") {
             let known = Durability::ALL.into_iter().find(|durability| durability.word() == word);
-            return known.map(Self::Mailrun).ok_or_else(|| format!("{word} is none of sync, write, memory"));
+            return known.map(Self::Mailrun).ok_or_else(|| format!("{word} is not one of sync, write, memory"));
         }
         let words: Vec<String> = typed.split_whitespace().map(str::to_owned).collect();
         if !words.iter().any(|word| word.contains(TO)) {
             return Err(format!(
-                "{typed} is none of mailrun, mailrun:write, mailrun:memory, postfix, none; a command of your own has {TO} \
-                 in it where it is told to send mail to, {{listen}} where it is told to listen, and {{spool}} for a \
-                 directory of its own"
+                "{typed} is not one of mailrun, mailrun:write, mailrun:memory, postfix, none; a command must contain \
+                 {TO} for the address to send mail to, {{listen}} for the address to listen on, and {{spool}} for its \
+                 directory"
             ));
         }
         Ok(Self::Command(words))

@@ -45,13 +45,13 @@ impl Shape {
     pub(super) fn words(&self) -> String {
         let reuse = match self.reuse {
             None => "connections reused".to_owned(),
-            Some(1) => "a new connection each".to_owned(),
-            Some(many) => format!("{many} messages a connection"),
+            Some(1) => "a new connection per message".to_owned(),
+            Some(many) => format!("{many} messages per connection"),
         };
         let pipelining = match self.pipelining {
             Pipelining::Off => "",
             Pipelining::Group => ", commands in groups",
-            Pipelining::Stream => ", one round trip a message",
+            Pipelining::Stream => ", one round trip per message",
         };
         let sessions = counted(u64::from(self.sessions), "session");
         format!("messages of {} over {sessions} to 5 domains, {reuse}{pipelining}", octets(self.message_bytes))
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_shape_is_said_to_the_source_and_to_the_reader() {
         let shape = Shape { sessions: 250, message_bytes: 65_536, reuse: Some(1), pipelining: Pipelining::Off };
-        assert_eq!(shape.words(), "messages of 64 KiB over 250 sessions to 5 domains, a new connection each");
+        assert_eq!(shape.words(), "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message");
         let occasion =
             Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new(), thresholds: Vec::new() };
         let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!((bench.workload.sessions, bench.workload.pipelining), (250, Pipelining::Off));
         assert_eq!(RECIPIENTS.matches(".example").count(), 5);
         let shape = Shape { reuse: None, pipelining: Pipelining::Stream, ..shape };
-        assert!(shape.words().ends_with("connections reused, one round trip a message"), "{}", shape.words());
+        assert!(shape.words().ends_with("connections reused, one round trip per message"), "{}", shape.words());
         let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         assert!(bench.source_options.contains(&"--reuse".to_owned()));
     }

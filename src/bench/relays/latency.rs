@@ -171,7 +171,7 @@ fn verdict(measure: &Measure, record: &Record) -> &'static str {
     let latest_s = length_s * (1.0 + LATE_SHARE) + LATE_S;
     let created = record.ledger.created.unwrap_or_default() as f64;
     match &measure.passage {
-        _ if measure.fault.is_some() => "not all were taken",
+        _ if measure.fault.is_some() => "not all were accepted",
         _ if created < rate_per_s * length_s * OFFERED_SHARE => "not all was sent",
         passage if passage.accept_s > latest_s => "accepting fell behind",
         passage if passage.deliver_s > latest_s => "the queue grew",
@@ -205,14 +205,14 @@ fn sheet(finds: &Finds, options: &LatencyOptions) -> Sheet {
     );
     let rounds = &finds.rows[finds.rows.len() - finds.rounds as usize..];
     let mut remarks = vec![
-        "Latency counts from when a message was due, at closed loop from when it was created. late: from the end of what \
-         was offered to the last delivery."
+        "Latency counts from when a message was due (closed loop: created). late: from the end of the offered load to \
+         the last delivery."
             .to_owned(),
     ];
     if let Some(sustained) = finds.sustained_per_s {
         remarks.push(format!(
-            "The highest sustainable rate that was found: {} msg/s; all was accepted and delivered {} after a step of {} \
-             at the latest.",
+            "Highest sustainable rate found: {} msg/s; everything was accepted and delivered within {} after a step \
+             of {}.",
             count(sustained as u64),
             seconds(options.step.as_secs_f64() * LATE_SHARE + LATE_S),
             seconds(options.step.as_secs_f64())
@@ -300,7 +300,7 @@ fn goals(finds: &Finds, rounds: &[Row], options: &LatencyOptions) -> Vec<Goal> {
     let p99 = match rounds.len() {
         0 if finds.rows.len() > 1 && finds.sustained_per_s.is_none() => unknown("no rate was sustained"),
         0 => unknown("stopped before"),
-        done if done < options.rounds as usize => unknown("stopped before all rounds were run"),
+        done if done < options.rounds as usize => unknown("interrupted before all rounds were run"),
         _ => Goal::median_below(what, p99, ACCEPT_P99_MS, latency),
     };
     let account = if closed { "nothing lost" } else { "NOT OK, see below" };
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");
         let mut lossy = row(50_000.0, 4.0, 1.0);
         lossy.measure.fault = Some("lost 1".to_owned());
-        assert_eq!(verdict(&lossy.measure, &sample::relayed()), "not all were taken");
+        assert_eq!(verdict(&lossy.measure, &sample::relayed()), "not all were accepted");
     }
 
     fn options(rounds: u32) -> LatencyOptions {

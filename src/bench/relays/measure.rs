@@ -92,7 +92,7 @@ fn fault(record: &Record, messages: u64) -> Option<String> {
     ];
     let named = named.into_iter().map(|(field, name)| (number(field), name)).filter(|(number, _)| *number > 0);
     parts.extend(named.map(|(number, name)| format!("{name} {}", count(number))));
-    parts.extend(record.errors.first().map(|error| format!("the first error: {} {}", error.code, error.text)));
+    parts.extend(record.errors.first().map(|error| format!("first error: {} {}", error.code, error.text)));
     Some(parts.join(", "))
 }
 

@@ -56,7 +56,7 @@ pub(super) fn find() -> Result<PathBuf> {
 /// Sets one up that hands on to `sink`.
 pub(super) fn prepare(directory: &RunDirectory, sink: &str) -> Result<Starting> {
     let program = find()?;
-    let sink: SocketAddr = sink.parse().with_context(|| format!("Postfix cannot hand on to {sink}"))?;
+    let sink: SocketAddr = sink.parse().with_context(|| format!("Postfix cannot deliver to {sink}"))?;
     let listen = port::free()?;
     let home = directory.spool();
     settle_in(&home, listen, sink)?;
@@ -81,8 +81,8 @@ fn settle_in(home: &Path, listen: SocketAddr, sink: SocketAddr) -> Result<()> {
     fs::set_permissions(home, Permissions::from_mode(0o755)).with_context(cannot)?;
     if let Some(closed) = home.ancestors().skip(1).find(|place| !lets_through(place)) {
         bail!(
-            "cannot set up Postfix in {}: its daemons are other users and may not enter {} (chmod o+x it, or name \
-             another place with --out)",
+            "cannot set up Postfix in {}: its daemons run as other users without access to {}; chmod o+x it, or use \
+             --out to name another directory",
             home.display(),
             closed.display()
         );
@@ -136,7 +136,7 @@ mod tests {
         fs::set_permissions(place.path(), Permissions::from_mode(0o700)).unwrap();
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
         let why = settle_in(&place.path().join("a/relay.spool"), address, address).unwrap_err().to_string();
-        assert!(why.contains("its daemons are other users") && why.contains("--out"), "{why}");
+        assert!(why.contains("its daemons run as other users") && why.contains("--out"), "{why}");
         fs::set_permissions(place.path(), Permissions::from_mode(0o755)).unwrap();
         settle_in(&place.path().join("a/relay.spool"), address, address).unwrap();
     }

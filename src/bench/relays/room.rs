@@ -37,7 +37,7 @@ pub(in crate::bench) fn taken(directory: &Path) -> u64 {
 /// Bytes that the user may still write below a directory.
 pub(super) fn free(directory: &Path) -> Result<u64> {
     let room = rustix::fs::statvfs(directory);
-    let room = room.with_context(|| format!("cannot tell how much room there is in {}", directory.display()))?;
+    let room = room.with_context(|| format!("cannot find the free space of {}", directory.display()))?;
     Ok(room.f_bavail * room.f_frsize)
 }
 
@@ -49,8 +49,8 @@ pub(super) fn ensure_free(directory: &Path, needed_bytes: u64) -> Result<()> {
     let free_bytes = free(directory)?;
     ensure!(
         needed_bytes <= free_bytes,
-        "it takes up to {} of disk in {}, and {} are free: say fewer --messages, a smaller --size, or name another place \
-         with --out",
+        "it needs up to {} of disk in {}, but {} are free: use fewer --messages, a smaller --size, or another \
+         directory (--out)",
         memory(needed_bytes),
         directory.display(),
         memory(free_bytes)
@@ -80,7 +80,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         assert!(ensure_free(place.path(), 1).is_ok());
         let why = ensure_free(place.path(), 1 << 60).unwrap_err().to_string();
-        assert!(why.starts_with("it takes up to 1,048,576 TiB of disk in"), "{why}");
+        assert!(why.starts_with("it needs up to 1,048,576 TiB of disk in"), "{why}");
         assert!(why.contains("are free") && why.contains("--out"), "{why}");
     }
 }

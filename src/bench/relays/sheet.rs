@@ -222,7 +222,7 @@ fn ratios(finds: &Finds, base: &Lane) -> Ratios {
             row.push(ratio.shown(|value| format!("{value:.2}")));
             if ratio.0.is_some_and(|[least, _, most]| least < 1.0 && most > 1.0) {
                 remarks.push(format!(
-                    "{} {title}: some rounds above 1 and some below, so no difference is claimed.",
+                    "{} {title}: some rounds are above 1 and some below: no significant difference.",
                     lane.contestant
                 ));
             }
@@ -230,7 +230,7 @@ fn ratios(finds: &Finds, base: &Lane) -> Ratios {
         table.row(row);
     }
     if !table.is_empty() {
-        remarks.push("Ratios are of the two runs of the same round.".to_owned());
+        remarks.push("Ratios compare the two runs of the same round.".to_owned());
     }
     Ratios { table, remarks }
 }
@@ -265,14 +265,14 @@ fn notes(finds: &Finds, options: &ContestOptions) -> Vec<String> {
     }
     if !options.counts_calls {
         notes.push(
-            "calls/msg, syncs/msg: not measured (--syscalls does, in runs of their own under strace).".to_owned(),
+            "calls/msg, syncs/msg: not measured (--syscalls measures them in separate runs under strace).".to_owned(),
         );
     }
     notes.push(
-        "accept s, deliver s: from the first message created to the last accepted, or delivered. queue: the most that was \
-         accepted and not delivered at the end of a second. CPU: user and system time of all the relay's processes, those \
-         that have ended too, from its start until it rests. written: what the kernel charged them with, a whole folio for \
-         each piece. disk: what the device wrote, for everybody on the host, with journals and what is laid out ahead."
+        "accept s, deliver s: from the first message created to the last accepted, or delivered. queue: maximum of \
+         messages accepted and not delivered, at the end of each second. CPU: user and system time of all processes \
+         of the relay, from its start until it is idle. written: bytes charged by the kernel, in whole pages. disk: \
+         bytes written by the device for all processes of the host, including journals."
             .to_owned(),
     );
     notes
@@ -380,7 +380,7 @@ mod tests {
     fn no_difference_is_claimed_within_the_spread() {
         let sheet =
             of(&finds(vec![done(4.0, 9.0), done(6.0, 9.0)], vec![done(5.0, 10.0), done(5.0, 10.0)]), &options());
-        assert!(sheet.text.contains("mailrun × delivered/s: some rounds above 1 and some below"), "{}", sheet.text);
+        assert!(sheet.text.contains("mailrun × delivered/s: some rounds are above 1 and some below"), "{}", sheet.text);
         assert!(!sheet.text.contains("× CPU: some"), "{}", sheet.text);
     }
 

@@ -46,7 +46,7 @@ pub(crate) fn run(options: &SoakOptions) -> Result<Sheet> {
     let load =
         Workload { messages: Some(options.messages), rate_per_s: options.rate_per_s, arrival, ..Workload::default() };
     let bench = grounds.bench("", &options.contestant, &options.shape, load);
-    let outcome = grounds.run(&bench).context("stopped before the first message")??;
+    let outcome = grounds.run(&bench).context("interrupted before the first message")??;
     grounds.directory().write("memory.tsv", &outcome.relay_memory.lines())?;
     grounds.keep(sheet(&outcome, options)?)
 }
@@ -84,7 +84,7 @@ fn sheet(outcome: &BenchOutcome, options: &SoakOptions) -> Result<Sheet> {
     if matches!(options.contestant, Contestant::Mailrun(_)) {
         goals.push(floor(outcome.store));
     }
-    let mut remarks = vec![format!("RSS over time: {}  (memory.tsv has every look)", outcome.relay_memory.bars())];
+    let mut remarks = vec![format!("RSS over time: {}  (all samples: memory.tsv)", outcome.relay_memory.bars())];
     remarks.extend(measure.fault.iter().map(|fault| format!("NOT OK: {fault}")));
     remarks.extend(measure.remarks.iter().cloned());
     let wrong = Wrong {
@@ -131,20 +131,20 @@ fn account(record: &Record, measure: &Measure, messages: u64) -> Goal {
         }
         Some(_) => Found::Unaccounted("see below".to_owned()),
     };
-    Goal::new("the account of every message", "closes", found)
+    Goal::new("every message accounted for", "closes", found)
 }
 
 fn flat(tenths: Option<[u64; 2]>) -> Goal {
-    let what = format!("RSS after the first tenth, to its most in it × {GROWTH} + {}", memory(SLACK_BYTES));
+    let what = format!("peak RSS after the first tenth, limit: peak in it × {GROWTH} + {}", memory(SLACK_BYTES));
     let Some([first, rest]) = tenths else {
-        return Goal::new(what, "no more", Found::Unknown("too short to tell".to_owned()));
+        return Goal::new(what, "no more", Found::Unknown("too short to measure".to_owned()));
     };
     let most = (first as f64 * GROWTH) as u64 + SLACK_BYTES;
     Goal::that(what, rest <= most, memory(rest), format!("≤ {}", memory(most)))
 }
 
 fn floor(store: Store) -> Goal {
-    let what = "disk that the spool takes when all is delivered";
+    let what = "disk used by the spool when everything is delivered";
     Goal::that(what, store.at_end <= FLOOR_BYTES, memory(store.at_end), format!("≤ {}", memory(FLOOR_BYTES)))
 }
 

@@ -79,7 +79,7 @@ pub(in crate::bench) fn prepare(
         Contestant::Command(words) => {
             // It will hold mail.
             let made = DirBuilder::new().recursive(true).mode(0o700).create(&spool);
-            made.with_context(|| format!("cannot make {}", spool.display()))?;
+            made.with_context(|| format!("cannot create {}", spool.display()))?;
             let listen = port::free()?;
             let words = filled(words, &listen, sink, &spool);
             let order = Order::relay(Path::new(&words[0]), words[1..].to_vec(), directory);

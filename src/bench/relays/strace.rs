@@ -43,7 +43,7 @@ fn counts(directory: &RunDirectory) -> PathBuf {
 /// If there is nothing to be read.
 pub(super) fn read(run: &Path) -> Result<Calls> {
     let path = run.join("relay.strace");
-    let text = fs::read_to_string(&path).with_context(|| format!("strace has left no {}", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| format!("strace wrote no {}", path.display()))?;
     let calls = parsed(&text);
     anyhow::ensure!(calls.all > 0, "strace has counted nothing: see {}", path.display());
     Ok(calls)

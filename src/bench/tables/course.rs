@@ -100,10 +100,10 @@ impl Course<'_> {
             Proof::EveryDelivery => (Keeping::Dump, Marking::EachItsOwn),
         };
         let receiver = case.receiver;
-        let program = self.field.receiver(receiver).context("the sink is not there")?;
+        let program = self.field.receiver(receiver).context("the sink is not installed")?;
         let faults = &self.options.sink_options;
         let sink = Sink::start(Order { receiver, program, sessions: case.sessions, keeping, faults })?;
-        let program = self.field.tool(case.tool).context("the source is not there")?;
+        let program = self.field.tool(case.tool).context("the source is not installed")?;
         let mut command = command(program, case, self.options.messages, marking, sink.address());
         command.stdout(Stdio::null());
         let mut source = Timed::start(command)?;
@@ -115,14 +115,14 @@ impl Course<'_> {
             let limit = self.options.limit;
             anyhow::ensure!(
                 source.age() < limit,
-                "it had not ended after {} and was killed",
+                "it did not end within {} and was killed",
                 seconds(limit.as_secs_f64())
             );
         }
         let (status, costs) = source.reap()?;
         if !status.success() {
             let words = source.last_words();
-            anyhow::bail!("it ended with {status}: {}", words.as_deref().unwrap_or("it said nothing"));
+            anyhow::bail!("it ended with {status}: {}", words.as_deref().unwrap_or("no output"));
         }
         let deliveries = (keeping == Keeping::Dump).then(|| sink.deliveries(self.options.messages)).transpose()?;
         let (sink, counts) = sink.stop()?;

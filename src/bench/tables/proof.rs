@@ -24,7 +24,7 @@ pub(super) fn fault(run: &Measured, messages: u64, recipients: u32) -> Option<St
         faults.push(counted(twice, "duplicate"));
     }
     if let Some(changed) = run.deliveries.as_ref().map(|kept| kept.changed).filter(|changed| *changed > 0) {
-        faults.push(format!("{} with another text than was sent", counted(changed, "message")));
+        faults.push(format!("{} with a changed text", counted(changed, "message")));
     }
     (!faults.is_empty()).then(|| format!("the sink has {}", faults.join(", ")))
 }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_changed_text_is_found() {
         let said = fault(&with_text(&[1, 2], "La de da\r\n"), 2, 2).unwrap();
-        assert_eq!(said, "the sink has 2 messages with another text than was sent");
+        assert_eq!(said, "the sink has 2 messages with a changed text");
     }
 
     #[test]

@@ -34,8 +34,8 @@ pub(super) fn figures(finds: &Finds, options: &TableOptions) -> Sheet {
     lanes.for_each(|lane| table.row(figures_row(lane, finds, options.messages)));
     let mut remarks = troubles(finds, |case, run| shortfall(case, run, options.messages));
     let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
-    remarks.push("× msg/s, × CPU: as a multiple of smtp-source's in the same round.".to_owned());
-    let what = format!("smtp-source-table: {} a run, {}", counted(options.messages, "message"), rounds(options));
+    remarks.push("× msg/s, × CPU: multiple of smtp-source's value in the same round.".to_owned());
+    let what = format!("smtp-source-table: {} per run, {}", counted(options.messages, "message"), rounds(options));
     Sheet { text: assembled(&what, &table, finds, remarks), conclusion }
 }
 
@@ -141,10 +141,10 @@ pub(super) fn proofs(finds: &Finds, options: &TableOptions) -> Sheet {
     let mut remarks = troubles(finds, fault);
     let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
     if conclusion.outcome == Outcome::Pass {
-        let units = "every message came to every recipient, once and unchanged";
-        remarks.push(format!("OK: in all {}, {units}.", counted(finds.done as u64, "run")));
+        let units = "every recipient received every message once and unchanged";
+        remarks.push(format!("OK: in total {}, {units}.", counted(finds.done as u64, "run")));
     }
-    let what = format!("smtp-source-check: {} a run, {}", counted(options.messages, "message"), rounds(options));
+    let what = format!("smtp-source-check: {} per run, {}", counted(options.messages, "message"), rounds(options));
     Sheet { text: assembled(&what, &table, finds, remarks), conclusion }
 }
 
@@ -199,7 +199,7 @@ fn assembled(what: &str, table: &Table, finds: &Finds, mut remarks: Vec<String>)
         remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
     }
     if !finds.missing.is_empty() {
-        remarks.push(format!("Not installed, and so not compared: {}.", finds.missing.join(", ")));
+        remarks.push(format!("Not compared because not installed: {}.", finds.missing.join(", ")));
     }
     lines.append(&mut remarks);
     lines.join("\n")
@@ -256,14 +256,14 @@ mod tests {
         let expected =
             ["mailrun", "mailrun", "100", "-d", "0.100", "0.500", "2.000", "50", "8.0", "MiB", "500", "2.00", "0.50"];
         assert_eq!(cells[..13], expected, "{}", sheet.text);
-        assert!(sheet.is_good() && sheet.text.contains("not compared: go-smtp-source."), "{}", sheet.text);
+        assert!(sheet.is_good() && sheet.text.contains("not installed: go-smtp-source."), "{}", sheet.text);
     }
 
     #[test]
     fn what_hung_is_named_and_has_no_figures() {
-        let theirs = vec![Run::Failed("it had not ended\nafter 1 s".to_owned())];
+        let theirs = vec![Run::Failed("it did not end\nwithin 1 s".to_owned())];
         let sheet = figures(&finds(vec![lane(Tool::SmtpSource, theirs)]), &options());
-        let named = "NOT OK: smtp-source → mailrun sink, 100 sessions, -d: it had not ended after 1 s";
+        let named = "NOT OK: smtp-source → mailrun sink, 100 sessions, -d: it did not end within 1 s";
         assert!(!sheet.is_good() && sheet.text.contains(named), "{}", sheet.text);
     }
 

@@ -109,8 +109,10 @@ impl Sink {
         let mut command = Command::new(order.program);
         if rustix::process::geteuid().is_root() {
             let user = nix::unistd::User::from_name(NOBODY).ok().flatten();
-            let user = user.with_context(|| format!("smtp-sink may not stay root, and there is no user {NOBODY}"))?;
-            chown(place.path(), Some(user.uid.as_raw()), None).context("cannot give a directory to smtp-sink")?;
+            let user =
+                user.with_context(|| format!("smtp-sink cannot run as root, and the user {NOBODY} does not exist"))?;
+            chown(place.path(), Some(user.uid.as_raw()), None)
+                .context("cannot change the owner of a directory to the user of smtp-sink")?;
             command.args(["-u", NOBODY]);
         }
         if order.keeping == Keeping::Dump {
@@ -164,7 +166,7 @@ impl Sink {
     pub(super) fn stop(mut self) -> Result<(Costs, Option<Counts>)> {
         if self.process.ends()? {
             let words = self.process.last_words();
-            bail!("the sink ended in the middle of the run: {}", words.as_deref().unwrap_or("it said nothing"));
+            bail!("the sink ended during the run: {}", words.as_deref().unwrap_or("no output"));
         }
         let (_, costs) = self.process.stop(PATIENCE)?;
         let said = fs::read_to_string(said(&self.place)).unwrap_or_default();
@@ -173,7 +175,7 @@ impl Sink {
 }
 
 fn directory() -> Result<TempDir> {
-    tempfile::Builder::new().prefix("mailrun-table-").tempdir().context("cannot make a temporary directory")
+    tempfile::Builder::new().prefix("mailrun-table-").tempdir().context("cannot create a temporary directory")
 }
 
 fn said(place: &TempDir) -> PathBuf {
@@ -193,7 +195,7 @@ fn wait<T>(name: &str, process: &mut Timed, mut look: impl FnMut() -> Option<T>)
         }
         if has_ended {
             let words = process.last_words();
-            bail!("{name} ended before it listened: {}", words.as_deref().unwrap_or("it said nothing"));
+            bail!("{name} ended before it listened: {}", words.as_deref().unwrap_or("no output"));
         }
         ensure!(process.age() < PATIENCE, "{name} did not listen within {} s", PATIENCE.as_secs());
     }

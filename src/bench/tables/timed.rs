@@ -56,13 +56,13 @@ pub(in crate::bench) struct Timed {
 impl Timed {
     /// Starts it. Its standard output goes where `command` says.
     pub(in crate::bench) fn start(mut command: Command) -> Result<Self> {
-        let stderr = tempfile::tempfile().context("cannot make a temporary file")?;
+        let stderr = tempfile::tempfile().context("cannot create a temporary file")?;
         command.stdin(Stdio::null()).stderr(stderr.try_clone()?).process_group(0);
         let program = command.get_program().to_string_lossy().into_owned();
         let started_at = Instant::now();
         let child = command.spawn().with_context(|| format!("cannot start {program}"))?;
         let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        let end = end.context("cannot watch a process").inspect_err(|_| kill(&child))?;
+        let end = end.context("cannot observe a process").inspect_err(|_| kill(&child))?;
         let floor_bytes = usage::own().max_rss_bytes.unwrap_or_default();
         let mut timed = Self { child, end, started_at, floor_bytes, seen_bytes: None, stderr, is_reaped: false };
         timed.look();

@@ -52,7 +52,7 @@ fn happened(action: Action) -> &'static str {
     match action {
         Action::Failed => "could not be delivered to",
         Action::Delayed { .. } => "has not been delivered yet to",
-        Action::Relayed => "was passed on to a system that does not tell of deliveries, for",
+        Action::Relayed => "was passed on to a system that does not report deliveries, for",
         Action::Expanded => "was passed on to the members of",
         Action::Delivered => "was delivered to",
     }
@@ -63,11 +63,12 @@ fn what_next(action: Action) -> Cow<'static, str> {
         Action::Failed => "It will not be tried again.".into(),
         Action::Delayed { until } => {
             let until = received::date(until);
-            format!("You need not do anything: delivery is tried until {until}. If it fails, you will be told.").into()
+            format!("You need not do anything: delivery is retried until {until}. If it fails, you will be notified.")
+                .into()
         }
-        Action::Relayed => "You will hear from there only if it cannot be delivered.".into(),
-        Action::Expanded => "You will not be told what becomes of it for each of them.".into(),
-        Action::Delivered => "This says nothing of whether it has been read.".into(),
+        Action::Relayed => "You will be notified only if it cannot be delivered.".into(),
+        Action::Expanded => "You will not be notified about each of them.".into(),
+        Action::Delivered => "This does not mean that it has been read.".into(),
     }
 }
 
@@ -106,14 +107,14 @@ fn advice(status: Enhanced) -> Option<&'static str> {
     let advice = match (status.0, status.1, status.2) {
         (2, ..) => return None,
         (_, 1, 0..=3) => "There is no such address. Please check how it is written.",
-        (_, 1, 10) => "That domain takes no mail. Please check how it is written.",
+        (_, 1, 10) => "That domain accepts no mail. Please check how it is written.",
         (_, 2, 2) => "The mailbox is full. Its owner has to make room.",
         (_, 2, 1) => "The mailbox is not in use at present.",
-        (_, 2, 3) | (_, 3, 4) => "The message is larger than is taken there. Please send a smaller one.",
-        (_, 4, 6) => "The message went in circles: the systems on its way are set up wrongly.",
-        (_, 4, _) => "The system that takes mail for this address could not be reached.",
-        (_, 6, 7..=9) => "The address has letters that a system on the way cannot take.",
-        (_, 7, _) => "The system there refuses this message by its rules. Please ask whoever runs it.",
+        (_, 2, 3) | (_, 3, 4) => "The message is too large for this mailbox. Please send a smaller one.",
+        (_, 4, 6) => "The message was in a mail loop: a system on its way is configured wrongly.",
+        (_, 4, _) => "The mail server of this address could not be reached.",
+        (_, 6, 7..=9) => "The address has characters that a system on the way does not support.",
+        (_, 7, _) => "The system there rejects this message because of its policy. Please ask its operator.",
         _ => return None,
     };
     Some(advice)
@@ -129,10 +130,10 @@ mod tests {
             (Enhanced(5, 1, 1), Some("no such address")),
             (Enhanced(5, 2, 2), Some("full")),
             (Enhanced(4, 2, 2), Some("full")),
-            (Enhanced(5, 3, 4), Some("larger")),
+            (Enhanced(5, 3, 4), Some("too large")),
             (Enhanced(4, 4, 7), Some("reached")),
-            (Enhanced(5, 4, 6), Some("circles")),
-            (Enhanced(5, 7, 1), Some("rules")),
+            (Enhanced(5, 4, 6), Some("mail loop")),
+            (Enhanced(5, 7, 1), Some("policy")),
             (Enhanced(5, 0, 0), None),
             (Enhanced(2, 1, 1), None),
         ];

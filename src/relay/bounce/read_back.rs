@@ -180,8 +180,8 @@ fn people_read_what_happened_and_what_it_means() {
         <carol@c.example>\r\n    \
         connect: Connection refused\r\n\
         \r\n\
-        You need not do anything: delivery is tried until Sun, 22 Nov 2026 09:30:00\r\n\
-        +0000. If it fails, you will be told.\r\n\
+        You need not do anything: delivery is retried until Sun, 22 Nov 2026\r\n\
+        09:30:00 +0000. If it fails, you will be notified.\r\n\
         \r\n\
         Your message, which came here on Sat, 21 Nov 2026 09:30:00 +0000, was\r\n\
         delivered to:\r\n\
@@ -189,7 +189,7 @@ fn people_read_what_happened_and_what_it_means() {
         <dave@d.example>\r\n    \
         mx.b.example said: 250 2.1.5 Ok\r\n\
         \r\n\
-        This says nothing of whether it has been read.\r\n\
+        This does not mean that it has been read.\r\n\
         \r\n\
         Below are the same in a form for programs, and your message. Whoever you ask\r\n\
         for help will need the number 00000000000003e8.";

@@ -133,7 +133,7 @@ impl<'a> Section<'a> {
             DeValue::Integer(number) if number.radix() == 10 => number.as_str().to_owned(),
             DeValue::Float(number) => number.as_str().to_owned(),
             _ => {
-                self.notes.add(&span, format!("{key} has another form; say it like {key} = {example}"));
+                self.notes.add(&span, format!("{key} has the wrong type; use something like {key} = {example}"));
                 return None;
             }
         };
@@ -164,7 +164,10 @@ impl<'a> Section<'a> {
             let span = item.span();
             match item.into_inner() {
                 DeValue::String(text) => texts.push((span, text.into_owned())),
-                _ => self.notes.add(&span, format!("{key} holds texts; say it like {key} = {example}")),
+                _ => self.notes.add(
+                    &span,
+                    format!("{key} must be text, or a list of texts; use something like {key} = {example}"),
+                ),
             }
         }
         Some(texts)
@@ -189,7 +192,7 @@ impl<'a> Section<'a> {
         let value = self.take(key)?;
         let span = value.span();
         let DeValue::Boolean(flag) = value.into_inner() else {
-            self.notes.add(&span, format!("{key} is true or false, without quotes"));
+            self.notes.add(&span, format!("{key} must be true or false, without quotes"));
             return None;
         };
         Some(flag)
@@ -200,7 +203,7 @@ impl<'a> Section<'a> {
         let value = self.take(key)?;
         let span = value.span();
         let DeValue::Table(table) = value.into_inner() else {
-            self.notes.add(&span, format!("{key} is a table; write [{key}], and its keys in the lines below"));
+            self.notes.add(&span, format!("{key} is a table; write [{key}], and its keys in the lines below it"));
             return None;
         };
         Some(Self::of(key.to_owned(), span, table, self.notes))
@@ -211,7 +214,7 @@ impl<'a> Section<'a> {
         let Some(value) = self.take(key) else { return Vec::new() };
         let span = value.span();
         let DeValue::Array(items) = value.into_inner() else {
-            self.notes.add(&span, format!("{key} may be there several times; write [[{key}]]"));
+            self.notes.add(&span, format!("{key} is a list of tables; write [[{key}]]"));
             return Vec::new();
         };
         let mut sections = Vec::new();
@@ -222,7 +225,7 @@ impl<'a> Section<'a> {
                     let name = format!("{key} {}", sections.len() + 1);
                     sections.push(Self::of(name, span, table, self.notes));
                 }
-                _ => self.notes.add(&span, format!("{key} holds tables; write [[{key}]]")),
+                _ => self.notes.add(&span, format!("{key} is a list of tables; write [[{key}]]")),
             }
         }
         sections

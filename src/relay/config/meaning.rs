@@ -26,7 +26,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(super) fn read(text: &str, file: &Path, outside: &Outside<'_>) -> Result<Config, Complaints> {
     let notes = Notes::default();
     if text.len() > LONGEST {
-        notes.add(&(0..0), format!("it is longer than {LONGEST} octets"));
+        notes.add(&(0..0), format!("it is longer than {LONGEST} bytes"));
         notes.complaints(file, text)?;
     }
     let config = {
@@ -80,7 +80,7 @@ impl<'a> Reader<'a> {
         let at = root.key("networks")?;
         let networks = root.values("networks", "[\"10.0.0.0/8\"]", network)?;
         let checked = is_open_relay(&networks).map_or(Ok(()), |what| {
-            Err(format!("together they are {what}: that would be an open relay; name your own networks"))
+            Err(format!("together they are {what}: that would be an open relay; use only your own networks"))
         });
         self.notes.keep(&at, checked).map(|()| Networks(networks))
     }
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
             (text, _) if text == usual => Ok(None),
             ("postmaster", _) => Ok(Some(NoticeTarget::Postmaster)),
             (_, Some(path)) if !path.is_empty() => Ok(Some(NoticeTarget::Maildir(self.base.join(path).into()))),
-            _ => Err(format!("{text:?} is none of {usual}, postmaster, maildir:PATH")),
+            _ => Err(format!("{text:?} is not one of {usual}, postmaster, maildir:PATH")),
         };
         section.value(key, &format!("\"{usual}\""), target).flatten()
     }
@@ -120,7 +120,8 @@ impl<'a> Reader<'a> {
         let Ok(postmaster) = Address::mailbox(config.dsn.postmaster.as_bytes()) else { return };
         if let Err(refusal) = config.router.route(Standing::Friend, &null, &postmaster) {
             let what = format!(
-                "no mail can go to {} ({refusal:?}); write postmaster = \"ADDRESS\" in [dsn], or give it a mailbox or alias",
+                "mail cannot be delivered to {} ({refusal:?}); write postmaster = \"ADDRESS\" in [dsn], or add a \
+                 mailbox or alias",
                 config.dsn.postmaster
             );
             self.notes.add(at, what);
@@ -130,15 +131,15 @@ impl<'a> Reader<'a> {
     fn spool(self, root: &mut Section<'a>) -> Spool {
         let mut spool = Config::plain(Path::new("spool"), String::new()).spool;
         let Some(mut section) = root.table("spool") else {
-            self.notes.add(&(0..0), "nothing says where messages are kept; write [spool] and directory = \"PATH\"");
+            self.notes.add(&(0..0), "spool.directory is missing; write [spool] and directory = \"PATH\"");
             return spool;
         };
         match self.path(&mut section, "directory") {
             Some((_, path)) => spool.directory = path,
-            None => self.notes.add(&section.span, "the spool has no directory; write directory = \"PATH\""),
+            None => self.notes.add(&section.span, "spool.directory is missing; write directory = \"PATH\""),
         }
         let size = |text: &str| match bytes(text)? {
-            few if few < LEAST_SPOOL => Err(format!("{text:?} is too little for a spool; it has at least 1M")),
+            few if few < LEAST_SPOOL => Err(format!("{text:?} is too small for a spool; use at least 1M")),
             enough => Ok(enough),
         };
         spool.durability =
@@ -158,9 +159,9 @@ impl<'a> Reader<'a> {
         config.listen_tls = root.values("listen_tls", EXAMPLE, endpoint).unwrap_or_default();
         let tls = root.table("tls");
         match (&tls, implicit) {
-            (None, Some(key)) => self.notes.add(&key, "listen_tls needs [tls] with certificate and key"),
+            (None, Some(key)) => self.notes.add(&key, "listen_tls requires [tls] with certificate and key"),
             (None, None) if config.listen.is_empty() => {
-                self.notes.add(&listen.unwrap_or(0..0), format!("it listens nowhere; write listen = {EXAMPLE}"));
+                self.notes.add(&listen.unwrap_or(0..0), format!("no address to listen on; write listen = {EXAMPLE}"));
             }
             _ => {}
         }
@@ -173,7 +174,7 @@ impl<'a> Reader<'a> {
         let key = self.path(&mut section, "key");
         section.end();
         let (Some((chain_at, chain)), Some((key_at, key))) = (chain, key) else {
-            self.notes.add(&span, "TLS needs both: certificate = \"FILE\" and key = \"FILE\", in PEM form");
+            self.notes.add(&span, "TLS requires both: certificate = \"FILE\" and key = \"FILE\", in PEM form");
             return None;
         };
         let resumption = SessionResumption::On;
@@ -189,12 +190,12 @@ impl<'a> Reader<'a> {
         let Some(mut section) = root.table("auth") else { return };
         let users = self.path(&mut section, "users");
         let Some((span, path)) = users else {
-            self.notes.add(&section.span, "nobody can log in; write users = \"FILE\", of lines name:password");
+            self.notes.add(&section.span, "no users; write users = \"FILE\", a file with one name:password per line");
             return section.end();
         };
         let is_inside = |endpoint: &Endpoint| endpoint.ip().is_none_or(|ip| ip.is_loopback());
         if config.tls.is_none() && !config.listen.iter().all(is_inside) {
-            let what = "passwords would cross the network in the clear; add [tls], or listen on loopback only";
+            let what = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
             self.notes.add(&section.span, what);
         }
         let named = |why: anyhow::Error| format!("{}, {why:#}", path.display());
@@ -216,24 +217,24 @@ impl<'a> Reader<'a> {
         limits.message_bytes = limits.message_bytes.min(spool.most_bytes / 4);
         let Some(mut section) = root.table("limits") else { return limits };
         let message = |text: &str| match bytes(text)? {
-            few if few < 64 << 10 => Err(format!("{text:?}: messages of 64k are to be taken (RFC 5321 §4.5.3.1.7)")),
-            many if many > spool.most_bytes => Err(format!("{text:?} is more than the spool holds")),
+            few if few < 64 << 10 => {
+                Err(format!("{text:?} is too small: messages of 64k must be accepted (RFC 5321 §4.5.3.1.7)"))
+            }
+            many if many > spool.most_bytes => Err(format!("{text:?} is more than spool.size")),
             bytes => Ok(bytes),
         };
         let recipients = |text: &str| match count(text, 1_000_000)? {
-            few @ ..100 => Err(format!("{few} is too few: 100 recipients are to be taken (RFC 5321 §4.5.3.1.8)")),
+            few @ ..100 => Err(format!("{few} is too small: 100 recipients must be accepted (RFC 5321 §4.5.3.1.8)")),
             enough => Ok(enough as usize),
         };
         let hops = |text: &str| match count(text, 10_000)? {
-            few @ ..LEAST_HOPS => Err(format!("{few} is too few: a message may have 100 hops (RFC 5321 §6.3)")),
+            few @ ..LEAST_HOPS => Err(format!("{few} is too small: a message may have 100 hops (RFC 5321 §6.3)")),
             enough => Ok(enough as u32),
         };
         limits.message_bytes = section.value("message", "\"64M\"", message).unwrap_or(limits.message_bytes);
         let most = limits.message_bytes;
         let incoming = |text: &str| match bytes(text)? {
-            few if few < most => {
-                Err(format!("{text:?} does not hold one message of limits.message; make it {most} at least"))
-            }
+            few if few < most => Err(format!("{text:?} is less than limits.message; use at least {most}")),
             enough => Ok(enough),
         };
         let incoming = section.value("incoming", "\"128M\"", incoming);
@@ -269,11 +270,11 @@ impl<'a> Reader<'a> {
         retry.delay_notice = delay.unwrap_or(default);
         if retry.backoff.longest < retry.backoff.first {
             let at = longest_at.unwrap_or(section.span.clone());
-            self.notes.add(&at, "the longest wait is shorter than the first; make it as long at least");
+            self.notes.add(&at, "retry.longest is less than retry.first; use at least that");
         }
         if retry.delay_notice.is_some_and(|after| after >= retry.lifetime) {
             let at = delay_at.unwrap_or(section.span.clone());
-            self.notes.add(&at, "the message expires before that; make it shorter than expiry, or \"never\"");
+            self.notes.add(&at, "the message expires before that; use less than expiry, or \"never\"");
         }
         section.end();
         retry
@@ -325,7 +326,7 @@ fn amount(text: &str) -> Result<Option<u32>, String> {
         return Ok(None);
     }
     let number =
-        count(text, 1_000_000).map_err(|_| format!("{text:?} is no number from 1 to 1000000, nor \"unlimited\""))?;
+        count(text, 1_000_000).map_err(|_| format!("{text:?} is not a number from 1 to 1000000 or \"unlimited\""))?;
     Ok(Some(number as u32))
 }
 
@@ -358,7 +359,7 @@ pub(super) fn one_of<T: Copy>(all: &[(T, &str)], text: &str) -> Result<T, String
     let found = all.iter().find(|(_, word)| *word == text).map(|(meaning, _)| *meaning);
     found.ok_or_else(|| {
         let words: Vec<&str> = all.iter().map(|(_, word)| *word).collect();
-        format!("{text:?} is none of {}", words.join(", "))
+        format!("{text:?} is not one of {}", words.join(", "))
     })
 }
 
@@ -366,7 +367,7 @@ pub(super) fn one_of<T: Copy>(all: &[(T, &str)], text: &str) -> Result<T, String
 fn count(text: &str, most: u64) -> Result<u64, String> {
     match text.parse::<u64>() {
         Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is no number from 1 to {most}")),
+        _ => Err(format!("{text:?} is not a number from 1 to {most}")),
     }
 }
 
@@ -378,9 +379,9 @@ pub(super) fn connections(text: &str) -> Result<u32, String> {
 fn some_time(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()).filter(|days| *days <= 10_000);
     match days.map_or_else(|| duration(text), |days| Ok(DAY * days)) {
-        Ok(Duration::ZERO) => Err(format!("{text:?}: it must be more than nought")),
+        Ok(Duration::ZERO) => Err(format!("{text:?}: must be more than zero")),
         Ok(time) => Ok(time),
-        Err(_) => Err(format!("{text:?} is no time; say it like 30s, 5m, 4h or 5d")),
+        Err(_) => Err(format!("{text:?} is not a valid time; use something like 30s, 5m, 4h or 5d")),
     }
 }
 
@@ -388,26 +389,27 @@ fn host_name(text: &str) -> Result<String, String> {
     if is_domain(text) {
         return Ok(text.to_owned());
     }
-    Err(format!("{text:?} is no host name; say it like relay.example.com"))
+    Err(format!("{text:?} is not a valid host name; use something like relay.example.com"))
 }
 
 fn mailbox(text: &str) -> Result<String, String> {
     match Address::mailbox(text.as_bytes()) {
         Ok(_) if text.contains('@') => Ok(text.to_owned()),
-        _ => Err(format!("{text:?} is no address; say it like postmaster@example.com")),
+        _ => Err(format!("{text:?} is not a valid address; use something like postmaster@example.com")),
     }
 }
 
 fn network(text: &str) -> Result<IpNet, String> {
     let host = text.parse::<IpAddr>().map(IpNet::from);
     let network = host.or_else(|_| text.parse::<IpNet>());
-    let network = network.map_err(|_| format!("{text:?} is no network; say it like 10.0.0.0/8 or 2001:db8::/32"))?;
+    let network = network
+        .map_err(|_| format!("{text:?} is not a valid network; use something like 10.0.0.0/8 or 2001:db8::/32"))?;
     if network.prefix_len() == 0 {
-        return Err(format!("{text:?} is everybody: that would be an open relay; name your own networks"));
+        return Err(format!("{text:?} is everyone: that would be an open relay; use only your own networks"));
     }
     let is_mapped = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
     if is_mapped(network.network()) {
-        return Err(format!("{text:?}: write the IPv4 network itself; addresses are compared without ::ffff:"));
+        return Err(format!("{text:?}: write it as an IPv4 network; addresses are compared without ::ffff:"));
     }
     Ok(network.trunc())
 }
@@ -432,7 +434,7 @@ fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
     if all.iter().map(subnets_v6).sum::<u128>() >= 1 << 60 {
         return Some("half of all public IPv6 addresses or more");
     }
-    all.iter().any(|network| network.contains(&translated)).then_some("all IPv4 addresses behind a translator")
+    all.iter().any(|network| network.contains(&translated)).then_some("all IPv4 addresses behind a NAT64 translator")
 }
 
 pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
@@ -442,7 +444,7 @@ pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
 fn address(text: &str) -> Result<SocketAddr, String> {
     match Endpoint::resolve(text) {
         Ok(Endpoint::Tcp(address)) => Ok(address),
-        _ => Err(format!("{text:?} is no HOST:PORT; say it like 127.0.0.1:8025")),
+        _ => Err(format!("{text:?} is not a valid HOST:PORT; use something like 127.0.0.1:8025")),
     }
 }
 
@@ -455,5 +457,6 @@ fn name_in(text: &str) -> Option<String> {
 
 fn name_server(text: &str) -> Result<SocketAddr, String> {
     let bare = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
-    bare.or_else(|_| text.parse()).map_err(|_| format!("{text:?} is no address; say it like 127.0.0.1 or [::1]:53"))
+    bare.or_else(|_| text.parse())
+        .map_err(|_| format!("{text:?} is not a valid address; use something like 127.0.0.1 or [::1]:53"))
 }

@@ -346,7 +346,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LONGEST_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {LONGEST_FILE} octets")));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is longer than {LONGEST_FILE} bytes")));
     }
     Ok(bytes)
 }
@@ -565,19 +565,19 @@ mod tests {
         assert_eq!(set.failures, Some(NoticeTarget::Maildir(Path::new("/etc/relay/failures").into())));
         assert_eq!((set.double_bounces, set.success), (Some(NoticeTarget::Postmaster), SuccessNotices::Nobody));
         for (text, complaint) in [
-            ("dsn.failures = 'nobody'", "none of sender, postmaster, maildir:PATH"),
-            ("dsn.failures = 'maildir:'", "none of sender, postmaster, maildir:PATH"),
-            ("dsn.double_bounces = 'sender'", "none of log, postmaster, maildir:PATH"),
-            ("dsn.success = 'some'", "none of everyone, networks, nobody"),
-            ("dsn.postmaster = 'postmaster'", "no address"),
-            ("delivery.greeting_5xx = 'maybe'", "none of skip, fail"),
+            ("dsn.failures = 'nobody'", "not one of sender, postmaster, maildir:PATH"),
+            ("dsn.failures = 'maildir:'", "not one of sender, postmaster, maildir:PATH"),
+            ("dsn.double_bounces = 'sender'", "not one of log, postmaster, maildir:PATH"),
+            ("dsn.success = 'some'", "not one of everyone, networks, nobody"),
+            ("dsn.postmaster = 'postmaster'", "not a valid address"),
+            ("delivery.greeting_5xx = 'maybe'", "not one of skip, fail"),
         ] {
             assert!(dsn(text).unwrap_err().contains(complaint), "{text}: {}", dsn(text).unwrap_err());
         }
         let nobody = format!("{local}dsn.postmaster = 'pm@own.example'\ndsn.failures = ");
         assert!(dsn(&format!("{nobody}'sender'")).is_ok());
         let complaint = dsn(&format!("{nobody}'postmaster'")).unwrap_err();
-        assert!(complaint.contains("no mail can go to pm@own.example"), "{complaint}");
+        assert!(complaint.contains("mail cannot be delivered to pm@own.example"), "{complaint}");
     }
 
     #[test]
@@ -633,7 +633,7 @@ mod tests {
             let text = format!("spool.directory = 's'\n{text}");
             let said = parse(&text).map(|_| ()).map_err(|complaints| complaints.to_string()).err().unwrap_or_default();
             let said: Vec<&str> =
-                said.lines().map(|line| line.strip_prefix("/etc/relay/relay.toml, ").unwrap()).collect();
+                said.lines().map(|line| line.strip_prefix("/etc/relay/relay.toml:").unwrap()).collect();
             let is_as_expected = said.len() == expected.len()
                 && said.iter().zip(*expected).all(|(line, expected)| line.starts_with(expected));
             if !is_as_expected {
@@ -649,43 +649,49 @@ mod tests {
             ("listn = ['127.0.0.1:25']", &["2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
             ("frobnicate = 1", &["2:1: unknown key \"frobnicate\"; known keys: spool, allow_public, hostname,"]),
             ("listen = '127.0.0.1'", &["2:10: \"127.0.0.1\" is neither HOST:PORT nor unix:PATH"]),
-            ("listen = []", &["2:1: it listens nowhere; write listen = "]),
-            ("listen = ['127.0.0.1:1',\n  5]", &["3:3: listen holds texts; say it like listen = ["]),
-            ("listen_tls = '127.0.0.1:1'", &["2:1: listen_tls needs [tls]"]),
-            ("hostname = 'a b'", &["2:12: \"a b\" is no host name; say it like relay"]),
-            ("networks = ['10.0.0.0/8', '10.0.0.0/33']", &["2:27: \"10.0.0.0/33\" is no network; say it like"]),
-            ("networks = '0.0.0.0/0'", &["2:12: \"0.0.0.0/0\" is everybody: that would be an open relay"]),
-            ("networks = '::/0'", &["2:12: \"::/0\" is everybody"]),
-            ("networks = '::ffff:10.0.0.0/104'", &["2:12: \"::ffff:10.0.0.0/104\": write the IPv4 network itself"]),
-            ("workers = 0", &["2:11: \"0\" is no number from 1 to 1024"]),
-            ("workers = true", &["2:11: workers has another form; say it like workers = 2"]),
-            ("allow_public = 'yes'", &["2:16: allow_public is true or false, without quotes"]),
-            ("log = 'loud'", &["2:7: \"loud\" is none of error, warn, info, debug"]),
-            ("http = 'unix:/x'", &["2:8: \"unix:/x\" is no HOST:PORT"]),
+            ("listen = []", &["2:1: no address to listen on; write listen = "]),
+            (
+                "listen = ['127.0.0.1:1',\n  5]",
+                &["3:3: listen must be text, or a list of texts; use something like listen = ["],
+            ),
+            ("listen_tls = '127.0.0.1:1'", &["2:1: listen_tls requires [tls]"]),
+            ("hostname = 'a b'", &["2:12: \"a b\" is not a valid host name; use something like relay"]),
+            (
+                "networks = ['10.0.0.0/8', '10.0.0.0/33']",
+                &["2:27: \"10.0.0.0/33\" is not a valid network; use something like"],
+            ),
+            ("networks = '0.0.0.0/0'", &["2:12: \"0.0.0.0/0\" is everyone: that would be an open relay"]),
+            ("networks = '::/0'", &["2:12: \"::/0\" is everyone"]),
+            ("networks = '::ffff:10.0.0.0/104'", &["2:12: \"::ffff:10.0.0.0/104\": write it as an IPv4 network"]),
+            ("workers = 0", &["2:11: \"0\" is not a number from 1 to 1024"]),
+            ("workers = true", &["2:11: workers has the wrong type; use something like workers = 2"]),
+            ("allow_public = 'yes'", &["2:16: allow_public must be true or false, without quotes"]),
+            ("log = 'loud'", &["2:7: \"loud\" is not one of error, warn, info, debug"]),
+            ("http = 'unix:/x'", &["2:8: \"unix:/x\" is not a valid HOST:PORT"]),
             ("limits = 3", &["2:10: limits is a table; write [limits], and its keys in the lines below"]),
             ("[limits]\nmesage = '1M'", &["3:1: unknown key \"mesage\" in limits; did you mean \"message\"?"]),
-            ("[limits]\nmessage = '5x'", &["3:11: \"5x\" is no size; say it like 400, 64k or 10M"]),
-            ("[limits]\nmessage = '1k'", &["3:11: \"1k\": messages of 64k are to be taken (RFC 5321"]),
-            ("[limits]\nmessage = '20G'", &["3:11: \"20G\" is more than the spool holds"]),
-            ("[limits]\nincoming = '1M'", &["3:12: \"1M\" does not hold one message of"]),
-            ("[limits]\nincoming = 'all'", &["3:12: \"all\" is no size"]),
-            ("[limits]\nrecipients = 10", &["3:14: 10 is too few: 100 recipients"]),
-            ("[limits]\nhops = 30", &["3:8: 30 is too few"]),
-            ("[retry]\nfirst = '1h'\nlongest = '5m'", &["4:1: the longest wait is shorter than the first"]),
+            ("[limits]\nmessage = '5x'", &["3:11: \"5x\" is not a valid size; use something like 400, 64k or 10M"]),
+            ("[limits]\nmessage = '1k'", &["3:11: \"1k\" is too small: messages of 64k must be accepted (RFC 5321"]),
+            ("[limits]\nmessage = '20G'", &["3:11: \"20G\" is more than spool.size"]),
+            ("[limits]\nincoming = '1M'", &["3:12: \"1M\" is less than limits.message"]),
+            ("[limits]\nincoming = 'all'", &["3:12: \"all\" is not a valid size"]),
+            ("[limits]\nrecipients = 10", &["3:14: 10 is too small: 100 recipients"]),
+            ("[limits]\nhops = 30", &["3:8: 30 is too small"]),
+            ("[retry]\nfirst = '1h'\nlongest = '5m'", &["4:1: retry.longest is less than retry.first"]),
             ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["4:1: the message expires before that"]),
-            ("[retry]\nfirst = 'soon'", &["3:9: \"soon\" is no time; say it like 30s, 5m, 4h or 5d"]),
-            ("[retry]\nfirst = 0", &["3:9: \"0\": it must be more than nought"]),
-            ("[delivery]\noverall = -1", &["3:11: \"-1\" is no number from 1"]),
-            ("[dns]\nservers = ['localhost']", &["3:12: \"localhost\" is no address"]),
-            ("[tls]\nkey = 'key.pem'", &["2:1: TLS needs both: certificate"]),
+            ("[retry]\nfirst = 'soon'", &["3:9: \"soon\" is not a valid time; use something like 30s, 5m, 4h or 5d"]),
+            ("[retry]\nfirst = 0", &["3:9: \"0\": must be more than zero"]),
+            ("[delivery]\noverall = -1", &["3:11: \"-1\" is not a number from 1"]),
+            ("[dns]\nservers = ['localhost']", &["3:12: \"localhost\" is not a valid address"]),
+            ("[tls]\nkey = 'key.pem'", &["2:1: TLS requires both: certificate"]),
             ("[tls]\nkey = 'gone'\ncertificate = 'certificate.pem'", &["3:7: cannot read /etc/relay/gone: "]),
             ("[tls]\nkey = 'certificate.pem'\ncertificate = 'certificate.pem'", &["4:15: no private key in PEM form"]),
-            ("[tls]\nkey = ''\ncertificate = 'certificate.pem'", &["2:1: TLS needs both", "3:7: key is empty"]),
-            ("[auth]", &["2:1: nobody can log in; write users = "]),
-            ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes, line 2: not of the form name:password"]),
+            ("[tls]\nkey = ''\ncertificate = 'certificate.pem'", &["2:1: TLS requires both", "3:7: key is empty"]),
+            ("[auth]", &["2:1: no users; write users = "]),
+            ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes, line 2: must have the form name:password"]),
             (
                 "listen = '192.168.0.1:25'\n[auth]\nusers = 'users'",
-                &["3:1: passwords would cross the network in the clear"],
+                &["3:1: passwords would cross the network unencrypted"],
             ),
             ("a = ", &["2:5: not valid TOML: "]),
             ("a = \nb = [\n", &["2:5: not valid TOML: ", "3:6: not valid TOML: unclosed array"]),
@@ -696,63 +702,69 @@ mod tests {
     #[test]
     fn a_table_of_complaints_of_routes() {
         check(&[
-            ("[[route]]\nsmtp = 'a:25'", &["2:1: it does not say for which domains; write to = "]),
-            ("[[route]]\nto = '*'", &["2:1: it does not say where to; write one of smtp = "]),
-            ("[route]\nto = '*'", &["2:1: route may be there several times; write [[route]]"]),
-            ("[[route]]\nto = 'a b'\nmx = true", &["3:6: \"a b\" is no domain; say it like"]),
-            ("[[route]]\nto = '*'\nfrom = 'ann'\nmx = true", &["4:8: \"ann\" is no sender; say it like"]),
-            ("[[route]]\nto = '*'\nmx = true\ndiscard = true", &["5:1: a route has one end only"]),
-            ("[[route]]\nto = '*'\nmx = false", &["4:1: mx = false says nothing; take it out"]),
-            ("[[route]]\nto = '*'\nsmtp = []", &["4:1: smtp names no host"]),
+            ("[[route]]\nsmtp = 'a:25'", &["2:1: the route has no domains; write to = "]),
+            ("[[route]]\nto = '*'", &["2:1: the route has no destination; write one of smtp = "]),
+            ("[route]\nto = '*'", &["2:1: route is a list of tables; write [[route]]"]),
+            ("[[route]]\nto = 'a b'\nmx = true", &["3:6: \"a b\" is not a valid domain; use something like"]),
+            (
+                "[[route]]\nto = '*'\nfrom = 'ann'\nmx = true",
+                &["4:8: \"ann\" is not a valid sender; use something like"],
+            ),
+            ("[[route]]\nto = '*'\nmx = true\ndiscard = true", &["5:1: a route has only one destination"]),
+            ("[[route]]\nto = '*'\nmx = false", &["4:1: mx = false has no effect; remove it"]),
+            ("[[route]]\nto = '*'\nsmtp = []", &["4:1: smtp has no host"]),
             (
                 "[[route]]\nto = '*'\nsmtp = ['a:25', 'b:0', '[x]:25', 'c:25:25', '[::1]25']",
                 &[
-                    "4:17: \"b:0\" is no host",
-                    "4:24: \"[x]:25\" is no host",
-                    "4:34: \"c:25:25\" is no host",
-                    "4:45: \"[::1]25\" is no host",
+                    "4:17: \"b:0\" is not a valid host",
+                    "4:24: \"[x]:25\" is not a valid host",
+                    "4:34: \"c:25:25\" is not a valid host",
+                    "4:45: \"[::1]25\" is not a valid host",
                 ],
             ),
-            ("[[route]]\nto = '*'\nsmtp = '8.8.8.8'", &["4:8: 8.8.8.8 is a public address; mail goes there only"]),
+            ("[[route]]\nto = '*'\nsmtp = '8.8.8.8'", &["4:8: 8.8.8.8 is a public address; write allow_public"]),
             ("[[route]]\nto = '*'\nlmtp = '8.8.8.8:24'", &["4:8: 8.8.8.8 is a public address"]),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'maybe'",
-                &["5:7: \"maybe\" is none of none, opportunistic, required"],
+                &["5:7: \"maybe\" is not one of none, opportunistic, required"],
             ),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nca = 'ca.pem'", &["5:6: nothing is verified without tls = "]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nca = 'ca.pem'", &["5:6: ca has no effect without tls = "]),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\nca = 'users'",
                 &["6:6: /etc/relay/users: no certificate in PEM"],
             ),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nsni = 'x y'", &["5:7: \"x y\" is no host name"]),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nport = 25", &["5:1: port is for mx = true"]),
-            ("[[route]]\nto = '*'\nmx = true\nport = 70000", &["5:8: \"70000\" is no port"]),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'", &["5:8: user needs a password; write one of"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nsni = 'x y'", &["5:7: \"x y\" is not a valid host name"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nport = 25", &["5:1: port is only for mx = true"]),
+            ("[[route]]\nto = '*'\nmx = true\nport = 70000", &["5:8: \"70000\" is not a port"]),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'", &["5:8: user requires a password; write one of"]),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword = 'p'",
-                &["5:8: user needs", "6:1: passwords do not stand here"],
+                &["5:8: user requires", "6:1: a password must not be in this file"],
             ),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'GONE'",
-                &["6:16: GONE is not set in the environment"],
+                &["6:16: the environment variable GONE is not set"],
             ),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_file = 'latin1'",
                 &["6:17: /etc/relay/latin1 is not UTF-8"],
             ),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\npassword_env = 'SECRET'", &["5:16: whose password? add user"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\npassword_env = 'SECRET'",
+                &["5:16: a password requires a user; add user"],
+            ),
             (
                 "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'SECRET'\ntls = 'none'",
-                &["7:1: the password could be read on its way"],
+                &["7:1: the password would be sent unencrypted"],
             ),
             (
                 "[[route]]\nto = '*'\ndiscard = true\ntls = 'none'\nconnections = 3",
-                &["5:1: tls is for smtp and mx; take it out", "6:1: connections is for"],
+                &["5:1: tls is only for smtp and mx; remove it", "6:1: connections is only for"],
             ),
             ("[[route]]\nto = '*'\nmaildir = '/m/{who}'", &["4:11: \"/m/{who}\": {who} is unknown"]),
             (
                 "[[route]]\nto = '*'\nmx = true\n[[route]]\nto = 'a.example'\ndiscard = true",
-                &["6:1: route 1 takes all mail to * before this one: put this one first"],
+                &["6:1: route 1 matches all mail to * before this one; put this one first"],
             ),
             (
                 "[[route]]\nto = '*'\nmx = true\nrelay = 'x'",
@@ -764,20 +776,20 @@ mod tests {
     #[test]
     fn a_table_of_complaints_of_local_domains() {
         check(&[
-            ("[local]\ndomains = ['a.example', 'x y']\nlmtp = 'unix:/l'", &["3:25: \"x y\" is no domain"]),
-            (
-                "[local]\ndomains = 'a.example'",
-                &["3:11: nothing says where mail to a.example goes; add maildir or lmtp"],
-            ),
-            ("[local]\ndomains = 'a.example'\nusers = 'mailboxes'", &["3:11: nothing says where mail"]),
+            ("[local]\ndomains = ['a.example', 'x y']\nlmtp = 'unix:/l'", &["3:25: \"x y\" is not a valid domain"]),
+            ("[local]\ndomains = 'a.example'", &["3:11: mail to a.example has no destination; add maildir or lmtp"]),
+            ("[local]\ndomains = 'a.example'\nusers = 'mailboxes'", &["3:11: mail to "]),
             (
                 "[local]\ndomains = 'a.example'\nmaildir = '/m/{user}'",
-                &["4:11: anybody could make directories; name the mailboxes"],
+                &["4:11: any address would create a directory; list the mailboxes"],
             ),
-            ("[local]\ndomains = 'a.example'\nmaildir = '/m'\nlmtp = 'unix:/l'", &["5:1: mail goes to one place only"]),
+            (
+                "[local]\ndomains = 'a.example'\nmaildir = '/m'\nlmtp = 'unix:/l'",
+                &["5:1: mail can go to one place only"],
+            ),
             (
                 "[local]\ndomains = 'a.example'\nusers = 'nobody'\nmaildir = '/m/{user}'",
-                &["2:1: a domain has a postmaster (RFC 5321 §4.5.1); add"],
+                &["2:1: a domain must have a postmaster (RFC 5321 §4.5.1); add"],
             ),
             (
                 "[local]\ndomains = 'a.example'\naliases = 'gone'\nlmtp = 'unix:/l'",
@@ -785,11 +797,11 @@ mod tests {
             ),
             (
                 "[local]\ndomains = 'a.example'\naliases = 'loop'\nlmtp = 'unix:/l'",
-                &["4:11: /etc/relay/loop, 1:1: aliases go round in a circle: a → b → a"],
+                &["4:11: /etc/relay/loop:1:1: aliases form a loop: a → b → a"],
             ),
             (
                 "[local]\ndomains = 'a.example'\naliases = 'two-mistakes'\nlmtp = 'unix:/l'",
-                &["4:11: /etc/relay/two-mistakes, 1:4: \"|x\"", "4:11: /etc/relay/two-mistakes, 2:4: \"/y\""],
+                &["4:11: /etc/relay/two-mistakes:1:4: \"|x\"", "4:11: /etc/relay/two-mistakes:2:4: \"/y\""],
             ),
         ]);
     }
@@ -805,10 +817,10 @@ mod tests {
     #[test]
     fn a_spool_has_to_be_named() {
         for (text, expected) in [
-            ("", "1:1: nothing says where messages are kept; write [spool]"),
-            ("workers = 1\n[spool]\nsize = '1G'", "2:1: the spool has no directory"),
-            ("[spool]\ndirectory = 's'\nsize = '1k'", "3:8: \"1k\" is too little for a spool"),
-            ("[spool]\ndirectory = 's'\ndurability = 'maybe'", "3:14: \"maybe\" is none of sync, write, memory"),
+            ("", "1:1: spool.directory is missing; write [spool]"),
+            ("workers = 1\n[spool]\nsize = '1G'", "2:1: spool.directory is missing"),
+            ("[spool]\ndirectory = 's'\nsize = '1k'", "3:8: \"1k\" is too small for a spool"),
+            ("[spool]\ndirectory = 's'\ndurability = 'maybe'", "3:14: \"maybe\" is not one of sync, write, memory"),
         ] {
             let said = parse(text).unwrap_err().to_string();
             assert!(said.contains(expected), "{said}");
@@ -830,7 +842,7 @@ mod tests {
     fn networks_that_are_everybody_together_are_refused() {
         let half_v4 = "2:1: together they are half of all IPv4 addresses or more: that would be an open relay";
         let half_v6 = "2:1: together they are half of all public IPv6 addresses or more";
-        let translated = "2:1: together they are all IPv4 addresses behind a translator";
+        let translated = "2:1: together they are all IPv4 addresses behind a NAT64 translator";
         for (networks, complaint) in [
             ("'0.0.0.0/1', '128.0.0.0/1'", half_v4),
             ("'10.0.0.0/8', '64.0.0.0/2', '192.0.0.0/2'", half_v4),
@@ -920,7 +932,7 @@ mod tests {
         for (far, tls) in [("10.0.0.1", "none"), ("192.168.1.1:587", "opportunistic"), ("[fd00::1]:25", "none")] {
             let far = text.replace("'a.example'", &format!("['127.0.0.1', '{far}']\ntls = '{tls}'"));
             let said = parse(&far).unwrap_err().to_string();
-            assert!(said.contains("5:1: the password could be read on its way"), "{said}");
+            assert!(said.contains("5:1: the password would be sent unencrypted"), "{said}");
         }
     }
 
@@ -934,7 +946,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_complained_of_within_it(text in "([a-z\\[\\]='\"{},.0-9\\n# ]|\\[\\[route\\]\\]\\n|to = '\\*'\\n|smtp = |listen = |\\[spool\\]\\n|directory = 's'\\n|é){0,24}") {
+        fn any_text_is_read_or_complained_of_within_it(text in "([a-z\\[\\]='\"{},.0-9\\n# ]|\\[\\[route\\]\\]\\n|to \
+                                                                = '\\*'\\n|smtp = |listen = |\\[spool\\]\\n|directory \
+                                                                = 's'\\n|é){0,24}") {
             if let Err(complaints) = parse(&text) {
                 prop_assert!(!complaints.list.is_empty());
                 let lines = text.matches('\n').count() + 1;

@@ -45,7 +45,7 @@ impl<'a> Routing<'a> {
     pub(super) fn router(self, root: &mut Section<'a>) -> Router {
         let sections = root.tables("route");
         if let Some(first_beyond) = sections.get(MOST_ROUTES) {
-            self.notes().add(&first_beyond.span, format!("there are at most {MOST_ROUTES} routes"));
+            self.notes().add(&first_beyond.span, format!("at most {MOST_ROUTES} routes are possible"));
         }
         let routes = self.routes(sections);
         let local = root.table("local");
@@ -71,7 +71,7 @@ impl<'a> Routing<'a> {
             if let Some((domain, earlier)) = index.add(routes.len(), &route) {
                 let earlier = earlier + 1;
                 let what = format!(
-                    "route {earlier} takes all mail to {domain} before this one: put this one first, or take it out"
+                    "route {earlier} matches all mail to {domain} before this one; put this one first, or remove it"
                 );
                 self.notes().add(&span, what);
             }
@@ -86,7 +86,7 @@ impl<'a> Routing<'a> {
         let to = section.values("to", "\"example.com\"", DomainPattern::parse);
         let way = self.way(section);
         if to.as_ref().map_or(!has_to, Vec::is_empty) {
-            let what = "it does not say for which domains; write to = \"example.com\", or to = \"*\" for all";
+            let what = "the route has no domains; write to = \"example.com\", or to = \"*\" for all";
             self.notes().add(&section.span, what);
         }
         Some(Route { from, to: to?, way: way? })
@@ -122,23 +122,24 @@ impl<'a> Routing<'a> {
         let [end] = given[..] else {
             let (span, what) = match given.last().and_then(|last| section.key(last)) {
                 Some(span) => {
-                    (span, "a route has one end only; take all others of smtp, mx, lmtp, maildir and discard out")
+                    (span, "a route has only one destination; keep one of smtp, mx, lmtp, maildir and discard")
                 }
                 None => (
                     section.span.clone(),
-                    "it does not say where to; write one of smtp = \"HOST:PORT\", mx = true, lmtp = \"HOST:PORT\", maildir = \"PATH\" and discard = true",
+                    "the route has no destination; write one of smtp = \"HOST:PORT\", mx = true, lmtp = \
+                     \"HOST:PORT\", maildir = \"PATH\" and discard = true",
                 ),
             };
             return self.notes().add(&span, what);
         };
         let misplaced = |key: &str, ends: &[&str], where_: &str| {
             if let Some(span) = section.key(key).filter(|_| !ends.contains(&end)) {
-                self.notes().add(&span, format!("{key} is for {where_}; take it out"));
+                self.notes().add(&span, format!("{key} is only for {where_}; remove it"));
             }
         };
         OF_SMTP.into_iter().for_each(|key| misplaced(key, &["smtp", "mx"], "smtp and mx"));
         misplaced("connections", &["smtp", "mx", "lmtp"], "smtp, mx and lmtp");
-        misplaced("port", &["mx"], "mx = true, and hosts have theirs behind a colon");
+        misplaced("port", &["mx"], "mx = true (for smtp write HOST:PORT)");
     }
 
     /// A key that can only be true.
@@ -146,7 +147,7 @@ impl<'a> Routing<'a> {
         let span = section.key(key)?;
         match section.flag(key) {
             Some(false) => {
-                self.notes().add(&span, format!("{key} = false says nothing; take it out"));
+                self.notes().add(&span, format!("{key} = false has no effect; remove it"));
                 None
             }
             other => other.map(drop),
@@ -155,7 +156,7 @@ impl<'a> Routing<'a> {
 
     fn hosts(self, span: &Range<usize>, texts: Vec<(Range<usize>, String)>) -> Vec<Host> {
         if texts.is_empty() {
-            self.notes().add(span, "smtp names no host; write smtp = \"HOST:PORT\"");
+            self.notes().add(span, "smtp has no host; write smtp = \"HOST:PORT\"");
         }
         texts.into_iter().filter_map(|(span, text)| self.notes().keep(&span, host(&text, self.reach))).collect()
     }
@@ -181,12 +182,12 @@ impl<'a> Routing<'a> {
             && !policy.is_verified()
             && !are_near
         {
-            self.notes().add(span, "the password could be read on its way; write tls = \"required\" or \"implicit\"");
+            self.notes().add(span, "the password would be sent unencrypted; write tls = \"required\" or \"implicit\"");
         }
         let authority = self.reader.path(section, "ca").and_then(|(span, path)| self.authority(&span, &path, policy));
         let name = section.value("sni", "\"mail.example.com\"", |text| match is_domain(text) {
             true => Ok(text.into()),
-            false => Err(format!("{text:?} is no host name; say it like mail.example.com")),
+            false => Err(format!("{text:?} is not a valid host name; use something like mail.example.com")),
         });
         (Security { policy, authority, name }, credentials)
     }
@@ -194,7 +195,7 @@ impl<'a> Routing<'a> {
     fn authority(self, span: &Range<usize>, path: &Path, policy: TlsPolicy) -> Option<Arc<Authority>> {
         if !policy.is_verified() {
             self.notes()
-                .add(span, "nothing is verified without tls = \"required\" or \"implicit\"; add one, or take ca out");
+                .add(span, "ca has no effect without tls = \"required\" or \"implicit\"; add one, or remove ca");
             return None;
         }
         let pem = self.reader.file(span, path)?;
@@ -207,14 +208,16 @@ impl<'a> Routing<'a> {
     fn credentials(self, section: &mut Section<'a>) -> Option<Credentials> {
         if let Some(span) = section.key("password") {
             let _ = section.text("password", "\"\"");
-            self.notes()
-                .add(&span, "passwords do not stand here; write password_file = \"FILE\" or password_env = \"NAME\"");
+            self.notes().add(
+                &span,
+                "a password must not be in this file; write password_file = \"FILE\" or password_env = \"NAME\"",
+            );
         }
         let file = self.reader.path(section, "password_file");
         let variable = section.text("password_env", "\"NAME\"");
         let Some((user_at, user)) = section.text("user", "\"NAME\"") else {
             let lonely = file.map(|(span, _)| span).or(variable.map(|(span, _)| span));
-            lonely.iter().for_each(|span| self.notes().add(span, "whose password? add user = \"NAME\""));
+            lonely.iter().for_each(|span| self.notes().add(span, "a password requires a user; add user = \"NAME\""));
             return None;
         };
         let password = match (file, variable) {
@@ -224,11 +227,12 @@ impl<'a> Routing<'a> {
             }
             (None, Some((span, name))) => {
                 let set = (self.reader.outside.variable)(&name);
-                let set = set.ok_or_else(|| format!("{name} is not set in the environment"));
+                let set = set.ok_or_else(|| format!("the environment variable {name} is not set"));
                 self.notes().keep(&span, set)?
             }
             _ => {
-                let what = "user needs a password; write one of password_file = \"FILE\" and password_env = \"NAME\"";
+                let what =
+                    "user requires a password; write one of password_file = \"FILE\" and password_env = \"NAME\"";
                 self.notes().add(&user_at, what);
                 return None;
             }
@@ -241,7 +245,7 @@ impl<'a> Routing<'a> {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {
             if !is_domain(domain) {
-                self.notes().add(span, format!("{domain:?} is no domain; say it like example.com"));
+                self.notes().add(span, format!("{domain:?} is not a valid domain; use something like example.com"));
             }
         }
         let lowered = |(_, domain): &(Range<usize>, String)| Box::<str>::from(domain.to_lowercase());
@@ -263,10 +267,11 @@ impl<'a> Routing<'a> {
         let lmtp = lmtp.map(|endpoint| Mailbox::Hop(Hop::Lmtp(Arc::new(Lmtp { endpoint, connections: None }))));
         let Some((span, template)) = self.maildir(section) else { return lmtp };
         if template.names_users() && !has_users {
-            self.notes().add(&span, "anybody could make directories; name the mailboxes: users = \"FILE\", one a line");
+            self.notes()
+                .add(&span, "any address would create a directory; list the mailboxes: users = \"FILE\", one per line");
         }
         if let Some(span) = lmtp_at {
-            self.notes().add(&span, "mail goes to one place only; take lmtp or maildir out");
+            self.notes().add(&span, "mail can go to one place only; remove lmtp or maildir");
         }
         Some(Mailbox::Maildir(template))
     }
@@ -292,13 +297,15 @@ impl<'a> Routing<'a> {
         for (at, domain) in domains.iter().filter(|(_, domain)| is_domain(domain)) {
             if !router.has_place_for(&domain.to_lowercase()) {
                 let what = format!(
-                    "nothing says where mail to {domain} goes; add maildir or lmtp to [local], or a route with to = \"{domain}\""
+                    "mail to {domain} has no destination; add maildir or lmtp to [local], or a route with to = \
+                     \"{domain}\""
                 );
                 self.notes().add(at, what);
             }
         }
         if self.notes().is_empty() && !domains.is_empty() && !reaches("postmaster") {
-            let what = "a domain has a postmaster (RFC 5321 §4.5.1); add postmaster: NAME to aliases, or to users";
+            let what =
+                "a domain must have a postmaster (RFC 5321 §4.5.1); add postmaster: NAME to aliases, or to users";
             self.notes().add(span, what);
         }
     }
@@ -312,7 +319,7 @@ fn names(text: &str) -> HashSet<Box<str>> {
 
 /// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`.
 fn host(text: &str, reach: Reach) -> Result<Host, String> {
-    let wrong = || format!("{text:?} is no host; say it like mail.example.com:25 or [::1]:25");
+    let wrong = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
     let (name, port) = match (text.parse::<IpAddr>(), text.strip_prefix('[')) {
         (Ok(_), _) => (text, None),
         (Err(_), Some(rest)) => {
@@ -333,7 +340,7 @@ fn host(text: &str, reach: Reach) -> Result<Host, String> {
 fn port(text: &str) -> Result<u16, String> {
     match text.parse::<u16>() {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("{text:?} is no port; there are 1 to 65535")),
+        _ => Err(format!("{text:?} is not a port; ports are 1 to 65535")),
     }
 }
 
@@ -347,7 +354,5 @@ fn may_reach(address: IpAddr, reach: Reach) -> Result<(), String> {
     if reach == Reach::Anywhere || is_local(address) {
         return Ok(());
     }
-    Err(format!(
-        "{address} is a public address; mail goes there only where allow_public = true is written at the top, or --allow-public said"
-    ))
+    Err(format!("{address} is a public address; write allow_public = true at the top, or use --allow-public"))
 }

@@ -125,7 +125,7 @@ fn cut(segment: &Segment) -> DamageRow {
         segment: segment.name.clone(),
         offset: segment.bytes,
         bytes: 0,
-        what: "the file has lost its end".to_owned(),
+        what: "the file is truncated".to_owned(),
         cost: Cost::Unknown.to_string(),
         alarming: true,
         messages: Vec::new(),
@@ -159,18 +159,15 @@ impl fmt::Display for Report {
         let bytes: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
         let judgement = match (self.sound, self.complete) {
             (true, _) => "sound",
-            (false, true) => "DAMAGED, and nothing is lost",
+            (false, true) => "DAMAGED, nothing is lost",
             (false, false) => "DAMAGED",
         };
         writeln!(f, "{}: {judgement}", self.directory)?;
         writeln!(f, "segments     {} ({}), {} MiB", self.segments.len(), states.join(", "), bytes >> 20)?;
-        writeln!(f, "messages     {} are not done, {} of them held", self.messages, self.held)?;
-        writeln!(
-            f,
-            "recipients   {to_deliver} to deliver to, {to_tell} whose sender is to be told, {done} that are done"
-        )?;
+        writeln!(f, "messages     {} in the queue, {} of them held", self.messages, self.held)?;
+        writeln!(f, "recipients   {to_deliver} not delivered, {to_tell} with a pending notification, {done} done")?;
         if self.torn_bytes > 0 {
-            writeln!(f, "torn end     {} bytes that a crash cut off; nobody was answered for them", self.torn_bytes)?;
+            writeln!(f, "torn end     {} bytes of a message that was not answered 250", self.torn_bytes)?;
         }
         if self.damage.is_empty() && self.unreadable.is_empty() {
             return writeln!(f, "damage       none");
@@ -183,7 +180,7 @@ impl fmt::Display for Report {
             writeln!(f, "  {unreadable}")?;
         }
         if !self.sound {
-            writeln!(f, "What can be read is saved by: mailrun spool salvage {} --out spool:NEW", self.directory)?;
+            writeln!(f, "To save what is readable: mailrun spool salvage {} --out spool:NEW", self.directory)?;
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ fn write_content(directory: &Path, content: &Content, exported: &mut Exported) -
     let octets = match &content.message.body {
         Body::Sound(octets) => octets,
         Body::Damaged(octets) => {
-            exported.damaged.push(content.left_out("its content is damaged: zeros stand where it cannot be read"));
+            exported.damaged.push(content.left_out("its content is damaged; unreadable bytes were replaced by zeros"));
             octets
         }
     };

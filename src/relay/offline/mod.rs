@@ -47,12 +47,12 @@ impl Original {
     pub(crate) fn open(directory: &Path) -> Result<Self> {
         let cannot = |why: &str| anyhow!("cannot read the spool {}: {why}", directory.display());
         if !directory.is_dir() {
-            return Err(cannot("there is no such directory"));
+            return Err(cannot("no such directory"));
         }
         match spool::inspect(directory) {
             Ok(inspection) => Ok(Self { directory: directory.to_owned(), inspection }),
             Err(Error::Held) => Err(cannot(
-                "a relay has it open; stop that first, or ask it what waits there: mailrun queue list --spool DIR",
+                "a relay is using it; stop the relay first, or list its queue with: mailrun queue list --spool DIR",
             )),
             Err(error) => Err(cannot(&error.to_string())),
         }

@@ -19,21 +19,21 @@ impl Output {
     /// If something is there already, it would be within the spool that is read, or it cannot be made.
     pub(super) fn begin(place: &Path, spool: &Path) -> Result<Self> {
         if fs::symlink_metadata(place).is_ok() {
-            bail!("{} exists already: say a place where nothing is, so that nothing is mixed up", place.display());
+            bail!("{} already exists; choose a name that does not exist", place.display());
         }
-        let name = place.file_name().with_context(|| format!("{} is no name of a directory", place.display()))?;
+        let name = place.file_name().with_context(|| format!("{} is not a directory name", place.display()))?;
         let parent = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let cannot = |path: &Path, error: &std::io::Error| anyhow!("{}: {}", path.display(), reason(error));
         let resolved = parent.canonicalize().map_err(|error| cannot(parent, &error))?;
         if resolved.starts_with(spool.canonicalize().map_err(|error| cannot(spool, &error))?) {
-            bail!("{} is within the spool, which is not to be changed: say another place", place.display());
+            bail!("{} is inside the spool, which must not be changed; choose another directory", place.display());
         }
         let mut draft_name = name.to_owned();
         draft_name.push(".partial");
         let draft = parent.join(draft_name);
         DirBuilder::new().mode(0o700).create(&draft).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
-                anyhow!("{} is what an earlier try has left: remove it first", draft.display())
+                anyhow!("{} is left over from an earlier attempt; remove it first", draft.display())
             }
             _ => cannot(&draft, &error),
         })?;

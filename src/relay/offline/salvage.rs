@@ -80,7 +80,7 @@ fn next_sound(
             Ok(content) if content.sound_body().is_none() => {
                 salvaged
                     .left_out
-                    .push(content.left_out("its content is damaged; `mailrun spool export` has what is left"));
+                    .push(content.left_out("its content is damaged; `mailrun spool export` writes what is left"));
             }
             Ok(content) => {
                 if content.has_bad_note {

@@ -105,7 +105,8 @@ impl SenderPattern {
     /// # Errors
     /// If it is none of these.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no sender; say it like ann@example.com, @example.com or <>");
+        let wrong =
+            || format!("{text:?} is not a valid sender; use something like ann@example.com, @example.com or <>");
         if text == "<>" {
             return Ok(Self("".into()));
         }
@@ -133,7 +134,7 @@ impl DomainPattern {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let domain = text.strip_prefix('.').unwrap_or(text);
         if text != "*" && !is_domain(domain) {
-            return Err(format!("{text:?} is no domain; say it like example.com, .example.com or *"));
+            return Err(format!("{text:?} is not a valid domain; use something like example.com, .example.com or *"));
         }
         Ok(Self(text.to_lowercase().into()))
     }

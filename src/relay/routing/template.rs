@@ -19,7 +19,7 @@ impl Template {
     /// What is wrong with it.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err("\"\" is no path; say it like \"/var/mail/{domain}/{user}\"".to_owned());
+            return Err("\"\" is not a valid path; use something like \"/var/mail/{domain}/{user}\"".to_owned());
         }
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn what_is_no_template_is_refused() {
-        for (text, named) in [("", "no path"), ("/{user", "without its"), ("/{name}", "{name} is unknown")] {
+        for (text, named) in [("", "not a valid path"), ("/{user", "without its"), ("/{name}", "{name} is unknown")] {
             let why = Template::parse(text).unwrap_err();
             assert!(why.contains(named), "{why}");
         }

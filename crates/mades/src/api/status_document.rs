@@ -55,10 +55,10 @@ pub struct StatusDocument {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StatusDocumentError {
     /// It is larger than a status has any reason to be.
-    #[error("the status document has {0} octets; {MAX_BYTES} are taken")]
+    #[error("the status document has {0} bytes; at most {MAX_BYTES} are accepted")]
     TooLarge(usize),
     /// It is no XML.
-    #[error("the status document is no well-formed XML: {0}")]
+    #[error("the status document is not well-formed XML: {0}")]
     Malformed(String),
     /// It has a document type, which could define anything.
     #[error("the status document has a document type")]
@@ -67,7 +67,7 @@ pub enum StatusDocumentError {
     #[error("the status document is nested too deeply or its history is too long")]
     Excessive,
     /// Another document, or one with no final status.
-    #[error("there is no final status in the document")]
+    #[error("the document has no final status")]
     NoStatus,
 }
 
@@ -230,7 +230,7 @@ impl Reading {
 
     fn finish(self) -> Result<StatusDocument, StatusDocumentError> {
         if !self.path.is_empty() {
-            return Err(StatusDocumentError::Malformed("it ends in the middle".to_owned()));
+            return Err(StatusDocumentError::Malformed("it is truncated".to_owned()));
         }
         if self.has_status { Ok(self.document) } else { Err(StatusDocumentError::NoStatus) }
     }
@@ -300,7 +300,7 @@ mod tests {
             (b"<StatusDocument><status v=\"&#x1f;\"/></StatusDocument>".to_vec(), "well-formed"),
             (b"<!DOCTYPE a [<!ENTITY e 'x'>]><StatusDocument/>".to_vec(), "document type"),
             (b"<a>".repeat(9), "nested too deeply"),
-            (vec![b' '; MAX_BYTES + 1], "are taken"),
+            (vec![b' '; MAX_BYTES + 1], "are accepted"),
         ];
         for (xml, complaint) in cases {
             let error = StatusDocument::read(&xml).unwrap_err().to_string();

@@ -15,7 +15,7 @@ pub fn tls_from_pem(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, Strin
     let certificates: Vec<CertificateDer<'static>> =
         CertificateDer::pem_file_iter(chain).and_then(Iterator::collect).map_err(|error| wrong(chain, &error))?;
     if certificates.is_empty() {
-        return Err(wrong(chain, &"there is no certificate in it"));
+        return Err(wrong(chain, &"it contains no certificate"));
     }
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -311,7 +311,7 @@ impl<T> Conversation<T> {
 
     fn begin(&mut self, channel: u16, next_incoming_id: u32, remote_window: u32) -> Result<(), Fault> {
         if usize::from(channel) >= MOST_SESSIONS || self.sessions.contains_key(&channel) {
-            return Err(Fault::Protocol("a session too many, or begun twice"));
+            return Err(Fault::Protocol("too many sessions, or one begun twice"));
         }
         self.sessions.insert(
             channel,
@@ -353,7 +353,7 @@ impl<T> Conversation<T> {
         let taken = session.links.contains_key(&attach.handle)
             || session.links.values().any(|link| link.name == attach.name && link.peer == attach.role);
         if taken || attach.handle >= MOST_LINKS as u32 || attach.name.len() > LONGEST_NAME {
-            return Err(Fault::Protocol("a link too many, or attached twice"));
+            return Err(Fault::Protocol("too many links, or one attached twice"));
         }
         let terminus = match attach.role {
             Role::Receiver => attach.source,
@@ -377,9 +377,11 @@ impl<T> Conversation<T> {
         let link = LinkId { channel, handle: attach.handle };
         match address {
             Some(address) => self.events.push_back(Event::Attached { link, peer: attach.role, address }),
-            None => {
-                self.refuse(link, "amqp:not-found", "an address is needed: dynamic nodes and coordinators are not here")
-            }
+            None => self.refuse(
+                link,
+                "amqp:not-found",
+                "an address is required: dynamic nodes and coordinators are not supported",
+            ),
         }
         Ok(())
     }
@@ -457,7 +459,7 @@ impl<T> Conversation<T> {
         if link.answered {
             match link.gather(transfer, payload, most_bytes)? {
                 Gathered::Nothing if self.incomplete_bytes() > most_bytes.saturating_mul(2) => {
-                    self.refuse(id, "amqp:resource-limit-exceeded", "too much of messages that are not complete");
+                    self.refuse(id, "amqp:resource-limit-exceeded", "too many bytes of incomplete messages");
                 }
                 Gathered::Nothing => {}
                 Gathered::TooLong => {

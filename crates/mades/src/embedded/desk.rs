@@ -140,7 +140,7 @@ impl Desk {
 
     fn attach(&mut self, link: LinkId, peer: Role, address: &str) {
         let Some(queue) = self.queues.named(address) else {
-            let why = "there are too many queues, or this is no name for one";
+            let why = "too many queues, or not a valid queue name";
             return self.conversation.refuse(link, "amqp:resource-limit-exceeded", why);
         };
         self.conversation.accept(link);

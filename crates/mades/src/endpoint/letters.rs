@@ -342,10 +342,10 @@ fn words(refusal: Refusal, plan: &Plan) -> (&str, &str) {
     match refusal {
         Refusal::Told => (&plan.faults.error_code, &plan.faults.error_message),
         Refusal::NoReceiver => ("ECP-STANDIN-101", "the message has no receiverCode"),
-        Refusal::UnknownReceiver => ("ECP-STANDIN-102", "nobody has this receiverCode"),
+        Refusal::UnknownReceiver => ("ECP-STANDIN-102", "unknown receiverCode"),
         Refusal::NoType => ("ECP-STANDIN-103", "the message has no messageType or businessType"),
-        Refusal::NoData => ("ECP-STANDIN-104", "the body is no data section"),
-        Refusal::TooLong => ("ECP-STANDIN-105", "the payload is longer than this endpoint takes"),
+        Refusal::NoData => ("ECP-STANDIN-104", "the body is not a data section"),
+        Refusal::TooLong => ("ECP-STANDIN-105", "the payload is larger than this endpoint accepts"),
     }
 }
 

@@ -125,13 +125,13 @@ pub(super) struct Local {
 impl Local {
     pub(super) fn open(queues: Queues, names: &api::Queues) -> Result<Self, EndpointError> {
         let named = |name: &str| {
-            queues.named(name).ok_or_else(|| EndpointError::Plan(format!("{name:?} is no name for a queue")))
+            queues.named(name).ok_or_else(|| EndpointError::Plan(format!("{name:?} is not a valid queue name")))
         };
         let event = names.send_event.as_deref().unwrap_or(&names.reply);
         let places = [named(&names.reply)?, named(&names.inbox)?, named(event)?];
         let (outbox, told) = (named(&names.outbox)?, Arc::new(Notify::new()));
         if places.contains(&outbox) {
-            return Err(EndpointError::Plan("the outbox cannot be one of the other queues too".to_owned()));
+            return Err(EndpointError::Plan("the outbox must differ from the other queues".to_owned()));
         }
         queues.reserve(outbox, Arc::clone(&told));
         queues.tell_of_consumption(Arc::clone(&told));

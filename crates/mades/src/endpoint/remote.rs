@@ -267,7 +267,7 @@ async fn bring(
                         let delivery = RemoteDelivery { connection, ticket: delivery.ticket };
                         let _ = tell.send(News::Arrived(octets.into(), delivery));
                     }
-                    Err(_) => inlet.reject(delivery.ticket, "amqp:decode-error", "not to be understood").await?,
+                    Err(_) => inlet.reject(delivery.ticket, "amqp:decode-error", "cannot be decoded").await?,
                 },
                 Arrival::Undecodable { ticket, why, .. } => inlet.reject(ticket, "amqp:decode-error", &why).await?,
             },

@@ -58,7 +58,7 @@ impl Delay {
             Some(("exp", mean)) => Shape::Exponential(quantity::time(mean)?),
             Some(("lognormal", rest)) => log_normal(rest)?,
             Some(("file", path)) if !path.is_empty() => Shape::Times(Vec::new()),
-            Some((word, _)) => return Err(format!("{word:?} is no distribution: exp, lognormal and file are")),
+            Some((word, _)) => return Err(format!("{word:?} is not a distribution; use exp, lognormal or file")),
             None if text.contains("..") => {
                 let (least, most) = quantity::span(text)?;
                 Shape::Uniform(least, most)
@@ -91,12 +91,12 @@ impl Delay {
         let times = lines.map(|(number, line)| quantity::time(line).map_err(|why| format!("line {number}: {why}")));
         let times: Vec<Duration> = times.take(MOST_TIMES + 1).collect::<Result<_, _>>()?;
         match times.len() {
-            0 => Err("there is no time in it".to_owned()),
+            0 => Err("it contains no time".to_owned()),
             1..=MOST_TIMES => {
                 self.shape = Shape::Times(times);
                 Ok(())
             }
-            _ => Err(format!("{MOST_TIMES} times are the most")),
+            _ => Err(format!("at most {MOST_TIMES} times are possible")),
         }
     }
 
@@ -124,11 +124,11 @@ fn normal(chance: &mut Chance) -> f64 {
 }
 
 fn log_normal(text: &str) -> Result<Shape, String> {
-    let wrong = || format!("{text:?} is no log-normal delay; say it like lognormal:10ms,0.8");
+    let wrong = || format!("{text:?} is not a valid log-normal delay; use something like lognormal:10ms,0.8");
     let (median, sigma) = text.split_once(',').ok_or_else(wrong)?;
     let sigma: f64 = sigma.trim().parse().map_err(|_| wrong())?;
     if !(0.0..=WIDEST_SIGMA).contains(&sigma) {
-        return Err(format!("{sigma}: a deviation is between 0 and {WIDEST_SIGMA}"));
+        return Err(format!("{sigma}: a deviation must be between 0 and {WIDEST_SIGMA}"));
     }
     Ok(Shape::LogNormal(quantity::time(median.trim())?, sigma))
 }
@@ -180,7 +180,7 @@ mod tests {
         delay.take_times("# measured\n10ms\n\n 2s \n").unwrap();
         let times = [0, 1, 2].map(|number| delay.of(Chance::new(1, Purpose::Network, number), number));
         assert_eq!(times, [10, 2000, 10].map(Duration::from_millis));
-        assert!(delay.take_times("").unwrap_err().contains("no time"));
+        assert!(delay.take_times("").unwrap_err().contains("contains no time"));
         assert!(delay.take_times("1s\nx").unwrap_err().starts_with("line 2"));
     }
 

@@ -30,13 +30,15 @@ impl Capacity {
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         for rate in [self.rate_per_s, self.bytes_per_s].into_iter().flatten() {
             if !(1e-6..=1e15).contains(&rate) {
-                return Err(format!("{name}: {rate} a second is no rate"));
+                return Err(format!("{name}: {rate} per second is not a valid rate"));
             }
         }
         match self.workers {
-            Some(0) => Err(format!("{name}: with no worker nothing gets through")),
-            Some(workers) if workers > MOST_WORKERS => Err(format!("{name}: {MOST_WORKERS} workers are the most")),
-            None if self.work.0 > Duration::ZERO => Err(format!("{name}: work is done by workers; say how many")),
+            Some(0) => Err(format!("{name}: at least one worker is required")),
+            Some(workers) if workers > MOST_WORKERS => {
+                Err(format!("{name}: at most {MOST_WORKERS} workers are possible"))
+            }
+            None if self.work.0 > Duration::ZERO => Err(format!("{name}: work requires workers; add their number")),
             _ => Ok(()),
         }
     }

@@ -30,7 +30,7 @@ impl Outage {
     /// # Errors
     /// What is wrong with it, and what would be right.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no outage; say it like 'A.down 10s..15s' (A, B or net)");
+        let wrong = || format!("{text:?} is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)");
         let (what, span) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
         let place = match what.to_ascii_lowercase().as_str() {
             "a.down" => Place::A,

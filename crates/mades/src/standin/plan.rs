@@ -106,7 +106,7 @@ impl Default for Faults {
         Self {
             error: 0.0,
             error_code: "ECP-STANDIN-001".to_owned(),
-            error_message: "the stand-in was told to refuse this message".to_owned(),
+            error_message: "the stand-in is configured to reject this message".to_owned(),
             no_reply: 0.0,
             loss: 0.0,
             failure: 0.0,
@@ -233,14 +233,16 @@ impl Plan {
     pub fn check(&self) -> Result<(), String> {
         for (name, probability) in self.faults.probabilities() {
             if !(0.0..=1.0).contains(&probability) {
-                return Err(format!("faults.{name}: {probability} is no probability; say it like 0.001"));
+                return Err(format!(
+                    "faults.{name}: {probability} is not a valid probability; use something like 0.001"
+                ));
             }
         }
         self.accept.capacity.check("accept")?;
         self.network.capacity.check("network")?;
         self.acknowledge.capacity.check("acknowledge")?;
         if self.credit == 0 || self.store_messages == 0 || self.store_bytes == 0 {
-            return Err("with credit, store_messages or store_bytes at 0 nothing is ever taken".to_owned());
+            return Err("credit, store_messages and store_bytes must be more than 0".to_owned());
         }
         Ok(())
     }
@@ -269,7 +271,7 @@ mod tests {
         assert!(with(|plan| plan.faults.error = f64::NAN).contains("faults.error"));
         assert!(with(|plan| plan.network.capacity.workers = Some(0)).contains("network"));
         assert!(with(|plan| plan.accept.capacity.rate_per_s = Some(0.0)).contains("accept"));
-        assert!(with(|plan| plan.accept.capacity.work = Time(Duration::from_millis(1))).contains("how many"));
+        assert!(with(|plan| plan.accept.capacity.work = Time(Duration::from_millis(1))).contains("requires workers"));
         assert!(with(|plan| plan.credit = 0).contains("credit"));
     }
 

@@ -9,7 +9,7 @@ const LONGEST: Duration = Duration::from_secs(7 * 86_400);
 /// # Errors
 /// What is wrong with it, and what would be right.
 pub fn time(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time; say it like 250ms, 10s or 1m");
+    let wrong = || format!("{text:?} is not a valid time; use something like 250ms, 10s or 1m");
     let time = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?,
         Err(_) => {
@@ -17,7 +17,7 @@ pub fn time(text: &str) -> Result<Duration, String> {
             Duration::try_from(span).map_err(|_| wrong())?
         }
     };
-    if time > LONGEST { Err(format!("{text:?}: a week is the most")) } else { Ok(time) }
+    if time > LONGEST { Err(format!("{text:?} is more than a week")) } else { Ok(time) }
 }
 
 /// Octets: `400`, `64k`, `10M`, `1G`; k is 1024.
@@ -34,12 +34,12 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         _ => None,
     };
     let number = digits.parse::<u64>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
-    number.ok_or_else(|| format!("{text:?} is no size; say it like 400, 64k or 10M (k is 1024)"))
+    number.ok_or_else(|| format!("{text:?} is not a valid size; use something like 400, 64k or 10M (k is 1024)"))
 }
 
 /// From one time to another: `10s..15s`.
 pub(super) fn span(text: &str) -> Result<(Duration, Duration), String> {
-    let wrong = || format!("{text:?} is no span of time; say it like 10s..15s");
+    let wrong = || format!("{text:?} is not a valid span of time; use something like 10s..15s");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let (from, to) = (time(from.trim())?, time(to.trim())?);
     if from < to { Ok((from, to)) } else { Err(wrong()) }

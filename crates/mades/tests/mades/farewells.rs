@@ -91,7 +91,7 @@ fn who_answers_no_farewell_is_left_in_time() {
         let inlet = connection.inlet(&InletPlan::new("q", 8)).await.unwrap();
         let began = Instant::now();
         let error = inlet.close().await.unwrap_err();
-        assert_eq!(error, Error::Lost { why: "the broker does not answer a farewell".to_owned() });
+        assert_eq!(error, Error::Lost { why: "the broker does not answer close".to_owned() });
         let error = connection.close().await.unwrap_err();
         assert!(matches!(error, Error::TimedOut { what: "closing the connection", .. }), "{error:?}");
         assert!(began.elapsed() < SHORT * 10, "{:?}", began.elapsed());
@@ -114,6 +114,6 @@ fn who_hangs_up_in_place_of_a_farewell_is_lost() {
         let mut connection = Connection::open(&broker(port)).await.unwrap();
         connection.lost().await;
         let error = connection.close().await.unwrap_err();
-        assert_eq!(error, Error::Lost { why: "it had ended before".to_owned() });
+        assert_eq!(error, Error::Lost { why: "it had already ended".to_owned() });
     });
 }

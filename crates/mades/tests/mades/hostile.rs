@@ -75,7 +75,7 @@ fn frames_that_lie_about_their_length_are_refused() {
 fn who_speaks_something_else_is_told_from_the_first_octets() {
     limited(async {
         let error = opened(b"HTTP/1.1 400 Bad Request\r\n\r\n", Then::HangUp).await.unwrap_err();
-        assert!(error.to_string().contains("does not speak AMQP 1.0: it says \"HTTP/1.1\""), "{error}");
+        assert!(error.to_string().contains("does not speak AMQP 1.0: it answers \"HTTP/1.1\""), "{error}");
         let error = opened(b"220 mail.example ESMTP\r\n", Then::Stay).await.unwrap_err();
         assert!(matches!(error, Error::NotAmqp { .. }), "{error:?}");
         // AMQP 0-9-1 says which version it would have.
@@ -102,9 +102,10 @@ fn nothing_listens_and_no_such_host() {
 fn a_link_that_is_refused_as_brokers_do_it_names_the_queue() {
     limited(async {
         // Attached without a node, and detached with the reason (AMQP 1.0 part 2 §2.6.3).
-        for (condition, wanted) in
-            [(AmqpError::NotFound, "there is no queue q"), (AmqpError::ResourceLocked, "queue q is held exclusively")]
-        {
+        for (condition, wanted) in [
+            (AmqpError::NotFound, "the queue q does not exist"),
+            (AmqpError::ResourceLocked, "queue q is held exclusively"),
+        ] {
             let refusal = [attach("test:q:1", Role::Receiver, None), detach(condition.clone())].concat();
             let port = say(vec![handshake(), begin(), refusal], Then::Stay).await;
             let error = outlet_of(port).await;
@@ -251,7 +252,7 @@ fn who_breaks_the_rules_of_deliveries_and_answers_nothing_is_left_at_once() {
         let oversized = Error::Oversized { queue: "q".to_owned(), limit: 1000 };
         assert_eq!(after(transfer(0, &[7; 1001])).await, oversized);
         assert_eq!(after([piece(0, &[7; 600], true), piece(0, &[7; 600], false)].concat()).await, oversized);
-        let hint = "q: a message came that is larger than the 1000 octets that are taken";
+        let hint = "q contains a message larger than 1000 bytes";
         assert!(oversized.to_string().starts_with(hint), "{oversized}");
         for broken in [
             anonymous(&[7; 10]),

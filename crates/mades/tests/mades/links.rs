@@ -80,9 +80,9 @@ fn a_time_out_frees_the_window_of_a_peer_that_never_settles() {
 fn a_link_that_is_refused_says_what_to_do() {
     limited(async {
         for (condition, hint) in [
-            ("amqp:not-found", "there is no queue detach:amqp:not-found: create it"),
+            ("amqp:not-found", "the queue detach:amqp:not-found does not exist; create it"),
             ("amqp:resource-locked", "is held exclusively by another consumer"),
-            ("amqp:unauthorized-access", "not permitted"),
+            ("amqp:unauthorized-access", "permission denied"),
             ("amqp:link:stolen", "another client has taken over the link"),
             ("mades:whatever", "the broker ended the link: mades:whatever: says the peer"),
         ] {

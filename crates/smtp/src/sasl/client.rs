@@ -8,7 +8,7 @@ pub enum Failure {
     #[error("the mechanism cannot carry these credentials")]
     Credentials,
     /// A challenge that this mechanism does not have.
-    #[error("the server's challenge is none of this mechanism")]
+    #[error("the server's challenge does not belong to this mechanism")]
     Challenge,
     /// The server has not proved that it knows the secret.
     #[error("the server does not know the secret")]
