@@ -168,7 +168,7 @@ pub(crate) enum Failure {
     #[error("{}: {}; the mailbox's owner has to make room", .path.display(), reason(.source))]
     Quota { path: PathBuf, source: io::Error },
     /// This process may not write there, or what is there is no Maildir.
-    #[error("{}: {}; make this directory writable for mailrun", .path.display(), reason(.source))]
+    #[error("{}: {}; see to it that mailrun can write to this directory", .path.display(), reason(.source))]
     Denied { path: PathBuf, source: io::Error },
     /// The disk or the system failed.
     #[error("{}: {}", .path.display(), reason(.source))]
@@ -304,7 +304,7 @@ mod tests {
         let failure = deliver(&file, &Names::new("x"), NOW, &letter(b"")).unwrap_err();
         assert!(failure.is_loud() && failure.code() == (451, Enhanced(4, 3, 5)), "{failure:?}");
         assert!(
-            failure.to_string().starts_with(&format!("{}: Not a directory; make this directory", file.display())),
+            failure.to_string().starts_with(&format!("{}: Not a directory; see to it", file.display())),
             "{failure}"
         );
         // `new` is no directory to move to.
