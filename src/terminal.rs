@@ -8,6 +8,13 @@
 //! ```
 use std::env;
 use std::ffi::OsString;
+use std::os::fd::AsFd;
+
+/// Columns of a terminal; `None` of what is none, or does not say.
+pub(crate) fn width(stream: &impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
 
 /// Which letters a reader can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use crate::party::{Live, Outputs, cannot_write};
 use crate::printable::printable;
 use crate::reason::reason;
 use crate::report::{self, Extent, Ink};
-use crate::terminal::{Color, Letters};
+use crate::terminal::{self, Color, Letters};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use journey::record::Record;
@@ -111,7 +111,7 @@ impl ReportTyped {
     /// The report as this reader sees it.
     fn text(&self, record: &Record, details: Option<&Path>, reader: Reader) -> String {
         let Some(extent) = self.extent() else { return String::new() };
-        let details = details.map(|directory| printable(&directory.join("report.md").to_string_lossy()).into_owned());
+        let details = details.map(|directory| printable(&from_here(&directory.join("report.md"))).into_owned());
         reader.letters.write(&report::shown(record, extent, reader.width, reader.ink, details.as_deref()))
     }
 
@@ -141,9 +141,8 @@ struct Reader {
 impl Reader {
     fn of(stream: &(impl AsFd + IsTerminal), color: Color) -> Self {
         let is_terminal = stream.is_terminal();
-        let width = rustix::termios::tcgetwinsize(stream).ok().map(|size| usize::from(size.ws_col));
         Self {
-            width: width.filter(|columns| *columns > 0).unwrap_or(PLAIN_WIDTH),
+            width: terminal::width(stream).unwrap_or(PLAIN_WIDTH),
             ink: if color.is_wanted(is_terminal) { Ink::Colour } else { Ink::Plain },
             letters: Letters::of_environment(),
         }
@@ -155,13 +154,20 @@ fn json(record: &Record) -> Result<String> {
 }
 
 /// Writes it all; a reader that went away has read enough.
-fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
+pub(super) fn write_all(out: &mut impl Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             bail!("cannot write standard output: {}", reason(&error))
         }
         _ => Ok(()),
     }
+}
+
+/// A path as it is shortest from where the program runs.
+fn from_here(path: &Path) -> String {
+    let here = std::env::current_dir().ok();
+    let short = here.as_deref().and_then(|here| path.strip_prefix(here).ok());
+    short.unwrap_or(path).to_string_lossy().into_owned()
 }
 
 fn is_standard_output(path: &Path) -> bool {

@@ -2,14 +2,15 @@
 use super::mades_bench::MadesTyped;
 use super::mades_compare::CompareTyped;
 use super::relays::{BacklogTyped, ContestTyped, LatencyTyped, RELAY_64K, RELAY_400, SoakTyped};
+use super::results;
 use super::sink::FaultsTyped;
 use super::{Strictness, values};
 use crate::bench::tables::{self, Conclusion, Proof, Sheet, TableOptions};
-use crate::terminal::Letters;
+use crate::terminal::{self, Letters};
 use anyhow::Result;
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -121,11 +122,8 @@ impl Scenario {
             Self::Mades(typed) => return typed.run(),
             Self::MadesCompare(typed) => typed.run(),
         }?;
-        let text = format!("{}\n\n{}", sheet.text, sheet.conclusion.line());
-        match writeln!(io::stdout(), "{}", Letters::of_environment().write(&text)) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
-            _ => {}
-        }
+        let width = terminal::width(&io::stdout());
+        results::write_all(&mut io::stdout(), &Letters::of_environment().write(&sheet.shown(width)))?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = sheet.conclusion;
         Ok(super::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
     }

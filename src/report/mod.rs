@@ -26,7 +26,7 @@ mod stages;
 pub(crate) mod table;
 mod terminal;
 mod workload;
-mod wrap;
+pub(crate) mod wrap;
 
 #[cfg(test)]
 pub(crate) mod sample;

@@ -50,7 +50,7 @@ fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
     let words = "--mode endpoint --loss 0.05 --messages 300 --rounds 1 --windows 4 --limit 40s";
     let (code, text) = compare(words);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("NOT OK: mailrun mades, window 4: ") && text.contains(": lost "), "{text}");
+    assert!(text.contains("NOT OK: mailrun mades, window 4: ") && text.contains(": Lost: "), "{text}");
     if is_compared(&text) {
         let hung =
             "NOT OK: go-mades-bench, window 4: it did not end within 40.00 s and was killed: Received event stood at ";

@@ -49,6 +49,7 @@ mod relay_host;
 mod relay_hostile;
 mod relay_limits;
 mod relay_notices;
+mod report_screen;
 mod ruler;
 mod secured;
 mod secured_hostile;

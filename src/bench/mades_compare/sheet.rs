@@ -4,24 +4,16 @@ use super::contestants::Tool;
 use super::course::{Finds, Lane, Measured, Run};
 use super::{CompareOptions, Way, Window};
 use crate::bench::relays::Spread;
-use crate::bench::tables::{Sheet, place, runs_concluded};
+use crate::bench::tables::{Sheet, runs_concluded};
 use crate::report::numbers::{count, counted, figure, memory, octets, rate};
 use crate::report::table::{Align, Table, plain};
-
-/// Room enough for every figure: a cell that is broken in two is worse to read than a line that is.
-const WIDTH: usize = 160;
 
 /// The tables.
 pub(super) fn of(finds: &Finds, options: &CompareOptions) -> Sheet {
     let mut remarks = faults(finds);
     let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
-    let mut lines = vec![title(options), String::new()];
-    for table in [figures(finds, options), ratios(finds)].iter().filter(|table| !table.is_empty()) {
-        lines.extend([table.terminal(WIDTH), String::new()]);
-    }
     remarks.extend(notes(finds));
-    lines.append(&mut remarks);
-    Sheet { text: lines.join("\n"), conclusion }
+    Sheet::new(&title(options), vec![figures(finds, options), ratios(finds)], remarks, conclusion)
 }
 
 fn title(options: &CompareOptions) -> String {
@@ -36,11 +28,10 @@ fn title(options: &CompareOptions) -> String {
         (Some(_), _) => "the stand-in on the broker",
     };
     format!(
-        "mades-compare: mode {} at {ground}, {} of {} per run, durable, {rounds} · {}",
+        "mades-compare: mode {} at {ground}, {} of {} per run, durable, {rounds}",
         options.way.name(),
         counted(options.messages, "message"),
-        octets(options.message_bytes),
-        place()
+        octets(options.message_bytes)
     )
 }
 
@@ -60,7 +51,8 @@ fn figures(finds: &Finds, options: &CompareOptions) -> Table {
         right("CPU µs/msg"),
         right("max RSS"),
         right("stand-in CPU µs/msg"),
-    ]);
+    ])
+    .leave_out(&["stand-in CPU µs/msg", "max RSS"]);
     let each = |seconds: f64| 1e6 * seconds / options.messages as f64;
     for lane in finds.lanes.iter().filter(|lane| !lane.runs.is_empty()) {
         let of = |value: &dyn Fn(&Measured) -> Option<f64>| Spread::of(sound(lane).filter_map(value));

@@ -1,5 +1,5 @@
 //! Targets of a scenario: what is wanted, what was measured, and PASS, FAIL or INCONCLUSIVE.
-use super::sheet::{self, Spread};
+use super::sheet::Spread;
 use crate::bench::tables::{Conclusion, Sheet, Wrong};
 use crate::report::numbers::counted;
 use crate::report::table::{Align, Table};
@@ -65,7 +65,7 @@ pub(super) fn sheet(
     mut wrong: Wrong,
     remarks: Vec<String>,
 ) -> Sheet {
-    let columns = ["target", "wanted", "measured", "verdict"].map(|title| (title, Align::Left));
+    let columns = ["target", "wanted", "measured", "verdict"].map(|title| (title, Align::Wrapped));
     let mut table = Table::new(columns);
     goals.iter().for_each(|goal| table.row(goal.row()));
     tables.push(table);
@@ -80,7 +80,7 @@ pub(super) fn sheet(
     }
     let pass = format!("all {} met", counted(goals.len() as u64, "target"));
     let conclusion = Conclusion::of(&wrong, &pass, true);
-    Sheet { text: sheet::laid_out(title, &tables, remarks), conclusion }
+    Sheet::new(title, tables, remarks, conclusion)
 }
 
 #[cfg(test)]

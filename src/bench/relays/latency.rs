@@ -250,7 +250,8 @@ fn throughput(rows: &[Row]) -> Table {
         right("queue"),
         right("accept p99"),
         ("", Align::Left),
-    ]);
+    ])
+    .leave_out(&["queue", "late", "accepted/s"]);
     for row in rows {
         let passage = &row.measure.passage;
         let late = row.offered_per_s.map(|offered| passage.deliver_s - passage.accepted as f64 / offered);
@@ -277,7 +278,8 @@ fn latencies(rounds: &[Row]) -> Table {
         right("p99"),
         right("p99.9"),
         right("max"),
-    ]);
+    ])
+    .leave_out(&["p99.9", "max"]);
     for row in rounds {
         for (until, times) in [("accepted", &row.accept), ("delivered", &row.flight)] {
             let cells = [times.p50, times.p99, times.p999, times.max].map(latency);

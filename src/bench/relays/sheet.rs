@@ -3,14 +3,12 @@
 use super::contest::{CallsEach, ContestOptions, Finds, Lane, Run};
 use super::contestant::Contestant;
 use super::measure::Measure;
-use crate::bench::tables::{Conclusion, Sheet, Wrong, place, stopped, without_mark};
+use crate::bench::tables::{Conclusion, Sheet, Wrong, stopped, without_mark};
 use crate::report::numbers::{count, counted, figure, megabytes, memory, rate};
 use crate::report::table::{Align, Table, plain};
 
 /// What stands where there is no figure.
 const NONE: &str = "–";
-/// Room enough for every figure: a cell that is broken in two is worse to read than a line that is.
-const WIDTH: usize = 160;
 
 /// The tables.
 pub(super) fn of(finds: &Finds, options: &ContestOptions) -> Sheet {
@@ -27,7 +25,7 @@ pub(super) fn of(finds: &Finds, options: &ContestOptions) -> Sheet {
     if finds.done < finds.planned {
         remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
     }
-    Sheet { text: laid_out(&title(options), &tables, remarks), conclusion }
+    Sheet::new(&title(options), tables, remarks, conclusion)
 }
 
 /// What the contest came to; `faults` are the runs whose account does not close.
@@ -44,16 +42,6 @@ fn conclusion(finds: &Finds, faults: &[String], is_strict: bool) -> Conclusion {
     }
     let pass = format!("{}, the account of each closed", counted(finds.done as u64, "run"));
     stopped(wrong, finds.done, finds.planned, &pass, is_strict)
-}
-
-/// Title, tables and remarks as a text; the host is said beside the title.
-pub(super) fn laid_out(title: &str, tables: &[Table], mut remarks: Vec<String>) -> String {
-    let mut lines = vec![plain(&format!("{title} · {}", place())), String::new()];
-    for table in tables.iter().filter(|table| !table.is_empty()) {
-        lines.extend([table.terminal(WIDTH), String::new()]);
-    }
-    lines.append(&mut remarks);
-    lines.join("\n")
 }
 
 fn title(options: &ContestOptions) -> String {
@@ -77,7 +65,8 @@ fn figures(finds: &Finds) -> Table {
         right("drain s"),
         right("queue"),
         ("ledger", Align::Left),
-    ]);
+    ])
+    .leave_out(&["queue", "drain s", "MB/s", "durability", "accept s", "deliver s"]);
     for lane in finds.lanes.iter().filter(|lane| !lane.runs.is_empty()) {
         let of = |value: &dyn Fn(&Measure) -> Option<f64>, show: fn(f64) -> String| spread(lane, value).shown(show);
         let median = |value: &dyn Fn(&Measure) -> Option<f64>| spread(lane, value).median(figure);
@@ -108,7 +97,8 @@ fn costs(finds: &Finds) -> Table {
         right("written/msg"),
         right("disk/msg"),
         right("max RSS"),
-    ]);
+    ])
+    .leave_out(&["written/msg", "syncs/msg", "calls/msg", "max RSS"]);
     let relays = finds.lanes.iter().filter(|lane| lane.contestant != Contestant::None);
     for lane in relays.filter(|lane| !lane.runs.is_empty()) {
         let of = |value: &dyn Fn(&Measure) -> Option<f64>, show: fn(f64) -> String| spread(lane, value).shown(show);

@@ -25,7 +25,8 @@ pub(in crate::bench) use timed::{Costs, Timed};
 
 use crate::host;
 use crate::report::numbers::counted;
-use crate::report::table::plain;
+use crate::report::table::{Table, plain};
+use crate::report::wrap::{wide, wrapped};
 use anyhow::Result;
 use std::time::Duration;
 
@@ -56,16 +57,56 @@ pub(crate) struct TableOptions {
     pub(crate) sink_options: Vec<String>,
 }
 
-/// A table that is ready to be read.
+/// Columns of a sheet in a file: room enough for every figure.
+const FILE_WIDTH: usize = 160;
+/// Sentences on a terminal take no more columns.
+const SENTENCE_WIDTH: usize = 100;
+
+/// Tables that are ready to be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Sheet {
-    /// Lines of text.
+    title: String,
+    tables: Vec<Table>,
+    remarks: Vec<String>,
+    /// All of it but the conclusion, as it stands in a file.
     pub(crate) text: String,
     /// What it all came to.
     pub(crate) conclusion: Conclusion,
 }
 
 impl Sheet {
+    /// Tables with a title, which the host stands beside, and what must be known besides.
+    pub(in crate::bench) fn new(title: &str, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
+        let title = plain(&format!("{title} · {}", place()));
+        let mut sheet = Self { title, tables, remarks, text: String::new(), conclusion };
+        sheet.text = sheet.laid_out(FILE_WIDTH, |sentence| vec![sentence.to_owned()]);
+        sheet
+    }
+
+    /// The sheet and its conclusion for a terminal of `width` columns, where columns that have no room are left out; `None`
+    /// is a file.
+    pub(crate) fn shown(&self, width: Option<usize>) -> String {
+        let conclusion = self.conclusion.line();
+        let widest = self.text.lines().map(wide).max().unwrap_or(0);
+        match width {
+            Some(width) if width < widest => {
+                let wrap = |sentence: &str| wrapped(sentence, "", "  ", width.min(SENTENCE_WIDTH));
+                format!("{}\n\n{}\n", self.laid_out(width, wrap), wrap(&conclusion).join("\n"))
+            }
+            _ => format!("{}\n\n{conclusion}\n", self.text),
+        }
+    }
+
+    fn laid_out(&self, width: usize, sentence: impl Fn(&str) -> Vec<String>) -> String {
+        let mut lines = sentence(&self.title);
+        lines.push(String::new());
+        for table in self.tables.iter().filter(|table| !table.is_empty()) {
+            lines.extend([table.terminal(width), String::new()]);
+        }
+        lines.extend(self.remarks.iter().flat_map(|remark| sentence(remark)));
+        lines.join("\n")
+    }
+
     /// Whether all that was run ran well, and everything was seen that was asked for.
     #[cfg(test)]
     pub(in crate::bench) fn is_good(&self) -> bool {

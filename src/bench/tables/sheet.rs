@@ -2,16 +2,13 @@
 use super::cases::{Case, Connections};
 use super::contenders::Tool;
 use super::course::{Finds, Lane, Measured, Run};
-use super::{Sheet, TableOptions, proof, runs_concluded};
+use super::{Conclusion, Sheet, TableOptions, proof, runs_concluded};
 use crate::report::numbers::{count, counted, figure, memory};
 use crate::report::table::{Align, Table, plain};
 use journey::record::Outcome;
 
 /// What stands where there is no figure.
 const NONE: &str = "–";
-/// Room enough for every figure: a cell that is broken in two is worse to read than a line that is.
-const WIDTH: usize = 160;
-
 /// The table of costs.
 pub(super) fn figures(finds: &Finds, options: &TableOptions) -> Sheet {
     let right = |title| (title, Align::Right);
@@ -29,14 +26,15 @@ pub(super) fn figures(finds: &Finds, options: &TableOptions) -> Sheet {
         right("× msg/s"),
         right("× CPU"),
         right("sink CPU s"),
-    ]);
+    ])
+    .leave_out(&["sink CPU s", "max RSS", "sys s", "user s", "CPU %", "× CPU", "elapsed s", "reuse"]);
     let lanes = finds.lanes.iter().filter(|lane| !lane.runs.is_empty());
     lanes.for_each(|lane| table.row(figures_row(lane, finds, options.messages)));
     let mut remarks = troubles(finds, |case, run| shortfall(case, run, options.messages));
     let conclusion = runs_concluded(&remarks, finds.done, finds.planned);
     remarks.push("× msg/s, × CPU: multiple of smtp-source's value in the same round.".to_owned());
     let what = format!("smtp-source-table: {} per run, {}", counted(options.messages, "message"), rounds(options));
-    Sheet { text: assembled(&what, &table, finds, remarks), conclusion }
+    assembled(&what, table, finds, remarks, conclusion)
 }
 
 fn rounds(options: &TableOptions) -> String {
@@ -134,7 +132,8 @@ pub(super) fn proofs(finds: &Finds, options: &TableOptions) -> Sheet {
         ("twice", Align::Right),
         ("changed", Align::Right),
         ("verdict", Align::Left),
-    ]);
+    ])
+    .leave_out(&["changed", "twice", "recipients", "reuse", "messages"]);
     let fault = |case: &Case, run: &Measured| proof::fault(run, options.messages, case.recipients);
     let lanes = finds.lanes.iter().filter(|lane| !lane.runs.is_empty());
     lanes.for_each(|lane| table.row(proofs_row(lane, options.messages)));
@@ -145,7 +144,7 @@ pub(super) fn proofs(finds: &Finds, options: &TableOptions) -> Sheet {
         remarks.push(format!("OK: in total {}, {units}.", counted(finds.done as u64, "run")));
     }
     let what = format!("smtp-source-check: {} per run, {}", counted(options.messages, "message"), rounds(options));
-    Sheet { text: assembled(&what, &table, finds, remarks), conclusion }
+    assembled(&what, table, finds, remarks, conclusion)
 }
 
 /// Of several rounds the first that is not OK is shown.
@@ -189,20 +188,14 @@ fn troubles(finds: &Finds, fault: impl Fn(&Case, &Measured) -> Option<String>) -
     lines
 }
 
-fn assembled(what: &str, table: &Table, finds: &Finds, mut remarks: Vec<String>) -> String {
-    let mut lines = vec![format!("{what} · {}", super::place()), String::new()];
-    if !table.is_empty() {
-        lines.push(table.terminal(WIDTH));
-        lines.push(String::new());
-    }
+fn assembled(what: &str, table: Table, finds: &Finds, mut remarks: Vec<String>, conclusion: Conclusion) -> Sheet {
     if finds.done < finds.planned {
         remarks.push(format!("Stopped after {} of {} runs.", finds.done, finds.planned));
     }
     if !finds.missing.is_empty() {
         remarks.push(format!("Not compared because not installed: {}.", finds.missing.join(", ")));
     }
-    lines.append(&mut remarks);
-    lines.join("\n")
+    Sheet::new(what, vec![table], remarks, conclusion)
 }
 
 #[cfg(test)]

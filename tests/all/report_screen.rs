@@ -1,0 +1,181 @@
+//! The report as a person sees it at the end of a run: on a terminal of 80×24, on others, and where a program reads it.
+use crate::party::{Ended, Sink, mailrun};
+use crate::terminal::OnTerminal;
+use serde_json::Value;
+
+/// A run before a terminal, at its end.
+struct Shown {
+    code: Option<i32>,
+    /// The report, line by line.
+    report: Vec<String>,
+}
+
+fn shown(columns: u16, variables: &[(&str, &str)], words: &[&str]) -> Shown {
+    let seen = OnTerminal::start(columns, variables, words).finish();
+    let lines: Vec<String> = seen.screen.lines.iter().map(|line| line.trim_end().to_owned()).collect();
+    let begin = lines.iter().position(|line| line.starts_with("mailrun ") && line.contains(": messages of"));
+    let begin = begin.unwrap_or_else(|| panic!("no report among {lines:#?}"));
+    let end = lines.iter().rposition(|line| !line.is_empty()).map_or(begin, |last| last + 1);
+    Shown { code: seen.code, report: lines[begin..end].to_vec() }
+}
+
+impl Shown {
+    fn text(&self) -> String {
+        self.report.join("\n")
+    }
+
+    /// It fits a terminal of 80×24 with a prompt under it, and says what counts: verdict last, rate, p50 and p99, why.
+    fn expect(&self, code: i32, verdict: &str, why: &str) {
+        let text = self.text();
+        assert_eq!(self.code, Some(code), "{text}");
+        assert!(self.report.len() <= 23, "{} lines\n{text}", self.report.len());
+        assert!(self.report.iter().all(|line| line.chars().count() <= 80), "{text}");
+        let last = self.report.iter().rev().take(2).any(|line| line.starts_with(verdict));
+        assert!(last, "{verdict} in the last two lines of\n{text}");
+        for word in ["p50", "p99", "msg/s", "details: mailrun-results/"] {
+            assert!(text.contains(word), "{word} in\n{text}");
+        }
+        let said = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(why), "{why} in\n{text}");
+        assert!(!text.contains(" 0 lost") && !text.contains("lost 0"), "a zero is no news\n{text}");
+    }
+}
+
+const SMALL: [&str; 6] = ["--messages", "400", "--sessions", "4", "--reuse", "--relay=none"];
+
+fn small<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    [&["bench"][..], &SMALL[..], words].concat()
+}
+
+#[test]
+fn a_run_that_passes_is_on_one_screen() {
+    let shown = shown(80, &[], &["bench", "--messages", "400", "--sessions", "4"]);
+    if shown.code == Some(0) && shown.text().contains("\nPASS") {
+        shown.expect(0, "PASS ", "400 delivered, none lost");
+        assert!(shown.text().contains("CPU, memory: source "), "{}", shown.text());
+    } else {
+        // This machine was the limit itself.
+        shown.expect(0, "INVALID ", "");
+    }
+}
+
+#[test]
+fn a_run_that_fails_says_why_on_the_same_screen() {
+    let rejected = shown(80, &[], &small(&["--fault", "rcpt: hard reject 5%", "--threshold", "rejected <= 0.1%"]));
+    rejected.expect(1, "FAIL ", "Threshold missed: rejected <= 0.1%");
+    let text = rejected.text();
+    assert!(text.contains("MISSED") && text.contains("at rcpt: ") && text.contains("· rejected "), "{text}");
+    let lost = shown(80, &[], &small(&["--drop", "0.05", "--threshold", "lost <= 0"]));
+    lost.expect(1, "FAIL ", "Threshold missed: lost <= 0");
+    assert!(lost.text().contains("· lost "), "{}", lost.text());
+    let late = shown(80, &[], &small(&["--threshold", "accepted.p99 < 1us", "--threshold", "accepted.p50 < 1m"]));
+    late.expect(1, "FAIL ", "Threshold missed: accepted.p99 < 1us");
+}
+
+#[test]
+fn a_server_that_goes_away_is_on_the_screen_with_its_second() {
+    let sink = Sink::start(&["--messages", "200"]);
+    let address = sink.address();
+    let gone = shown(80, &[], &["bench", "--to", &address, "--sessions", "4", "--duration", "4s"]);
+    gone.expect(1, "FAIL ", "The server stopped answering at ");
+    assert!(gone.text().contains("errors in second"), "{}", gone.text());
+}
+
+#[test]
+fn a_rate_that_was_not_offered_is_on_the_screen() {
+    let words = ["bench", "--relay=none", "--rate", "200", "--duration", "2s", "--sessions", "2", "--delay", "100ms"];
+    shown(80, &[], &words).expect(3, "INVALID ", "of the 200 asked for");
+}
+
+#[test]
+fn a_run_that_is_interrupted_has_its_report() {
+    let run = OnTerminal::start(80, &[], &["bench", "--relay=none", "--duration", "60s", "--sessions", "2"]);
+    run.wait_for("the load to begin", |frame| frame.contains("msg/s"));
+    run.terminate();
+    let seen = run.finish();
+    let text = seen.screen.lines.join("\n");
+    assert_eq!(seen.code, Some(130), "{text}");
+    assert!(text.contains("The run was interrupted before its end.") && text.contains("p99"), "{text}");
+}
+
+#[test]
+fn mades_has_the_same_screen() {
+    let quiet = ["--quiet", "--report", "short"];
+    let load = ["bench", "mades", "--preset", "ideal", "--messages", "200", "--max-in-transit", "20"];
+    let words = [load.as_slice(), &quiet].concat();
+    let shown = shown(80, &[], &words);
+    let verdict = if shown.text().contains("\nPASS") { "PASS " } else { "INVALID " };
+    shown.expect(0, verdict, "(mode endpoint)");
+    assert!(shown.text().contains(" RECEIVED "), "{}", shown.text());
+}
+
+#[test]
+fn other_widths_split_no_number() {
+    for columns in [40, 200] {
+        for report in ["short", "full"] {
+            let shown = OnTerminal::start(columns, &[], &small(&["--quiet", "--report", report])).finish().screen;
+            let folded = shown.wrapped.iter().all(|line| line.ends_with("report.md"));
+            assert!(folded, "only the path may be folded: {:?}", shown.wrapped);
+            let row = shown.lines.iter().find(|line| line.starts_with(" accepted ")).expect("a row of the stage");
+            let is_whole = |word: &&str| word.replace(',', "").parse::<f64>().is_ok();
+            let figures = row.split_whitespace().skip(1).filter(|word| !["source", "created"].contains(word));
+            assert!(figures.clone().count() >= 2 && figures.clone().all(|word| is_whole(&word)), "{row}");
+        }
+    }
+}
+
+#[test]
+fn where_the_locale_has_no_utf_8_all_is_ascii() {
+    for variables in [[("LC_ALL", "C"), ("TERM", "xterm")], [("LC_ALL", "C.UTF-8"), ("TERM", "dumb")]] {
+        for report in ["short", "full"] {
+            let screen = OnTerminal::start(80, &variables, &small(&["--quiet", "--report", report])).finish().screen;
+            let odd = screen.lines.iter().find(|line| !line.is_ascii());
+            assert_eq!(odd, None, "{variables:?}");
+        }
+    }
+    let screen = OnTerminal::start(80, &[], &small(&["--quiet", "--report", "full"])).finish().screen;
+    assert!(screen.lines.iter().any(|line| line.contains('─')), "{:?}", screen.lines);
+}
+
+fn json(ended: &Ended) -> Value {
+    serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+}
+
+#[test]
+fn json_on_standard_output_is_alone_there() {
+    let ended = mailrun(&small(&["--json", "-"]));
+    assert_eq!(json(&ended)["format"], "mailrun-run/1");
+    assert!(ended.err.contains("details: mailrun-results/"), "{}", ended.err);
+    let sink = Sink::start(&[]);
+    let ended = mailrun(&["source", "--to", &sink.address(), "--messages", "20", "--json", "-", "--report", "none"]);
+    assert_eq!((json(&ended)["ledger"]["accepted"].as_u64(), ended.err.as_str()), (Some(20), ""));
+    let mades = ["bench", "mades", "--preset", "ideal", "--messages", "20", "--max-in-transit", "5", "--quiet"];
+    let ended = mailrun(&[mades.as_slice(), &["--json", "-"]].concat());
+    assert_eq!(json(&ended)["ledger"]["created"].as_u64(), Some(20));
+    assert_eq!(ended.err.lines().count(), 1, "the verdict alone: {}", ended.err);
+    let refused = mailrun(&["source", "--to", &sink.address(), "--live", "json", "--json", "-"]);
+    assert!(refused.code == Some(2) && refused.err.contains("standard output"), "{refused:?}");
+    let ended = mailrun(&["bench", "--json", "/nonexistent/run.json"]);
+    assert!(ended.code == Some(2) && ended.err.contains("cannot write /nonexistent/run.json"), "{ended:?}");
+}
+
+#[test]
+fn quiet_is_the_verdict_and_none_is_nothing() {
+    let quiet = mailrun(&small(&["--quiet"]));
+    assert_eq!((quiet.out.lines().count(), quiet.err.as_str()), (1, ""), "{quiet:?}");
+    assert!(quiet.out.contains(" msg/s, p99 "), "{quiet:?}");
+    let failed = mailrun(&small(&["--threshold", "accepted.p99 < 1us", "--report", "none", "--quiet"]));
+    assert_eq!((failed.code, failed.out.as_str(), failed.err.as_str()), (Some(1), "", ""), "{failed:?}");
+    let full = mailrun(&small(&["--report", "full", "--quiet"]));
+    for title in ["WORKLOAD", "LATENCY", "PHASES", "LEDGER", "PROCESSES", "HOST"] {
+        assert!(full.out.contains(title), "{title} in\n{}", full.out);
+    }
+    let last = full.out.lines().last().unwrap_or_default();
+    assert!(last.starts_with("PASS ") || last.starts_with("INVALID "), "{}", full.out);
+}
+
+#[test]
+fn colours_are_used_where_they_are_wanted() {
+    assert!(!mailrun(&small(&["--quiet"])).out.contains('\u{1b}'), "a pipe has none");
+    assert!(mailrun(&small(&["--quiet", "--color", "always"])).out.contains("\u{1b}["));
+}
