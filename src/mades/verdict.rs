@@ -146,8 +146,8 @@ fn rate_doubt(record: &Record) -> Option<String> {
     let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
     (created.duration_s > 0.0 && offered < asked * (RATE_SHARE - chance)).then(|| {
         format!(
-            "The bench offered {:.0} messages a second of the {asked:.0} asked for: raise --max-in-transit and --window, or \
-             ask for a lower --rate.",
+            "The bench offered {:.0} messages per second of the {asked:.0} asked for: raise --max-in-transit and --window, \
+             or use a lower --rate.",
             offered
         )
     })
