@@ -95,7 +95,7 @@ fn every_stage_of_each_mode_of_mades_has_every_figure_and_no_other_stage_is_take
 #[test]
 fn what_no_run_has_is_refused_before_it() {
     for (words, why) in [
-        (["--threshold", "notified.p99 < 1s"], "there is no stage, phase or fate"),
+        (["--threshold", "notified.p99 < 1s"], "unknown stage, phase or fate"),
         (["--threshold", "rcpt.rate > 5/s"], "only stages have a rate"),
         (["--threshold", "created.p99 < 1s"], "in a closed loop a message is due when it is created"),
         (["--abort-on", "created.within(1s) > 5%"], "in a closed loop a message is due when it is created"),
@@ -105,9 +105,9 @@ fn what_no_run_has_is_refused_before_it() {
         }
     }
     for (words, why) in [
-        (["--threshold", "connect.p99 < 1s"], "there is no stage, phase or fate"),
+        (["--threshold", "connect.p99 < 1s"], "unknown stage, phase or fate"),
         (["--threshold", "recieved-event.p99 < 1s"], "did you mean \"received-event\"?"),
-        (["--abort-on", "inbox.count > 5"], "say --threshold"),
+        (["--abort-on", "inbox.count > 5"], "use --threshold"),
     ] {
         refused(&mailrun(&[["bench", "mades"].as_slice(), &words].concat()), why);
         refused(&mailrun(&[["mades"].as_slice(), &words].concat()), why);

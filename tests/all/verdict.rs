@@ -194,7 +194,7 @@ fn the_exit_statuses_are_in_one_table_of_the_help_and_of_the_readme() {
     let help = mailrun(&["--help"]).out;
     let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     for (status, word) in
-        [("0", "PASS"), ("1", "FAIL"), ("2", "one line says why"), ("3", "INVALID"), ("130", "interrupted")]
+        [("0", "PASS"), ("1", "FAIL"), ("2", "the run could not start"), ("3", "INVALID"), ("130", "interrupted")]
     {
         let in_help =
             help.lines().any(|line| line.trim_start().starts_with(&format!("{status}  ")) && line.contains(word));
