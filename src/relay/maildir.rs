@@ -12,11 +12,13 @@ use crate::reason::reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use smtp::reply::Enhanced;
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Written to the file in pieces of that size.
@@ -34,6 +36,9 @@ pub(crate) struct Letter<'a> {
     pub(crate) message: &'a [u8],
 }
 
+/// Maildirs that are remembered as durable. Beyond so many all are forgotten, which costs each a few syncs.
+const MAX_DURABLE_ROOTS: usize = 50_000;
+
 /// Names that no other delivery has, of this process or another, on this host or another
 /// (<https://cr.yp.to/proto/maildir.html>). One for the whole process.
 #[derive(Debug)]
@@ -41,13 +46,34 @@ pub(crate) struct Names {
     pid: u32,
     host: String,
     serial: AtomicU64,
+    /// Maildirs whose directories this process has synced.
+    durable_roots: Mutex<HashSet<PathBuf>>,
 }
 
 impl Names {
     /// Names of this process on the host of that name.
     pub(crate) fn new(host: &str) -> Self {
         let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
-        Self { pid: std::process::id(), host: host.chars().map(fit).take(64).collect(), serial: AtomicU64::new(0) }
+        let host = host.chars().map(fit).take(64).collect();
+        Self { pid: std::process::id(), host, serial: AtomicU64::new(0), durable_roots: Mutex::default() }
+    }
+
+    fn durable_roots(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.durable_roots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when the Maildir's directories survive a power cut, whoever made them.
+    fn make_durable(&self, root: &Path) -> io::Result<()> {
+        if self.durable_roots().contains(root) {
+            return Ok(());
+        }
+        spool::sync_names_of(&root.join("new"))?;
+        let mut durable = self.durable_roots();
+        if durable.len() >= MAX_DURABLE_ROOTS {
+            durable.clear();
+        }
+        durable.insert(root.to_owned());
+        Ok(())
     }
 
     /// The next, at that time since the Unix epoch.
@@ -65,7 +91,11 @@ impl Names {
 pub(crate) fn deliver(root: &Path, names: &Names, now: Duration, letter: &Letter<'_>) -> Result<PathBuf, Failure> {
     let failed = |source| Failure::new(root, source);
     let (file, draft) = with_name(root, names, now, |name| begin(root, name)).map_err(failed)?;
-    let delivered = write(file, letter).and_then(|()| with_name(root, names, now, |name| publish(root, name, &draft)));
+    let move_to_new = |name: &str| {
+        names.make_durable(root)?;
+        publish(root, name, &draft)
+    };
+    let delivered = write(file, letter).and_then(|()| with_name(root, names, now, move_to_new));
     if delivered.is_err() {
         // What cannot be removed either, a reader of Maildirs removes after 36 hours.
         let _ = fs::remove_file(&draft);
@@ -77,7 +107,10 @@ pub(crate) fn deliver(root: &Path, names: &Names, now: Duration, letter: &Letter
 fn with_name<T>(root: &Path, names: &Names, now: Duration, act: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
     for _ in 1..MOST_NAMES {
         match act(&names.next(now)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => make(root)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                names.durable_roots().remove(root);
+                make(root)?;
+            }
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => return other,
         }
@@ -92,18 +125,11 @@ fn begin(root: &Path, name: &str) -> io::Result<(File, PathBuf)> {
     Ok((file, path))
 }
 
-/// Makes the Maildir, for its owner alone, so that it is there after a power cut.
+/// Makes the Maildir, for its owner alone.
 pub(crate) fn make(root: &Path) -> io::Result<()> {
-    let mut missing: Vec<&Path> =
-        root.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
-    let parts = ["tmp", "new", "cur"].map(|part| root.join(part));
-    missing.reverse();
-    missing.extend(parts.iter().map(PathBuf::as_path));
-    for path in missing {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-        sync_directory(path.parent().unwrap_or(Path::new(".")))?;
-    }
-    Ok(())
+    ["tmp", "new", "cur"]
+        .iter()
+        .try_for_each(|part| DirBuilder::new().recursive(true).mode(0o700).create(root.join(part)))
 }
 
 /// Writes the letter and waits until the disk has it.

@@ -8,6 +8,7 @@
 //! | `load`, `next_hop`, `message` | who sends to it, whom it delivers to, and what |
 //! | `life` | one spool through many relays, and what must hold of it |
 //! | `damage` | a bit that flips at rest |
+//! | `maildir` | delivery into Maildirs |
 //! | `account` | what was done, and what became of the mail |
 //! | `properties` | the file system's own promises |
 //!
@@ -22,6 +23,7 @@ mod damage;
 mod file_system;
 mod life;
 mod load;
+mod maildir;
 mod message;
 mod mount;
 mod next_hop;

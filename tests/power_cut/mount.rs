@@ -564,11 +564,17 @@ impl Filesystem for Served {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        if !flags.is_empty() {
+        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
             return reply.error(fuser::Errno::EINVAL);
         }
         let (from, to) = ((parent.0, text(name)), (new_parent.0, text(new_name)));
-        answer(reply, self.0.change(Operation::Other, |files, _, _| files.rename(from, to)));
+        let renamed = self.0.change(Operation::Other, |files, _, _| {
+            if flags.contains(RenameFlags::RENAME_NOREPLACE) && files.look_up(to.0, to.1).is_ok() {
+                return Err(Errno::EXIST);
+            }
+            files.rename(from, to)
+        });
+        answer(reply, renamed);
     }
 
     fn readdir(&self, _: &Request, inode: INodeNo, _: FileHandle, from: u64, mut reply: ReplyDirectory) {

@@ -183,9 +183,9 @@ impl Disk for ReadOnlyDisk {
     }
 }
 
-/// Returns when the directory's own name survives power loss, and the names of those above it. They are synced each
-/// time: a former process may have made them, and have ended or failed before they were synced.
-fn sync_names_of(directory: &Path) -> io::Result<()> {
+/// Returns when the directory's own name survives power loss, and the names of those above it. To be called by every
+/// process before it relies on the directory: a former one may have made it, and have ended or failed before the sync.
+pub fn sync_names_of(directory: &Path) -> io::Result<()> {
     for above in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(above).and_then(|opened| opened.sync_all()) {
             // Where this user may not look, or nobody may write, this user has made nothing.

@@ -82,7 +82,7 @@ mod usage;
 
 pub use backlog::Backlog;
 pub use damage::{Cost, Damage, DamageKind};
-pub use disk::{Disk, DiskFile, RealDisk};
+pub use disk::{Disk, DiskFile, RealDisk, sync_names_of};
 pub use error::Error;
 pub use inspect::{Body, Inspection, Message, Messages, Segment, SegmentState, inspect};
 pub use message::{Draft, Id, Left, Stored, StoredEnvelope};

@@ -1,0 +1,108 @@
+//! Delivery into Maildirs on the disk that forgets: what a relay has delivered is there after a power cut, also where a
+//! directory that it made could not be synced.
+use crate::file_system::{FileSystem, ROOT};
+use crate::load::{self, Answers};
+use crate::message;
+use crate::mount::{Disk, Fault, Plan};
+use crate::next_hop::Unit;
+use crate::relay::{Beginning, Home, Relay};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What has been delivered is noted in the spool after about a second. It is synced, and so not delivered again after a
+/// cut, with the next message.
+const NOTES_LIMIT: Duration = Duration::from_secs(3);
+
+fn begin(home: &mut Home, disk: &Disk) -> Result<(Relay, SocketAddr), String> {
+    let mut relay = home.start();
+    match relay.begin(disk)? {
+        Beginning::Listening(smtp, _) => Ok((relay, smtp)),
+        Beginning::Cut | Beginning::Ended(_) => Err(format!("it does not begin: {}", home.logs().join("\n"))),
+    }
+}
+
+/// Sends for a while.
+fn send(smtp: SocketAddr, answers: &Answers) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| load::send(smtp, answers, &is_over));
+        thread::sleep(Duration::from_millis(300));
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+/// The messages in the Maildirs `mail/deep/rN`, each for recipient N.
+fn delivered(files: &mut FileSystem) -> HashSet<Unit> {
+    let list = |files: &mut FileSystem, path: &[&str]| {
+        let found = path.iter().try_fold(ROOT, |above, name| files.look_up(above, name).map(|found| found.inode));
+        found.and_then(|inode| files.list(inode)).unwrap_or_default()
+    };
+    let mut units = HashSet::new();
+    for (user, _) in list(files, &["mail", "deep"]) {
+        for (_, file) in list(files, &["mail", "deep", &user, "new"]) {
+            let text = files.read(file.inode, 0, file.bytes as usize).unwrap();
+            let lines = String::from_utf8_lossy(text).replace('\n', "\r\n");
+            let recipient = user.trim_start_matches('r').parse().unwrap();
+            units.extend(message::recognise(lines.as_bytes()).map(|number| (number, recipient)));
+        }
+    }
+    units
+}
+
+/// Waits until all are delivered; those that are not.
+fn await_all(disk: &Disk, units: &[Unit], limit: Duration) -> Vec<Unit> {
+    let limit = Instant::now() + limit;
+    loop {
+        let delivered = disk.with_files(|files, _| delivered(files));
+        let missing: Vec<Unit> = units.iter().filter(|unit| !delivered.contains(unit)).copied().collect();
+        if missing.is_empty() || Instant::now() > limit {
+            return missing;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Delivers into Maildirs while that sync of a directory fails, cuts the power, and counts.
+fn live(seed: u64, turn: u64) -> Result<(), String> {
+    let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
+    let answers = Answers::default();
+    let text = format!(
+        "spool.size = \"8M\"\nretry.first = \"100ms\"\nretry.longest = \"200ms\"\n[[route]]\nto = \"*\"\nmaildir = {:?}\n",
+        disk.path().join("mail/deep/{user}")
+    );
+    let mut home = Home::new(&disk, &text);
+    let (mut relay, smtp) = begin(&mut home, &disk)?;
+    disk.plan(Plan { cut_at: None, fault: Some((Fault::DirectorySync(Errno::IO), turn)) });
+    send(smtp, &answers);
+    let units = answers.units();
+    let late = await_all(&disk, &units, Duration::from_secs(20));
+    if units.is_empty() || !late.is_empty() || disk.hit().is_none() {
+        let (late, log) = (late.len(), home.logs().join("\n"));
+        return Err(format!("{late} of {} were not delivered, fault {:?}\n{log}", units.len(), disk.hit()));
+    }
+    thread::sleep(NOTES_LIMIT);
+    send(smtp, &answers);
+    disk.cut_now();
+    relay.kill(&disk)?;
+    disk.restore_power();
+    // What it knows to be undelivered it delivers now.
+    let (mut relay, _) = begin(&mut home, &disk)?;
+    let lost = await_all(&disk, &units, Duration::from_secs(5));
+    relay.kill(&disk)?;
+    if lost.is_empty() { Ok(()) } else { Err(format!("{} of {} are lost: {lost:?}", lost.len(), units.len())) }
+}
+
+#[test]
+fn what_is_in_a_maildir_is_there_after_a_power_cut() {
+    if crate::is_possible() {
+        let broken: Vec<String> = thread::scope(|scope| {
+            let lives: Vec<_> = (0..8).map(|seed| scope.spawn(move || live(seed, 1 + seed % 3))).collect();
+            lives.into_iter().filter_map(|life| life.join().unwrap().err()).collect()
+        });
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
+    }
+}
