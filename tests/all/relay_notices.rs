@@ -266,7 +266,7 @@ fn a_message_that_cannot_be_read_is_told_of_from_its_envelope_when_it_expires() 
     assert!(text.contains("Your message cannot be returned") && !text.contains("text/rfc822-headers"), "{text}");
     let log = relay.process.complained();
     assert!(
-        log.contains("it is held; its sender is notified when it expires") && log.contains("notified without it"),
+        log.contains("is held; its sender is notified when it expires") && log.contains("notified without it"),
         "{log}"
     );
     relay.stop();
