@@ -277,7 +277,7 @@ fn a_message_whose_envelope_cannot_be_read_either_is_held_beyond_its_time() {
     let home = Home::open();
     // The envelope has the sender; the message does not.
     let (den, relay, _busy) = spoiled(&home, b"sender@b.example");
-    wait_until("the end of its time", || relay.process.complained().contains("cannot be told").then_some(()));
+    wait_until("the end of its time", || relay.process.complained().contains("cannot be notified").then_some(()));
     let queue = |words: &[&str]| mailrun(&[&["queue", "--spool", &den.path("spool")], words].concat());
     let listed = queue(&["list", "--state", "held"]);
     assert_eq!((listed.code, listed.out.lines().count()), (Some(0), 2), "{listed:?}");

@@ -402,7 +402,7 @@ fn what_is_wrong_with_rules_is_said_with_its_place() {
         (["sink", "--rules", file], format!("{file}:3:10: \"soft\" is not an action")),
         (["sink", "--rules", "/nonexistent"], "cannot read /nonexistent".to_owned()),
         (["bench", "--fault", ".: lose"], "column 4: \"lose\" is not an action".to_owned()),
-        (["sink", "--dump", "/dev/null/x"], "cannot make /dev/null/x".to_owned()),
+        (["sink", "--dump", "/dev/null/x"], "cannot create /dev/null/x".to_owned()),
         (["sink", "--dump-file", "/nonexistent/x"], "cannot write /nonexistent/x".to_owned()),
     ] {
         let ended = mailrun(&words);
@@ -663,7 +663,7 @@ fn a_message_that_cannot_be_kept_is_refused_and_the_sender_knows() {
     let record = sink.stop();
     assert_eq!((took(&record).messages, errors(&record, Phase::Reply, 452)), (0, 22));
     let row = record.errors.iter().find(|row| row.code == 452).unwrap();
-    assert!(row.text.starts_with("the message could not be kept: "), "{}", row.text);
+    assert!(row.text.starts_with("the message could not be stored: "), "{}", row.text);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn a_sound_spool_is_told_what_it_holds() {
     let text = stopped.spool(&["check"]);
     assert_eq!(text.code, Some(0), "{text:?}");
     assert!(
-        text.out.contains(": sound\n") && text.out.contains("3 to deliver to") && text.out.contains("none"),
+        text.out.contains(": sound\n") && text.out.contains("3 not delivered") && text.out.contains("none"),
         "{text:?}"
     );
 }
@@ -253,7 +253,7 @@ fn a_spool_that_a_relay_has_open_is_refused() {
     ] {
         let ended = mailrun(&[&["spool"], words].concat());
         assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{words:?}: {ended:?}");
-        assert!(ended.err.contains("a relay has it open"), "{ended:?}");
+        assert!(ended.err.contains("a relay is using it"), "{ended:?}");
     }
     assert!(!fs::exists(&out).unwrap());
     expect(&mut relay.greeted(), "NOOP", "250");
@@ -265,7 +265,7 @@ fn an_output_that_is_there_or_would_change_the_spool_is_refused() {
     let stopped = Stopped::new();
     stopped.den.files.keep("there", "mine");
     let (there, within) = (stopped.den.path("there"), format!("{}/within", stopped.den.path("spool")));
-    for (out, why) in [(&there, "already exists"), (&within, "within the spool")] {
+    for (out, why) in [(&there, "already exists"), (&within, "inside the spool")] {
         for words in [
             &["salvage", "--out", &format!("maildir:{out}")][..],
             &["salvage", "--out", &format!("spool:{out}")],
