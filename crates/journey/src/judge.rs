@@ -568,7 +568,7 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     remarks.extend(unheard_remark(record));
     remarks.extend(disturbances(record));
     if circumstances.between == Between::Nothing && is_watched(ledger) {
-        remarks.push("There was no server: this is the most that source and sink reach on this host.".to_owned());
+        remarks.push("There was no server: this is the limit of source and sink on this host.".to_owned());
     }
     reasons.extend(remarks.into_iter().map(|text| Reason::new(Cause::Remark, text)));
     reasons

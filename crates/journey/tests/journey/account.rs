@@ -133,7 +133,7 @@ fn changed(change: impl FnOnce(&mut Record), between: Between) -> (Record, Strin
 fn a_run_that_closes_holds_and_says_that_nothing_stood_between() {
     let (record, reason) = changed(|_| (), Between::Nothing);
     assert!(record.verdict.closed && record.verdict.valid && passed(&record));
-    assert_eq!(reason, "There was no server: this is the most that source and sink reach on this host.");
+    assert_eq!(reason, "There was no server: this is the limit of source and sink on this host.");
     let (record, _) = changed(|_| (), Between::Server);
     assert_eq!((record.verdict.reasons, record.verdict.why.as_str()), (Vec::new(), "100 delivered, none lost"));
 }
