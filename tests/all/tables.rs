@@ -37,7 +37,7 @@ fn expect_rows(rows: &[Vec<String>], each: usize) {
 fn the_table_has_a_row_for_each_combination() {
     let ended = mailrun(&["bench", "smtp-source-table", "--messages", "50", "--sessions", "1,5", "--rounds", "2"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.out.starts_with("smtp-source-table: 50 messages a run, medians of 2 rounds"), "{}", ended.out);
+    assert!(ended.out.starts_with("smtp-source-table: 50 messages per run, medians of 2 rounds"), "{}", ended.out);
     let rows = rows(&ended);
     expect_rows(&rows, 4);
     for row in &rows {

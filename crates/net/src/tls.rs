@@ -448,7 +448,7 @@ fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
 fn refused(error: rustls::Error) -> io::Error {
     let what = match error {
         rustls::Error::AlertReceived(alert @ AlertDescription::DecryptError) => {
-            format!("TLS: the peer rejects the certificate or a signature of this side (alert {alert:?})")
+            format!("TLS: the peer rejects the certificate of this side, or a signature (alert {alert:?})")
         }
         rustls::Error::AlertReceived(alert) if is_about_certificate(alert) => {
             format!("TLS: the peer rejects the certificate of this side (alert {alert:?})")
