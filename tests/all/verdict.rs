@@ -256,7 +256,7 @@ fn what_would_fail_for_every_message_is_told_before_the_load() {
 fn a_server_that_does_not_trust_or_is_not_trusted_is_told_before_the_load() {
     let secured = Sink::start(&["--tls", "starttls"]);
     let to = secured.address();
-    refused_before(&["--to", &to, "--messages", "5", "--tls", "starttls"], "use --tls-insecure");
+    refused_before(&["--to", &to, "--messages", "5", "--tls", "starttls"], "--tls-insecure to accept any certificate");
     let users = crate::secured::Files::new();
     let (list, wrong) = (users.keep("users", "ann:right\n"), users.keep("password", "wrong\n"));
     let careful = Sink::start(&["--auth-users", &list]);
