@@ -448,7 +448,7 @@ mod tests {
         }
         assert_eq!(line().fit(60, Letters::Ascii), "3 / 4 s, 30,207 delivered, 12,393 msg/s, 1 error");
         assert!(
-            line().fit(79, Letters::Ascii).starts_with("==========--- 3 / 4 s, "),
+            line().fit(79, Letters::Ascii).starts_with("=============---- 3 / 4 s, "),
             "{}",
             line().fit(79, Letters::Ascii)
         );

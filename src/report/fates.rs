@@ -129,12 +129,19 @@ pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usi
         None => {
             let code = |row: &ErrorRow| if row.code == 0 { String::new() } else { row.code.to_string() };
             let line = |row: &ErrorRow| (row.count, said(row.phase.name(), &code(row), row.count, &row.text));
-            record.errors.iter().map(line).collect()
+            record.errors.iter().filter(|row| !is_told_by_both_sides(record, row)).map(line).collect()
         }
     };
     lines.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
     let more = lines.len().saturating_sub(most);
     (lines.into_iter().take(most).map(|(_, line)| line).collect(), more)
+}
+
+/// Whether it is the sink's count of what it did as ordered, and the source's count of the same stands beside it.
+fn is_told_by_both_sides(record: &Record, row: &ErrorRow) -> bool {
+    let is_ordered = |row: &ErrorRow| row.text.starts_with("on purpose: ");
+    let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !is_ordered(other);
+    is_ordered(row) && record.errors.iter().any(is_same)
 }
 
 /// A server may answer with kilobytes; a report shows what fits a few lines and `run.json` has the rest.
@@ -208,6 +215,16 @@ mod tests {
         let mut record = sample::held();
         record.ledger.delivered = Some(199_999);
         assert!(text(ledger(&record)).contains("NOT what was created"));
+    }
+
+    #[test]
+    fn what_the_sink_did_as_ordered_is_not_counted_twice() {
+        let row = |text: &str| ErrorRow { phase: Phase::Rcpt, code: 500, text: text.to_owned(), count: 15 };
+        let rows = [row("5.3.0 Error: command failed"), row("on purpose: rcpt: hard reject 1%")];
+        let both = Record { errors: rows.to_vec(), ..sample::held() };
+        assert_eq!(errors_in_short(&both, 3).0, ["15 × 500 at rcpt: 5.3.0 Error: command failed"]);
+        let alone = Record { errors: rows[1..].to_vec(), ..sample::held() };
+        assert_eq!(errors_in_short(&alone, 3).0, ["15 × 500 at rcpt: on purpose: rcpt: hard reject 1%"]);
     }
 
     #[test]

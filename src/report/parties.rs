@@ -52,8 +52,12 @@ fn cpu_s(party: &Party) -> Option<f64> {
     party.user_s.zip(party.sys_s).map(|(user, sys)| user + sys)
 }
 
+/// Processors that a party kept busy. Nothing where that is more than the host has: then the messages took less time than
+/// the process, and nobody knows how much of its time was theirs.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
-    cpu_s(party).filter(|_| record.duration_s > 0.0).map(|cpu| cpu / record.duration_s)
+    let most = f64::from(record.host.cores.max(1)) * 1.05;
+    let cores = cpu_s(party).map(|cpu| cpu / record.duration_s);
+    cores.filter(|cores| record.duration_s > 0.0 && (record.host.cores == 0 || *cores <= most))
 }
 
 fn note(record: &Record) -> String {

@@ -287,7 +287,7 @@ fn a_worker_without_an_event_loop_ends_the_source_at_once() {
         let ended = source.finish();
         assert!(is_told(&ended) || !ended.err.contains("a worker"), "with {number}: {ended:?}");
         assert_eq!(ended.code, Some(2), "with {number}: {ended:?}");
-        refused += u32::from(is_told(&ended) && ended.err.contains("a worker could not begin"));
+        refused += u32::from(is_told(&ended) && ended.err.contains("a worker could not start"));
     }
     panic!("it never began");
 }
@@ -414,7 +414,7 @@ fn a_bench_tells_what_the_host_did_meanwhile() {
     assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{around:?}");
     assert!(around.processor_s.unwrap() >= 2.0 && around.busy_share.unwrap() > 0.0, "{around:?}");
     assert!(around.other_busy_share <= around.busy_share, "{around:?}");
-    assert!(run.file("report.md").contains("other processes "), "the report has the line");
+    assert!(run.file("report.md").contains("of the CPU used by other processes"), "the report has the line");
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn a_server_that_injects_behind_its_220_gets_no_mail_and_no_password() {
     let ours = source(&address.to_string(), &[["--tls", "starttls", "--tls-insecure"].as_slice(), &login].concat());
     assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(1), 0));
     assert_eq!(errors(&ours.record, Phase::Tls, 0), 1, "{:?}", ours.record.errors);
-    assert!(ours.record.errors[0].text.contains("in the clear behind the reply to STARTTLS"));
+    assert!(ours.record.errors[0].text.contains("plain text followed the reply to STARTTLS"));
     server.join().unwrap();
 }
 

@@ -293,7 +293,7 @@ fn a_large_message_of_a_corpus_is_held_once() {
     assert!(peak < 3 * bytes as u64, "while it is read it is there twice, and never more: {peak}");
     let refused = mailrun(&["source", "--to", "127.0.0.1:1", "--corpus", path, "--corpus-limit", "10M"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.err.contains("--corpus-limit, 10485760 octets"), "{}", refused.err);
+    assert!(refused.err.contains("--corpus-limit, 10485760 bytes"), "{}", refused.err);
 }
 
 #[test]
