@@ -170,7 +170,7 @@ impl Wait {
     fn line(&self, created: u64) -> Line {
         let share = Some(1.0 - self.open as f64 / created.max(1) as f64);
         let what = match self.open {
-            0 => "what comes late".to_owned(),
+            0 => "late messages".to_owned(),
             1 => "the last answer".to_owned(),
             open => format!("{} answers", count(open)),
         };
@@ -474,7 +474,7 @@ mod tests {
             |open, waits_s| Line::of(&Progress { created: 3_000, open, waits_s, ..running() }, 1, "x", 0.0).text();
         assert_eq!(wait(22, 7.2), "sent 3,000; waiting for 22 answers, at most 8 s more");
         assert_eq!(wait(1, 300.0), "sent 3,000; waiting for the last answer, at most 5 min 00 s more");
-        assert_eq!(wait(0, 2.0), "sent 3,000; waiting for what comes late, at most 2 s more");
+        assert_eq!(wait(0, 2.0), "sent 3,000; waiting for late messages, at most 2 s more");
         assert_eq!(waiting(3_000, "22 at the sink", 8.0), "sent 3,000; waiting for 22 at the sink, at most 8 s more");
     }
 

@@ -1,4 +1,4 @@
-//! Who may log in: a file of `name:password`, one a line, that sinks and relays share.
+//! Who may log in: a file of `name:password`, one per line, that sinks and relays share.
 use anyhow::{Context, Result, bail};
 use net::recent::RecentMap;
 use smtp::login::{Auth, Proof};
@@ -78,29 +78,31 @@ impl Users {
     /// If it cannot be read, has a line of another form or names nobody.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        Self::parse(&text).with_context(|| path.display().to_string())
+        Self::parse(&text, path)
     }
 
-    /// `name:password`, one a line; empty lines and those that begin with `#` are passed over.
+    /// Reads `name:password`, one per line; empty lines and those that begin with `#` are skipped. `path` is for the
+    /// errors.
     ///
     /// # Errors
     /// If a line has another form, or there is nobody.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Self> {
+        let file = path.display();
         let mut users = HashMap::new();
         for (number, line) in text.lines().enumerate() {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
             let Some((name, password)) = line.split_once(':').filter(|(name, _)| !name.is_empty()) else {
-                bail!("line {}: must have the form name:password", number + 1);
+                bail!("{file}:{}: must have the form name:password", number + 1);
             };
             users.insert(name.to_owned(), Secret::Password(password.to_owned()));
             if users.len() > MOST_USERS {
-                bail!("more than {MOST_USERS} users");
+                bail!("{file}: more than {MOST_USERS} users");
             }
         }
         if users.is_empty() {
-            bail!("it contains no users; each line must be name:password");
+            bail!("{file} contains no users; each line must be name:password");
         }
         Ok(Self::Known(Book::new(users)))
     }
@@ -130,9 +132,13 @@ impl Users {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Result<Users> {
+        Users::parse(text, Path::new("dir/users"))
+    }
+
     #[test]
     fn a_file_of_users_is_read_or_its_line_named() {
-        let known = Users::parse("# ours\n\nann:se:cret\nbob:\n").unwrap();
+        let known = parse("# ours\n\nann:se:cret\nbob:\n").unwrap();
         let shown = |name, secret: &'static str| Auth {
             mechanism: Mechanism::Plain,
             name,
@@ -144,14 +150,14 @@ mod tests {
         let nobody = known.secret(&digest("eve"));
         assert!(nobody.is_some() && nobody == known.secret(&digest("eve")) && nobody != known.secret(&digest("ann")));
         assert_eq!(known.secret(&digest("ann")), Some(Secret::Password("se:cret".to_owned())));
-        assert!(Users::parse("").is_err() && Users::parse(":x\n").is_err());
+        assert_eq!(parse("").unwrap_err().to_string(), "dir/users contains no users; each line must be name:password");
+        let wrong = parse("ann:x\n:x\n").unwrap_err().to_string();
+        assert_eq!(wrong, "dir/users:2: must have the form name:password");
     }
 
     #[test]
     fn keys_are_made_once_for_each_name_and_kept_for_no_more_than_there_is_room() {
-        let Users::Known(book) = Users::parse("ann:one\nbob:two\neve:three\nill:\u{7}\n").unwrap() else {
-            panic!("a book")
-        };
+        let Users::Known(book) = parse("ann:one\nbob:two\neve:three\nill:\u{7}\n").unwrap() else { panic!("a book") };
         let known = Users::Known(Book { keys: Mutex::new(RecentMap::new(4)), ..book });
         let keys = |name| {
             let secret = known.secret(&Auth { mechanism: Mechanism::ScramSha256, name, proof: Proof::Digest });
@@ -180,7 +186,7 @@ mod tests {
         let path = place.path().join("users");
         fs::write(&path, "ann:x\nnonsense\n").unwrap();
         let error = format!("{:#}", Users::read(&path).unwrap_err());
-        assert!(error.contains("users") && error.contains("line 2"), "{error}");
+        assert!(error.ends_with("users:2: must have the form name:password"), "{error}");
         assert!(Users::read(&place.path().join("none")).is_err());
     }
 }

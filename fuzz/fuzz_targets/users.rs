@@ -8,11 +8,12 @@ use libfuzzer_sys::fuzz_target;
 use smtp::login::{Auth, Proof};
 use smtp::sasl::Mechanism;
 use std::collections::HashMap;
+use std::path::Path;
 use users::Users;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let users = match Users::parse(text) {
+    let users = match Users::parse(text, Path::new("users")) {
         Ok(users) => users,
         Err(why) => return assert!(!why.to_string().is_empty()),
     };

@@ -246,7 +246,7 @@ pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
     match outcome {
         Err(complaints) => {
             let many = complaints.list.len();
-            let noun = if many == 1 { "complaint" } else { "complaints" };
+            let noun = if many == 1 { "error" } else { "errors" };
             let Complaint { line, .. } = &complaints.list[0];
             (format!("{complaints}\n{many} {noun}, the first in line {line}"), false)
         }
@@ -324,7 +324,7 @@ mod tests {
         let config = typed(&["--config", file, "--allow-public"]).unwrap().config().unwrap();
         assert_eq!(config.reach, Reach::Anywhere);
         let (said, holds) = checked(&Config::read(&path));
-        assert!(!holds && said.ends_with("1 complaint, the first in line 4"), "{said}");
+        assert!(!holds && said.ends_with("1 error, the first in line 4"), "{said}");
     }
 
     #[test]

@@ -182,7 +182,7 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
     add(mades.redelivered, &|| {
         let count = counted(mades.redelivered, "message");
         format!(
-            "{count} came again after a connection was lost, as the broker must send them: these are no duplicates."
+            "Sent again by the broker after a lost connection, as it must: {count}. They do not count as duplicates."
         )
     });
     let lasted: f64 = mades.outages.iter().map(|outage| outage.lasted_s).sum();
@@ -197,7 +197,7 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
         )
     });
     add(mades.released, &|| {
-        format!("Messages of others came from the queues {} and were given back.", counted(mades.released, "time"))
+        format!("Messages of others were received from the queues {} and given back.", counted(mades.released, "time"))
     });
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     remarks.extend(window_remark(record, mades));

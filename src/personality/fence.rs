@@ -26,7 +26,7 @@ impl Public {
             return Ok(());
         }
         Err(format!(
-            "{named}: public address: load goes to loopback and private addresses only; if the server is yours, set \
+            "{named}: public address: only loopback and private addresses are allowed; if the server is yours, set \
              MAILRUN_ALLOW_PUBLIC=1"
         ))
     }

@@ -27,7 +27,7 @@ impl Postmark {
         let message = [b"\r\n", head, rest].concat();
         let body = memchr::memmem::find(&message, EMPTY_LINE).map_or(message.len(), |at| at + EMPTY_LINE.len());
         if body < head.len() + 2 {
-            return Err("--trace: there is an empty line among the header fields".to_owned());
+            return Err("--trace: the header must not contain an empty line".to_owned());
         }
         let trace = Trace {
             run: party::fresh_run_id().map_err(|error| error.to_string())?,
@@ -60,11 +60,11 @@ pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
     match each {
         0 | 1 => Ok(()),
         _ if each > MAX_RECIPIENTS.into() => {
-            Err(format!("--trace tells {MAX_RECIPIENTS} recipients of a message apart, not {each}"))
+            Err(format!("--trace allows at most {MAX_RECIPIENTS} recipients per message, not {each}"))
         }
-        _ if local.ends_with(|c: char| c.is_ascii_digit()) => {
-            Err(format!("--trace: {address}: recipients are told apart by the number at the end; there is one already"))
-        }
+        _ if local.ends_with(|c: char| c.is_ascii_digit()) => Err(format!(
+            "--trace: {address}: the recipient number is appended to the local part, which must not end in a digit"
+        )),
         _ => Ok(()),
     }
 }

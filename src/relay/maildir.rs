@@ -188,13 +188,13 @@ fn sync_directory(path: &Path) -> io::Result<()> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The disk is full.
-    #[error("{}: {}; make room on that disk", .path.display(), reason(.source))]
+    #[error("{}: {}; free space on this disk", .path.display(), reason(.source))]
     Full { path: PathBuf, source: io::Error },
     /// The owner's share of the disk is used up.
-    #[error("{}: {}; the mailbox's owner has to make room", .path.display(), reason(.source))]
+    #[error("{}: {}; the owner of the mailbox must delete mail or needs a larger quota", .path.display(), reason(.source))]
     Quota { path: PathBuf, source: io::Error },
     /// This process may not write there, or what is there is no Maildir.
-    #[error("{}: {}; see to it that mailrun can write to this directory", .path.display(), reason(.source))]
+    #[error("{}: {}; it must be a directory that mailrun can write to", .path.display(), reason(.source))]
     Denied { path: PathBuf, source: io::Error },
     /// The disk or the system failed.
     #[error("{}: {}", .path.display(), reason(.source))]
@@ -330,7 +330,7 @@ mod tests {
         let failure = deliver(&file, &Names::new("x"), NOW, &letter(b"")).unwrap_err();
         assert!(failure.is_loud() && failure.code() == (451, Enhanced(4, 3, 5)), "{failure:?}");
         assert!(
-            failure.to_string().starts_with(&format!("{}: Not a directory; see to it", file.display())),
+            failure.to_string().starts_with(&format!("{}: Not a directory; it must be", file.display())),
             "{failure}"
         );
         // `new` is no directory to move to.

@@ -275,7 +275,7 @@ impl Reception {
 /// The answer where too much comes in at a time (RFC 3463 §3.4: mail system full).
 fn crowded(office: &Office) -> Reply {
     office.setting.census.crowded.add(1);
-    Reply::fixed("452 4.3.1 Too much mail comes in at a time, try again later\r\n")
+    Reply::fixed("452 4.3.1 Too much incoming mail, try again later\r\n")
 }
 
 /// The answer that takes responsibility (RFC 5321 §6.1): nobody has one to give who has no proof.

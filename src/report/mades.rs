@@ -209,7 +209,7 @@ pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
         let difference = if difference == 0 { "0".to_owned() } else { format!("{difference:+}") };
         table.row(vec![plain(&row.name), count(row.done), count(row.seen), difference]);
     }
-    let note = Some("what the stand-in says it did, and what the bench saw of it".to_owned());
+    let note = Some("what the stand-in reports, and what the bench saw of it".to_owned());
     (!table.is_empty()).then_some(Section { title: "Truth", note, body: Body::Figures(table) })
 }
 

@@ -61,7 +61,7 @@ fn cores(record: &Record, party: &Party) -> Option<f64> {
 }
 
 fn note(record: &Record) -> String {
-    let told = |party: &Party| format!("the {} was told to fail: {}", party.name, party.faults.join(" "));
+    let told = |party: &Party| format!("requested faults of the {}: {}", party.name, party.faults.join(" "));
     let faults = record.parties.iter().filter(|party| !party.faults.is_empty()).map(told);
     let always = "cores: processor time over the run's time".to_owned();
     std::iter::once(always).chain(faults).collect::<Vec<_>>().join("; ")
@@ -116,6 +116,6 @@ mod tests {
         let mut record = sample::held();
         record.parties[1].faults = vec!["--drop".to_owned(), "0.001".to_owned()];
         let (note, _) = text(&record);
-        assert!(note.contains("the sink was told to fail: --drop 0.001"), "{note}");
+        assert!(note.contains("requested faults of the sink: --drop 0.001"), "{note}");
     }
 }

@@ -277,7 +277,7 @@ fn ours_against(plan: &[&str], words: &str) -> Ended {
 fn a_lost_message_does_not_hang_it() {
     let ended = ours_against(&["--loss", "0.05", "--seed", "3"], "--timeout 003 -n 400 -size 200 -max-in-transit 10");
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.err.contains(" gave up: nothing came for 3 s\n"), "{}", ended.err);
+    assert!(ended.err.contains(" gave up: nothing received for 3 s\n"), "{}", ended.err);
     let counts = counts(&ended.out);
     let (last, received, limit) = counts.last().unwrap();
     assert!(last == "Received event" && *received > 0 && received < limit, "{counts:?}");
@@ -318,7 +318,7 @@ fn messages_of_others_stay_where_they_are() {
     }
     let ended = bench(&ours(place.path()), &endpoint.url, "-n 100 -size 100");
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.err.contains(" 3 msgs not of this run: left in their queues\n"), "{}", ended.err);
+    assert!(ended.err.contains(" 3 msgs not from this run: left in their queues\n"), "{}", ended.err);
     for queue in ["ecp.endpoint.inbox", "ecp.endpoint.outbox.reply", "ecp.endpoint.send.event"] {
         let message = take(&endpoint.url, queue);
         assert!(format!("{:?}", message.application_properties).contains("somebody"), "{queue}");
@@ -355,7 +355,7 @@ fn what_would_hang_is_refused_and_load_stays_at_home() {
     let ours = ours(place.path());
     for (words, code, said) in [
         ("-goroutines 0", 2, "invalid value \"0\" for flag -goroutines: must be above 0\nUsage of "),
-        ("-n 0 -max-in-transit 0", 2, "for flag -max-in-transit: must be above 0 where -n is 0\n"),
+        ("-n 0 -max-in-transit 0", 2, "for flag -max-in-transit: must be above 0 if -n is 0\n"),
         ("-inbox-addr amqp://8.8.8.8", 1, "8.8.8.8: public address"),
         ("-mode amqp -inbox-addr amqp://8.8.8.8", 1, "MAILRUN_ALLOW_PUBLIC=1"),
     ] {

@@ -687,7 +687,7 @@ fn the_default_dialect_is_that_of_postfix_3_9() {
     }
 }
 
-/// docs/drop-in.md: "a server that closes on QUIT without a reply, resets, or says nothing to it".
+/// docs/drop-in.md: "a server that does not reply to QUIT: closes, resets, or sends nothing".
 #[test]
 fn differs_where_quit_is_not_answered() {
     let lost = fatal("lost connection while sending message");
@@ -701,7 +701,7 @@ fn differs_where_quit_is_not_answered() {
     assert_eq!(told("--timeout 1 -m 2", Script::default().silent("QUIT", 0)), DONE);
 }
 
-/// docs/drop-in.md: "LMTP, `-A`, a refused recipient".
+/// docs/drop-in.md: "LMTP, `-A`, a rejected recipient".
 #[test]
 fn differs_where_an_lmtp_recipient_is_refused() {
     let script = Script::default().say("RCPT", 2, "550 no");
@@ -781,7 +781,7 @@ fn differs_in_not_waiting_after_the_last_message() {
     assert_eq!(told("-R 60000 -d -s 2 -m 2", Script::default()), DONE);
 }
 
-/// docs/drop-in.md: "`-d` with `-w` or `-R`, when another session took the last message meanwhile".
+/// docs/drop-in.md: "`-d` with `-w` or `-R`, when another session took the last message".
 #[test]
 fn differs_in_saying_quit_when_no_message_is_left() {
     let place = tempfile::tempdir().unwrap();

@@ -184,7 +184,7 @@ fn smtp_sink_recognises_what_a_relay_converted_for_it() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(sink.code(), Some(0));
     let expected = "smtp-sink: trace: 20 messages recognised, 20 recipients, 0 duplicates, 0 corrupt, 0 foreign; 20 of them were \
-        converted to 7 bits on their way\n";
+        converted to 7 bits in transit\n";
     assert_eq!(sink.said("err"), expected);
     relay.stop();
 }

@@ -275,7 +275,7 @@ fn given_up(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
     let noun = unit_noun(record);
-    let text = format!("The relay gave up on {} {noun} and told their sender.", grouped(expired));
+    let text = format!("The relay gave up on {} {noun} and notified the sender.", grouped(expired));
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
@@ -537,7 +537,7 @@ fn endings(record: &Record) -> Vec<Reason> {
         _ => {}
     }
     if let Some(open) = ledger.in_flight.filter(|open| *open > 0 && ledger.delivered.is_some()) {
-        let text = format!("{} {noun} were still on their way when the run ended.", grouped(open));
+        let text = format!("{} {noun} were still in transit when the run ended.", grouped(open));
         reasons.push(Reason::new(Cause::Unfinished, text));
     }
     reasons

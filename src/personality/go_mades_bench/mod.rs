@@ -63,7 +63,7 @@ fn bench(options: &Options, mode: mades::Mode) -> Result<ExitCode, Fatal> {
 fn conclude(options: &Options, follower: &Follower, record: &Record) -> ExitCode {
     let outcome = follower.outcome();
     if outcome == Outcome::GivenUp {
-        voice::log(&format!("gave up: nothing came for {} s", options.patience.as_secs()));
+        voice::log(&format!("gave up: nothing received for {} s", options.patience.as_secs()));
     }
     let missing = follower.missing();
     for (name, count) in &missing {
@@ -76,7 +76,8 @@ fn conclude(options: &Options, follower: &Follower, record: &Record) -> ExitCode
     }
     let duplicates: u64 = mades.into_iter().flat_map(|mades| &mades.stages).map(|stage| stage.duplicates).sum();
     let released = mades.map_or(0, |mades| mades.released);
-    for (count, what) in [(duplicates, "received more than once"), (released, "not of this run: left in their queues")]
+    for (count, what) in
+        [(duplicates, "received more than once"), (released, "not from this run: left in their queues")]
     {
         if count > 0 {
             voice::log(&format!("{count} msgs {what}"));

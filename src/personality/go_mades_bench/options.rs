@@ -167,7 +167,7 @@ impl Options {
         match () {
             () if self.goroutines == 0 => refused("goroutines", 0, "must be above 0"),
             () if self.messages == 0 && self.max_in_transit == 0 => {
-                refused("max-in-transit", 0, "must be above 0 where -n is 0")
+                refused("max-in-transit", 0, "must be above 0 if -n is 0")
             }
             () if self.payload_bytes > MOST_PAYLOAD_BYTES => refused("size", self.payload_bytes, "value out of range"),
             () => Ok(self),

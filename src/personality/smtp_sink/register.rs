@@ -93,13 +93,13 @@ impl Register {
             "trace: {recognised} messages recognised, {units} recipients, {duplicates} duplicates, {corrupt} corrupt, {foreign} foreign"
         );
         if self.converted > 0 {
-            text += &format!("; {} of them were converted to 7 bits on their way", self.converted);
+            text += &format!("; {} of them were converted to 7 bits in transit", self.converted);
         }
         if self.runs.evicted > 0 {
-            text += &format!("; recipients of {} older runs are not in it", self.runs.evicted);
+            text += &format!("; recipients of {} older runs are not included", self.runs.evicted);
         }
         if *unkept > 0 {
-            text += &format!("; {unkept} recipients were not looked for among duplicates: no memory");
+            text += &format!("; {unkept} recipients were not checked for duplicates: out of memory");
         }
         text
     }

@@ -168,7 +168,7 @@ impl Course {
 fn check_recipients(options: &Options, address: &str) -> Result<(), Fatal> {
     if options.dialect == Dialect::Before39 && options.recipients > 1 {
         return Err(Fatal(
-            "--trace cannot tell recipients apart whose numbers come first: use --dialect 3.9".to_owned(),
+            "--trace requires the recipient number at the end of the local part: use --dialect 3.9".to_owned(),
         ));
     }
     postmark::check_recipients(address, options.recipients.into()).map_err(Fatal)

@@ -141,7 +141,8 @@ impl Options {
         if name == "--timeout" {
             let seconds = value.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
             let positive = seconds.filter(|time| !time.is_zero() && time.as_secs() < 1 << 31);
-            self.patience = positive.ok_or_else(|| Misuse::bad(format!("bad timeout: {value}")))?;
+            self.patience = positive
+                .ok_or_else(|| Misuse::bad(format!("bad timeout: {value}: use a number of seconds above 0")))?;
             return Ok(());
         }
         self.dialect = match value {
@@ -149,7 +150,7 @@ impl Options {
             "3.9" => Dialect::Since39,
             _ => {
                 return Err(Misuse::bad(format!(
-                    "bad dialect: {value}: 3.8 (and older) and 3.9 (and newer) are known"
+                    "bad dialect: {value}: use 3.8 (Postfix 3.8 and older) or 3.9 (3.9 and newer)"
                 )));
             }
         };

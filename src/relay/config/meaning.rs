@@ -198,8 +198,9 @@ impl<'a> Reader<'a> {
             let what = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
             self.notes.add(&section.span, what);
         }
-        let named = |why: anyhow::Error| format!("{}, {why:#}", path.display());
-        let users = self.text(&span, &path).and_then(|text| self.notes.keep(&span, Users::parse(&text).map_err(named)));
+        let users = self
+            .text(&span, &path)
+            .and_then(|text| self.notes.keep(&span, Users::parse(&text, &path).map_err(|why| format!("{why:#}"))));
         config.users = users.map(Arc::new);
         let limits = &mut config.login_limits;
         limits.failures = section.value("failures", "10", failures).unwrap_or(limits.failures);

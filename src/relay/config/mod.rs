@@ -688,7 +688,7 @@ mod tests {
             ("[tls]\nkey = 'certificate.pem'\ncertificate = 'certificate.pem'", &["4:15: no private key in PEM form"]),
             ("[tls]\nkey = ''\ncertificate = 'certificate.pem'", &["2:1: TLS requires both", "3:7: key is empty"]),
             ("[auth]", &["2:1: no users; write users = "]),
-            ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes, line 2: must have the form name:password"]),
+            ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes:2: must have the form name:password"]),
             (
                 "listen = '192.168.0.1:25'\n[auth]\nusers = 'users'",
                 &["3:1: passwords would cross the network unencrypted"],

@@ -182,7 +182,7 @@ fn remarks_do_not_keep_the_ledger_open() {
     );
     assert!(record.verdict.closed && record.verdict.valid);
     assert_eq!(record.verdict.outcome, Some(Outcome::Inconclusive), "nobody saw what became of them");
-    assert_eq!(record.verdict.reasons[0], "10 messages were still on their way when the run ended.");
+    assert_eq!(record.verdict.reasons[0], "10 messages were still in transit when the run ended.");
     assert!(record.verdict.reasons[1].starts_with("7 messages were timed by another host's clock"));
 }
 

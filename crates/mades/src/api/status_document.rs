@@ -253,7 +253,7 @@ fn value(element: &BytesStart<'_>) -> Result<Option<String>, StatusDocumentError
             let value = attribute.normalized_value(XmlVersion::Implicit1_0).map_err(malformed)?;
             return match value.chars().find(|character| !is_xml(*character)) {
                 None => Ok(Some(value.into_owned())),
-                Some(other) => Err(malformed(format!("{other:?} cannot stand in XML"))),
+                Some(other) => Err(malformed(format!("{other:?} is not allowed in XML"))),
             };
         }
     }
