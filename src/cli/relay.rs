@@ -119,7 +119,7 @@ const MANUAL: &str = concat!(
     "\
 Examples:
   mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
-  mailrun relay --listen 127.0.0.1:2525 --to lmtp:unix:/run/lmtp.sock --spool DIR --http 127.0.0.1:8025
+  mailrun relay --to lmtp:unix:/run/lmtp.sock --spool DIR --http 127.0.0.1:8025
   mailrun relay --config relay.toml --check
 
 FILE is TOML; only spool.directory is required. All keys:
@@ -128,12 +128,14 @@ FILE is TOML; only spool.directory is required. All keys:
     include_str!("../relay/config/example.toml"),
     "
 Lines of the alias file: NAME: TARGET, TARGET...
-  sales: ann, bob@elsewhere.example        for all local domains; sales@b.example for one only
+  sales: ann, bob@elsewhere.example        for all local domains
+  sales@b.example: ann                     for this domain only
   nobody: .                                accepted and discarded
   ann: ann, keeper                         to ann, with a copy to keeper
 
-Access: everyone may send to existing mailboxes and aliases in local domains (others: 550 5.1.1). Only clients in
-`networks` and authenticated clients may send to other domains (others: 554 5.7.1)."
+Access: everyone may send to existing mailboxes and aliases in local domains
+(others: 550 5.1.1). Only clients in `networks` and authenticated clients may
+send to other domains (others: 554 5.7.1)."
 );
 
 /// Relays, or looks at a configuration file.

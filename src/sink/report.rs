@@ -154,7 +154,7 @@ impl View {
         }
         if run.and_then(|run| total.runs.find(run)).is_some_and(|tally| tally.realtime) {
             remarks.push(
-                "Some times were taken across hosts by the wall clock: they are as exact as the two clocks are equal."
+                "Some latencies were measured with the wall clocks of two hosts: they are only as exact as the clocks agree."
                     .to_owned(),
             );
         }

@@ -122,10 +122,10 @@ fn without_trace_there_is_none() {
 fn what_a_trace_cannot_tell_apart_is_refused() {
     for (words, said) in [
         (&["smtp-source", "--trace", "--dialect", "3.8", "-r", "2"][..], "use --dialect 3.9"),
-        (&["smtp-source", "--trace", "-r", "2", "-t", "a1@b"], "the number at the end"),
+        (&["smtp-source", "--trace", "-r", "2", "-t", "a1@b"], "must not end in a digit"),
         (&["smtp-source", "--trace", "-r", "1025"], "1024 recipients"),
         (&["smtp-source", "--trace", "-S", "a\r\n\r\nb"], "empty line"),
-        (&["go-smtp-source", "--trace", "-r", "2", "-t", "a1@b"], "the number at the end"),
+        (&["go-smtp-source", "--trace", "-r", "2", "-t", "a1@b"], "must not end in a digit"),
         (&["go-smtp-source", "--trace", "-S", "a\n\nb"], "empty line"),
     ] {
         let ended = mailrun(&[words, &["127.0.0.1:9"]].concat());

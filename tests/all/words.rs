@@ -1,7 +1,8 @@
 //! The words that users read: help, documentation and messages are plain English. Words that were weeded out stay out.
-use crate::party::mailrun;
+use crate::party::{MAILRUN, mailrun};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Words and turns that must not come back, in lower case. Each stands for a kind: archaic, inverted or personified.
 const BANNED: [&str; 32] = [
@@ -42,8 +43,8 @@ const BANNED: [&str; 32] = [
 /// The same, of whole words.
 const BANNED_WORDS: [&str; 4] = ["octet", "octets", "plaint", "errand"];
 
-/// Documents that users read. Those for developers, and the one on the wire format, are not among them.
-const DOCUMENTS: [&str; 9] = [
+/// Documents that users read. Those for developers are not among them.
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "docs/relay.md",
     "docs/mades.md",
@@ -53,6 +54,8 @@ const DOCUMENTS: [&str; 9] = [
     "docs/ci.md",
     "docs/report.md",
     "docs/progress.md",
+    "docs/spool-format.md",
+    "CHANGELOG.md",
 ];
 
 fn root() -> &'static Path {
@@ -109,6 +112,26 @@ fn help_is_in_plain_words() {
         .flat_map(|(name, help)| found(help).into_iter().map(move |words| format!("mailrun {name} --help: {words}")))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The configuration that the relay's help shows on a terminal of that width.
+fn example_shown(columns: &str) -> String {
+    let shown = Command::new(MAILRUN).args(["relay", "--help"]).env("COLUMNS", columns).output().unwrap();
+    let help = String::from_utf8(shown.stdout).unwrap();
+    let (_, from_example) = help.split_once("All keys:\n").unwrap();
+    from_example.split_once("\nLines of the alias file").unwrap().0.to_owned()
+}
+
+#[test]
+fn the_relays_example_can_be_copied_from_its_help() {
+    let expected: toml::Table = read(&root().join("src/relay/config/example.toml")).parse().unwrap();
+    for columns in ["80", "100"] {
+        let shown = example_shown(columns);
+        let widest = shown.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(80), "{widest:?} columns of {columns}");
+        let parsed = shown.parse::<toml::Table>();
+        assert!(parsed.as_ref() == Ok(&expected), "at {columns} columns: {parsed:?}");
+    }
 }
 
 #[test]
