@@ -138,7 +138,7 @@ fn stage_as_seen(name: Stage, count: u64, rate_per_s: f64, duration_s: f64) -> S
 }
 
 /// A party that left no record.
-fn party_as_seen(role: Role) -> Party {
+pub(super) fn party_as_seen(role: Role) -> Party {
     Party {
         role,
         name: name(role).to_owned(),

@@ -9,6 +9,7 @@ use crate::source::{Offer, RateStage, Spread};
 use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use journey::record::{Mades, MadesStage, Workload};
 use journey::threshold::{Place, Protocol, Threshold};
 use journey::{RunId, Stage};
 use std::env::VarError;
@@ -275,9 +276,8 @@ impl Typed {
         self.load.check_thresholds(self.mode)?;
         let is_staged = matches!(offer, Some(Offer::Stages(_)));
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
-        let usual_in_transit = if offer.is_some() { OPEN_IN_TRANSIT } else { CLOSED_IN_TRANSIT };
-        let max_in_transit = self.load.max_in_transit.map_or(usual_in_transit, |most| most as usize);
-        let window = self.load.window.unwrap_or(WINDOW).min(u32::try_from(max_in_transit).unwrap_or(u32::MAX));
+        let max_in_transit = self.load.in_transit();
+        let window = self.load.in_window();
         let (mut outbox, mut inbox) = self.brokers.brokers()?;
         if !self.allow_public {
             keep_at_home(&mut outbox)?;
@@ -352,6 +352,66 @@ impl LoadTyped {
             }
         }
         Ok(())
+    }
+
+    /// Messages in transit at most.
+    fn in_transit(&self) -> usize {
+        let is_closed = self.rate.is_none() && self.stages.is_empty();
+        let usual = if is_closed { CLOSED_IN_TRANSIT } else { OPEN_IN_TRANSIT };
+        self.max_in_transit.map_or(usual, |most| most as usize)
+    }
+
+    /// Unsettled transfers at most.
+    fn in_window(&self) -> u32 {
+        self.window.unwrap_or(WINDOW).min(u32::try_from(self.in_transit()).unwrap_or(u32::MAX))
+    }
+
+    /// What is asked of the run.
+    pub(super) fn thresholds(&self) -> Vec<Threshold> {
+        self.thresholds.iter().chain(&self.abort_on).cloned().collect()
+    }
+
+    /// The load as a record has it, but for where it goes.
+    ///
+    /// # Errors
+    /// If the stages offer nothing.
+    pub(super) fn workload(&self) -> Result<Workload> {
+        let offer = self.offer()?;
+        let staged = offer.as_ref().and_then(Offer::length);
+        Ok(Workload {
+            messages: self.messages,
+            duration_limit_s: self.duration.or(staged).map(|limit| limit.as_secs_f64()),
+            recipients: 1,
+            sessions: u32::try_from(self.in_transit()).unwrap_or(u32::MAX),
+            message_bytes: self.size.mean().round() as u64,
+            sizes_varied: self.size.varied(),
+            tls: "none".to_owned(),
+            arrival: self.arrival.with(offer.as_ref()),
+            rate_per_s: self.rate,
+            stages: offer.as_ref().map(Offer::stages).unwrap_or_default(),
+            protocol: "mades".to_owned(),
+            rcpt: self.receiver.clone(),
+            seed: self.seed,
+            ..Workload::default()
+        })
+    }
+
+    /// What else a record of MADES has of it; its stages are those that progress counts.
+    pub(super) fn as_mades(&self, mode: ModeTyped, timeout: Duration) -> Mades {
+        let mode = Mode::from(mode);
+        let stage = |name: &str| MadesStage { name: name.to_owned(), ..MadesStage::default() };
+        Mades {
+            mode: mode.name().to_owned(),
+            stages: ["created", "sent", "settled", mode.arrival().name()].map(stage).to_vec(),
+            receiver: self.receiver.clone(),
+            message_type: self.message_type.clone(),
+            durable: self.durable,
+            payload: payload(&self.payload).typed(),
+            max_in_transit: self.in_transit() as u64,
+            window: u64::from(self.in_window()),
+            timeout_s: timeout.as_secs_f64(),
+            ..Mades::default()
+        }
     }
 
     /// The same in the words of a command line.

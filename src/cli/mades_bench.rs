@@ -94,6 +94,9 @@ impl MadesTyped {
             faults: faults(&plan),
             endpoint_options: truth.into_iter().flatten().collect(),
             bench_options,
+            workload: self.load.workload()?,
+            mades: self.load.as_mades(self.mode, self.timeout),
+            thresholds: self.load.thresholds(),
             live: self.report.live(Live::Line),
             command: crate::party::command_line(),
         })?;

@@ -1,5 +1,6 @@
 //! `mailrun bench mades-compare`: what was typed, to what it means.
 use super::mades::{stay_at_home, url};
+use super::results::TablesTyped;
 use super::scenarios::NoThresholds;
 use super::values;
 use crate::bench::mades_compare::{self, Broker, CompareOptions, Way, Window};
@@ -67,6 +68,8 @@ pub(super) struct CompareTyped {
     /// Allow public addresses. Use it only with a broker of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
+    #[command(flatten)]
+    pub(super) tables: TablesTyped,
 }
 
 /// What the messages go through, as typed.
@@ -108,6 +111,7 @@ impl CompareTyped {
         if let Some(broker) = self.broker.as_deref().filter(|_| !self.allow_public) {
             stay_at_home(&url("--broker", broker, None, None)?)?;
         }
+        let live = self.tables.live();
         let Self {
             mode, messages, size, rounds, windows, max_in_transit, limit, loss, prefix, user, password, ca, ..
         } = self;
@@ -124,6 +128,7 @@ impl CompareTyped {
             prefix,
             loss,
             limit,
+            live,
         })
     }
 }

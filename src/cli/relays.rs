@@ -1,4 +1,5 @@
 //! Which relay stands between source and sink, and the published contest of several: what was typed, to what it means.
+use super::results::TablesTyped;
 use super::scenarios::NoThresholds;
 use super::source::threshold;
 use super::{ArrivalTyped, PipeliningTyped, values};
@@ -94,6 +95,8 @@ pub(super) struct ContestTyped {
     out: Option<PathBuf>,
     #[command(flatten)]
     relay: RelayTyped,
+    #[command(flatten)]
+    pub(super) tables: TablesTyped,
 }
 
 const CONTEST_EXAMPLES: &str = "\
@@ -104,8 +107,9 @@ Examples:
   mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'";
 
 /// What a scenario is called and where it goes.
-fn occasion(name: &str, out: Option<PathBuf>) -> Occasion {
-    Occasion { name: name.to_owned(), out, command: crate::party::command_line(), thresholds: Vec::new() }
+fn occasion(name: &str, out: Option<PathBuf>, tables: &TablesTyped) -> Occasion {
+    let command = crate::party::command_line();
+    Occasion { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
 }
 
 /// Of runs at closed loop, in which a message is due when it is created.
@@ -137,7 +141,7 @@ impl ContestTyped {
         // All parties inherit it: a relay has two connections a message, or a process.
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::run(&ContestOptions {
-            occasion: Occasion { thresholds: self.thresholds, ..occasion(shape.name, self.out) },
+            occasion: Occasion { thresholds: self.thresholds, ..occasion(shape.name, self.out, &self.tables) },
             contestants,
             messages: self.messages.unwrap_or(if self.full { PUBLISHED } else { shape.messages }),
             shape: relays::Shape {
@@ -238,6 +242,8 @@ pub(super) struct LatencyTyped {
     out: Option<PathBuf>,
     #[command(flatten)]
     relay: RelayTyped,
+    #[command(flatten)]
+    pub(super) tables: TablesTyped,
 }
 
 const LATENCY_EXAMPLES: &str = "\
@@ -261,7 +267,7 @@ impl LatencyTyped {
             },
             length: self.duration,
             rounds: self.rounds,
-            occasion: Occasion { thresholds: self.thresholds, ..occasion("relay-latency", self.out) },
+            occasion: Occasion { thresholds: self.thresholds, ..occasion("relay-latency", self.out, &self.tables) },
         })
     }
 }
@@ -290,6 +296,8 @@ pub(super) struct BacklogTyped {
     /// Directory for all files, instead of a new one in mailrun-results. The relay stores its mail there: 7 GB.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tables: TablesTyped,
 }
 
 /// Durability that outlives a restart, as typed.
@@ -316,7 +324,7 @@ impl BacklogTyped {
             },
             shape: self.shape.shape(RELAY_64K.message_bytes),
             messages: self.messages,
-            occasion: occasion("relay-backlog", self.out),
+            occasion: occasion("relay-backlog", self.out, &self.tables),
         })
     }
 }
@@ -346,6 +354,8 @@ pub(super) struct SoakTyped {
     out: Option<PathBuf>,
     #[command(flatten)]
     relay: RelayTyped,
+    #[command(flatten)]
+    pub(super) tables: TablesTyped,
 }
 
 const SOAK_EXAMPLES: &str = "\
@@ -362,7 +372,7 @@ impl SoakTyped {
             shape: self.shape.shape(RELAY_400.message_bytes),
             messages: self.messages,
             rate_per_s: self.rate,
-            occasion: Occasion { thresholds: self.thresholds, ..occasion("relay-soak", self.out) },
+            occasion: Occasion { thresholds: self.thresholds, ..occasion("relay-soak", self.out, &self.tables) },
         })
     }
 }

@@ -1,4 +1,5 @@
 //! `--report`, `--json`, `--quiet` and `--color`: what was typed, and where a report goes at the end of a run.
+use crate::bench::tables::Sheet;
 use crate::party::{Live, Outputs, cannot_write};
 use crate::printable::printable;
 use crate::reason::reason;
@@ -97,20 +98,9 @@ impl ReportTyped {
         write_all(&mut io::stdout().lock(), &json(record)?)
     }
 
-    /// How much is shown; `None` for nothing.
-    fn extent(&self) -> Option<Extent> {
-        match self.report {
-            Some(ReportKind::Short) => Some(Extent::Short),
-            Some(ReportKind::Full) => Some(Extent::Full),
-            Some(ReportKind::None) => None,
-            None if self.quiet => Some(Extent::Verdict),
-            None => Some(Extent::Short),
-        }
-    }
-
     /// The report as this reader sees it.
     fn text(&self, record: &Record, details: Option<&Path>, reader: Reader) -> String {
-        let Some(extent) = self.extent() else { return String::new() };
+        let Some(extent) = extent(self.report, self.quiet) else { return String::new() };
         let details = details.map(|directory| printable(&from_here(&directory.join("report.md"))).into_owned());
         reader.letters.write(&report::shown(record, extent, reader.width, reader.ink, details.as_deref()))
     }
@@ -124,6 +114,60 @@ impl ReportTyped {
             bail!("--json - and --live json both want standard output: write the record to a file, --json FILE");
         }
         Ok(())
+    }
+}
+
+/// How a scenario of several runs shows its tables, as typed.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Results")]
+pub(super) struct TablesTyped {
+    /// The tables at the end: short fits a terminal of 80×24 where table.txt has all of them, full shows all of them, none
+    /// prints nothing: the exit status then says how it went. Errors are printed all the same [default: short].
+    #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true)]
+    report: Option<ReportKind>,
+    #[arg(long = "json", value_name = "FILE", hide = true, value_parser = refused_json)]
+    _json: Option<String>,
+    /// Print the verdict alone, in one line at the end: no progress, and no tables unless --report asks for them.
+    #[arg(long)]
+    quiet: bool,
+    /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    color: Color,
+}
+
+fn refused_json(_: &str) -> Result<String, String> {
+    Err("this scenario has several runs and no record of its own; \
+         each run of a relay scenario leaves its run.json in the run directory (--out DIR)"
+        .to_owned())
+}
+
+impl TablesTyped {
+    /// What is said while it runs.
+    pub(super) fn live(&self) -> Live {
+        if self.quiet { Live::Off } else { Live::Line }
+    }
+
+    /// Shows the tables on standard output.
+    ///
+    /// # Errors
+    /// If it takes no more; a reader that went away is none.
+    pub(super) fn show(&self, sheet: &Sheet) -> Result<()> {
+        let Some(extent) = extent(self.report, self.quiet) else { return Ok(()) };
+        let mut out = io::stdout().lock();
+        let reader = Reader::of(&out, self.color);
+        let text = sheet.shown(terminal::width(&out), extent, reader.ink);
+        write_all(&mut out, &reader.letters.write(&text))
+    }
+}
+
+/// How much of a report is shown; `None` for nothing.
+fn extent(asked: Option<ReportKind>, is_quiet: bool) -> Option<Extent> {
+    match asked {
+        Some(ReportKind::Short) => Some(Extent::Short),
+        Some(ReportKind::Full) => Some(Extent::Full),
+        Some(ReportKind::None) => None,
+        None if is_quiet => Some(Extent::Verdict),
+        None => Some(Extent::Short),
     }
 }
 
@@ -206,7 +250,8 @@ mod tests {
             ("--quiet --report full", Some(Extent::Full)),
             ("--quiet --report none", None),
         ] {
-            assert_eq!(typed(words).extent(), extent, "{words}");
+            let typed = typed(words);
+            assert_eq!(super::extent(typed.report, typed.quiet), extent, "{words}");
         }
     }
 

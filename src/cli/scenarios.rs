@@ -2,15 +2,13 @@
 use super::mades_bench::MadesTyped;
 use super::mades_compare::CompareTyped;
 use super::relays::{BacklogTyped, ContestTyped, LatencyTyped, RELAY_64K, RELAY_400, SoakTyped};
-use super::results;
+use super::results::TablesTyped;
 use super::sink::FaultsTyped;
 use super::{Strictness, values};
 use crate::bench::tables::{self, Conclusion, Proof, Sheet, TableOptions};
-use crate::terminal::{self, Letters};
 use anyhow::Result;
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
-use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -94,6 +92,8 @@ struct RunsTyped {
     limit: Duration,
     #[command(flatten)]
     no_thresholds: NoThresholds,
+    #[command(flatten)]
+    tables: TablesTyped,
 }
 
 /// What smtp-source counts in an int, with room for a thousand recipients each.
@@ -108,6 +108,7 @@ fn recipients() -> impl TypedValueParser<Value = u32> {
 
 impl Scenario {
     pub(super) fn run(self) -> Result<ExitCode> {
+        let tables = self.tables();
         let sheet = match self {
             Self::SmtpSourceTable(typed) => typed.runs.follow(typed.messages, vec![1], Proof::None, Vec::new()),
             Self::SmtpSourceCheck(typed) => {
@@ -122,10 +123,25 @@ impl Scenario {
             Self::Mades(typed) => return typed.run(),
             Self::MadesCompare(typed) => typed.run(),
         }?;
-        let width = terminal::width(&io::stdout());
-        results::write_all(&mut io::stdout(), &Letters::of_environment().write(&sheet.shown(width)))?;
+        tables.show(&sheet)?;
         let Conclusion { outcome, is_strict, is_interrupted, .. } = sheet.conclusion;
         Ok(super::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
+    }
+
+    /// How it shows its tables.
+    fn tables(&self) -> TablesTyped {
+        let typed = match self {
+            Self::SmtpSourceTable(typed) => &typed.runs.tables,
+            Self::SmtpSourceCheck(typed) => &typed.runs.tables,
+            Self::Relay400(typed) | Self::Relay64k(typed) => &typed.tables,
+            Self::RelayLatency(typed) => &typed.tables,
+            Self::RelayBacklog(typed) => &typed.tables,
+            Self::RelaySoak(typed) => &typed.tables,
+            Self::MadesCompare(typed) => &typed.tables,
+            // It is a single run, with a report of its own.
+            Self::Mades(_) => return TablesTyped::default(),
+        };
+        typed.clone()
     }
 }
 
@@ -134,7 +150,8 @@ impl RunsTyped {
         // All parties inherit it. Each would raise its own limit, and some only as they go along.
         let most = self.sessions.iter().copied().max().unwrap_or_default();
         net::open_files::raise(u64::from(most) + SPARE_FILES);
+        let live = self.tables.live();
         let Self { sessions, rounds, limit, .. } = self;
-        tables::run(&TableOptions { messages, rounds, sessions, recipients, proof, limit, sink_options })
+        tables::run(&TableOptions { messages, rounds, sessions, recipients, proof, limit, sink_options, live })
     }
 }

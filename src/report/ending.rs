@@ -25,6 +25,11 @@ pub(super) fn remarks(record: &Record) -> Vec<String> {
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
 
+/// The same without what nobody can act on.
+pub(super) fn remarks_to_act_on(record: &Record) -> Vec<String> {
+    remarks(record).into_iter().filter(|text| text != journey::judge::NO_SERVER).collect()
+}
+
 /// A remark in lines.
 pub(super) fn remark(text: &str, width: usize) -> Vec<String> {
     wrapped(&plain(text), "! ", "  ", width)
@@ -59,13 +64,23 @@ pub(super) fn verdict_alone(record: &Record, ink: Ink) -> String {
 /// The verdict's word, and its colour.
 fn word(record: &Record) -> (&'static str, &'static str) {
     let headline = Headline::of(record);
-    let code = match headline {
+    (headline.name(), colour(headline))
+}
+
+/// The colour of a verdict's word (SGR, ECMA-48).
+fn colour(headline: Headline) -> &'static str {
+    match headline {
         Headline::Judged(Outcome::Pass) => "1;32",
         Headline::Judged(Outcome::Fail) => "1;31",
         Headline::Judged(Outcome::Invalid | Outcome::Inconclusive) => "1;33",
         Headline::Received => "1",
-    };
-    (headline.name(), code)
+    }
+}
+
+/// The word of an outcome, in `ink`.
+pub(crate) fn outcome_word(outcome: Outcome, ink: Ink) -> String {
+    let headline = Headline::Judged(outcome);
+    painted(headline.name(), colour(headline), ink)
 }
 
 /// The first sentence, and all that follows. What stands in brackets may be a stranger's, full stops and all.

@@ -31,6 +31,7 @@ pub(crate) mod wrap;
 #[cfg(test)]
 pub(crate) mod sample;
 
+pub(crate) use ending::outcome_word;
 pub(crate) use markdown::markdown;
 pub(crate) use terminal::Ink;
 #[cfg(test)]

@@ -120,7 +120,7 @@ fn parts(record: &Record, width: usize, ink: Ink) -> Vec<Part> {
     .flatten()
     .collect();
     let ranks = [Rank::FirstRemark, Rank::SecondRemark, Rank::ThirdRemark];
-    let remarks = ending::remarks(record);
+    let remarks = ending::remarks_to_act_on(record);
     for (place, (text, rank)) in remarks.iter().take(MAX_REMARKS).zip(ranks).enumerate() {
         let mut lines = ending::remark(text, width);
         if lines.len() > REMARK_LINES {
@@ -331,6 +331,15 @@ mod tests {
             ["PASS 200,000 delivered, none lost", "details: mailrun-results/20261122T060105Z-bench/report.md"]
         );
         assert!(!text.contains("lost 0") && !text.contains("errors"), "{text}");
+    }
+
+    #[test]
+    fn a_remark_that_nobody_can_act_on_is_in_the_full_report_alone() {
+        let mut record = sample::relayed();
+        record.verdict.reasons = vec![journey::judge::NO_SERVER.to_owned(), "Use an idle machine.".to_owned()];
+        let text = text(&record);
+        assert!(text.contains("! Use an idle machine.") && !text.contains("There was no server"), "{text}");
+        assert!(full(&record, 80, Ink::Plain, None).contains("! There was no server"));
     }
 
     #[test]

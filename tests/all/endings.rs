@@ -79,6 +79,32 @@ fn an_endpoint_that_is_killed_fails_a_bench_of_mades() {
     assert!(record.verdict.reasons.iter().any(|reason| reason.starts_with("The endpoint died at ")), "{ended:?}");
 }
 
+#[test]
+fn a_bench_of_mades_that_is_killed_has_its_report() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("out");
+    let words = ["bench", "mades", "--duration", "60s", "--rate", "50", "--out", out.to_str().unwrap()];
+    let bench = Process::start(MAILRUN, &words);
+    wait_until("messages", || {
+        let said = fs::read_to_string(out.join("mades.stdout")).unwrap_or_default();
+        let events = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events.filter(|event| event["delivered"].as_u64() > Some(0)).count().checked_sub(1)
+    });
+    bench.kill_child("mades");
+    let ended = bench.finish();
+    let record: Record = serde_json::from_str(&fs::read_to_string(out.join("run.json")).unwrap()).unwrap();
+    assert_eq!((ended.code, record.verdict.outcome), (Some(1), Some(Outcome::Fail)), "{ended:?}");
+    let death = death(&record, Role::Source);
+    assert_eq!((death.how.as_str(), record.verdict.causes[0]), ("signal 9 (SIGKILL)", Cause::Died));
+    assert_eq!(record.verdict.why, format!("The bench died at {:.1} s: signal 9 (SIGKILL).", death.at_s));
+    assert!(ended.out.lines().last().is_some_and(|line| line == format!("FAIL {}", record.verdict.why)), "{ended:?}");
+    let said = ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("(mode endpoint), at most 100,000 in transit, open loop at 50.00 msg/s"), "{ended:?}");
+    assert!(said.contains("! The bench last reported at ") && said.contains(" created, "), "{ended:?}");
+    assert!(record.ledger.delivered > Some(0) && !record.verdict.closed && !record.verdict.valid, "{record:?}");
+    assert!(fs::read_to_string(out.join("report.md")).unwrap().contains(&record.verdict.why));
+}
+
 /// Signals it twice, once it is busy; it still reports, and ends with 130.
 fn interrupt_twice(process: Process) -> Ended {
     process.terminate();

@@ -179,3 +179,86 @@ fn colours_are_used_where_they_are_wanted() {
     assert!(!mailrun(&small(&["--quiet"])).out.contains('\u{1b}'), "a pipe has none");
     assert!(mailrun(&small(&["--quiet", "--color", "always"])).out.contains("\u{1b}["));
 }
+
+const CONTEST: [&str; 8] = ["bench", "relay-400", "--messages", "100", "--sessions", "4", "--rounds", "1"];
+
+#[test]
+fn a_contest_has_its_figures_and_its_verdict_on_one_screen() {
+    let seen =
+        OnTerminal::start(80, &[], &[&CONTEST[..], &["--compare", "mailrun,none,mailrun:write"]].concat()).finish();
+    let lines: Vec<&str> = seen.screen.lines.iter().map(|line| line.trim_end()).collect();
+    let begin = lines.iter().position(|line| line.starts_with("relay-400: ")).expect("a table");
+    let end = lines.iter().rposition(|line| !line.is_empty()).expect("a last line") + 1;
+    let (shown, text) = (&lines[begin..end], lines[begin..end].join("\n"));
+    assert!(shown.len() <= 23 && shown.iter().all(|line| line.chars().count() <= 80), "{} lines\n{text}", shown.len());
+    for word in ["accepted/s", "delivered/s", " mailrun", " none", "details: "] {
+        assert!(text.contains(word), "{word} in\n{text}");
+    }
+    let verdict = shown
+        .iter()
+        .rev()
+        .take(3)
+        .any(|line| ["PASS 3 runs", "INVALID ", "FAIL "].iter().any(|start| line.starts_with(start)));
+    assert!(verdict && text.contains("/table.txt\n"), "{text}");
+    assert_eq!(seen.code, Some(i32::from(text.contains("\nFAIL "))), "{text}");
+}
+
+#[test]
+fn scenarios_take_the_options_of_a_report_that_mean_something() {
+    let quiet = mailrun(&[&CONTEST[..], &["--relay", "none", "--quiet", "--color", "always"]].concat());
+    assert_eq!((quiet.out.lines().count(), quiet.err.as_str()), (1, ""), "{quiet:?}");
+    assert!(quiet.out.starts_with("\u{1b}[1;3"), "the verdict in its colour: {quiet:?}");
+    let check = ["bench", "smtp-source-check", "--messages", "5", "--sessions", "1", "--recipients", "1"];
+    let none = mailrun(&[&check[..], &["--quiet", "--report", "none"]].concat());
+    assert_eq!((none.code, none.out.as_str(), none.err.as_str()), (Some(0), "", ""), "{none:?}");
+    let screen =
+        OnTerminal::start(80, &[("LC_ALL", "C")], &[&check[..], &["--report", "full"]].concat()).finish().screen;
+    assert!(screen.lines.iter().any(|line| line.starts_with("PASS ")), "{screen:?}");
+    assert_eq!(screen.lines.iter().find(|line| !line.is_ascii()), None);
+}
+
+#[test]
+fn scenarios_refuse_a_record_that_they_do_not_have() {
+    for scenario in [
+        "relay-400",
+        "relay-64k",
+        "relay-latency",
+        "relay-backlog",
+        "relay-soak",
+        "smtp-source-table",
+        "smtp-source-check",
+    ]
+    .into_iter()
+    .chain(["mades-compare"])
+    {
+        let ended = mailrun(&["bench", scenario, "--json", "-"]);
+        assert_eq!((ended.code, ended.out.as_str(), ended.err.lines().count()), (Some(2), "", 1), "{ended:?}");
+        assert!(ended.err.contains("has several runs and no record of its own"), "{ended:?}");
+        let help = mailrun(&["bench", scenario, "--help"]).out;
+        for option in ["--report <WHICH>", "--quiet", "--color <WHEN>"] {
+            assert!(help.contains(option), "{option} of {scenario}: {help}");
+        }
+    }
+}
+
+/// What a line is, without its figures: its first word where it has a title, `# PASS` where it is a verdict.
+fn labels(report: &str) -> Vec<String> {
+    let starts = ["mailrun bench:", "accepted/s", " in ms", " accepted", " delivered", "slowest phase:", "created"];
+    let ends = ["CPU, memory:", "details:", "PASS", "INVALID", "FAIL"];
+    let of = |line: &str| starts.into_iter().chain(ends).find(|start| line.starts_with(start)).map(str::to_owned);
+    report.lines().filter_map(of).collect()
+}
+
+#[test]
+fn the_sample_in_the_readme_is_a_report_of_today() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let readme = std::fs::read_to_string(path).unwrap();
+    let block = readme.split("```").find(|block| block.trim_start().starts_with("mailrun bench:")).expect("a sample");
+    let sample = block.trim_matches('\n');
+    assert!(sample.lines().count() <= 23 && sample.lines().all(|line| line.chars().count() <= 80), "{sample}");
+    let shown = shown(80, &[], &["bench", "--duration", "2s", "--sessions", "4"]);
+    let (today, sample) = (labels(&shown.text()), labels(sample));
+    let without_verdict = |labels: &[String]| labels[..labels.len() - 1].to_vec();
+    assert_eq!(without_verdict(&sample), without_verdict(&today), "{}", shown.text());
+    assert_eq!(sample.last().map(String::as_str), Some("PASS"));
+}

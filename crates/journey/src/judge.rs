@@ -26,6 +26,8 @@ const RATE_SHARE: f64 = 0.95;
 const BUSY_SHARE: f64 = 0.90;
 /// In less time than that, what a process used to begin and to end is most of what it used.
 const LEAST_BUSY_S: f64 = 1.0;
+/// Remark on a run without a server. It is true, and nobody can act on it: a short report leaves it out.
+pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
 /// Stalls that are named one by one.
 const MAX_NAMED_STALLS: usize = 3;
 
@@ -568,7 +570,7 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     remarks.extend(unheard_remark(record));
     remarks.extend(disturbances(record));
     if circumstances.between == Between::Nothing && is_watched(ledger) {
-        remarks.push("There was no server: this is the limit of source and sink on this host.".to_owned());
+        remarks.push(NO_SERVER.to_owned());
     }
     reasons.extend(remarks.into_iter().map(|text| Reason::new(Cause::Remark, text)));
     reasons

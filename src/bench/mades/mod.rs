@@ -4,22 +4,25 @@
 //! ```text
 //! mailrun mades-endpoint --embedded ── ready ─→ mailrun mades ── exited ─→ stop the endpoint
 //!        └ endpoint.json: what it did                └ run.json: what was seen ─→ truth ─→ run.json, report.md
+//!                                                     └ died: its progress ─→ unrecorded ─┘
 //! ```
 mod truth;
+mod unrecorded;
 
 use super::directory::RunDirectory;
 use super::gather::fill_costs;
 use super::parties::{self, Order, Process};
 use super::progress::Screen;
 use crate::interrupt::{Asked, Interrupt, Interrupted};
-use crate::live::Event;
+use crate::live::{Event, Progress};
 use crate::live_line::{Line, RateWindow};
 use crate::party::Live;
 use crate::surroundings::{self, Sight};
 use crate::{host, usage};
 use anyhow::{Context, Result, bail, ensure};
 use journey::judge::{self, Reason};
-use journey::record::{Cause, Death, Ending, Party, Record, Role, Verdict};
+use journey::record::{Cause, Death, Ending, Mades, Party, Record, Role, Verdict, Workload};
+use journey::threshold::Threshold;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -48,6 +51,12 @@ pub(crate) struct RehearsalOptions {
     pub(crate) endpoint_options: Vec<String>,
     /// Options for `mailrun mades`, word by word: all but where it goes and where it writes.
     pub(crate) bench_options: Vec<String>,
+    /// The same load as a record has it, for a bench that leaves none.
+    pub(crate) workload: Workload,
+    /// Likewise what only a record of MADES has.
+    pub(crate) mades: Mades,
+    /// What is asked of the run.
+    pub(crate) thresholds: Vec<Threshold>,
     /// What is said while it runs.
     pub(crate) live: Live,
     /// The command line that was typed.
@@ -69,7 +78,7 @@ pub(crate) struct RehearsalOutcome {
 ///
 /// # Errors
 ///
-/// If it could not run: a party did not start, the bench died, the directory cannot be made; or the user wants no report.
+/// If it could not run: a party did not start, the directory cannot be made; or the user wants no report.
 pub(crate) fn run(options: &RehearsalOptions) -> Result<RehearsalOutcome> {
     let program = std::env::current_exe().context("cannot find mailrun's own program file")?;
     let mut directory = RunDirectory::create(options.out.as_deref(), &options.name, jiff::Timestamp::now())?;
@@ -101,13 +110,18 @@ fn conduct(
     words.extend([format!("amqp://{address}"), "--out".to_owned(), path(directory.path())]);
     words.extend(["--name".to_owned(), options.name.clone()]);
     words.extend(options.bench_options.iter().cloned());
-    let Followed { mades, complaint } =
+    let started_at = jiff::Timestamp::now();
+    let Followed { mades, complaint, death } =
         course.follow(Order::named("mades", program, words, directory, Role::Source))?;
     course.stop_endpoint()?;
     let around = sight.until_now();
-    let (mut record, complaint) = match (course.unwritten.take(), read(&directory.path().join("run.json"))) {
-        (Some(record), _) | (None, Ok(record)) => (record, complaint),
-        (None, Err(error)) => return Err(complaint.unwrap_or(error)),
+    let written = read(&directory.path().join("run.json"));
+    let (mut record, complaint) = match (course.unwritten.take(), written, death) {
+        (Some(record), _, _) | (None, Ok(record), _) => (record, complaint),
+        (None, Err(_), Some(death)) => {
+            (unrecorded::record(options, &address, started_at, &course.progress, death), complaint)
+        }
+        (None, Err(error), None) => return Err(complaint.unwrap_or(error)),
     };
     record.command.clone_from(&options.command);
     record.host = host::facts();
@@ -136,6 +150,7 @@ fn note_death(record: &mut Record, death: &Death, asked: Asked) {
     let others = texts.filter(|(_, cause)| !matches!(cause, Cause::ServerGone | Cause::Interrupted));
     let others = others.map(|(text, cause)| Reason { cause, text });
     let closed = verdict.closed;
+    // Where the bench died too, it died first: nobody looks after the endpoint later.
     let reasons = others.chain([Reason::new(Cause::Died, judge::death("endpoint", death))]).collect();
     *verdict = Verdict { closed, ..judge::weigh(reasons, &pass) };
     if asked == Asked::Nothing {
@@ -187,6 +202,8 @@ struct Course {
     rate: RateWindow,
     endpoint: Process,
     address: Option<String>,
+    /// What the bench last said.
+    progress: Progress,
     /// How the endpoint ended though nobody had told it to.
     death: Option<Death>,
     /// The record that the bench could not write to its file.
@@ -198,6 +215,8 @@ struct Followed {
     mades: Process,
     /// Why it could not run, or could not write its files.
     complaint: Option<anyhow::Error>,
+    /// How it ended though nobody had told it to, and without an order of its own.
+    death: Option<Death>,
 }
 
 impl Course {
@@ -213,6 +232,7 @@ impl Course {
             rate: RateWindow::default(),
             endpoint,
             address: None,
+            progress: Progress::default(),
             death: None,
             unwritten: None,
         })
@@ -249,7 +269,14 @@ impl Course {
                 self.turn();
                 self.screen.clear();
                 let complaint = mades.judge(status).err();
-                return Ok(Followed { mades, complaint });
+                // 2 is an error that it has told by itself; no exit status, and any other, is an end that it did not choose.
+                let has_died = complaint.is_some() && status.code() != Some(2);
+                if !has_died {
+                    return Ok(Followed { mades, complaint, death: None });
+                }
+                let (how, said) = (parties::how(status), mades.last_words(""));
+                let death = Some(Death { at_s: began.elapsed().as_secs_f64(), how, said });
+                return Ok(Followed { mades, complaint: None, death });
             }
             let wanted = if self.death.is_some() { Asked::Stop } else { Asked::Nothing };
             let asked = self.interrupt.asked().max(wanted);
@@ -302,6 +329,7 @@ impl Course {
                     return;
                 }
                 Ok((Role::Source, Event::Progress(progress))) => {
+                    self.progress = progress;
                     self.rate.add(progress.elapsed_s, progress.delivered);
                     self.screen.show(|| Line::of_mades(&progress, self.rate.per_s()));
                 }

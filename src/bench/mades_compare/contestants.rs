@@ -148,6 +148,7 @@ pub(super) fn sample() -> CompareOptions {
         prefix: "p".to_owned(),
         loss: 0.0,
         limit: std::time::Duration::from_secs(30),
+        live: crate::party::Live::Off,
     }
 }
 

@@ -7,7 +7,6 @@ use super::ground::Ground;
 use crate::bench::tables::{Costs, Timed, order};
 use crate::interrupt::{Asked, Interrupt};
 use crate::live_line::{Display, Elsewhere, Line};
-use crate::party::Live;
 use crate::report::numbers::seconds;
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File};
@@ -57,7 +56,7 @@ pub(super) fn follow(options: &CompareOptions) -> Result<Finds> {
     let mut lanes: Vec<Lane> = cases.into_iter().map(|case| Lane { case, runs: Vec::new() }).collect();
     let interrupt = Interrupt::watch()?;
     let mut course =
-        Course { options, field: &field, interrupt, display: Display::on_stderr(Live::Line, Elsewhere::Lines) };
+        Course { options, field: &field, interrupt, display: Display::on_stderr(options.live, Elsewhere::Lines) };
     let (began, mut done) = (Instant::now(), 0);
     for number in order {
         let lane = &mut lanes[number];

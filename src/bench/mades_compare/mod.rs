@@ -14,6 +14,7 @@ mod ground;
 mod sheet;
 
 use super::tables::Sheet;
+use crate::party::Live;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -88,6 +89,8 @@ pub(crate) struct CompareOptions {
     pub(crate) loss: f64,
     /// The longest that a run may take.
     pub(crate) limit: Duration,
+    /// What is said while it runs.
+    pub(crate) live: Live,
 }
 
 /// Runs the comparison to its end, or until SIGINT or SIGTERM; either way there is a table of what was run.

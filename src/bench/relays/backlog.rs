@@ -96,12 +96,12 @@ pub(crate) fn run(options: &BacklogOptions) -> Result<Sheet> {
     let grounds = Grounds::prepare(&options.occasion)?;
     let needed_bytes = needed_bytes(options.messages, &options.shape);
     room::ensure_free(grounds.directory().path(), needed_bytes)?;
-    tell!(
+    grounds.say(&format!(
         "mailrun: the relay's spool needs up to {} of disk in {} ({} free), and is removed at the end",
         memory(needed_bytes),
         grounds.directory().path().display(),
         memory(room::free(grounds.directory().path())?)
-    );
+    ));
     let load = Workload { messages: Some(options.messages), ..Workload::default() };
     let bench = grounds.bench("", &Contestant::Mailrun(options.durability), &options.shape, load);
     let outcome = Backlog::prepare(&grounds, &bench, needed_bytes).and_then(Backlog::hold);
@@ -425,6 +425,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
+                live: crate::party::Live::Off,
             },
             durability: Durability::Sync,
             shape: Shape { sessions: 100, message_bytes: 65_536, reuse: None, pipelining: Pipelining::Off },

@@ -108,7 +108,7 @@ impl Contest<'_> {
             let bench = BenchOptions { title, ..self.bench(&name, &lane.contestant, self.options.messages) };
             let Some(run) = self.measure(&bench) else { break };
             done += 1;
-            tell!("mailrun: run {done} of {planned}: {}: {}", lane.contestant, run.words());
+            self.grounds.say(&format!("mailrun: run {done} of {planned}: {}: {}", lane.contestant, run.words()));
             lane.runs.push(run);
         }
         Finds { lanes, done, planned }
@@ -157,7 +157,8 @@ impl Contest<'_> {
         let outcome = self.grounds.run_whole(&bench).context("it was interrupted")??;
         let is_closed = |record: &Record| record.verdict.closed && record.ledger.accepted == Some(messages);
         anyhow::ensure!(is_closed(&outcome.record), "messages were missing under strace");
-        tell!("mailrun: counted system calls of {contestant} for {} messages", count(messages));
+        let counted = format!("mailrun: counted system calls of {contestant} for {} messages", count(messages));
+        self.grounds.say(&counted);
         strace::read(&outcome.directory)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Occasion {
     pub(crate) command: Vec<String>,
     /// What is asked of each run that is measured.
     pub(crate) thresholds: Vec<Threshold>,
+    /// What is said while it runs.
+    pub(crate) live: Live,
 }
 
 /// How messages are sent.
@@ -112,8 +114,16 @@ impl Grounds {
     pub(super) fn keep(&self, mut sheet: Sheet) -> Result<Sheet> {
         sheet.conclusion.is_interrupted |= self.is_stopped();
         self.directory.write("table.txt", &format!("{}\n\n{}\n", sheet.text, sheet.conclusion.line()))?;
-        tell!("written to {}", self.directory.path().display());
+        sheet.kept = Some(self.directory.path().join("table.txt"));
+        self.say(&format!("written to {}", self.directory.path().display()));
         Ok(sheet)
+    }
+
+    /// Says a line on standard error, unless nothing is to be said.
+    pub(super) fn say(&self, line: &str) {
+        if self.occasion.live == Live::Line {
+            tell!("{line}");
+        }
     }
 }
 
@@ -143,7 +153,7 @@ impl Occasion {
             trusts_own_sink: false,
             thresholds: self.thresholds.clone(),
             preflight: Preflight::Off,
-            live: Live::Line,
+            live: self.live,
             title: None,
             command: self.command.clone(),
         }
@@ -158,8 +168,13 @@ mod tests {
     fn a_shape_is_said_to_the_source_and_to_the_reader() {
         let shape = Shape { sessions: 250, message_bytes: 65_536, reuse: Some(1), pipelining: Pipelining::Off };
         assert_eq!(shape.words(), "messages of 64 KiB over 250 sessions to 5 domains, a new connection per message");
-        let occasion =
-            Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new(), thresholds: Vec::new() };
+        let occasion = Occasion {
+            name: "relay-64k".to_owned(),
+            out: None,
+            command: Vec::new(),
+            thresholds: Vec::new(),
+            live: Live::Line,
+        };
         let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         let words = bench.source_options.join(" ");
         assert!(words.contains("--size=65536") && words.contains("--reuse=1 ") && words.contains("five.example"));

@@ -143,7 +143,7 @@ impl Course<'_> {
             accept,
             flight,
         };
-        tell!("mailrun: {}", row.words());
+        self.grounds.say(&format!("mailrun: {}", row.words()));
         Ok(Some(row))
     }
 }
@@ -342,6 +342,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
+                live: crate::party::Live::Off,
             },
             contestant: Contestant::Postfix,
             shape: Shape { sessions: 1, message_bytes: 400, reuse: None, pipelining: Default::default() },

@@ -314,7 +314,13 @@ mod tests {
 
     fn options() -> ContestOptions {
         ContestOptions {
-            occasion: Occasion { name: "relay-64k".to_owned(), out: None, command: Vec::new(), thresholds: Vec::new() },
+            occasion: Occasion {
+                name: "relay-64k".to_owned(),
+                out: None,
+                command: Vec::new(),
+                thresholds: Vec::new(),
+                live: crate::party::Live::Off,
+            },
             contestants: Vec::new(),
             messages: 200_000,
             shape: Shape { sessions: 250, message_bytes: 64 << 10, reuse: Some(1), pipelining: Pipelining::Off },

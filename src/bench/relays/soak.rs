@@ -170,6 +170,7 @@ mod tests {
                 out: None,
                 command: Vec::new(),
                 thresholds: Vec::new(),
+                live: crate::party::Live::Off,
             },
             contestant: Contestant::Mailrun(Durability::Sync),
             shape: Shape { sessions: 100, message_bytes: 400, reuse: None, pipelining: Default::default() },

@@ -1,5 +1,6 @@
 //! The verdict of a scenario of several runs: in the words, and in the order, of the verdict of one run.
 use crate::report::numbers::counted;
+use crate::report::{Ink, outcome_word};
 use journey::record::Outcome;
 
 /// What was found wrong, by its weight: the first list that is not empty decides.
@@ -47,13 +48,18 @@ impl Conclusion {
 
     /// The last line of the scenario's report: `PASS all 3 targets met`.
     pub(crate) fn line(&self) -> String {
-        let word = match self.outcome {
-            Outcome::Pass => "PASS",
-            Outcome::Fail => "FAIL",
-            Outcome::Invalid => "INVALID",
-            Outcome::Inconclusive => "INCONCLUSIVE",
-        };
-        format!("{word} {}", self.why)
+        format!("{} {}", outcome_word(self.outcome, Ink::Plain), self.why)
+    }
+
+    /// The same in `ink`, in lines that `wrap` makes.
+    pub(super) fn lines(&self, ink: Ink, wrap: impl Fn(&str) -> Vec<String>) -> Vec<String> {
+        let mut lines = wrap(&self.line());
+        let (plain, painted) = (outcome_word(self.outcome, Ink::Plain), outcome_word(self.outcome, ink));
+        // Painted after it is broken into lines: escape sequences have no width.
+        if let Some(first) = lines.first_mut() {
+            *first = first.replacen(&plain, &painted, 1);
+        }
+        lines
     }
 }
 

@@ -7,7 +7,6 @@ use super::timed::{Costs, Timed};
 use super::{Proof, TableOptions};
 use crate::interrupt::{Asked, Interrupt};
 use crate::live_line::{Display, Elsewhere, Line};
-use crate::party::Live;
 use crate::report::numbers::seconds;
 use anyhow::{Context, Result};
 use std::process::Stdio;
@@ -61,7 +60,7 @@ pub(super) fn follow(options: &TableOptions) -> Result<Finds> {
         options,
         field: &field,
         interrupt: Interrupt::watch()?,
-        display: Display::on_stderr(Live::Line, Elsewhere::Lines),
+        display: Display::on_stderr(options.live, Elsewhere::Lines),
     };
     let (began, mut done) = (Instant::now(), 0);
     for number in order {

@@ -13,6 +13,7 @@ mod contenders;
 mod course;
 mod deliveries;
 mod proof;
+mod screen;
 mod sheet;
 mod sinks;
 mod timed;
@@ -24,10 +25,11 @@ pub(in crate::bench) use contenders::peer;
 pub(in crate::bench) use timed::{Costs, Timed};
 
 use crate::host;
+use crate::party::Live;
 use crate::report::numbers::counted;
 use crate::report::table::{Table, plain};
-use crate::report::wrap::{wide, wrapped};
 use anyhow::Result;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What is looked for at the sink.
@@ -55,12 +57,12 @@ pub(crate) struct TableOptions {
     pub(crate) limit: Duration,
     /// More options for mailrun's sink, word by word.
     pub(crate) sink_options: Vec<String>,
+    /// What is said while it runs.
+    pub(crate) live: Live,
 }
 
 /// Columns of a sheet in a file: room enough for every figure.
 const FILE_WIDTH: usize = 160;
-/// Sentences on a terminal take no more columns.
-const SENTENCE_WIDTH: usize = 100;
 
 /// Tables that are ready to be read.
 #[derive(Clone, Debug)]
@@ -72,29 +74,17 @@ pub(crate) struct Sheet {
     pub(crate) text: String,
     /// What it all came to.
     pub(crate) conclusion: Conclusion,
+    /// The file that has all of it.
+    pub(in crate::bench) kept: Option<PathBuf>,
 }
 
 impl Sheet {
     /// Tables with a title, which the host stands beside, and what must be known besides.
     pub(in crate::bench) fn new(title: &str, tables: Vec<Table>, remarks: Vec<String>, conclusion: Conclusion) -> Self {
         let title = plain(&format!("{title} · {}", place()));
-        let mut sheet = Self { title, tables, remarks, text: String::new(), conclusion };
+        let mut sheet = Self { title, tables, remarks, text: String::new(), conclusion, kept: None };
         sheet.text = sheet.laid_out(FILE_WIDTH, |sentence| vec![sentence.to_owned()]);
         sheet
-    }
-
-    /// The sheet and its conclusion for a terminal of `width` columns, where columns that have no room are left out; `None`
-    /// is a file.
-    pub(crate) fn shown(&self, width: Option<usize>) -> String {
-        let conclusion = self.conclusion.line();
-        let widest = self.text.lines().map(wide).max().unwrap_or(0);
-        match width {
-            Some(width) if width < widest => {
-                let wrap = |sentence: &str| wrapped(sentence, "", "  ", width.min(SENTENCE_WIDTH));
-                format!("{}\n\n{}\n", self.laid_out(width, wrap), wrap(&conclusion).join("\n"))
-            }
-            _ => format!("{}\n\n{conclusion}\n", self.text),
-        }
     }
 
     fn laid_out(&self, width: usize, sentence: impl Fn(&str) -> Vec<String>) -> String {

@@ -205,6 +205,7 @@ mod tests {
     use super::super::sinks::Counts;
     use super::super::timed::Costs;
     use super::*;
+    use crate::party::Live;
     use std::time::Duration;
 
     fn run(user_s: f64, elapsed_s: f64, arrived: u64) -> Run {
@@ -231,6 +232,7 @@ mod tests {
             proof: Proof::None,
             limit: Duration::from_secs(1),
             sink_options: Vec::new(),
+            live: Live::Off,
         }
     }
 

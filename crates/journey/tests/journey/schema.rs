@@ -1,6 +1,10 @@
 //! `docs/run.schema.json` describes the record as it is. `MAILRUN_BLESS=1 cargo test` rewrites it.
 use crate::sample;
 use journey::Record;
+use journey::account::fates_sum;
+use journey::judge;
+use journey::record::LedgerRow;
+use journey::threshold::{Protocol, Threshold};
 use std::path::Path;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/run.schema.json");
@@ -31,4 +35,25 @@ fn keys_that_came_later_are_no_obstacle() {
     value["ledger"].as_object_mut().unwrap().remove("overflow");
     value["a_key_of_the_future"] = 1.into();
     assert_eq!(serde_json::from_value::<Record>(value).unwrap().ledger.overflow, None);
+}
+
+#[test]
+fn rejected_of_an_earlier_version_is_what_was_rejected_and_what_failed() {
+    let ledger = LedgerRow { rejected: Some(4), failed: Some(6), ..sample::run().ledger };
+    let today = LedgerRow { accepted: Some(90), delivered: Some(90), ..ledger };
+    let mut value = serde_json::to_value(Record { ledger: today.clone(), ..sample::run() }).unwrap();
+    for key in ["failed", "queued"] {
+        value["ledger"].as_object_mut().unwrap().remove(key);
+    }
+    value["ledger"]["rejected"] = 10.into();
+    let earlier: Record = serde_json::from_value(value).unwrap();
+    let written = LedgerRow { rejected: Some(10), failed: None, queued: None, ..today };
+    assert_eq!(earlier.ledger, written, "nobody knows how many of the ten failed");
+    assert!(fates_sum(&earlier.ledger));
+    assert_eq!(judge::pass(&earlier), "90 of 100 delivered, 10 rejected");
+    let asked = |expression: &str| Threshold::parse(expression, Protocol::Smtp).unwrap().evaluate(&earlier);
+    let rejected = asked("rejected <= 9");
+    assert_eq!((rejected.value, rejected.passed), (Some(10.0), false));
+    let failed = asked("failed <= 0");
+    assert_eq!((failed.value, failed.passed), (None, false), "what is not known is not met");
 }
