@@ -15,6 +15,7 @@ GROUPS = [
     ("crates/journey", "The words and the arithmetic. Stages, trace, ledger, histograms, run record. No runtime, no sockets"),
     ("crates/spool", "Keeps promises. A log of messages that survives power loss; hands out the receipt that a 250 needs"),
     ("crates/mime", "MIME line by line: 8-bit messages made 7-bit where that is lawful, and made what they were again"),
+    ("crates/trust", "TLS servers: which certificates a client accepts, and why a handshake failed, in plain words"),
     ("crates/mades", "MADES over AMQP 1.0: the Business Application API, the client's links, the endpoint stand-in and its own listener"),
     ("crates/net", "SMTP over sockets and TLS, on an event loop of our own. The embeddable server with its Handler trait, and the client"),
     ("src", "The program: errors to exit codes, what parties have in common"),

@@ -30,6 +30,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use trust::{HandshakeFault, Remedies};
 
 /// For a connection to be made.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
@@ -43,6 +44,8 @@ const BURST: u32 = 8;
 const QUICK: Duration = Duration::from_millis(10);
 /// So does one that ended a session amid a burst, for so long: it may want few messages a connection.
 const CURT: Duration = Duration::from_secs(600);
+/// The keys of a route against a certificate that is not accepted.
+const REMEDIES: Remedies = Remedies { trust: "ca = FILE", name: "sni = NAME", insecure: "tls = opportunistic" };
 /// A connection that nobody needs is kept for so long.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -418,7 +421,7 @@ impl Carrier {
             Ended::Lost(_, error) => format!("connection lost: {}", reason(&error)),
             Ended::Timeout(_) => format!("no reply within {REPLY_PATIENCE:?}"),
             Ended::Violated(_, violation) => violation.to_string(),
-            Ended::NotEncrypted(error) => reason(&error),
+            Ended::NotEncrypted(error) => not_encrypted(&error),
         };
         self.unreachable(&text)
     }
@@ -579,6 +582,16 @@ impl Carrier {
             Verb::Mail | Verb::Data | Verb::Chunk | Verb::Message => job.refuse_all(&refusal),
             _ => {}
         }
+    }
+}
+
+/// Why there is no TLS, and what to change in the route.
+fn not_encrypted(error: &io::Error) -> String {
+    let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
+    match fault {
+        Some(fault @ HandshakeFault::NotTls) => format!("{fault}: check tls and the port of the route"),
+        Some(fault) => fault.with_remedy(&REMEDIES),
+        None => reason(error),
     }
 }
 

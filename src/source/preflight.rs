@@ -17,11 +17,15 @@ use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use trust::{HandshakeFault, Remedies};
 
 /// The longest that a reply may take here: a server that is slower than that to greet is worth a word.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at whether the user wants no more.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The options against a certificate that is not accepted.
+const REMEDIES: Remedies = Remedies { trust: "--ca FILE", name: "--sni NAME", insecure: "--tls-insecure" };
 
 /// What is tried, and with whom.
 #[derive(Debug)]
@@ -197,32 +201,22 @@ impl Trial {
 
     /// TLS: what is wrong with the certificate, or with the port.
     fn not_encrypted(&self, error: &io::Error) -> String {
-        let text = reason(error);
-        let name = text.split("DnsName(\"").nth(1).and_then(|rest| rest.split('"').next());
-        let plain = text.trim_start_matches("TLS: ");
-        match () {
-            () if text.contains("UnknownIssuer") => {
-                "its certificate is not trusted. Use --ca FILE to trust it, or --tls-insecure to accept any \
-                 certificate."
-                    .to_owned()
+        let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
+        match fault {
+            Some(HandshakeFault::NotTls) if self.options.approach.tls == TlsMode::Implicit => {
+                let place = match &self.server {
+                    Endpoint::Tcp(address) => format!("port {}", address.port()),
+                    Endpoint::Unix(_) => "this socket".to_owned(),
+                };
+                format!("{place} does not speak TLS: --tls starttls?")
             }
-            () if text.contains("CaUsedAsEndEntity") => {
-                "its certificate is one of an authority (CA:TRUE), not of a server. Create one with \
-                 basicConstraints=CA:FALSE, or use --tls-insecure."
-                    .to_owned()
+            Some(HandshakeFault::NotTls) => format!("{}: --tls none?", HandshakeFault::NotTls),
+            Some(fault) => fault.with_remedy(&REMEDIES),
+            None => {
+                let text = reason(error);
+                let plain = text.trim_start_matches("TLS: ");
+                format!("the TLS handshake failed: {plain}. Check that --tls fits this port.")
             }
-            () if text.contains("not valid for name") => {
-                let meant = name.map_or_else(|| "another name".to_owned(), str::to_owned);
-                let sni = name.unwrap_or("NAME");
-                format!("its certificate is for {meant}. Use --sni {sni}, or --tls-insecure.")
-            }
-            () if text.contains("xpired") => {
-                format!("its certificate is not valid now ({plain}). Renew it, or use --tls-insecure.")
-            }
-            () if text.contains("InvalidContentType") && self.options.approach.tls == TlsMode::Implicit => {
-                "this port does not start with TLS. Use --tls starttls, or --tls none.".to_owned()
-            }
-            () => format!("the TLS handshake failed: {plain}. Check that --tls fits this port."),
         }
     }
 

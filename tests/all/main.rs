@@ -34,6 +34,7 @@ mod mades;
 mod mades_brokers;
 mod mades_compare;
 mod no_panics;
+mod own_certificate;
 mod party;
 mod peers;
 mod postfix;

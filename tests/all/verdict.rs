@@ -1,5 +1,5 @@
 //! The verdict as a CI reads it: what is typed, what is said, and the exit status.
-use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, peer, run, source};
+use crate::party::{Bench, BenchRun, Sink, bench, bench_as_typed, ended_so, mailrun, source};
 use crate::stand_in::{Act, At, StandIn};
 use journey::record::{Cause, Ending, Outcome};
 use std::fs;
@@ -205,26 +205,6 @@ fn the_exit_statuses_are_in_one_table_of_the_help_and_of_the_readme() {
     }
 }
 
-#[test]
-fn the_manuals_certificate_is_taken() {
-    if peer("openssl").is_none() {
-        return;
-    }
-    let manual = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/relay.md")).unwrap();
-    let typed = manual.lines().skip_while(|line| !line.trim_start().starts_with("openssl req -x509"));
-    let typed: Vec<&str> = typed.take(2).collect();
-    let place = tempfile::tempdir().unwrap();
-    let made = run("sh", &["-ec", &format!("cd {}\n{}", place.path().display(), typed.join("\n"))]);
-    assert_eq!(made.code, Some(0), "{made:?}");
-    let file = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
-    let (certificate, key) = (file("certificate.pem"), file("key.pem"));
-    let sink = Sink::start(&["--tls", "starttls", "--tls-cert", &certificate, "--tls-key", &key]);
-    let to = sink.address().replace("127.0.0.1", "localhost");
-    let ended = mailrun(&["source", "--to", &to, "--tls", "starttls", "--ca", &certificate, "--messages", "10"]);
-    assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert_eq!(sink.took().messages, 10);
-}
-
 /// What cannot work is told before anything is sent.
 fn refused_before(words: &[&str], why: &str) {
     for command in ["source", "bench"] {
@@ -256,7 +236,8 @@ fn what_would_fail_for_every_message_is_told_before_the_load() {
 fn a_server_that_does_not_trust_or_is_not_trusted_is_told_before_the_load() {
     let secured = Sink::start(&["--tls", "starttls"]);
     let to = secured.address();
-    refused_before(&["--to", &to, "--messages", "5", "--tls", "starttls"], "--tls-insecure to accept any certificate");
+    let words = ["--to", &to, "--messages", "5", "--tls", "starttls"];
+    refused_before(&words, "the certificate of 127.0.0.1 is not trusted: --ca FILE or --tls-insecure");
     let users = crate::secured::Files::new();
     let (list, wrong) = (users.keep("users", "ann:right\n"), users.keep("password", "wrong\n"));
     let careful = Sink::start(&["--auth-users", &list]);

@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use trust::{HandshakeFault, Remedies};
 
 /// How long any step of coming in may take by default.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
@@ -32,6 +33,9 @@ const FRAME_BYTES: u32 = 1024 * 1024 + 64 * 1024;
 const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
 /// What a node has to be able to do, as go-mades-bench asks for it: "QPID broker capabilities" of older ECP.
 const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
+
+/// The options against a certificate that is not accepted.
+const REMEDIES: Remedies = Remedies { trust: "--ca FILE", name: "--server-name NAME", insecure: "--insecure" };
 
 /// A broker and how to come in.
 #[derive(Clone, Debug)]
@@ -285,10 +289,11 @@ async fn wire(broker: &Broker) -> Result<Wire, Error> {
     // Small writes are gathered before they come to the socket.
     tcp.set_nodelay(true).map_err(|error| unreachable(&address, &error))?;
     let Some((config, name)) = tls else { return Ok(Wire::Plain(tcp)) };
+    let server = name.to_str().into_owned();
     let shaking = TlsConnector::from(config).connect(name, tcp);
     match tokio::time::timeout(broker.time_limit, shaking).await {
         Ok(Ok(stream)) => Ok(Wire::Tls(Box::new(stream))),
-        Ok(Err(error)) => Err(of_tls(&address, &error).unwrap_or_else(|| hung_up_in_tls(&address, &error))),
+        Ok(Err(error)) => Err(of_server(&address, &server, &error)),
         Err(_) => Err(timed_out(broker, "the TLS handshake")),
     }
 }
@@ -320,12 +325,25 @@ fn hung_up_in_tls(address: &str, error: &io::Error) -> Error {
     }
 }
 
+/// Why there is no TLS with that server.
+fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
+    let complaint = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match complaint.and_then(|complaint| HandshakeFault::of(complaint, server)) {
+        Some(HandshakeFault::NotTls) => {
+            Error::PlainPeer { address: address.to_owned(), why: "what it says is not TLS".to_owned() }
+        }
+        Some(fault) => Error::Untrusted { address: address.to_owned(), why: fault.with_remedy(&REMEDIES) },
+        None => of_tls(address, error).unwrap_or_else(|| hung_up_in_tls(address, error)),
+    }
+}
+
 /// What rustls complains about, if it is rustls that does.
 pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     let complaint = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let (address, why) = (address.to_owned(), complaint.to_string());
     Some(match complaint {
         rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => {
+            let why = format!("{why}: {} or {}", REMEDIES.trust, REMEDIES.insecure);
             Error::Untrusted { address, why }
         }
         rustls::Error::AlertReceived(_) => Error::NotTrusted { address, why },

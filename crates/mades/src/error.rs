@@ -78,14 +78,11 @@ pub enum Error {
         address: String,
     },
     /// The certificate is not one to be trusted.
-    #[error(
-        "{address} is not trusted: {why}; use --ca FILE to trust its certificate authority, or --insecure to accept \
-         any certificate"
-    )]
+    #[error("{address}: {why}")]
     Untrusted {
         /// Where.
         address: String,
-        /// Why not.
+        /// Why not, and what to do about it.
         why: String,
     },
     /// The peer wants a certificate of ours, or does not take the one it got.

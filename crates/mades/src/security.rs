@@ -1,10 +1,8 @@
 //! TLS, and how we prove who we are.
 use crate::error::Error;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -81,7 +79,7 @@ pub enum Verification {
 /// A client's side of TLS: versions 1.2 and 1.3.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSetup {
-    /// A PEM file with whom to trust, in place of the system's certificates.
+    /// A PEM file with the certificates to trust in place of the system's: authorities, and a broker's own.
     pub authority: Option<PathBuf>,
     /// PEM files with our own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -107,10 +105,15 @@ impl TlsSetup {
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| Error::Misuse(format!("TLS cannot be set up: {error}")))?;
-        let builder = match self.verification {
-            Verification::On => builder.with_root_certificates(self.roots()?),
-            Verification::Off => {
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustsAnybody(provider)))
+        let builder = match (self.verification, &self.authority) {
+            (Verification::On, None) => builder.with_root_certificates(system_roots()?),
+            (Verification::On, Some(path)) => {
+                let verifier = trust::servers_of(certificates(path)?, &provider);
+                let verifier = verifier.map_err(|error| Error::Misuse(format!("{}: {error}", path.display())))?;
+                builder.dangerous().with_custom_certificate_verifier(verifier)
+            }
+            (Verification::Off, _) => {
+                builder.dangerous().with_custom_certificate_verifier(trust::any_server(&provider))
             }
         };
         let Some((chain, key)) = &self.identity else {
@@ -124,31 +127,21 @@ impl TlsSetup {
         Ok(Arc::new(config))
     }
 
-    fn roots(&self) -> Result<RootCertStore, Error> {
-        let mut roots = RootCertStore::empty();
-        match &self.authority {
-            Some(path) => {
-                for certificate in certificates(path)? {
-                    roots.add(certificate).map_err(|error| Error::Misuse(format!("{}: {error}", path.display())))?;
-                }
-            }
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-                if roots.is_empty() {
-                    let complaint = "this system has no trusted certificates; use --ca FILE";
-                    return Err(Error::Misuse(complaint.to_owned()));
-                }
-            }
-        }
-        Ok(roots)
-    }
-
     /// The name that the certificate must have.
     pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, Error> {
         let name = self.server_name.as_deref().unwrap_or(host);
         ServerName::try_from(name.to_owned())
             .map_err(|_| Error::Misuse(format!("{name} is not a valid server name for TLS")))
     }
+}
+
+fn system_roots() -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(Error::Misuse("this system has no trusted certificates; use --ca FILE".to_owned()));
+    }
+    Ok(roots)
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
@@ -161,45 +154,6 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
         return Err(Error::Misuse(format!("{} contains no certificate in PEM form", path.display())));
     }
     Ok(found)
-}
-
-/// Takes any certificate. Signatures are checked all the same: whoever shows a certificate has its key.
-#[derive(Debug)]
-struct TrustsAnybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for TrustsAnybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]

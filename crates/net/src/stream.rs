@@ -2,7 +2,7 @@
 use crate::proxied::take_header;
 use crate::reactor::with_scratch;
 use crate::socket::Socket;
-use crate::tls::{Handshake, Tls};
+use crate::tls::{Handshake, Tls, of_server};
 use crate::tls_setup::{ClientTls, ServerTls};
 use rustix::fd::{AsFd, BorrowedFd};
 use smtp::proxy::Header;
@@ -28,9 +28,10 @@ impl Stream {
     ///
     /// # Errors
     /// Those of the connection, and `InvalidData` where the peer is not trusted or does not speak TLS; the connection
-    /// is of no more use then.
+    /// is of no more use then. What a user can mend is a [`trust::HandshakeFault`] within.
     pub async fn connect_tls(&mut self, setup: &ClientTls) -> io::Result<Handshake> {
-        self.begin(Box::new(Tls::client(setup)?)).await
+        let outcome = self.begin(Box::new(Tls::client(setup)?)).await;
+        outcome.map_err(|error| of_server(error, setup))
     }
 
     /// Begins TLS as the server.

@@ -8,10 +8,13 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{AlertDescription, HandshakeKind};
 use std::cell::Cell;
+use std::error::Error;
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Poll, ready};
 use std::time::Duration;
+use trust::HandshakeFault;
 
 /// Plaintext that is made into records at a time; what one system call then takes.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -446,16 +449,36 @@ fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
 /// What is wrong in TLS itself: always of the kind [`io::ErrorKind::InvalidData`], by which a caller tells it from a
 /// connection that broke.
 fn refused(error: rustls::Error) -> io::Error {
-    let what = match error {
-        rustls::Error::AlertReceived(alert @ AlertDescription::DecryptError) => {
-            format!("TLS: the peer rejects the certificate of this side, or a signature (alert {alert:?})")
+    io::Error::new(io::ErrorKind::InvalidData, TlsRefusal(error))
+}
+
+/// The error of a handshake with that server, with a [`HandshakeFault`] in it where it is one.
+pub(crate) fn of_server(error: io::Error, setup: &ClientTls) -> io::Error {
+    let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsRefusal>());
+    match refusal.and_then(|refusal| HandshakeFault::of(&refusal.0, &setup.name().to_str())) {
+        Some(fault) => io::Error::new(io::ErrorKind::InvalidData, fault),
+        None => error,
+    }
+}
+
+/// What rustls complains about, or the peer's side of TLS.
+#[derive(Debug)]
+struct TlsRefusal(rustls::Error);
+
+impl Error for TlsRefusal {}
+
+impl fmt::Display for TlsRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            rustls::Error::AlertReceived(alert @ AlertDescription::DecryptError) => {
+                write!(f, "TLS: the peer rejects the certificate of this side, or a signature (alert {alert:?})")
+            }
+            rustls::Error::AlertReceived(alert) if is_about_certificate(*alert) => {
+                write!(f, "TLS: the peer rejects the certificate of this side (alert {alert:?})")
+            }
+            error => write!(f, "TLS: {error}"),
         }
-        rustls::Error::AlertReceived(alert) if is_about_certificate(alert) => {
-            format!("TLS: the peer rejects the certificate of this side (alert {alert:?})")
-        }
-        error => format!("TLS: {error}"),
-    };
-    io::Error::new(io::ErrorKind::InvalidData, what)
+    }
 }
 
 /// Alerts that a certificate, or the lack of one, brings about (RFC 8446 §6.2).

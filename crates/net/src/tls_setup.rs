@@ -1,15 +1,11 @@
 //! What each end brings to a TLS handshake: certificates, keys, whom to trust.
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
-use rustls::{
-    ClientConfig, DigitallySignedStruct, NamedGroup, RootCertStore, ServerConfig, SignatureScheme,
-    SupportedProtocolVersion,
-};
+use rustls::{ClientConfig, NamedGroup, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -87,10 +83,7 @@ impl Certificate {
     /// # Errors
     /// If there is no certificate, or no key.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsSetupError> {
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(chain).flatten().collect();
-        if chain.is_empty() {
-            return Err(TlsSetupError::NoPem("certificate"));
-        }
+        let chain = certificates_from(chain)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsSetupError::NoPem("private key"))?;
         Ok(Self { chain, key })
     }
@@ -189,7 +182,7 @@ pub enum Security {
 pub enum Trust {
     /// The system's certificates.
     System,
-    /// Those of a PEM file.
+    /// Those of a PEM file: authorities, and certificates that are the server's own.
     Roots(Vec<u8>),
     /// Anybody: nothing is verified.
     Anybody,
@@ -231,8 +224,11 @@ impl ClientTls {
         let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions.supported())?;
         let builder = match trust {
             Trust::System => builder.with_root_certificates(system_roots()?),
-            Trust::Roots(pem) => builder.with_root_certificates(roots_from(pem)?),
-            Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(Arc::new(Anybody(provider()))),
+            Trust::Roots(pem) => {
+                let verifier = trust::servers_of(certificates_from(pem)?, &provider())?;
+                builder.dangerous().with_custom_certificate_verifier(verifier)
+            }
+            Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(trust::any_server(&provider())),
         };
         let mut config = match certificate {
             None => builder.with_no_client_auth(),
@@ -320,10 +316,15 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn roots_from(pem: &[u8]) -> Result<RootCertStore, TlsSetupError> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem).flatten() {
+    for certificate in certificates_from(pem)? {
         roots.add(certificate)?;
     }
-    if roots.is_empty() { Err(TlsSetupError::NoPem("certificate")) } else { Ok(roots) }
+    Ok(roots)
+}
+
+fn certificates_from(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsSetupError> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(pem).flatten().collect();
+    if found.is_empty() { Err(TlsSetupError::NoPem("certificate")) } else { Ok(found) }
 }
 
 fn system_roots() -> Result<RootCertStore, TlsSetupError> {
@@ -341,45 +342,6 @@ fn base64_lines(octets: &[u8]) -> String {
     let text = base64::engine::general_purpose::STANDARD.encode(octets);
     let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned() + "\n");
     lines.collect()
-}
-
-/// Verifies nobody's name and no chain; that the peer holds the key it shows is checked all the same.
-#[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 #[cfg(test)]
