@@ -1,15 +1,16 @@
 //! The commit thread: takes what has gathered, writes and syncs it, tells the receipts, tidies up.
-use crate::Error;
 use crate::inbox::{Inbox, Meanwhile, Taken};
 use crate::log::Log;
 use crate::tidying::Progress;
+use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
 /// Runs until the spool is closed or its disk fails.
-pub(crate) fn run(inbox: &Arc<Inbox>, mut log: Log) {
+/// `unproven` are messages of a former run that are written anew before anything else.
+pub(crate) fn run(inbox: &Arc<Inbox>, mut log: Log, unproven: Vec<Id>) {
     let _guard = Guard(Arc::clone(inbox));
-    if let Err(error) = until_closed(inbox, &mut log) {
+    if let Err(error) = log.write_anew(unproven).and_then(|()| until_closed(inbox, &mut log)) {
         inbox.stop(Error::poisoned(&error));
     }
 }

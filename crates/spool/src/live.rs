@@ -142,6 +142,12 @@ impl Live {
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
+    /// The messages in any of those segments, named by their place in the row, from that offset on.
+    pub(crate) fn behind(&self, tails: &[(u64, u64)]) -> Vec<Id> {
+        let is_there = |spot: Spot| tails.iter().any(|(order, from)| spot.order == *order && spot.at() >= *from);
+        self.messages.iter().filter(|(_, entry)| is_there(entry.spot)).map(|(id, _)| Id(*id)).collect()
+    }
+
     /// All messages, in the order in which they stand in the log.
     pub(crate) fn in_log_order(&self) -> Vec<Id> {
         let mut all: Vec<(Spot, u64)> = self.messages.iter().map(|(id, entry)| (entry.spot, *id)).collect();

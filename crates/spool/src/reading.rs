@@ -26,6 +26,8 @@ pub(crate) struct Reading {
     pub(crate) resumption: Resumption,
     pub(crate) damage: Vec<Damage>,
     pub(crate) damaged_bodies: Vec<Id>,
+    /// Messages that the media may not have, although they can be read: nothing says that a sync of them succeeded.
+    pub(crate) unproven: Vec<Id>,
     /// Bytes of a torn end.
     pub(crate) cut_bytes: u64,
     /// The number in the next file's name.
@@ -58,6 +60,7 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Reading, Error> {
         resumption: Resumption { previous_end: 0, next_use: 1, next_id: 1 },
         damage: Vec::new(),
         damaged_bodies: Vec::new(),
+        unproven: Vec::new(),
         cut_bytes: 0,
         next_file: 0,
     };
@@ -211,6 +214,7 @@ impl Reading {
         self.live = done.live;
         self.damage = done.damage;
         self.damaged_bodies = done.damaged_bodies;
+        self.unproven = done.unproven;
         self.cut_bytes = done.cut_bytes;
         Ok(())
     }

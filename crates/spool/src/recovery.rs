@@ -10,7 +10,7 @@ use crate::live::{Live, SharedLive};
 use crate::log::Resumption;
 use crate::reading::{Reading, read};
 use crate::supply::Supply;
-use crate::{Backlog, Error, Id, OnDamage, Options, quarantine};
+use crate::{Backlog, Durability, Error, Id, OnDamage, Options, quarantine};
 use std::sync::Arc;
 
 pub(crate) struct Recovered {
@@ -21,6 +21,8 @@ pub(crate) struct Recovered {
     pub(crate) damage: Vec<Damage>,
     /// Messages whose envelope is sound, and whose body is not.
     pub(crate) damaged_bodies: Vec<Id>,
+    /// Messages to be written once more before anything is built upon them.
+    pub(crate) unproven: Vec<Id>,
 }
 
 /// Reads the whole spool. Nothing is changed but what makes it whole: damaged bytes are copied, and files that were
@@ -43,8 +45,26 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     }
     quarantine::keep(&**disk, &reading)?;
     reading.drop_sparse_spares();
-    let Reading { live, used, spares, unfinished, illegible, resumption, damage, damaged_bodies, cut_bytes, next_file } =
-        reading;
+    // A sync that failed in a former process has left its pages clean: they are read from the cache, the syncs above say
+    // that all is well, and the media has nothing of them. So what nothing vouches for is written anew.
+    let unproven =
+        if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
+    if !unproven.is_empty() {
+        reading.resumption.previous_end = 0;
+    }
+    let Reading {
+        live,
+        used,
+        spares,
+        unfinished,
+        illegible,
+        resumption,
+        damage,
+        damaged_bodies,
+        cut_bytes,
+        next_file,
+        ..
+    } = reading;
     let mut supply = Supply {
         disk: Arc::clone(disk),
         segment_bytes: options.segment_bytes,
@@ -59,7 +79,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     unfinished.iter().try_for_each(|name| disk.remove(name))?;
     illegible.iter().try_for_each(|(name, _)| disk.remove(name))?;
     supply.drop_odd_ones()?;
-    Ok(Recovered { live, supply, resumption, cut_bytes, damage, damaged_bodies })
+    Ok(Recovered { live, supply, resumption, cut_bytes, damage, damaged_bodies, unproven })
 }
 
 /// What a segment would be taken for, whatever its octets, and how many messages it would hold: for fuzzing.

@@ -16,6 +16,8 @@ pub(crate) struct Replay {
     next_id: u64,
     previous_end: u64,
     cut_bytes: u64,
+    /// Segments, by their place in the row, and from where nothing says that they had been synced.
+    unproven: Vec<(u64, u64)>,
     /// The last message in the row of numbers, or the number before the first that the first segment may hold.
     last_stored: Option<u64>,
     /// Holes after which no message has come yet.
@@ -51,6 +53,8 @@ pub(crate) struct Done {
     pub(crate) next_id: u64,
     pub(crate) previous_end: u64,
     pub(crate) cut_bytes: u64,
+    /// Messages in parts of which nothing says that they had been synced.
+    pub(crate) unproven: Vec<Id>,
 }
 
 impl Replay {
@@ -61,6 +65,7 @@ impl Replay {
             next_id,
             previous_end: 0,
             cut_bytes: 0,
+            unproven: Vec::new(),
             last_stored: None,
             pending: Vec::new(),
             settled: HashSet::new(),
@@ -135,6 +140,7 @@ impl Replay {
             }
         }
         self.previous_end = cut.unwrap_or(scan.at());
+        self.unproven.extend(scan.unproven_from(claimed_end).map(|from| (segment.order, from)));
         Ok(scan.at())
     }
 
@@ -293,6 +299,7 @@ impl Replay {
         }
         let previous_end = if self.previous_end == 0 { 0 } else { self.previous_end.max(BATCHES_AT) };
         Done {
+            unproven: self.live.behind(&self.unproven),
             live: self.live,
             damage: self.damage,
             damaged_bodies,

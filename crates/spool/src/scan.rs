@@ -101,12 +101,14 @@ pub(crate) struct Scan {
     at: u64,
     /// The last batch said that the log was closed behind it.
     is_closed: bool,
+    /// Everything before this had been synced, as the batches passed say.
+    synced: u64,
 }
 
 impl Scan {
     pub(crate) fn new(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, bodies: Bodies) -> Self {
         let window = Window { file, from: 0, buffer: Vec::new(), filled: 0, ahead: segment_bytes.min(AHEAD) };
-        Self { window, seed, segment_bytes, bodies, at: BATCHES_AT, is_closed: false }
+        Self { window, seed, segment_bytes, bodies, at: BATCHES_AT, is_closed: false, synced: 0 }
     }
 
     /// A way that begins somewhere, and passes over bodies.
@@ -117,6 +119,12 @@ impl Scan {
     /// Where the next batch begins, or would.
     pub(crate) fn at(&self) -> u64 {
         self.at
+    }
+
+    /// Where the part begins of which nothing says that it had been synced; `claimed_end` is the next segment's claim.
+    pub(crate) fn unproven_from(&self, claimed_end: u64) -> Option<u64> {
+        let is_proven = self.is_closed || (claimed_end > 0 && claimed_end == self.at);
+        (!is_proven).then_some(self.synced)
     }
 
     /// Passes one batch; `seen` is what it holds, if it is whole. Damage of a body leaves it whole.
@@ -134,6 +142,7 @@ impl Scan {
             return Ok(Found::Nothing(at));
         }
         self.is_closed = batch.records == 0 && batch.synced == self.at;
+        self.synced = self.synced.max(batch.synced);
         self.at = end.next_multiple_of(BLOCK);
         Ok(Found::Batch)
     }

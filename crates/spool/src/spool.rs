@@ -205,6 +205,7 @@ impl Keeping {
         let damage = recovered.damage;
         let alarming = damage.iter().filter(|one| one.is_alarming());
         let lost_messages = alarming.map(|one| one.messages.len() as u64 + one.unnamed).sum();
+        let unproven = recovered.unproven;
         let log =
             Log::new(options, Arc::clone(&live), Arc::clone(&supply), Arc::clone(&counters), &recovered.resumption);
         let tender = Builder::new().name("spool-tender".to_owned()).spawn({
@@ -217,7 +218,7 @@ impl Keeping {
         let committer = Builder::new().name("spool".to_owned()).spawn({
             let inbox = Arc::clone(&inbox);
             move || {
-                commit::run(&inbox, log);
+                commit::run(&inbox, log, unproven);
                 drop(lock);
             }
         });

@@ -10,7 +10,7 @@ use crate::log::{Flush, Log};
 use crate::scan::{Bodies, Found, Scan, Seen};
 use crate::segment::{Segment, Spot};
 use crate::supply::Shortage;
-use crate::{Error, Options};
+use crate::{Error, Id, Options};
 use std::io;
 use std::sync::Arc;
 
@@ -62,6 +62,20 @@ impl Log {
         let is_emptied = self.live.lock().oldest().is_none_or(|(segment, _)| !Arc::ptr_eq(segment, &oldest));
         let more = (is_emptied || !self.tidying.is_stuck) && self.has_to_tidy();
         Ok(if more { Progress::More } else { Progress::Nothing })
+    }
+
+    /// Moves those messages, and syncs them where they stand now: as far as there is room. What was superseded by them is
+    /// still there, and may be given up only after this.
+    pub(crate) fn write_anew(&mut self, messages: Vec<Id>) -> io::Result<()> {
+        for id in messages {
+            let Some(whereabouts) = self.live.lock().whereabouts(id) else { continue };
+            match self.relocate_one(&whereabouts) {
+                Ok(()) => {}
+                Err(Shortage::Room) => break,
+                Err(Shortage::Disk(error)) => return Err(error),
+            }
+        }
+        self.flush(Flush::Synced)
     }
 
     fn has_to_tidy(&self) -> bool {

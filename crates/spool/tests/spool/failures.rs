@@ -4,8 +4,8 @@ use crate::crash::long_story;
 use crate::model::{Model, Step, draft, open, small};
 use rustix::io::Errno;
 use spool::faulty::{FailedOperation, FaultyDisk};
-use spool::{Durability, Error, Id, Options};
-use std::collections::BTreeMap;
+use spool::{Durability, Error, Id, Options, Spool};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a write or a sync may come back with; a failed write is short besides.
 const ERRNOS: [Errno; 6] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::FBIG, Errno::MFILE];
@@ -156,4 +156,50 @@ fn an_end_that_cannot_be_read_is_damage() {
     disk.fail_reads(&name, last..last + 4096);
     let (spool, backlog) = open(&disk, small()).unwrap();
     assert!(backlog.len() == 3 || !spool.damage().is_empty(), "{} of 3, and nothing is said", backlog.len());
+}
+
+/// Stores, and is done with four of five, until so many messages were moved or nothing is stored any more; what must be
+/// there.
+fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
+    let mut waiting = BTreeSet::new();
+    for number in 0..10_000 {
+        match spool.store(draft(number, 5000)).wait() {
+            Ok(stored) => waiting.insert(stored.id()),
+            Err(Error::Full) => false,
+            Err(_) => break,
+        };
+        for id in waiting.extract_if(.., |id| id.0 % 5 != 0) {
+            spool.done(id);
+        }
+        if spool.usage().moved >= moved {
+            break;
+        }
+    }
+    waiting
+}
+
+/// After a failed sync the page cache has what the media has not, and the next sync says that all is well. The process
+/// ends, another opens the spool from the page cache, builds upon that, and then the power is cut.
+#[test]
+fn what_the_page_cache_alone_has_is_not_built_upon() {
+    let mut met = 0;
+    for sync in 3..200 {
+        let disk = FaultyDisk::new();
+        disk.fail_sync(sync);
+        let (spool, _) = open(&disk, small()).unwrap();
+        let waiting = until_moved(&spool, 30);
+        met += u32::from(spool.failure().is_some() && spool.usage().moved > 0);
+        drop(spool);
+        let disk = disk.after_kill();
+        let (spool, _) = open(&disk, small()).unwrap();
+        // What is in the way is given up for these.
+        let more = until_moved(&spool, 10);
+        disk.freeze();
+        drop(spool);
+        let (spool, backlog) = open(&disk.after_power_loss(sync), small()).unwrap();
+        let left: BTreeSet<Id> = backlog.map(|left| left.unwrap().id).collect();
+        let lost: Vec<&Id> = waiting.iter().chain(&more).filter(|id| !left.contains(id)).collect();
+        assert!(lost.is_empty(), "sync {sync}: {lost:?} of {} are lost, {:?}", waiting.len(), spool.damage());
+    }
+    assert!(met > 20, "{met}");
 }
