@@ -168,9 +168,8 @@ fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
             Err(Error::Full) => false,
             Err(_) => break,
         };
-        for id in waiting.extract_if(.., |id| id.0 % 5 != 0) {
-            spool.done(id);
-        }
+        waiting.iter().filter(|id| id.0 % 5 != 0).for_each(|id| spool.done(*id));
+        waiting.retain(|id| id.0 % 5 == 0);
         if spool.usage().moved >= moved {
             break;
         }
