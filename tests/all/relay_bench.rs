@@ -344,7 +344,9 @@ fn latency_is_measured_at_half_of_what_is_sustained() {
     assert!(ended.out.contains("closed loop") && ended.out.contains("step 1"), "{}", ended.out);
     assert_eq!(fs::read_to_string(out.path().join("table.txt")).unwrap(), ended.out);
     let held: Vec<f64> = (1..=3)
-        .filter(|step| ended.out.lines().any(|line| line.contains(&format!("step {step} ")) && line.ends_with("held")))
+        .filter(|step| {
+            ended.out.lines().any(|line| line.contains(&format!("step {step} ")) && line.ends_with(" sustained"))
+        })
         .map(|step| record_in(out.path(), &format!("step-{step}")).workload.rate_per_s.unwrap())
         .collect();
     let Some(highest) = held.into_iter().reduce(f64::max) else {

@@ -118,7 +118,7 @@ impl Course<'_> {
             let load = open(rate_per_s, Arrival::Constant, self.options.step);
             let name = format!("step-{}", finds.rows.len());
             let Some(row) = self.measure(&name, load, verdict)? else { return Ok(None) };
-            search.learn(rate_per_s, row.verdict == HELD);
+            search.learn(rate_per_s, row.verdict == SUSTAINED);
             finds.rows.push(row);
             finds.sustained_per_s = search.found();
         }
@@ -162,7 +162,7 @@ fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
     }
 }
 
-const HELD: &str = "held";
+const SUSTAINED: &str = "sustained";
 
 /// Whether a step was sustained, or why not.
 fn verdict(measure: &Measure, record: &Record) -> &'static str {
@@ -175,7 +175,7 @@ fn verdict(measure: &Measure, record: &Record) -> &'static str {
         _ if created < rate_per_s * length_s * OFFERED_SHARE => "not all was sent",
         passage if passage.accept_s > latest_s => "accepting fell behind",
         passage if passage.deliver_s > latest_s => "the queue grew",
-        _ => HELD,
+        _ => SUSTAINED,
     }
 }
 
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_rate_is_sustained_if_nothing_is_left_when_it_is_over() {
         // 200,000 messages in 4 s, the last accepted after 3.7 s.
-        assert_eq!(row(50_000.0, 4.2, 1.0).verdict, HELD);
+        assert_eq!(row(50_000.0, 4.2, 1.0).verdict, SUSTAINED);
         assert_eq!(row(50_000.0, 4.4, 1.0).verdict, "the queue grew");
         assert_eq!(row(60_000.0, 4.0, 1.0).verdict, "not all was sent");
         let mut lossy = row(50_000.0, 4.0, 1.0);
