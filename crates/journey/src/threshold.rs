@@ -480,7 +480,7 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
 /// `p50` is 0.5, `p99` 0.99, `p999` and `p99.9` are 0.999.
 fn parse_quantile(text: &str) -> Option<f64> {
     let digits = text.strip_prefix('p')?;
-    let (whole, part) = digits.split_once('.').unwrap_or_else(|| digits.split_at(digits.len().min(2)));
+    let (whole, part) = digits.split_once('.').or_else(|| digits.split_at_checked(2)).unwrap_or((digits, ""));
     let is_number = |text: &str| text.len() <= 6 && text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || whole.len() > 2 || !is_number(whole) || !is_number(part) || digits.starts_with("100") {
         return None;
@@ -584,7 +584,7 @@ mod tests {
         {
             assert!((parse_quantile(text).unwrap() - quantile).abs() < 1e-12, "{text}");
         }
-        for text in ["p", "p100", "p-1", "pp", "p9x", "p99999999999", "p.5", "q99", ""] {
+        for text in ["p", "p100", "p9é9", "pé", "p-1", "pp", "p9x", "p99999999999", "p.5", "q99", ""] {
             assert_eq!(parse_quantile(text), None, "{text}");
         }
     }

@@ -118,7 +118,7 @@ impl<'f> Printer<'f> {
     /// The argument as a width.
     fn take_argument(&mut self) -> Option<i64> {
         let is_there = !std::mem::replace(&mut self.is_used, true);
-        Some(self.number).filter(|number| is_there && number.abs() <= MOST_WIDTH)
+        Some(self.number).filter(|number| is_there && number.unsigned_abs() <= MOST_WIDTH.unsigned_abs())
     }
 
     /// Digits, if there are any. A number that is too large ends the format.
