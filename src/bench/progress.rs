@@ -54,7 +54,7 @@ impl View {
         self.sink.map_or(0, |sink| sink.delivered)
     }
 
-    /// Messages that have come as far as anybody sees; times are those of whoever sees that end.
+    /// The progress line: messages delivered, if a sink reports them, else accepted; latencies are from the same process.
     pub(super) fn line(&self) -> Line {
         let rate_per_s = self.rate.per_s();
         let Some(sink) = self.sink else {

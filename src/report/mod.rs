@@ -16,6 +16,7 @@ mod headline;
 mod mades;
 mod markdown;
 pub(crate) mod numbers;
+pub(crate) mod part;
 mod parties;
 pub(crate) mod relay;
 mod seconds;

@@ -14,6 +14,7 @@
 use super::ending;
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
 use super::numbers::{count, counted, latency, rate, seconds};
+use super::part::{Part, fit, lines};
 use super::parties::costs_in_short;
 use super::relay;
 use super::seconds::rate_over_time;
@@ -55,14 +56,6 @@ enum Rank {
     Always,
 }
 
-/// Lines that stay or go together.
-struct Part {
-    rank: Rank,
-    /// An empty line before it, where there is room for one.
-    has_gap: bool,
-    lines: Vec<String>,
-}
-
 /// The short report for `width` columns, in `ink`; `details` names the file with all of it.
 pub(crate) fn short(record: &Record, width: usize, ink: Ink, details: Option<&str>) -> String {
     let width = width.clamp(NARROWEST, WIDEST);
@@ -72,41 +65,20 @@ pub(crate) fn short(record: &Record, width: usize, ink: Ink, details: Option<&st
     parts.push(Part { rank: Rank::Always, has_gap: false, lines: end });
     let details = details.map(|file| format!("details: {file}"));
     let room = LINES - details.as_ref().map_or(0, |line| wide(line).div_ceil(width));
-    let is_cut = fit(&mut parts, room);
+    let is_cut = fit(&mut parts, room, Rank::Always);
     let hint = details.or_else(|| is_cut.then(|| "all of it: --report full".to_owned()));
     if let Some(place) = parts.len().checked_sub(2) {
         parts[place].lines = hint.into_iter().collect();
     }
-    parts
-        .iter()
-        .flat_map(|part| part.has_gap.then(String::new).into_iter().chain(part.lines.clone()))
-        .fold(String::new(), |text, line| text + &line + "\n")
+    lines(parts).fold(String::new(), |text, line| text + &line + "\n")
 }
 
-/// Leaves out what has no room; whether that was more than empty lines.
-fn fit(parts: &mut Vec<Part>, room: usize) -> bool {
-    let needed = |parts: &[Part]| parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum::<usize>();
-    let mut is_cut = false;
-    while needed(parts) > room {
-        if let Some(part) = parts.iter_mut().rev().find(|part| part.has_gap) {
-            part.has_gap = false;
-            continue;
-        }
-        let least = parts.iter().map(|part| part.rank).min().filter(|rank| *rank < Rank::Always);
-        let Some(least) = least else { break };
-        parts.retain(|part| part.rank != least);
-        // One line more: that something was left out.
-        is_cut = true;
-    }
-    is_cut
-}
-
-fn parts(record: &Record, width: usize, ink: Ink) -> Vec<Part> {
+fn parts(record: &Record, width: usize, ink: Ink) -> Vec<Part<Rank>> {
     let part = |rank, has_gap, lines: Vec<String>| (!lines.is_empty()).then_some(Part { rank, has_gap, lines });
     let is_failed = journey::judge::outcome(record).is_some_and(|outcome| outcome != Outcome::Pass);
     let errors = if is_failed { Rank::Errors } else { Rank::MinorErrors };
     let line = |text: Option<String>, rest: &str| text.map_or_else(Vec::new, |text| wrapped(&text, "", rest, width));
-    let mut parts: Vec<Part> = [
+    let mut parts: Vec<Part<Rank>> = [
         part(Rank::Workload, false, head(record, width, ink)),
         part(Rank::OverTime, true, over_time(record, width)),
         part(Rank::Latencies, true, latencies(record, width)),

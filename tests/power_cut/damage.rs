@@ -1,26 +1,15 @@
 //! One bit of what is at rest flips: the relay begins, says what is damaged, and delivers all but what the bit was in.
 use crate::load::{self, Answers};
-use crate::mount::{Disk, Plan};
+use crate::mount::Disk;
 use crate::next_hop::NextHop;
-use crate::relay::{Beginning, Home, LIMIT, Relay};
+use crate::relay::{Home, LIMIT};
 use rand::RngExt;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// A batch has no more messages than there are clients that wait for it.
 const CLIENTS: usize = 2;
-
-fn begin(home: &mut Home, disk: &Disk) -> Result<(Relay, SocketAddr), String> {
-    disk.plan(Plan::default());
-    let mut relay = home.start();
-    match relay.begin(disk)? {
-        Beginning::Listening(smtp, _) => Ok((relay, smtp)),
-        Beginning::Cut => Err("the power was cut without a plan".to_owned()),
-        Beginning::Ended(code) => Err(format!("it does not begin: exit status {code:?}: {}", home.logs().join("\n"))),
-    }
-}
 
 /// Flips a bit somewhere in a segment that is neither empty nor all zeros there; gives its name and the offset.
 fn flip(disk: &Disk) -> (String, u64) {
@@ -51,7 +40,7 @@ fn live(seed: u64) -> Result<(), String> {
     );
     let mut home = Home::new(&disk, &text);
     next_hop.hold(true);
-    let (mut relay, smtp) = begin(&mut home, &disk)?;
+    let (mut relay, smtp) = home.start_listening(&disk)?;
     thread::scope(|scope| {
         (0..CLIENTS).for_each(|_| _ = scope.spawn(|| load::send(smtp, &answers, &is_over)));
         thread::sleep(Duration::from_millis(400));
@@ -61,7 +50,7 @@ fn live(seed: u64) -> Result<(), String> {
     let (name, at) = flip(&disk);
     next_hop.hold(false);
     let told = |why: String| format!("seed {seed}, {name} at {at}: {why}");
-    let (mut relay, _) = begin(&mut home, &disk).map_err(told)?;
+    let (mut relay, _) = home.start_listening(&disk).map_err(told)?;
     let units = answers.units();
     let limit = Instant::now() + LIMIT;
     let (mut missing, mut since) = (next_hop.missing(units.iter()), Instant::now());

@@ -5,7 +5,7 @@ use crate::load::{self, Answers};
 use crate::message;
 use crate::mount::{Disk, Fault, Plan};
 use crate::next_hop::Unit;
-use crate::relay::{Beginning, Home, Relay};
+use crate::relay::Home;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -16,14 +16,6 @@ use std::time::{Duration, Instant};
 /// What has been delivered is noted in the spool after about a second. It is synced, and so not delivered again after a
 /// cut, with the next message.
 const NOTES_LIMIT: Duration = Duration::from_secs(3);
-
-fn begin(home: &mut Home, disk: &Disk) -> Result<(Relay, SocketAddr), String> {
-    let mut relay = home.start();
-    match relay.begin(disk)? {
-        Beginning::Listening(smtp, _) => Ok((relay, smtp)),
-        Beginning::Cut | Beginning::Ended(_) => Err(format!("it does not begin: {}", home.logs().join("\n"))),
-    }
-}
 
 /// Sends for a while.
 fn send(smtp: SocketAddr, answers: &Answers) {
@@ -75,7 +67,7 @@ fn live(seed: u64, turn: u64) -> Result<(), String> {
         disk.path().join("mail/deep/{user}")
     );
     let mut home = Home::new(&disk, &text);
-    let (mut relay, smtp) = begin(&mut home, &disk)?;
+    let (mut relay, smtp) = home.start_listening(&disk)?;
     disk.plan(Plan { cut_at: None, fault: Some((Fault::DirectorySync(Errno::IO), turn)) });
     send(smtp, &answers);
     let units = answers.units();
@@ -90,7 +82,7 @@ fn live(seed: u64, turn: u64) -> Result<(), String> {
     relay.kill(&disk)?;
     disk.restore_power();
     // What it knows to be undelivered it delivers now.
-    let (mut relay, _) = begin(&mut home, &disk)?;
+    let (mut relay, _) = home.start_listening(&disk)?;
     let lost = await_all(&disk, &units, Duration::from_secs(5));
     relay.kill(&disk)?;
     if lost.is_empty() { Ok(()) } else { Err(format!("{} of {} are lost: {lost:?}", lost.len(), units.len())) }

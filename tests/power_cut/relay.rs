@@ -1,5 +1,5 @@
 //! The relay as a process with its spool on the disk that forgets.
-use crate::mount::Disk;
+use crate::mount::{Disk, Plan};
 use crate::next_hop::name;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -68,6 +68,19 @@ impl Home {
             .unwrap();
         self.started += 1;
         Relay { child, home }
+    }
+
+    /// Starts one that must listen, while nothing is planned for the disk; gives its address for mail.
+    pub(crate) fn start_listening(&mut self, disk: &Disk) -> Result<(Relay, SocketAddr), String> {
+        disk.plan(Plan::default());
+        let mut relay = self.start();
+        match relay.begin(disk)? {
+            Beginning::Listening(smtp, _) => Ok((relay, smtp)),
+            Beginning::Cut => Err("the power was cut without a plan".to_owned()),
+            Beginning::Ended(code) => {
+                Err(format!("it does not begin: exit status {code:?}: {}", self.logs().join("\n")))
+            }
+        }
     }
 
     fn log_of(&self, relay: usize) -> String {

@@ -39,7 +39,7 @@ struct State {
     /// Parts of files that cannot be read.
     bad: Vec<(usize, Range<usize>)>,
     reads: u64,
-    /// One read of so many fails.
+    /// Every n-th read fails.
     fail_one_read_of: Option<u64>,
     is_frozen: bool,
     capacity: Option<u64>,
@@ -161,7 +161,7 @@ impl FaultyDisk {
         state.bad.push((file, range));
     }
 
-    /// Makes one read of so many fail; tried again, it succeeds.
+    /// Makes every n-th read fail, for `reads` of 2 or more: the next try succeeds.
     pub fn fail_one_read_of(&self, reads: u64) {
         self.state().fail_one_read_of = Some(reads);
     }

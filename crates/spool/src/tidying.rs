@@ -64,8 +64,8 @@ impl Log {
         Ok(if more { Progress::More } else { Progress::Nothing })
     }
 
-    /// Moves those messages, and syncs them where they stand now: as far as there is room. What was superseded by them is
-    /// still there, and may be given up only after this.
+    /// Writes those messages again at the end of the log and syncs them, as far as there is room. Older copies of them are
+    /// still in the spool: no segment may be released before this.
     pub(crate) fn write_anew(&mut self, messages: Vec<Id>) -> io::Result<()> {
         for id in messages {
             let Some(whereabouts) = self.live.lock().whereabouts(id) else { continue };

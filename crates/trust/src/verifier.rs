@@ -47,8 +47,8 @@ struct TrustedServers {
 }
 
 impl TrustedServers {
-    /// Whether the dates of a certificate hold, as far as webpki says so: it looks at them before it looks at whose
-    /// certificate it is and who has signed it, so these complaints imply dates that hold.
+    /// Returns true if the certificate is valid at `now`. webpki has no function for that; but it checks the dates before
+    /// the issuer and the signature, so an error about those means that the dates are valid.
     fn is_in_date(&self, certificate: &ParsedCertificate<'_>, now: UnixTime) -> bool {
         let verified =
             verify_server_cert_signed_by_trust_anchor(certificate, &self.roots, &[], now, self.algorithms.all);

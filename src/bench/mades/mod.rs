@@ -215,7 +215,7 @@ struct Followed {
     mades: Process,
     /// Why it could not run, or could not write its files.
     complaint: Option<anyhow::Error>,
-    /// How it ended though nobody had told it to, and without an order of its own.
+    /// How it died, if it ended without having been told to.
     death: Option<Death>,
 }
 

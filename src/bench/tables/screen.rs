@@ -4,6 +4,7 @@
 //! first; tables between the first and the last; faults after the first; the first table.
 use super::Sheet;
 use crate::printable::printable;
+use crate::report::part::{Part, fit, lines, lines_in};
 use crate::report::wrap::{wide, wrapped};
 use crate::report::{Extent, Ink};
 use std::cmp::Reverse;
@@ -21,14 +22,6 @@ enum Rank {
     Fault(Reverse<usize>),
     FirstTable,
     Always,
-}
-
-/// Lines that stay or go together.
-struct Part {
-    rank: Rank,
-    /// An empty line before it, where there is room for one.
-    has_gap: bool,
-    lines: Vec<String>,
 }
 
 impl Sheet {
@@ -64,15 +57,14 @@ impl Sheet {
             let details: Vec<String> = details.collect();
             let folded: usize = details.iter().map(|line| wide(line).div_ceil(width.max(1))).sum();
             parts.push(Part { rank: Rank::Always, has_gap: true, lines: details });
-            fit(&mut parts, (room + 1).saturating_sub(folded.saturating_sub(1)));
+            fit(&mut parts, (room + 1).saturating_sub(folded.saturating_sub(1)), Rank::Always);
         } else {
             parts.push(Part { rank: Rank::Always, has_gap: true, lines: Vec::new() });
         }
-        let shown = parts.into_iter().flat_map(|part| part.has_gap.then(String::new).into_iter().chain(part.lines));
-        shown.chain(conclusion).fold(String::new(), |text, line| text + &line + "\n")
+        lines(parts).chain(conclusion).fold(String::new(), |text, line| text + &line + "\n")
     }
 
-    fn parts(&self, width: usize) -> Vec<Part> {
+    fn parts(&self, width: usize) -> Vec<Part<Rank>> {
         let mut parts = vec![Part { rank: Rank::Always, has_gap: false, lines: wrap(&self.title, width) }];
         let tables: Vec<_> = self.tables.iter().filter(|table| !table.is_empty()).collect();
         for (number, table) in tables.iter().enumerate() {
@@ -94,24 +86,6 @@ impl Sheet {
             parts.push(part);
         }
         parts
-    }
-}
-
-/// Lines of all parts, empty ones among them.
-fn lines_in(parts: &[Part]) -> usize {
-    parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum()
-}
-
-/// Leaves out what has no room.
-fn fit(parts: &mut Vec<Part>, room: usize) {
-    while lines_in(parts) > room {
-        if let Some(part) = parts.iter_mut().rev().find(|part| part.has_gap) {
-            part.has_gap = false;
-            continue;
-        }
-        let least = parts.iter().map(|part| part.rank).min().filter(|rank| *rank < Rank::Always);
-        let Some(least) = least else { break };
-        parts.retain(|part| part.rank != least);
     }
 }
 

@@ -158,8 +158,8 @@ fn an_end_that_cannot_be_read_is_damage() {
     assert!(backlog.len() == 3 || !spool.damage().is_empty(), "{} of 3, and nothing is said", backlog.len());
 }
 
-/// Stores, and is done with four of five, until so many messages were moved or nothing is stored any more; what must be
-/// there.
+/// Stores messages and marks four of five as done, until so many were moved or a store fails. Returns the messages that
+/// are not done.
 fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
     let mut waiting = BTreeSet::new();
     for number in 0..10_000 {

@@ -1,0 +1,37 @@
+//! Parts of a report on a screen: lines that stay or go together, and which of them go where there is no room.
+
+/// Lines that stay or go together.
+pub(crate) struct Part<Rank> {
+    /// How much the part is worth; the least is left out first.
+    pub(crate) rank: Rank,
+    /// An empty line before it, where there is room for one.
+    pub(crate) has_gap: bool,
+    pub(crate) lines: Vec<String>,
+}
+
+/// Lines of all parts, empty ones among them.
+pub(crate) fn lines_in<Rank>(parts: &[Part<Rank>]) -> usize {
+    parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum()
+}
+
+/// Leaves out empty lines, then the parts of the least rank, until the rest has room; parts of rank `always` stay. Returns
+/// whether more than empty lines was left out.
+pub(crate) fn fit<Rank: Copy + Ord>(parts: &mut Vec<Part<Rank>>, room: usize, always: Rank) -> bool {
+    let mut is_cut = false;
+    while lines_in(parts) > room {
+        if let Some(part) = parts.iter_mut().rev().find(|part| part.has_gap) {
+            part.has_gap = false;
+            continue;
+        }
+        let least = parts.iter().map(|part| part.rank).min().filter(|rank| *rank < always);
+        let Some(least) = least else { break };
+        parts.retain(|part| part.rank != least);
+        is_cut = true;
+    }
+    is_cut
+}
+
+/// The lines in their order.
+pub(crate) fn lines<Rank>(parts: Vec<Part<Rank>>) -> impl Iterator<Item = String> {
+    parts.into_iter().flat_map(|part| part.has_gap.then(String::new).into_iter().chain(part.lines))
+}
