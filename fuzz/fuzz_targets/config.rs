@@ -56,7 +56,7 @@ fuzz_target!(|data: &[u8]| {
     if ["listen", "http", "lmtp"].iter().any(|key| text.contains(key)) {
         return;
     }
-    let variable = |name: &str| (name == "SECRET").then(|| "s3cret".to_owned());
+    let variable = |name: &str| (name == "MAILRUN_PASSWORD").then(|| "s3cret".to_owned());
     let outside =
         Outside { read: &file, variable: &variable, hostname: "host.example".to_owned(), reach: Reach::Local };
     match Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside) {

@@ -45,7 +45,7 @@ const QUICK: Duration = Duration::from_millis(10);
 /// So does one that ended a session amid a burst, for so long: it may want few messages a connection.
 const CURT: Duration = Duration::from_secs(600);
 /// The keys of a route against a certificate that is not accepted.
-const REMEDIES: Remedies = Remedies { trust: "ca = FILE", name: "sni = NAME", insecure: "tls = opportunistic" };
+const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
 /// A connection that nobody needs is kept for so long.
 const IDLE: Duration = Duration::from_secs(5);
 

@@ -78,7 +78,7 @@ pub(super) fn provide(config: &mut Config) -> Result<Option<String>> {
     let Some((sessions, deliveries)) = need.within(granted) else {
         bail!(
             "the limit of open files (ulimit -n) is {granted}, but {} are required before the first session, {} of \
-             them for the spool. Raise the limit (LimitNOFILE= of a service), or use a smaller spool.size.",
+             them for the spool. Raise the limit (LimitNOFILE= of a service), or use a smaller spool.max_size.",
             need.set_aside + LEAST_CONNECTIONS,
             need.segments
         );
@@ -88,7 +88,7 @@ pub(super) fn provide(config: &mut Config) -> Result<Option<String>> {
         format!(
             "the limit of open files (ulimit -n) is {granted}, but up to {wanted} are required: {sessions} concurrent \
              sessions on each listener, and {deliveries} connections to next hops. Raise the limit (LimitNOFILE= of a \
-             service), or use smaller limits.sessions and delivery.overall"
+             service), or use smaller limits.max_sessions and delivery.overall"
         )
     }))
 }
@@ -146,8 +146,8 @@ mod tests {
             |text: &str| Config::read_text(&format!("spool.directory = '{}'\nworkers = 2\n{text}", spool.display()));
         let plain = Need::of(&config(""), 0);
         assert_eq!((plain.segments, plain.listeners, plain.set_aside), (162, 1, 162 + 16 + RESERVE));
-        assert_eq!(Need::of(&config("spool.size = '8M'"), 0).segments, 10);
-        assert_eq!(Need::of(&config("spool.size = '1024G'"), 0).segments, 16_386);
+        assert_eq!(Need::of(&config("spool.max_size = '8M'"), 0).segments, 10);
+        assert_eq!(Need::of(&config("spool.max_size = '1024G'"), 0).segments, 16_386);
         assert_eq!(Need::of(&config(""), 500).segments, 500);
         assert_eq!(Need::of(&config("spool.durability = 'memory'"), 500).segments, 0);
         let http = Need::of(&config("http = '127.0.0.1:0'"), 0);

@@ -155,6 +155,7 @@ pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
     if let Some(warning) = descriptors::provide(&mut config)? {
         tracing::warn!("{warning}");
     }
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let setting = Arc::new(setting(config, &orders.log)?);
     reload::watch(&setting, orders.reread)?;
     let control = control::open(&setting.first().control, &setting)?;

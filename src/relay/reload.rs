@@ -52,6 +52,7 @@ fn reload(setting: &Setting, read: Result<Config>) {
             if let (Some(first), Some(new)) = (&setting.first().tls, &config.tls) {
                 first.setup.renew(&new.setup);
             }
+            config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
             setting.reload(config);
             tracing::info!("the configuration was reloaded");
             if !later.is_empty() {

@@ -59,8 +59,7 @@ impl Host {
 fn hosts() -> Vec<(Host, Files)> {
     let files = Files::new();
     let [certificate, key] = files.certificate("live", &["localhost"]);
-    let text =
-        format!("tls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let text = format!("tls.cert = \"{certificate}\"\ntls.key = \"{key}\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
     let den = Den::new(&text);
     let relay = Host::Relay { relay: den.open(), _den: den };
     let sink_files = Files::new();
@@ -166,7 +165,7 @@ fn whom_a_relay_trusts_is_read_again_when_it_changes() {
     let sink = Sink::start(&["--tls", "starttls", "--tls-cert", &certificate, "--tls-key", &key]);
     let ca = files.keep("ca.pem", &fs::read_to_string(&certificate).unwrap());
     let route = format!(
-        "[[route]]\nto = \"*\"\nsmtp = \"{}\"\ntls = \"required\"\nca = \"{ca}\"\nsni = \"localhost\"\n",
+        "[[route]]\nto = \"*\"\nsmtp = \"{}\"\ntls = \"required\"\ncacert = \"{ca}\"\ntls_name = \"localhost\"\n",
         sink.address()
     );
     let den = Den::new(&format!("http = \"127.0.0.1:0\"\n{QUICK}{route}"));

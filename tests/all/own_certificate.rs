@@ -110,7 +110,7 @@ fn a_plain_certificate_is_a_servers_own() {
     loads(&to, &["--tls", "starttls", "--ca", &pair.certificate], went_well);
     await_recipients(&sink, 20);
     let ca = &pair.certificate;
-    let relay = relay_to(&to, &format!("tls = \"required\"\nca = \"{ca}\"\n")).open();
+    let relay = relay_to(&to, &format!("tls = \"required\"\ncacert = \"{ca}\"\n")).open();
     went_well(&mailrun(&["source", "--to", &relay.address(), "--messages", "5"]));
     await_recipients(&sink, 25);
     relay.stop();
@@ -135,8 +135,8 @@ fn a_plain_certificate_is_refused_under_another_name() {
     let ended = mades(&url.replace("localhost", "127.0.0.1"), &["--ca", ca]);
     refused(&ended, &format!("{why}: --server-name localhost"));
     endpoint.stop();
-    let security = format!("tls = \"required\"\nca = \"{ca}\"\n");
-    relay_refuses(&sink, &sink.address(), &security, &format!("{why}: sni = localhost"));
+    let security = format!("tls = \"required\"\ncacert = \"{ca}\"\n");
+    relay_refuses(&sink, &sink.address(), &security, &format!("{why}: tls_name = localhost"));
 }
 
 #[test]
@@ -155,8 +155,8 @@ fn another_servers_plain_certificate_is_refused() {
     let (endpoint, url) = pair.endpoint();
     refused(&mades(&url, &["--ca", ca]), &format!("{why}--ca FILE or --insecure"));
     endpoint.stop();
-    let security = format!("tls = \"required\"\nca = \"{ca}\"\nsni = \"localhost\"\n");
-    relay_refuses(&sink, &sink.address(), &security, &format!("{why}ca = FILE or tls = opportunistic"));
+    let security = format!("tls = \"required\"\ncacert = \"{ca}\"\ntls_name = \"localhost\"\n");
+    relay_refuses(&sink, &sink.address(), &security, &format!("{why}cacert = FILE or insecure = true"));
 }
 
 #[test]
@@ -176,8 +176,8 @@ fn an_expired_plain_certificate_is_refused() {
     let (endpoint, url) = pair.endpoint();
     refused(&mades(&url, &["--ca", ca]), &format!("{why}--insecure"));
     endpoint.stop();
-    let security = format!("tls = \"required\"\nca = \"{ca}\"\nsni = \"localhost\"\n");
-    relay_refuses(&sink, &sink.address(), &security, &format!("{why}tls = opportunistic"));
+    let security = format!("tls = \"required\"\ncacert = \"{ca}\"\ntls_name = \"localhost\"\n");
+    relay_refuses(&sink, &sink.address(), &security, &format!("{why}insecure = true"));
 }
 
 #[test]

@@ -110,8 +110,8 @@ fn tls_and_auth_are_spoken_both_ways() {
         ]);
         let text = format!(
             "{listen} = [\"127.0.0.1:0\"]\n{}networks = [\"10.0.0.0/8\"]\n\
-             tls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\nauth.users = \"{users}\"\n\
-             [[route]]\nto = \"*\"\nsmtp = \"{}\"\ntls = \"{tls}\"\nca = \"{certificate}\"\nuser = \"{USER}\"\n\
+             tls.cert = \"{certificate}\"\ntls.key = \"{key}\"\nauth.users = \"{users}\"\n\
+             [[route]]\nto = \"*\"\nsmtp = \"{}\"\ntls = \"{tls}\"\ncacert = \"{certificate}\"\nuser = \"{USER}\"\n\
              password_file = \"{password}\"\n",
             if listen == "listen" { "" } else { "listen = []\n" },
             sink.address()
@@ -154,6 +154,27 @@ fn tls_is_used_where_it_is_offered_and_done_without_where_it_fails() {
     assert!(submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250"));
     wait_until("the message in the clear", || (broken.taken() == 1).then_some(()));
     relay.stop();
+}
+
+#[test]
+fn insecure_needs_tls_verifies_nothing_and_is_warned_of() {
+    let sink = Sink::start(&["--tls", "starttls"]);
+    let den = Den::new(&format!("[[route]]\nto = \"*\"\nsmtp = \"{}\"\ninsecure = true\n", sink.address()));
+    let relay = den.open();
+    closes(&relay, &sink, &["--messages", "5"], 5);
+    let warning = format!("smtp:{}: insecure = true: the certificate is not verified", sink.address());
+    assert!(relay.process.complained().contains(&warning), "{}", relay.process.complained());
+    relay.stop();
+    assert!(crate::secured::handshakes_in_all(&sink.stop()) >= 1);
+    // Without TLS nothing is sent.
+    let plain = Sink::start(&[]);
+    let den = Den::new(&format!("{QUICK}[[route]]\nto = \"*\"\nsmtp = \"{}\"\ninsecure = true\n", plain.address()));
+    let relay = den.open();
+    assert!(submit(&mut introduced(&relay), "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250"));
+    let why = "the server does not offer STARTTLS";
+    wait_until(why, || relay.process.complained().contains(why).then_some(()));
+    relay.stop();
+    assert_eq!(crate::party::took(&plain.stop()).recipients, 0);
 }
 
 /// Messages as they may come, each without its final dot.
@@ -862,7 +883,7 @@ fn mail_is_kept_in_memory_or_by_the_kernel_where_that_is_wanted() {
 #[test]
 fn more_than_memory_holds_is_read_again_from_the_spool() {
     let address = format!("127.0.0.1:{}", low_port());
-    let den = Den::to(&address, &format!("spool.memory = \"1M\"\n{QUICK}"));
+    let den = Den::to(&address, &format!("spool.max_memory = \"1M\"\n{QUICK}"));
     let relay = den.open();
     let words = ["--messages", "400", "--sessions", "4", "--reuse", "--size", "64k"];
     let ours = source(&relay.address(), &words);
@@ -905,7 +926,7 @@ fn swaks_sends_to_us() {
     let [certificate, key] = files.certificate("it", &["localhost"]);
     let users = files.users();
     let text = format!(
-        "tls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\nauth.users = \"{users}\"\n{}",
+        "tls.cert = \"{certificate}\"\ntls.key = \"{key}\"\nauth.users = \"{users}\"\n{}",
         all_to(&sink.address())
     );
     let den = Den::with(files, &text);

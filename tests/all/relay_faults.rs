@@ -28,7 +28,7 @@ fn lines(bytes: usize) -> Vec<u8> {
 #[test]
 fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
     const SESSIONS: usize = 150;
-    let den = Den::new(&format!("limits.message = \"4M\"\nlimits.incoming = \"8M\"\n{DISCARD}"));
+    let den = Den::new(&format!("limits.max_message_size = \"4M\"\nlimits.max_incoming_size = \"8M\"\n{DISCARD}"));
     let relay = den.open_with(&["--http", "127.0.0.1:0"]);
     let mut wires: Vec<Wire> = (0..SESSIONS).map(|_| beginning(&relay, "")).collect();
     for wire in &mut wires {
@@ -61,7 +61,7 @@ fn sessions_that_send_at_once_share_the_memory_and_somebody_comes_to_the_end() {
 }
 
 /// As little memory for mail that comes in as there may be.
-const NARROW: &str = "limits.message = \"256k\"\nlimits.incoming = \"1M\"\n";
+const NARROW: &str = "limits.max_message_size = \"256k\"\nlimits.max_incoming_size = \"1M\"\n";
 /// What a message takes of it before its first byte: 16 KiB, and the envelope.
 const BEGINNING_BYTES: u64 = 20 << 10;
 
@@ -148,7 +148,7 @@ fn await_room(relay: &Relay) {
 #[test]
 fn one_message_that_is_held_does_not_keep_a_full_spool_full() {
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
-    let den = Den::to(&next_hop, &format!("{QUICK}spool.size = \"8M\"\nlimits.message = \"1M\"\n"));
+    let den = Den::to(&next_hop, &format!("{QUICK}spool.max_size = \"8M\"\nlimits.max_message_size = \"1M\"\n"));
     let (relay, taken) = brimful(&den);
     let held = run(MAILRUN, &["queue", "hold", "0000000000000001", "--config", &den.path("relay.toml")]);
     assert_eq!(held.code, Some(0), "{held:?}");
@@ -169,7 +169,7 @@ fn a_full_spool_whose_mail_nobody_takes_tells_all_senders_and_has_room_again() {
     let dump = files.path("dump");
     let senders = Sink::start(&["--dump-file", &dump]);
     let text = format!(
-        "{QUICK}spool.size = \"8M\"\nlimits.message = \"1M\"\n[[route]]\nto = \"b.example\"\nsmtp = \"{}\"\n{}",
+        "{QUICK}spool.max_size = \"8M\"\nlimits.max_message_size = \"1M\"\n[[route]]\nto = \"b.example\"\nsmtp = \"{}\"\n{}",
         senders.address(),
         all_to(&next_hop)
     );
@@ -258,7 +258,7 @@ fn a_message_without_end_costs_no_memory() {
 }
 
 /// Segments of a few megabytes, so that preparing them takes a sync or two and no more: the eighth is a batch's.
-const SMALL: &str = "spool.size = \"16M\"\n";
+const SMALL: &str = "spool.max_size = \"16M\"\n";
 
 /// The relay of a den under strace(1), which has a system call fail; `None`, with a note, where nothing can be traced.
 fn failing(den: &Den, inject: &str, words: &[&str]) -> Option<Relay> {

@@ -32,7 +32,7 @@ fn status_for(address: SocketAddr, path: &str, host: &str) -> String {
 #[test]
 fn idle_connections_to_the_metrics_port_cost_no_mail() {
     net::open_files::raise(2_000);
-    let den = Den::new(&format!("{HTTP}limits.sessions = 50\n{DISCARD}"));
+    let den = Den::new(&format!("{HTTP}limits.max_sessions = 50\n{DISCARD}"));
     let relay = den.open();
     let address = http_address(&relay);
     let before = relay.process.descriptors();
@@ -148,7 +148,7 @@ fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
     net::open_files::raise(2_000);
     // Segments are small: new ones are opened all the time.
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
-    let text = format!("{HTTP}workers = 1\nspool.size = \"16M\"\nlimits.message = \"1M\"\n{QUICK}");
+    let text = format!("{HTTP}workers = 1\nspool.max_size = \"16M\"\nlimits.max_message_size = \"1M\"\n{QUICK}");
     let den = Den::to(&next_hop, &text);
     let Some(relay) = confined(&den, 400) else { return };
     assert!(relay.process.complained().contains("ulimit -n"), "{}", relay.process.complained());
@@ -180,7 +180,7 @@ fn a_relay_with_few_descriptors_refuses_sessions_and_loses_no_spool() {
 fn a_spool_that_can_open_no_segment_refuses_for_a_while_and_has_not_failed() {
     let next_hop = format!("127.0.0.1:{}", crate::party::low_port());
     // Segments of 8 MiB, of which many are needed.
-    let text = format!("{HTTP}spool.size = \"64M\"\nlimits.message = \"1M\"\n{QUICK}");
+    let text = format!("{HTTP}spool.max_size = \"64M\"\nlimits.max_message_size = \"1M\"\n{QUICK}");
     let den = Den::to(&next_hop, &text);
     let relay = den.open();
     let body = ("x".repeat(76) + "\r\n").repeat(4_000);

@@ -151,8 +151,8 @@ const NOT_OF_A_RELAY: [(&str, &str); 1] =
 /// A dialog's limits in the words of a configuration; `None` where a relay's may not be so small, or cannot be set.
 fn limits_of(dialog: &Dialog) -> Option<String> {
     let limit = |(name, number): &(String, u64)| match (name.as_str(), number) {
-        ("recipients", 100..) => Some(format!("limits.recipients = {number}\n")),
-        ("message_bytes", 65_536..) => Some(format!("limits.message = \"{number}\"\n")),
+        ("recipients", 100..) => Some(format!("limits.max_recipients = {number}\n")),
+        ("message_bytes", 65_536..) => Some(format!("limits.max_message_size = \"{number}\"\n")),
         _ => None,
     };
     let refuses = dialog.said().windows(7).any(|part| part == b"refuse-");
@@ -207,7 +207,7 @@ fn dialogs_hold_and_their_messages_arrive() {
 
 #[test]
 fn a_client_that_is_silent_or_drips_is_left() {
-    let den = Den::new("limits.idle = \"4s\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let den = Den::new("limits.idle_timeout = \"4s\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
     let relay = den.open();
     let mut silent = introduced(&relay);
     let mut dripping = introduced(&relay);
@@ -253,8 +253,7 @@ fn who_talks_before_the_greeting_is_answered_in_order_and_once() {
 fn what_was_said_before_tls_is_forgotten() {
     let files = Files::new();
     let [certificate, key] = files.certificate("it", &["localhost"]);
-    let text =
-        format!("tls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let text = format!("tls.cert = \"{certificate}\"\ntls.key = \"{key}\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
     let den = Den::with(files, &text);
     let relay = den.open();
     let mut wire = introduced(&relay);
@@ -270,7 +269,7 @@ fn a_password_is_not_asked_for_in_the_clear_but_on_this_host() {
     let [certificate, key] = files.certificate("it", &["localhost"]);
     let users = files.users();
     let text = format!(
-        "listen = [\"0.0.0.0:0\", \"127.0.0.1:0\"]\ntls.certificate = \"{certificate}\"\ntls.key = \"{key}\"\n\
+        "listen = [\"0.0.0.0:0\", \"127.0.0.1:0\"]\ntls.cert = \"{certificate}\"\ntls.key = \"{key}\"\n\
          auth.users = \"{users}\"\n[[route]]\nto = \"*\"\ndiscard = true\n"
     );
     let den = Den::with(files, &text);
@@ -424,7 +423,7 @@ fn other_protocols_are_hung_up_on_and_bring_no_mail() {
 
 #[test]
 fn commands_without_mail_have_a_limit() {
-    let den = Den::new("limits.junk_commands = 10\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let den = Den::new("limits.max_junk_commands = 10\n[[route]]\nto = \"*\"\ndiscard = true\n");
     let relay = den.open();
     let mut wire = introduced(&relay);
     for command in ["NOOP", "RSET", "VRFY a", "HELP"].repeat(2) {
@@ -478,7 +477,9 @@ fn two_relays_that_feed_each_other_stop() {
 
 #[test]
 fn bombs_meet_limits() {
-    let den = Den::new("limits.message = \"4M\"\nlimits.recipients = 100\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let den = Den::new(
+        "limits.max_message_size = \"4M\"\nlimits.max_recipients = 100\n[[route]]\nto = \"*\"\ndiscard = true\n",
+    );
     let relay = den.open();
     let mut wire = introduced(&relay);
     // A header without end: of many lines, and of one that is folded.
@@ -508,7 +509,7 @@ fn bombs_meet_limits() {
 
 #[test]
 fn what_a_small_spool_can_never_hold_is_too_large() {
-    let den = Den::new("spool.size = \"1M\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let den = Den::new("spool.max_size = \"1M\"\n[[route]]\nto = \"*\"\ndiscard = true\n");
     let relay = den.open();
     let mut wire = relay.greeted();
     let offer = expect(&mut wire, "EHLO client.example", "250");
@@ -521,7 +522,7 @@ fn what_a_small_spool_can_never_hold_is_too_large() {
 
 #[test]
 fn sessions_have_a_limit() {
-    let den = Den::new("limits.sessions = 5\n[[route]]\nto = \"*\"\ndiscard = true\n");
+    let den = Den::new("limits.max_sessions = 5\n[[route]]\nto = \"*\"\ndiscard = true\n");
     let relay = den.open();
     let mut wires: Vec<Wire> = (0..5).map(|_| introduced(&relay)).collect();
     assert!(Wire::connect(relay.smtp[0]).reply().unwrap().starts_with("421"));
@@ -697,14 +698,14 @@ fn fills(den: &Den, next_hop: &str) {
 #[test]
 fn a_full_spool_answers_452_and_recovers_by_itself() {
     let next_hop = format!("127.0.0.1:{}", low_port());
-    let den = Den::to(&next_hop, &format!("{QUICK}spool.size = \"8M\"\nlimits.message = \"1M\"\n"));
+    let den = Den::to(&next_hop, &format!("{QUICK}spool.max_size = \"8M\"\nlimits.max_message_size = \"1M\"\n"));
     fills(&den, &next_hop);
 }
 
 #[test]
 fn a_full_disk_answers_452_and_recovers_by_itself() {
     let next_hop = format!("127.0.0.1:{}", low_port());
-    let den = Den::to(&next_hop, &format!("{QUICK}spool.size = \"64M\"\nlimits.message = \"1M\"\n"));
+    let den = Den::to(&next_hop, &format!("{QUICK}spool.max_size = \"64M\"\nlimits.max_message_size = \"1M\"\n"));
     let Some(_mount) = Mount::new(&den.path("spool"), "size=40m") else { return };
     fills(&den, &next_hop);
 }

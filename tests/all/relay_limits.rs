@@ -77,7 +77,7 @@ fn who_announces_much_and_sends_nothing_keeps_nobody_out() {
 /// What has come is held as long as its sender likes: that of one address leaves room for others.
 #[test]
 fn who_sends_much_and_never_ends_it_keeps_nobody_else_out() {
-    let relay = open(&guarded("limits.message = \"4M\"\nlimits.incoming = \"32M\"\n"));
+    let relay = open(&guarded("limits.max_message_size = \"4M\"\nlimits.max_incoming_size = \"32M\"\n"));
     let mut greedy: Vec<Wire> = (0..45).map(|_| greeted(&relay, [127, 0, 0, 2]).unwrap()).collect();
     let piece = b"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n".repeat(16 << 10);
     let mut inside = 0;
@@ -134,7 +134,7 @@ fn each_strangers_address_has_so_many_connections_and_trusted_ones_as_many_as_th
 
 #[test]
 fn the_last_sessions_are_kept_for_trusted_clients() {
-    let relay = open(&guarded("limits.sessions = 8\n"));
+    let relay = open(&guarded("limits.max_sessions = 8\n"));
     let strangers: Vec<_> = (2..10).map(|last| greeted(&relay, [127, 0, 0, last])).collect();
     let taken = strangers.iter().filter(|session| session.is_ok()).count();
     assert_eq!(taken, 6);

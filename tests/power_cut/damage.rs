@@ -34,7 +34,7 @@ fn live(seed: u64) -> Result<(), String> {
     let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
     let (next_hop, answers, is_over) = (NextHop::start(), Answers::default(), AtomicBool::new(false));
     let text = format!(
-        "spool.size = \"4M\"\nspool.memory = \"256K\"\nlimits.message = \"2M\"\nlimits.incoming = \"8M\"\n\
+        "spool.max_size = \"4M\"\nspool.max_memory = \"256K\"\nlimits.max_message_size = \"2M\"\nlimits.max_incoming_size = \"8M\"\n\
          retry.first = \"200ms\"\nretry.longest = \"500ms\"\n[[route]]\nto = \"*\"\nsmtp = \"{}\"\n",
         next_hop.address
     );

@@ -63,7 +63,7 @@ fn live(seed: u64, turn: u64) -> Result<(), String> {
     let disk = Disk::mount(256 << 20, seed).map_err(|error| error.to_string())?;
     let answers = Answers::default();
     let text = format!(
-        "spool.size = \"8M\"\nretry.first = \"100ms\"\nretry.longest = \"200ms\"\n[[route]]\nto = \"*\"\nmaildir = {:?}\n",
+        "spool.max_size = \"8M\"\nretry.first = \"100ms\"\nretry.longest = \"200ms\"\n[[route]]\nto = \"*\"\nmaildir = {:?}\n",
         disk.path().join("mail/deep/{user}")
     );
     let mut home = Home::new(&disk, &text);

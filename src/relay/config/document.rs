@@ -15,6 +15,22 @@ pub(super) const LONGEST: usize = 1 << 20;
 /// Complaints that are told at once.
 const MOST: usize = 50;
 
+/// Keys by their old names: the section, the old key, the key of today.
+const RENAMED: &[(&str, &str, &str)] = &[
+    ("spool", "size", "max_size"),
+    ("spool", "memory", "max_memory"),
+    ("limits", "message", "max_message_size"),
+    ("limits", "incoming", "max_incoming_size"),
+    ("limits", "recipients", "max_recipients"),
+    ("limits", "sessions", "max_sessions"),
+    ("limits", "hops", "max_hops"),
+    ("limits", "idle", "idle_timeout"),
+    ("limits", "junk_commands", "max_junk_commands"),
+    ("tls", "certificate", "cert"),
+    ("route", "ca", "cacert"),
+    ("route", "sni", "tls_name"),
+];
+
 /// What is wrong, where, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Complaint {
@@ -119,9 +135,22 @@ impl<'a> Section<'a> {
         self.entries.get(key).map(|(span, _)| span.clone())
     }
 
+    /// The value of a key. Under its old name it is complained of, and taken all the same: it is not missing too.
     fn take(&mut self, key: &'static str) -> Option<Spanned<DeValue<'a>>> {
         self.known.push(key);
-        self.entries.remove(key).map(|(_, value)| value)
+        if let Some((_, value)) = self.entries.remove(key) {
+            return Some(value);
+        }
+        let old = self.renamed().find(|(_, _, new)| *new == key).map(|(_, old, _)| *old)?;
+        let (span, value) = self.entries.remove(old)?;
+        self.notes.add(&span, format!("{old:?} is now {key:?}"));
+        Some(value)
+    }
+
+    /// The keys of this section that once had another name.
+    fn renamed(&self) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> + use<> {
+        let kind = self.name.split(' ').next().unwrap_or_default().to_owned();
+        RENAMED.iter().filter(move |(section, ..)| *section == kind)
     }
 
     /// A text, a number or a time: what stands there, and where.
@@ -234,6 +263,10 @@ impl<'a> Section<'a> {
     /// Whatever was not taken is unknown.
     pub(super) fn end(self) {
         for (key, (span, _)) in &self.entries {
+            if let Some((_, old, new)) = self.renamed().find(|(_, old, _)| old == key) {
+                self.notes.add(span, format!("{old:?} is now {new:?}"));
+                continue;
+            }
             let known = self.known.iter().min_by_key(|known| damerau_levenshtein(known, key));
             let place = if self.name.is_empty() { String::new() } else { format!(" in {}", self.name) };
             let all = self.known.join(", ");

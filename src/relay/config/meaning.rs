@@ -144,8 +144,8 @@ impl<'a> Reader<'a> {
         };
         spool.durability =
             section.value("durability", "\"sync\"", |text| one_of(&Durability::ALL, text)).unwrap_or_default();
-        spool.most_bytes = section.value("size", "\"10G\"", size).unwrap_or(spool.most_bytes);
-        spool.memory_bytes = section.value("memory", "\"128M\"", bytes).unwrap_or(spool.memory_bytes);
+        spool.most_bytes = section.value("max_size", "\"10G\"", size).unwrap_or(spool.most_bytes);
+        spool.memory_bytes = section.value("max_memory", "\"128M\"", bytes).unwrap_or(spool.memory_bytes);
         spool.refuse_damage = section.flag("refuse_damage").unwrap_or_default();
         section.end();
         spool
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         config.listen_tls = root.values("listen_tls", EXAMPLE, endpoint).unwrap_or_default();
         let tls = root.table("tls");
         match (&tls, implicit) {
-            (None, Some(key)) => self.notes.add(&key, "listen_tls requires [tls] with certificate and key"),
+            (None, Some(key)) => self.notes.add(&key, "listen_tls requires [tls] with cert and key"),
             (None, None) if config.listen.is_empty() => {
                 self.notes.add(&listen.unwrap_or(0..0), format!("no address to listen on; write listen = {EXAMPLE}"));
             }
@@ -170,11 +170,11 @@ impl<'a> Reader<'a> {
 
     fn tls(self, mut section: Section<'a>) -> Option<Tls> {
         let span = section.span.clone();
-        let chain = self.path(&mut section, "certificate");
+        let chain = self.path(&mut section, "cert");
         let key = self.path(&mut section, "key");
         section.end();
         let (Some((chain_at, chain)), Some((key_at, key))) = (chain, key) else {
-            self.notes.add(&span, "TLS requires both: certificate = \"FILE\" and key = \"FILE\", in PEM form");
+            self.notes.add(&span, "TLS requires both: cert = \"FILE\" and key = \"FILE\", in PEM form");
             return None;
         };
         let resumption = SessionResumption::On;
@@ -221,7 +221,7 @@ impl<'a> Reader<'a> {
             few if few < 64 << 10 => {
                 Err(format!("{text:?} is too small: messages of 64k must be accepted (RFC 5321 §4.5.3.1.7)"))
             }
-            many if many > spool.most_bytes => Err(format!("{text:?} is more than spool.size")),
+            many if many > spool.most_bytes => Err(format!("{text:?} is more than spool.max_size")),
             bytes => Ok(bytes),
         };
         let recipients = |text: &str| match count(text, 1_000_000)? {
@@ -232,20 +232,20 @@ impl<'a> Reader<'a> {
             few @ ..LEAST_HOPS => Err(format!("{few} is too small: a message may have 100 hops (RFC 5321 §6.3)")),
             enough => Ok(enough as u32),
         };
-        limits.message_bytes = section.value("message", "\"64M\"", message).unwrap_or(limits.message_bytes);
+        limits.message_bytes = section.value("max_message_size", "\"64M\"", message).unwrap_or(limits.message_bytes);
         let most = limits.message_bytes;
         let incoming = |text: &str| match bytes(text)? {
-            few if few < most => Err(format!("{text:?} is less than limits.message; use at least {most}")),
+            few if few < most => Err(format!("{text:?} is less than limits.max_message_size; use at least {most}")),
             enough => Ok(enough),
         };
-        let incoming = section.value("incoming", "\"128M\"", incoming);
+        let incoming = section.value("max_incoming_size", "\"128M\"", incoming);
         limits.incoming_bytes = incoming.unwrap_or(limits.incoming_bytes.max(most));
-        limits.recipients = section.value("recipients", "1000", recipients).unwrap_or(limits.recipients);
-        let sessions = section.value("sessions", "10000", |text| Ok(count(text, 1_000_000)? as usize));
+        limits.recipients = section.value("max_recipients", "1000", recipients).unwrap_or(limits.recipients);
+        let sessions = section.value("max_sessions", "10000", |text| Ok(count(text, 1_000_000)? as usize));
         limits.sessions = sessions.unwrap_or(limits.sessions);
-        limits.hops = section.value("hops", "100", hops).unwrap_or(limits.hops);
-        limits.idle = section.value("idle", "\"5m\"", some_time).unwrap_or(limits.idle);
-        let junk = section.value("junk_commands", "100", |text| Ok(count(text, 1_000_000)? as u32));
+        limits.hops = section.value("max_hops", "100", hops).unwrap_or(limits.hops);
+        limits.idle = section.value("idle_timeout", "\"5m\"", some_time).unwrap_or(limits.idle);
+        let junk = section.value("max_junk_commands", "100", |text| Ok(count(text, 1_000_000)? as u32));
         limits.junk_commands = junk.unwrap_or(limits.junk_commands);
         limits.without_message =
             section.value("without_message", "\"30m\"", some_time).unwrap_or(limits.without_message);

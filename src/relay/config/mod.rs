@@ -451,6 +451,12 @@ impl Config {
         }
     }
 
+    /// What is allowed and still worth a warning: next hops whose certificate is not verified although TLS is required.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let hops = self.router.insecure_hops();
+        hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified")).collect()
+    }
+
     /// The keys whose new values hold only after a restart: what a reload has to tell.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let changes = [
@@ -486,7 +492,7 @@ pub(crate) const EXAMPLE: &str = include_str!("example.toml");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::routing::{Hop, Refusal, Routed, To};
+    use crate::relay::routing::{Hop, Refusal, Routed, TlsPolicy, To};
     use proptest::prelude::*;
     use smtp::Path as Address;
 
@@ -518,7 +524,7 @@ mod tests {
     }
 
     fn parse(text: &str) -> Result<Config, Complaints> {
-        let variable = |name: &str| (name == "SECRET").then(|| "s3cret".to_owned());
+        let variable = |name: &str| (name == "MAILRUN_PASSWORD").then(|| "s3cret".to_owned());
         let outside =
             Outside { read: &file, variable: &variable, hostname: "host.example".to_owned(), reach: Reach::Local };
         Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside)
@@ -612,7 +618,7 @@ mod tests {
         let credentials = smarthost.credentials.as_ref().unwrap();
         assert_eq!((credentials.name.as_str(), credentials.secret.as_str()), ("relay", "pass word"));
         assert_eq!(smarthost.security.name.as_deref(), Some("smarthost.example.net"));
-        assert!(smarthost.security.authority.is_some() && smarthost.security.policy.is_verified());
+        assert!(smarthost.security.authority.is_some() && smarthost.security.is_verified());
         assert_eq!(hop(&config, "", "a@lists.example.com").to_string(), "lmtp:unix:/run/lists.sock");
         assert_eq!(hop(&config, "", "A@archive.example.com").to_string(), "maildir:/etc/relay/archive/a");
         assert_eq!(hop(&config, "", "a@nowhere.example.com"), Hop::Discard);
@@ -669,24 +675,30 @@ mod tests {
             ("log = 'loud'", &["2:7: \"loud\" is not one of error, warn, info, debug"]),
             ("http = 'unix:/x'", &["2:8: \"unix:/x\" is not a valid HOST:PORT"]),
             ("limits = 3", &["2:10: limits is a table; write [limits], and its keys in the lines below"]),
-            ("[limits]\nmesage = '1M'", &["3:1: unknown key \"mesage\" in limits; did you mean \"message\"?"]),
-            ("[limits]\nmessage = '5x'", &["3:11: \"5x\" is not a valid size; use something like 400, 64k or 10M"]),
-            ("[limits]\nmessage = '1k'", &["3:11: \"1k\" is too small: messages of 64k must be accepted (RFC 5321"]),
-            ("[limits]\nmessage = '20G'", &["3:11: \"20G\" is more than spool.size"]),
-            ("[limits]\nincoming = '1M'", &["3:12: \"1M\" is less than limits.message"]),
-            ("[limits]\nincoming = 'all'", &["3:12: \"all\" is not a valid size"]),
-            ("[limits]\nrecipients = 10", &["3:14: 10 is too small: 100 recipients"]),
-            ("[limits]\nhops = 30", &["3:8: 30 is too small"]),
+            ("[limits]\nmax_hop = 1", &["3:1: unknown key \"max_hop\" in limits; did you mean \"max_hops\"?"]),
+            (
+                "[limits]\nmax_message_size = '5x'",
+                &["3:20: \"5x\" is not a valid size; use something like 400, 64k or 10M"],
+            ),
+            (
+                "[limits]\nmax_message_size = '1k'",
+                &["3:20: \"1k\" is too small: messages of 64k must be accepted (RFC 5321"],
+            ),
+            ("[limits]\nmax_message_size = '20G'", &["3:20: \"20G\" is more than spool.max_size"]),
+            ("[limits]\nmax_incoming_size = '1M'", &["3:21: \"1M\" is less than limits.max_message_size"]),
+            ("[limits]\nmax_incoming_size = 'all'", &["3:21: \"all\" is not a valid size"]),
+            ("[limits]\nmax_recipients = 10", &["3:18: 10 is too small: 100 recipients"]),
+            ("[limits]\nmax_hops = 30", &["3:12: 30 is too small"]),
             ("[retry]\nfirst = '1h'\nlongest = '5m'", &["4:1: retry.longest is less than retry.first"]),
             ("[retry]\nexpiry = '1h'\ndelay_notice = '2h'", &["4:1: the message expires before that"]),
             ("[retry]\nfirst = 'soon'", &["3:9: \"soon\" is not a valid time; use something like 30s, 5m, 4h or 5d"]),
             ("[retry]\nfirst = 0", &["3:9: \"0\": must be more than zero"]),
             ("[delivery]\noverall = -1", &["3:11: \"-1\" is not a number from 1"]),
             ("[dns]\nservers = ['localhost']", &["3:12: \"localhost\" is not a valid address"]),
-            ("[tls]\nkey = 'key.pem'", &["2:1: TLS requires both: certificate"]),
-            ("[tls]\nkey = 'gone'\ncertificate = 'certificate.pem'", &["3:7: cannot read /etc/relay/gone: "]),
-            ("[tls]\nkey = 'certificate.pem'\ncertificate = 'certificate.pem'", &["4:15: no private key in PEM form"]),
-            ("[tls]\nkey = ''\ncertificate = 'certificate.pem'", &["2:1: TLS requires both", "3:7: key is empty"]),
+            ("[tls]\nkey = 'key.pem'", &["2:1: TLS requires both: cert = "]),
+            ("[tls]\nkey = 'gone'\ncert = 'certificate.pem'", &["3:7: cannot read /etc/relay/gone: "]),
+            ("[tls]\nkey = 'certificate.pem'\ncert = 'certificate.pem'", &["4:8: no private key in PEM form"]),
+            ("[tls]\nkey = ''\ncert = 'certificate.pem'", &["2:1: TLS requires both", "3:7: key is empty"]),
             ("[auth]", &["2:1: no users; write users = "]),
             ("[auth]\nusers = 'mailboxes'", &["3:9: /etc/relay/mailboxes:2: must have the form name:password"]),
             (
@@ -724,39 +736,8 @@ mod tests {
             ),
             ("[[route]]\nto = '*'\nsmtp = '8.8.8.8'", &["4:8: 8.8.8.8 is a public address; write allow_public"]),
             ("[[route]]\nto = '*'\nlmtp = '8.8.8.8:24'", &["4:8: 8.8.8.8 is a public address"]),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'maybe'",
-                &["5:7: \"maybe\" is not one of none, opportunistic, required"],
-            ),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nca = 'ca.pem'", &["5:6: ca has no effect without tls = "]),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\nca = 'users'",
-                &["6:6: /etc/relay/users: no certificate in PEM"],
-            ),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nsni = 'x y'", &["5:7: \"x y\" is not a valid host name"]),
             ("[[route]]\nto = '*'\nsmtp = 'a'\nport = 25", &["5:1: port is only for mx = true"]),
             ("[[route]]\nto = '*'\nmx = true\nport = 70000", &["5:8: \"70000\" is not a port"]),
-            ("[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'", &["5:8: user requires a password; write one of"]),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword = 'p'",
-                &["5:8: user requires", "6:1: a password must not be in this file"],
-            ),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'GONE'",
-                &["6:16: the environment variable GONE is not set"],
-            ),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_file = 'latin1'",
-                &["6:17: /etc/relay/latin1 is not UTF-8"],
-            ),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\npassword_env = 'SECRET'",
-                &["5:16: a password requires a user; add user"],
-            ),
-            (
-                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'SECRET'\ntls = 'none'",
-                &["7:1: the password would be sent unencrypted"],
-            ),
             (
                 "[[route]]\nto = '*'\ndiscard = true\ntls = 'none'\nconnections = 3",
                 &["5:1: tls is only for smtp and mx; remove it", "6:1: connections is only for"],
@@ -771,6 +752,113 @@ mod tests {
                 &["5:1: unknown key \"relay\" in route 1; known keys: from, to,"],
             ),
         ]);
+    }
+
+    #[test]
+    fn a_table_of_complaints_of_tls_and_logins_of_routes() {
+        check(&[
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'maybe'",
+                &["5:7: \"maybe\" is not one of none, opportunistic, required"],
+            ),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\ncacert = 'ca.pem'", &["5:10: cacert has no effect without tls = "]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\ncacert = 'users'",
+                &["6:10: /etc/relay/users: no certificate in PEM"],
+            ),
+            ("[[route]]\nto = '*'\nsmtp = 'a'\ntls_name = 'x y'", &["5:12: \"x y\" is not a valid host name"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ninsecure = true\ntls = 'opportunistic'",
+                &["5:1: insecure has no effect without tls = "],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ninsecure = true\ncacert = 'ca.pem'",
+                &["6:10: cacert has no effect with insecure = true"],
+            ),
+            ("[[route]]\nto = '*'\ndiscard = true\ninsecure = true", &["5:1: insecure is only for smtp and mx"]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\nauth_mechanism = 'gssapi'",
+                &["6:18: \"gssapi\" is not one of plain, login, cram-md5, scram-sha-256, xoauth2"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nauth_mechanism = 'plain'",
+                &["5:1: auth_mechanism requires a user; add user"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword = 'p'",
+                &["6:1: a password must not be in this file: use password_file, or set MAILRUN_PASSWORD"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_env = 'GONE'",
+                &["6:1: \"password_env\" is no longer a key: use password_file, or set MAILRUN_PASSWORD"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\npassword_file = 'latin1'",
+                &["6:17: /etc/relay/latin1 is not UTF-8"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\npassword_file = 'password'",
+                &["5:17: a password requires a user; add user"],
+            ),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'\ntls = 'none'",
+                &["6:1: the password would be sent unencrypted"],
+            ),
+        ]);
+    }
+
+    #[test]
+    fn an_old_key_is_refused_and_the_new_one_named() {
+        check(&[
+            ("[limits]\nmessage = '10M'", &["3:1: \"message\" is now \"max_message_size\""]),
+            ("[limits]\nincoming = '128M'", &["3:1: \"incoming\" is now \"max_incoming_size\""]),
+            ("[limits]\nrecipients = 100", &["3:1: \"recipients\" is now \"max_recipients\""]),
+            ("[limits]\nsessions = 100", &["3:1: \"sessions\" is now \"max_sessions\""]),
+            ("[limits]\nhops = 100", &["3:1: \"hops\" is now \"max_hops\""]),
+            ("[limits]\nidle = '5m'", &["3:1: \"idle\" is now \"idle_timeout\""]),
+            ("[limits]\njunk_commands = 9", &["3:1: \"junk_commands\" is now \"max_junk_commands\""]),
+            ("[limits]\nhops = 100\nmax_hops = 200", &["3:1: \"hops\" is now \"max_hops\""]),
+            ("spool.size = '1G'", &["2:7: \"size\" is now \"max_size\""]),
+            ("spool.memory = '1M'", &["2:7: \"memory\" is now \"max_memory\""]),
+            ("[tls]\ncertificate = 'certificate.pem'\nkey = 'key.pem'", &["3:1: \"certificate\" is now \"cert\""]),
+            (
+                "[[route]]\nto = '*'\nsmtp = 'a'\ntls = 'required'\nca = 'ca.pem'\nsni = 'a.example'",
+                &["6:1: \"ca\" is now \"cacert\"", "7:1: \"sni\" is now \"tls_name\""],
+            ),
+            ("sni = 'a.example'", &["2:1: unknown key \"sni\"; known keys: "]),
+        ]);
+    }
+
+    #[test]
+    fn a_user_without_a_password_is_refused() {
+        let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'";
+        let outside =
+            Outside { read: &file, variable: &|_| None, hostname: "host.example".to_owned(), reach: Reach::Local };
+        let why = Config::parse(text, Path::new("r"), &outside).unwrap_err().to_string();
+        let expected = "r:5:8: user requires a password: write password_file = \"FILE\", or set MAILRUN_PASSWORD";
+        assert_eq!(why, expected);
+        let Hop::Smtp(smtp) = hop(&parse(text).unwrap(), "", "a@b.example") else { panic!("no SMTP") };
+        assert_eq!(smtp.credentials.as_ref().unwrap().secret, "s3cret");
+    }
+
+    #[test]
+    fn insecure_requires_tls_and_verifies_nothing() {
+        let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a'\ninsecure = true\n";
+        for (tls, policy) in [
+            ("", TlsPolicy::Required),
+            ("tls = 'required'", TlsPolicy::Required),
+            ("tls = 'implicit'", TlsPolicy::Implicit),
+            ("user = 'u'\nauth_mechanism = 'Plain'", TlsPolicy::Required),
+        ] {
+            let config = parse(&format!("{text}{tls}")).unwrap();
+            let Hop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
+            assert_eq!((smtp.security.policy, smtp.security.is_verified()), (policy, false), "{tls}");
+            let warning = "smtp:a:25: insecure = true: the certificate is not verified";
+            assert_eq!(config.warnings(), [warning], "{tls}");
+        }
+        let mx = text.replace("smtp = 'a'", "mx = true");
+        assert_eq!(parse(&mx).unwrap().warnings(), ["mx: insecure = true: the certificate is not verified"]);
+        assert!(parse("spool.directory = 's'").unwrap().warnings().is_empty());
     }
 
     #[test]
@@ -808,18 +896,18 @@ mod tests {
 
     #[test]
     fn all_that_is_wrong_is_told_at_once() {
-        let text = "lsten = 1\nworkers = 0\n[limits]\nhops = 1\nsesions = 1\n[[route]]\nsmtp = 'x y'\n";
+        let text = "lsten = 1\nworkers = 0\n[limits]\nmax_hops = 1\nmax_sesions = 1\n[[route]]\nsmtp = 'x y'\n";
         let complaints = parse(text).unwrap_err();
         let places: Vec<_> = complaints.list.iter().map(|complaint| (complaint.line, complaint.column)).collect();
-        assert_eq!(places, [(1, 1), (1, 1), (2, 11), (4, 8), (5, 1), (6, 1), (7, 8)], "{complaints}");
+        assert_eq!(places, [(1, 1), (1, 1), (2, 11), (4, 12), (5, 1), (6, 1), (7, 8)], "{complaints}");
     }
 
     #[test]
     fn a_spool_has_to_be_named() {
         for (text, expected) in [
             ("", "1:1: spool.directory is missing; write [spool]"),
-            ("workers = 1\n[spool]\nsize = '1G'", "2:1: spool.directory is missing"),
-            ("[spool]\ndirectory = 's'\nsize = '1k'", "3:8: \"1k\" is too small for a spool"),
+            ("workers = 1\n[spool]\nmax_size = '1G'", "2:1: spool.directory is missing"),
+            ("[spool]\ndirectory = 's'\nmax_size = '1k'", "3:12: \"1k\" is too small for a spool"),
             ("[spool]\ndirectory = 's'\ndurability = 'maybe'", "3:14: \"maybe\" is not one of sync, write, memory"),
         ] {
             let said = parse(text).unwrap_err().to_string();
@@ -919,11 +1007,10 @@ mod tests {
 
     #[test]
     fn a_password_makes_tls_required_but_near_by() {
-        let text =
-            "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a.example'\nuser = 'u'\npassword_env = 'SECRET'";
+        let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a.example'\nuser = 'u'";
         let config = parse(text).unwrap();
         let Hop::Smtp(smtp) = hop(&config, "", "a@b.example") else { panic!("no SMTP") };
-        assert!(smtp.security.policy.is_verified() && matches!(&smtp.to, To::Hosts(hosts) if hosts.len() == 1));
+        assert!(smtp.security.is_verified() && matches!(&smtp.to, To::Hosts(hosts) if hosts.len() == 1));
         for near in ["127.0.0.1:25", "127.9.9.9", "[::1]:25", "::1", "::ffff:127.0.0.1"] {
             let near = text.replace("'a.example'", &format!("'{near}'\ntls = 'none'"));
             assert!(parse(&near).is_ok(), "{near}");

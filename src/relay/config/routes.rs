@@ -10,7 +10,7 @@ use crate::relay::routing::{
 };
 use net::Endpoint;
 use smtp::Path as Address;
-use smtp::sasl::Credentials;
+use smtp::sasl::{Credentials, Mechanism, Mechanisms};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Where SMTP is spoken (RFC 5321 §4.5.4.2).
 const SMTP_PORT: u16 = 25;
+/// The password of every login without `password_file`.
+const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 /// Routes that a file may have.
 const MOST_ROUTES: usize = 100_000;
 
@@ -117,7 +119,8 @@ impl<'a> Routing<'a> {
     /// Exactly one key says where to, and the others go with it.
     fn keys_suit(self, section: &Section<'a>) {
         const ENDS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
-        const OF_SMTP: [&str; 7] = ["tls", "ca", "sni", "user", "password", "password_file", "password_env"];
+        const OF_SMTP: [&str; 8] =
+            ["tls", "cacert", "insecure", "tls_name", "user", "password", "password_file", "auth_mechanism"];
         let given: Vec<&str> = ENDS.into_iter().filter(|key| section.key(key).is_some()).collect();
         let [end] = given[..] else {
             let (span, what) = match given.last().and_then(|last| section.key(last)) {
@@ -174,70 +177,95 @@ impl<'a> Routing<'a> {
         let credentials = self.credentials(section);
         let tls_at = section.key("tls");
         let default = if user_at.is_some() { TlsPolicy::Required } else { TlsPolicy::Opportunistic };
+        let insecure_at = section.key("insecure");
+        let insecure = section.flag("insecure").unwrap_or_default();
+        let default = if insecure { TlsPolicy::Required } else { default };
         let policy = section.value("tls", "\"required\"", |text| one_of(&TlsPolicy::ALL, text)).unwrap_or(default);
+        if let (Some(span), true, false) = (insecure_at, insecure, policy.is_required()) {
+            let what = "insecure has no effect without tls = \"required\" or \"implicit\"; remove it, or change tls";
+            self.notes().add(&span, what);
+        }
         let is_near =
             |host: &Host| host.name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
         let are_near = hosts.is_some_and(|hosts| hosts.iter().all(is_near));
         if let (Some(span), Some(_)) = (&tls_at, &credentials)
-            && !policy.is_verified()
+            && !policy.is_required()
             && !are_near
         {
             self.notes().add(span, "the password would be sent unencrypted; write tls = \"required\" or \"implicit\"");
         }
-        let authority = self.reader.path(section, "ca").and_then(|(span, path)| self.authority(&span, &path, policy));
-        let name = section.value("sni", "\"mail.example.com\"", |text| match is_domain(text) {
+        let security = Security { policy, insecure, authority: None, name: None };
+        let cacert = self.reader.path(section, "cacert");
+        let authority = cacert.and_then(|(span, path)| self.authority(&span, &path, &security));
+        let name = section.value("tls_name", "\"mail.example.com\"", |text| match is_domain(text) {
             true => Ok(text.into()),
             false => Err(format!("{text:?} is not a valid host name; use something like mail.example.com")),
         });
-        (Security { policy, authority, name }, credentials)
+        (Security { authority, name, ..security }, credentials)
     }
 
-    fn authority(self, span: &Range<usize>, path: &Path, policy: TlsPolicy) -> Option<Arc<Authority>> {
-        if !policy.is_verified() {
-            self.notes()
-                .add(span, "ca has no effect without tls = \"required\" or \"implicit\"; add one, or remove ca");
+    fn authority(self, span: &Range<usize>, path: &Path, security: &Security) -> Option<Arc<Authority>> {
+        if security.insecure {
+            self.notes().add(span, "cacert has no effect with insecure = true; remove one of them");
+            return None;
+        }
+        if !security.is_verified() {
+            let what = "cacert has no effect without tls = \"required\" or \"implicit\"; add one, or remove cacert";
+            self.notes().add(span, what);
             return None;
         }
         let pem = self.reader.file(span, path)?;
         let authority = Arc::new(Authority { path: path.to_owned(), pem });
-        let security = Security { policy, authority: Some(Arc::clone(&authority)), name: None };
+        let security = Security { authority: Some(Arc::clone(&authority)), ..security.clone() };
         let usable = security.client("localhost").map_err(|why| format!("{}: {why}", path.display()));
         self.notes().keep(span, usable).map(|_| authority)
     }
 
+    /// The login at a next hop: its password is in a file, or in the environment.
     fn credentials(self, section: &mut Section<'a>) -> Option<Credentials> {
-        if let Some(span) = section.key("password") {
-            let _ = section.text("password", "\"\"");
-            self.notes().add(
-                &span,
-                "a password must not be in this file; write password_file = \"FILE\" or password_env = \"NAME\"",
-            );
-        }
+        let misplaced = self.misplaced_password(section);
         let file = self.reader.path(section, "password_file");
-        let variable = section.text("password_env", "\"NAME\"");
+        let mechanism_at = section.key("auth_mechanism");
+        let mechanism = section.value("auth_mechanism", "\"plain\"", mechanism);
         let Some((user_at, user)) = section.text("user", "\"NAME\"") else {
-            let lonely = file.map(|(span, _)| span).or(variable.map(|(span, _)| span));
-            lonely.iter().for_each(|span| self.notes().add(span, "a password requires a user; add user = \"NAME\""));
+            let keys = [file.map(|(span, _)| (span, "a password")), mechanism_at.map(|span| (span, "auth_mechanism"))];
+            for (span, what) in keys.into_iter().flatten() {
+                self.notes().add(&span, format!("{what} requires a user; add user = \"NAME\""));
+            }
             return None;
         };
-        let password = match (file, variable) {
-            (Some((span, path)), None) => {
-                let text = self.reader.text(&span, &path)?;
-                text.lines().next().unwrap_or_default().to_owned()
-            }
-            (None, Some((span, name))) => {
-                let set = (self.reader.outside.variable)(&name);
-                let set = set.ok_or_else(|| format!("the environment variable {name} is not set"));
-                self.notes().keep(&span, set)?
-            }
-            _ => {
-                let what =
-                    "user requires a password; write one of password_file = \"FILE\" and password_env = \"NAME\"";
-                self.notes().add(&user_at, what);
-                return None;
+        if misplaced {
+            return None;
+        }
+        let password = match file {
+            Some((span, path)) => self.reader.text(&span, &path)?.lines().next().unwrap_or_default().to_owned(),
+            None => {
+                let set = (self.reader.outside.variable)(PASSWORD_VARIABLE).ok_or_else(|| {
+                    format!("user requires a password: write password_file = \"FILE\", or set {PASSWORD_VARIABLE}")
+                });
+                self.notes().keep(&user_at, set)?
             }
         };
-        Some(Credentials::new(&user, &password))
+        let credentials = Credentials::new(&user, &password);
+        Some(match mechanism {
+            Some(mechanism) => credentials.by(Mechanisms::NONE.with(mechanism)),
+            None => credentials,
+        })
+    }
+
+    /// Complains of a password that stands in the file, and of the key that once named a variable.
+    fn misplaced_password(self, section: &mut Section<'a>) -> bool {
+        let in_file = format!("a password must not be in this file: use password_file, or set {PASSWORD_VARIABLE}");
+        let variable = format!("\"password_env\" is no longer a key: use password_file, or set {PASSWORD_VARIABLE}");
+        let mut is_misplaced = false;
+        for (key, what) in [("password", in_file), ("password_env", variable)] {
+            if let Some(span) = section.key(key) {
+                let _ = section.text(key, "\"\"");
+                self.notes().add(&span, what);
+                is_misplaced = true;
+            }
+        }
+        is_misplaced
     }
 
     /// `[local]`, and where each of its domains stands.
@@ -335,6 +363,11 @@ fn host(text: &str, reach: Reach) -> Result<Host, String> {
     let port = port.map_or(Ok(SMTP_PORT), self::port).map_err(|_| wrong())?;
     name.parse().map_or(Ok(()), |address| may_reach(address, reach))?;
     Ok(Host { name: name.to_lowercase().into(), port })
+}
+
+fn mechanism(text: &str) -> Result<Mechanism, String> {
+    Mechanism::parse(text.as_bytes())
+        .ok_or_else(|| format!("{text:?} is not one of plain, login, cram-md5, scram-sha-256, xoauth2"))
 }
 
 fn port(text: &str) -> Result<u16, String> {

@@ -59,6 +59,8 @@ pub(crate) struct Host {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Security {
     pub(crate) policy: TlsPolicy,
+    /// Any certificate will do, although there must be one.
+    pub(crate) insecure: bool,
     /// Whom to trust where the certificate is verified; the system's certificates without it.
     pub(crate) authority: Option<Arc<Authority>>,
     /// The name that the certificate is to bear, sent as SNI; that of the host without it.
@@ -86,8 +88,8 @@ impl TlsPolicy {
         (Self::Implicit, "implicit"),
     ];
 
-    /// Whether whoever is at the other end has shown that it is the right one.
-    pub(crate) fn is_verified(self) -> bool {
+    /// Whether nothing is sent without TLS.
+    pub(crate) fn is_required(self) -> bool {
         matches!(self, Self::Required | Self::Implicit)
     }
 }
@@ -109,6 +111,11 @@ impl PartialEq for Authority {
 impl Eq for Authority {}
 
 impl Security {
+    /// Whether whoever is at the other end has shown that it is the right one.
+    pub(crate) fn is_verified(&self) -> bool {
+        self.policy.is_required() && !self.insecure
+    }
+
     /// What the session does about STARTTLS.
     pub(crate) fn start_tls(&self) -> StartTls {
         match self.policy {
@@ -135,7 +142,7 @@ impl Security {
         host: &str,
         pem: Option<Vec<u8>>,
     ) -> Result<Option<ClientSecurity>, TlsSetupError> {
-        let trust = match (pem, self.policy.is_verified()) {
+        let trust = match (pem, self.is_verified()) {
             (_, false) => Trust::Anybody,
             (None, true) => Trust::System,
             (Some(pem), true) => Trust::Roots(pem),

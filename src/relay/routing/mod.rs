@@ -321,6 +321,15 @@ impl Router {
         local.mailbox.is_some() || index.first(&nobody, domain, Fit::Named).is_some() || only_aliases
     }
 
+    /// The next hops that need TLS, and whose certificate is not verified.
+    pub(crate) fn insecure_hops(&self) -> impl Iterator<Item = String> {
+        self.0.ways.iter().filter_map(|way| match way {
+            Way::Hop(Hop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.to.to_string()),
+            Way::Mx(mx) if mx.security.insecure => Some("mx".to_owned()),
+            _ => None,
+        })
+    }
+
     /// How many aliases there are.
     pub(crate) fn aliases(&self) -> usize {
         self.0.local.aliases.len()
