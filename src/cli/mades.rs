@@ -128,7 +128,7 @@ pub(super) struct LoadTyped {
     pub(super) duration: Option<Duration>,
     /// Size of a payload in bytes: 3000, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
     /// lognormal:MEDIAN,SIGMA[,MAX].
-    #[arg(long, value_name = "BYTES", default_value = USUAL_SIZE, value_parser = values::sizes)]
+    #[arg(long, value_name = "BYTES", default_value = USUAL_SIZE, value_parser = values::payload_sizes)]
     size: Spread,
     /// Content of the payloads: random, xml (a market document, which compresses well), or a FILE to be sent unchanged.
     #[arg(long, value_name = "WHAT", default_value = "random")]

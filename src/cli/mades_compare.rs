@@ -28,7 +28,7 @@ pub(super) struct CompareTyped {
     #[arg(long, value_name = "BYTES", default_value = "3000", value_parser = values::bytes)]
     size: u64,
     /// Runs per row; the tables show medians.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
     /// Outstanding sends, a comma-separated list of numbers to run; each tool also runs with its own defaults.
     #[arg(long, value_name = "N,N", default_value = "2,16,128,1000,defaults", value_delimiter = ',', value_parser = window)]

@@ -139,11 +139,10 @@ fn list(error: &clap::Error, kind: ContextKind) -> Vec<String> {
 mod tests {
     use super::super::Typed;
     use super::*;
-    use clap::Parser;
 
     fn said(line: &str) -> String {
         let words = std::iter::once("mailrun").chain(line.split(' '));
-        sentence(&Typed::try_parse_from(words).unwrap_err())
+        sentence(&Typed::parse_words(words).unwrap_err())
     }
 
     #[test]
@@ -154,7 +153,10 @@ mod tests {
             ("bench --sessoins 4", "unknown option \"--sessoins\"; did you mean \"--sessions\"?"),
             ("source --to a:1 --time 4s", "unknown option \"--time\". See --help."),
             ("source a:1", "unexpected argument \"a:1\". See --help."),
-            ("bench --size -1", "\"-1\": a value must not be negative. See --help."),
+            ("bench --size -1", "--size: \"-1\": must be positive. See --help."),
+            ("bench --messages -1", "--messages: \"-1\": must be positive. See --help."),
+            ("bench --delay -1", "--delay: \"-1\": must not be negative. See --help."),
+            ("bench --messages -1k", "\"-1\": a value must not be negative. See --help."),
             ("bench --to a:1 --reuse 5", "unexpected argument \"5\"; did you mean --reuse=5?"),
             ("bench --seed 1 --seed 2", "--seed <N> must not be given more than once. See --help."),
             ("bench --tls maybe", "--tls: \"maybe\" is not one of none, starttls, implicit. See --help."),

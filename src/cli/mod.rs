@@ -33,11 +33,12 @@ use crate::party::{Finished, Live, Outputs};
 use crate::printable::printable;
 use crate::source::Offer;
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use journey::judge;
 use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};
 use results::ReportTyped;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,6 +52,14 @@ const MAX_ERROR_LINES: usize = 5;
 struct Typed {
     #[command(subcommand)]
     command: Command,
+}
+
+impl Typed {
+    /// Reads a command line; a negative number is a value, which its option refuses in its own words.
+    fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+        let matches = values::with_negative_numbers(Self::command()).try_get_matches_from(words)?;
+        Self::from_arg_matches(&matches)
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -179,7 +188,7 @@ impl ArrivalTyped {
 
 /// Reads the command line, does what it says.
 pub(crate) fn main() -> ExitCode {
-    let typed = match Typed::try_parse() {
+    let typed = match Typed::parse_words(std::env::args_os()) {
         Ok(typed) => typed,
         Err(error) => return report_misuse(&error),
     };

@@ -62,7 +62,7 @@ pub(super) fn usual() -> Contestant {
 #[command(after_help = CONTEST_EXAMPLES)]
 pub(super) struct ContestTyped {
     /// Messages per run [default: 20000 of 400 bytes, 4000 of 64 KiB].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(long, value_name = "N", value_parser = values::scenario_messages)]
     messages: Option<u64>,
     /// Use as many messages as the published benchmark: 500,000.
     #[arg(long, conflicts_with = "messages")]
@@ -72,13 +72,13 @@ pub(super) struct ContestTyped {
     sessions: u32,
     /// Messages per connection, 1 in the published benchmark; without N, or with 0, no limit.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "1",
-          default_missing_value = "0")]
+          default_missing_value = "0", value_parser = values::count)]
     reuse: u64,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
     pipelining: PipeliningTyped,
     /// Runs per relay.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
     /// Several relays, measured in turns: mailrun,postfix. Ratios are to Postfix, or to the last relay.
     #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "no_relay", "relay_address"])]
@@ -172,7 +172,7 @@ struct ShapeTyped {
     size: Option<u64>,
     /// Messages per connection; without N, or with 0, no limit.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "0",
-          default_missing_value = "0")]
+          default_missing_value = "0", value_parser = values::count)]
     reuse: u64,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
@@ -200,11 +200,6 @@ impl ShapeTyped {
     }
 }
 
-/// Messages of a scenario.
-fn messages() -> clap::builder::RangedU64ValueParser {
-    clap::value_parser!(u64).range(1..=100_000_000)
-}
-
 /// Measures when a relay answers 250 at half of its highest sustainable rate; target: p99 under 20 ms
 ///
 /// Starts with a closed loop for an estimate, then searches with steps of open loop: a rate is sustained if all
@@ -218,7 +213,7 @@ pub(super) struct LatencyTyped {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
     step: Duration,
     /// Maximum number of steps of the search.
-    #[arg(long, value_name = "N", default_value = "7", value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value = "7", value_parser = values::steps)]
     steps: u32,
     /// Measure at this rate, without a search.
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
@@ -230,7 +225,7 @@ pub(super) struct LatencyTyped {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     duration: Duration,
     /// Number of rounds.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
     #[command(flatten)]
     shape: ShapeTyped,
@@ -284,7 +279,7 @@ impl LatencyTyped {
 #[command(after_help = BACKLOG_EXAMPLES)]
 pub(super) struct BacklogTyped {
     /// Number of messages to queue.
-    #[arg(long, value_name = "N", default_value = "100000", value_parser = messages())]
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = values::scenario_messages)]
     messages: u64,
     #[command(flatten)]
     shape: ShapeTyped,
@@ -339,7 +334,7 @@ impl BacklogTyped {
 #[command(after_help = SOAK_EXAMPLES)]
 pub(super) struct SoakTyped {
     /// Number of messages to send.
-    #[arg(long, value_name = "N", default_value = "1000000", value_parser = messages())]
+    #[arg(long, value_name = "N", default_value = "1000000", value_parser = values::scenario_messages)]
     messages: u64,
     /// Messages per second to offer [default: as fast as the relay accepts them].
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]

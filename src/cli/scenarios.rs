@@ -7,7 +7,6 @@ use super::sink::FaultsTyped;
 use super::{Strictness, values};
 use crate::bench::tables::{self, Conclusion, Proof, Sheet, TableOptions};
 use anyhow::Result;
-use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -41,7 +40,7 @@ pub(super) enum Scenario {
 #[derive(Debug, Args)]
 pub(super) struct TableTyped {
     /// Messages per run.
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = messages())]
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = values::scenario_messages)]
     messages: u64,
     #[command(flatten)]
     runs: RunsTyped,
@@ -55,10 +54,10 @@ pub(super) struct TableTyped {
 #[derive(Debug, Args)]
 pub(super) struct CheckTyped {
     /// Messages per run.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = messages())]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::scenario_messages)]
     messages: u64,
     /// Recipients per message, a comma-separated list of numbers to run.
-    #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = recipients())]
+    #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = values::recipient_count)]
     recipients: Vec<u32>,
     #[command(flatten)]
     runs: RunsTyped,
@@ -85,7 +84,7 @@ struct RunsTyped {
     #[arg(long, value_name = "N,N", default_value = "1,100,1000", value_delimiter = ',', value_parser = values::sessions)]
     sessions: Vec<u32>,
     /// Runs per row; the table shows medians.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::rounds)]
     rounds: u32,
     /// Time limit of a run; a run that exceeds it is killed and reported.
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
@@ -94,16 +93,6 @@ struct RunsTyped {
     no_thresholds: NoThresholds,
     #[command(flatten)]
     tables: TablesTyped,
-}
-
-/// What smtp-source counts in an int, with room for a thousand recipients each.
-fn messages() -> impl TypedValueParser<Value = u64> {
-    clap::value_parser!(u64).range(1..=100_000_000)
-}
-
-/// What the sinks take for one message.
-fn recipients() -> impl TypedValueParser<Value = u32> {
-    clap::value_parser!(u32).range(1..=1000)
 }
 
 impl Scenario {

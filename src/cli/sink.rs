@@ -114,8 +114,8 @@ pub(super) struct FaultsTyped {
     /// Delay of each reply to the final dot.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
     delay: Duration,
-    /// Stop answering the final dot at time AT after the first connection, for time FOR.
-    #[arg(long, value_name = "AT,FOR", value_parser = values::stall)]
+    /// Stop answering the final dot between two times after the first connection: 2s..3s.
+    #[arg(long, value_name = "FROM..TO", value_parser = values::stall)]
     stall: Option<String>,
 }
 
@@ -193,9 +193,9 @@ Rules: COMMAND[, COMMAND...] [to|from ADDRESS]: ACTION [\"REPLY\"] [CHANCE]
     hang up                     close the connection, without a reply or after REPLY
     soft reject, hard reject    450 4.3.0 Error: command failed; 500 5.3.0 Error: command failed
     delay TIME[..TIME]          delay the reply
-    stall AT,FOR                send no replies from AT after the first connection, for time FOR
+    stall FROM..TO              send no replies between two times after the first connection
     tarpit TIME [up to TIME]    delay each reply of a session by TIME more than the last [up to 10s]
-    limit RATE [burst N]        451 4.7.1 above RATE per second; a REPLY of 421 ends the session [burst: 0.1 s]
+    limit RATE [burst N]        451 4.7.1 above RATE (100/s, 500/m); a REPLY of 421 ends the session [burst: 0.1 s]
     reset                       cut the connection with RST
   On rcpt:
     greylist TIME [remember N]  450 4.7.1 until client, sender and recipient return after TIME

@@ -1,23 +1,35 @@
-//! Values as people type them: `10s`, `64k`, `0.001`, `2s,500ms`.
-pub(super) use crate::quantities::{bytes, duration, probability};
+//! Values as people type them: `10s`, `64k`, `10k`, `1%`, `2s..3s`.
+use crate::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
+pub(super) use crate::quantities::{bytes, count, duration, probability};
 use crate::source::{Pattern, RateStage, Spread};
 use std::time::Duration;
 
 /// A time that is not nought.
 pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Err(format!("{text:?}: must be more than zero")),
-        duration => Ok(duration),
-    }
+    positive(text, duration)
 }
 
 /// The largest message that can be asked for: it is held in memory.
 const LARGEST: u64 = 2 << 30;
 
-/// Octets of a message: a number, a range, a list by weight or a log-normal distribution.
+/// Bytes of a message: a number, a range, a list by weight or a log-normal distribution.
 pub(super) fn sizes(text: &str) -> Result<Spread, String> {
-    let spread = Spread::parse(text, bytes)?;
-    if spread.most() > LARGEST { Err(format!("{text:?}: a message can have at most 2G")) } else { Ok(spread) }
+    let spread = above_zero(text, bytes)?;
+    if spread.most() > LARGEST {
+        Err(format!("{text:?} is too large; a message can have at most 2G"))
+    } else {
+        Ok(spread)
+    }
+}
+
+/// Bytes of a payload, likewise; it may be empty.
+pub(super) fn payload_sizes(text: &str) -> Result<Spread, String> {
+    if text == "0" { Ok(Spread::always(0)) } else { sizes(text) }
+}
+
+/// A number, or a distribution of numbers, none of which was typed as zero or negative.
+fn above_zero(text: &str, read: fn(&str) -> Result<u64, String>) -> Result<Spread, String> {
+    Spread::parse(text, |number| positive(number, read))
 }
 
 /// Recipients of a message, likewise.
@@ -27,7 +39,7 @@ pub(super) fn recipients(text: &str) -> Result<Spread, String> {
 
 /// Messages of a connection, likewise; 0, or nothing, is as many as there are.
 pub(super) fn reuse(text: &str) -> Result<Reuse, String> {
-    if text == "0" { Ok(Reuse(None)) } else { counts(text, u64::MAX).map(|most| Reuse(Some(most))) }
+    if text == "0" { Ok(Reuse(None)) } else { counts(text, MAX_COUNT).map(|most| Reuse(Some(most))) }
 }
 
 /// How many messages a connection carries.
@@ -35,11 +47,10 @@ pub(super) fn reuse(text: &str) -> Result<Reuse, String> {
 pub(super) struct Reuse(pub(super) Option<Spread>);
 
 fn counts(text: &str, limit: u64) -> Result<Spread, String> {
-    let spread =
-        Spread::parse(text, |word| word.parse().map_err(|_| format!("{word:?} is not a whole number of at least 1")))?;
+    let spread = above_zero(text, count)?;
     match (spread.least(), spread.most()) {
         (0, _) => Err(format!("{text:?} begins at 0; the minimum is 1")),
-        (_, most) if most > limit => Err(format!("{text:?} is more than {limit}")),
+        (_, most) if most > limit => Err(format!("{text:?} is too large; at most {limit}")),
         _ => Ok(spread),
     }
 }
@@ -48,7 +59,7 @@ fn counts(text: &str, limit: u64) -> Result<Spread, String> {
 pub(super) fn times(text: &str) -> Result<Spread, String> {
     let day = Duration::from_secs(86_400);
     let nanoseconds = |word: &str| match duration(word)? {
-        time if time > day => Err(format!("{word:?} is more than a day")),
+        time if time > day => Err(format!("{word:?} is too large; at most a day")),
         time => Ok(time.as_nanos() as u64),
     };
     Spread::parse(text, nanoseconds)
@@ -56,7 +67,7 @@ pub(super) fn times(text: &str) -> Result<Spread, String> {
 
 /// A stage of the run: `10s:100/s`, `60s:100/s..1000/s`.
 pub(super) fn stage(text: &str) -> Result<RateStage, String> {
-    RateStage::parse(text, duration)
+    RateStage::parse(text)
 }
 
 /// An address, or a pattern of addresses.
@@ -64,20 +75,15 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
     Pattern::parse(text)
 }
 
-/// Messages a second.
+/// A rate that is not zero, per second.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
-    match text.trim_end_matches("/s").parse::<f64>() {
-        Ok(number) if (0.001..=1e7).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is not a rate; use something like 500 (messages per second)")),
-    }
+    positive(text, quantities::rate)
 }
 
-/// A stall: `AT,FOR`, as a rule says it.
+/// A stall: `FROM..TO`, as a rule says it.
 pub(super) fn stall(text: &str) -> Result<String, String> {
-    let (at, length) =
-        text.split_once(',').ok_or_else(|| format!("{text:?} is not a valid stall; use something like 2s,1s"))?;
-    let (at, length) = (duration(at.trim())?, some_duration(length.trim())?);
-    Ok(format!("{at:?},{length:?}"))
+    let (from, to) = interval(text)?;
+    Ok(format!("{from:?}..{to:?}"))
 }
 
 /// A name to greet with: it stands in a line of the dialogue, and is to be no second one.
@@ -89,36 +95,59 @@ pub(super) fn hello(text: &str) -> Result<String, String> {
     }
 }
 
-/// Octets that are not none.
+/// Bytes, at least one.
 pub(super) fn some_bytes(text: &str) -> Result<u64, String> {
-    match bytes(text)? {
-        0 => Err(format!("{text:?}: must be more than zero")),
-        bytes => Ok(bytes),
-    }
+    positive(text, bytes)
 }
 
-/// A number of at least one.
+/// A count of at least one.
 pub(super) fn some(text: &str) -> Result<u64, String> {
-    match text.parse::<u64>() {
-        Ok(0) | Err(_) => Err(format!("{text:?} is not a whole number of at least 1")),
-        Ok(number) => Ok(number),
-    }
+    positive(text, count)
 }
 
 /// Parallel sessions.
 pub(super) fn sessions(text: &str) -> Result<u32, String> {
-    match some(text)? {
-        number @ 1..=1_000_000 => Ok(number as u32),
-        _ => Err(format!("{text:?} is more than a million sessions")),
-    }
+    small_count(text, 1_000_000)
 }
 
 /// Threads.
 pub(super) fn workers(text: &str) -> Result<usize, String> {
-    match some(text)? {
-        number @ 1..=1024 => Ok(number as usize),
-        _ => Err(format!("{text:?} is more than 1024 workers")),
-    }
+    count_up_to(text, 1024).map(|number| number as usize)
+}
+
+/// Messages of a run of a scenario: counts of recipients that smtp-source keeps fit into an int.
+pub(super) fn scenario_messages(text: &str) -> Result<u64, String> {
+    count_up_to(text, 100_000_000)
+}
+
+/// Recipients of a message, one number: what sinks accept.
+pub(super) fn recipient_count(text: &str) -> Result<u32, String> {
+    small_count(text, 1_000)
+}
+
+/// Rounds of a scenario.
+pub(super) fn rounds(text: &str) -> Result<u32, String> {
+    small_count(text, 1_000)
+}
+
+/// Steps of a search.
+pub(super) fn steps(text: &str) -> Result<u32, String> {
+    small_count(text, 100)
+}
+
+fn small_count(text: &str, most: u32) -> Result<u32, String> {
+    count_up_to(text, u64::from(most)).map(|number| number as u32)
+}
+
+/// Lets every option take a negative number as its value, so that its own parser says what is wrong with it; otherwise
+/// `--messages -1` is refused as an unknown option `-1`.
+pub(super) fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|argument| {
+            let takes_values = argument.get_action().takes_values() && !argument.is_positional();
+            argument.allow_negative_numbers(takes_values)
+        })
+        .mut_subcommands(with_negative_numbers)
 }
 
 #[cfg(test)]
@@ -129,7 +158,13 @@ mod tests {
     fn values_are_read_as_people_type_them() {
         assert_eq!(some_duration("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(rate("500/s"), Ok(500.0));
-        assert_eq!(stall("2, 500ms").as_deref(), Ok("2s,500ms"));
+        assert_eq!(rate("30k/m"), Ok(500.0));
+        assert_eq!(stall("2..2500ms").as_deref(), Ok("2s..2.5s"));
+        assert_eq!((some("10k"), sessions("1M"), workers("1_000")), (Ok(10_000), Ok(1_000_000), Ok(1_000)));
+        assert_eq!(
+            (scenario_messages("1M"), recipient_count("1k"), rounds("1k")),
+            (Ok(1_000_000), Ok(1_000), Ok(1_000))
+        );
     }
 
     #[test]
@@ -138,19 +173,36 @@ mod tests {
         assert_eq!(sizes("64k").map(|sizes| sizes.only()), Ok(Some(65_536)));
         assert_eq!(times("100ms..2s").map(|times| (times.least(), times.most())), Ok((100_000_000, 2_000_000_000)));
         assert_eq!(recipients("1..5").map(|counts| counts.mean()), Ok(3.0));
+        assert_eq!(
+            (sizes("1.5k").map(|sizes| sizes.only()), payload_sizes("0")),
+            (Ok(Some(1_536)), Ok(Spread::always(0)))
+        );
         assert_eq!(reuse("0"), Ok(Reuse(None)));
+        assert_eq!(reuse("1..10k").map(|reuse| reuse.0.map(|reuse| reuse.most())), Ok(Some(10_000)));
         assert_eq!(reuse("1..20").map(|reuse| reuse.0.map(|reuse| reuse.most())), Ok(Some(20)));
         for (why, named) in [
             (sizes("3G").map(drop), "2G"),
             (sizes("5x").map(drop), "5x"),
             (sizes("400..").map(drop), "not a valid size"),
-            (recipients("0").map(drop), "minimum is 1"),
-            (recipients("0..5").map(drop), "minimum is 1"),
+            (sizes("0").map(drop), "more than zero"),
+            (sizes("-1").map(drop), "must be positive"),
+            (sizes("400..-1").map(drop), "must be positive"),
+            (recipients("0").map(drop), "more than zero"),
+            (recipients("0..5").map(drop), "more than zero"),
+            (recipients("1e2").map(drop), "write 100"),
+            (reuse("-5").map(drop), "must be positive"),
             (recipients("1001").map(drop), "1000"),
             (recipients("1..many").map(drop), "many"),
             (reuse("x").map(drop), "\"x\""),
-            (times("2d").map(drop), "2d"),
+            (times("2d").map(drop), "at most a day"),
             (times("1h..48h").map(drop), "a day"),
+            (times("-1s").map(drop), "must not be negative"),
+            (rate("-1").map(drop), "must be positive"),
+            (rate("0").map(drop), "more than zero"),
+            (some_duration("-1s").map(drop), "must be positive"),
+            (some_bytes("-1k").map(drop), "must be positive"),
+            (sessions("1_000_001").map(drop), "at most 1000000"),
+            (stall("2s,1s").map(drop), "write 2s..3s"),
             (stage("10s").map(drop), "not a valid stage"),
             (pattern("u{1..").map(drop), "has an unpaired"),
         ] {
@@ -168,6 +220,6 @@ mod tests {
             assert!(hello(text).is_err(), "{text:?}");
         }
         assert_eq!((hello("mx.example").as_deref(), some_bytes("0").is_err()), (Ok("mx.example"), true));
-        assert!(stall("2s").is_err() && stall("2s,0s").is_err() && some("0").is_err() && some("-1").is_err());
+        assert!(stall("2s").is_err() && stall("2s..2s").is_err() && some("0").is_err() && some("-1").is_err());
     }
 }

@@ -6,11 +6,9 @@
 //! 5s:0/s             a pause
 //! ```
 //! Pure. What pacing asks is when the n-th message of the whole run is due: the inverse of how many are due by a time.
+use crate::quantities::{duration, rate};
 use journey::record::OfferedStage;
 use std::time::Duration;
-
-/// The highest rate that is taken, messages a second.
-const HIGHEST_RATE: f64 = 1e7;
 
 /// A part of the run with a rate of its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,29 +19,27 @@ pub(crate) struct RateStage {
 }
 
 impl RateStage {
-    /// Reads `10s:100/s` or `10s:100/s..1000/s`; `read_time` reads the time.
+    /// Reads `10s:100/s` or `10s:100/s..1000/s`.
     ///
     /// # Errors
     /// What is wrong with it, and what would be right.
-    pub(crate) fn parse(text: &str, read_time: impl Fn(&str) -> Result<Duration, String>) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong =
             || format!("{text:?} is not a valid stage; use something like 10s:100/s, or 60s:100/s..1000/s for a ramp");
         let (length, rates) = text.split_once(':').ok_or_else(wrong)?;
-        let length = read_time(length.trim()).map_err(|why| format!("{text:?}: {why}"))?;
+        let within = |why: String| format!("{text:?}: {why}");
+        let length = duration(length.trim()).map_err(within)?;
         if length.is_zero() || length > Duration::from_secs(366 * 86_400) {
             return Err(format!("{text:?}: a stage must last more than zero and at most a year"));
         }
         let (from, to) = rates.split_once("..").unwrap_or((rates, rates));
-        let read = |rate: &str| {
-            let number = rate.trim().trim_end_matches("/s").parse::<f64>().ok();
-            number.filter(|rate| (0.0..=HIGHEST_RATE).contains(rate)).ok_or_else(wrong)
-        };
+        let read = |text: &str| rate(text.trim()).map_err(within);
         Ok(Self { length, from_per_s: read(from)?, to_per_s: read(to)? })
     }
 
     /// As it can be typed.
     pub(crate) fn typed(&self) -> String {
-        format!("{}us:{}/s..{}/s", self.length.as_micros(), self.from_per_s, self.to_per_s)
+        format!("{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
     }
 
     /// For the record.
@@ -136,13 +132,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read_time(text: &str) -> Result<Duration, String> {
-        let seconds = text.strip_suffix('s').and_then(|digits| digits.parse().ok());
-        seconds.map(Duration::from_secs).ok_or_else(|| format!("{text:?} is not a valid time"))
-    }
-
     fn stages(typed: &[&str]) -> Offer {
-        Offer::Stages(typed.iter().map(|text| RateStage::parse(text, read_time).unwrap()).collect())
+        Offer::Stages(typed.iter().map(|text| RateStage::parse(text).unwrap()).collect())
     }
 
     #[test]
@@ -154,11 +145,11 @@ mod tests {
             ("60s:100/s..1000/s", second * 60, 100.0, 1_000.0),
             ("60s:1000..0.5", second * 60, 1_000.0, 0.5),
             ("5s:0/s", second * 5, 0.0, 0.0),
+            ("1m:600/m..36k/h", second * 60, 10.0, 10.0),
         ] {
-            let read = RateStage::parse(text, read_time).unwrap();
+            let read = RateStage::parse(text).unwrap();
             assert_eq!(read, RateStage { length, from_per_s, to_per_s }, "{text}");
-            let typed = read.typed().replace("000000us", "s");
-            assert_eq!(RateStage::parse(&typed, read_time).unwrap(), read, "{typed}");
+            assert_eq!(RateStage::parse(&read.typed()).unwrap(), read, "{}", read.typed());
         }
         for (text, named) in [
             ("", "not a valid stage"),
@@ -166,15 +157,16 @@ mod tests {
             ("x:100", "not a valid time"),
             ("0s:100", "more than zero"),
             ("40000000s:1", "a year"),
-            ("10s:", "not a valid stage"),
-            ("10s:x", "not a valid stage"),
-            ("10s:-1", "not a valid stage"),
-            ("10s:nan", "not a valid stage"),
-            ("10s:1e9", "not a valid stage"),
-            ("10s:1..", "not a valid stage"),
-            ("10s:1..2..3", "not a valid stage"),
+            ("10s:20M/s", "at most 10M/s"),
+            ("10s:", "not a valid rate"),
+            ("10s:x", "not a valid rate"),
+            ("10s:-1", "must not be negative"),
+            ("10s:nan", "not a valid rate"),
+            ("10s:1e9", "write 1000000000"),
+            ("10s:1..", "not a valid rate"),
+            ("10s:1..2..3", "not a valid rate"),
         ] {
-            let why = RateStage::parse(text, read_time).expect_err(text);
+            let why = RateStage::parse(text).expect_err(text);
             assert!(why.contains(named), "{text}: {why}");
         }
     }

@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_stall_holds_what_falls_into_it_until_its_end() {
-        let control = control(1, &[".: delay 100ms", ".: stall 2s,1s"]);
+        let control = control(1, &[".: delay 100ms", ".: stall 2s..3s"]);
         let rules = control.in_force().unwrap();
         let delay = |since| Conduct::new(0).judge(&rules, &Moment { since, ..moment(Command::Dot) }).delay;
         assert_eq!([1000, 2500, 3000].map(|ms| delay(MS * ms)), [MS * 100, MS * 600, MS * 100]);

@@ -12,9 +12,9 @@
 //!          / "soft reject" [reply]        450
 //!          / "hard reject" [reply]        500
 //!          / "delay" time [".." time]     the answer is held back, between two times by chance
-//!          / "stall" at "," time          no answer from AT after the first connection, FOR that long
+//!          / "stall" time ".." time       no answer between two times after the first connection
 //!          / "tarpit" time ["up to" time] the answer is held back that much longer with every command
-//!          / "limit" rate ["burst" n] [reply]            451 beyond the rate, or 421, which ends the session
+//!          / "limit" rate ["burst" n] [reply]            451 beyond the rate (100/s, 500/m), or 421, which ends the session
 //!          / "reset" ["at" octets]        RST; "data: reset at N" at that octet of the message
 //! RCPT     / "greylist" time ["remember" n] [reply]      450 until the triplet comes again after that time
 //!          / "domain cap" n [reply]       451 beyond n transactions that are open for the domain
@@ -26,7 +26,7 @@
 //! ```
 //! The words are smtp-sink's where it has them. Rules are asked in their order: delays add up, and the first that
 //! refuses or cuts decides.
-use crate::quantities::{bytes, duration, probability};
+use crate::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use smtp::{Path, Reply};
 use std::fmt;
 use std::time::Duration;
@@ -290,7 +290,7 @@ const ACTIONS: &[(&str, Reader)] = &[
     ("soft reject", |words| Ok(Action::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
     ("hard reject", |words| Ok(Action::Reject(words.reply_or(b"5", 500, "5.3.0 Error: command failed")?))),
     ("delay", |words| words.value("a time", delay)),
-    ("stall", |words| words.value("AT,FOR", stall)),
+    ("stall", |words| words.value("FROM..TO", stall)),
     ("tarpit", tarpit),
     ("limit", limit),
     ("reset", reset),
@@ -344,7 +344,7 @@ fn tarpit(words: &mut Words<'_>) -> Result<Action, Mistake> {
 }
 
 fn limit(words: &mut Words<'_>) -> Result<Action, Mistake> {
-    let rate_per_s = words.value("a rate", rate)?;
+    let rate_per_s = words.value("a rate", |text| positive(text, rate))?;
     // A tenth of a second's worth: clients come in bursts, and a limiter that takes none is no real one.
     let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
     let burst =
@@ -387,35 +387,22 @@ fn delay(text: &str) -> Result<Action, String> {
 }
 
 fn stall(text: &str) -> Result<Action, String> {
-    let (at, length) =
-        text.split_once(',').ok_or_else(|| format!("{text:?} is not a valid stall; use something like 2s,1s"))?;
-    Ok(Action::Stall { at: duration(at)?, length: some_time(length)? })
+    let (from, to) = interval(text)?;
+    Ok(Action::Stall { at: from, length: to - from })
 }
 
 fn some_time(text: &str) -> Result<Duration, String> {
-    let time = duration(text)?;
-    if time.is_zero() { Err(format!("{text:?}: must be more than zero")) } else { Ok(time) }
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    match text.strip_suffix("/s").unwrap_or(text).parse::<f64>() {
-        Ok(rate) if (0.001..=1e7).contains(&rate) => Ok(rate),
-        _ => Err(format!("{text:?} is not a valid rate; use something like 100/s")),
-    }
+    positive(text, duration)
 }
 
 fn octets_per_s(text: &str) -> Result<u64, String> {
     let octets =
         text.strip_suffix("/s").ok_or_else(|| format!("{text:?} is not a valid rate; use something like 64k/s"))?;
-    bytes(octets)
-        .and_then(|octets| if octets == 0 { Err("the rate must be more than zero".to_owned()) } else { Ok(octets) })
+    positive(octets, bytes)
 }
 
-fn number(text: &str, most: usize) -> Result<usize, String> {
-    match text.parse::<usize>() {
-        Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is not a number from 1 to {most}")),
-    }
+fn number(text: &str, most: u64) -> Result<usize, String> {
+    count_up_to(text, most).map(|number| number as usize)
 }
 
 /// A reply in quotes: three digits, of which the first is one of `classes`, a blank, text.
@@ -503,14 +490,7 @@ impl<'t> Words<'t> {
 
     /// The last word as a probability: 0.01 or 1%.
     fn chance(&mut self) -> Result<f64, Mistake> {
-        let read = |text: &str| match text.strip_suffix('%') {
-            Some(hundredths) => match hundredths.parse::<f64>() {
-                Ok(number) if (0.0..=100.0).contains(&number) => Ok(number / 100.0),
-                _ => Err(format!("{text:?} is not a valid probability; use something like 0.01 or 1%")),
-            },
-            None => probability(text),
-        };
-        if self.peek().is_some() { self.value("a probability", read) } else { Ok(1.0) }
+        if self.peek().is_some() { self.value("a probability", probability) } else { Ok(1.0) }
     }
 
     fn end(&self) -> Result<(), Mistake> {
@@ -567,10 +547,11 @@ mod tests {
             ("quit: hang up \"421 4.0.0 Bye\" 0.5", "quit | HangUp 421 | 0.5"),
             ("noop: delay 200ms", "noop | Delay { from: 200ms, to: 200ms } | 1"),
             ("noop: delay 200ms..1s 0.1", "noop | Delay { from: 200ms, to: 1s } | 0.1"),
-            ("helo ehlo: stall 2s,500ms", "helo ehlo | Stall { at: 2s, length: 500ms } | 1"),
+            ("helo ehlo: stall 2s..2500ms", "helo ehlo | Stall { at: 2s, length: 500ms } | 1"),
             ("rset: tarpit 100ms", "rset | Tarpit { step: 100ms, most: 10s } | 1"),
             ("vrfy: tarpit 100ms up to 1s", "vrfy | Tarpit { step: 100ms, most: 1s } | 1"),
             ("mail: limit 100/s", "mail | Limit 100 10 451 | 1"),
+            ("mail: limit 36k/h burst 1k", "mail | Limit 10 1000 451 | 1"),
             ("mail: limit 0.5 burst 3 \"421 4.7.0 No\"", "mail | Limit 0.5 3 421 | 1"),
             ("ehlo: reset 0.1", "ehlo | Reset | 0.1"),
             ("data: reset at 4k", "data | ResetAt { octets: 4096 } | 1"),
@@ -626,13 +607,19 @@ mod tests {
             ("rcpt: delay", "column 12: a time is missing"),
             ("rcpt: delay soon", "column 13: \"soon\" is not a valid time"),
             ("rcpt: delay 2s..1s", "column 13: \"2s..1s\": write the longer time last"),
-            ("rcpt: stall 2s", "column 13: \"2s\" is not a valid stall"),
-            ("rcpt: stall 2s,0s", "column 13: \"0s\": must be more than zero"),
-            ("rcpt: limit 0/s", "column 13: \"0/s\" is not a valid rate"),
-            ("rcpt: limit 5/s burst 0", "column 23: \"0\" is not a number"),
+            ("rcpt: stall 2s", "column 13: \"2s\" is not a valid interval"),
+            ("rcpt: stall 2s,1s", "column 13: \"2s,1s\": write 2s..3s"),
+            ("rcpt: stall 2s..2s", "column 13: \"2s..2s\": write the earlier time first"),
+            ("rcpt: tarpit 0s", "column 14: \"0s\": must be more than zero"),
+            ("rcpt: limit 0/s", "column 13: \"0/s\": must be more than zero"),
+            ("rcpt: limit 5/x", "column 13: \"5/x\" is not a valid rate"),
+            ("rcpt: limit -5/s", "column 13: \"-5/s\": must be positive"),
+            ("rcpt: limit 5/s burst 0", "column 23: \"0\": must be more than zero"),
+            ("rcpt: limit 5/s burst x", "column 23: \"x\" is not a valid count"),
+            ("rcpt: domain cap 2M", "column 18: \"2M\" is too large; at most 1000000"),
             ("rcpt: read 5/s", "column 7: this is only for data"),
             ("data: read 5", "column 12: \"5\" is not a valid rate"),
-            ("data: read 0/s", "column 12: the rate must be more than zero"),
+            ("data: read 0/s", "column 12: \"0\": must be more than zero"),
             ("mail: greylist 5s", "column 7: this is only for rcpt"),
             ("rcpt, mail: domain cap 3", "column 13: this is only for rcpt"),
             ("data: lose reply", "column 7: this is only for ."),

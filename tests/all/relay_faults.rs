@@ -194,7 +194,7 @@ const FAULTS: [&str; 22] = [
     ".: hang up 20%",
     "*: reset 5%",
     "*: delay 1ms..20ms",
-    "*: stall 100ms,500ms",
+    "*: stall 100ms..600ms",
     "*: tarpit 2ms up to 20ms",
     "mail: limit 50/s",
     "mail: limit 50/s \"421 4.7.0 Too fast\"",

@@ -221,13 +221,13 @@ fn a_tarpit_grows_with_every_command() {
 
 #[test]
 fn a_stall_holds_what_comes_in_it() {
-    let sink = Sink::start(&["--fault", "noop: stall 0s,300ms"]);
+    let sink = Sink::start(&["--fault", "noop: stall 0s..300ms"]);
     let begun = Instant::now();
     let mut wire = Wire::greeted(sink.smtp);
     wire.say("NOOP");
     assert!(begun.elapsed() >= Duration::from_millis(290), "{:?}", begun.elapsed());
     wire.say("NOOP");
-    assert_eq!(acted(&sink, "noop: stall 0s,300ms"), 1, "it is over");
+    assert_eq!(acted(&sink, "noop: stall 0s..300ms"), 1, "it is over");
 }
 
 /// What became of commands that were offered a millisecond apart.

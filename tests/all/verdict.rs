@@ -167,7 +167,7 @@ fn a_rate_that_is_not_offered_is_no_pass() {
 
 #[test]
 fn a_stall_is_named_in_a_closed_loop() {
-    let run = bench(&["--duration", "5s", "--sessions", "4", "--reuse", "--stall", "1s,2s"]);
+    let run = bench(&["--duration", "5s", "--sessions", "4", "--reuse", "--stall", "1s..3s"]);
     let record = run.record_of(0);
     let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.5).expect("a stall");
     assert!(!stall.to_the_end && stall.from_s > 0.5, "{stall:?}");
@@ -177,7 +177,7 @@ fn a_stall_is_named_in_a_closed_loop() {
 
 #[test]
 fn a_stall_is_named_in_an_open_loop() {
-    let sink = Sink::start(&["--stall", "1s,2s"]);
+    let sink = Sink::start(&["--stall", "1s..3s"]);
     let run = bench_of(&sink, &["--rate", "100", "--duration", "5s", "--reuse"]);
     let record = run.record();
     let stall = record.stalls.iter().find(|stall| stall.to_s - stall.from_s > 1.5).expect("a stall");

@@ -50,6 +50,8 @@ pub(crate) mod mades_status;
 pub(crate) mod mades_url;
 #[path = "../../fuzz/fuzz_targets/proxy.rs"]
 pub(crate) mod proxy;
+#[path = "../../fuzz/fuzz_targets/quantities.rs"]
+pub(crate) mod quantities;
 #[path = "../../fuzz/fuzz_targets/reply.rs"]
 pub(crate) mod reply;
 #[path = "../../fuzz/fuzz_targets/rules.rs"]
@@ -107,6 +109,7 @@ pub(crate) const ALL: &[Target] = &[
     ("mades_status", mades_status::run),
     ("mades_url", mades_url::run),
     ("proxy", proxy::run),
+    ("quantities", quantities::run),
     ("reply", reply::run),
     ("rules", rules::run),
     ("sasl", sasl::run),

@@ -32,6 +32,7 @@ mod latencies;
 pub mod ledger;
 pub mod mades;
 mod pauses;
+pub mod quantities;
 pub mod record;
 mod rows;
 pub mod series;

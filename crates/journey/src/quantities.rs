@@ -1,0 +1,489 @@
+//! Quantities as people write them, in options, rules and files: one function for each kind.
+//!
+//! ```text
+//! count         500  10k  1M  10_000       k is 1000
+//! bytes         400  64k  10M  1G          k is 1024
+//! duration      250ms  10s  1m  1h30m      a bare number is seconds
+//! rate          500  500/s  500/m  30k/h   a bare number is per second
+//! probability   1%  0.01
+//! interval      10s..15s
+//! ```
+//! `Display` of a number and `Debug` of a `Duration` are read back as the same value. A number with an exponent or with
+//! commas is refused with the form to write, a value that is too large with the largest one.
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// The largest count: a `f64` holds every whole number up to it, and a thousand times it fits into 64 bits.
+pub const MAX_COUNT: u64 = 1_000_000_000_000_000;
+/// The largest size, 1024T.
+pub const MAX_BYTES: u64 = 1 << 50;
+/// The longest time, 10,000 days: its nanoseconds fit into 64 bits.
+pub const MAX_DURATION: Duration = Duration::from_secs(10_000 * 86_400);
+/// The highest rate, per second.
+pub const MAX_RATE_PER_S: f64 = 1e7;
+/// The lowest rate that is not zero, per second: once per hour.
+pub const MIN_RATE_PER_S: f64 = 1.0 / 3_600.0;
+
+/// A whole number: `500`, `10k`, `1M`, `10_000`; k is 1000.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn count(text: &str) -> Result<u64, String> {
+    let (number, factor) = thousands(text);
+    let Some(decimal) = Decimal::parse(number) else {
+        let what = "is not a valid count; use something like 500, 10k or 1M (k is 1000)";
+        return Err(refusal(text, what, count_form));
+    };
+    match decimal.exactly(factor) {
+        None => Err(format!("{text:?} is not a whole number")),
+        Some(number) => {
+            u64::try_from(number).ok().filter(|number| *number <= MAX_COUNT).ok_or_else(|| too_large(text, MAX_COUNT))
+        }
+    }
+}
+
+/// A count of at least one and at most `most`.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
+    match positive(text, count)? {
+        number if number > most => Err(too_large(text, most)),
+        number => Ok(number),
+    }
+}
+
+/// Bytes: `400`, `64k`, `10M`, `1G`, `1T`; k is 1024.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || {
+        let what = "is not a valid size; use something like 400, 64k or 10M (k is 1024)";
+        refusal(text, what, plain_form)
+    };
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[number.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(wrong()),
+    };
+    let number = Decimal::parse(number).and_then(|number| number.exactly(1 << shift)).ok_or_else(wrong)?;
+    let number = u64::try_from(number).ok().filter(|number| *number <= MAX_BYTES);
+    number.ok_or_else(|| too_large(text, "1024T"))
+}
+
+/// A time: `250ms`, `10s`, `1m`, `1h30m`, `2d`; a bare number is seconds.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let Some(nanoseconds) = nanoseconds(text) else {
+        if text.strip_prefix('-').is_some_and(|rest| nanoseconds(rest).is_some()) {
+            return Err(format!("{text:?}: must not be negative"));
+        }
+        return Err(match plain_form(text) {
+            Some(form) => format!("{text:?}: write {form}s"),
+            None => format!("{text:?} is not a valid time; use something like 250ms, 10s or 1m"),
+        });
+    };
+    match u64::try_from(nanoseconds).map(Duration::from_nanos) {
+        Ok(time) if time <= MAX_DURATION => Ok(time),
+        _ => Err(too_large(text, "10000d")),
+    }
+}
+
+/// A rate, per second: `500`, `500/s`, `500/m`, `30k/h`, up to ten million per second; zero is one.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn rate(text: &str) -> Result<f64, String> {
+    let what = "is not a valid rate; use something like 500, 500/s, 500/m or 30k/h";
+    let wrong = || refusal(text, what, |text| text.split('/').next().and_then(plain_form));
+    let (number, unit) = text.split_once('/').unwrap_or((text, "s"));
+    let seconds = match unit {
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3_600.0,
+        _ => return Err(wrong()),
+    };
+    let (number, factor) = thousands(number);
+    Decimal::parse(number).ok_or_else(wrong)?;
+    let number: f64 = number.replace('_', "").parse().map_err(|_| wrong())?;
+    match number * factor as f64 / seconds {
+        rate if rate > MAX_RATE_PER_S => Err(too_large(text, "10M/s")),
+        rate if rate > 0.0 && rate < MIN_RATE_PER_S => Err(format!("{text:?} is too small; at least 1/h")),
+        rate => Ok(rate),
+    }
+}
+
+/// A probability, from 0 to 1, or a share, from 0% to 100%.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn probability(text: &str) -> Result<f64, String> {
+    let wrong = |why: &str| format!("{text:?} is not a valid probability; {why}");
+    let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim_end(), 100.0));
+    let is_number = number.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '.' | '-'));
+    match number.parse::<f64>().ok().filter(|_| is_number) {
+        Some(number) if (0.0..=whole).contains(&number) => Ok(number / whole),
+        Some(number) if number < 0.0 => Err(wrong("it must not be negative")),
+        Some(percent) if whole == 1.0 && percent <= 100.0 => {
+            Err(wrong(&format!("write {percent}% or {}", percent / 100.0)))
+        }
+        _ => Err(wrong("use something like 0.01 or 1%")),
+    }
+}
+
+/// Two times, the earlier one first: `10s..15s`.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
+    let (from, to) = text.split_once("..").ok_or_else(|| no_interval(text))?;
+    let from = duration(from.trim())?;
+    let to = duration(to.trim())?;
+    if from < to { Ok((from, to)) } else { Err(format!("{text:?}: write the earlier time first, as in 10s..15s")) }
+}
+
+/// A refusal of a text without `..`; of a time and a length, it names the interval that they make.
+fn no_interval(text: &str) -> String {
+    if let Some((at, length)) = text.split_once(',')
+        && let (Ok(at), Ok(length)) = (duration(at.trim()), duration(length.trim()))
+        && !length.is_zero()
+    {
+        return format!("{text:?}: write {at:?}..{:?}", at + length);
+    }
+    format!("{text:?} is not a valid interval; use something like 10s..15s")
+}
+
+/// A quantity that is neither zero nor negative; `read` reads any of its kind.
+///
+/// # Errors
+/// What is wrong with it, and what would be right.
+pub fn positive<T: Default + PartialEq>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
+    if text.strip_prefix('-').is_some_and(|rest| read(rest).is_ok()) {
+        return Err(format!("{text:?}: must be positive"));
+    }
+    match read(text)? {
+        quantity if quantity == T::default() => Err(format!("{text:?}: must be more than zero")),
+        quantity => Ok(quantity),
+    }
+}
+
+/// Splits a number from its k, M or G, which are powers of 1000.
+fn thousands(text: &str) -> (&str, u128) {
+    let factor = match text.chars().next_back() {
+        Some('k' | 'K') => 1_000,
+        Some('M') => 1_000_000,
+        Some('G') => 1_000_000_000,
+        _ => return (text, 1),
+    };
+    (&text[..text.len() - 1], factor)
+}
+
+/// The nanoseconds of a time; `None` for what is no time.
+fn nanoseconds(text: &str) -> Option<u128> {
+    if let Some(seconds) = Decimal::parse(text) {
+        return Some(seconds.about(1_000_000_000));
+    }
+    let mut sum = 0_u128;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (number, after) = rest.split_at(rest.find(|c| !is_of_number(c))?);
+        let after = after.trim_start();
+        let (unit, after) = after.split_at(after.find(|c: char| is_of_number(c) || c == ' ').unwrap_or(after.len()));
+        sum = sum.saturating_add(Decimal::parse(number)?.about(nanoseconds_of(unit)?));
+        rest = after.trim_start();
+    }
+    (!text.is_empty()).then_some(sum)
+}
+
+fn is_of_number(c: char) -> bool {
+    c.is_ascii_digit() || matches!(c, '.' | '_')
+}
+
+fn nanoseconds_of(unit: &str) -> Option<u128> {
+    Some(match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" | "sec" | "second" | "seconds" => 1_000_000_000,
+        "m" | "min" | "minute" | "minutes" => 60_000_000_000,
+        "h" | "hour" | "hours" => 3_600_000_000_000,
+        "d" | "day" | "days" => 86_400_000_000_000,
+        _ => return None,
+    })
+}
+
+/// Digits behind the point that count.
+const PLACES: usize = 18;
+const ONE: u128 = 1_000_000_000_000_000_000;
+/// Beyond this a number is too large for every quantity; with a factor it still fits into 128 bits.
+const ENORMOUS: u128 = 1 << 70;
+
+/// A number without sign and exponent.
+#[derive(Clone, Copy, Debug)]
+struct Decimal {
+    whole: u128,
+    /// In units of 10^-18.
+    fraction: u128,
+}
+
+impl Decimal {
+    /// Reads digits, which may have a point and underscores among them.
+    fn parse(text: &str) -> Option<Self> {
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+        let is_without_whole = whole.is_empty() && text.starts_with('.');
+        if !is_digits(fraction) || !(is_without_whole || is_digits(whole)) {
+            return None;
+        }
+        let digits =
+            |text: &'_ str| text.bytes().filter(u8::is_ascii_digit).map(|byte| u128::from(byte - b'0')).collect();
+        let whole: Vec<u128> = digits(whole);
+        let mut fraction: Vec<u128> = digits(fraction);
+        fraction.resize(PLACES, 0);
+        let number = |digits: Vec<u128>| digits.into_iter().fold(0, |sum, digit| (sum * 10 + digit).min(ENORMOUS));
+        Some(Self { whole: number(whole), fraction: number(fraction) })
+    }
+
+    /// The product, where it is a whole number.
+    fn exactly(self, factor: u128) -> Option<u128> {
+        (self.fraction * factor).is_multiple_of(ONE).then(|| self.about(factor))
+    }
+
+    /// The product, rounded down.
+    fn about(self, factor: u128) -> u128 {
+        (self.whole * factor).saturating_add(self.fraction * factor / ONE)
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    let is_digit = |c: char| c.is_ascii_digit();
+    text.starts_with(is_digit) && text.ends_with(is_digit) && text.chars().all(|c| is_digit(c) || c == '_')
+}
+
+fn too_large(text: &str, most: impl std::fmt::Display) -> String {
+    format!("{text:?} is too large; at most {most}")
+}
+
+/// A refusal of what is no such quantity: a negative one, one in a form of which `form` knows the right one, or `what`.
+fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> String {
+    let rest = text.strip_prefix('-');
+    if rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+        return format!("{text:?}: must not be negative");
+    }
+    match form(text) {
+        Some(form) => format!("{text:?}: write {form}"),
+        None => format!("{text:?} {what}"),
+    }
+}
+
+/// How to write a count that has an exponent or commas: in digits, and with k, M or G where that is shorter.
+fn count_form(text: &str) -> Option<String> {
+    let digits = plain_form(text)?;
+    let number = count(&digits).ok()?;
+    let short = [(1_000_000_000, 'G'), (1_000_000, 'M'), (1_000, 'k')];
+    let short = short.into_iter().find(|(unit, _)| number > 0 && number % unit == 0);
+    Some(match short {
+        Some((unit, letter)) => format!("{digits} or {}{letter}", number / unit),
+        None => digits,
+    })
+}
+
+/// Numbers whose digits are shown in a refusal.
+const SHOWN: RangeInclusive<f64> = 1e-9..=1e15;
+
+/// The digits of a number that has an exponent (`1e6`), or commas between thousands (`1,000`).
+fn plain_form(text: &str) -> Option<String> {
+    if text.contains(',') {
+        let mut groups = text.split(',');
+        let is_first = groups.next().is_some_and(|group| is_digits(group) && group.len() <= 3);
+        let is_number = is_first && groups.all(|group| is_digits(group) && group.len() == 3);
+        return is_number.then(|| text.replace(',', ""));
+    }
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit()) && text.contains(['e', 'E']);
+    let number: f64 = text.parse().ok().filter(|number| is_number && SHOWN.contains(number))?;
+    Some(number.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantities_are_read_as_people_write_them() {
+        for (text, number) in
+            [("0", 0), ("500", 500), ("10k", 10_000), ("10K", 10_000), ("1M", 1_000_000), ("10_000", 10_000)]
+        {
+            assert_eq!(count(text), Ok(number), "{text}");
+        }
+        assert_eq!((count("1.5M"), count("2G")), (Ok(1_500_000), Ok(2_000_000_000)));
+        for (text, number) in [("64k", 65_536), ("10M", 10 << 20), ("1.5k", 1_536), ("1_000", 1_000), ("1T", 1 << 40)] {
+            assert_eq!(bytes(text), Ok(number), "{text}");
+        }
+        for (text, milliseconds) in [
+            ("10s", 10_000),
+            ("10000ms", 10_000),
+            ("1.5", 1_500),
+            (".5s", 500),
+            ("1h30m", 5_400_000),
+            ("1h 30 min", 5_400_000),
+            ("2d", 172_800_000),
+            ("1500µs", 1),
+        ] {
+            assert_eq!(duration(text).map(|time| time.as_millis()), Ok(milliseconds), "{text}");
+        }
+        for (text, per_s) in
+            [("500", 500.0), ("500/s", 500.0), ("600/m", 10.0), ("36k/h", 10.0), ("0", 0.0), ("1.5k", 1_500.0)]
+        {
+            assert_eq!(rate(text), Ok(per_s), "{text}");
+        }
+        for (text, share) in [("0.001", 0.001), ("1%", 0.01), ("0.5 %", 0.005), ("100%", 1.0), ("1e-3", 0.001)] {
+            assert_eq!(probability(text), Ok(share), "{text}");
+        }
+        let s = Duration::from_secs;
+        assert_eq!(interval("10s..15s"), Ok((s(10), s(15))));
+        assert_eq!(interval("0 .. 1m"), Ok((s(0), s(60))));
+    }
+
+    #[test]
+    fn what_is_no_count_is_refused_with_what_to_write() {
+        for (text, said) in [
+            ("", "\"\" is not a valid count; use something like 500, 10k or 1M (k is 1000)"),
+            ("k", "\"k\" is not a valid count"),
+            ("1m", "\"1m\" is not a valid count"),
+            ("+5", "\"+5\" is not a valid count"),
+            ("_5", "\"_5\" is not a valid count"),
+            ("-1", "\"-1\": must not be negative"),
+            ("-1k", "\"-1k\": must not be negative"),
+            ("1e6", "\"1e6\": write 1000000 or 1M"),
+            ("1,000", "\"1,000\": write 1000 or 1k"),
+            ("12,345", "\"12,345\": write 12345"),
+            ("1,5", "\"1,5\" is not a valid count"),
+            ("1.5", "\"1.5\" is not a whole number"),
+            ("1.5001k", "\"1.5001k\" is not a whole number"),
+            ("99999999999999999999", "\"99999999999999999999\" is too large; at most 1000000000000000"),
+            ("10000000G", "\"10000000G\" is too large; at most 1000000000000000"),
+        ] {
+            let why = count(text).expect_err(text);
+            assert!(why.starts_with(said), "{text}: {why}");
+        }
+        assert_eq!(count_up_to("1k", 1_000), Ok(1_000));
+        for (text, said) in [("0", "must be more than zero"), ("-5", "must be positive"), ("1001", "at most 1000")] {
+            let why = count_up_to(text, 1_000).expect_err(text);
+            assert!(why.ends_with(said), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_or_time_is_refused_with_what_to_write() {
+        for (text, said) in [
+            ("", "\"\" is not a valid size"),
+            ("k", "\"k\" is not a valid size"),
+            ("1.0001k", "\"1.0001k\" is not a valid size"),
+            ("5x", "\"5x\" is not a valid size"),
+            ("-1", "\"-1\": must not be negative"),
+            ("1e6", "\"1e6\": write 1000000"),
+            ("1,024", "\"1,024\": write 1024"),
+            ("99999999999999999999", "\"99999999999999999999\" is too large; at most 1024T"),
+            ("20000000000G", "\"20000000000G\" is too large; at most 1024T"),
+        ] {
+            let why = bytes(text).expect_err(text);
+            assert!(why.starts_with(said), "{text}: {why}");
+        }
+        for (text, said) in [
+            ("", "\"\" is not a valid time; use something like 250ms, 10s or 1m"),
+            ("x", "\"x\" is not a valid time"),
+            ("5x", "\"5x\" is not a valid time"),
+            ("1 2s", "\"1 2s\" is not a valid time"),
+            ("nan", "\"nan\" is not a valid time"),
+            ("--1s", "\"--1s\" is not a valid time"),
+            ("-1s", "\"-1s\": must not be negative"),
+            ("-1", "\"-1\": must not be negative"),
+            ("1e3", "\"1e3\": write 1000s"),
+            ("1e300", "\"1e300\" is not a valid time"),
+            ("99999999999999h", "\"99999999999999h\" is too large; at most 10000d"),
+            ("99999999999999999999999999999999999999999999d", "\"999"),
+        ] {
+            let why = duration(text).expect_err(text);
+            assert!(why.starts_with(said), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_rate_share_or_interval_is_refused_with_what_to_write() {
+        for (text, said) in [
+            ("", "\"\" is not a valid rate; use something like 500, 500/s, 500/m or 30k/h"),
+            ("fast", "\"fast\" is not a valid rate"),
+            ("5/d", "\"5/d\" is not a valid rate"),
+            ("inf", "\"inf\" is not a valid rate"),
+            ("-1", "\"-1\": must not be negative"),
+            ("1e3", "\"1e3\": write 1000"),
+            ("1,000/s", "\"1,000/s\": write 1000"),
+            ("20M", "\"20M\" is too large; at most 10M/s"),
+            ("0.0001", "\"0.0001\" is too small; at least 1/h"),
+        ] {
+            let why = rate(text).expect_err(text);
+            assert!(why.starts_with(said), "{text}: {why}");
+        }
+        for (text, said) in [
+            ("", "use something like 0.01 or 1%"),
+            ("nan", "use something like 0.01 or 1%"),
+            ("inf%", "use something like 0.01 or 1%"),
+            ("101%", "use something like 0.01 or 1%"),
+            ("5", "write 5% or 0.05"),
+            ("-0.1", "it must not be negative"),
+            ("-1%", "it must not be negative"),
+        ] {
+            assert_eq!(probability(text), Err(format!("{text:?} is not a valid probability; {said}")));
+        }
+        for (text, said) in [
+            ("", "\"\" is not a valid interval; use something like 10s..15s"),
+            ("10s", "\"10s\" is not a valid interval"),
+            ("2s,1s", "\"2s,1s\": write 2s..3s"),
+            ("0, 1500ms", "\"0, 1500ms\": write 0ns..1.5s"),
+            ("2s,0s", "\"2s,0s\" is not a valid interval"),
+            ("15s..10s", "\"15s..10s\": write the earlier time first"),
+            ("10s..10s", "\"10s..10s\": write the earlier time first"),
+            ("..", "\"\" is not a valid time"),
+            ("1s..x", "\"x\" is not a valid time"),
+        ] {
+            let why = interval(text).expect_err(text);
+            assert!(why.starts_with(said), "{text}: {why}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_displayed_is_read_back(
+            number in 0..=MAX_COUNT,
+            nanoseconds in 0..=MAX_DURATION.as_nanos() as u64,
+            per_s in MIN_RATE_PER_S..=MAX_RATE_PER_S,
+            share in 0.0..=1.0_f64,
+        ) {
+            let time = Duration::from_nanos(nanoseconds);
+            prop_assert_eq!(count(&number.to_string()), Ok(number));
+            prop_assert_eq!(bytes(&number.to_string()), Ok(number));
+            prop_assert_eq!(duration(&format!("{time:?}")), Ok(time));
+            prop_assert_eq!(rate(&per_s.to_string()), Ok(per_s));
+            prop_assert_eq!(rate(&format!("{per_s}/s")), Ok(per_s));
+            prop_assert_eq!(probability(&share.to_string()), Ok(share));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused_in_words(text in "[-0-9kMGsmhµ%/.,_e ]{0,16}") {
+            let refusals = [
+                count(&text).err(), count_up_to(&text, 10).err(), bytes(&text).err(), duration(&text).err(),
+                rate(&text).err(), probability(&text).err(), interval(&text).err(),
+            ];
+            for why in refusals.into_iter().flatten() {
+                prop_assert!(why.len() > text.len() && !why.contains('\n'), "{}", why);
+            }
+        }
+    }
+}
