@@ -41,7 +41,7 @@ pub(super) struct MadesTyped {
     load: LoadTyped,
     /// Time limit for each message; after that it counts as lost.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
-    timeout: Duration,
+    message_timeout: Duration,
     /// Preset of the stand-in: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
     preset: Option<String>,
@@ -54,10 +54,10 @@ pub(super) struct MadesTyped {
     faults: FaultsTyped,
     /// Write what the stand-in did with each message to FILE, one line of JSON per message.
     #[arg(long, value_name = "FILE")]
-    truth: Option<PathBuf>,
+    log_messages: Option<PathBuf>,
     /// Name of the run in reports.
-    #[arg(long, value_name = "NAME", default_value = "mades")]
-    name: String,
+    #[arg(long, value_name = "TEXT", default_value = "mades")]
+    label: String,
     /// Run directory, instead of a new one in mailrun-results.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -71,7 +71,7 @@ Examples:
   mailrun bench mades --preset ideal --messages 100000 --max-in-transit 1000
   mailrun bench mades --preset ecp-2022 --rate 6 --duration 15s
   mailrun bench mades --report full
-  mailrun bench mades --loss 0.01 --error 0.01   checks that faults are detected";
+  mailrun bench mades --drop 1% --reject 1%   checks that faults are detected";
 
 impl MadesTyped {
     /// Whether it held.
@@ -84,18 +84,18 @@ impl MadesTyped {
         let word = |option: &str, value: String| [format!("--{option}"), value];
         let mode = self.mode_word();
         let mut bench_options = vec!["--mode".to_owned(), mode];
-        bench_options.extend(word("timeout", format!("{}us", self.timeout.as_micros())));
+        bench_options.extend(word("message-timeout", format!("{}us", self.message_timeout.as_micros())));
         bench_options.extend(self.load.words());
-        let truth = self.truth.as_ref().map(|path| word("truth", path.to_string_lossy().into_owned()));
+        let log = self.log_messages.as_ref().map(|path| word("log-messages", path.to_string_lossy().into_owned()));
         let outcome = mades::run(&RehearsalOptions {
-            name: self.name,
+            name: self.label,
             out: self.out,
             plan: toml::to_string(&plan).context("a plan is always TOML")?,
             faults: faults(&plan),
-            endpoint_options: truth.into_iter().flatten().collect(),
+            endpoint_options: log.into_iter().flatten().collect(),
             bench_options,
             workload: self.load.workload()?,
-            mades: self.load.as_mades(self.mode, self.timeout),
+            mades: self.load.as_mades(self.mode, self.message_timeout),
             thresholds: self.load.thresholds(),
             live: self.report.live(Live::Line),
             command: crate::party::command_line(),
@@ -107,7 +107,7 @@ impl MadesTyped {
     /// Puts what is usual where nothing was typed: an open loop, unless something of a closed one was.
     fn fill_in_load(&mut self) {
         let load = &mut self.load;
-        let is_closed = load.max_in_transit.is_some() || load.window.is_some();
+        let is_closed = load.max_in_transit.is_some() || load.max_unsettled.is_some();
         if load.rate.is_none() && load.stages.is_empty() && !is_closed {
             load.rate = Some(USUAL_RATE_PER_S);
         }
@@ -146,12 +146,12 @@ impl MadesTyped {
 fn faults(plan: &Plan) -> Vec<String> {
     let faults = &plan.faults;
     let given = [
-        ("error", faults.error),
+        ("reject", faults.reject),
         ("no-reply", faults.no_reply),
-        ("loss", faults.loss),
-        ("failure", faults.failure),
+        ("drop", faults.drop),
+        ("fail", faults.fail),
         ("duplicate", faults.duplicate),
-        ("corruption", faults.corruption),
+        ("corrupt", faults.corrupt),
         ("reorder", faults.reorder),
     ];
     let wrong = given.into_iter().filter(|(_, share)| *share > 0.0).map(|(name, share)| format!("{name} {share}"));
@@ -188,13 +188,13 @@ mod tests {
 
     #[test]
     fn what_is_typed_is_meant() {
-        let closed = typed("--max-in-transit 100 --messages 5 --preset ideal --mode tracing --seed 9 --loss 0.5");
+        let closed = typed("--max-in-transit 100 --messages 5 --preset ideal --mode tracing --seed 9 --drop 0.5");
         assert_eq!((closed.load.rate, closed.load.duration), (None, None));
         let plan = closed.plan().unwrap();
         assert_eq!((plan.mode, plan.seed, plan.network == Plan::default().network), (Mode::Tracing, 9, true));
-        assert_eq!((faults(&plan), closed.mode_word()), (vec!["loss 0.5".to_owned()], "tracing".to_owned()));
+        assert_eq!((faults(&plan), closed.mode_word()), (vec!["drop 0.5".to_owned()], "tracing".to_owned()));
         let staged = typed("--stage 2s:5/s");
         assert_eq!((staged.load.rate, staged.load.duration), (None, None));
-        assert!(typed("--loss 7e-1 --accept-delay 5ms").plan().unwrap().faults.loss > 0.6);
+        assert!(typed("--drop 7e-1 --accept-delay 5ms").plan().unwrap().faults.drop > 0.6);
     }
 }

@@ -1,9 +1,10 @@
 //! `mailrun mades-endpoint`: what was typed, to what it means.
-use super::mades::{PASSWORD_VARIABLE, exported, keep_at_home, password, url};
+use super::mades::{exported, keep_at_home, password, url};
 use super::mades_queues::{Custom, QueuesTyped};
 use super::{LiveTyped, end_with_parent, say, values};
 use crate::live::{Event, Progress};
 use crate::live_line::{Elsewhere, Line};
+use crate::mades::PASSWORD_VARIABLE;
 use crate::party::{Live, Telling, cannot_write};
 use crate::reach::is_local;
 use ::mades::embedded::{self, ListenOptions, ListenerCounts, Login, Mechanisms, QueueLimits};
@@ -46,7 +47,7 @@ pub(super) struct Typed {
     mode: Option<ModeTyped>,
     /// Answer connectivity tests with DELIVERED instead of TRACING; go-mades-bench waits forever for it otherwise.
     #[arg(long)]
-    gmb_compat: bool,
+    go_mades_bench_compat: bool,
     #[command(flatten)]
     way: WayTyped,
     #[command(flatten)]
@@ -56,10 +57,10 @@ pub(super) struct Typed {
     /// Write what was done with each message to FILE, one line of JSON per message, then the totals. Memory grows with
     /// the number of messages.
     #[arg(long, value_name = "FILE")]
-    truth: Option<PathBuf>,
-    /// Write only the totals to FILE, in the format of the last line of --truth.
+    log_messages: Option<PathBuf>,
+    /// Write only the totals to FILE, in the format of the last line of --log-messages.
     #[arg(long, value_name = "FILE")]
-    totals: Option<PathBuf>,
+    summary: Option<PathBuf>,
     /// Seed of all random choices.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -109,23 +110,22 @@ struct PlaceTyped {
     #[arg(long, value_name = "URL", requires = "broker")]
     inbox_broker: Option<String>,
     /// User at the broker; with --embedded the only user that may log in [default: anyone].
-    #[arg(long, value_name = "NAME", env = "MAILRUN_MADES_USER")]
+    #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// Password. It is visible in the process list; a file, or the environment variable MAILRUN_MADES_PASSWORD, is
-    /// safer.
-    #[arg(long, value_name = "TEXT")]
-    password: Option<String>,
-    /// File with the password in its first line.
-    #[arg(long, value_name = "FILE", conflicts_with = "password")]
+    /// File with the password in its first line [default: the environment variable MAILRUN_PASSWORD].
+    #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
     /// Authentication mechanism [default: PLAIN with a user, ANONYMOUS without].
     #[arg(long, value_name = "MECHANISM", value_parser = super::mades::mechanism, requires = "broker")]
-    sasl: Option<Mechanism>,
+    auth_mechanism: Option<Mechanism>,
     /// Trust the certificates in this PEM file instead of the system's.
     #[arg(long, value_name = "FILE", requires = "broker")]
-    ca: Option<PathBuf>,
+    cacert: Option<PathBuf>,
+    /// Name to expect in the certificate of the broker [default: the host].
+    #[arg(long, value_name = "NAME", requires = "broker")]
+    tls_name: Option<String>,
     /// Accept any certificate of the broker, for tests.
-    #[arg(long, conflicts_with = "ca", requires = "broker")]
+    #[arg(long, conflicts_with = "cacert", requires = "broker")]
     insecure: bool,
     /// Certificate chain (PEM), to listen with TLS or to send to the broker.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -135,10 +135,10 @@ struct PlaceTyped {
     tls_key: Option<PathBuf>,
     /// Maximum number of messages in a queue, with --embedded.
     #[arg(long, value_name = "N", default_value = "100000", value_parser = values::some)]
-    queue_messages: u64,
+    max_queue_messages: u64,
     /// Maximum size of a queue in bytes, with --embedded.
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = values::bytes)]
-    queue_bytes: u64,
+    max_queue_size: u64,
 }
 
 /// How long the way takes, and what it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
@@ -201,30 +201,30 @@ enum ReceivedTyped {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Faults, as probabilities from 0 to 1")]
 pub(super) struct FaultsTyped {
-    /// Probability of an error reply (go-mades-bench exits on one).
+    /// Probability of an error reply (go-mades-bench exits at one).
     #[arg(long, value_name = "P", value_parser = values::probability)]
-    error: Option<f64>,
-    /// errorCode of error replies.
+    reject: Option<f64>,
+    /// errorCode of these error replies.
     #[arg(long, value_name = "TEXT")]
-    error_code: Option<String>,
-    /// errorMessage of error replies.
+    reject_code: Option<String>,
+    /// errorMessage of these error replies.
     #[arg(long, value_name = "TEXT")]
-    error_message: Option<String>,
+    reject_message: Option<String>,
     /// Probability of no reply; the message is still delivered.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     no_reply: Option<f64>,
     /// Probability of silent loss in the network.
     #[arg(long, value_name = "P", value_parser = values::probability)]
-    loss: Option<f64>,
+    drop: Option<f64>,
     /// Probability of a reported failure: event FAILED, status FAILED.
     #[arg(long, value_name = "P", value_parser = values::probability)]
-    failure: Option<f64>,
+    fail: Option<f64>,
     /// Probability of delivering a message to the inbox twice.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     duplicate: Option<f64>,
     /// Probability of changing one byte of the payload.
     #[arg(long, value_name = "P", value_parser = values::probability)]
-    corruption: Option<f64>,
+    corrupt: Option<f64>,
     /// Probability of delaying a message so that others overtake it.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     reorder: Option<f64>,
@@ -242,24 +242,24 @@ struct BoundsTyped {
     receivers: Vec<String>,
     /// Maximum size of a payload in bytes; larger ones are rejected.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
-    payload_limit: Option<u64>,
+    max_payload_size: Option<u64>,
     /// Maximum number of messages taken from the outbox and not accepted yet.
     #[arg(long, value_name = "N", value_parser = values::sessions)]
     credit: Option<u32>,
     /// Maximum number of messages stored at a time; at the limit no more are taken.
     #[arg(long, value_name = "N", value_parser = values::sessions)]
-    store_messages: Option<u32>,
+    max_stored_messages: Option<u32>,
     /// Maximum size of the stored messages in bytes.
     #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
-    store_bytes: Option<u64>,
+    max_stored_size: Option<u64>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   mailrun mades-endpoint --embedded     no broker required
-  mailrun mades-endpoint --embedded --preset ecp-2022 --truth truth.jsonl
-  mailrun mades-endpoint --broker amqp://127.0.0.1 --loss 0.01 --network-delay exp:20ms
-  mailrun mades-endpoint --embedded --outage 'B.down 10s..40s' --duplicate 0.001";
+  mailrun mades-endpoint --embedded --preset ecp-2022 --log-messages messages.jsonl
+  mailrun mades-endpoint --broker amqp://127.0.0.1 --drop 1% --network-delay exp:20ms
+  mailrun mades-endpoint --embedded --outage 'B.down 10s..40s' --duplicate 0.1%";
 
 const PLANS: &str = "\
 A plan, with all keys:
@@ -272,17 +272,17 @@ A plan, with all keys:
   receive = 'exp:57ms'
   slow_start = '10s'
   outages = ['A.down 10s..15s', 'net.down 20s..21s']
-  payload_bytes = 67108864
+  max_payload_size = 67108864
   credit = 200
-  store_messages = 1000000
-  store_bytes = 1073741824
+  max_stored_messages = 1000000
+  max_stored_size = 1073741824
   [accept]                                # and [network], [acknowledge]
   delay = 'lognormal:10ms,0.8'
   capacity = { rate_per_s = 10.8, bytes_per_s = 1e6, workers = 4, work = '20ms' }
   [faults]
-  error = 0.0                             # no_reply, loss, failure, duplicate, corruption, reorder
-  error_code = 'ECP-STANDIN-001'
-  error_message = 'told to'
+  reject = 0.0                            # drop, fail, corrupt, duplicate, no_reply, reorder
+  reject_code = 'ECP-STANDIN-001'
+  reject_message = 'told to'
   reorder_by = '50ms'";
 
 impl Typed {
@@ -292,7 +292,7 @@ impl Typed {
         let plan = self.plan()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start the event loop")?;
-        let file = self.totals.clone();
+        let file = self.summary.clone();
         let totals = runtime.block_on(self.work(plan, live))?;
         let write =
             |path: &PathBuf| fs::write(path, totals.to_line() + "\n").map_err(|error| cannot_write(path, &error));
@@ -315,7 +315,7 @@ impl Typed {
         if let Some(mode) = self.mode {
             plan.mode = mode.into();
         }
-        if self.gmb_compat {
+        if self.go_mades_bench_compat {
             plan.tracing_value = TracingValue::Delivered;
         }
         self.way.change(&mut plan);
@@ -328,7 +328,7 @@ impl Typed {
 
     async fn work(self, plan: Plan, live: Live) -> Result<Totals> {
         let stop = asked_to_stop()?;
-        let truth = self.truth.as_deref().map(truth_file).transpose()?;
+        let truth = self.log_messages.as_deref().map(truth_file).transpose()?;
         let names = self.queues.names(custom(plan.mode));
         let (backend, serving) = self.place.open(self.allow_public).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
@@ -422,8 +422,8 @@ impl PlaceTyped {
             Some(_) => Ok((self.brokers(allow_public)?, None)),
             None => {
                 let limits = QueueLimits {
-                    messages: usize::try_from(self.queue_messages).unwrap_or(usize::MAX),
-                    bytes: usize::try_from(self.queue_bytes).unwrap_or(usize::MAX),
+                    messages: usize::try_from(self.max_queue_messages).unwrap_or(usize::MAX),
+                    bytes: usize::try_from(self.max_queue_size).unwrap_or(usize::MAX),
                 };
                 let queues = embedded::Queues::new(limits);
                 let serving = self.serve(queues.clone(), allow_public).await?;
@@ -444,7 +444,7 @@ impl PlaceTyped {
         let address = listener.local_addr()?;
         let tls = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
         let tls = tls.map(|(chain, key)| embedded::tls_from_pem(chain, key)).transpose().map_err(|why| anyhow!(why))?;
-        let typed = password(self.password, self.password_file)?;
+        let typed = password(self.password_file.as_deref())?;
         let mechanisms = who_may_come_in(self.user, typed, exported(PASSWORD_VARIABLE)?)?;
         let counts = Arc::<ListenerCounts>::default();
         let options = ListenOptions { mechanisms, tls, ..ListenOptions::default() };
@@ -453,16 +453,16 @@ impl PlaceTyped {
     }
 
     fn brokers(self, allow_public: bool) -> Result<Backend> {
-        let secret = password(self.password, self.password_file)?.or(exported(PASSWORD_VARIABLE)?);
+        let secret = password(self.password_file.as_deref())?.or(exported(PASSWORD_VARIABLE)?);
         let a = self.broker.unwrap_or_default();
         let b = self.inbox_broker.unwrap_or_else(|| a.clone());
         let security = Security {
-            mechanism: self.sasl,
+            mechanism: self.auth_mechanism,
             tls: TlsSetup {
-                authority: self.ca,
+                authority: self.cacert,
                 identity: self.tls_cert.zip(self.tls_key),
                 verification: if self.insecure { Verification::Off } else { Verification::On },
-                server_name: None,
+                server_name: self.tls_name,
             },
         };
         let broker = |option: &str, text: &str, side: &str| -> Result<Box<Broker>> {
@@ -553,18 +553,18 @@ impl FaultsTyped {
     pub(super) fn change(&self, plan: &mut Plan) {
         let faults = &mut plan.faults;
         for (old, typed) in [
-            (&mut faults.error, self.error),
+            (&mut faults.reject, self.reject),
             (&mut faults.no_reply, self.no_reply),
-            (&mut faults.loss, self.loss),
-            (&mut faults.failure, self.failure),
+            (&mut faults.drop, self.drop),
+            (&mut faults.fail, self.fail),
             (&mut faults.duplicate, self.duplicate),
-            (&mut faults.corruption, self.corruption),
+            (&mut faults.corrupt, self.corrupt),
             (&mut faults.reorder, self.reorder),
         ] {
             replace(old, typed.as_ref());
         }
-        replace(&mut faults.error_code, self.error_code.as_ref());
-        replace(&mut faults.error_message, self.error_message.as_ref());
+        replace(&mut faults.reject_code, self.reject_code.as_ref());
+        replace(&mut faults.reject_message, self.reject_message.as_ref());
         replace_time(&mut faults.reorder_by, self.reorder_by);
     }
 }
@@ -574,10 +574,10 @@ impl BoundsTyped {
         if !self.receivers.is_empty() {
             plan.receivers.clone_from(&self.receivers);
         }
-        replace(&mut plan.payload_bytes, self.payload_limit.as_ref());
+        replace(&mut plan.max_payload_size, self.max_payload_size.as_ref());
         replace(&mut plan.credit, self.credit.as_ref());
-        replace(&mut plan.store_messages, self.store_messages.as_ref());
-        replace(&mut plan.store_bytes, self.store_bytes.as_ref());
+        replace(&mut plan.max_stored_messages, self.max_stored_messages.as_ref());
+        replace(&mut plan.max_stored_size, self.max_stored_size.as_ref());
     }
 }
 
@@ -684,10 +684,10 @@ mod tests {
     fn options_go_before_the_plan_and_that_before_the_preset() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("plan.toml");
-        fs::write(&path, "seed = 5\n[network.capacity]\nrate_per_s = 9.0\n[faults]\nloss = 0.5\n").unwrap();
+        fs::write(&path, "seed = 5\n[network.capacity]\nrate_per_s = 9.0\n[faults]\ndrop = 0.5\n").unwrap();
         let path = path.to_str().unwrap();
-        let plan = plan(&["--preset", "ecp-2022", "--plan", path, "--loss", "0.25", "--mode", "tracing"]).unwrap();
-        assert_eq!((plan.seed, plan.faults.loss, plan.mode), (5, 0.25, Mode::Tracing));
+        let plan = plan(&["--preset", "ecp-2022", "--plan", path, "--drop", "0.25", "--mode", "tracing"]).unwrap();
+        assert_eq!((plan.seed, plan.faults.drop, plan.mode), (5, 0.25, Mode::Tracing));
         let rates = [&plan.accept, &plan.network, &plan.acknowledge].map(|leg| leg.capacity.rate_per_s);
         assert_eq!(rates, [Some(10.8), Some(9.0), Some(6.5)]);
     }
@@ -700,7 +700,7 @@ mod tests {
         let why = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
         assert!(why.contains("plan.toml:3:1: ") && why.contains("lost"), "{why}");
         for (words, named) in [
-            (&["--loss", "2"][..], "probability"),
+            (&["--drop", "2"][..], "probability"),
             (&["--network-delay", "exp:x"], "not a valid time"),
             (&["--accept-delay", "file:/nowhere/times"], "/nowhere/times"),
             (&["--outage", "C.down 1s..2s"], "not a valid outage"),

@@ -1,4 +1,5 @@
 //! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
+use super::mades_names;
 use crate::slip::is_near;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
@@ -47,6 +48,9 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
 
 fn unknown_argument(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
+    if let Some(said) = mades_names::refused(&usage(error), &name) {
+        return Some(said);
+    }
     let is_number = name.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     if is_number {
         return Some(format!("{name:?}: a value must not be negative"));
@@ -116,6 +120,11 @@ fn with_suggestion(said: String, name: &str, known: Option<&str>) -> String {
         Some(known) => format!("{said}; did you mean {known:?}?"),
         None => said,
     }
+}
+
+/// How clap says that the command is used.
+fn usage(error: &clap::Error) -> String {
+    error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default()
 }
 
 fn argument(error: &clap::Error) -> Option<String> {

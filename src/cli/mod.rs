@@ -14,6 +14,7 @@ mod mades;
 mod mades_bench;
 mod mades_compare;
 mod mades_endpoint;
+mod mades_names;
 mod mades_queues;
 mod misuse;
 mod notices;

@@ -12,6 +12,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// Environment variable with the password of the user at a broker.
+pub(crate) const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
+
 /// What payloads consist of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadKind {

@@ -52,7 +52,7 @@ impl Payloads {
     /// # Errors
     /// If the file cannot be read.
     pub(super) fn new(kind: &PayloadKind, sizes: &Spread, seed: u64, run: RunId) -> Result<Self> {
-        let most = usize::try_from(sizes.most()).context("--size exceeds the memory of this machine")?;
+        let most = usize::try_from(sizes.most()).context("--payload-size exceeds the memory of this machine")?;
         let payloads = |head: Vec<u8>, trace_at, body: Vec<u8>, unit, tail, sizes: &Spread| Self {
             // Of the head, what stands behind the trace and the empty line is under the checksum too.
             sums: sums(head.get(trace_at + Trace::HEADER_BYTES + 2..).unwrap_or_default(), &body),

@@ -146,7 +146,7 @@ fn rate_doubt(record: &Record) -> Option<String> {
     let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
     (created.duration_s > 0.0 && offered < asked * (RATE_SHARE - chance)).then(|| {
         format!(
-            "The bench offered {:.0} messages per second of the {asked:.0} asked for: raise --max-in-transit and --window, \
+            "The bench offered {:.0} messages per second of the {asked:.0} asked for: raise --max-in-transit and --max-unsettled, \
              or use a lower --rate.",
             offered
         )
@@ -273,7 +273,7 @@ fn window_remark(record: &Record, mades: &Mades) -> Option<String> {
         }),
         Arrival::Constant | Arrival::Poisson => (waited as f64 > WAITED_SHARE * created as f64).then(|| {
             format!(
-                "{} of {} were due and waited for room, because --max-in-transit or --window was full. The latencies \
+                "{} of {} were due and waited for room, because --max-in-transit or --max-unsettled was full. The latencies \
                  include this wait.",
                 grouped(waited),
                 counted(created, "message")

@@ -126,7 +126,7 @@ fn bench_both(words: &[&str], check: impl Fn(&Ended)) {
 
 /// `mailrun mades` likewise.
 fn mades_both(endpoint: &Endpoint, words: &[&str], check: impl Fn(&Ended)) {
-    let words = [&["--outbox-url", &endpoint.url], words].concat();
+    let words = [&["--broker", &endpoint.url], words].concat();
     check(&job(&["mades"], &words));
     check(&job(&["mades"], &[words.as_slice(), &EASY].concat()));
 }
@@ -259,14 +259,14 @@ fn an_endpoint_in_good_health_passes() {
 #[test]
 fn an_endpoint_that_rejects_loses_doubles_or_gives_up() {
     for (fault, share, why, granting) in [
-        ("--error", "0.05", " rejected", "rejected <= 90%"),
-        ("--loss", "0.05", "never arrived", "lost <= 90%"),
+        ("--reject", "0.05", " rejected", "rejected <= 90%"),
+        ("--drop", "0.05", "never arrived", "lost <= 90%"),
         ("--duplicate", "0.05", "more than once", "duplicates <= 90%"),
-        ("--corruption", "0.05", "Corrupt: ", "corrupt <= 90%"),
-        ("--failure", "0.05", "given up by the endpoint", ""),
+        ("--corrupt", "0.05", "Corrupt: ", "corrupt <= 90%"),
+        ("--fail", "0.05", "given up by the endpoint", ""),
     ] {
         let endpoint = Endpoint::embedded(&[fault, share]);
-        let words = ["--messages", "300", "--timeout", "1s", "--outbox-url", &endpoint.url];
+        let words = ["--messages", "300", "--message-timeout", "1s", "--broker", &endpoint.url];
         shut(&job(&["mades"], &words), 1, why);
         let none = ["--threshold", "rejected <= 90%", "--threshold", "delivered.p99 < 60s"];
         let ended = job(&["mades"], &[words.as_slice(), &none].concat());
@@ -283,7 +283,7 @@ fn an_endpoint_that_rejects_loses_doubles_or_gives_up() {
             }
         }
         // Of the bench's own endpoint it was ordered; a threshold counts all the same.
-        let own = ["--preset", "ideal", "--messages", "300", "--timeout", "1s", fault, share];
+        let own = ["--preset", "ideal", "--messages", "300", "--message-timeout", "1s", fault, share];
         open(&job(&["bench", "mades"], &own));
         if !granting.is_empty() {
             let ended = job(&["bench", "mades"], &[own.as_slice(), &["--threshold", &stricter]].concat());
@@ -296,8 +296,8 @@ fn an_endpoint_that_rejects_loses_doubles_or_gives_up() {
 fn an_endpoint_that_is_killed() {
     for thresholds in [&[][..], &EASY] {
         let endpoint = Endpoint::embedded(&["--network-delay", "50ms"]);
-        let words = ["--outbox-url", &endpoint.url, "--rate", "200", "--duration", "3s", "--live", "json"];
-        let patience = ["--reconnect", "300ms", "--timeout", "1s"];
+        let words = ["--broker", &endpoint.url, "--rate", "200", "--duration", "3s", "--live", "json"];
+        let patience = ["--reconnect-timeout", "300ms", "--message-timeout", "1s"];
         let job = Job::start(&["mades"], &[words.as_slice(), &patience, thresholds].concat());
         wait_until("messages to arrive", || job.process.said().contains("\"delivered\":1").then_some(()));
         drop(endpoint);
@@ -332,12 +332,12 @@ fn runs(process: i32, word: &str) -> bool {
 #[test]
 fn an_endpoint_that_is_too_slow() {
     let slow = Endpoint::embedded(&["--network-delay", "100ms"]);
-    let words = ["--outbox-url", &slow.url, "--messages", "50"];
+    let words = ["--broker", &slow.url, "--messages", "50"];
     for threshold in ["delivered.p99 < 10ms", "received-event.within(1ms) >= 50%", "inbox.mean < 1ms"] {
         let ended = job(&["mades"], &[words.as_slice(), &["--threshold", threshold]].concat());
         shut(&ended, 1, &format!("FAIL Threshold missed: {threshold}; it was "));
     }
-    let words = ["--outbox-url", &slow.url, "--rate", "400", "--duration", "2s", "--max-in-transit", "5"];
+    let words = ["--broker", &slow.url, "--rate", "400", "--duration", "2s", "--max-in-transit", "5"];
     let ended = job(&["mades"], &words);
     let code = if said(&ended).contains("INVALID ") { 3 } else { 1 };
     shut(&ended, code, " of the 400 asked for");
@@ -347,20 +347,20 @@ fn an_endpoint_that_is_too_slow() {
 fn a_broker_that_does_not_let_us_in() {
     let files = Files::new();
     let wrong = files.keep("password", "wrong\n");
-    let guarded = Endpoint::embedded(&["--user", "u", "--password", "right"]);
+    let guarded = Endpoint::guarded("u", "right");
     let words = ["--messages", "50", "--user", "u", "--password-file", &wrong];
     mades_both(&guarded, &words, |ended| shut(ended, 2, "check user and password"));
     let [certificate, key] = files.certificate("other", &["broker.other.example"]);
     let secured = Endpoint::embedded(&["--tls-cert", &certificate, "--tls-key", &key]);
     let url = secured.url.replace("amqp:", "amqps:");
-    let words = ["--outbox-url", &url, "--messages", "50"];
+    let words = ["--broker", &url, "--messages", "50"];
     shut(&job(&["mades"], &words), 2, "certificate");
-    let why = "the certificate is for broker.other.example, not for 127.0.0.1: --server-name broker.other.example";
-    shut(&job(&["mades"], &[words.as_slice(), &["--ca", &certificate]].concat()), 2, why);
-    let named = ["--ca", &certificate, "--server-name", "broker.other.example"];
+    let why = "the certificate is for broker.other.example, not for 127.0.0.1: --tls-name broker.other.example";
+    shut(&job(&["mades"], &[words.as_slice(), &["--cacert", &certificate]].concat()), 2, why);
+    let named = ["--cacert", &certificate, "--tls-name", "broker.other.example"];
     open(&job(&["mades"], &[words.as_slice(), &named].concat()));
     let nobody = format!("amqp://127.0.0.1:{}", low_port());
-    shut(&job(&["mades"], &["--outbox-url", &nobody, "--messages", "5"]), 2, "nothing listens at");
+    shut(&job(&["mades"], &["--broker", &nobody, "--messages", "5"]), 2, "nothing listens at");
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn a_second_signal_still_reports() {
     interrupt_twice(bench.process);
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("out");
-    let words = ["bench", "mades", "--duration", "60s", "--rate", "50", "--timeout", "60s", "--loss", "0.5"];
+    let words = ["bench", "mades", "--duration", "60s", "--rate", "50", "--message-timeout", "60s", "--drop", "0.5"];
     let bench = Process::start(MAILRUN, &[words.as_slice(), &["--out", out.to_str().unwrap()]].concat());
     wait_until("messages", || {
         let said = fs::read_to_string(out.join("mades.stdout")).unwrap_or_default();

@@ -98,7 +98,7 @@ const MODES: [(&str, &[&str], &str); 4] = [
         &["--mode", "toolbox", "--prefix", "edx.endpoint"],
         "-n 200 -size 1000 -outbox edx.endpoint.outbox -outbox-reply edx.endpoint.reply -inbox edx.endpoint.inbox",
     ),
-    ("tracing", &["--mode", "tracing", "--gmb-compat"], "-n 50 -size 1 -goroutines 3"),
+    ("tracing", &["--mode", "tracing", "--go-mades-bench-compat"], "-n 50 -size 1 -goroutines 3"),
     ("amqp", &[], "-n 30 -size 1000000 -max-in-transit 0 -durable=false -v"),
 ];
 
@@ -275,7 +275,7 @@ fn ours_against(plan: &[&str], words: &str) -> Ended {
 
 #[test]
 fn a_lost_message_does_not_hang_it() {
-    let ended = ours_against(&["--loss", "0.05", "--seed", "3"], "--timeout 003 -n 400 -size 200 -max-in-transit 10");
+    let ended = ours_against(&["--drop", "0.05", "--seed", "3"], "--timeout 003 -n 400 -size 200 -max-in-transit 10");
     assert_eq!(ended.code, Some(1), "{ended:?}");
     assert!(ended.err.contains(" gave up: nothing received for 3 s\n"), "{}", ended.err);
     let counts = counts(&ended.out);
@@ -289,7 +289,7 @@ fn a_lost_message_does_not_hang_it() {
 
 #[test]
 fn an_error_reply_does_not_kill_it() {
-    let plan = ["--error", "0.1", "--error-code", "E-77", "--error-message", "told to"];
+    let plan = ["--reject", "0.1", "--reject-code", "E-77", "--reject-message", "told to"];
     let ended = ours_against(&plan, "-n 300 -size 100 -goroutines 16");
     assert_eq!(ended.code, Some(1), "{ended:?}");
     let counts = counts(&ended.out);

@@ -74,7 +74,7 @@ fn mades_has_it_and_its_bar_moves() {
     let ready = endpoint.wait_for("the endpoint", |frame| frame.contains("ready: AMQP 1.0 on "));
     let address = ready.split(" on ").nth(1).unwrap().split(',').next().unwrap().to_owned();
     let url = format!("amqp://{address}");
-    let (_, frames) = drawn(&["mades", "--outbox-url", &url, "--duration", "1500ms", "--rate", "50"]);
+    let (_, frames) = drawn(&["mades", "--broker", &url, "--duration", "1500ms", "--rate", "50"]);
     assert!(frames.iter().any(|frame| frame.contains(" delivered · ")), "{frames:#?}");
     endpoint.wait_for("messages at the endpoint", |frame| frame.contains(" taken · ") && numbers(frame)[1] > 0);
     endpoint.terminate();

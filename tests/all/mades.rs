@@ -78,7 +78,7 @@ fn rehearse(words: &str) -> Run {
 
 /// `mailrun mades WORDS`, at that broker.
 fn bench(url: &str, words: &str) -> Run {
-    let words: Vec<&str> = ["mades", "--outbox-url", url].into_iter().chain(words.split_whitespace()).collect();
+    let words: Vec<&str> = ["mades", "--broker", url].into_iter().chain(words.split_whitespace()).collect();
     Run::of(&words)
 }
 
@@ -87,7 +87,8 @@ fn every_mode_closes_its_account_at_a_closed_loop() {
     for (mode, last, stages) in
         [("endpoint", "RECEIVED", 7), ("toolbox", "replied", 5), ("amqp", "inbox", 4), ("tracing", "TRACING", 5)]
     {
-        let load = "--preset ideal --messages 150 --max-in-transit 20 --window 8 --size 10..2k --payload xml";
+        let load =
+            "--preset ideal --messages 150 --max-in-transit 20 --max-unsettled 8 --payload-size 10..2k --payload xml";
         let run = rehearse(&format!("--mode {mode} {load}"));
         assert!(ended_so(run.ended.code, 0, &run.record), "{mode}: {:?}", run.ended);
         assert!(run.record.verdict.closed, "{mode}: {:?}", run.record.verdict);
@@ -104,8 +105,8 @@ fn every_mode_closes_its_account_at_a_closed_loop() {
 
 #[test]
 fn what_the_stand_in_does_wrong_the_bench_sees_exactly() {
-    let faults = "--loss 0.05 --duplicate 0.05 --corruption 0.05 --error 0.05 --failure 0.05 --no-reply 0.05 --reorder 0.1 \
-                  --error-code E77 --timeout 3s --rate 150 --duration 2s";
+    let faults = "--drop 0.05 --duplicate 0.05 --corrupt 0.05 --reject 0.05 --fail 0.05 --no-reply 0.05 --reorder 0.1 \
+                  --reject-code E77 --message-timeout 3s --rate 150 --duration 2s";
     for mode in ["endpoint", "toolbox", "tracing"] {
         let run = rehearse(&format!("--mode {mode} --seed 5 {faults}"));
         // All of it was ordered, and each count is what the stand-in says it did.
@@ -158,7 +159,7 @@ fn each_step_takes_as_long_as_the_stand_in_was_told() {
 
 #[test]
 fn an_open_loop_offers_what_it_says() {
-    let run = rehearse("--preset ideal --stage 1s:50/s --stage 1s:50/s..150/s --arrival poisson --window 64");
+    let run = rehearse("--preset ideal --stage 1s:50/s --stage 1s:50/s..150/s --arrival poisson --max-unsettled 64");
     assert!(ended_so(run.ended.code, 0, &run.record), "{:?}", run.ended);
     let created = run.record.ledger.created.unwrap();
     assert!((90..220).contains(&created), "{created} of some 150");
@@ -170,7 +171,7 @@ fn an_interrupted_run_reports() {
     let endpoint = Endpoint::embedded(&[]);
     let place = tempfile::tempdir().unwrap();
     let out = place.path().to_str().unwrap().to_owned();
-    let words = ["mades", "--outbox-url", &endpoint.url, "--rate", "100", "--live", "json", "--out", &out];
+    let words = ["mades", "--broker", &endpoint.url, "--rate", "100", "--live", "json", "--out", &out];
     let process = Process::start(MAILRUN, &[words.as_slice(), &["--duration", "50s"]].concat());
     wait_until("messages", || process.said().contains("\"created\":1").then_some(()));
     process.interrupt_group();
@@ -183,21 +184,21 @@ fn an_interrupted_run_reports() {
 
 #[test]
 fn what_cannot_run_says_so_in_a_line() {
-    let guarded = Endpoint::embedded(&["--user", "u", "--password", SECRET]);
+    let guarded = Endpoint::guarded("u", SECRET);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("amqp://{}", silent.local_addr().unwrap());
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (nobody, wrong) = (format!("amqp://{nobody}"), format!("amqp://u:{SECRET}-wrong@{}", &guarded.url[7..]));
     let no_tls = guarded.url.replace("amqp:", "amqps:");
     for (words, what) in [
-        (vec!["--outbox-url", "http://127.0.0.1"], "amqp:// or amqps://"),
-        (vec!["--outbox-url", "amqp://127.0.0.1:99999"], "not a broker URL"),
-        (vec!["--outbox-url", "amqp://8.8.8.8"], "--allow-public"),
-        (vec!["--outbox-url", &nobody], "nothing listens at"),
-        (vec!["--outbox-url", &wrong], "check user and password"),
-        (vec!["--outbox-url", &guarded.url], "u"),
-        (vec!["--outbox-url", &no_tls, "--insecure"], "TLS"),
-        (vec!["--outbox-url", &silent, "--connect-timeout", "500ms"], "took longer than 0.5 s"),
+        (vec!["--broker", "http://127.0.0.1"], "amqp:// or amqps://"),
+        (vec!["--broker", "amqp://127.0.0.1:99999"], "not a broker URL"),
+        (vec!["--broker", "amqp://8.8.8.8"], "--allow-public"),
+        (vec!["--broker", &nobody], "nothing listens at"),
+        (vec!["--broker", &wrong], "check user and password"),
+        (vec!["--broker", &guarded.url], "u"),
+        (vec!["--broker", &no_tls, "--insecure"], "TLS"),
+        (vec!["--broker", &silent, "--connect-timeout", "500ms"], "took longer than 0.5 s"),
         (vec!["--password-file", "/nowhere/at/all"], "/nowhere/at/all"),
         (vec!["--payload", "/nowhere/at/all"], "/nowhere/at/all"),
     ] {
@@ -211,16 +212,14 @@ fn what_cannot_run_says_so_in_a_line() {
 
 #[test]
 fn passwords_are_written_nowhere() {
-    let endpoint = Endpoint::embedded(&["--user", "u", "--password", SECRET]);
+    let endpoint = Endpoint::guarded("u", SECRET);
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(file.path(), format!("{SECRET}\n")).unwrap();
     let in_url = endpoint.url.replace("//", &format!("//u:{SECRET}@"));
     let path = file.path().to_str().unwrap();
-    for (url, words) in [
-        (&endpoint.url, format!("--user u --password {SECRET}")),
-        (&endpoint.url, format!("--user u --password-file {path}")),
-        (&in_url, "--durable=false".to_owned()),
-    ] {
+    for (url, words) in
+        [(&endpoint.url, format!("--user u --password-file {path}")), (&in_url, "--durable=false".to_owned())]
+    {
         let run = bench(url, &format!("--messages 20 {words}"));
         assert!(ended_so(run.ended.code, 0, &run.record), "{:?}", run.ended);
         let record = serde_json::to_string(&run.record).unwrap();
@@ -309,7 +308,7 @@ fn a_purge_is_asked_for() {
 fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
     let endpoint = Endpoint::embedded(&[]);
     put(&endpoint.url, QUEUES[2], 40);
-    let run = bench(&endpoint.url, "--mode amqp --credit 10 --rate 20 --duration 20s --timeout 8s");
+    let run = bench(&endpoint.url, "--mode amqp --credit 10 --rate 20 --duration 20s --message-timeout 8s");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert_eq!(run.trouble("queue in use"), 1, "{:?}", run.mades().troubles);
     // It stopped long before its twenty seconds were over, and did not spin meanwhile.
@@ -322,8 +321,8 @@ fn a_queue_that_is_full_of_somebody_elses_is_named_and_left_alone() {
 #[test]
 fn a_peer_that_takes_nothing_costs_its_time_out_and_no_more() {
     // Its queue has room for five messages, and nobody takes one out.
-    let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m", "--queue-messages", "5"]);
-    let run = bench(&endpoint.url, "--messages 30 --max-in-transit 10 --timeout 1500ms");
+    let endpoint = Endpoint::embedded(&["--outage", "A.down 0s..10m", "--max-queue-messages", "5"]);
+    let run = bench(&endpoint.url, "--messages 30 --max-in-transit 10 --message-timeout 1500ms");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert!(fates_sum(&run.record.ledger), "{:?}", run.record.ledger);
     assert_eq!((run.record.ledger.delivered, run.record.ledger.in_flight), (Some(0), Some(0)));
@@ -334,7 +333,7 @@ fn a_peer_that_takes_nothing_costs_its_time_out_and_no_more() {
 fn two_brokers_are_one_way() {
     let (a, b) = (Endpoint::embedded(&["--prefix", "unused"]), Endpoint::embedded(&["--prefix", "unused"]));
     let pair = Endpoint::start(&["--broker", &a.url, "--inbox-broker", &b.url]);
-    let run = bench(&a.url, &format!("--inbox-url {} --messages 100 --max-in-transit 10", b.url));
+    let run = bench(&a.url, &format!("--inbox-broker {} --messages 100 --max-in-transit 10", b.url));
     assert_eq!((run.ended.code, run.record.ledger.delivered), (Some(0), Some(100)), "{:?}", run.ended);
     assert_eq!((&run.mades().outbox_url, &run.mades().inbox_url), (&a.url, &b.url));
     drop(pair);
@@ -345,7 +344,7 @@ fn a_broker_that_restarts_is_an_outage_with_its_length() {
     let endpoint = Endpoint::embedded(&[]);
     let (url, place) = (endpoint.url.clone(), tempfile::tempdir().unwrap());
     let out = place.path().to_str().unwrap().to_owned();
-    let words = ["mades", "--outbox-url", &url, "--rate", "40", "--duration", "5s", "--timeout", "2s"];
+    let words = ["mades", "--broker", &url, "--rate", "40", "--duration", "5s", "--message-timeout", "2s"];
     let process = Process::start(MAILRUN, &[words.as_slice(), &["--live", "json", "--out", &out]].concat());
     wait_until("messages", || process.said().contains("\"created\":2").then_some(()));
     endpoint.stop();
@@ -372,7 +371,8 @@ fn a_broker_that_restarts_is_an_outage_with_its_length() {
 fn the_stand_in_writes_down_the_truth() {
     let place = tempfile::tempdir().unwrap();
     let truth = place.path().join("truth.jsonl");
-    let words = format!("--rate 50 --messages 60 --timeout 2s --loss 0.1 --seed 3 --truth {}", truth.display());
+    let words =
+        format!("--rate 50 --messages 60 --message-timeout 2s --drop 0.1 --seed 3 --log-messages {}", truth.display());
     let run = rehearse(&words);
     let lines = lines(&truth);
     assert_eq!(lines.len(), 61, "a line a message, and the totals");
@@ -403,7 +403,7 @@ fn broker_with(queue: &'static str, length: usize) -> String {
 fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() {
     let url = broker_with("ecp.endpoint.outbox.reply", (64 << 20) + 1);
     // Those 64 MB take a debug build a while.
-    let run = bench(&url, "--messages 1 --timeout 15s --linger 100ms");
+    let run = bench(&url, "--messages 1 --message-timeout 15s --linger-time 100ms");
     assert_eq!(run.ended.code, Some(1), "{:?}", run.ended);
     assert!(fates_sum(&run.record.ledger) && run.record.ledger.in_flight == Some(0), "{:?}", run.record.ledger);
     let troubles: Vec<&str> = run.mades().troubles.iter().map(|row| row.text.as_str()).collect();
@@ -416,10 +416,10 @@ fn a_message_larger_than_is_taken_ends_the_run_in_time_and_its_queue_is_named() 
 
 #[test]
 fn a_run_that_is_refused_altogether_fails_unless_that_was_ordered_and_says_why() {
-    let run = rehearse("--messages 40 --error 1 --error-code E77 --timeout 5s");
+    let run = rehearse("--messages 40 --reject 1 --reject-code E77 --message-timeout 5s");
     assert!(ended_so(run.ended.code, 0, &run.record), "{:?}", run.ended);
-    let endpoint = Endpoint::embedded(&["--error", "1"]);
-    let refused = bench(&endpoint.url, "--messages 40 --timeout 5s");
+    let endpoint = Endpoint::embedded(&["--reject", "1"]);
+    let refused = bench(&endpoint.url, "--messages 40 --message-timeout 5s");
     assert_eq!(refused.ended.code, Some(1), "nobody ordered it here: {:?}", refused.ended);
     assert!(refused.ended.out.contains("FAIL Nothing was delivered"), "{:?}", refused.ended);
     let ledger = &run.record.ledger;

@@ -102,7 +102,7 @@ struct Bench {
 impl Bench {
     fn start(url: &str, words: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
-        let fixed = ["mades", "--outbox-url", url, "--live", "json", "--out", place.path().to_str().unwrap()];
+        let fixed = ["mades", "--broker", url, "--live", "json", "--out", place.path().to_str().unwrap()];
         let words: Vec<&str> = fixed.into_iter().chain(words.split_whitespace()).collect();
         Self { process: Process::start(MAILRUN, &words), place }
     }
@@ -134,7 +134,7 @@ impl Journey {
         let place = tempfile::tempdir().unwrap();
         let truth = place.path().join("truth.jsonl");
         let edx = if mode == "toolbox" { vec!["--prefix", "edx.endpoint"] } else { vec![] };
-        let fixed = ["--broker", url, "--mode", mode, "--truth", truth.to_str().unwrap()];
+        let fixed = ["--broker", url, "--mode", mode, "--log-messages", truth.to_str().unwrap()];
         let endpoint =
             Endpoint::start(&fixed.into_iter().chain(edx).chain(faults.split_whitespace()).collect::<Vec<_>>());
         let (record, code) = Bench::start(url, &format!("--mode {mode} {words}")).finish();
@@ -190,7 +190,7 @@ fn through(url: &str, mode: &str, words: &str, messages: u64, stages: usize) {
 fn every_mode_closes_its_account_on_artemis() {
     let Some(artemis) = Node::artemis() else { return };
     through(&artemis.url(), "endpoint", "--max-in-transit 100", 1000, 7);
-    through(&artemis.url(), "endpoint", "--max-in-transit 10 --size 1M --credit 10", 30, 7);
+    through(&artemis.url(), "endpoint", "--max-in-transit 10 --payload-size 1M --credit 10", 30, 7);
     through(&artemis.url(), "toolbox", "--max-in-transit 100", 300, 5);
     through(&artemis.url(), "tracing", "--max-in-transit 100", 300, 5);
 }
@@ -200,8 +200,8 @@ fn every_mode_closes_its_account_on_artemis() {
 fn every_mode_closes_its_account_on_rabbitmq() {
     let Some(rabbit) = Node::rabbitmq() else { return };
     through(&rabbit.url(), "endpoint", "--max-in-transit 100", 1000, 7);
-    through(&rabbit.url(), "endpoint", "--max-in-transit 10 --size 1M --credit 10", 30, 7);
-    through(&rabbit.url(), "endpoint", "--max-in-transit 100 --durable=false --credit 1 --window 1", 100, 7);
+    through(&rabbit.url(), "endpoint", "--max-in-transit 10 --payload-size 1M --credit 10", 30, 7);
+    through(&rabbit.url(), "endpoint", "--max-in-transit 100 --durable=false --credit 1 --max-unsettled 1", 100, 7);
     through(&rabbit.url(), "toolbox", "--max-in-transit 100", 300, 5);
     through(&rabbit.url(), "tracing", "--max-in-transit 100", 300, 5);
 }
@@ -210,8 +210,9 @@ fn every_mode_closes_its_account_on_rabbitmq() {
 #[ignore = "needs RabbitMQ: make test-brokers"]
 fn what_goes_wrong_on_rabbitmq_is_told_as_it_was_done() {
     let Some(rabbit) = Node::rabbitmq() else { return };
-    let faults = "--seed 5 --loss 0.05 --duplicate 0.05 --corruption 0.05 --error 0.05 --failure 0.05";
-    let journey = Journey::go(&rabbit.url(), "endpoint", "--messages 400 --max-in-transit 100 --timeout 5s", faults);
+    let faults = "--seed 5 --drop 0.05 --duplicate 0.05 --corrupt 0.05 --reject 0.05 --fail 0.05";
+    let journey =
+        Journey::go(&rabbit.url(), "endpoint", "--messages 400 --max-in-transit 100 --message-timeout 5s", faults);
     assert_eq!(journey.code, Some(1), "{:?}", journey.record.verdict);
     let ledger = &journey.record.ledger;
     for (seen, name) in [
@@ -252,7 +253,7 @@ fn what_rabbitmq_refuses_is_told_in_a_line() {
         ("", "ANONYMOUS", "does not let an anonymous client in"),
     ] {
         let url = rabbit.url().replace("endpoint:password@", user);
-        let ended = mailrun(&["mades", "--outbox-url", &url, "--sasl", sasl, "--messages", "1"]);
+        let ended = mailrun(&["mades", "--broker", &url, "--auth-mechanism", sasl, "--messages", "1"]);
         assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
         assert!(ended.err.contains(told), "{ended:?}");
     }
@@ -277,7 +278,7 @@ fn survive_a_kill(node: &Node) {
     const MESSAGES: u64 = 3000;
     const UNDER_WAY: u64 = 50;
     let endpoint = Endpoint::start(&["--broker", &node.url()]);
-    let load = format!("--messages {MESSAGES} --max-in-transit {UNDER_WAY} --timeout 50s");
+    let load = format!("--messages {MESSAGES} --max-in-transit {UNDER_WAY} --message-timeout 50s");
     let bench = Bench::start(&node.url(), &load);
     wait_until("messages to go through", || delivered(&bench.process.said()).filter(|count| *count > 200));
     node.kill();

@@ -31,7 +31,8 @@ fn both_are_timed_in_the_same_work() {
 }
 
 fn both_are_timed_in(mode: &str) {
-    let (code, text) = compare(&format!("--mode {mode} --messages 100 --rounds 1 --windows 4,defaults --size 500"));
+    let (code, text) =
+        compare(&format!("--mode {mode} --messages 100 --rounds 1 --windows 4,defaults --payload-size 500"));
     assert_eq!(code, Some(0), "{text}");
     assert!(text.starts_with(&format!("mades-compare: mode {mode} at the embedded ")), "{text}");
     let own = row(&text, "mailrun mades");
@@ -47,7 +48,7 @@ fn both_are_timed_in(mode: &str) {
 
 #[test]
 fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
-    let words = "--mode endpoint --loss 0.05 --messages 300 --rounds 1 --windows 4 --limit 40s";
+    let words = "--mode endpoint --drop 0.05 --messages 300 --rounds 1 --windows 4 --max-time 40s";
     let (code, text) = compare(words);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("NOT OK: mailrun mades, window 4: ") && text.contains(": Lost: "), "{text}");
@@ -61,7 +62,7 @@ fn a_lost_message_is_found_by_one_and_ends_the_other_by_the_limit() {
 #[test]
 fn what_cannot_be_compared_is_said_in_a_line() {
     for (words, said) in [
-        ("--loss 0.1", "which has no stand-in"),
+        ("--drop 0.1", "which has no stand-in"),
         ("--broker amqp://8.8.8.8", "public address"),
         ("--windows 0", "--windows"),
         ("--broker foo://127.0.0.1", "--broker"),

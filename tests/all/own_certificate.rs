@@ -80,7 +80,7 @@ fn loads(to: &str, words: &[&str], check: impl Fn(&Ended)) {
 }
 
 fn mades(url: &str, words: &[&str]) -> Ended {
-    mailrun(&[&["mades", "--outbox-url", url, "--messages", "5"], words].concat())
+    mailrun(&[&["mades", "--broker", url, "--messages", "5"], words].concat())
 }
 
 /// A relay whose only route leads there under TLS that is verified.
@@ -115,7 +115,7 @@ fn a_plain_certificate_is_a_servers_own() {
     await_recipients(&sink, 25);
     relay.stop();
     let (endpoint, url) = pair.endpoint();
-    went_well(&mades(&url, &["--ca", ca]));
+    went_well(&mades(&url, &["--cacert", ca]));
     endpoint.stop();
 }
 
@@ -132,8 +132,8 @@ fn a_plain_certificate_is_refused_under_another_name() {
         refused(ended, &format!("{why}: --sni localhost"))
     });
     let (endpoint, url) = pair.endpoint();
-    let ended = mades(&url.replace("localhost", "127.0.0.1"), &["--ca", ca]);
-    refused(&ended, &format!("{why}: --server-name localhost"));
+    let ended = mades(&url.replace("localhost", "127.0.0.1"), &["--cacert", ca]);
+    refused(&ended, &format!("{why}: --tls-name localhost"));
     endpoint.stop();
     let security = format!("tls = \"required\"\ncacert = \"{ca}\"\n");
     relay_refuses(&sink, &sink.address(), &security, &format!("{why}: tls_name = localhost"));
@@ -153,7 +153,7 @@ fn another_servers_plain_certificate_is_refused() {
         loads(&to, words, |ended| refused(ended, &format!("{why}--ca FILE or --tls-insecure")));
     }
     let (endpoint, url) = pair.endpoint();
-    refused(&mades(&url, &["--ca", ca]), &format!("{why}--ca FILE or --insecure"));
+    refused(&mades(&url, &["--cacert", ca]), &format!("{why}--cacert FILE or --insecure"));
     endpoint.stop();
     let security = format!("tls = \"required\"\ncacert = \"{ca}\"\ntls_name = \"localhost\"\n");
     relay_refuses(&sink, &sink.address(), &security, &format!("{why}cacert = FILE or insecure = true"));
@@ -174,7 +174,7 @@ fn an_expired_plain_certificate_is_refused() {
         assert!(ended.err.contains("the certificate of localhost expired "), "{ended:?}");
     });
     let (endpoint, url) = pair.endpoint();
-    refused(&mades(&url, &["--ca", ca]), &format!("{why}--insecure"));
+    refused(&mades(&url, &["--cacert", ca]), &format!("{why}--insecure"));
     endpoint.stop();
     let security = format!("tls = \"required\"\ncacert = \"{ca}\"\ntls_name = \"localhost\"\n");
     relay_refuses(&sink, &sink.address(), &security, &format!("{why}insecure = true"));
@@ -223,7 +223,7 @@ fn the_manuals_certificates_are_accepted() {
         let to = as_localhost(&sink.address());
         loads(&to, &["--tls", "starttls", "--ca", &pair.certificate], went_well);
         let (endpoint, url) = pair.endpoint();
-        went_well(&mades(&url, &["--ca", &pair.certificate]));
+        went_well(&mades(&url, &["--cacert", &pair.certificate]));
         endpoint.stop();
     }
 }

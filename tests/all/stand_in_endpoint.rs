@@ -15,6 +15,14 @@ impl Endpoint {
         Self::start(&[&["--embedded", "--listen", "127.0.0.1:0"], words].concat())
     }
 
+    /// The same, open to one user alone.
+    pub(crate) fn guarded(user: &str, password: &str) -> Self {
+        // It is read before the endpoint is ready.
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), password).unwrap();
+        Self::embedded(&["--user", user, "--password-file", file.path().to_str().unwrap()])
+    }
+
     /// On a broker.
     pub(crate) fn start(words: &[&str]) -> Self {
         let process = Process::start(MAILRUN, &[&["mades-endpoint", "--live", "json"], words].concat());

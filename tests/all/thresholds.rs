@@ -132,7 +132,7 @@ fn within_is_of_all_created_and_what_is_lost_is_late() {
 fn a_threshold_may_end_a_run_over_mades() {
     let words = ["--rate", "100", "--duration", "60s", "--network-delay", "80ms"];
     for threshold in ["delivered.p50 < 10ms", "rejected <= 5%"] {
-        let fault: &[&str] = if threshold.starts_with("rejected") { &["--error", "0.5"] } else { &[] };
+        let fault: &[&str] = if threshold.starts_with("rejected") { &["--reject", "0.5"] } else { &[] };
         let (ended, record, _out) = rehearse(&[&words, fault, &["--abort-on", threshold]].concat());
         let record = record.unwrap_or_else(|| panic!("{ended:?}"));
         // On a busy machine the bench itself may be late: that is weightier than a time that is too long.
@@ -235,7 +235,7 @@ fn a_scenario_that_is_interrupted_ends_with_130_and_its_table() {
 
 #[test]
 fn a_threshold_counts_whatever_was_ordered_of_the_benchs_own_endpoint() {
-    let faulty = ["--messages", "300", "--error", "0.1"];
+    let faulty = ["--messages", "300", "--reject", "0.1"];
     let (ended, record, _out) = rehearse(&[&faulty, ["--threshold", "rejected <= 1%"].as_slice()].concat());
     assert_eq!((ended.code, record.unwrap().verdict.outcome), (Some(1), Some(Outcome::Fail)), "{ended:?}");
 }

@@ -35,7 +35,7 @@ const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
 const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
 /// The options against a certificate that is not accepted.
-const REMEDIES: Remedies = Remedies { trust: "--ca FILE", name: "--server-name NAME", insecure: "--insecure" };
+const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
 /// A broker and how to come in.
 #[derive(Clone, Debug)]

@@ -68,7 +68,7 @@ pub enum EndpointError {
     #[error(transparent)]
     Broker(#[from] Error),
     /// The record cannot be written.
-    #[error("cannot write the truth record: {0}")]
+    #[error("cannot write the log of messages: {0}")]
     Truth(#[from] io::Error),
 }
 

@@ -139,7 +139,7 @@ fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        return Err(Error::Misuse("this system has no trusted certificates; use --ca FILE".to_owned()));
+        return Err(Error::Misuse("this system has no trusted certificates; use --cacert FILE".to_owned()));
     }
     Ok(roots)
 }

@@ -31,7 +31,7 @@ impl Secret {
     }
 
     /// What is kept, for the one who sends it.
-    pub(crate) fn reveal(&self) -> &str {
+    pub fn reveal(&self) -> &str {
         &self.0
     }
 }

@@ -101,14 +101,14 @@ fn conduct(
     let _ = fs::remove_file(&totals);
     let mut words =
         ["mades-endpoint", "--embedded", "--listen", "127.0.0.1:0", "--live", "json"].map(str::to_owned).to_vec();
-    words.extend(["--plan".to_owned(), path(&plan), "--totals".to_owned(), path(&totals)]);
+    words.extend(["--plan".to_owned(), path(&plan), "--summary".to_owned(), path(&totals)]);
     words.extend(options.endpoint_options.iter().cloned());
     let endpoint = Order::named("endpoint", program, words, directory, Role::Relay);
     let mut course = Course::begin(endpoint, options.live)?;
     let address = course.await_ready()?;
-    let mut words = ["mades", "--live", "json", "--outbox-url"].map(str::to_owned).to_vec();
+    let mut words = ["mades", "--live", "json", "--broker"].map(str::to_owned).to_vec();
     words.extend([format!("amqp://{address}"), "--out".to_owned(), path(directory.path())]);
-    words.extend(["--name".to_owned(), options.name.clone()]);
+    words.extend(["--label".to_owned(), options.name.clone()]);
     words.extend(options.bench_options.iter().cloned());
     let started_at = jiff::Timestamp::now();
     let Followed { mades, complaint, death } =

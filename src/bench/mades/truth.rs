@@ -171,7 +171,7 @@ mod tests {
             let (mut record, mut totals) = run();
             record.verdict = judge::weigh(vec![lost.clone()], "");
             totals.lost = told;
-            hold_against(&mut record, &totals, &["loss 0.1".to_owned()]);
+            hold_against(&mut record, &totals, &["drop 0.1".to_owned()]);
             assert_eq!(record.verdict.outcome, Some(outcome), "{:?}", record.verdict);
         }
         let (mut record, totals) = run();

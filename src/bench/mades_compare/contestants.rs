@@ -2,6 +2,7 @@
 use super::ground::Address;
 use super::{CompareOptions, Way, Window};
 use crate::bench::tables;
+use crate::mades::PASSWORD_VARIABLE;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -115,23 +116,23 @@ fn tell_original(command: &mut Command, case: &Case, options: &CompareOptions, a
 
 fn tell_own(command: &mut Command, case: &Case, options: &CompareOptions, at: &Address, place: &Path) {
     let queues = Queues::of(options);
-    command.args(["mades", "--live", "off", "--mode", options.way.name(), "--outbox-url", &at.url]);
-    command.args(["--messages", &options.messages.to_string(), "--size", &options.message_bytes.to_string()]);
+    command.args(["mades", "--live", "off", "--mode", options.way.name(), "--broker", &at.url]);
+    command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
     command.args(["--outbox", &queues.outbox, "--outbox-reply", &queues.reply]);
     command.args(["--send-event", &queues.event, "--inbox", &queues.inbox]);
     // What is lost is given up before the run is.
-    let patience_s = (options.limit.as_secs_f64() / 3.0).max(1.0);
-    command.args(["--timeout", &format!("{patience_s:.0}s")]).arg("--out").arg(place);
-    command.env("MAILRUN_MADES_USER", &at.user).env("MAILRUN_MADES_PASSWORD", &at.password);
+    let patience_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
+    command.args(["--message-timeout", &format!("{patience_s:.0}s")]).arg("--out").arg(place);
+    command.args(["--user", &at.user]).env(PASSWORD_VARIABLE, &at.password);
     if at.is_shared {
         // As the other does at every start: the queues are the comparison's own.
         command.arg("--purge");
     }
-    if let Some(ca) = &at.ca {
-        command.arg("--ca").arg(ca);
+    if let Some(cacert) = &at.cacert {
+        command.arg("--cacert").arg(cacert);
     }
     if let Window::Same(window) = case.window {
-        command.args(["--window", &window.to_string(), "--max-in-transit", &options.max_in_transit.to_string()]);
+        command.args(["--max-unsettled", &window.to_string(), "--max-in-transit", &options.max_in_transit.to_string()]);
     }
 }
 
@@ -146,8 +147,8 @@ pub(super) fn sample() -> CompareOptions {
         max_in_transit: 1000,
         broker: None,
         prefix: "p".to_owned(),
-        loss: 0.0,
-        limit: std::time::Duration::from_secs(30),
+        drop: 0.0,
+        max_time: std::time::Duration::from_secs(30),
         live: crate::party::Live::Off,
     }
 }
@@ -161,7 +162,7 @@ mod tests {
             url: "amqp://127.0.0.1:5672".to_owned(),
             user: "u".to_owned(),
             password: "secret".to_owned(),
-            ca: None,
+            cacert: None,
             is_shared,
         };
         let command = command(Path::new("x"), case, options, &at, Path::new("/d"));
@@ -179,9 +180,12 @@ mod tests {
         assert_eq!(theirs, format!("-mode amqp -n 500 -size 3000 {queues} -goroutines 16 -max-in-transit 1000"));
         let own = words(&case(Tool::Mailrun), &sample(), true);
         assert!(own.starts_with(
-            "mades --live off --mode amqp --outbox-url amqp://127.0.0.1:5672 --messages 500 --size 3000 "
+            "mades --live off --mode amqp --broker amqp://127.0.0.1:5672 --messages 500 --payload-size 3000 "
         ));
-        assert!(own.ends_with("--timeout 10s --out /d --purge --window 16 --max-in-transit 1000"), "{own}");
+        assert!(
+            own.ends_with("--message-timeout 10s --out /d --user u --purge --max-unsettled 16 --max-in-transit 1000"),
+            "{own}"
+        );
         assert!(!own.contains("secret"), "it is in the environment");
     }
 
@@ -190,8 +194,9 @@ mod tests {
         let options = CompareOptions { way: Way::Toolbox, ..sample() };
         for tool in [Tool::GoMadesBench, Tool::Mailrun] {
             let words = words(&Case { tool, window: Window::Defaults }, &options, false);
-            let is_told =
-                ["-goroutines", "--window", "-max-in-transit", "--purge"].iter().any(|word| words.contains(word));
+            let is_told = ["-goroutines", "--max-unsettled", "-max-in-transit", "--purge"]
+                .iter()
+                .any(|word| words.contains(word));
             assert!(!is_told && words.contains(" p.reply "), "{words}");
         }
     }

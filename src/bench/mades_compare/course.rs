@@ -102,8 +102,8 @@ impl Course<'_> {
             if self.interrupt.asked() != Asked::Nothing {
                 return Ok(None);
             }
-            if contestant.age() >= self.options.limit {
-                bail!("{}", hung(self.options.limit, &said));
+            if contestant.age() >= self.options.max_time {
+                bail!("{}", hung(self.options.max_time, &said));
             }
         }
         let (status, costs) = contestant.reap()?;

@@ -3,6 +3,7 @@ use super::contestants::Queues;
 use super::{CompareOptions, Way};
 use crate::bench::tables::Timed;
 use crate::live::Event;
+use crate::mades::PASSWORD_VARIABLE;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub(super) struct Address {
     pub(super) url: String,
     pub(super) user: String,
     pub(super) password: String,
-    pub(super) ca: Option<PathBuf>,
+    pub(super) cacert: Option<PathBuf>,
     /// Whether other runs were there before.
     pub(super) is_shared: bool,
 }
@@ -44,23 +45,23 @@ impl Ground {
             })?;
             let (user, password) = (USER.to_owned(), PASSWORD.to_owned());
             let url = url.context("the stand-in did not report its address")?;
-            let address = Address { url, user, password, ca: None, is_shared: false };
+            let address = Address { url, user, password, cacert: None, is_shared: false };
             return Ok(Self { address, stand_in: Some(stand_in) });
         };
         let address = Address {
             url: broker.url.clone(),
             user: broker.user.clone(),
             password: broker.password.clone(),
-            ca: broker.ca.clone(),
+            cacert: broker.cacert.clone(),
             is_shared: true,
         };
         let stand_in = match options.way {
             Way::Amqp => None,
             Way::Endpoint | Way::Toolbox | Way::Tracing => Some(start(own, options, place, |command| {
                 command.args(["--broker", &broker.url]);
-                command.env("MAILRUN_MADES_USER", &broker.user).env("MAILRUN_MADES_PASSWORD", &broker.password);
-                if let Some(ca) = &broker.ca {
-                    command.arg("--ca").arg(ca);
+                command.args(["--user", &broker.user]).env(PASSWORD_VARIABLE, &broker.password);
+                if let Some(cacert) = &broker.cacert {
+                    command.arg("--cacert").arg(cacert);
                 }
             })?),
         };
@@ -98,11 +99,11 @@ fn start(
     match options.way {
         Way::Amqp => {}
         // go-mades-bench waits for ever for what the protocol has.
-        Way::Tracing => drop(command.args(["--mode", "tracing", "--gmb-compat"])),
+        Way::Tracing => drop(command.args(["--mode", "tracing", "--go-mades-bench-compat"])),
         way => drop(command.args(["--mode", way.name()])),
     }
-    if options.loss > 0.0 {
-        command.args(["--loss", &options.loss.to_string()]);
+    if options.drop > 0.0 {
+        command.args(["--drop", &options.drop.to_string()]);
     }
     let said = place.join("stand-in.out");
     command.stdout(File::create(&said).with_context(|| format!("cannot write {}", said.display()))?);

@@ -59,13 +59,13 @@ pub(crate) struct Broker {
     pub(crate) user: String,
     pub(crate) password: String,
     /// Certificates to be trusted by those who look at any.
-    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cacert: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Broker {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Neither the password nor a URL that may hold one.
-        out.debug_struct("Broker").field("user", &self.user).field("ca", &self.ca).finish_non_exhaustive()
+        out.debug_struct("Broker").field("user", &self.user).field("cacert", &self.cacert).finish_non_exhaustive()
     }
 }
 
@@ -86,9 +86,9 @@ pub(crate) struct CompareOptions {
     /// What the queues' names begin with.
     pub(crate) prefix: String,
     /// The share of messages that the stand-in loses.
-    pub(crate) loss: f64,
+    pub(crate) drop: f64,
     /// The longest that a run may take.
-    pub(crate) limit: Duration,
+    pub(crate) max_time: Duration,
     /// What is said while it runs.
     pub(crate) live: Live,
 }

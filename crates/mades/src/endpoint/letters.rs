@@ -165,7 +165,7 @@ impl Letter {
         if self.body.bytes() == 0 {
             return Some(Refusal::NoData);
         }
-        (self.payload_bytes as u64 > plan.payload_bytes).then_some(Refusal::TooLong)
+        (self.payload_bytes as u64 > plan.max_payload_size).then_some(Refusal::TooLong)
     }
 
     /// The sections that everything begins with: durable, properties, and application properties by name.
@@ -340,7 +340,7 @@ fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
 /// A refusal's code and words. There is no public list of ECP's codes: these are the stand-in's own.
 fn words(refusal: Refusal, plan: &Plan) -> (&str, &str) {
     match refusal {
-        Refusal::Told => (&plan.faults.error_code, &plan.faults.error_message),
+        Refusal::Told => (&plan.faults.reject_code, &plan.faults.reject_message),
         Refusal::NoReceiver => ("ECP-STANDIN-101", "the message has no receiverCode"),
         Refusal::UnknownReceiver => ("ECP-STANDIN-102", "unknown receiverCode"),
         Refusal::NoType => ("ECP-STANDIN-103", "the message has no messageType or businessType"),
@@ -483,7 +483,7 @@ mod tests {
         };
         let data: fn(&mut Writer<'_>) = |out| out.described_binary(DATA, b"12345");
         let value: fn(&mut Writer<'_>) = |out| out.described_string(VALUE, "text");
-        let plan = Plan { receivers: vec!["b".to_owned()], payload_bytes: 4, ..Plan::default() };
+        let plan = Plan { receivers: vec!["b".to_owned()], max_payload_size: 4, ..Plan::default() };
         for (receiver, kind, body, flaw) in [
             ("", "t", data, Some(Refusal::NoReceiver)),
             ("c", "t", data, Some(Refusal::UnknownReceiver)),

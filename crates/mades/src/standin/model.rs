@@ -199,7 +199,8 @@ impl<M> Model<M> {
 
     /// Whether another message may be taken out of the outbox now.
     pub fn wants(&self, now: Duration) -> bool {
-        let room = self.stored() < self.plan.store_messages as usize && self.stored_bytes < self.plan.store_bytes;
+        let room =
+            self.stored() < self.plan.max_stored_messages as usize && self.stored_bytes < self.plan.max_stored_size;
         room && self.accepting < self.plan.credit && self.up(Place::A, now) == now
     }
 
@@ -331,22 +332,22 @@ impl<M> Model<M> {
         if consumed.flaw.is_some() {
             return Wrongs::default();
         }
-        if happens(Purpose::Error, faults.error) {
-            return Wrongs { error: true, ..Wrongs::default() };
+        if happens(Purpose::Error, faults.reject) {
+            return Wrongs { reject: true, ..Wrongs::default() };
         }
         let no_reply = happens(Purpose::NoReply, faults.no_reply);
-        let loss = happens(Purpose::Loss, faults.loss);
-        let failure = !loss && happens(Purpose::Failure, faults.failure);
+        let drop = happens(Purpose::Loss, faults.drop);
+        let fail = !drop && happens(Purpose::Failure, faults.fail);
         let tracing = (consumed.tracing || self.plan.mode == Mode::Tracing) && self.plan.mode != Mode::Toolbox;
         // What never gets to the inbox is not changed on the way there.
-        let arrives = !loss && !failure && !tracing;
+        let arrives = !drop && !fail && !tracing;
         Wrongs {
-            error: false,
+            reject: false,
             no_reply,
-            loss,
-            failure,
+            drop,
+            fail,
             duplicate: arrives && happens(Purpose::Duplicate, faults.duplicate),
-            corruption: arrives && consumed.bytes > 0 && happens(Purpose::Corruption, faults.corruption),
+            corrupt: arrives && consumed.bytes > 0 && happens(Purpose::Corruption, faults.corrupt),
             reorder: arrives && happens(Purpose::Reordering, faults.reorder),
         }
     }
@@ -354,7 +355,7 @@ impl<M> Model<M> {
     fn first_step(&self, consumed: &Consumed, fault: Wrongs) -> Step {
         match (consumed.flaw, self.plan.mode) {
             (Some(flaw), _) => Step::Reply(Reply::Refused(flaw)),
-            (None, _) if fault.error => Step::Reply(Reply::Refused(Refusal::Told)),
+            (None, _) if fault.reject => Step::Reply(Reply::Refused(Refusal::Told)),
             (None, Mode::Toolbox) => Step::Accept,
             (None, _) if fault.no_reply => Step::Accept,
             (None, _) => Step::Reply(Reply::Accepted),
@@ -450,16 +451,16 @@ impl<M> Model<M> {
     fn go_on(&mut self, key: Key, now: Duration) {
         let Some(journey) = self.journey(key) else { return };
         let (consumed, fault, tracing) = (journey.consumed, journey.story.fault, journey.tracing);
-        if fault.loss {
+        if fault.drop {
             return self.seal(key, Fate::Lost);
         }
         let at = self.across(&consumed, now);
         if tracing {
             let there_and_back = at + (at - now);
-            let happened = if fault.failure { Happened::Failed } else { Happened::Traced };
+            let happened = if fault.fail { Happened::Failed } else { Happened::Traced };
             return self.push(self.up(Place::A, there_and_back), key, Step::Event(happened));
         }
-        if fault.failure {
+        if fault.fail {
             let back = self.delay(&self.plan.acknowledge.delay, Purpose::Acknowledge, consumed.number, now);
             let at = self.up(Place::A, self.up(Place::Network, at + back));
             return match self.plan.mode {
@@ -474,9 +475,9 @@ impl<M> Model<M> {
         let number = consumed.number;
         let late = self.chance(Purpose::Lateness, number).unit();
         let late = if fault.reorder { self.plan.faults.reorder_by.0.mul_f64(late) } else { Duration::ZERO };
-        let changed = fault.corruption.then(|| self.chance(Purpose::Corruption, !number).draw());
-        self.totals.corrupted += u64::from(fault.corruption);
-        self.totals.corrupt_copies += u64::from(fault.corruption) * (1 + u64::from(fault.duplicate));
+        let changed = fault.corrupt.then(|| self.chance(Purpose::Corruption, !number).draw());
+        self.totals.corrupted += u64::from(fault.corrupt);
+        self.totals.corrupt_copies += u64::from(fault.corrupt) * (1 + u64::from(fault.duplicate));
         self.totals.held_back += u64::from(fault.reorder);
         let at = self.up(Place::B, at + late);
         self.push(at, key, Step::Inbox { copy: 0, changed });
@@ -734,19 +735,19 @@ mod tests {
     #[test]
     fn each_fault_shows_as_itself() {
         let of = |change: fn(&mut Plan)| story_of(plan(change), message(5));
-        let (story, log) = of(|plan| plan.faults.error = 1.0);
+        let (story, log) = of(|plan| plan.faults.reject = 1.0);
         assert_eq!(log, [(0, Step::Reply(Reply::Refused(Refusal::Told))), (0, Step::Accept)]);
-        assert_eq!((story.fate, story.fault.error), (Fate::Refused, true));
+        assert_eq!((story.fate, story.fault.reject), (Fate::Refused, true));
 
-        let (story, log) = of(|plan| plan.faults.loss = 1.0);
+        let (story, log) = of(|plan| plan.faults.drop = 1.0);
         assert_eq!(log, [(0, Step::Reply(Reply::Accepted)), (0, Step::Accept)]);
-        assert_eq!((story.fate, story.fault.loss), (Fate::Lost, true));
+        assert_eq!((story.fate, story.fault.drop), (Fate::Lost, true));
 
-        let (story, log) = of(|plan| plan.faults.failure = 1.0);
+        let (story, log) = of(|plan| plan.faults.fail = 1.0);
         assert_eq!(log[2..], [(0, Step::Event(Happened::Failed))]);
         assert_eq!((story.fate, story.inboxed), (Fate::Failed, None));
 
-        let (story, log) = of(|plan| (plan.mode, plan.faults.failure) = (Mode::Toolbox, 1.0));
+        let (story, log) = of(|plan| (plan.mode, plan.faults.fail) = (Mode::Toolbox, 1.0));
         assert_eq!(log, [(0, Step::Accept), (0, Step::Reply(Reply::Failed))]);
         assert_eq!(story.fate, Fate::Failed);
 
@@ -758,7 +759,7 @@ mod tests {
         let copies = log.iter().filter(|(_, step)| matches!(step, Step::Inbox { .. })).count();
         assert_eq!((copies, story.fate), (2, Fate::Delivered));
 
-        let (_, log) = of(|plan| plan.faults.corruption = 1.0);
+        let (_, log) = of(|plan| plan.faults.corrupt = 1.0);
         assert!(matches!(log[2], (0, Step::Inbox { copy: 0, changed: Some(_) })), "{log:?}");
     }
 
@@ -803,7 +804,7 @@ mod tests {
 
     #[test]
     fn no_more_is_taken_than_may_be_held() {
-        let plan = plan(|plan| (plan.credit, plan.store_messages, plan.accept) = (2, 3, constant(10)));
+        let plan = plan(|plan| (plan.credit, plan.max_stored_messages, plan.accept) = (2, 3, constant(10)));
         let mut model = Model::new(plan, Duration::ZERO, false);
         let first = model.consume(message(0), (), Duration::ZERO);
         assert!(model.wants(Duration::ZERO));
@@ -856,8 +857,8 @@ mod tests {
                 plan(|plan| {
                     (plan.mode, plan.received_on, plan.seed) = (mode, on, seed);
                     let faults = &mut plan.faults;
-                    (faults.error, faults.no_reply, faults.loss, faults.failure) = (p[0], p[1], p[2], p[3]);
-                    (faults.duplicate, faults.corruption, faults.reorder) = (p[4], p[5], p[6]);
+                    (faults.reject, faults.no_reply, faults.drop, faults.fail) = (p[0], p[1], p[2], p[3]);
+                    (faults.duplicate, faults.corrupt, faults.reorder) = (p[4], p[5], p[6]);
                     (plan.network, plan.acknowledge) = (constant(delay), constant(delay / 2));
                     plan.outages = vec![Outage::parse("net.down 10ms..30ms").unwrap()];
                 })
@@ -892,9 +893,9 @@ mod tests {
             prop_assert_eq!(counted.iter().sum::<u64>(), 100);
             let with = |wrong: fn(&Wrongs) -> bool| forth.values().filter(|(_, wrongs)| wrong(wrongs)).count() as u64;
             prop_assert_eq!(totals.duplicated, with(|wrongs| wrongs.duplicate));
-            prop_assert_eq!(totals.corrupted, with(|wrongs| wrongs.corruption));
-            prop_assert_eq!(totals.refused, with(|wrongs| wrongs.error));
-            prop_assert_eq!(totals.lost, with(|wrongs| wrongs.loss));
+            prop_assert_eq!(totals.corrupted, with(|wrongs| wrongs.corrupt));
+            prop_assert_eq!(totals.refused, with(|wrongs| wrongs.reject));
+            prop_assert_eq!(totals.lost, with(|wrongs| wrongs.drop));
             prop_assert_eq!(totals.inboxed, if plan.mode == Mode::Tracing { 0 } else { totals.delivered + totals.duplicated });
         }
     }

@@ -80,21 +80,21 @@ pub struct Leg {
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
     /// The message is refused with an error reply (go-mades-bench dies of it).
-    pub error: f64,
+    pub reject: f64,
     /// What that reply says.
-    pub error_code: String,
+    pub reject_code: String,
     /// And in words.
-    pub error_message: String,
+    pub reject_message: String,
     /// No reply is sent; the message goes its way.
     pub no_reply: f64,
     /// The message is lost between A and B, silently.
-    pub loss: f64,
+    pub drop: f64,
     /// It does not reach B, and A says so: an event FAILED, a status document FAILED.
-    pub failure: f64,
+    pub fail: f64,
     /// It is put into the inbox twice.
     pub duplicate: f64,
     /// One octet of its payload is changed.
-    pub corruption: f64,
+    pub corrupt: f64,
     /// It comes later than its time, so that others overtake it.
     pub reorder: f64,
     /// By how much at most.
@@ -104,14 +104,14 @@ pub struct Faults {
 impl Default for Faults {
     fn default() -> Self {
         Self {
-            error: 0.0,
-            error_code: "ECP-STANDIN-001".to_owned(),
-            error_message: "the stand-in is configured to reject this message".to_owned(),
+            reject: 0.0,
+            reject_code: "ECP-STANDIN-001".to_owned(),
+            reject_message: "the stand-in is configured to reject this message".to_owned(),
             no_reply: 0.0,
-            loss: 0.0,
-            failure: 0.0,
+            drop: 0.0,
+            fail: 0.0,
             duplicate: 0.0,
-            corruption: 0.0,
+            corrupt: 0.0,
             reorder: 0.0,
             reorder_by: Time(Duration::from_millis(50)),
         }
@@ -122,12 +122,12 @@ impl Faults {
     /// The probabilities, with their names.
     fn probabilities(&self) -> [(&'static str, f64); 7] {
         [
-            ("error", self.error),
+            ("reject", self.reject),
             ("no_reply", self.no_reply),
-            ("loss", self.loss),
-            ("failure", self.failure),
+            ("drop", self.drop),
+            ("fail", self.fail),
             ("duplicate", self.duplicate),
-            ("corruption", self.corruption),
+            ("corrupt", self.corrupt),
             ("reorder", self.reorder),
         ]
     }
@@ -164,13 +164,13 @@ pub struct Plan {
     /// So long after each start of A everything is slower, ten times at first, then less and less.
     pub slow_start: Time,
     /// A longer payload is refused.
-    pub payload_bytes: u64,
+    pub max_payload_size: u64,
     /// Messages taken out of the outbox and not accepted yet.
     pub credit: u32,
     /// Messages that the pair keeps at a time; then it takes no more.
-    pub store_messages: u32,
+    pub max_stored_messages: u32,
     /// Octets of them.
-    pub store_bytes: u64,
+    pub max_stored_size: u64,
 }
 
 impl Default for Plan {
@@ -189,10 +189,10 @@ impl Default for Plan {
             faults: Faults::default(),
             outages: Vec::new(),
             slow_start: Time::default(),
-            payload_bytes: 64 << 20,
+            max_payload_size: 64 << 20,
             credit: 200,
-            store_messages: 1_000_000,
-            store_bytes: 1 << 30,
+            max_stored_messages: 1_000_000,
+            max_stored_size: 1 << 30,
         }
     }
 }
@@ -241,8 +241,8 @@ impl Plan {
         self.accept.capacity.check("accept")?;
         self.network.capacity.check("network")?;
         self.acknowledge.capacity.check("acknowledge")?;
-        if self.credit == 0 || self.store_messages == 0 || self.store_bytes == 0 {
-            return Err("credit, store_messages and store_bytes must be more than 0".to_owned());
+        if self.credit == 0 || self.max_stored_messages == 0 || self.max_stored_size == 0 {
+            return Err("credit, max_stored_messages and max_stored_size must be more than 0".to_owned());
         }
         Ok(())
     }
@@ -267,8 +267,8 @@ mod tests {
             change(&mut plan);
             plan.check().unwrap_err()
         };
-        assert!(with(|plan| plan.faults.loss = 1.5).contains("faults.loss"));
-        assert!(with(|plan| plan.faults.error = f64::NAN).contains("faults.error"));
+        assert!(with(|plan| plan.faults.drop = 1.5).contains("faults.drop"));
+        assert!(with(|plan| plan.faults.reject = f64::NAN).contains("faults.reject"));
         assert!(with(|plan| plan.network.capacity.workers = Some(0)).contains("network"));
         assert!(with(|plan| plan.accept.capacity.rate_per_s = Some(0.0)).contains("accept"));
         assert!(with(|plan| plan.accept.capacity.work = Time(Duration::from_millis(1))).contains("requires workers"));
@@ -280,7 +280,7 @@ mod tests {
         let mut plan = Plan::preset("ecp-2022").unwrap();
         plan.outages = vec![Outage::parse("A.down 10s..15s").unwrap()];
         plan.receive = Delay::parse("exp:57ms").unwrap();
-        plan.faults.loss = 0.25;
+        plan.faults.drop = 0.25;
         let text = serde_json::to_string(&plan).unwrap();
         assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
         assert!(serde_json::from_str::<Plan>(r#"{"faults": {"lost": 1}}"#).is_err(), "an unknown knob is no knob");

@@ -31,17 +31,17 @@ pub enum Fate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wrongs {
     /// Refused with an error.
-    pub error: bool,
+    pub reject: bool,
     /// Not replied to.
     pub no_reply: bool,
     /// Lost.
-    pub loss: bool,
+    pub drop: bool,
     /// Reported as failed.
-    pub failure: bool,
+    pub fail: bool,
     /// Put into the inbox twice.
     pub duplicate: bool,
     /// Changed in one octet.
-    pub corruption: bool,
+    pub corrupt: bool,
     /// Held back so that others overtake it.
     pub reorder: bool,
 }
@@ -49,12 +49,12 @@ pub struct Wrongs {
 impl Wrongs {
     fn names(self) -> impl Iterator<Item = &'static str> {
         let all = [
-            (self.error, "error"),
+            (self.reject, "reject"),
             (self.no_reply, "no_reply"),
-            (self.loss, "loss"),
-            (self.failure, "failure"),
+            (self.drop, "drop"),
+            (self.fail, "fail"),
             (self.duplicate, "duplicate"),
-            (self.corruption, "corruption"),
+            (self.corrupt, "corrupt"),
             (self.reorder, "reorder"),
         ];
         all.into_iter().filter_map(|(done, name)| done.then_some(name))
@@ -290,10 +290,10 @@ mod tests {
             consumed: Duration::from_nanos(5),
             replied: Some(Duration::from_nanos(6)),
             fate: Fate::Lost,
-            fault: Wrongs { loss: true, no_reply: true, ..Wrongs::default() },
+            fault: Wrongs { drop: true, no_reply: true, ..Wrongs::default() },
             ..Story::default()
         };
-        let line = r#"{"seq":7,"consumed":5,"replied":6,"inboxed":null,"delivered":null,"received":null,"fate":"lost","fault":"no_reply,loss"}"#;
+        let line = r#"{"seq":7,"consumed":5,"replied":6,"inboxed":null,"delivered":null,"received":null,"fate":"lost","fault":"no_reply,drop"}"#;
         assert_eq!(story.to_line(), line);
     }
 

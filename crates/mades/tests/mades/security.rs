@@ -170,8 +170,8 @@ fn a_broker_is_trusted_for_its_certificate_and_name_or_if_we_are_told_to() {
 
         let other = Paper::new();
         let rows = [
-            ("localhost", trusting(&other), "of localhost is not trusted: --ca FILE or --insecure"),
-            ("127.0.0.1", trusting(&paper), "is for localhost, not for 127.0.0.1: --server-name localhost"),
+            ("localhost", trusting(&other), "of localhost is not trusted: --cacert FILE or --insecure"),
+            ("127.0.0.1", trusting(&paper), "is for localhost, not for 127.0.0.1: --tls-name localhost"),
         ];
         for (host, tls, why) in rows {
             let error = open(host, tls).await.unwrap_err();
