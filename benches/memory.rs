@@ -93,7 +93,7 @@ fn start_sink() -> anyhow::Result<(Party, SocketAddr)> {
 
 fn start_source(to: SocketAddr, sessions: usize, messages: u64) -> anyhow::Result<Party> {
     let mut command = Command::new(MAILRUN);
-    command.args(["source", "--to", &to.to_string(), "--reuse"]);
+    command.args(["source", &to.to_string(), "--reuse"]);
     command.args(["--sessions", &sessions.to_string(), "--messages", &messages.to_string()]);
     Party::start(command)
 }

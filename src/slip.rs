@@ -21,7 +21,7 @@ mod tests {
         for (name, known) in [("lisen", "listen"), ("--tiemout", "--timeout"), ("rpct", "rcpt"), ("bnech", "bench")] {
             assert!(is_near(name, known), "{name} {known}");
         }
-        for (name, known) in [("foo", "log"), ("foo", "from"), ("--out", "--auth"), ("--dump", "--sni"), ("", "a.b")] {
+        for (name, known) in [("foo", "log"), ("foo", "from"), ("--out", "--auth"), ("--dump", "--user"), ("", "a.b")] {
             assert!(!is_near(name, known), "{name} {known}");
         }
     }

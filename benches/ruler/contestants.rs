@@ -140,8 +140,8 @@ pub(crate) fn source_command(
         }
         Program::Mailrun => {
             let mut command = Command::new(MAILRUN);
-            command.args(["source", "--to", &to.to_string(), "--messages", &messages, "--sessions", &sessions]);
-            command.args(["--size", &size, "--workers", "1", "--json"]).arg(record);
+            command.args(["source", &to.to_string(), "--messages", &messages, "--sessions", &sessions]);
+            command.args(["--message-size", &size, "--workers", "1", "--json"]).arg(record);
             command.args(shape.dialogue.mailrun_options());
             command
         }

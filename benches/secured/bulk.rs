@@ -78,10 +78,12 @@ fn by_mailrun(bench: &Bench, tls: &str) -> anyhow::Result<Carried> {
     let (sink, address) = bench.start_sink(tls)?;
     let record = bench.path("record.json");
     let mut command = bench.source();
-    command.args(["--to", &address.to_string(), "--messages", &MESSAGES.to_string(), "--sessions", "1", "--reuse"]);
-    command.args(["--size", &MESSAGE_OCTETS.to_string(), "--workers", "1", "--tls", tls, "--json"]).arg(&record);
+    command.args([&address.to_string(), "--messages", &MESSAGES.to_string(), "--sessions", "1", "--reuse"]);
+    command
+        .args(["--message-size", &MESSAGE_OCTETS.to_string(), "--workers", "1", "--tls", tls, "--json"])
+        .arg(&record);
     if tls != "none" {
-        command.arg("--tls-insecure");
+        command.arg("--insecure");
     }
     let run = bench.attend(&sink, || crate::party::Party::start(command))?;
     end(sink)?;

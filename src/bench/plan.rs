@@ -133,7 +133,7 @@ impl BenchOptions {
         push(&mut words, "--seed", self.workload.seed);
         push_party(&mut words, run, files);
         if self.trusts_own_sink {
-            push(&mut words, "--tls-cert-to", files.certificate());
+            push(&mut words, "--tls-write-cert", files.certificate());
         }
         words.extend(self.sink_options.iter().cloned());
         words
@@ -143,7 +143,7 @@ impl BenchOptions {
     pub(super) fn source_arguments(&self, run: RunId, files: &PartyFiles, target: &str) -> Vec<String> {
         let workload = &self.workload;
         let mut words = vec!["source".to_owned()];
-        push(&mut words, "--to", target);
+        words.push(target.to_owned());
         if let Some(messages) = workload.messages {
             push(&mut words, "--messages", messages);
         }
@@ -156,7 +156,7 @@ impl BenchOptions {
         push_pace(&mut words, workload);
         push_party(&mut words, run, files);
         if self.trusts_own_sink {
-            push(&mut words, "--ca", files.certificate());
+            push(&mut words, "--cacert", files.certificate());
         }
         // A server that the bench has just started is there, and its rules are for the load.
         let is_own = !matches!(self.target, Target::Server { .. } | Target::Relay(Contestant::Running { .. }));

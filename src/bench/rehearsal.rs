@@ -19,6 +19,7 @@ const UNITS: u64 = 1_000;
 const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 role=$1
+to=$2
 while [ $# -gt 1 ]; do
   case $1 in --json) json=$2 ;; --ledger) ledger=$2 ;; --to) to=$2 ;; esac
   shift

@@ -1,4 +1,5 @@
 //! How a source comes to speak with the server: what was typed, to what it means.
+use super::server::{Scheme, Server};
 use crate::source::{AddressRange, ApproachOptions, Declaration, ProxyVersion};
 use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
@@ -11,7 +12,7 @@ use smtp::xclient::{Attribute, Introduction};
 use std::path::PathBuf;
 
 /// When TLS begins, as typed.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum TlsTyped {
     /// No TLS
     None,
@@ -31,22 +32,22 @@ impl From<TlsTyped> for TlsMode {
     }
 }
 
-/// TLS, AUTH and addresses of a source.
-#[derive(Debug, Args)]
+/// TLS, login and addresses of a source.
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct ApproachTyped {
-    /// Use of TLS; the certificate of the server is verified.
-    #[arg(long, value_enum, default_value = "none")]
-    tls: TlsTyped,
+    /// Use of TLS; the certificate of the server is verified [default: none].
+    #[arg(long, value_enum)]
+    tls: Option<TlsTyped>,
+    /// Trust the certificates in this PEM file instead of the system's.
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    cacert: Option<PathBuf>,
     /// Accept any certificate of the server.
     #[arg(long)]
-    tls_insecure: bool,
-    /// Trust the certificates in this PEM file instead of the system's.
-    #[arg(long, value_name = "FILE", conflicts_with = "tls_insecure")]
-    ca: Option<PathBuf>,
-    /// Name to expect in the certificate and to send as SNI [default: the host of --to].
+    insecure: bool,
+    /// Name to expect in the certificate and to send as SNI [default: the host of SERVER].
     #[arg(long, value_name = "NAME")]
-    sni: Option<String>,
+    tls_name: Option<String>,
     /// Client certificate (PEM), sent if the server asks for one.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -56,15 +57,15 @@ pub(super) struct ApproachTyped {
     /// Do not resume TLS sessions: every handshake is a full one.
     #[arg(long)]
     no_tls_resumption: bool,
-    /// Log in as USER, with the password from --password-file or the environment variable MAILRUN_PASSWORD. Without
-    /// TLS, mechanisms that reveal the password are used with loopback addresses only.
-    #[arg(long, value_name = "USER")]
-    auth: Option<String>,
+    /// Log in as this user, with the password from --password-file or the environment variable MAILRUN_PASSWORD.
+    /// Without TLS, mechanisms that reveal the password are used with loopback addresses only.
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
     /// File with the password in its first line.
-    #[arg(long, value_name = "FILE", requires = "auth")]
+    #[arg(long, value_name = "FILE", requires = "user")]
     password_file: Option<PathBuf>,
     /// Authentication mechanism: plain, login, cram-md5, scram-sha-256, xoauth2 [default: the strongest one offered].
-    #[arg(long, value_name = "NAME", requires = "auth", value_parser = mechanism)]
+    #[arg(long, value_name = "NAME", requires = "user", value_parser = mechanism)]
     auth_mechanism: Option<Mechanism>,
     /// Use LMTP (RFC 2033) instead of SMTP.
     #[arg(long)]
@@ -80,7 +81,7 @@ pub(super) struct ApproachTyped {
     bind: Option<AddressRange>,
     /// Send a PROXY header at the start of each connection, as a proxy does.
     #[arg(long, value_enum, value_name = "VERSION")]
-    proxy: Option<ProxyTyped>,
+    proxy_protocol: Option<ProxyTyped>,
     /// Attribute to send with XCLIENT if the server offers it, repeatable: NAME=…, ADDR=…, PORT=…, PROTO=…, HELO=…,
     /// LOGIN=….
     #[arg(long, value_name = "NAME=VALUE", value_parser = attribute)]
@@ -109,6 +110,33 @@ fn mechanism(name: &str) -> Result<Mechanism, String> {
 }
 
 impl ApproachTyped {
+    /// The same with what the server's URL adds: smtps means TLS before the greeting, lmtp means LMTP.
+    ///
+    /// # Errors
+    /// If an option contradicts the URL.
+    pub(super) fn towards(&self, server: &Server) -> Result<Self> {
+        let mut approach = self.clone();
+        match server.scheme() {
+            Scheme::Smtp => {}
+            Scheme::Lmtp => approach.lmtp = true,
+            Scheme::Smtps => {
+                if self.lmtp {
+                    bail!("--lmtp cannot be used with smtps://; write lmtp://{server} and --tls implicit");
+                }
+                if self.tls.is_some_and(|tls| tls != TlsTyped::Implicit) {
+                    bail!("smtps:// means --tls implicit; write smtp://{server} for another use of TLS");
+                }
+                approach.tls = Some(TlsTyped::Implicit);
+            }
+        }
+        Ok(approach)
+    }
+
+    /// When TLS begins.
+    fn tls_mode(&self) -> TlsMode {
+        self.tls.map_or(TlsMode::None, TlsMode::from)
+    }
+
     /// What is meant.
     ///
     /// # Errors
@@ -118,17 +146,17 @@ impl ApproachTyped {
             bail!("{option} requires --tls starttls or --tls implicit");
         }
         Ok(ApproachOptions {
-            tls: self.tls.into(),
-            tls_insecure: self.tls_insecure,
-            ca: self.ca.clone(),
-            server_name: self.sni.clone(),
+            tls: self.tls_mode(),
+            tls_insecure: self.insecure,
+            ca: self.cacert.clone(),
+            server_name: self.tls_name.clone(),
             certificate: self.tls_cert.clone().zip(self.tls_key.clone()),
             resumption: if self.no_tls_resumption { SessionResumption::Off } else { SessionResumption::On },
             credentials: self.credentials()?,
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
             chunking: if self.chunking { Chunking::IfOffered } else { Chunking::Never },
             bind: self.bind,
-            proxy: self.proxy.map(|version| match version {
+            proxy: self.proxy_protocol.map(|version| match version {
                 ProxyTyped::V1 => ProxyVersion::V1,
                 ProxyTyped::V2 => ProxyVersion::V2,
             }),
@@ -139,28 +167,28 @@ impl ApproachTyped {
     /// An option that would do nothing for want of TLS: who gave it believes that mail and password go encrypted.
     fn idle_option(&self) -> Option<&'static str> {
         let options = [
-            (self.tls_insecure, "--tls-insecure"),
-            (self.ca.is_some(), "--ca"),
-            (self.sni.is_some(), "--sni"),
+            (self.insecure, "--insecure"),
+            (self.cacert.is_some(), "--cacert"),
+            (self.tls_name.is_some(), "--tls-name"),
             (self.tls_cert.is_some(), "--tls-cert"),
             (self.no_tls_resumption, "--no-tls-resumption"),
         ];
-        let is_plain = TlsMode::from(self.tls) == TlsMode::None;
+        let is_plain = self.tls_mode() == TlsMode::None;
         options.into_iter().find(|(is_set, _)| is_plain && *is_set).map(|(_, option)| option)
     }
 
     /// Whether there is to be TLS, and nobody has said whom to trust.
     pub(super) fn needs_trust(&self) -> bool {
-        TlsMode::from(self.tls) != TlsMode::None && self.ca.is_none() && !self.tls_insecure
+        self.tls_mode() != TlsMode::None && self.cacert.is_none() && !self.insecure
     }
 
     /// An option that has to be agreed on with the server, if one was given.
     pub(super) fn to_be_agreed_on(&self) -> Option<&'static str> {
         let options = [
-            (TlsMode::from(self.tls) != TlsMode::None, "--tls"),
+            (self.tls_mode() != TlsMode::None, "--tls"),
             (self.lmtp, "--lmtp"),
-            (self.auth.is_some(), "--auth"),
-            (self.proxy.is_some(), "--proxy"),
+            (self.user.is_some(), "--user"),
+            (self.proxy_protocol.is_some(), "--proxy-protocol"),
             (!self.xclient.is_empty(), "--xclient"),
         ];
         options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
@@ -168,23 +196,23 @@ impl ApproachTyped {
 
     /// It, in the words of a source.
     pub(super) fn words(&self) -> Vec<String> {
-        let mut words = vec![format!("--tls={}", TlsMode::from(self.tls).word())];
+        let mut words = vec![format!("--tls={}", self.tls_mode().word())];
         let path = |path: &PathBuf| path.to_string_lossy().into_owned();
         let valued = [
-            ("--ca", self.ca.as_ref().map(path)),
-            ("--sni", self.sni.clone()),
+            ("--cacert", self.cacert.as_ref().map(path)),
+            ("--tls-name", self.tls_name.clone()),
             ("--tls-cert", self.tls_cert.as_ref().map(path)),
             ("--tls-key", self.tls_key.as_ref().map(path)),
-            ("--auth", self.auth.clone()),
+            ("--user", self.user.clone()),
             ("--password-file", self.password_file.as_ref().map(path)),
             ("--auth-mechanism", self.auth_mechanism.map(|mechanism| mechanism.name().to_owned())),
             ("--bind", self.bind.map(|bind| bind.to_string())),
-            ("--proxy", self.proxy.map(|version| format!("{version:?}").to_lowercase())),
+            ("--proxy-protocol", self.proxy_protocol.map(|version| format!("{version:?}").to_lowercase())),
         ];
         words.extend(self.xclient.iter().map(|(name, value)| format!("--xclient={}={value}", name.name())));
         words.extend(valued.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?))));
         let flags = [
-            (self.tls_insecure, "--tls-insecure"),
+            (self.insecure, "--insecure"),
             (self.no_tls_resumption, "--no-tls-resumption"),
             (self.lmtp, "--lmtp"),
             (self.chunking, "--chunking"),
@@ -201,12 +229,12 @@ impl ApproachTyped {
 
     /// What the sink at the other end needs for it.
     pub(super) fn sink_words(&self) -> Vec<String> {
-        let mut words = vec![format!("--tls={}", TlsMode::from(self.tls).word())];
+        let mut words = vec![format!("--tls={}", self.tls_mode().word())];
         let flags = [
             (self.no_tls_resumption, "--no-tls-resumption"),
             (self.lmtp, "--lmtp"),
-            (self.auth.is_some(), "--auth-any"),
-            (self.proxy.is_some(), "--proxy"),
+            (self.user.is_some(), "--auth-any"),
+            (self.proxy_protocol.is_some(), "--proxy-protocol"),
             (!self.xclient.is_empty(), "--xclient"),
         ];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
@@ -225,7 +253,7 @@ impl ApproachTyped {
     }
 
     fn credentials(&self) -> Result<Option<Credentials>> {
-        let Some(user) = &self.auth else { return Ok(None) };
+        let Some(user) = &self.user else { return Ok(None) };
         let credentials = Credentials::new(user, &self.password()?);
         Ok(Some(match self.auth_mechanism {
             Some(mechanism) => credentials.by(Mechanisms::NONE.with(mechanism)),
@@ -240,7 +268,7 @@ impl ApproachTyped {
         }
         match std::env::var("MAILRUN_PASSWORD") {
             Ok(password) => Ok(password),
-            Err(_) => bail!("--auth requires a password: use --password-file FILE, or set MAILRUN_PASSWORD"),
+            Err(_) => bail!("--user requires a password: use --password-file FILE, or set MAILRUN_PASSWORD"),
         }
     }
 }

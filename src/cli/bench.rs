@@ -4,72 +4,121 @@ use super::approach::ApproachTyped;
 use super::relays::{self, RelayTyped};
 use super::results::ReportTyped;
 use super::scenarios::Scenario;
+use super::server::Server;
 use super::sink::FaultsTyped;
 use super::source::Load;
 use crate::bench::relays::Contestant;
 use crate::bench::{self, BenchOptions, Target, Tracing};
 use crate::party::Live;
-use crate::source::{self, Offer};
+use crate::slip::is_near;
+use crate::source::{self, Offer, Reach};
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, Subcommand};
 use journey::record::Workload;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Measures a relay or a mail server from source to sink, and prints a report
+/// Measures a mail server, or without a server demonstrates mailrun's own relay, and prints a report
 ///
-/// Without options: starts a sink and a durable relay on free ports of this host, and sends 400-byte messages over 100
-/// sessions for eight seconds, with a new connection for each message. Writes run.json, report.md and interval logs to
-/// mailrun-results/TIME-NAME/; the relay stores its mail there during the run.
+/// With SERVER: sends 400-byte messages to it over 100 sessions for ten seconds, with a new connection for each message.
+/// Whether they are delivered is known if the server delivers to a mailrun sink: --sink or --sink-listen.
+///
+/// Without SERVER: a demonstration on this host. Starts a sink and mailrun's durable relay on free ports, and sends
+/// through them for eight seconds.
+///
+/// Writes run.json, report.md and interval logs to mailrun-results/TIME-NAME/; the bench's own relay stores its mail
+/// there during the run.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true,
+          disable_help_subcommand = true, subcommand_value_name = "SCENARIO", subcommand_help_heading = "Scenarios",
+          override_usage = "mailrun bench [OPTIONS] [SERVER]\n       mailrun bench <SCENARIO> [OPTIONS]")]
 pub(super) struct Typed {
     #[command(subcommand)]
     scenario: Option<Scenario>,
-    #[command(flatten)]
-    load: Load,
-    /// Server that is already running, instead of the bench's own relay and sink.
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["relay", "no_relay", "relay_address"])]
-    to: Option<String>,
-    /// HTTP address of the mailrun sink that the server delivers to, to check that every message arrives.
-    #[arg(long, value_name = "http://HOST:PORT", requires = "to")]
+    /// Server to measure: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or
+    /// unix:PATH. The default port is 25.
+    #[arg(value_name = "SERVER", value_parser = server)]
+    server: Option<Server>,
+    /// HTTP address of the mailrun sink that SERVER delivers to, to check that every message arrives.
+    #[arg(long, value_name = "http://HOST:PORT", requires = "server", conflicts_with = "sink_listen")]
     sink: Option<String>,
-    /// Name of the run in reports.
-    #[arg(long, value_name = "NAME", default_value = "bench")]
-    name: String,
-    /// Run directory, instead of a new one in mailrun-results.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Allow public addresses. Use it only with a server of your own.
-    #[arg(long)]
-    allow_public: bool,
-    #[command(flatten)]
-    report: ReportTyped,
     #[command(flatten)]
     relay: RelayTyped,
+    #[command(flatten)]
+    load: Load,
     #[command(flatten)]
     approach: ApproachTyped,
     #[command(flatten)]
     faults: FaultsTyped,
+    #[command(flatten)]
+    report: ReportTyped,
+    /// Run directory, instead of a new one in mailrun-results.
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    out: Option<PathBuf>,
+    /// Name of the run in reports.
+    #[arg(long, value_name = "NAME", default_value = "bench", help_heading = "Results")]
+    label: String,
+    /// Allow public addresses. Use it only with a server of your own.
+    #[arg(long, requires = "server")]
+    allow_public: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   mailrun bench
-  mailrun bench --messages 200000 --sessions 100 --reuse --out D
+  mailrun bench mx.example --to ann@mx.example
+  mailrun bench 127.0.0.1:25 --sink http://127.0.0.1:8025
+  mailrun bench 127.0.0.1:25 --sink-listen 127.0.0.1:2526
+  mailrun bench smtps://mx.example --user ann --password-file password
+  mailrun bench 127.0.0.1:25 --threshold 'accepted.p99 < 50ms'
+  mailrun bench 127.0.0.1:25 --json - --report none | jq .verdict
+  mailrun bench --messages 200k --sessions 100 --reuse --out D
   mailrun bench --relay none           without a relay: the limit of this host
   mailrun bench --relay postfix        through a private Postfix (as root)
-  mailrun bench --drop 0.001           checks that mailrun detects losses
+  mailrun bench --drop 0.1%            checks that mailrun detects losses
   mailrun bench --rate 2000 --arrival poisson --duration 30s
-  mailrun bench --tls starttls --reuse=10 --pipelining stream
-  mailrun bench --to 127.0.0.1:25 --sink http://127.0.0.1:8025
-  mailrun bench --to 127.0.0.1:25 --threshold 'accepted.p99 < 50ms'
-  mailrun bench --json - --report none | jq .verdict
+  mailrun bench --tls starttls --reuse 10 --pipelining stream
   mailrun bench relay-400 --compare mailrun,postfix
   mailrun bench relay-latency          see also relay-backlog and relay-soak
   mailrun bench smtp-source-table      smtp-source, go-smtp-source and mailrun
   mailrun bench mades                  MADES, with a stand-in for the endpoints
   mailrun bench mades-compare          go-mades-bench and mailrun mades";
+
+/// A server, or why that word is none.
+fn server(text: &str) -> Result<Server, String> {
+    if Path::new(text).extension().is_some_and(|extension| extension == "toml") {
+        let known = scenario_names().join(", ");
+        return Err(format!("{text:?}: scenario files are not supported yet; the built-in scenarios are {known}"));
+    }
+    if is_scenario(text) {
+        return Err(format!("options of {text} must follow it: write mailrun bench {text} first"));
+    }
+    Server::parse(text)
+}
+
+/// Whether that is the name of a built-in scenario.
+pub(super) fn is_scenario(word: &str) -> bool {
+    scenario_names().iter().any(|name| name == word)
+}
+
+fn scenario_names() -> Vec<String> {
+    let command = Scenario::augment_subcommands(clap::Command::new("bench"));
+    command.get_subcommands().map(|scenario| scenario.get_name().to_owned()).collect()
+}
+
+/// Makes sure that the server's name can be looked up, before anything is started.
+///
+/// # Errors
+/// If it cannot; a name like that of a scenario may be meant as one.
+fn check_server(server: &Server, reach: Reach) -> Result<()> {
+    source::resolve(server.address(), reach).map(drop).map_err(|error| {
+        let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
+        match scenario_names().iter().find(|name| is_near(host, name)) {
+            Some(name) => error.context(format!("no server and no scenario; did you mean {name:?}?")),
+            None => error,
+        }
+    })
+}
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
@@ -77,19 +126,24 @@ impl Typed {
             return scenario.run();
         }
         let faults = self.faults.words();
-        if self.to.is_some() && !faults.is_empty() {
+        let has_own_sink = self.server.is_none() || self.relay.has_own_sink();
+        if !has_own_sink && !faults.is_empty() {
             bail!("{} applies to the bench's own sink; give it to the sink that you start", faults[0]);
+        }
+        if !self.load.has_trace() && (has_own_sink || self.sink.is_some()) {
+            bail!("--no-trace cannot be used with a sink: without the trace header no delivery can be checked");
         }
         let load = &self.load;
         let offer = load.offer()?;
         load.check_thresholds()?;
+        load.check_warm_up(offer.as_ref())?;
         let staged = offer.as_ref().and_then(Offer::length);
         let workload = Workload {
             messages: load.messages,
             duration_limit_s: load.duration.or(staged).map(|limit| limit.as_secs_f64()),
             sessions: load.sessions,
             pipelining: load.pipelining.into(),
-            arrival: load.arrival.with(offer.as_ref()),
+            arrival: load.arrival(offer.as_ref())?,
             rate_per_s: load.rate,
             stages: offer.as_ref().map(Offer::stages).unwrap_or_default(),
             seed: load.seed,
@@ -97,23 +151,27 @@ impl Typed {
         };
         let strictness = Strictness::of(load.is_strict());
         self.report.open(Live::Line)?;
-        let between = self.between()?;
-        // Whatever is wrong with it is better said here than by the source.
-        self.approach.options()?;
-        let mut sink_options = faults;
-        // Behind a relay the sink is not who the source speaks to.
-        let is_direct = self.to.is_none() && between == Contestant::None;
-        sink_options.extend(is_direct.then(|| self.approach.sink_words()).into_iter().flatten());
-        let trusts_own_sink = is_direct && self.approach.needs_trust();
-        let target = match self.to {
-            Some(address) => Target::Server { address, sink: self.sink },
-            None => between.target(),
+        let reach = if self.allow_public { Reach::Public } else { Reach::Local };
+        if let Some(server) = &self.server {
+            check_server(server, reach)?;
+        }
+        let approach = match &self.server {
+            Some(server) => self.approach.towards(server)?,
+            None => self.approach.clone(),
         };
+        // Whatever is wrong with it is better said here than by the source.
+        approach.options()?;
+        let target = self.target(&approach)?;
+        // Behind a relay the sink is not who the source speaks to.
+        let is_direct = target == Target::OwnSink;
+        let mut sink_options = faults;
+        sink_options.extend(is_direct.then(|| approach.sink_words()).into_iter().flatten());
+        let trusts_own_sink = is_direct && approach.needs_trust();
         let mut source_options = load.words();
-        source_options.extend(self.approach.words());
+        source_options.extend(approach.words());
         source_options.extend(self.allow_public.then(|| "--allow-public".to_owned()));
         let outcome = bench::run(BenchOptions {
-            name: self.name,
+            name: self.label,
             out: self.out,
             target,
             workload,
@@ -134,19 +192,26 @@ impl Typed {
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
     }
 
+    /// Where the load goes.
+    fn target(&self, approach: &ApproachTyped) -> Result<Target> {
+        let Some(server) = &self.server else { return Ok(self.between(approach)?.target()) };
+        Ok(match self.relay.running(server) {
+            Some(running) => Target::Relay(running),
+            None => Target::Server { address: server.address().to_owned(), sink: self.sink.clone() },
+        })
+    }
+
     /// The relay between the bench's own source and sink.
-    fn between(&self) -> Result<Contestant> {
-        let Some(option) = self.approach.to_be_agreed_on() else {
+    fn between(&self, approach: &ApproachTyped) -> Result<Contestant> {
+        let Some(option) = approach.to_be_agreed_on() else {
             return Ok(self.relay.asked().unwrap_or_else(relays::usual));
         };
         match self.relay.asked() {
             // The relay that a bench starts offers none of it.
             None | Some(Contestant::None) => Ok(Contestant::None),
-            // It is the user's, and knows what it was set up for.
-            Some(relay @ Contestant::Running { .. }) => Ok(relay),
             Some(relay) => bail!(
                 "{option} cannot be used with the {relay} that bench starts; add --relay none, or start a server and \
-                 name it with --to"
+                 name it: mailrun bench HOST:PORT"
             ),
         }
     }

@@ -1,14 +1,62 @@
 //! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
 use super::mades_names;
+use super::values::POSITIONAL;
 use crate::slip::is_near;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
 
 /// Required options that have an alternative which clap does not name.
-const ALTERNATIVES: [(&str, &str); 3] = [
+const ALTERNATIVES: [(&str, &str); 4] = [
     ("--embedded", "--embedded or --broker <URL> is required"),
     ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),
     ("<ID|all>...", "an id, all, or --hop <NAME> is required"),
+    ("<SERVER>", "a server is required: HOST or HOST:PORT"),
+];
+
+/// An option of another name, in older versions or in other programs, and ours.
+struct Renamed {
+    /// The commands that have ours; all that do where there is none.
+    commands: &'static [&'static str],
+    typed: &'static str,
+    ours: &'static str,
+}
+
+const fn renamed(commands: &'static [&'static str], typed: &'static str, ours: &'static str) -> Renamed {
+    Renamed { commands, typed, ours }
+}
+
+/// Commands that send mail.
+const SENDERS: &[&str] = &["bench", "source"];
+const RECEIVERS: &[&str] = &["sink"];
+const WITH_REPORT: &[&str] = &["bench", "source", "sink", "mades"];
+const WITH_TLS: &[&str] = &["bench", "source", "mades", "mades-endpoint"];
+
+/// The first row that fits counts.
+const RENAMED: &[Renamed] = &[
+    renamed(SENDERS, "--size", "--message-size"),
+    renamed(SENDERS, "--think", "--think-time"),
+    renamed(SENDERS, "--hello", "--ehlo"),
+    renamed(SENDERS, "--corpus-limit", "--max-corpus-size"),
+    renamed(SENDERS, "--ramp", "--stage"),
+    renamed(SENDERS, "--auth", "--user"),
+    renamed(WITH_REPORT, "--name", "--label"),
+    renamed(&["bench", "source", "sink"], "--proxy", "--proxy-protocol"),
+    renamed(&["bench"], "--no-relay", "--relay none"),
+    renamed(&["bench"], "--relay-address", "SERVER --sink-listen HOST:PORT"),
+    renamed(&["bench"], "--limit", "--max-time"),
+    renamed(WITH_TLS, "--tls-insecure", "--insecure"),
+    renamed(WITH_TLS, "--ca", "--cacert"),
+    renamed(WITH_TLS, "--sni", "--tls-name"),
+    renamed(RECEIVERS, "--sessions", "--max-sessions"),
+    renamed(RECEIVERS, "--messages", "--max-messages"),
+    renamed(RECEIVERS, "--message-limit", "--max-message-size"),
+    renamed(RECEIVERS, "--line-limit", "--max-line-length"),
+    renamed(RECEIVERS, "--recipient-limit", "--max-recipients"),
+    renamed(RECEIVERS, "--idle", "--idle-timeout"),
+    renamed(RECEIVERS, "--dump", "--dump-dir"),
+    renamed(RECEIVERS, "--hello", "--hostname"),
+    renamed(RECEIVERS, "--tls-cert-to", "--tls-write-cert"),
+    renamed(&[], "--password", "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 
 /// A sentence about a mistake, without the line breaks and tips of clap's own.
@@ -59,7 +107,22 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
         return Some(format!("unexpected argument {name:?}"));
     }
     let known = one(error, ContextKind::SuggestedArg);
-    Some(with_suggestion(format!("unknown option {name:?}"), &name, known.as_deref()))
+    match known.as_deref().filter(|known| is_near(&name, known)) {
+        _ if let Some(ours) = our_name(&name) => Some(format!("unknown option {name:?}; use {ours}")),
+        known => Some(with_suggestion(format!("unknown option {name:?}"), &name, known)),
+    }
+}
+
+/// The command on the command line.
+fn command() -> String {
+    std::env::args_os().nth(1).map_or_else(String::new, |word| word.to_string_lossy().into_owned())
+}
+
+/// Our name of an option, for the command on the command line.
+fn our_name(typed: &str) -> Option<&'static str> {
+    let (command, typed) = (command(), typed.split('=').next().unwrap_or(typed));
+    let is_meant = |row: &&Renamed| row.commands.is_empty() || row.commands.contains(&command.as_str());
+    RENAMED.iter().filter(is_meant).find(|row| row.typed == typed).map(|row| row.ours)
 }
 
 /// A value that its parser rejects. The parser's text mostly repeats the value; it is not said twice.
@@ -68,6 +131,9 @@ fn invalid_value(error: &clap::Error) -> Option<String> {
     let name = name.split([' ', '[']).next().unwrap_or(&name);
     let value = one(error, ContextKind::InvalidValue)?;
     let why = error.source()?.to_string();
+    if why == POSITIONAL {
+        return Some(why.replace("COMMAND", &command()));
+    }
     if why.contains(&value) || value.is_empty() {
         Some(format!("{name}: {why}"))
     } else {
@@ -160,18 +226,18 @@ mod tests {
             ("bnech", "unknown command \"bnech\"; did you mean \"bench\"?"),
             ("fnord", "unknown command \"fnord\". See --help."),
             ("bench --sessoins 4", "unknown option \"--sessoins\"; did you mean \"--sessions\"?"),
-            ("source --to a:1 --time 4s", "unknown option \"--time\". See --help."),
-            ("source a:1", "unexpected argument \"a:1\". See --help."),
-            ("bench --size -1", "--size: \"-1\": must be positive. See --help."),
+            ("source a:1 --time 4s", "unknown option \"--time\". See --help."),
+            ("source a:1 b:1", "unexpected argument \"b:1\". See --help."),
+            ("bench --message-size -1", "--message-size: \"-1\": must be positive. See --help."),
             ("bench --messages -1", "--messages: \"-1\": must be positive. See --help."),
             ("bench --delay -1", "--delay: \"-1\": must not be negative. See --help."),
             ("bench --messages -1k", "\"-1\": a value must not be negative. See --help."),
-            ("bench --to a:1 --reuse 5", "unexpected argument \"5\"; did you mean --reuse=5?"),
             ("bench --seed 1 --seed 2", "--seed <N> must not be given more than once. See --help."),
             ("bench --tls maybe", "--tls: \"maybe\" is not one of none, starttls, implicit. See --help."),
             ("bench --rate", "--rate <PER SECOND> needs a value. See --help."),
-            ("bench --relay none --no-relay", "--relay <WHICH> cannot be used together with --no-relay. See --help."),
-            ("source", "--to <HOST:PORT> is required. See --help."),
+            ("bench a:1 --relay none", "[SERVER] cannot be used together with --relay <WHICH>. See --help."),
+            ("source", "a server is required: HOST or HOST:PORT. See --help."),
+            ("source a:x", "<SERVER> \"a:x\": the port must be a number from 1 to 65535, not \"x\". See --help."),
             ("relay", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required. See --help."),
             ("mades-endpoint", "--embedded or --broker <URL> is required. See --help."),
             ("queue retry --spool d", "an id, all, or --hop <NAME> is required. See --help."),

@@ -23,14 +23,16 @@ mod relay;
 mod relays;
 mod results;
 mod scenarios;
+mod server;
 mod sink;
 mod source;
 mod spool;
+mod summary;
 mod values;
 mod welcome;
 
 use crate::interrupt::{INTERRUPTED, Interrupted};
-use crate::party::{Finished, Live, Outputs};
+use crate::party::{Finished, Live, Outputs, cannot_write};
 use crate::printable::printable;
 use crate::source::Offer;
 use anyhow::Result;
@@ -40,6 +42,7 @@ use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};
 use results::ReportTyped;
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -58,17 +61,17 @@ struct Typed {
 impl Typed {
     /// Reads a command line; a negative number is a value, which its option refuses in its own words.
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
-        let matches = values::with_negative_numbers(Self::command()).try_get_matches_from(words)?;
+        let matches = values::with_negative_numbers(Self::command()).try_get_matches_from(with_reuse_joined(words))?;
         Self::from_arg_matches(&matches)
     }
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun bench                               source, relay and sink on this host
-  mailrun bench --to 127.0.0.1:25             your server
+  mailrun bench                               demonstration: source, relay and sink on this host
+  mailrun bench mx.example                    your server, port 25
   mailrun sink --listen 127.0.0.1:2525        accepts mail and counts it
-  mailrun source --to 127.0.0.1:2525          sends mail and measures latency
+  mailrun source 127.0.0.1:2525               sends mail and measures latency
   mailrun relay --to 127.0.0.1:25 --spool DIR stores and forwards mail
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
@@ -102,11 +105,14 @@ enum Command {
 struct OutputsTyped {
     #[command(flatten)]
     report: ReportTyped,
+    /// Write run.json, report.md, latency.hlog and the ledger into DIR.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
     /// Write the (message, recipient) pairs that were accepted, or that arrived, to FILE.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
     ledger: Option<PathBuf>,
     /// Write an HdrHistogram interval log to FILE.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "out")]
     hlog: Option<PathBuf>,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
@@ -127,12 +133,17 @@ impl OutputsTyped {
     /// Where the party writes, and what it says.
     ///
     /// # Errors
-    /// If two things want standard output.
+    /// If two things want standard output, or a file cannot be written.
     fn outputs(&self) -> Result<Outputs> {
         let live = self.report.live(self.live.into());
-        self.report.check(live)?;
-        let json = self.report.json_file().map(Path::to_owned);
-        Ok(Outputs { json, ledger: self.ledger.clone(), hlog: self.hlog.clone(), live })
+        self.report.open(live)?;
+        let Some(directory) = &self.out else {
+            let json = self.report.json_file().map(Path::to_owned);
+            return Ok(Outputs { json, ledger: self.ledger.clone(), hlog: self.hlog.clone(), live });
+        };
+        fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))?;
+        let file = |name: &str| Some(directory.join(name));
+        Ok(Outputs { json: file("run.json"), ledger: file("ledger"), hlog: file("latency.hlog"), live })
     }
 }
 
@@ -212,6 +223,22 @@ pub(crate) fn main() -> ExitCode {
     })
 }
 
+/// The same words, with `--reuse 5` as `--reuse=5`: a number after --reuse is its value, anything else is not.
+fn with_reuse_joined(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::new();
+    for word in words.into_iter().map(Into::into) {
+        let is_number = word.to_str().is_some_and(|word| values::reuse(word).is_ok());
+        match joined.last_mut().filter(|last| is_number && *last == "--reuse") {
+            Some(last) => {
+                last.push("=");
+                last.push(word);
+            }
+            None => joined.push(word),
+        }
+    }
+    joined
+}
+
 /// Last words of a command that could not run: a line for each complaint.
 fn failure(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
@@ -228,8 +255,11 @@ fn failure(error: &anyhow::Error) -> String {
 /// Help and version go out as they are; a mistake becomes one line.
 fn report_misuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Nobody reads it: nobody misses it.
-        let _ = error.print();
+        match short_help(error) {
+            Some(text) => say(text),
+            // Nobody reads it: nobody misses it.
+            None => drop(error.print()),
+        }
         return ExitCode::SUCCESS;
     }
     if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -238,6 +268,15 @@ fn report_misuse(error: &clap::Error) -> ExitCode {
     }
     tell!("mailrun: {}", misuse::sentence(error));
     ExitCode::from(2)
+}
+
+/// What `-h` prints for a command that has a summary of its own.
+fn short_help(error: &clap::Error) -> Option<&'static str> {
+    let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let [command, options @ ..] = words.as_slice() else { return None };
+    let is_short = error.kind() == clap::error::ErrorKind::DisplayHelp && !options.iter().any(|word| word == "--help");
+    let has_scenario = options.first().is_some_and(|word| bench::is_scenario(word));
+    summary::of(command).filter(|_| is_short && !has_scenario)
 }
 
 fn one_line(text: &str) -> String {
@@ -275,13 +314,30 @@ fn exit_status(outcome: Option<Outcome>, is_interrupted: bool, strictness: Stric
     }
 }
 
-/// Shows a party's own report, unless its output is for a program.
-fn finish(finished: Finished, report: &ReportTyped, live: Live, strictness: Strictness) -> Result<ExitCode> {
+/// Shows a party's own report, unless its output is for a program; `out` is the directory that was asked for.
+fn finish(
+    finished: Finished,
+    report: &ReportTyped,
+    live: Live,
+    strictness: Strictness,
+    out: Option<&Path>,
+) -> Result<ExitCode> {
     let Finished { record, unwritten } = finished;
+    let details = out.map(|directory| write_report(directory, &record)).transpose();
     if live != Live::Json {
-        report.show(&record, None)?;
+        match out {
+            Some(_) => report.finish(&record, out)?,
+            None => report.show(&record, None)?,
+        }
     }
+    details?;
     unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
+}
+
+/// Writes report.md into a directory.
+fn write_report(directory: &Path, record: &Record) -> Result<()> {
+    let path = directory.join("report.md");
+    fs::write(&path, crate::report::markdown(record)).map_err(|error| cannot_write(&path, &error))
 }
 
 /// Says something on standard output.

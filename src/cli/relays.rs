@@ -1,13 +1,14 @@
 //! Which relay stands between source and sink, and the published contest of several: what was typed, to what it means.
 use super::results::TablesTyped;
 use super::scenarios::NoThresholds;
+use super::server::{Scheme, Server};
 use super::source::threshold;
 use super::{ArrivalTyped, PipeliningTyped, values};
 use crate::bench::relays::{
     self, BacklogOptions, ContestOptions, Contestant, Durability, LatencyOptions, Occasion, SoakOptions,
 };
 use crate::bench::tables::Sheet;
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use journey::Stage;
 use journey::record::Arrival;
@@ -25,25 +26,52 @@ pub(super) struct RelayTyped {
     /// Relay between source and sink: mailrun (also mailrun:write, mailrun:memory, with less durability), postfix (a
     /// private instance; requires root), none, or a command with {to}, {listen} and {spool} in it, as 'mta -l {listen}
     /// -n {to} -q {spool}' [default: mailrun].
-    #[arg(long, value_name = "WHICH")]
+    #[arg(long, value_name = "WHICH", conflicts_with = "server")]
     relay: Option<Contestant>,
-    /// No relay: the source sends directly to the sink.
-    #[arg(long, conflicts_with = "relay")]
-    no_relay: bool,
-    /// Relay that is already running, listens here, and delivers to --sink-listen.
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["relay", "no_relay"], requires = "sink_listen")]
-    relay_address: Option<String>,
-    /// Address on which the bench's own sink listens for mail from that relay.
-    #[arg(long, value_name = "HOST:PORT", requires = "relay_address")]
+    /// Address on which the bench's own sink listens for the mail that SERVER delivers.
+    #[arg(long, value_name = "HOST:PORT", requires = "server")]
     sink_listen: Option<String>,
 }
 
 impl RelayTyped {
     /// The one that was asked for; `None` if nothing was said.
     pub(super) fn asked(&self) -> Option<Contestant> {
-        let running = self.relay_address.clone().zip(self.sink_listen.clone());
-        let running = running.map(|(address, sink)| Contestant::Running { address, sink });
-        running.or_else(|| self.relay.clone()).or(self.no_relay.then_some(Contestant::None))
+        self.relay.clone()
+    }
+
+    /// Whether SERVER delivers to a sink that the bench starts.
+    pub(super) fn has_own_sink(&self) -> bool {
+        self.sink_listen.is_some()
+    }
+
+    /// That server, if it delivers to a sink of the bench's own.
+    pub(super) fn running(&self, server: &Server) -> Option<Contestant> {
+        let sink = self.sink_listen.clone()?;
+        Some(Contestant::Running { address: server.address().to_owned(), sink })
+    }
+}
+
+/// The relay of a scenario: one that the bench starts, or a server that delivers to the bench's sink.
+#[derive(Clone, Debug, Args)]
+pub(super) struct ScenarioRelayTyped {
+    /// Relay that is already running, and delivers to --sink-listen: HOST or HOST:PORT.
+    #[arg(value_name = "SERVER", value_parser = Server::parse, requires = "sink_listen", conflicts_with = "relay")]
+    server: Option<Server>,
+    #[command(flatten)]
+    relay: RelayTyped,
+}
+
+impl ScenarioRelayTyped {
+    /// The relay that is measured.
+    ///
+    /// # Errors
+    /// If it is to be spoken to in a way that these scenarios do not have.
+    fn contestant(&self) -> Result<Contestant> {
+        let Some(server) = &self.server else { return Ok(self.relay.asked().unwrap_or_else(usual)) };
+        if server.scheme() != Scheme::Smtp {
+            bail!("this scenario speaks SMTP without TLS: write {server}");
+        }
+        self.relay.running(server).context("SERVER requires --sink-listen HOST:PORT")
     }
 }
 
@@ -62,13 +90,13 @@ pub(super) fn usual() -> Contestant {
 #[command(after_help = CONTEST_EXAMPLES)]
 pub(super) struct ContestTyped {
     /// Messages per run [default: 20000 of 400 bytes, 4000 of 64 KiB].
-    #[arg(long, value_name = "N", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::scenario_messages)]
     messages: Option<u64>,
     /// Use as many messages as the published benchmark: 500,000.
     #[arg(long, conflicts_with = "messages")]
     full: bool,
     /// Parallel sessions.
-    #[arg(long, value_name = "N", default_value = "250", value_parser = values::sessions)]
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "250", value_parser = values::sessions)]
     sessions: u32,
     /// Messages per connection, 1 in the published benchmark; without N, or with 0, no limit.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "1",
@@ -81,7 +109,7 @@ pub(super) struct ContestTyped {
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
     /// Several relays, measured in turns: mailrun,postfix. Ratios are to Postfix, or to the last relay.
-    #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "no_relay", "relay_address"])]
+    #[arg(long, value_name = "WHICH,WHICH", value_delimiter = ',', conflicts_with_all = ["relay", "server"])]
     compare: Vec<Contestant>,
     /// Count system calls too, in separate short runs under strace.
     #[arg(long)]
@@ -94,7 +122,7 @@ pub(super) struct ContestTyped {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    relay: RelayTyped,
+    relay: ScenarioRelayTyped,
     #[command(flatten)]
     pub(super) tables: TablesTyped,
 }
@@ -104,7 +132,8 @@ Examples:
   mailrun bench relay-400 --compare mailrun,postfix     against Postfix, as root
   mailrun bench relay-400 --compare mailrun,none        against no relay
   mailrun bench relay-400 --sessions 100 --reuse --pipelining stream --messages 200000
-  mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'";
+  mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'
+  mailrun bench relay-400 127.0.0.1:25 --sink-listen 127.0.0.1:2526     a relay that is running";
 
 /// What a scenario is called and where it goes.
 fn occasion(name: &str, out: Option<PathBuf>, tables: &TablesTyped) -> Occasion {
@@ -137,7 +166,7 @@ pub(super) const RELAY_64K: Published = Published { name: "relay-64k", message_b
 
 impl ContestTyped {
     pub(super) fn run(self, shape: Published) -> Result<Sheet> {
-        let contestants = self.contestants();
+        let contestants = self.contestants()?;
         // All parties inherit it: a relay has two connections a message, or a process.
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::run(&ContestOptions {
@@ -155,8 +184,8 @@ impl ContestTyped {
         })
     }
 
-    fn contestants(&self) -> Vec<Contestant> {
-        if self.compare.is_empty() { vec![self.relay.asked().unwrap_or_else(usual)] } else { self.compare.clone() }
+    fn contestants(&self) -> Result<Vec<Contestant>> {
+        if self.compare.is_empty() { Ok(vec![self.relay.contestant()?]) } else { Ok(self.compare.clone()) }
     }
 }
 
@@ -165,11 +194,11 @@ impl ContestTyped {
 #[command(next_help_heading = "Load")]
 struct ShapeTyped {
     /// Parallel sessions.
-    #[arg(long, value_name = "N", default_value = "100", value_parser = values::sessions)]
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     sessions: u32,
     /// Size of a message in bytes, header included: 400, 64k [default: 400; relay-backlog: 64k].
-    #[arg(long, value_name = "BYTES", value_parser = size)]
-    size: Option<u64>,
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = size)]
+    message_size: Option<u64>,
     /// Messages per connection; without N, or with 0, no limit.
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_value = "0",
           default_missing_value = "0", value_parser = values::count)]
@@ -193,7 +222,7 @@ impl ShapeTyped {
         net::open_files::raise(2 * u64::from(self.sessions) + SPARE_FILES);
         relays::Shape {
             sessions: self.sessions,
-            message_bytes: self.size.unwrap_or(usual_bytes),
+            message_bytes: self.message_size.unwrap_or(usual_bytes),
             reuse: Some(self.reuse).filter(|messages| *messages > 0),
             pipelining: self.pipelining.into(),
         }
@@ -222,7 +251,7 @@ pub(super) struct LatencyTyped {
     #[arg(long, value_enum, default_value = "poisson")]
     arrival: ArrivalTyped,
     /// Length of a round.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
+    #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
     duration: Duration,
     /// Number of rounds.
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
@@ -236,7 +265,7 @@ pub(super) struct LatencyTyped {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    relay: RelayTyped,
+    relay: ScenarioRelayTyped,
     #[command(flatten)]
     pub(super) tables: TablesTyped,
 }
@@ -251,7 +280,7 @@ Examples:
 impl LatencyTyped {
     pub(super) fn run(self) -> Result<Sheet> {
         relays::run_latency(&LatencyOptions {
-            contestant: self.relay.asked().unwrap_or_else(usual),
+            contestant: self.relay.contestant()?,
             shape: self.shape.shape(RELAY_400.message_bytes),
             step: self.step,
             steps: self.steps,
@@ -279,7 +308,7 @@ impl LatencyTyped {
 #[command(after_help = BACKLOG_EXAMPLES)]
 pub(super) struct BacklogTyped {
     /// Number of messages to queue.
-    #[arg(long, value_name = "N", default_value = "100000", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "100000", value_parser = values::scenario_messages)]
     messages: u64,
     #[command(flatten)]
     shape: ShapeTyped,
@@ -307,7 +336,7 @@ enum KeptTyped {
 const BACKLOG_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-backlog                                 100,000 of 64 KiB: 7 GB of disk
-  mailrun bench relay-backlog --messages 1000000 --size 400   1.5 GB of disk
+  mailrun bench relay-backlog --messages 1000000 -l 400   1.5 GB of disk
   mailrun bench relay-backlog --out /mnt/other/run";
 
 impl BacklogTyped {
@@ -334,7 +363,7 @@ impl BacklogTyped {
 #[command(after_help = SOAK_EXAMPLES)]
 pub(super) struct SoakTyped {
     /// Number of messages to send.
-    #[arg(long, value_name = "N", default_value = "1000000", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "1000000", value_parser = values::scenario_messages)]
     messages: u64,
     /// Messages per second to offer [default: as fast as the relay accepts them].
     #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
@@ -348,7 +377,7 @@ pub(super) struct SoakTyped {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    relay: RelayTyped,
+    relay: ScenarioRelayTyped,
     #[command(flatten)]
     pub(super) tables: TablesTyped,
 }
@@ -357,13 +386,13 @@ const SOAK_EXAMPLES: &str = "\
 Examples:
   mailrun bench relay-soak
   mailrun bench relay-soak --pipelining stream                one round trip per message: the fastest
-  mailrun bench relay-soak --rate 5000 --size 4k
+  mailrun bench relay-soak --rate 5000 --message-size 4k
   mailrun bench relay-soak --messages 50000 --relay postfix   as root";
 
 impl SoakTyped {
     pub(super) fn run(self) -> Result<Sheet> {
         relays::run_soak(&SoakOptions {
-            contestant: self.relay.asked().unwrap_or_else(usual),
+            contestant: self.relay.contestant()?,
             shape: self.shape.shape(RELAY_400.message_bytes),
             messages: self.messages,
             rate_per_s: self.rate,

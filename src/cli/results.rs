@@ -19,17 +19,20 @@ use std::path::{Path, PathBuf};
 pub(super) struct ReportTyped {
     /// The report at the end: short fits a terminal of 80×24, full has all tables, none prints nothing: the exit status
     /// then says how it went. Errors are printed all the same [default: short].
-    #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true)]
+    #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
     report: Option<ReportKind>,
     /// Write the run record (mailrun-run/1) to FILE. With - it goes to standard output, which then has nothing else: the
     /// report goes to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Print the verdict alone, in one line at the end: no progress, and no report unless --report asks for one.
-    #[arg(long)]
+    #[arg(short, long)]
     quiet: bool,
+    /// Print all tables of the report, as --report full does.
+    #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
+    verbose: bool,
     /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_short_help = true)]
     color: Color,
 }
 
@@ -45,6 +48,11 @@ pub(super) enum ReportKind {
 }
 
 impl ReportTyped {
+    /// Which report is asked for.
+    fn asked(&self) -> Option<ReportKind> {
+        if self.verbose { Some(ReportKind::Full) } else { self.report }
+    }
+
     /// What is said while it runs: what `--live` asks for, and nothing with `--quiet`.
     pub(super) fn live(&self, asked: Live) -> Live {
         if self.quiet && asked == Live::Line { Live::Off } else { asked }
@@ -100,7 +108,7 @@ impl ReportTyped {
 
     /// The report as this reader sees it.
     fn text(&self, record: &Record, details: Option<&Path>, reader: Reader) -> String {
-        let Some(extent) = extent(self.report, self.quiet) else { return String::new() };
+        let Some(extent) = extent(self.asked(), self.quiet) else { return String::new() };
         let details = details.map(|directory| printable(&from_here(&directory.join("report.md"))).into_owned());
         reader.letters.write(&report::shown(record, extent, reader.width, reader.ink, details.as_deref()))
     }
@@ -128,10 +136,13 @@ pub(super) struct TablesTyped {
     #[arg(long = "json", value_name = "FILE", hide = true, value_parser = refused_json)]
     _json: Option<String>,
     /// Print the verdict alone, in one line at the end: no progress, and no tables unless --report asks for them.
-    #[arg(long)]
+    #[arg(short, long)]
     quiet: bool,
+    /// Print all tables, as --report full does.
+    #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
+    verbose: bool,
     /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", hide_short_help = true)]
     color: Color,
 }
 
@@ -142,6 +153,11 @@ fn refused_json(_: &str) -> Result<String, String> {
 }
 
 impl TablesTyped {
+    /// Which report is asked for.
+    fn asked(&self) -> Option<ReportKind> {
+        if self.verbose { Some(ReportKind::Full) } else { self.report }
+    }
+
     /// What is said while it runs.
     pub(super) fn live(&self) -> Live {
         if self.quiet { Live::Off } else { Live::Line }
@@ -152,7 +168,7 @@ impl TablesTyped {
     /// # Errors
     /// If it takes no more; a reader that went away is none.
     pub(super) fn show(&self, sheet: &Sheet) -> Result<()> {
-        let Some(extent) = extent(self.report, self.quiet) else { return Ok(()) };
+        let Some(extent) = extent(self.asked(), self.quiet) else { return Ok(()) };
         let mut out = io::stdout().lock();
         let reader = Reader::of(&out, self.color);
         let text = sheet.shown(terminal::width(&out), extent, reader.ink);
@@ -246,12 +262,13 @@ mod tests {
             ("", Some(Extent::Short)),
             ("--report full", Some(Extent::Full)),
             ("--report none", None),
-            ("--quiet", Some(Extent::Verdict)),
+            ("-q", Some(Extent::Verdict)),
+            ("-v", Some(Extent::Full)),
             ("--quiet --report full", Some(Extent::Full)),
             ("--quiet --report none", None),
         ] {
             let typed = typed(words);
-            assert_eq!(super::extent(typed.report, typed.quiet), extent, "{words}");
+            assert_eq!(super::extent(typed.asked(), typed.quiet), extent, "{words}");
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) enum Scenario {
 #[derive(Debug, Args)]
 pub(super) struct TableTyped {
     /// Messages per run.
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "10000", value_parser = values::scenario_messages)]
     messages: u64,
     #[command(flatten)]
     runs: RunsTyped,
@@ -54,7 +54,7 @@ pub(super) struct TableTyped {
 #[derive(Debug, Args)]
 pub(super) struct CheckTyped {
     /// Messages per run.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::scenario_messages)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "1000", value_parser = values::scenario_messages)]
     messages: u64,
     /// Recipients per message, a comma-separated list of numbers to run.
     #[arg(long, value_name = "N,N", default_value = "1,3", value_delimiter = ',', value_parser = values::recipient_count)]
@@ -81,14 +81,14 @@ fn refused_threshold(_: &str) -> Result<String, String> {
 #[derive(Debug, Args)]
 struct RunsTyped {
     /// Parallel sessions, a comma-separated list of numbers to run.
-    #[arg(long, value_name = "N,N", default_value = "1,100,1000", value_delimiter = ',', value_parser = values::sessions)]
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N,N", default_value = "1,100,1000", value_delimiter = ',', value_parser = values::sessions)]
     sessions: Vec<u32>,
     /// Runs per row; the table shows medians.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::rounds)]
     rounds: u32,
     /// Time limit of a run; a run that exceeds it is killed and reported.
     #[arg(long, value_name = "TIME", default_value = "3m", value_parser = values::some_duration)]
-    limit: Duration,
+    max_time: Duration,
     #[command(flatten)]
     no_thresholds: NoThresholds,
     #[command(flatten)]
@@ -140,7 +140,7 @@ impl RunsTyped {
         let most = self.sessions.iter().copied().max().unwrap_or_default();
         net::open_files::raise(u64::from(most) + SPARE_FILES);
         let live = self.tables.live();
-        let Self { sessions, rounds, limit, .. } = self;
+        let Self { sessions, rounds, max_time: limit, .. } = self;
         tables::run(&TableOptions { messages, rounds, sessions, recipients, proof, limit, sink_options, live })
     }
 }

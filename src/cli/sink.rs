@@ -21,37 +21,24 @@ pub(super) struct Typed {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:2525")]
     listen: String,
     /// Address of the HTTP interface, which serves JSON: /status, /ledger, /ledger/RUN, /record/RUN, and takes rules
-    /// with PUT /rules. Requests must name the server by an address, localhost, the name of this host, HOST or --hello;
-    /// others are answered 421.
+    /// with PUT /rules. Requests must name the server by an address, localhost, the name of this host, HOST or
+    /// --hostname; others are answered 421.
     #[arg(long, value_name = "HOST:PORT")]
     http: Option<String>,
     /// End after this number of messages.
-    #[arg(long, value_name = "N", value_parser = values::some)]
-    messages: Option<u64>,
+    #[arg(short = 'm', long, visible_short_alias = 'n', value_name = "N", value_parser = values::some)]
+    max_messages: Option<u64>,
+    /// Host name in the greeting.
+    #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::host_name)]
+    hostname: String,
     /// Worker threads [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
     workers: Option<usize>,
-    /// Maximum number of concurrent sessions; more are answered 421.
-    #[arg(long, value_name = "N", default_value = "100000", value_parser = values::sessions)]
-    sessions: u32,
-    /// Maximum size of a message, announced with SIZE.
-    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::some_bytes)]
-    message_limit: u64,
-    /// Maximum length of a line of a message, CRLF included (RFC 5321 §4.5.3.1.6).
-    #[arg(long, value_name = "BYTES", default_value = "1000", value_parser = values::some_bytes)]
-    line_limit: u64,
-    /// Maximum number of recipients per message.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
-    recipient_limit: u32,
-    /// Time limit for a silent client.
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = values::some_duration)]
-    idle: Duration,
-    /// Host name in the greeting.
-    #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::hello)]
-    hello: String,
     /// Name of the sink in reports.
     #[arg(long, value_name = "NAME", default_value = "sink")]
-    name: String,
+    label: String,
+    #[command(flatten)]
+    bounds: BoundsTyped,
     #[command(flatten)]
     welcome: WelcomeTyped,
     #[command(flatten)]
@@ -65,6 +52,27 @@ pub(super) struct Typed {
     dump: DumpTyped,
 }
 
+/// What a sink takes at most.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+struct BoundsTyped {
+    /// Maximum number of concurrent sessions; more are answered 421.
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = values::sessions)]
+    max_sessions: u32,
+    /// Maximum size of a message, announced with SIZE.
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::some_bytes)]
+    max_message_size: u64,
+    /// Maximum length of a line of a message, CRLF included (RFC 5321 §4.5.3.1.6).
+    #[arg(long, value_name = "BYTES", default_value = "1000", value_parser = values::some_bytes)]
+    max_line_length: u64,
+    /// Maximum number of recipients per message.
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
+    max_recipients: u32,
+    /// Time limit for a silent client.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = values::some_duration)]
+    idle_timeout: Duration,
+}
+
 /// Where a sink stores messages: their bytes as received, dots unstuffed.
 #[derive(Debug, Args)]
 #[group(multiple = false)]
@@ -72,7 +80,7 @@ pub(super) struct Typed {
 struct DumpTyped {
     /// Write each message to its own file in DIR.
     #[arg(long, value_name = "DIR")]
-    dump: Option<PathBuf>,
+    dump_dir: Option<PathBuf>,
     /// Append all messages to FILE, each after a line of JSON, {"bytes":N,"client":…,"sender":…,"recipients":[…]}, and
     /// followed by a line feed after its N bytes.
     #[arg(long, value_name = "FILE")]
@@ -85,13 +93,13 @@ struct DumpTyped {
 impl DumpTyped {
     fn shelf(self) -> Option<Shelf> {
         let file = self.dump_file.map(Shelf::File).or(self.maildir.map(Shelf::Maildir));
-        self.dump.map(Shelf::Directory).or(file)
+        self.dump_dir.map(Shelf::Directory).or(file)
     }
 }
 
 /// What a sink is to do wrong, in the words that sink and bench share.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Faults, to test senders and mailrun itself")]
+#[command(next_help_heading = "Faults, to test senders and mailrun itself: P is a probability, 1% or 0.01")]
 pub(super) struct FaultsTyped {
     /// Rule for a fault, repeatable: 'rcpt: soft reject 0.01'. `mailrun sink --help` lists all rules.
     #[arg(long, value_name = "RULE", value_parser = rule)]
@@ -111,6 +119,12 @@ pub(super) struct FaultsTyped {
     /// Probability of changing a byte of a message after answering 250.
     #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     corrupt: f64,
+    /// Probability of rejecting a message: 554 to the final dot.
+    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
+    reject: f64,
+    /// Probability of closing the connection instead of answering the final dot.
+    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
+    fail: f64,
     /// Delay of each reply to the final dot.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = values::duration)]
     delay: Duration,
@@ -142,9 +156,15 @@ impl FaultsTyped {
             delays.push(("--delay", format!("{:?}", self.delay), format!(".: delay {:?}", self.delay)));
         }
         delays.extend(self.stall.iter().map(|stall| ("--stall", stall.clone(), format!(".: stall {stall}"))));
-        let chances = [("--drop", self.drop), ("--duplicate", self.duplicate), ("--corrupt", self.corrupt)];
-        let chances = chances.into_iter().filter(|(_, chance)| *chance > 0.0);
-        let others = chances.map(|(name, chance)| (name, chance.to_string(), format!(".: {} {chance}", &name[2..])));
+        let chances = [
+            ("--drop", self.drop, "drop"),
+            ("--duplicate", self.duplicate, "duplicate"),
+            ("--corrupt", self.corrupt, "corrupt"),
+            ("--reject", self.reject, "hard reject \"554 5.3.0 Message rejected\""),
+            ("--fail", self.fail, "hang up"),
+        ];
+        let chances = chances.into_iter().filter(|(_, chance, _)| *chance > 0.0);
+        let others = chances.map(|(name, chance, action)| (name, chance.to_string(), format!(".: {action} {chance}")));
         (delays, others.collect())
     }
 
@@ -176,8 +196,8 @@ fn read_rules(path: &Path) -> Result<Rulebook> {
 const EXAMPLES: &str = "\
 Examples:
   mailrun sink --listen 127.0.0.1:2525
-  mailrun sink --http 127.0.0.1:8025 --messages 10000 --json sink.json
-  mailrun sink --messages 10000 --report full
+  mailrun sink --http 127.0.0.1:8025 -m 10000 --json sink.json
+  mailrun sink -m 10000 --tls starttls --tls-write-cert sink.pem
   mailrun sink --drop 0.001 --seed 1          loses one message in a thousand
   mailrun sink --fault 'rcpt: soft reject 1%' --fault 'mail: limit 100/s'
   mailrun sink --rules FILE --maildir DIR     see --help for the rules";
@@ -234,20 +254,21 @@ impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
         let outputs = self.outputs.outputs()?;
         let report = self.outputs.report.clone();
+        let details = self.outputs.out.clone();
         let live = outputs.live;
         end_with_parent(live);
         let finished = sink::run(SinkOptions {
-            name: self.name,
+            name: self.label,
             listen: self.listen,
             http: self.http,
-            messages: self.messages,
+            messages: self.max_messages,
             workers: self.workers.unwrap_or_else(net::worker::default_count),
-            sessions: self.sessions as usize,
+            sessions: self.bounds.max_sessions as usize,
             limits: Limits {
-                text_line_bytes: usize::try_from(self.line_limit).unwrap_or(usize::MAX),
-                message_bytes: self.message_limit,
-                recipients: self.recipient_limit as usize,
-                idle: self.idle,
+                text_line_bytes: usize::try_from(self.bounds.max_line_length).unwrap_or(usize::MAX),
+                message_bytes: self.bounds.max_message_size,
+                recipients: self.bounds.max_recipients as usize,
+                idle: self.bounds.idle_timeout,
                 // A sink measures: it turns nobody away.
                 without_message: Duration::MAX,
                 login_failures: u32::MAX,
@@ -255,7 +276,7 @@ impl Typed {
                 junk_commands: u32::MAX,
                 ..Limits::default()
             },
-            hello: self.hello,
+            hello: self.hostname,
             rules: self.faults.rulebook()?,
             seed: self.seed,
             dump: self.dump.shelf(),
@@ -263,6 +284,6 @@ impl Typed {
             welcome: self.welcome.options()?,
             outputs,
         })?;
-        finish(finished, &report, live, Strictness::Lenient)
+        finish(finished, &report, live, Strictness::Lenient, details.as_deref())
     }
 }

@@ -1,6 +1,7 @@
 //! `mailrun source`: what was typed, to what it means.
 use super::approach::ApproachTyped;
 use super::notices::NoticesTyped;
+use super::server::Server;
 use super::{ArrivalTyped, OutputsTyped, PipeliningTyped, Strictness, end_with_parent, finish, values};
 use crate::source::{
     self, CorpusOptions, Offer, Pattern, Preflight, RateStage, Reach, SourceOptions, Spread, Trace, Unfit,
@@ -8,6 +9,7 @@ use crate::source::{
 use anyhow::{Result, bail};
 use clap::Args;
 use journey::Stage;
+use journey::record::Arrival;
 use journey::threshold::{Place, Protocol, Threshold};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,91 +26,42 @@ const DEFAULT_MESSAGES: u64 = 10_000;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
-    /// Server to send to: HOST:PORT, or unix:PATH for a unix-domain socket.
-    #[arg(long, value_name = "HOST:PORT")]
-    to: String,
+    /// Server to send to: HOST, HOST:PORT, smtp://HOST, smtps://HOST (TLS before the greeting), lmtp://HOST or unix:PATH.
+    /// The default port is 25.
+    #[arg(value_name = "SERVER", value_parser = Server::parse)]
+    server: Server,
     #[command(flatten)]
     load: Load,
-    /// Worker threads [default: half of the processors].
-    #[arg(long, value_name = "N", value_parser = values::workers)]
-    workers: Option<usize>,
-    /// Subject of the messages; none by default.
-    #[arg(long, value_name = "TEXT")]
-    subject: Option<String>,
-    /// Send this message (header, empty line, body) instead of a generated one.
-    #[arg(long, value_name = "MESSAGE.EML", conflicts_with_all = ["size", "subject", "corpus", "mime"])]
-    file: Option<PathBuf>,
-    /// Time limit for connecting.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
-    connect_timeout: Duration,
-    /// Time limit for each reply.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
-    timeout: Duration,
-    /// Host name to send in EHLO or LHLO.
-    #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::hello)]
-    hello: String,
-    /// Add no trace header: what was delivered then cannot be checked, only what was accepted.
-    #[arg(long)]
-    no_trace: bool,
     /// Allow public addresses. Use it only with a server of your own.
     #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
     /// Name of the run in reports.
     #[arg(long, value_name = "NAME", default_value = "source")]
-    name: String,
+    label: String,
     #[command(flatten)]
     approach: ApproachTyped,
     #[command(flatten)]
     outputs: OutputsTyped,
 }
 
-/// The load, in the words that source and bench share.
+/// The load: options that source and bench share.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Load")]
 pub(super) struct Load {
     /// Number of messages, over all sessions.
-    #[arg(long, value_name = "N", value_parser = values::some)]
+    #[arg(short, long, visible_short_alias = 'n', value_name = "N", value_parser = values::some)]
     pub(super) messages: Option<u64>,
     /// Length of the run.
-    #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) duration: Option<Duration>,
     /// Parallel sessions.
-    #[arg(long, value_name = "N", default_value = "100", value_parser = values::sessions)]
+    #[arg(short, long, visible_short_alias = 'c', value_name = "N", default_value = "100", value_parser = values::sessions)]
     pub(super) sessions: u32,
-    /// Size of a message in bytes, header included: 400, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
-    /// lognormal:MEDIAN,SIGMA[,MAX] [default: 400; with --mime lognormal:24k,1.5].
-    #[arg(long, value_name = "BYTES", value_parser = values::sizes)]
-    pub(super) size: Option<Spread>,
-    /// Send messages from files, chosen at random: an mbox, a Maildir, a directory of .eml files, or one .eml file.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["size", "mime"])]
-    corpus: Option<PathBuf>,
-    /// Largest size of the corpus in memory; a larger corpus is rejected.
-    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = values::bytes, requires = "corpus")]
-    corpus_limit: u64,
-    /// Skip messages of the corpus that no mail server has to accept: with NUL bytes, or lines of more than 998 bytes.
-    #[arg(long, requires = "corpus")]
-    corpus_skip_bad: bool,
-    /// Send generated MIME messages: text, HTML, and an attachment that fills up the size.
-    #[arg(long)]
-    mime: bool,
-    /// Sender address, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random, and a domain
-    /// by weight.
-    #[arg(long, value_name = "ADDRESS", default_value = "from@example.com", value_parser = values::pattern)]
-    pub(super) from: Pattern,
-    /// Recipient address, or a pattern. If it is needed to tell recipients apart, mailrun adds the index of the
-    /// recipient to the local part: to0, to1, user17+0 (see docs/workloads.md).
-    #[arg(long, value_name = "ADDRESS", default_value = "to@example.com", value_parser = values::pattern)]
-    pub(super) rcpt: Pattern,
-    /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
-    pub(super) recipients: Spread,
     /// Reuse connections for N messages each, or for a random number from a range (1..20). Without N, there is no limit
     /// [default: a new connection for each message].
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0",
           value_parser = values::reuse)]
     reuse: Option<values::Reuse>,
-    /// Pause of a session after each message: 100ms, 50ms..2s, lognormal:100ms,1.
-    #[arg(long, value_name = "TIME", value_parser = values::times)]
-    pub(super) think: Option<Spread>,
     /// Commands sent without waiting for replies.
     #[arg(long, value_enum, default_value = "off")]
     pub(super) pipelining: PipeliningTyped,
@@ -117,23 +70,94 @@ pub(super) struct Load {
     pub(super) rate: Option<f64>,
     /// Open loop in stages, repeatable: 10s:100/s for a constant rate, 60s:100/s..1000/s for a ramp. The run ends after
     /// the last stage.
-    #[arg(long = "stage", visible_alias = "ramp", value_name = "TIME:RATE", value_parser = values::stage,
+    #[arg(long = "stage", value_name = "TIME:RATE", value_parser = values::stage,
           conflicts_with_all = ["rate", "duration"])]
     stages: Vec<RateStage>,
+    /// Distribution of messages over time, with --rate or --stage [default: constant].
+    #[arg(long, value_enum)]
+    pub(super) arrival: Option<ArrivalTyped>,
+    /// Pause of a session after each message: 100ms, 50ms..2s, lognormal:100ms,1.
+    #[arg(long, value_name = "TIME", value_parser = values::times)]
+    pub(super) think_time: Option<Spread>,
     /// Leave messages of the first TIME out of rates, latencies and durations. They are sent and accounted for.
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) warm_up: Option<Duration>,
-    /// Distribution of messages over time, with --rate or --stage.
-    #[arg(long, value_enum, default_value = "constant")]
-    pub(super) arrival: ArrivalTyped,
     /// Seed of all random choices.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) seed: u64,
+    /// Worker threads of the source [default: half of the processors].
+    #[arg(long, value_name = "N", value_parser = values::workers)]
+    workers: Option<usize>,
+    /// Time limit for connecting.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
+    connect_timeout: Duration,
+    /// Time limit for each reply.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
+    timeout: Duration,
+    #[command(flatten)]
+    envelope: EnvelopeTyped,
+    #[command(flatten)]
+    content: ContentTyped,
     #[command(flatten)]
     pub(super) asked: AskedTyped,
     #[command(flatten)]
     notices: NoticesTyped,
 }
+
+/// Sender, recipients and EHLO name.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Envelope")]
+struct EnvelopeTyped {
+    /// Recipient address, or a pattern. If it is needed to tell recipients apart, mailrun adds the index of the
+    /// recipient to the local part: to0, to1, user17+0 (see docs/workloads.md).
+    #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS", default_value = "to@example.com",
+          value_parser = values::recipient)]
+    to: Pattern,
+    /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
+    recipients: Spread,
+    /// Sender address, <> for none, or a pattern: user{0..9999}@{a.example:70,b.example:30} picks a number at random,
+    /// and a domain by weight.
+    #[arg(long, value_name = "ADDRESS", default_value = "from@example.com", value_parser = values::sender)]
+    from: Pattern,
+    /// Host name to send in EHLO or LHLO.
+    #[arg(long, value_name = "NAME", default_value = "mailrun.example.com", value_parser = values::host_name)]
+    ehlo: String,
+}
+
+/// The messages themselves.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Messages")]
+struct ContentTyped {
+    /// Size of a message in bytes, header included: 400, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
+    /// lognormal:MEDIAN,SIGMA[,MAX] [default: 400; with --mime lognormal:24k,1.5].
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::sizes)]
+    message_size: Option<Spread>,
+    /// Send messages from files, chosen at random: an mbox, a Maildir, a directory of .eml files, or one .eml file.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["message_size", "mime"])]
+    corpus: Option<PathBuf>,
+    /// Largest size of the corpus in memory; a larger corpus is rejected [default: 1G].
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes, requires = "corpus")]
+    max_corpus_size: Option<u64>,
+    /// Skip messages of the corpus that no mail server has to accept: with NUL bytes, or lines of more than 998 bytes.
+    #[arg(long, requires = "corpus")]
+    corpus_skip_bad: bool,
+    /// Send generated MIME messages: text, HTML, and an attachment that fills up the size.
+    #[arg(long)]
+    mime: bool,
+    /// Send this message (header, empty line, body) instead of a generated one.
+    #[arg(long, value_name = "MESSAGE.EML", conflicts_with_all = ["message_size", "subject", "corpus", "mime"])]
+    file: Option<PathBuf>,
+    /// Subject of the messages; none by default.
+    #[arg(long, value_name = "TEXT", conflicts_with = "corpus")]
+    subject: Option<String>,
+    /// Add no trace header: what was delivered then cannot be checked, only what was accepted.
+    #[arg(long)]
+    no_trace: bool,
+}
+
+/// Largest corpus in memory, if nothing else is said.
+const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
 
 impl Load {
     /// Whether something is asked of the run that an invalid or inconclusive one does not give.
@@ -178,33 +202,81 @@ impl Load {
     }
 
     fn corpus(&self) -> Option<CorpusOptions> {
-        let unfit = if self.corpus_skip_bad { Unfit::Skipped } else { Unfit::Refused };
-        self.corpus.clone().map(|path| CorpusOptions { path, limit_bytes: self.corpus_limit, unfit })
+        let content = &self.content;
+        let unfit = if content.corpus_skip_bad { Unfit::Skipped } else { Unfit::Refused };
+        let limit_bytes = content.max_corpus_size.unwrap_or(DEFAULT_CORPUS_BYTES);
+        content.corpus.clone().map(|path| CorpusOptions { path, limit_bytes, unfit })
     }
 
-    /// What is offered, in the words of a source, but for what a bench decides itself: how much, how long, how many
-    /// sessions, how they go about it.
+    /// Whether messages have a trace header.
+    pub(super) fn has_trace(&self) -> bool {
+        !self.content.no_trace
+    }
+
+    /// How messages are spread over time.
+    ///
+    /// # Errors
+    /// If a distribution is given and the loop is closed.
+    pub(super) fn arrival(&self, offer: Option<&Offer>) -> Result<Arrival> {
+        if self.arrival.is_some() && offer.is_none() {
+            bail!("--arrival requires --rate or --stage");
+        }
+        Ok(self.arrival.unwrap_or(ArrivalTyped::Constant).with(offer))
+    }
+
+    /// Refuses a warm-up that leaves nothing to measure.
+    ///
+    /// # Errors
+    /// If the run is known to end before the warm-up does.
+    pub(super) fn check_warm_up(&self, offer: Option<&Offer>) -> Result<()> {
+        let limit = self.duration.or(offer.and_then(Offer::length));
+        match (self.warm_up, limit) {
+            (Some(warm_up), Some(limit)) if warm_up >= limit => {
+                bail!("--warm-up {warm_up:?} leaves nothing of {limit:?} to measure; use a shorter one")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The load as options of a source, without those that a bench writes itself: number, duration, sessions, rate.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut push = |option: &str, value: &str| words.push(format!("{option}={value}"));
-        if let Some(sizes) = &self.size {
-            push("--size", sizes.expression());
+        let (content, envelope) = (&self.content, &self.envelope);
+        if let Some(sizes) = &content.message_size {
+            push("--message-size", sizes.expression());
         }
-        if let Some(corpus) = &self.corpus {
+        if let Some(corpus) = &content.corpus {
             push("--corpus", &corpus.to_string_lossy());
-            push("--corpus-limit", &self.corpus_limit.to_string());
         }
-        push("--from", self.from.typed());
-        push("--rcpt", self.rcpt.typed());
-        push("--recipients", self.recipients.expression());
+        if let Some(bytes) = content.max_corpus_size {
+            push("--max-corpus-size", &bytes.to_string());
+        }
+        if let Some(file) = &content.file {
+            push("--file", &file.to_string_lossy());
+        }
+        if let Some(subject) = &content.subject {
+            push("--subject", subject);
+        }
+        push("--from", envelope.from.typed());
+        push("--to", envelope.to.typed());
+        push("--recipients", envelope.recipients.expression());
+        push("--ehlo", &envelope.ehlo);
         match self.reuse() {
             None => words.push("--reuse".to_owned()),
             Some(reuse) => words.push(format!("--reuse={}", reuse.expression())),
         }
-        words.extend(self.think.iter().map(|think| format!("--think={}", think.expression())));
+        words.extend(self.workers.map(|workers| format!("--workers={workers}")));
+        words.push(format!("--connect-timeout={}us", self.connect_timeout.as_micros()));
+        words.push(format!("--timeout={}us", self.timeout.as_micros()));
+        words.extend(self.think_time.iter().map(|think| format!("--think-time={}", think.expression())));
         words.extend(self.stages.iter().map(|stage| format!("--stage={}", stage.typed())));
         words.extend(self.warm_up.map(|length| format!("--warm-up={}us", length.as_micros())));
-        let flags = [(self.mime, "--mime"), (self.corpus_skip_bad, "--corpus-skip-bad")];
+        let flags = [
+            (content.mime, "--mime"),
+            (content.corpus_skip_bad, "--corpus-skip-bad"),
+            (content.no_trace, "--no-trace"),
+        ];
         words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()));
         words.extend(self.notices.words());
         // What the source can see, and can end for, it judges itself; the rest is for who sees both ends.
@@ -214,8 +286,9 @@ impl Load {
     }
 }
 
-/// What is asked of a run, in the words that source and bench share.
+/// What is asked of a run: options that source and bench share.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Verdict")]
 pub(super) struct AskedTyped {
     /// Condition that the run must meet, repeatable: 'accepted.p99 < 50ms', 'delivered.rate > 5000/s',
     /// 'delivered.within(60s) >= 95%', 'rejected <= 0.1%'. A stage or phase takes p50, p99, p999, min, mean, max, count
@@ -264,65 +337,68 @@ fn aborting_threshold(text: &str) -> Result<Threshold, String> {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun source --to 127.0.0.1:2525 --messages 1000 --sessions 10
-  mailrun source --to 127.0.0.1:2525 --duration 30s --rate 500 --arrival poisson
-  mailrun source --to 127.0.0.1:2525 --reuse --pipelining stream --size 64k --json run.json
-  mailrun source --to 127.0.0.1:2525 --size lognormal:4k,1.2 --recipients 1..5 --think 50ms..2s
-  mailrun source --to 127.0.0.1:2525 --corpus mail.mbox --rcpt 'user{0..9999}@a.example'
-  mailrun source --to 127.0.0.1:2525 --warm-up 5s --stage 10s:100/s --stage 60s:100/s..1000/s
-  mailrun source --to 127.0.0.1:2525 --threshold 'accepted.p99 < 50ms' --quiet";
+  mailrun source 127.0.0.1:2525 -m 1000 -s 10
+  mailrun source mx.example --to ann@mx.example --duration 30s --rate 500
+  mailrun source smtps://mx.example --user ann --password-file password
+  mailrun source 127.0.0.1:2525 --reuse --pipelining stream -l 64k --json run.json
+  mailrun source 127.0.0.1:2525 -l lognormal:4k,1.2 --recipients 1..5 --think-time 50ms..2s
+  mailrun source 127.0.0.1:2525 --corpus mail.mbox --to 'user{0..9999}@a.example'
+  mailrun source 127.0.0.1:2525 --warm-up 5s --stage 10s:100/s --stage 60s:100/s..1000/s
+  mailrun source 127.0.0.1:2525 --threshold 'accepted.p99 < 50ms' --quiet";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
         let outputs = self.outputs.outputs()?;
         let report = self.outputs.report.clone();
+        let details = self.outputs.out.clone();
         let live = outputs.live;
         end_with_parent(live);
         let offer = self.load.offer()?;
         self.load.check_thresholds()?;
-        if offer.is_none() && matches!(self.load.arrival, ArrivalTyped::Poisson) {
-            bail!("--arrival poisson requires --rate or --stage");
-        }
+        self.load.check_warm_up(offer.as_ref())?;
+        let arrival = self.load.arrival(offer.as_ref())?;
+        let approach = self.approach.towards(&self.server)?;
         let is_staged = matches!(offer, Some(Offer::Stages(_)));
         let strictness = Strictness::of(self.load.is_strict());
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
+        let Load { envelope, content, asked, .. } = &self.load;
         let finished = source::run(SourceOptions {
-            name: self.name,
-            to: self.to,
+            name: self.label,
+            to: self.server.address().to_owned(),
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
             duration: self.load.duration,
             sessions: self.load.sessions,
-            workers: self.workers.unwrap_or_else(net::worker::default_count),
-            sizes: self.load.size.clone(),
+            workers: self.load.workers.unwrap_or_else(net::worker::default_count),
+            sizes: content.message_size.clone(),
             corpus: self.load.corpus(),
-            mime: self.load.mime,
-            recipients: self.load.recipients.clone(),
+            mime: content.mime,
+            recipients: envelope.recipients.clone(),
             reuse: self.load.reuse(),
-            think: self.load.think.clone(),
+            think: self.load.think_time.clone(),
             warm_up: self.load.warm_up,
             pipelining: self.load.pipelining.into(),
-            from: self.load.from,
-            recipient: self.load.rcpt,
-            declaration: self.approach.declaration(),
+            from: envelope.from.clone(),
+            recipient: envelope.to.clone(),
+            declaration: approach.declaration(),
             notices: self.load.notices.notices(),
-            subject: self.subject,
-            file: self.file,
-            arrival: self.load.arrival.with(offer.as_ref()),
+            subject: content.subject.clone(),
+            file: content.file.clone(),
+            arrival,
             offer,
-            connect_timeout: self.connect_timeout,
-            timeout: self.timeout,
+            connect_timeout: self.load.connect_timeout,
+            timeout: self.load.timeout,
             seed: self.load.seed,
-            hello: self.hello,
-            trace: if self.no_trace { Trace::Off } else { Trace::On },
+            hello: envelope.ehlo.clone(),
+            trace: if content.no_trace { Trace::Off } else { Trace::On },
             run: self.outputs.run_id,
             reach: if self.allow_public { Reach::Public } else { Reach::Local },
-            approach: self.approach.options()?,
-            thresholds: self.load.asked.thresholds.clone(),
-            abort_on: self.load.asked.abort_on.clone(),
-            give_up: self.load.asked.give_up,
-            preflight: self.load.asked.preflight(),
+            approach: approach.options()?,
+            thresholds: asked.thresholds.clone(),
+            abort_on: asked.abort_on.clone(),
+            give_up: asked.give_up,
+            preflight: asked.preflight(),
             outputs,
         })?;
-        finish(finished, &report, live, strictness)
+        finish(finished, &report, live, strictness, details.as_deref())
     }
 }

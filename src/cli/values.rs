@@ -70,9 +70,24 @@ pub(super) fn stage(text: &str) -> Result<RateStage, String> {
     RateStage::parse(text)
 }
 
-/// An address, or a pattern of addresses.
-pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
-    Pattern::parse(text)
+/// A sender, or a pattern of senders; `<>` is the null sender (RFC 5321 §4.5.5).
+pub(super) fn sender(text: &str) -> Result<Pattern, String> {
+    Pattern::parse(if text == "<>" { "" } else { text })
+}
+
+/// What `--to HOST:PORT` is told; the command's name is put in place of COMMAND.
+pub(super) const POSITIONAL: &str = "the server is positional: mailrun COMMAND HOST:PORT";
+
+/// A recipient, or a pattern of recipients.
+pub(super) fn recipient(text: &str) -> Result<Pattern, String> {
+    if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { Pattern::parse(text) }
+}
+
+/// Whether that is a server rather than a mailbox: an address without a domain has neither port nor dot.
+fn is_like_server(text: &str) -> bool {
+    let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let is_host = text == "localhost" || text.contains('.') || text.contains("://") || text.starts_with("unix:");
+    !text.contains(['@', '{']) && (has_port || is_host || text.parse::<std::net::Ipv6Addr>().is_ok())
 }
 
 /// A rate that is not zero, per second.
@@ -87,7 +102,7 @@ pub(super) fn stall(text: &str) -> Result<String, String> {
 }
 
 /// A name to greet with: it stands in a line of the dialogue, and is to be no second one.
-pub(super) fn hello(text: &str) -> Result<String, String> {
+pub(super) fn host_name(text: &str) -> Result<String, String> {
     match text {
         "" => Err("the name must not be empty".to_owned()),
         _ if text.chars().any(char::is_control) => Err(format!("{text:?} contains a control character")),
@@ -204,7 +219,11 @@ mod tests {
             (sessions("1_000_001").map(drop), "at most 1000000"),
             (stall("2s,1s").map(drop), "write 2s..3s"),
             (stage("10s").map(drop), "not a valid stage"),
-            (pattern("u{1..").map(drop), "has an unpaired"),
+            (recipient("u{1..").map(drop), "has an unpaired"),
+            (recipient("127.0.0.1:25").map(drop), "the server is positional"),
+            (recipient("localhost").map(drop), "the server is positional"),
+            (recipient("::1").map(drop), "the server is positional"),
+            (recipient("smtp://mx").map(drop), "the server is positional"),
         ] {
             let why = why.expect_err(named);
             assert!(why.contains(named), "{why}");
@@ -217,9 +236,9 @@ mod tests {
             assert!(rate(text).is_err(), "{text}");
         }
         for text in ["", "a\r\nNOOP", "a\nb", "a\0b", "a\u{7f}"] {
-            assert!(hello(text).is_err(), "{text:?}");
+            assert!(host_name(text).is_err(), "{text:?}");
         }
-        assert_eq!((hello("mx.example").as_deref(), some_bytes("0").is_err()), (Ok("mx.example"), true));
+        assert_eq!((host_name("mx.example").as_deref(), some_bytes("0").is_err()), (Ok("mx.example"), true));
         assert!(stall("2s").is_err() && stall("2s..2s").is_err() && some("0").is_err() && some("-1").is_err());
     }
 }

@@ -22,9 +22,9 @@ pub(super) struct WelcomeTyped {
     /// Private key of the certificate (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Write the certificate to this file, for --ca of a client.
+    /// Write the certificate to this file, for --cacert of a client.
     #[arg(long, value_name = "FILE")]
-    tls_cert_to: Option<PathBuf>,
+    tls_write_cert: Option<PathBuf>,
     /// Require a client certificate signed by one of these (PEM).
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub(super) struct WelcomeTyped {
     /// `mailrun relay` does both.
     #[arg(long, value_name = "FILE")]
     auth_users: Option<PathBuf>,
-    /// Reject mail without AUTH.
+    /// Reject mail without AUTH; requires --auth-any or --auth-users.
     #[arg(long)]
     auth_required: bool,
     /// Use LMTP (RFC 2033) instead of SMTP: one reply per recipient.
@@ -46,7 +46,7 @@ pub(super) struct WelcomeTyped {
     lmtp: bool,
     /// Require a PROXY header (version 1 or 2) on each connection, and trust it.
     #[arg(long)]
-    proxy: bool,
+    proxy_protocol: bool,
     /// Offer XCLIENT, and trust what clients send with it.
     #[arg(long)]
     xclient: bool,
@@ -61,7 +61,10 @@ impl WelcomeTyped {
         if let Some(option) = self.idle_option() {
             bail!("{option} requires --tls starttls or --tls implicit");
         }
-        let login = match (&self.auth_users, self.auth_any || self.auth_required) {
+        if self.auth_required && !self.auth_any && self.auth_users.is_none() {
+            bail!("--auth-required requires --auth-users FILE or --auth-any");
+        }
+        let login = match (&self.auth_users, self.auth_any) {
             (Some(path), _) => Login::Users(path.clone()),
             (None, true) => Login::Anybody,
             (None, false) => Login::Off,
@@ -69,13 +72,13 @@ impl WelcomeTyped {
         Ok(WelcomeOptions {
             tls: self.tls.into(),
             certificate: self.tls_cert.clone().zip(self.tls_key.clone()),
-            certificate_to: self.tls_cert_to.clone(),
+            certificate_to: self.tls_write_cert.clone(),
             client_ca: self.tls_client_ca.clone(),
             resumption: if self.no_tls_resumption { SessionResumption::Off } else { SessionResumption::On },
             login,
             requires_auth: self.auth_required,
             protocol: if self.lmtp { Protocol::Lmtp } else { Protocol::Smtp },
-            proxied: if self.proxy { Proxied::Yes } else { Proxied::No },
+            proxied: if self.proxy_protocol { Proxied::Yes } else { Proxied::No },
             xclient: if self.xclient { Attributes::ALL } else { Attributes::NONE },
         })
     }
@@ -84,7 +87,7 @@ impl WelcomeTyped {
     fn idle_option(&self) -> Option<&'static str> {
         let options = [
             (self.tls_cert.is_some(), "--tls-cert"),
-            (self.tls_cert_to.is_some(), "--tls-cert-to"),
+            (self.tls_write_cert.is_some(), "--tls-write-cert"),
             (self.tls_client_ca.is_some(), "--tls-client-ca"),
             (self.no_tls_resumption, "--no-tls-resumption"),
         ];

@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn a_command_can_be_typed_again() {
-        let command = ["mailrun", "bench", "--name", "two words", "it's"].map(str::to_owned);
-        assert_eq!(quoted(&command), r"mailrun bench --name 'two words' 'it'\''s'");
+        let command = ["mailrun", "bench", "--label", "two words", "it's"].map(str::to_owned);
+        assert_eq!(quoted(&command), r"mailrun bench --label 'two words' 'it'\''s'");
     }
 
     #[test]

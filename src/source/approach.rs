@@ -170,12 +170,12 @@ fn client_tls(told: &ApproachOptions, host: &str) -> Result<ClientTls> {
         };
     let name = told.server_name.as_deref().unwrap_or(host);
     if name.is_empty() {
-        bail!("--tls: the server has no name to verify; use --sni NAME, or --tls-insecure");
+        bail!("--tls: the server has no name to verify; use --tls-name NAME, or --insecure");
     }
     let tls = ClientTls::new(name, &trust, certificate, told.resumption);
     tls.context(
-        "--tls cannot be used with these options; use --ca FILE (PEM) for the trusted certificates, or \
-                 --tls-insecure to accept any",
+        "--tls cannot be used with these options; use --cacert FILE (PEM) for the trusted certificates, or \
+                 --insecure to accept any",
     )
 }
 

@@ -146,7 +146,7 @@ fn starts_as_mbox(path: &Path) -> Result<bool> {
 
 fn too_much(path: &Path, limit_bytes: u64) -> String {
     format!(
-        "--corpus {} exceeds --corpus-limit, {limit_bytes} bytes; use a part of it, or a higher limit",
+        "--corpus {} exceeds --max-corpus-size, {limit_bytes} bytes; use a part of it, or a higher limit",
         path.display()
     )
 }
@@ -457,7 +457,7 @@ mod tests {
         let is_refused = |name: &str, text: &str| {
             let refused =
                 from_file(name, text.as_bytes(), |options| options.limit_bytes = 2_048).unwrap_err().to_string();
-            assert!(refused.contains("--corpus-limit, 2048 bytes"), "{refused}");
+            assert!(refused.contains("--max-corpus-size, 2048 bytes"), "{refused}");
         };
         is_refused("a.eml", &big.repeat(2));
         is_refused("box", &format!("From a 09:30\n{big}"));
@@ -465,7 +465,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         (0..20).for_each(|number| fs::write(place.path().join(format!("{number}.eml")), "").unwrap());
         let limited = CorpusOptions { limit_bytes: 2_048, ..options(place.path()) };
-        assert!(read(&limited).unwrap_err().to_string().contains("--corpus-limit"));
+        assert!(read(&limited).unwrap_err().to_string().contains("--max-corpus-size"));
     }
 
     proptest! {

@@ -109,9 +109,9 @@ impl Envelopes {
             );
         }
         let numbering = options.recipient.numbering(most);
-        options.recipient.check(numbering).map_err(|why| anyhow!("--rcpt {why}"))?;
+        options.recipient.check(numbering).map_err(|why| anyhow!("--to {why}"))?;
         if options.recipient.literal() == Some("") {
-            bail!("--rcpt: a message must have a recipient");
+            bail!("--to: a message must have a recipient");
         }
         let (sender, recipient) = (options.from.clone(), options.recipient.clone());
         let drawn = Drawn {

@@ -94,9 +94,10 @@ impl Prepared {
         }
         let least = CutToSize::least(stamp, fields.as_bytes()) as u64;
         if sizes.least() < least && !sizes.is_drawn_in() {
-            bail!("--size {} is too small: variable sizes must be at least {least} bytes", sizes.expression());
+            bail!("--message-size {} is too small: variable sizes must be at least {least} bytes", sizes.expression());
         }
-        let most = usize::try_from(sizes.most().max(least)).context("--size exceeds the memory of this machine")?;
+        let most =
+            usize::try_from(sizes.most().max(least)).context("--message-size exceeds the memory of this machine")?;
         let cut = CutToSize::new(stamp, fields.as_bytes(), most);
         let described = sizes.described_from(least);
         let about = About { mean_bytes: described.mean, sizes: Some(described), ..About::default() };

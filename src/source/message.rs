@@ -248,9 +248,11 @@ pub(super) fn fields(from: &str, to: &str, subject: Option<&str>, date: &str, id
 pub(super) fn generate(stamp: Stamp, fields: &str, size: u64) -> Result<Template> {
     let headers = format!("{fields}\r\n");
     let overhead = stamp.bytes() + headers.len();
-    let size = usize::try_from(size).context("--size exceeds the memory of this machine")?;
+    let size = usize::try_from(size).context("--message-size exceeds the memory of this machine")?;
     match size.checked_sub(overhead) {
-        None | Some(1) => bail!("--size {size} is too small: header, trace and one line need {} bytes", overhead + 2),
+        None | Some(1) => {
+            bail!("--message-size {size} is too small: header, trace and one line need {} bytes", overhead + 2)
+        }
         Some(room) => Ok(Template::new(stamp, headers.as_bytes(), &filling(room), Identity::Patched)),
     }
 }

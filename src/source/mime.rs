@@ -121,7 +121,8 @@ fn message(fields: Fields<'_>, bytes: u64, chance: &mut Chance) -> Result<Vec<u8
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
     // The line of the one octet is in `one`: six octets with its end.
     let lines = (room + 6) / LINE_BYTES;
-    let content = usize::try_from(lines.max(1) * LINE_CARRIES).context("--size exceeds the memory of this machine")?;
+    let content =
+        usize::try_from(lines.max(1) * LINE_CARRIES).context("--message-size exceeds the memory of this machine")?;
     let content = if lines == 0 { 1 } else { content };
     let text = said.write(fields, Some(random_bytes(content, chance)))?;
     if text.len() as u64 > bytes {

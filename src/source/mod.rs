@@ -36,8 +36,9 @@ use crate::interrupt::Interrupt;
 use crate::load::{chance, pacing, spread};
 use crate::party::{Finished, Outputs};
 use crate::reach::is_local;
+use crate::reason::reason;
 use crate::tls_mode::TlsMode;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use approach::Approach;
 use chance::Purpose;
 use collector::Collector;
@@ -198,9 +199,15 @@ fn host_of(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }
 
-fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
-    let endpoint = Endpoint::resolve(to)
-        .with_context(|| format!("--to {to} is neither HOST:PORT nor unix:PATH, or has no address"))?;
+/// The server of a source, looked up.
+///
+/// # Errors
+/// If it has no address, or a public one.
+pub(crate) fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
+    let endpoint = Endpoint::resolve(to).map_err(|error| match to.starts_with("unix:") {
+        true => anyhow!("{to}: {}", reason(&error)),
+        false => anyhow!("unknown host {:?}: {}", host_of(to), reason(&error)),
+    })?;
     if let Some(address) = endpoint.ip().filter(|address| reach == Reach::Local && !is_local(*address)) {
         bail!(
             "{address} is a public address; only loopback and private addresses are allowed by default. If the server \
@@ -219,7 +226,7 @@ impl SourceOptions {
         let is_near = server.ip().is_none_or(|address| address.to_canonical().is_loopback());
         if self.approach.shows_password() && !is_near {
             bail!(
-                "--auth: the password would be sent unencrypted to {}; use --tls, or --auth-mechanism scram-sha-256 \
+                "--user: the password would be sent unencrypted to {}; use --tls, or --auth-mechanism scram-sha-256 \
                  or cram-md5",
                 self.to
             );

@@ -25,7 +25,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The options against a certificate that is not accepted.
-const REMEDIES: Remedies = Remedies { trust: "--ca FILE", name: "--sni NAME", insecure: "--tls-insecure" };
+const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
 /// What is tried, and with whom.
 #[derive(Debug)]
@@ -166,7 +166,7 @@ impl Trial {
         let is_every_one = refusals.len() == attempt.recipients && refusals.iter().all(|refusal| refusal.is_final());
         let first = refusals.first().filter(|_| is_every_one)?;
         let recipient = self.options.recipient.typed();
-        Some(format!("it rejects the recipient <{recipient}> ({}). Use --rcpt ADDRESS for another.", first.words()))
+        Some(format!("it rejects the recipient <{recipient}> ({}). Use --to ADDRESS for another.", first.words()))
     }
 
     fn not_greeted(&self, refusal: &Refusal) -> String {

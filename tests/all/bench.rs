@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 #[test]
 fn a_small_run_closes_and_leaves_its_files() {
-    let run = bench(&["--messages", "500", "--sessions", "10", "--name", "small"]);
+    let run = bench(&["--messages", "500", "--sessions", "10", "--label", "small"]);
     let record = run.record_of(0);
     assert_eq!(fates(&record.ledger), [500, 500, 0, 0, 0]);
     assert!(record.verdict.closed && may_be_believed(&record), "{:?}", record.verdict);
@@ -76,7 +76,8 @@ fn every_pipelining_mode_delivers_all() {
 #[test]
 fn messages_of_every_size_arrive_whole() {
     for (size, octets, messages) in [("300", 300, "200"), ("64k", 65_536, "100"), ("10M", 10 << 20, "4")] {
-        let words = ["--messages", messages, "--sessions", "2", "--reuse", "--size", size, "--pipelining", "stream"];
+        let words =
+            ["--messages", messages, "--sessions", "2", "--reuse", "--message-size", size, "--pipelining", "stream"];
         let record = bench(&words).record_of(0);
         let delivered = stage(&record, Stage::Delivered);
         assert_eq!(delivered.bytes, octets * delivered.count, "{size}");
@@ -119,7 +120,7 @@ fn open_loop_is_recorded_as_such() {
 #[test]
 fn a_server_without_a_sink_behind_it_leaves_delivery_unknown() {
     let sink = Sink::start(&[]);
-    let run = bench(&["--to", &sink.address(), "--messages", "200", "--sessions", "5"]);
+    let run = bench(&[&sink.address(), "--messages", "200", "--sessions", "5"]);
     let record = run.record_of(0);
     assert_eq!((record.ledger.accepted, record.ledger.delivered, record.ledger.lost), (Some(200), None, None));
     assert!(!record.verdict.closed, "nobody has seen them arrive");
@@ -132,7 +133,7 @@ fn a_server_without_a_sink_behind_it_leaves_delivery_unknown() {
 #[test]
 fn a_sink_at_the_far_end_closes_the_ledger() {
     let sink = Sink::start(&[]);
-    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5"];
+    let words = [&sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5"];
     let record = bench(&[words.as_slice(), &["--recipients", "3"]].concat()).record_of(0);
     assert_eq!(fates(&record.ledger), [900, 900, 0, 0, 0]);
     assert!(record.verdict.closed);
@@ -148,7 +149,7 @@ fn a_sink_at_the_far_end_closes_the_ledger() {
 #[test]
 fn a_lossy_sink_at_the_far_end_is_found_out() {
     let sink = Sink::start(&["--drop", "0.1", "--seed", "3"]);
-    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5"];
+    let words = [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5"];
     let record = bench(&words).record_of(1);
     let took = sink.took().messages;
     assert!((1..200).contains(&took));
@@ -176,7 +177,7 @@ fn ctrl_c_in_mid_run_still_reports() {
 fn runs_go_to_a_directory_of_their_own_where_none_is_named() {
     let place = tempfile::tempdir().unwrap();
     let status = std::process::Command::new(env!("CARGO_BIN_EXE_mailrun"))
-        .args(["bench", "--relay", "none", "--messages", "20", "--sessions", "2", "--name", "my run"])
+        .args(["bench", "--relay", "none", "--messages", "20", "--sessions", "2", "--label", "my run"])
         .current_dir(place.path())
         .output()
         .unwrap();
@@ -209,17 +210,17 @@ fn cannot_run(words: &[&str], why: &str) {
 fn a_refused_connection_is_one_line() {
     let (_held, address) = closed_port();
     let address = address.to_string();
-    cannot_run(&["source", "--to", &address], "refused");
-    cannot_run(&["bench", "--to", &address, "--messages", "10"], "refused");
+    cannot_run(&["source", &address], "refused");
+    cannot_run(&["bench", &address, "--messages", "10"], "refused");
     let url = format!("http://{address}");
-    cannot_run(&["bench", "--to", &address, "--sink", &url], "no mailrun sink answers");
+    cannot_run(&["bench", &address, "--sink", &url], "no mailrun sink answers");
 }
 
 #[test]
 fn public_addresses_are_refused() {
     for address in ["8.8.8.8:25", "[2606:4700::1111]:25", "172.32.0.1:25"] {
-        cannot_run(&["source", "--to", address], "public address");
-        cannot_run(&["bench", "--to", address], "public address");
+        cannot_run(&["source", address], "public address");
+        cannot_run(&["bench", address], "public address");
     }
 }
 
@@ -230,13 +231,13 @@ fn what_cannot_be_opened_is_one_line() {
     cannot_run(&["sink", "--listen", &taken], "cannot listen");
     cannot_run(&["sink", "--listen", "127.0.0.1:0", "--http", &taken], "cannot listen");
     cannot_run(&["sink", "--listen", "192.0.2.1:25"], "cannot listen");
-    cannot_run(&["source", "--to", &taken, "--file", "/nowhere/at/all.eml"], "/nowhere/at/all.eml");
+    cannot_run(&["source", &taken, "--file", "/nowhere/at/all.eml"], "/nowhere/at/all.eml");
     cannot_run(&["bench", "--out", "/dev/null/x"], "/dev/null/x");
 }
 
 #[test]
 fn bad_arguments_are_one_line() {
-    let to = ["source", "--to", "127.0.0.1:1"];
+    let to = ["source", "127.0.0.1:1"];
     let table: [(&[&str], &str); 47] = [
         (&["frobnicate"], "frobnicate"),
         (&["--frobnicate"], "frobnicate"),
@@ -249,64 +250,64 @@ fn bad_arguments_are_one_line() {
         (&["bench", "--messages", "1", "--messages", "2"], "--messages"),
         (&["bench", "--sessions", "0"], "0"),
         (&["bench", "--sessions", "2000000"], "2000000"),
-        (&["bench", "--size", "5x"], "5x"),
+        (&["bench", "--message-size", "5x"], "5x"),
         (&["bench", "--rate", "0"], "0"),
         (&["bench", "--rate", "nan"], "nan"),
         (&["bench", "--arrival", "weekly"], "weekly"),
         (&["bench", "--pipelining", "fast"], "fast"),
         (&["bench", "--recipients", "0"], "0"),
         (&["bench", "--recipients", "1001"], "1001"),
-        (&["bench", "--reuse", "5"], "5"),
+        (&["bench", "--reuse", "five"], "unknown host \"five\""),
         (&["bench", "--duration", "0s"], "0s"),
         (&["bench", "--duration", "soon"], "soon"),
         (&["bench", "--drop", "2"], "2"),
         (&["bench", "--stall", "2s"], "2s"),
-        (&["bench", "--sink", "http://127.0.0.1:1"], "--to"),
-        (&["bench", "--to", "127.0.0.1:1", "--drop", "0.1"], "--drop"),
-        (&["bench", "--to", "127.0.0.1:1", "--relay", "postfix"], "--relay"),
+        (&["bench", "--sink", "http://127.0.0.1:1"], "a server is required"),
+        (&["bench", "127.0.0.1:1", "--drop", "0.1"], "--drop"),
+        (&["bench", "127.0.0.1:1", "--relay", "postfix"], "--relay"),
         (&["bench", "--relay", "sendmail"], "{to}"),
         (&["bench", "--relay", "mailrun:never"], "never"),
-        (&["bench", "--relay", "none", "--no-relay"], "--no-relay"),
-        (&["bench", "--relay-address", "127.0.0.1:1"], "--sink-listen"),
+        (&["bench", "--no-relay"], "--relay none"),
+        (&["bench", "--relay-address", "127.0.0.1:1"], "SERVER --sink-listen"),
         (&["bench", "--relay", "mailrun", "--tls", "starttls"], "--tls"),
         (&["bench", "relay-400", "--rounds", "0"], "0"),
         (&["bench", "relay-64k", "--compare", "mailrun,postfix", "--relay", "none"], "--relay"),
         (&["bench", "relay-64k", "--full", "--messages", "5"], "--messages"),
-        (&["source"], "--to"),
-        (&["source", "--to", "nonsense"], "nonsense"),
-        (&["source", "--to", "127.0.0.1:99999"], "99999"),
+        (&["source"], "a server is required"),
+        (&["source", "nonsense"], "nonsense"),
+        (&["source", "127.0.0.1:99999"], "99999"),
         (&["sink", "--listen", "nonsense"], "nonsense"),
-        (&["sink", "--idle", "0"], "0"),
-        (&["sink", "--messages", "0"], "0"),
-        (&["sink", "--message-limit", "lots"], "lots"),
-        (&["sink", "--message-limit", "0"], "--message-limit"),
-        (&["sink", "--line-limit", "0"], "--line-limit"),
-        (&["sink", "--hello", "a\r\n250 b"], "--hello"),
+        (&["sink", "--idle-timeout", "0"], "0"),
+        (&["sink", "--max-messages", "0"], "0"),
+        (&["sink", "--max-message-size", "lots"], "lots"),
+        (&["sink", "--max-message-size", "0"], "--max-message-size"),
+        (&["sink", "--max-line-length", "0"], "--max-line-length"),
+        (&["sink", "--hostname", "a\r\n250 b"], "--hostname"),
         (&["sink", "--tls-client-ca", "ca.pem"], "--tls-client-ca requires --tls"),
-        (&["sink", "--tls-cert-to", "cert.pem"], "--tls-cert-to requires --tls"),
-        (&["bench", "--tls-insecure"], "--tls-insecure requires --tls"),
+        (&["sink", "--tls-write-cert", "cert.pem"], "--tls-write-cert requires --tls"),
+        (&["bench", "--insecure"], "--insecure requires --tls"),
     ];
     for (words, why) in table {
         cannot_run(words, why);
     }
     for (words, why) in [
-        (["--ca", "ca.pem"], "--ca requires --tls"),
-        (["--sni", "a.example"], "--sni requires --tls"),
-        (["--hello", "a\r\nNOOP"], "--hello"),
-        (["--hello", ""], "--hello"),
+        (["--cacert", "ca.pem"], "--cacert requires --tls"),
+        (["--tls-name", "a.example"], "--tls-name requires --tls"),
+        (["--ehlo", "a\r\nNOOP"], "--ehlo"),
+        (["--ehlo", ""], "--ehlo"),
         (["--arrival", "poisson"], "--rate or --stage"),
         (["--duration=1s", "--warm-up=1s"], "--warm-up 1s"),
         (["--binarymime", "--reuse"], "--chunking"),
         (["--bind", "192.0.2.1"], "--bind"),
         (["--subject", "a\r\nBcc: all@example.com"], "--subject"),
         (["--from", "a b c"], "a b c"),
-        (["--rcpt", "<x>"], "<x>"),
-        (["--size", "0"], "0"),
+        (["--to", "<x>"], "<x>"),
+        (["--message-size", "0"], "0"),
     ] {
         cannot_run(&[to.as_slice(), &words].concat(), why);
     }
     for to in ["[::1]:1", "unix:/nowhere"] {
-        cannot_run(&["source", "--to", to, "--bind", "127.0.0.2"], "--bind has IPv4 addresses");
+        cannot_run(&["source", to, "--bind", "127.0.0.2"], "--bind has IPv4 addresses");
     }
 }
 
@@ -319,7 +320,7 @@ fn help_says_what_was_written() {
         lines.filter(|line| !line.starts_with(' ') && line.ends_with(':')).last().unwrap_or_default().to_owned()
     };
     assert!(heading("--dsn-envid").starts_with("Notifications"), "{source}");
-    assert_eq!([heading("--workers"), heading("--tls <"), heading("--json")], ["Options:", "Connection:", "Results:"]);
+    assert_eq!([heading("--workers"), heading("--tls <"), heading("--json")], ["Load:", "Connection:", "Results:"]);
     let envid = source.split("--dsn-envid").nth(1).unwrap().split("--dsn-orcpt").next().unwrap();
     assert!(envid.split_whitespace().collect::<Vec<_>>().join(" ").contains("in braces is replaced by the"), "{envid}");
     let sink = mailrun(&["sink", "--help"]).out;
@@ -341,8 +342,8 @@ fn help_and_version_are_no_errors() {
 
 #[test]
 fn refusals_are_no_losses() {
-    let sink = Sink::start(&["--recipient-limit", "2"]);
-    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "50", "--recipients", "5", "--reuse"];
+    let sink = Sink::start(&["--max-recipients", "2"]);
+    let words = [&sink.address(), "--sink", sink.url(), "--messages", "50", "--recipients", "5", "--reuse"];
     let record = bench(&words).record_of(1);
     assert_eq!(fates(&record.ledger), [250, 100, 0, 0, 0]);
     assert_eq!(record.ledger.rejected, Some(150));

@@ -40,7 +40,7 @@ impl Host {
 
     /// Whether a client that trusts that certificate alone gets through.
     fn is_trusted_by(&self, ca: &str) -> bool {
-        let ours = self.hears(&["--ca", ca, "--sni", "localhost", "--messages", "1"]);
+        let ours = self.hears(&["--cacert", ca, "--tls-name", "localhost", "--messages", "1"]);
         accepted(&ours.record) == 1
     }
 
@@ -134,10 +134,10 @@ fn under_load_nobody_notices_that_a_certificate_is_renewed() {
     for (host, files) in hosts() {
         let record = files.path("reused.json");
         let to = host.address();
-        let tls = ["--tls", "starttls", "--tls-insecure", "--to", &to];
+        let tls = ["--tls", "starttls", "--insecure", &to];
         let base = [&["source"], tls.as_slice()].concat();
         // One session that lasts, and one after the other.
-        let lasting = ["--sessions", "1", "--reuse", "--messages", "60", "--think", "100ms", "--json", &record];
+        let lasting = ["--sessions", "1", "--reuse", "--messages", "60", "--think-time", "100ms", "--json", &record];
         let lasting = Process::start(MAILRUN, &[&base, lasting.as_slice()].concat());
         let brief_record = files.path("brief.json");
         let brief = ["--rate", "50", "--duration", "6s", "--sessions", "8", "--json", &brief_record];
@@ -176,7 +176,7 @@ fn whom_a_relay_trusts_is_read_again_when_it_changes() {
     // The next hop shows a certificate that the relay does not trust yet: mail waits, and goes when it does.
     let renewed = rotate(&files, 2);
     wait_until("the renewed certificate", || {
-        let words = ["--tls", "starttls", "--ca", &renewed, "--sni", "localhost", "--messages", "1"];
+        let words = ["--tls", "starttls", "--cacert", &renewed, "--tls-name", "localhost", "--messages", "1"];
         (accepted(&source(&sink.address(), &words).record) == 1).then_some(())
     });
     // An open connection would be used again.

@@ -134,7 +134,7 @@ fn mades_both(endpoint: &Endpoint, words: &[&str], check: impl Fn(&Ended)) {
 #[test]
 fn a_server_in_good_health_passes() {
     let sink = Sink::start(&[]);
-    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5"];
+    let words = [&sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5"];
     bench_both(&words, open);
     open(&job(&["bench"], &[words.as_slice(), &EASY, &EASY_TO_THE_END].concat()));
     open(&job(&["bench"], &["--messages", "300", "--sessions", "5"]));
@@ -143,7 +143,7 @@ fn a_server_in_good_health_passes() {
 #[test]
 fn one_percent_rejected() {
     let sink = Sink::start(&["--fault", "rcpt: hard reject 1%"]);
-    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "1500", "--sessions", "5", "--reuse"];
+    let words = [&sink.address(), "--sink", sink.url(), "--messages", "1500", "--sessions", "5", "--reuse"];
     shut(&job(&["bench"], &words), 1, "The server rejected ");
     shut(&job(&["bench"], &[words.as_slice(), &EASY].concat()), 1, "Threshold missed: rejected <= 0.1%; it was ");
     open(&job(&["bench"], &[words.as_slice(), &["--threshold", "rejected <= 10%"]].concat()));
@@ -153,7 +153,7 @@ fn one_percent_rejected() {
 fn a_server_that_is_killed() {
     for thresholds in [&[][..], &EASY, &["--threshold", "failed <= 100%"]] {
         let sink = Sink::start(&[]);
-        let words = ["--to", &sink.address(), "--sessions", "5", "--duration", "4s"];
+        let words = [&sink.address(), "--sessions", "5", "--duration", "4s"];
         let job = Job::start(&["bench"], &[&words, thresholds].concat());
         job.await_load("source.stdout", "accepted");
         drop(sink);
@@ -164,13 +164,13 @@ fn a_server_that_is_killed() {
 #[test]
 fn a_rate_that_is_missed() {
     let sink = Sink::start(&["--delay", "100ms"]);
-    let words = ["--to", &sink.address(), "--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse"];
+    let words = [&sink.address(), "--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse"];
     bench_both(&words, |ended| {
         // Where this machine was the limit itself, it is INVALID: no pass either.
         let code = if said(ended).contains("INVALID ") { 3 } else { 1 };
         shut(ended, code, " of the 200 asked for");
     });
-    let words = ["--to", &sink.address(), "--messages", "60", "--sessions", "2", "--reuse"];
+    let words = [&sink.address(), "--messages", "60", "--sessions", "2", "--reuse"];
     let asked = ["--threshold", "accepted.rate > 1000/s"];
     shut(
         &job(&["bench"], &[&words, asked.as_slice()].concat()),
@@ -182,7 +182,7 @@ fn a_rate_that_is_missed() {
 #[test]
 fn a_p99_that_is_missed() {
     let sink = Sink::start(&["--delay", "50ms"]);
-    let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "50", "--sessions", "5", "--reuse"];
+    let words = [&sink.address(), "--sink", sink.url(), "--messages", "50", "--sessions", "5", "--reuse"];
     bench_both(&words, open);
     for threshold in ["accepted.p99 < 10ms", "delivered.p99 < 1ms", "reply.p99 < 10ms", "delivered.within(1ms) >= 95%"]
     {
@@ -200,7 +200,7 @@ fn a_message_that_is_lost_doubled_or_changed() {
         ("--corrupt", "0.05", "Corrupt: "),
     ] {
         let sink = Sink::start(&[fault, share]);
-        let words = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5", "--reuse"];
+        let words = [&sink.address(), "--sink", sink.url(), "--messages", "300", "--sessions", "5", "--reuse"];
         bench_both(&words, |ended| shut(ended, 1, why));
     }
 }
@@ -210,7 +210,7 @@ fn a_wrong_password() {
     let files = Files::new();
     let (users, password) = (files.keep("users", "ann:right\n"), files.keep("password", "wrong\n"));
     let sink = Sink::start(&["--auth-users", &users]);
-    let words = ["--to", &sink.address(), "--messages", "50", "--auth", "ann", "--password-file", &password];
+    let words = [&sink.address(), "--messages", "50", "--user", "ann", "--password-file", &password];
     bench_both(&words, |ended| shut(ended, 2, "Check the user and the password"));
     assert_eq!(sink.took().messages, 0);
 }
@@ -220,26 +220,26 @@ fn a_wrong_certificate() {
     let files = Files::new();
     let [certificate, key] = files.certificate("other", &["mail.other.example"]);
     let sink = Sink::start(&["--tls", "starttls", "--tls-cert", &certificate, "--tls-key", &key]);
-    let words = ["--to", &sink.address(), "--messages", "50", "--tls", "starttls"];
+    let words = [&sink.address(), "--messages", "50", "--tls", "starttls"];
     bench_both(&words, |ended| shut(ended, 2, "certificate"));
-    let named = [words.as_slice(), &["--ca", &certificate]].concat();
-    let why = "the certificate is for mail.other.example, not for 127.0.0.1: --sni mail.other.example";
+    let named = [words.as_slice(), &["--cacert", &certificate]].concat();
+    let why = "the certificate is for mail.other.example, not for 127.0.0.1: --tls-name mail.other.example";
     bench_both(&named, |ended| shut(ended, 2, why));
-    let right = [named.as_slice(), &["--sni", "mail.other.example"]].concat();
+    let right = [named.as_slice(), &["--tls-name", "mail.other.example"]].concat();
     bench_both(&right, open);
 }
 
 #[test]
 fn nothing_that_listens() {
     let to = format!("127.0.0.1:{}", low_port());
-    bench_both(&["--to", &to, "--messages", "50"], |ended| shut(ended, 2, "Connection refused"));
+    bench_both(&[&to, "--messages", "50"], |ended| shut(ended, 2, "Connection refused"));
 }
 
 #[test]
 fn a_run_that_is_interrupted() {
     for (signal, thresholds) in [(Signal::INT, &[][..]), (Signal::TERM, &[]), (Signal::INT, &EASY)] {
         let sink = Sink::start(&["--delay", "20ms"]);
-        let words = ["--to", &sink.address(), "--duration", "60s", "--sessions", "2"];
+        let words = [&sink.address(), "--duration", "60s", "--sessions", "2"];
         let job = Job::start(&["bench"], &[&words, thresholds].concat());
         job.await_load("source.stdout", "accepted");
         job.signal(signal);

@@ -58,8 +58,8 @@ fn crash(kills: u64, seed: u64) -> Account {
     let den = Den::to(&sink.address(), &text);
     let mut moments = Moments(seed.max(1));
     let mut relay = den.open();
-    let words = ["source", "--to", &relay.address(), "--ledger", &sent, "--rate", RATE, "--duration", "1h"];
-    let more = ["--sessions", "20", "--reuse", "--recipients", "2", "--size", "400..20k", "--timeout", "10s"];
+    let words = ["source", &relay.address(), "--ledger", &sent, "--rate", RATE, "--duration", "1h"];
+    let more = ["--sessions", "20", "--reuse", "--recipients", "2", "--message-size", "400..20k", "--timeout", "10s"];
     let source = Process::start(MAILRUN, &[&words[..], &more].concat());
     crate::relay::await_recipients(&sink, 1);
     for _ in 0..kills {

@@ -162,8 +162,8 @@ fn our_server_plays_every_dialog() {
 /// The sink's options for a dialog's limits; `None` if it has none for them, or refuses nobody by name.
 fn sink_options(dialog: &Dialog) -> Option<Vec<String>> {
     let option = |(name, number): &(String, u64)| match name.as_str() {
-        "recipients" => Some(["--recipient-limit".to_owned(), number.to_string()]),
-        "message_bytes" => Some(["--message-limit".to_owned(), number.to_string()]),
+        "recipients" => Some(["--max-recipients".to_owned(), number.to_string()]),
+        "message_bytes" => Some(["--max-message-size".to_owned(), number.to_string()]),
         _ => None,
     };
     let options: Option<Vec<_>> = dialog.limits.iter().map(option).collect();

@@ -123,10 +123,10 @@ fn a_second_signal_still_reports() {
     let sink = Sink::start(&["--fault", ".: delay 60s 50%"]);
     let to = sink.address();
     let load = ["--duration", "60s", "--sessions", "4", "--no-preflight"];
-    let source = Process::start(MAILRUN, &[["source", "--to", &to].as_slice(), &load].concat());
+    let source = Process::start(MAILRUN, &[["source", &to].as_slice(), &load].concat());
     wait_until("its connections", || (sink.ask("/status")["connections"].as_u64() >= Some(4)).then_some(()));
     interrupt_twice(source);
-    let bench = Bench::start(&[["--to", &to].as_slice(), &load[..4]].concat());
+    let bench = Bench::start(&[&[to.as_str()], &load[..4]].concat());
     await_load(&bench);
     interrupt_twice(bench.process);
     let place = tempfile::tempdir().unwrap();
@@ -164,7 +164,7 @@ fn a_sink_that_is_told_twice_to_end_reports() {
 #[test]
 fn a_third_signal_ends_it_at_once() {
     let sink = Sink::start(&["--fault", ".: delay 60s"]);
-    let bench = Bench::start(&["--to", &sink.address(), "--duration", "60s", "--sessions", "2"]);
+    let bench = Bench::start(&[&sink.address(), "--duration", "60s", "--sessions", "2"]);
     wait_until("the source", || bench.file("source.stdout").contains("progress").then_some(()));
     for _ in 0..3 {
         bench.process.terminate();
@@ -179,7 +179,7 @@ fn a_signal_before_the_load_is_130_with_a_line() {
     // It accepts connections and greets nobody.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let to = silent.local_addr().unwrap().to_string();
-    let source = Process::start(MAILRUN, &["source", "--to", &to, "--messages", "5"]);
+    let source = Process::start(MAILRUN, &["source", &to, "--messages", "5"]);
     let _connection = silent.accept().unwrap();
     source.terminate();
     let ended = source.finish();
@@ -194,8 +194,7 @@ fn a_signal_before_the_load_is_130_with_a_line() {
 fn what_cannot_be_written_at_the_end_is_told_after_the_report() {
     let sink = Sink::start(&[]);
     for option in ["--json", "--ledger", "--hlog"] {
-        let ended =
-            mailrun(&["source", "--to", &sink.address(), "--messages", "50", "--sessions", "2", option, "/dev/full"]);
+        let ended = mailrun(&["source", &sink.address(), "--messages", "50", "--sessions", "2", option, "/dev/full"]);
         assert_eq!(ended.code, Some(2), "{option}: {ended:?}");
         assert_eq!(ended.err.trim(), "mailrun: cannot write /dev/full: No space left on device", "{option}");
         assert!(ended.out.contains("PASS"), "{option}: {ended:?}");
@@ -206,7 +205,7 @@ fn what_cannot_be_written_at_the_end_is_told_after_the_report() {
 fn a_run_directory_that_is_removed_is_told_after_the_report() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("out");
-    let words = ["bench", "--no-relay", "--duration", "2s", "--sessions", "2", "--out", out.to_str().unwrap()];
+    let words = ["bench", "--relay", "none", "--duration", "2s", "--sessions", "2", "--out", out.to_str().unwrap()];
     let bench = Process::start(MAILRUN, &words);
     wait_until("the source", || {
         fs::read_to_string(out.join("source.stdout")).unwrap_or_default().contains("progress").then_some(())
@@ -241,12 +240,14 @@ fn bench_on_a_full_disk(words: &str) -> Option<Ended> {
 
 #[test]
 fn a_disk_that_fills_up_is_named_and_the_report_is_printed() {
-    let Some(ended) = bench_on_a_full_disk("--no-relay --duration 3s --sessions 2") else { return };
+    let Some(ended) = bench_on_a_full_disk("--relay none --duration 3s --sessions 2") else { return };
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(ended.out.contains("accepted"), "{ended:?}");
     let last = ended.err.lines().last().unwrap();
     assert!(last.contains("cannot write ") && last.ends_with("No space left on device"), "{ended:?}");
-    let Some(ended) = bench_on_a_full_disk("--relay mailrun --duration 4s --sessions 20 --size 64k") else { return };
+    let Some(ended) = bench_on_a_full_disk("--relay mailrun --duration 4s --sessions 20 --message-size 64k") else {
+        return;
+    };
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert!(!ended.err.contains("101") && ended.err.contains("No space left on device"), "{ended:?}");
     assert!(ended.out.contains("accepted"), "{ended:?}");

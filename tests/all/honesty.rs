@@ -207,7 +207,7 @@ fn row(record: &Record, resource: Resource) -> &ExhaustedRow {
 fn a_source_without_descriptors_says_how_many_it_needs() {
     let (sink, place) = (Sink::start(&["--delay", "20ms"]), tempfile::tempdir().unwrap());
     let json = place.path().join("source.json");
-    let command = format!("source --to {} --messages 300 --sessions 60 --json {}", sink.address(), json.display());
+    let command = format!("source {} --messages 300 --sessions 60 --json {}", sink.address(), json.display());
     let Some(words) = with_descriptors(40, &command) else { return };
     let ended = start(&words).finish();
     let record = record_in(&json, &ended);
@@ -222,7 +222,7 @@ fn a_source_without_descriptors_says_how_many_it_needs() {
 #[test]
 fn a_source_that_never_gets_a_descriptor_ends_and_says_why() {
     let sink = Sink::start(&[]);
-    let command = format!("source --to {} --messages 50 --sessions 50 --workers 1", sink.address());
+    let command = format!("source {} --messages 50 --sessions 50 --workers 1", sink.address());
     // With fewer there is no event loop, with more there is a connection: just between it is.
     for number in 6..40 {
         let Some(words) = with_descriptors(number, &command) else { return };
@@ -271,7 +271,7 @@ fn a_worker_without_an_event_loop_ends_the_source_at_once() {
     for number in 10..60 {
         let sink = Sink::start(&[]);
         // Were the other workers to go on, it would not end while somebody waits.
-        let command = format!("source --to {} --workers 3 --sessions 3 --rate 1 --duration 1h", sink.address());
+        let command = format!("source {} --workers 3 --sessions 3 --rate 1 --duration 1h", sink.address());
         let Some(words) = with_descriptors(number, &command) else { return };
         let source = start(&words);
         let has_workers = || source.threads().iter().filter(|name| name.starts_with("load-")).count() == 3;

@@ -108,7 +108,7 @@ fn an_endless_line_costs_no_memory() {
 
 #[test]
 fn an_endless_message_is_ended() {
-    let sink = Sink::start(&["--message-limit", "1M"]);
+    let sink = Sink::start(&["--max-message-size", "1M"]);
     let mut wire = begin(&sink);
     let block = "0123456789\r\n".repeat(10_000);
     let sent = (0..1000).take_while(|_| wire.try_send(&block).is_ok()).count();
@@ -126,7 +126,7 @@ fn an_endless_message_is_ended() {
 
 #[test]
 fn a_message_that_is_too_long_is_answered_at_its_end_and_one_that_does_not_end_is_told_so() {
-    let sink = Sink::start(&["--message-limit", "64k"]);
+    let sink = Sink::start(&["--max-message-size", "64k"]);
     let block = "0123456789abcd\r\n".repeat(4096);
     let mut wire = begin(&sink);
     wire.send(block.repeat(2));
@@ -226,7 +226,7 @@ fn a_client_that_only_fails_is_hung_up_on() {
 
 #[test]
 fn a_silent_client_is_told_and_left() {
-    let sink = Sink::start(&["--idle", "3s"]);
+    let sink = Sink::start(&["--idle-timeout", "3s"]);
     let mut wires = [Wire::greeted(sink.smtp), begin(&sink)];
     wires[1].send("Subject: never finished\r\n");
     for wire in &mut wires {
@@ -238,7 +238,7 @@ fn a_silent_client_is_told_and_left() {
 
 #[test]
 fn a_dripped_command_does_not_keep_a_session() {
-    let sink = Sink::start(&["--idle", "3s"]);
+    let sink = Sink::start(&["--idle-timeout", "3s"]);
     let mut wire = Wire::greeted(sink.smtp);
     let dripped = (0..600).take_while(|_| wire.try_send("x").is_ok() && !wire.hears_within(Duration::from_millis(100)));
     let count = dripped.count();
@@ -248,7 +248,7 @@ fn a_dripped_command_does_not_keep_a_session() {
 
 #[test]
 fn a_client_that_reads_nothing_is_left() {
-    let sink = Sink::start(&["--idle", "3s"]);
+    let sink = Sink::start(&["--idle-timeout", "3s"]);
     let mut wire = Wire::greeted(sink.smtp);
     wire.send(HELLO);
     // Replies pile up until nothing more fits; then the sink stops reading, and in the end it closes.
@@ -289,7 +289,7 @@ fn smuggled_endings_end_no_message() {
 
 #[test]
 fn sessions_beyond_the_limit_are_told_to_come_later() {
-    let sink = Sink::start(&["--sessions", "2", "--workers", "1"]);
+    let sink = Sink::start(&["--max-sessions", "2", "--workers", "1"]);
     let held = [Wire::greeted(sink.smtp), Wire::greeted(sink.smtp)];
     assert_eq!(Wire::connect(sink.smtp).replies(), ["421 4.3.2 Too many sessions, try again later\r\n"]);
     drop(held);
@@ -300,7 +300,7 @@ fn sessions_beyond_the_limit_are_told_to_come_later() {
 
 #[test]
 fn the_session_limit_holds_over_all_workers() {
-    let sink = Sink::start(&["--sessions", "5", "--workers", "4"]);
+    let sink = Sink::start(&["--max-sessions", "5", "--workers", "4"]);
     let mut wires: Vec<Wire> = (0..20).map(|_| Wire::connect(sink.smtp)).collect();
     let taken = wires.iter_mut().filter_map(Wire::reply).filter(|greeting| greeting.starts_with("220")).count();
     assert_eq!(taken, 5);
@@ -308,7 +308,7 @@ fn the_session_limit_holds_over_all_workers() {
 
 #[test]
 fn a_sink_ends_by_itself_and_the_last_client_has_its_answer() {
-    let sink = Sink::start(&["--messages", "3"]);
+    let sink = Sink::start(&["--max-messages", "3"]);
     let mut wire = begin(&sink);
     wire.send([MESSAGE, ENVELOPE, MESSAGE, ENVELOPE, MESSAGE].concat());
     let replies = wire.replies();
@@ -319,7 +319,7 @@ fn a_sink_ends_by_itself_and_the_last_client_has_its_answer() {
 #[test]
 fn a_sink_that_has_enough_counts_what_it_answers() {
     for words in [["--reuse", "--pipelining=off"], ["--reuse=3", "--pipelining=stream"]] {
-        let sink = Sink::start(&["--messages", "500"]);
+        let sink = Sink::start(&["--max-messages", "500"]);
         let ours = source(&sink.address(), &[words.as_slice(), &["--messages", "600", "--sessions", "20"]].concat());
         let took = took(&sink.end());
         assert!(took.messages >= 500, "{words:?}");

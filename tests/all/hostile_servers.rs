@@ -238,7 +238,7 @@ fn what_is_no_reply_ends_the_connection_and_not_the_run() {
 #[test]
 fn large_messages_to_a_server_that_cuts_them_off_are_counted_once() {
     let server = StandIn::start(|now| (now.connection == 0 && now.at == At::Body).then_some(Act::Reset));
-    let run = send(&server, &["--messages", "3", "--size", "20M"]);
+    let run = send(&server, &["--messages", "3", "--message-size", "20M"]);
     assert_eq!(
         (run.record.ledger.failed, outcome(&run), server.taken()),
         (Some(1), (2, 1), 2),
@@ -252,7 +252,7 @@ fn large_messages_to_a_server_that_cuts_them_off_are_counted_once() {
 #[test]
 fn a_server_that_speaks_before_a_large_message_ends_is_heard() {
     let server = StandIn::start(|now| (now.at == At::Body).then_some(Act::Say("552 5.3.4 Too big")));
-    let run = send(&server, &["--messages", "2", "--size", "5M", "--reuse"]);
+    let run = send(&server, &["--messages", "2", "--message-size", "5M", "--reuse"]);
     assert_eq!((run.ended.code, accepted(&run.record)), (Some(1), 0), "{:?}", run.record.errors);
     assert_eq!(errors(&run.record, Phase::Reply, 552), 2, "{:?}", run.record.errors);
 }
@@ -261,7 +261,8 @@ fn a_server_that_speaks_before_a_large_message_ends_is_heard() {
 fn what_was_left_of_a_cut_connection_goes_to_no_other() {
     for mode in MODES {
         let server = StandIn::start(|now| (now.connection % 3 == 0 && now.at == At::Body).then_some(Act::Reset));
-        let words = ["--messages", "60", "--sessions", "6", "--workers", "1", "--size", "1M", "--pipelining", mode];
+        let words =
+            ["--messages", "60", "--sessions", "6", "--workers", "1", "--message-size", "1M", "--pipelining", mode];
         let run = source(&server.address(), &[words.as_slice(), &["--reuse=2"]].concat());
         let (accepted, rejected) = outcome(&run);
         assert_eq!((server.strays(), server.taken(), accepted + rejected), (0, accepted, 60), "{mode}");

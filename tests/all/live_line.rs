@@ -34,7 +34,7 @@ fn full(frame: &str) -> usize {
 #[test]
 fn a_bench_shows_time_count_rate_and_latency_and_its_bar_moves() {
     let (seen, frames) =
-        drawn(&["bench", "--no-relay", "--duration", "2s", "--sessions", "4", "--reuse", "--out", "out"]);
+        drawn(&["bench", "--relay", "none", "--duration", "2s", "--sessions", "4", "--reuse", "--out", "out"]);
     assert!(seen.code.is_some());
     let last = frames.iter().rfind(|frame| frame.contains(" / 2 s · ")).expect("the goal");
     assert!([" delivered · ", " msg/s", "p99 "].iter().all(|part| last.contains(part)), "{last}");
@@ -45,7 +45,7 @@ fn a_bench_shows_time_count_rate_and_latency_and_its_bar_moves() {
 
 #[test]
 fn a_count_moves_the_bar_too() {
-    let words = ["bench", "--no-relay", "--messages", "30", "--sessions", "1", "--delay", "50ms", "--out", "out"];
+    let words = ["bench", "--relay", "none", "--messages", "30", "--sessions", "1", "--delay", "50ms", "--out", "out"];
     let (_, frames) = drawn(&words);
     assert!(frames.iter().any(|frame| frame.contains(" / 30 delivered · ")), "{frames:#?}");
     assert!(frames.iter().map(|frame| full(frame)).max() > frames.iter().map(|frame| full(frame)).min());
@@ -56,7 +56,7 @@ fn a_source_and_a_sink_have_the_same_line() {
     let sink = OnTerminal::start(80, &[], &["sink", "--listen", "127.0.0.1:0"]);
     let listening = sink.wait_for("the sink to listen", |frame| frame.contains("listening on"));
     let to = listening.split("listening on ").nth(1).unwrap().trim().to_owned();
-    let (seen, frames) = drawn(&["source", "--to", &to, "--duration", "1500ms", "--sessions", "2", "--reuse"]);
+    let (seen, frames) = drawn(&["source", &to, "--duration", "1500ms", "--sessions", "2", "--reuse"]);
     assert_eq!(seen.code, Some(0));
     assert!(frames.iter().any(|frame| frame.contains(" accepted · ") && frame.contains(" msg/s")), "{frames:#?}");
     let frame = sink.wait_for("mail at the sink", |frame| frame.contains(" received · ") && numbers(frame)[1] > 0);
@@ -89,7 +89,7 @@ fn a_relay_has_one_below_its_log() {
     let relay = OnTerminal::start(80, &[], &words);
     let listening = relay.wait_for("the relay to listen", |frame| frame.contains("listening on "));
     let at = listening.split("listening on ").nth(1).unwrap().split(',').next().unwrap().trim().to_owned();
-    let ended = mailrun(&["source", "--to", &at, "--messages", "20", "--sessions", "2", "--quiet"]);
+    let ended = mailrun(&["source", &at, "--messages", "20", "--sessions", "2", "--quiet"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let frame = relay.wait_for("deliveries", |frame| frame.contains("20 accepted") && frame.contains("0 queued"));
     assert!(frame.contains(" msg/s") && frame.contains(" delivered, ") && frame.contains(" per second"), "{frame}");
@@ -102,8 +102,21 @@ fn a_relay_has_one_below_its_log() {
 
 #[test]
 fn a_wait_says_for_what_and_how_long() {
-    let words =
-        ["bench", "--no-relay", "--messages", "40", "--sessions", "2", "--drop", "0.5", "--seed", "1", "--out", "out"];
+    let words = [
+        "bench",
+        "--relay",
+        "none",
+        "--messages",
+        "40",
+        "--sessions",
+        "2",
+        "--drop",
+        "0.5",
+        "--seed",
+        "1",
+        "--out",
+        "out",
+    ];
     let (_, frames) = drawn(&words);
     let wait = frames.iter().find(|frame| frame.contains("waiting for")).expect("a wait");
     assert!(wait.contains("sent 40; waiting for ") && wait.contains(" at the sink, at most "), "{wait}");
@@ -114,7 +127,7 @@ fn a_wait_says_for_what_and_how_long() {
 fn an_interrupted_source_says_what_it_waits_for() {
     let sink = Sink::start(&["--fault", ".: delay 60s"]);
     let to = sink.address();
-    let words = ["source", "--to", &to, "--duration", "60s", "--sessions", "3", "--no-preflight"];
+    let words = ["source", &to, "--duration", "60s", "--sessions", "3", "--no-preflight"];
     let source = OnTerminal::start(80, &[], &words);
     source.wait_for("the line", |frame| frame.contains(" accepted · "));
     source.terminate();
@@ -125,8 +138,20 @@ fn an_interrupted_source_says_what_it_waits_for() {
 
 #[test]
 fn a_narrow_terminal_gets_less_and_a_plain_one_ascii() {
-    let words =
-        ["bench", "--no-relay", "--duration", "1s", "--sessions", "2", "--reuse", "--out", "out", "--report", "none"];
+    let words = [
+        "bench",
+        "--relay",
+        "none",
+        "--duration",
+        "1s",
+        "--sessions",
+        "2",
+        "--reuse",
+        "--out",
+        "out",
+        "--report",
+        "none",
+    ];
     let narrow = OnTerminal::start(40, &[], &words).finish();
     let frames: Vec<&String> = narrow.screen.frames.iter().filter(|frame| frame.contains(" / 1 s")).collect();
     assert!(!frames.is_empty() && frames.iter().all(|frame| frame.chars().count() < 40), "{frames:#?}");

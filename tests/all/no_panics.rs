@@ -23,18 +23,18 @@ const COMMANDS: [&str; 30] = [
     "--version",
     "bnech",
     "bench --help",
-    "bench --no-relay --messages 20 --sessions 2 --out {}/out",
+    "bench --relay none --messages 20 --sessions 2 --out {}/out",
     "bench --messages 20 --sessions 2 --out {}/out",
-    "bench --to {sink} --no-preflight --messages 20 --sessions 2 --report full --json - --out {}/out",
+    "bench {sink} --no-preflight --messages 20 --sessions 2 --report full --json - --out {}/out",
     "bench mades --messages 20 --preset ideal --max-in-transit 5 --out {}/out",
     "bench smtp-source-table --messages 5 --sessions 1 --rounds 1",
     "bench smtp-source-check --messages 5 --sessions 1 --recipients 1",
     "bench relay-400 --messages 20 --sessions 2 --rounds 1 --out {}/out",
     "bench relay-soak --messages 20 --sessions 2 --out {}/out",
     "source --help",
-    "source --to {sink} --messages 5 --sessions 1",
-    "source --to {sink} --messages 5 --sessions 1 --live json",
-    "source --to 127.0.0.1:1 --messages 5",
+    "source {sink} --messages 5 --sessions 1",
+    "source {sink} --messages 5 --sessions 1 --live json",
+    "source 127.0.0.1:1 --messages 5",
     "sink --rules {}/none",
     "relay --config {}/none --check",
     "relay --help",
@@ -123,18 +123,18 @@ fn no_command_panics_at_words_that_are_not_utf_8() {
     let script = "cd \"$1\" && shift && exec \"$@\" $(printf '\\377')";
     let commands = [
         "",
-        "bench --no-relay --messages 5 --sessions 1 --out",
-        "bench --no-relay --messages 5 --corpus",
+        "bench --relay none --messages 5 --sessions 1 --out",
+        "bench --relay none --messages 5 --corpus",
         "bench --rules",
-        "bench --to 127.0.0.1:1 --tls starttls --ca",
-        "bench --name",
+        "bench 127.0.0.1:1 --tls starttls --cacert",
+        "bench --label",
         "bench --to",
         "bench mades --messages 5 --preset ideal --max-in-transit 5 --out",
         "bench mades --plan",
         "bench relay-400 --messages 5 --sessions 1 --rounds 1 --out",
         "bench smtp-source-table --sessions",
-        "source --to 127.0.0.1:1 --messages 5 --json",
-        "source --to 127.0.0.1:1 --messages 5 --file",
+        "source 127.0.0.1:1 --messages 5 --json",
+        "source 127.0.0.1:1 --messages 5 --file",
         "source --to",
         "sink --rules",
         "sink --listen",
@@ -169,7 +169,7 @@ fn a_full_standard_output_is_named() {
     let words = ["-c", "exec \"$@\" > /dev/full", "sh", MAILRUN];
     let sink = Sink::start(&[]);
     let to = sink.address();
-    let ended = run("/bin/sh", &[words.as_slice(), &["source", "--to", &to, "--messages", "5"]].concat());
+    let ended = run("/bin/sh", &[words.as_slice(), &["source", &to, "--messages", "5"]].concat());
     assert_eq!(ended.code, Some(2), "{ended:?}");
     assert_eq!(ended.err, "mailrun: cannot write standard output: No space left on device\n");
     assert_eq!(mailrun(&["--version"]).code, Some(0));

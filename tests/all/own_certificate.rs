@@ -75,7 +75,7 @@ fn refused(ended: &Ended, why: &str) {
 /// Runs source and bench against that server under TLS.
 fn loads(to: &str, words: &[&str], check: impl Fn(&Ended)) {
     for command in ["source", "bench"] {
-        check(&mailrun(&[&[command, "--to", to, "--messages", "10"], words].concat()));
+        check(&mailrun(&[&[command, to, "--messages", "10"], words].concat()));
     }
 }
 
@@ -92,7 +92,7 @@ fn relay_to(server: &str, security: &str) -> Den {
 fn relay_refuses(sink: &Sink, server: &str, security: &str, why: &str) {
     let den = relay_to(server, security);
     let relay = den.open();
-    went_well(&mailrun(&["source", "--to", &relay.address(), "--messages", "1"]));
+    went_well(&mailrun(&["source", &relay.address(), "--messages", "1"]));
     wait_until(why, || relay.process.complained().contains(why).then_some(()));
     relay.stop();
     assert_eq!(sink.ask("/status")["recipients"], 0);
@@ -107,11 +107,11 @@ fn a_plain_certificate_is_a_servers_own() {
     let pair = Pair::plain(&files, "server");
     let sink = pair.sink();
     let to = as_localhost(&sink.address());
-    loads(&to, &["--tls", "starttls", "--ca", &pair.certificate], went_well);
+    loads(&to, &["--tls", "starttls", "--cacert", &pair.certificate], went_well);
     await_recipients(&sink, 20);
     let ca = &pair.certificate;
     let relay = relay_to(&to, &format!("tls = \"required\"\ncacert = \"{ca}\"\n")).open();
-    went_well(&mailrun(&["source", "--to", &relay.address(), "--messages", "5"]));
+    went_well(&mailrun(&["source", &relay.address(), "--messages", "5"]));
     await_recipients(&sink, 25);
     relay.stop();
     let (endpoint, url) = pair.endpoint();
@@ -128,7 +128,7 @@ fn a_plain_certificate_is_refused_under_another_name() {
     let pair = Pair::plain(&files, "server");
     let (sink, ca) = (pair.sink(), &pair.certificate);
     let why = "the certificate is for localhost, not for 127.0.0.1";
-    loads(&sink.address(), &["--tls", "starttls", "--ca", ca], |ended| {
+    loads(&sink.address(), &["--tls", "starttls", "--cacert", ca], |ended| {
         refused(ended, &format!("{why}: --sni localhost"))
     });
     let (endpoint, url) = pair.endpoint();
@@ -149,8 +149,8 @@ fn another_servers_plain_certificate_is_refused() {
     let (sink, ca) = (pair.sink(), &other.certificate);
     let to = as_localhost(&sink.address());
     let why = "the certificate of localhost is not trusted: ";
-    for words in [["--tls", "starttls"].as_slice(), &["--tls", "starttls", "--ca", ca]] {
-        loads(&to, words, |ended| refused(ended, &format!("{why}--ca FILE or --tls-insecure")));
+    for words in [["--tls", "starttls"].as_slice(), &["--tls", "starttls", "--cacert", ca]] {
+        loads(&to, words, |ended| refused(ended, &format!("{why}--cacert FILE or --insecure")));
     }
     let (endpoint, url) = pair.endpoint();
     refused(&mades(&url, &["--cacert", ca]), &format!("{why}--cacert FILE or --insecure"));
@@ -169,7 +169,7 @@ fn an_expired_plain_certificate_is_refused() {
     let (sink, ca) = (pair.sink(), &pair.certificate);
     let to = as_localhost(&sink.address());
     let why = " days ago: renew it, or ";
-    loads(&to, &["--tls", "starttls", "--ca", ca], |ended| {
+    loads(&to, &["--tls", "starttls", "--cacert", ca], |ended| {
         refused(ended, &format!("{why}--tls-insecure"));
         assert!(ended.err.contains("the certificate of localhost expired "), "{ended:?}");
     });
@@ -186,7 +186,7 @@ fn a_port_that_does_not_speak_tls_is_named() {
     let to = sink.address();
     let (_, port) = to.rsplit_once(':').unwrap();
     let why = format!("port {port} does not speak TLS: --tls starttls?");
-    loads(&to, &["--tls", "implicit", "--tls-insecure"], |ended| refused(ended, &why));
+    loads(&to, &["--tls", "implicit", "--insecure"], |ended| refused(ended, &why));
     let endpoint = Endpoint::embedded(&[]);
     let ended = mades(&endpoint.url.replace("amqp:", "amqps:"), &["--insecure"]);
     refused(&ended, "does not use TLS; use amqp://, or the TLS port of the broker (what it says is not TLS)");
@@ -221,7 +221,7 @@ fn the_manuals_certificates_are_accepted() {
         let pair = Pair { certificate: files.path(name), key: files.path("key.pem") };
         let sink = pair.sink();
         let to = as_localhost(&sink.address());
-        loads(&to, &["--tls", "starttls", "--ca", &pair.certificate], went_well);
+        loads(&to, &["--tls", "starttls", "--cacert", &pair.certificate], went_well);
         let (endpoint, url) = pair.endpoint();
         went_well(&mades(&url, &["--cacert", &pair.certificate]));
         endpoint.stop();

@@ -303,7 +303,7 @@ pub(crate) fn source(to: &str, words: &[&str]) -> SourceRun {
     let place = tempfile::tempdir().unwrap();
     let json = place.path().join("source.json");
     // Servers of the tests count their connections: the first is that of a message.
-    let own = ["source", "--no-preflight", "--to", to, "--json", json.to_str().unwrap()];
+    let own = ["source", "--no-preflight", to, "--json", json.to_str().unwrap()];
     let ended = mailrun(&[&own, words].concat());
     let text = fs::read_to_string(json).unwrap_or_else(|_| panic!("no record: {ended:?}"));
     SourceRun { ended, record: serde_json::from_str(&text).unwrap() }
@@ -325,8 +325,9 @@ pub(crate) struct BenchRun {
 impl Bench {
     /// From source to sink, unless `words` say what else takes part.
     pub(crate) fn start(words: &[&str]) -> Self {
-        let says_what = words.iter().any(|word| ["--to", "--relay", "--relay-address"].contains(word));
-        let more: &[&str] = if says_what { &["--no-preflight"] } else { &["--no-relay"] };
+        let has_server = words.first().is_some_and(|word| !word.starts_with('-'));
+        let says_what = has_server || words.contains(&"--relay");
+        let more: &[&str] = if says_what { &["--no-preflight"] } else { &["--relay", "none"] };
         Self::start_as_typed(&[words, more].concat())
     }
 
@@ -371,7 +372,7 @@ pub(crate) fn bench(words: &[&str]) -> BenchRun {
 
 /// Runs a bench from source to sink with a variable of the environment, `NAME=value`.
 pub(crate) fn bench_within(variable: &str, words: &[&str]) -> BenchRun {
-    Bench::start_within(variable, &[words, &["--no-relay"]].concat()).finish()
+    Bench::start_within(variable, &[words, &["--relay", "none"]].concat()).finish()
 }
 
 /// Runs a bench with nothing added to what was typed.

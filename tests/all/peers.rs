@@ -146,14 +146,14 @@ fn our_source_sends_to_postfix() {
 fn a_ledger_closes_through_a_real_relay() {
     let sink = Sink::start(&[]);
     let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
-    let base = ["--to", &postfix.address(), "--sink", sink.url(), "--sessions", "8"];
+    let base = [&postfix.address(), "--sink", sink.url(), "--sessions", "8"];
     let record =
         bench(&[&base, ["--messages", "300", "--reuse", "--pipelining", "group"].as_slice()].concat()).record_of(0);
     assert_eq!(fates(&record.ledger), [300, 300, 0, 0, 0]);
     assert!(record.verdict.closed, "{:?}", record.verdict);
     let split = bench(&[&base, ["--messages", "40", "--recipients", "60"].as_slice()].concat()).record_of(0);
     assert_eq!(fates(&split.ledger), [2400, 2400, 0, 0, 0], "Postfix splits what has more than 50 recipients");
-    let large = bench(&[&base, ["--messages", "20", "--size", "300k"].as_slice()].concat()).record_of(0);
+    let large = bench(&[&base, ["--messages", "20", "--message-size", "300k"].as_slice()].concat()).record_of(0);
     assert_eq!(fates(&large.ledger), [20, 20, 0, 0, 0]);
     assert_eq!(postfix.sent(), 300 + 2400 + 20);
     assert_eq!(sink.took().recipients, 300 + 2400 + 20);
@@ -163,7 +163,7 @@ fn a_ledger_closes_through_a_real_relay() {
 fn a_loss_behind_a_real_relay_is_found() {
     let sink = Sink::start(&["--drop", "0.05", "--duplicate", "0.05"]);
     let Some(postfix) = Postfix::start(Deliver::To(sink.smtp.port()), &[Vec::new()]) else { return };
-    let words = ["--to", &postfix.address(), "--sink", sink.url(), "--sessions", "8", "--messages", "200", "--reuse"];
+    let words = [&postfix.address(), "--sink", sink.url(), "--sessions", "8", "--messages", "200", "--reuse"];
     let record = bench(&words).record_of(1);
     let [created, delivered, lost, duplicates, corrupt] = fates(&record.ledger);
     assert_eq!((created, delivered + lost, corrupt), (200, 200, 0));

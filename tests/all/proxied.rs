@@ -112,14 +112,14 @@ fn half_a_header_and_the_end_is_noticed() {
 #[test]
 fn the_source_introduces_others_and_the_sink_believes_it() {
     let table: [(&[&str], &[&str]); 3] = [
-        (&["--proxy"], &["--proxy", "v1"]),
-        (&["--proxy", "--tls", "implicit"], &["--proxy", "v2", "--tls", "implicit", "--tls-insecure"]),
+        (&["--proxy-protocol"], &["--proxy-protocol", "v1"]),
+        (&["--proxy-protocol", "--tls", "implicit"], &["--proxy-protocol", "v2", "--tls", "implicit", "--insecure"]),
         (&["--xclient"], &["--xclient", "ADDR=192.0.2.7", "--xclient", "NAME=client.example", "--reuse"]),
     ];
     for (sink_words, source_words) in table {
         let sink = Sink::start(sink_words);
         let to = sink.address();
-        let base = ["source", "--to", &to, "--messages", "20", "--sessions", "3", "--live", "off"];
+        let base = ["source", &to, "--messages", "20", "--sessions", "3", "--live", "off"];
         let ended = run(env!("CARGO_BIN_EXE_mailrun"), &[&base, source_words].concat());
         assert_eq!(ended.code, Some(0), "{source_words:?}: {ended:?}");
         assert_eq!(sink.took().messages, 20, "{source_words:?}");
@@ -134,7 +134,7 @@ fn a_unix_domain_socket_carries_mail_and_is_gone_afterwards() {
     // A socket that a server which was killed left behind is no hindrance.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let record = place.path().join("sink.json").display().to_string();
-    let words = ["sink", "--listen", &name, "--messages", "50", "--live", "off", "--json", &record];
+    let words = ["sink", "--listen", &name, "--max-messages", "50", "--live", "off", "--json", &record];
     let mut sink = std::process::Command::new(env!("CARGO_BIN_EXE_mailrun"))
         .args(words)
         .stdout(std::process::Stdio::null())
@@ -142,7 +142,7 @@ fn a_unix_domain_socket_carries_mail_and_is_gone_afterwards() {
         .spawn()
         .unwrap();
     wait_until("the sink listens", || std::os::unix::net::UnixStream::connect(&path).ok());
-    let source = ["source", "--to", &name, "--messages", "50", "--sessions", "7", "--live", "off"];
+    let source = ["source", &name, "--messages", "50", "--sessions", "7", "--live", "off"];
     let ended = run(env!("CARGO_BIN_EXE_mailrun"), &source);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(sink.wait().unwrap().success());

@@ -217,7 +217,7 @@ pub(crate) fn metric(relay: &Relay, name: &str) -> u64 {
 
 /// Runs a bench through a relay to a sink: every unit arrives, once.
 pub(crate) fn closes(relay: &Relay, sink: &Sink, words: &[&str], units: u64) {
-    let record = bench(&[&["--to", &relay.address(), "--sink", sink.url()], words].concat()).record_of(0);
+    let record = bench(&[&[&relay.address(), "--sink", sink.url()], words].concat()).record_of(0);
     assert_eq!(fates(&record.ledger), [units, units, 0, 0, 0], "{words:?}");
     assert!(record.verdict.closed, "{words:?}: {:?}", record.verdict);
 }

@@ -201,7 +201,7 @@ fn a_relay_that_is_running_hands_on_to_our_sink() {
     let (relay, sink) = (address(low_port()), address(low_port()));
     let process = Process::start(&python, &[&pipe, &relay, &sink, place.path().to_str().unwrap()]);
     wait_until("the relay to listen", || fs::metadata(place.path().join("was-here")).ok());
-    let words = ["--relay-address", &relay, "--sink-listen", &sink, "--messages", "100", "--sessions", "4"];
+    let words = [relay.as_str(), "--sink-listen", &sink, "--messages", "100", "--sessions", "4"];
     let run = bench_as_typed(&words);
     let record = run.record_of(0);
     assert_eq!(fates(&record.ledger), [100, 100, 0, 0, 0]);
@@ -307,7 +307,7 @@ fn a_sink_of_ones_own_is_no_relay() {
     // To take mail is not to hand it on: nothing arrives at the bench's sink, and it is said so.
     let sink = Sink::start(&[]);
     let listen = format!("127.0.0.1:{}", low_port());
-    let words = ["--relay-address", &sink.address(), "--sink-listen", &listen, "--messages", "20", "--sessions", "2"];
+    let words = [&sink.address(), "--sink-listen", &listen, "--messages", "20", "--sessions", "2"];
     let record = bench_as_typed(&words).record_of(1);
     assert_eq!((record.ledger.accepted, record.ledger.lost), (Some(20), Some(20)));
     assert!(!record.verdict.closed);
@@ -377,7 +377,7 @@ fn a_relay_that_keeps_its_senders_waiting_misses_the_target() {
 
 #[test]
 fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
-    let words = ["--messages", "1500", "--size", "2k", "--sessions", "20"];
+    let words = ["--messages", "1500", "--message-size", "2k", "--sessions", "20"];
     let (ended, out) = contest("relay-backlog", &words);
     assert_eq!((ended.code, verdicts(&ended)), (Some(0), vec!["PASS"; 3]), "{ended:?}");
     assert!(ended.out.contains("1,500 of 1,500 queued after"), "{}", ended.out);
@@ -396,15 +396,23 @@ fn a_backlog_is_kept_over_a_restart_and_delivered_once() {
 
 #[test]
 fn a_backlog_that_does_not_fit_is_refused_before_it_begins() {
-    let (ended, _out) = contest("relay-backlog", &["--messages", "100000000", "--size", "64M"]);
+    let (ended, _out) = contest("relay-backlog", &["--messages", "100000000", "--message-size", "64M"]);
     expect_one_line(&ended, "of disk in");
 }
 
 #[test]
 fn a_backlog_that_is_stopped_says_how_far_it_came_and_leaves_no_mail() {
     let out = tempfile::tempdir().unwrap();
-    let words =
-        ["bench", "relay-backlog", "--messages", "300000", "--size", "400", "--out", out.path().to_str().unwrap()];
+    let words = [
+        "bench",
+        "relay-backlog",
+        "--messages",
+        "300000",
+        "--message-size",
+        "400",
+        "--out",
+        out.path().to_str().unwrap(),
+    ];
     let process = Process::start(MAILRUN, &words);
     await_accepted(out.path());
     process.interrupt_group();

@@ -28,9 +28,9 @@ fn every_unit_arrives_once_however_it_was_sent() {
         (&["--messages", "500", "--sessions", "10", "--reuse", "--pipelining", "stream"], 500),
         (&["--messages", "100", "--sessions", "5", "--recipients", "7"], 700),
         (&["--messages", "4", "--sessions", "2", "--recipients", "350"], 1400),
-        (&["--messages", "60", "--sessions", "6", "--size", "64k"], 60),
-        (&["--messages", "60", "--sessions", "6", "--size", "1k..300k", "--chunking", "--reuse"], 60),
-        (&["--messages", "60", "--sessions", "6", "--mime", "--rcpt", "pelé@пример.example", "--reuse=3"], 60),
+        (&["--messages", "60", "--sessions", "6", "--message-size", "64k"], 60),
+        (&["--messages", "60", "--sessions", "6", "--message-size", "1k..300k", "--chunking", "--reuse"], 60),
+        (&["--messages", "60", "--sessions", "6", "--mime", "--to", "pelé@пример.example", "--reuse=3"], 60),
     ];
     for (words, units) in rows {
         closes(&relay, &sink, words, units);
@@ -118,8 +118,8 @@ fn tls_and_auth_are_spoken_both_ways() {
         );
         let den = Den::with(files, &text);
         let relay = den.open();
-        let base = ["--tls", mode, "--ca", &certificate, "--messages", "60", "--sessions", "6"];
-        let login = ["--auth", USER, "--password-file", &password];
+        let base = ["--tls", mode, "--cacert", &certificate, "--messages", "60", "--sessions", "6"];
+        let login = ["--user", USER, "--password-file", &password];
         closes(&relay, &sink, &[&base[..], &login].concat(), 60);
         for mechanism in ["plain", "login", "cram-md5", "scram-sha-256"] {
             closes(&relay, &sink, &[&base[..], &login, &["--reuse", "--auth-mechanism", mechanism]].concat(), 60);
@@ -622,7 +622,7 @@ fn a_slow_next_hop_delays_no_other() {
     );
     let den = Den::new(&text);
     let relay = den.open();
-    let words = ["--messages", "200", "--sessions", "5", "--reuse", "--rcpt"];
+    let words = ["--messages", "200", "--sessions", "5", "--reuse", "--to"];
     for domain in ["slow.example", "dead.example"] {
         let ours = source(&relay.address(), &[&words[..], &[&format!("x@{domain}")]].concat());
         assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
@@ -885,7 +885,7 @@ fn more_than_memory_holds_is_read_again_from_the_spool() {
     let address = format!("127.0.0.1:{}", low_port());
     let den = Den::to(&address, &format!("spool.max_memory = \"1M\"\n{QUICK}"));
     let relay = den.open();
-    let words = ["--messages", "400", "--sessions", "4", "--reuse", "--size", "64k"];
+    let words = ["--messages", "400", "--sessions", "4", "--reuse", "--message-size", "64k"];
     let ours = source(&relay.address(), &words);
     assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
     let peak = relay.process.peak_bytes();
@@ -905,11 +905,11 @@ fn postfix_sends_to_us_and_takes_from_us() {
     let relay = den.open();
     let Some(before) = Postfix::start(Deliver::To(relay.smtp[0].port()), &[Vec::new()]) else { return };
     let to = before.address();
-    let base = ["--to", &to, "--sink", sink.url(), "--sessions", "5", "--reuse"];
+    let base = [&to, "--sink", sink.url(), "--sessions", "5", "--reuse"];
     for (words, units) in [
         (&["--messages", "200"][..], 200),
         (&["--messages", "40", "--recipients", "60"], 2400),
-        (&["--messages", "20", "--size", "300k"], 20),
+        (&["--messages", "20", "--message-size", "300k"], 20),
     ] {
         let record = crate::party::bench(&[&base, words].concat()).record_of(0);
         assert_eq!(crate::party::fates(&record.ledger), [units, units, 0, 0, 0], "{words:?}");

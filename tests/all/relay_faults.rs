@@ -217,7 +217,7 @@ fn whatever_a_next_hop_does_nothing_is_lost() {
     let relay = den.open();
     for at in 0..FAULTS.len() {
         let to = format!("x@d{at}.example");
-        let words = ["--messages", "30", "--sessions", "5", "--reuse", "--size", "2k", "--rcpt", &to];
+        let words = ["--messages", "30", "--sessions", "5", "--reuse", "--message-size", "2k", "--to", &to];
         let ours = source(&relay.address(), &words);
         assert_eq!(ours.ended.code, Some(0), "{:?}", ours.ended);
     }

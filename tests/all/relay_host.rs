@@ -52,7 +52,7 @@ fn idle_connections_to_the_metrics_port_cost_no_mail() {
 fn a_page_whose_name_leads_here_learns_nothing() {
     let den = Den::new(&format!("{HTTP}{DISCARD}"));
     let relay = den.open();
-    let sink = Sink::start(&["--hello", "sink.example"]);
+    let sink = Sink::start(&["--hostname", "sink.example"]);
     let ours = [http_address(&relay), sink.url().trim_start_matches("http://").parse().unwrap()];
     for (address, path, name) in [(ours[0], "/metrics", "relay.example"), (ours[1], "/rules", "sink.example")] {
         for host in ["evil.example", "localhost.evil.example", &format!("evil.example:{}", address.port())] {

@@ -677,7 +677,7 @@ fn a_next_hop_that_floods_costs_no_memory() {
 /// is room again.
 fn fills(den: &Den, next_hop: &str) {
     let relay = den.open();
-    let words = ["--messages", "1200", "--sessions", "5", "--reuse", "--size", "64k"];
+    let words = ["--messages", "1200", "--sessions", "5", "--reuse", "--message-size", "64k"];
     let ours = source(&relay.address(), &words);
     let (taken, refused) = (accepted(&ours.record), errors(&ours.record, Phase::Reply, 452));
     assert!(taken > 10 && refused > 0 && taken + refused == 1200, "{taken} {refused}: {:?}", ours.record.errors);
@@ -687,7 +687,7 @@ fn fills(den: &Den, next_hop: &str) {
     wait_until("room again", || {
         submit(&mut wire, "<a@b.example>", &["<c@d.example>"], "x\r\n").starts_with("250 2.0.0").then_some(())
     });
-    let again = source(&relay.address(), &["--messages", "50", "--sessions", "2", "--size", "64k"]);
+    let again = source(&relay.address(), &["--messages", "50", "--sessions", "2", "--message-size", "64k"]);
     assert_eq!(accepted(&again.record), 50, "{:?}", again.record.errors);
     await_recipients(&sink, taken + 51);
     relay.stop();

@@ -74,9 +74,9 @@ fn a_run_that_fails_says_why_on_the_same_screen() {
 
 #[test]
 fn a_server_that_goes_away_is_on_the_screen_with_its_second() {
-    let sink = Sink::start(&["--messages", "200"]);
+    let sink = Sink::start(&["--max-messages", "200"]);
     let address = sink.address();
-    let gone = shown(80, &[], &["bench", "--to", &address, "--sessions", "4", "--duration", "4s"]);
+    let gone = shown(80, &[], &["bench", &address, "--sessions", "4", "--duration", "4s"]);
     gone.expect(1, "FAIL ", "The server stopped answering at ");
     assert!(gone.text().contains("errors in second"), "{}", gone.text());
 }
@@ -147,13 +147,13 @@ fn json_on_standard_output_is_alone_there() {
     assert_eq!(json(&ended)["format"], "mailrun-run/1");
     assert!(ended.err.contains("details: mailrun-results/"), "{}", ended.err);
     let sink = Sink::start(&[]);
-    let ended = mailrun(&["source", "--to", &sink.address(), "--messages", "20", "--json", "-", "--report", "none"]);
+    let ended = mailrun(&["source", &sink.address(), "--messages", "20", "--json", "-", "--report", "none"]);
     assert_eq!((json(&ended)["ledger"]["accepted"].as_u64(), ended.err.as_str()), (Some(20), ""));
     let mades = ["bench", "mades", "--preset", "ideal", "--messages", "20", "--max-in-transit", "5", "--quiet"];
     let ended = mailrun(&[mades.as_slice(), &["--json", "-"]].concat());
     assert_eq!(json(&ended)["ledger"]["created"].as_u64(), Some(20));
     assert_eq!(ended.err.lines().count(), 1, "the verdict alone: {}", ended.err);
-    let refused = mailrun(&["source", "--to", &sink.address(), "--live", "json", "--json", "-"]);
+    let refused = mailrun(&["source", &sink.address(), "--live", "json", "--json", "-"]);
     assert!(refused.code == Some(2) && refused.err.contains("standard output"), "{refused:?}");
     let ended = mailrun(&["bench", "--json", "/nonexistent/run.json"]);
     assert!(ended.code == Some(2) && ended.err.contains("cannot write /nonexistent/run.json"), "{ended:?}");

@@ -114,7 +114,7 @@ fn what_happens_to_every_message_is_counted_for_every_message() {
         [("--drop", [40, 0, 40, 0, 0]), ("--duplicate", [40, 40, 0, 40, 0]), ("--corrupt", [40, 40, 0, 0, 40])]
     {
         for size in ["400", "200k"] {
-            let run = bench(&["--messages", "40", "--sessions", "4", "--size", size, option, "1"]);
+            let run = bench(&["--messages", "40", "--sessions", "4", "--message-size", size, option, "1"]);
             assert_eq!(fates(&found_out(&run).ledger), expected, "{option} {size}");
         }
     }

@@ -71,7 +71,7 @@ impl Secured {
 
     pub(crate) fn start_with(files: Files, mode: &str, words: &[&str]) -> Self {
         let ca = files.path("ca.pem");
-        let sink = Sink::start(&[&["--tls", mode, "--tls-cert-to", &ca], words].concat());
+        let sink = Sink::start(&[&["--tls", mode, "--tls-write-cert", &ca], words].concat());
         Self { sink, ca, files }
     }
 
@@ -124,7 +124,7 @@ fn both_parties_count_the_same_handshakes() {
     for mode in MODES {
         for (server, client, resumed) in rows {
             let host = Secured::start(mode, server);
-            let words = ["--tls", mode, "--ca", &host.ca, "--messages", "12", "--sessions", "1"];
+            let words = ["--tls", mode, "--cacert", &host.ca, "--messages", "12", "--sessions", "1"];
             let ours = host.hears(&[words.as_slice(), client].concat());
             went_through(&ours, 12);
             assert_eq!(timed(&ours.record, Phase::Tls), 12);
@@ -146,8 +146,10 @@ fn what_goes_through_tls_arrives_whole() {
             let files = Files::new();
             let (sent, arrived) = (files.path("sent"), files.path("arrived"));
             let host = Secured::start_with(files, mode, &["--ledger", &arrived]);
-            let load = ["--messages", "40", "--sessions", "4", "--reuse", "--size", size, "--pipelining", pipelining];
-            let ours = host.hears(&[["--tls", mode, "--ca", &host.ca, "--ledger", &sent].as_slice(), &load].concat());
+            let load =
+                ["--messages", "40", "--sessions", "4", "--reuse", "--message-size", size, "--pipelining", pipelining];
+            let ours =
+                host.hears(&[["--tls", mode, "--cacert", &host.ca, "--ledger", &sent].as_slice(), &load].concat());
             went_through(&ours, 40);
             let theirs = host.sink.stop();
             let ledger = &theirs.ledger;
@@ -168,18 +170,21 @@ fn a_certificate_is_believed_only_for_its_name() {
         assert_eq!(fs::read(&host.ca).unwrap(), fs::read(&chain).unwrap());
         let load = ["--tls", mode, "--messages", "6", "--sessions", "2"];
         let good: [&[&str]; 3] = [
-            &["--ca", &chain, "--sni", "mail.example"],
-            &["--tls-insecure"],
-            &["--tls-insecure", "--sni", "x.example"],
+            &["--cacert", &chain, "--tls-name", "mail.example"],
+            &["--insecure"],
+            &["--insecure", "--tls-name", "x.example"],
         ];
         for words in good {
             went_through(&host.hears(&[&load, words].concat()), 6);
         }
         let bad: [(&[&str], &str); 4] = [
-            (&["--ca", &chain], "the certificate is for mail.example, not for 127.0.0.1"),
-            (&["--ca", &chain, "--sni", "x.example"], "the certificate is for mail.example, not for x.example"),
-            (&["--ca", &stranger, "--sni", "mail.example"], "the certificate of mail.example is not trusted"),
-            (&["--sni", "mail.example"], "the certificate of mail.example is not trusted"),
+            (&["--cacert", &chain], "the certificate is for mail.example, not for 127.0.0.1"),
+            (
+                &["--cacert", &chain, "--tls-name", "x.example"],
+                "the certificate is for mail.example, not for x.example",
+            ),
+            (&["--cacert", &stranger, "--tls-name", "mail.example"], "the certificate of mail.example is not trusted"),
+            (&["--tls-name", "mail.example"], "the certificate of mail.example is not trusted"),
         ];
         for (words, why) in bad {
             let ours = host.hears(&[&load, words].concat());
@@ -198,20 +203,20 @@ fn what_cannot_be_used_for_tls_is_said_before_anything_is_sent() {
     let files = Files::new();
     let (junk, none) = (files.keep("junk", "no PEM\n"), files.path("none"));
     let [chain, key] = files.certificate("client", &["client.example"]);
-    let base = ["source", "--to", "127.0.0.1:9", "--messages", "1", "--tls", "starttls"];
+    let base = ["source", "127.0.0.1:9", "--messages", "1", "--tls", "starttls"];
     let rows: [&[&str]; 5] = [
-        &["--ca", &junk],
-        &["--ca", &none],
-        &["--tls-insecure", "--tls-cert", &junk, "--tls-key", &key],
-        &["--tls-insecure", "--tls-cert", &chain, "--tls-key", &junk],
-        &["--tls-insecure", "--sni", "no name"],
+        &["--cacert", &junk],
+        &["--cacert", &none],
+        &["--insecure", "--tls-cert", &junk, "--tls-key", &key],
+        &["--insecure", "--tls-cert", &chain, "--tls-key", &junk],
+        &["--insecure", "--tls-name", "no name"],
     ];
     for words in rows {
         let ended = crate::party::mailrun(&[&base, words].concat());
         let lines = ended.err.lines().count();
         assert!(ended.code == Some(2) && lines == 1 && ended.err.starts_with("mailrun: "), "{words:?}: {ended:?}");
     }
-    for words in [["--tls-client-ca", &junk], ["--tls-cert-to", "/nowhere/ca.pem"]] {
+    for words in [["--tls-client-ca", &junk], ["--tls-write-cert", "/nowhere/ca.pem"]] {
         let base = ["sink", "--listen", "127.0.0.1:0", "--tls", "implicit"];
         let ended = crate::party::mailrun(&[base.as_slice(), &words].concat());
         assert!(ended.code == Some(2) && ended.err.lines().count() == 1, "{words:?}: {ended:?}");
@@ -225,7 +230,7 @@ fn a_client_shows_its_certificate_where_it_must() {
     let [other_chain, other_key] = files.certificate("other", &["client.example"]);
     for mode in MODES {
         let host = Secured::start(mode, &["--tls-client-ca", &chain]);
-        let load = ["--tls", mode, "--ca", &host.ca, "--messages", "5", "--sessions", "1"];
+        let load = ["--tls", mode, "--cacert", &host.ca, "--messages", "5", "--sessions", "1"];
         went_through(&host.hears(&[load.as_slice(), &["--tls-cert", &chain, "--tls-key", &key]].concat()), 5);
         for words in [["--tls-cert", &other_chain, "--tls-key", &other_key].as_slice(), &[]] {
             let ours = host.hears(&[&load, words].concat());
@@ -248,9 +253,9 @@ fn tls_and_auth_over_ipv6() {
     for mode in MODES {
         let files = Files::new();
         let (ca, users, password) = (files.path("ca.pem"), files.users(), files.keep("password", PASSWORD));
-        let sink = Sink::start_at("[::1]:0", &["--tls", mode, "--tls-cert-to", &ca, "--auth-users", &users]);
-        let load = ["--messages", "8", "--sessions", "2", "--auth", USER, "--password-file", &password];
-        let ours = source(&sink.address(), &[["--tls", mode, "--ca", &ca].as_slice(), &load].concat());
+        let sink = Sink::start_at("[::1]:0", &["--tls", mode, "--tls-write-cert", &ca, "--auth-users", &users]);
+        let load = ["--messages", "8", "--sessions", "2", "--user", USER, "--password-file", &password];
+        let ours = source(&sink.address(), &[["--tls", mode, "--cacert", &ca].as_slice(), &load].concat());
         went_through(&ours, 8);
         assert!(ours.record.workload.target.starts_with("[::1]:"), "{}", ours.record.workload.target);
         let theirs = sink.stop();
@@ -260,7 +265,7 @@ fn tls_and_auth_over_ipv6() {
 
 #[test]
 fn parties_that_do_not_agree_on_tls_say_so_and_do_not_hang() {
-    let load = ["--messages", "3", "--sessions", "1", "--tls-insecure"];
+    let load = ["--messages", "3", "--sessions", "1", "--insecure"];
     let offered = Secured::start("starttls", &[]);
     let ours = offered.hears(&[load.as_slice(), &["--tls", "implicit"]].concat());
     failed(&ours, 3, Phase::Tls, 0);
@@ -301,7 +306,7 @@ fn shares(ours: &SourceRun, theirs: &Record, phase: Phase, code: u16) -> [u64; 2
 fn a_sink_breaks_handshakes_and_logins_as_often_as_it_is_told() {
     let files = Files::new();
     let (users, password) = (files.users(), files.keep("password", PASSWORD));
-    let login = ["--auth", USER, "--password-file", &password, "--messages", "60", "--sessions", "3"];
+    let login = ["--user", USER, "--password-file", &password, "--messages", "60", "--sessions", "3"];
     let faults = [
         ("tls: hang up 0.3", Phase::Tls, 0),
         ("tls: reset 0.3", Phase::Tls, 0),
@@ -311,7 +316,7 @@ fn a_sink_breaks_handshakes_and_logins_as_often_as_it_is_told() {
     for mode in MODES {
         for (fault, phase, code) in faults {
             let host = Secured::start(mode, &["--auth-users", &users, "--auth-required", "--fault", fault]);
-            let tls = ["--tls", mode, "--ca", &host.ca, "--auth-mechanism", "plain"];
+            let tls = ["--tls", mode, "--cacert", &host.ca, "--auth-mechanism", "plain"];
             let ours = host.hears(&[tls.as_slice(), &login].concat());
             let theirs = host.sink.stop();
             let [well, ill] = shares(&ours, &theirs, phase, code);
@@ -340,7 +345,7 @@ fn each_mechanism_lets_the_right_one_in_and_keeps_the_secret() {
     let load = ["--messages", "4", "--sessions", "2"];
     for mechanism in MECHANISMS {
         let hears = |user: &str, password: &str| {
-            let words = ["--auth", user, "--auth-mechanism", mechanism, "--password-file", password];
+            let words = ["--user", user, "--auth-mechanism", mechanism, "--password-file", password];
             let ours = source(&sink.address(), &[load.as_slice(), &words].concat());
             keeps_secrets(&[&ours.ended.out, &ours.ended.err], &ours.record);
             ours
@@ -380,8 +385,8 @@ fn the_strongest_mechanism_is_chosen_over_tls_and_the_environment_knows_the_pass
     let host = Secured::start_with(files, "starttls", &["--auth-users", &users, "--auth-required"]);
     let json = host.files.path("source.json");
     let address = host.sink.address();
-    let words = ["source", "--to", &address, "--messages", "6", "--sessions", "2", "--json", &json, "--auth", USER];
-    let tls = ["--tls", "starttls", "--ca", &host.ca];
+    let words = ["source", &address, "--messages", "6", "--sessions", "2", "--json", &json, "--user", USER];
+    let tls = ["--tls", "starttls", "--cacert", &host.ca];
     let secret = format!("MAILRUN_PASSWORD={PASSWORD}");
     let ended = run("env", &[[&secret, env!("CARGO_BIN_EXE_mailrun")].as_slice(), &words, &tls].concat());
     let record: Record = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
@@ -396,7 +401,7 @@ fn anybody_may_come_in_and_what_is_not_offered_is_said() {
     let password = files.keep("any", "any");
     let anybody = Sink::start(&["--auth-any", "--auth-required"]);
     let closed = Sink::start(&[]);
-    let load = ["--messages", "3", "--sessions", "1", "--auth", "whoever", "--password-file", &password];
+    let load = ["--messages", "3", "--sessions", "1", "--user", "whoever", "--password-file", &password];
     for mechanism in ["plain", "login", "cram-md5", "xoauth2"] {
         went_through(&source(&anybody.address(), &[load.as_slice(), &["--auth-mechanism", mechanism]].concat()), 3);
     }
@@ -492,7 +497,7 @@ fn lmtp_over_tls_with_a_login() {
     let (users, password) = (files.users(), files.keep("password", PASSWORD));
     for mode in MODES {
         let words = ["--tls", mode, "--auth-users", &users, "--auth-required"];
-        let login = ["--tls", mode, "--tls-insecure", "--auth", USER, "--password-file", &password];
+        let login = ["--tls", mode, "--insecure", "--user", USER, "--password-file", &password];
         let load = ["--messages", "10", "--sessions", "2", "--recipients", "4"];
         let (ours, theirs, is_same) = lmtp(&words, &[login.as_slice(), &load].concat());
         went_through(&ours, 10);

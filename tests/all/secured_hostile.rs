@@ -16,7 +16,7 @@ const MEMORY_BYTES: u64 = 64 << 20;
 fn client_hello() -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = listener.local_addr().unwrap().to_string();
-    let words = ["source", "--to", &to, "--tls", "implicit", "--tls-insecure", "--messages", "1", "--timeout", "30s"];
+    let words = ["source", &to, "--tls", "implicit", "--insecure", "--messages", "1", "--timeout", "30s"];
     let _source = Process::start(env!("CARGO_BIN_EXE_mailrun"), &words);
     let (mut stream, _) = listener.accept().unwrap();
     let mut hello = vec![0; 5];
@@ -42,7 +42,7 @@ fn before_tls(mode: &str, address: SocketAddr) -> Wire {
 /// It still takes mail from who behaves, over TLS and with a certificate.
 fn deliver(host: &Secured, mode: &str, messages: u64) {
     let number = messages.to_string();
-    let words = ["--tls", mode, "--ca", &host.ca, "--messages", &number, "--sessions", "2"];
+    let words = ["--tls", mode, "--cacert", &host.ca, "--messages", &number, "--sessions", "2"];
     let ours = source(&host.sink.address(), &words);
     assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(0), messages), "{:?}", ours.record.errors);
 }
@@ -99,7 +99,7 @@ fn sockets_that_vanish_in_the_handshake_are_counted_and_harm_nobody() {
 fn sockets_that_stay_and_say_nothing_run_out_of_time() {
     let hello = client_hello();
     for mode in MODES {
-        let host = Secured::start(mode, &["--idle", "4s"]);
+        let host = Secured::start(mode, &["--idle-timeout", "4s"]);
         let mut stalled: Vec<Wire> = (0..60).map(|_| before_tls(mode, host.sink.smtp)).collect();
         for wire in stalled.iter_mut().take(30) {
             wire.send(&hello[..hello.len() / 2]);
@@ -218,8 +218,8 @@ fn a_server_that_injects_behind_its_220_gets_no_mail_and_no_password() {
     let files = Files::new();
     let (address, server) = injecting_server();
     let password = files.keep("password", PASSWORD);
-    let login = ["--auth", USER, "--password-file", &password, "--messages", "1", "--timeout", "20s"];
-    let ours = source(&address.to_string(), &[["--tls", "starttls", "--tls-insecure"].as_slice(), &login].concat());
+    let login = ["--user", USER, "--password-file", &password, "--messages", "1", "--timeout", "20s"];
+    let ours = source(&address.to_string(), &[["--tls", "starttls", "--insecure"].as_slice(), &login].concat());
     assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(1), 0));
     assert_eq!(errors(&ours.record, Phase::Tls, 0), 1, "{:?}", ours.record.errors);
     assert!(ours.record.errors[0].text.contains("plain text followed the reply to STARTTLS"));
@@ -255,7 +255,7 @@ fn what_breaks_tls_while_a_message_is_written_is_told_and_not_the_broken_connect
     let mut port = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let address = format!("127.0.0.1:{}", port.trim());
-    let words = ["--tls", "implicit", "--tls-insecure", "--messages", "1", "--size", "30m", "--timeout", "20s"];
+    let words = ["--tls", "implicit", "--insecure", "--messages", "1", "--message-size", "30m", "--timeout", "20s"];
     let ours = source(&address, &words);
     assert!(server.wait().unwrap().success());
     assert_eq!((ours.ended.code, accepted(&ours.record)), (Some(1), 0));
@@ -277,7 +277,7 @@ fn begin(sink: &Sink) -> Wire {
 /// The right one is let in, and its mail taken.
 fn log_in(sink: &Sink, files: &Files) {
     let password = files.keep("password", PASSWORD);
-    let words = ["--messages", "1", "--auth", USER, "--password-file", &password];
+    let words = ["--messages", "1", "--user", USER, "--password-file", &password];
     assert_eq!(source(&sink.address(), &words).ended.code, Some(0));
 }
 

@@ -168,7 +168,7 @@ fn tls_1_2_is_spoken_too_and_counted_apart() {
         let host = Secured::start("implicit", words);
         let ended = run(&program, &["-c", OLD_TLS, &host.sink.smtp.port().to_string(), &host.ca, resumption]);
         assert_eq!((ended.code, ended.out.as_str()), (Some(0), "TLSv1.2\nTLSv1.2\nTLSv1.2\n"), "{}", ended.err);
-        let ours = source(&host.sink.address(), &["--tls", "implicit", "--ca", &host.ca, "--messages", "1"]);
+        let ours = source(&host.sink.address(), &["--tls", "implicit", "--cacert", &host.ca, "--messages", "1"]);
         assert_eq!(ours.ended.code, Some(0));
         let theirs = host.sink.stop();
         let rows: Vec<_> = theirs.tls.iter().map(|row| (&*row.version, row.handshakes, row.resumed)).collect();
@@ -241,10 +241,21 @@ fn postfix_takes_our_mail_over_tls() {
     for ((mode, version), address) in
         [("starttls", "TLSv1.3"), ("implicit", "TLSv1.3"), ("starttls", "TLSv1.2")].iter().zip(&postfix.listening)
     {
-        let base = ["--tls", mode, "--ca", &chain, "--sni", "postfix.example", "--recipients", "2", "--sessions", "3"];
+        let base = [
+            "--tls",
+            mode,
+            "--cacert",
+            &chain,
+            "--tls-name",
+            "postfix.example",
+            "--recipients",
+            "2",
+            "--sessions",
+            "3",
+        ];
         for (words, messages, connections) in [
             (["--reuse", "--pipelining", "group", "--messages", "60"].as_slice(), 60, 3),
-            (&["--pipelining", "off", "--size", "30k", "--messages", "30"], 30, 30),
+            (&["--pipelining", "off", "--message-size", "30k", "--messages", "30"], 30, 30),
             (&["--no-tls-resumption", "--messages", "12"], 12, 12),
         ] {
             let ours = source(&address.to_string(), &[&base, words].concat());
@@ -255,7 +266,8 @@ fn postfix_takes_our_mail_over_tls() {
             units += 2 * messages;
             handshakes += connections;
         }
-        let stranger = source(&address.to_string(), &["--tls", mode, "--messages", "2", "--sni", "postfix.example"]);
+        let stranger =
+            source(&address.to_string(), &["--tls", mode, "--messages", "2", "--tls-name", "postfix.example"]);
         assert_eq!((stranger.ended.code, errors(&stranger.record, Phase::Tls, 0)), (Some(1), 2));
         let plain = ["--messages", "2", "--timeout", "2s"];
         let plain = source(&address.to_string(), &plain);
@@ -338,7 +350,7 @@ fn aiosmtpd_takes_our_mail_over_tls_and_auth_and_lmtp() {
     let (right, wrong) = (files.keep("right", PASSWORD), files.keep("wrong", "wrong"));
     for mode in MODES {
         let (server, address) = aiosmtpd(&interpreter, mode, &certificate);
-        let base = ["--tls", mode, "--ca", &certificate[0], "--auth", USER, "--messages", "20", "--sessions", "2"];
+        let base = ["--tls", mode, "--cacert", &certificate[0], "--user", USER, "--messages", "20", "--sessions", "2"];
         let login = |mechanism, password| ["--auth-mechanism", mechanism, "--password-file", password];
         let ours = source(&address, &[base.as_slice(), &login("plain", &right)].concat());
         went_through(&ours, 20, 20);

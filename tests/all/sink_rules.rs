@@ -402,7 +402,7 @@ fn what_is_wrong_with_rules_is_said_with_its_place() {
         (["sink", "--rules", file], format!("{file}:3:10: \"soft\" is not an action")),
         (["sink", "--rules", "/nonexistent"], "cannot read /nonexistent".to_owned()),
         (["bench", "--fault", ".: lose"], "column 4: \"lose\" is not an action".to_owned()),
-        (["sink", "--dump", "/dev/null/x"], "cannot create /dev/null/x".to_owned()),
+        (["sink", "--dump-dir", "/dev/null/x"], "cannot create /dev/null/x".to_owned()),
         (["sink", "--dump-file", "/nonexistent/x"], "cannot write /nonexistent/x".to_owned()),
     ] {
         let ended = mailrun(&words);
@@ -590,13 +590,13 @@ fn files(directory: &Path) -> Vec<Vec<u8>> {
 #[test]
 fn messages_are_kept_byte_for_byte_in_files_of_their_own() {
     let expected: Vec<Vec<u8>> = corpus().into_iter().map(|(kept, _)| kept).collect();
-    for option in ["--dump", "--maildir"] {
+    for option in ["--dump-dir", "--maildir"] {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("kept");
         let sink = Sink::start(&[option, root.to_str().unwrap()]);
         send_corpus(&sink);
         assert_eq!(sink.took().messages, expected.len() as u64);
-        let directory = if option == "--dump" { root.clone() } else { root.join("new") };
+        let directory = if option == "--dump-dir" { root.clone() } else { root.join("new") };
         let mut kept = files(&directory);
         // Names are given when the first octets go to the disk, which for a short message is its end.
         let sort = |files: &mut Vec<Vec<u8>>| files.sort_by_key(Vec::len);
@@ -604,7 +604,7 @@ fn messages_are_kept_byte_for_byte_in_files_of_their_own() {
         let mut expected = expected.clone();
         sort(&mut expected);
         assert!(kept == expected, "{option}: {:?}", kept.iter().map(Vec::len).collect::<Vec<_>>());
-        assert!(option == "--dump" || files(&root.join("tmp")).is_empty());
+        assert!(option == "--dump-dir" || files(&root.join("tmp")).is_empty());
     }
 }
 
@@ -636,7 +636,7 @@ fn many_sessions_may_keep_mail_at_once() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("all.dump");
     let sink = Sink::start(&["--dump-file", path.to_str().unwrap(), "--workers", "2"]);
-    let words = ["--messages", "200", "--sessions", "20", "--size", "100k", "--reuse=3"];
+    let words = ["--messages", "200", "--sessions", "20", "--message-size", "100k", "--reuse=3"];
     assert_eq!(accepted(&source(&sink.address(), &words).record), 200);
     assert_eq!(sink.took().messages, 200);
     let all = fs::read(&path).unwrap();
@@ -670,7 +670,7 @@ fn a_message_that_cannot_be_kept_is_refused_and_the_sender_knows() {
 fn a_directory_that_goes_and_comes_back_loses_nothing_that_was_acknowledged() {
     let place = tempfile::tempdir().unwrap();
     let root = place.path().join("kept");
-    let sink = Sink::start(&["--dump", root.to_str().unwrap()]);
+    let sink = Sink::start(&["--dump-dir", root.to_str().unwrap()]);
     let mut wire = after(&sink, &["EHLO a"]);
     fs::remove_dir(&root).unwrap();
     assert!(deliver(&mut wire, MESSAGE).unwrap().starts_with("452"));
@@ -692,7 +692,7 @@ fn a_message_under_rules_is_kept_if_it_was_taken() {
         ("data: reset at 5", 0),
     ] {
         let place = tempfile::tempdir().unwrap();
-        let sink = Sink::start(&["--dump", place.path().to_str().unwrap(), "--fault", rule]);
+        let sink = Sink::start(&["--dump-dir", place.path().to_str().unwrap(), "--fault", rule]);
         deliver(&mut after(&sink, &["EHLO a"]), MESSAGE);
         wait_until(rule, || (acted(&sink, rule) == 1).then_some(()));
         let _ = sink.stop();

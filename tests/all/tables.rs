@@ -93,7 +93,7 @@ fn a_peer_that_hangs_or_fails_is_named_and_the_run_goes_on() {
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         // Long enough for whoever does not hang, on a busy machine too.
-        let words = ["--messages", "20", "--sessions", "1", "--rounds", "1", "--limit", "6s"];
+        let words = ["--messages", "20", "--sessions", "1", "--rounds", "1", "--max-time", "6s"];
         let ended = with_path(place.path(), &words);
         assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(ended.out.contains(&format!("smtp-source → mailrun sink, 1 session: {named}")), "{}", ended.out);
@@ -121,7 +121,7 @@ fn what_was_mistyped_is_one_line() {
         (["smtp-source-table", "--drop", "1"], "--drop"),
         (["smtp-source-check", "--messages", "99999999999"], "99999999999"),
         (["smtp-source-check", "--recipients", "1001"], "1001"),
-        (["smtp-source-check", "--limit", "0s"], "0s"),
+        (["smtp-source-check", "--max-time", "0s"], "0s"),
         (["--sessions", "5", "smtp-source-check"], "smtp-source-check"),
     ];
     for (words, why) in table {

@@ -63,9 +63,9 @@ fn every_stage_and_phase_of_smtp_has_every_figure() {
     let load = ["--messages", "60", "--rate", "100", "--sessions", "5", "--reuse=10"];
     let sink = crate::party::Sink::start(&["--tls", "starttls", "--auth-users", &users]);
     let to = sink.address();
-    let secured = ["--tls", "starttls", "--tls-insecure", "--auth", "ann", "--password-file", &password];
-    let server = ["--to", &to, "--sink", sink.url()];
-    let run: BenchRun = bench(&[load.as_slice(), &secured, &server, &options(&thresholds)].concat());
+    let secured = ["--tls", "starttls", "--insecure", "--user", "ann", "--password-file", &password];
+    let server = [to.as_str(), "--sink", sink.url()];
+    let run: BenchRun = bench(&[server.as_slice(), &load, &secured, &options(&thresholds)].concat());
     all_met(&run.record(), thresholds.len());
 }
 
@@ -100,7 +100,7 @@ fn what_no_run_has_is_refused_before_it() {
         (["--threshold", "created.p99 < 1s"], "in a closed loop a message is due when it is created"),
         (["--abort-on", "created.within(1s) > 5%"], "in a closed loop a message is due when it is created"),
     ] {
-        for command in [&["bench"][..], &["source", "--to", "127.0.0.1:1"]] {
+        for command in [&["bench"][..], &["source", "127.0.0.1:1"]] {
             refused(&mailrun(&[command, &words].concat()), why);
         }
     }
@@ -118,7 +118,7 @@ fn what_no_run_has_is_refused_before_it() {
 #[test]
 fn within_is_of_all_created_and_what_is_lost_is_late() {
     let sink = crate::party::Sink::start(&["--drop", "0.3"]);
-    let to = ["--to", &sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5"];
+    let to = [&sink.address(), "--sink", sink.url(), "--messages", "200", "--sessions", "5"];
     let run = bench(
         &[to.as_slice(), &["--threshold", "delivered.within(60s) >= 95%", "--threshold", "lost <= 90%"]].concat(),
     );

@@ -151,7 +151,7 @@ fn smtp_sink_recognises_what_the_sources_send() {
         &["smtp-source", "-m", "20"],
         // It says no HELO, and has no header.
         &["smtp-source", "--trace", "-m", "30", "-o", "-d"],
-        &["source", "--messages", "100", "--sessions", "3", "--size", "4000", "--to"],
+        &["source", "--messages", "100", "--sessions", "3", "--message-size", "4000"],
     ] {
         let ended = mailrun(&[words, &[&address]].concat());
         // `mailrun source` finds no ledger to compare its own with, and that is no fault of it.
@@ -179,7 +179,7 @@ fn smtp_sink_recognises_what_a_relay_converted_for_it() {
     let relay = Den::to(&address, "");
     let relay = relay.open();
     let corpus = place.path().to_str().unwrap();
-    let words = ["source", "--to", &relay.address(), "--corpus", corpus, "--messages", "20", "--sessions", "2"];
+    let words = ["source", &relay.address(), "--corpus", corpus, "--messages", "20", "--sessions", "2"];
     let ended = mailrun(&words);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert_eq!(sink.code(), Some(0));

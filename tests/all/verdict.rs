@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A bench of a server of somebody else's.
 fn bench_of(sink: &Sink, words: &[&str]) -> BenchRun {
     let to = sink.address();
-    bench(&[&["--to", &to, "--sink", sink.url(), "--sessions", "5"], words].concat())
+    bench(&[&[&to, "--sink", sink.url(), "--sessions", "5"], words].concat())
 }
 
 fn outcome(run: &BenchRun) -> Option<Outcome> {
@@ -48,7 +48,7 @@ fn what_was_ordered_of_the_benchs_own_sink_is_expected() {
 #[test]
 fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
     let sink = Sink::start(&[]);
-    let bench = Bench::start(&["--to", &sink.address(), "--sessions", "5", "--duration", "6s"]);
+    let bench = Bench::start(&[&sink.address(), "--sessions", "5", "--duration", "6s"]);
     bench.await_accepted();
     drop(sink);
     let run = bench.finish();
@@ -64,7 +64,7 @@ fn a_server_that_dies_in_mid_run_is_named_with_the_second() {
 #[test]
 fn a_run_whose_server_is_gone_for_long_ends() {
     let sink = Sink::start(&[]);
-    let words = ["--to", &sink.address(), "--sessions", "5", "--duration", "60s", "--give-up", "1500ms"];
+    let words = [&sink.address(), "--sessions", "5", "--duration", "60s", "--give-up", "1500ms"];
     let bench = Bench::start(&words);
     bench.await_accepted();
     drop(sink);
@@ -118,7 +118,7 @@ fn thresholds_are_shown_and_decide() {
 #[test]
 fn a_threshold_of_delivery_without_a_sink_is_inconclusive() {
     let sink = Sink::start(&[]);
-    let words = ["--to", &sink.address(), "--messages", "50", "--sessions", "5"];
+    let words = [&sink.address(), "--messages", "50", "--sessions", "5"];
     let run = bench(&[words.as_slice(), &["--threshold", "delivered.p99 < 1m"]].concat());
     assert_eq!((run.ended.code, outcome(&run)), (Some(3), Some(Outcome::Inconclusive)), "{}", run.ended.out);
     let said = run.ended.out.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -159,8 +159,7 @@ fn a_rate_that_is_not_offered_is_no_pass() {
     let alone = bench(&words);
     assert_eq!((alone.ended.code, outcome(&alone)), (Some(3), Some(Outcome::Invalid)), "{}", alone.ended.out);
     let sink = Sink::start(&["--delay", "100ms"]);
-    let of_a_server =
-        bench(&["--to", &sink.address(), "--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse"]);
+    let of_a_server = bench(&[&sink.address(), "--rate", "200", "--duration", "2s", "--sessions", "2", "--reuse"]);
     // Where this machine was the limit itself, it is said.
     assert!([Some(1), Some(3)].contains(&of_a_server.ended.code), "{}", of_a_server.ended.out);
 }
@@ -220,14 +219,14 @@ fn what_would_fail_for_every_message_is_told_before_the_load() {
         (At::Greeting, "554 5.3.2 No service", &[], "it rejects this client (554"),
         (At::Hello, "550 5.7.1 Not you", &[], "it rejects EHLO (550"),
         (At::Mail, "550 5.7.1 Not from you", &[], "Use --from"),
-        (At::Recipient, "550 5.1.1 Nobody", &[], "Use --rcpt"),
-        (At::Quit, "221 bye", &["--auth", "ann", "--password-file", "/dev/null"], "--tls starttls"),
-        (At::Quit, "221 bye", &["--tls", "starttls", "--tls-insecure"], "--tls none"),
+        (At::Recipient, "550 5.1.1 Nobody", &[], "Use --to"),
+        (At::Quit, "221 bye", &["--user", "ann", "--password-file", "/dev/null"], "--tls starttls"),
+        (At::Quit, "221 bye", &["--tls", "starttls", "--insecure"], "--tls none"),
     ];
     for (point, reply, words, why) in table {
         let server = StandIn::start(move |now| (now.at == point).then_some(Act::Say(reply)));
         let to = server.address();
-        refused_before(&[&["--to", &to, "--messages", "5"], words].concat(), why);
+        refused_before(&[&[&to, "--messages", "5"], words].concat(), why);
         assert_eq!(server.taken(), 0, "{reply}");
     }
 }
@@ -236,13 +235,13 @@ fn what_would_fail_for_every_message_is_told_before_the_load() {
 fn a_server_that_does_not_trust_or_is_not_trusted_is_told_before_the_load() {
     let secured = Sink::start(&["--tls", "starttls"]);
     let to = secured.address();
-    let words = ["--to", &to, "--messages", "5", "--tls", "starttls"];
-    refused_before(&words, "the certificate of 127.0.0.1 is not trusted: --ca FILE or --tls-insecure");
+    let words = [&to, "--messages", "5", "--tls", "starttls"];
+    refused_before(&words, "the certificate of 127.0.0.1 is not trusted: --cacert FILE or --insecure");
     let users = crate::secured::Files::new();
     let (list, wrong) = (users.keep("users", "ann:right\n"), users.keep("password", "wrong\n"));
     let careful = Sink::start(&["--auth-users", &list]);
     let to = careful.address();
-    let words = ["--to", &to, "--messages", "5", "--auth", "ann", "--password-file", &wrong];
+    let words = [&to, "--messages", "5", "--user", "ann", "--password-file", &wrong];
     refused_before(&words, "Check the user and the password");
     assert_eq!(careful.took().messages, 0);
 }
@@ -250,13 +249,13 @@ fn a_server_that_does_not_trust_or_is_not_trusted_is_told_before_the_load() {
 #[test]
 fn a_preflight_counts_nowhere_and_bears_greylisting() {
     let sink = Sink::start(&[]);
-    let ended = mailrun(&["source", "--to", &sink.address(), "--messages", "5", "--sessions", "1"]);
+    let ended = mailrun(&["source", &sink.address(), "--messages", "5", "--sessions", "1"]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.out.contains("PASS 5 accepted"), "{}", ended.out);
     let took = sink.took();
     assert_eq!((took.messages, took.connections), (5, 6), "the first connection is the preflight's");
     let grey = Sink::start(&["--fault", "rcpt: greylist 1h"]);
-    let ended = mailrun(&["source", "--to", &grey.address(), "--messages", "5", "--sessions", "1"]);
+    let ended = mailrun(&["source", &grey.address(), "--messages", "5", "--sessions", "1"]);
     assert_eq!(ended.code, Some(1), "it is a refusal of each message, not of all of them: {ended:?}");
     let silent = source(&grey.address(), &["--messages", "3", "--sessions", "1"]);
     assert_eq!(silent.record.ledger.rejected, Some(3));
@@ -265,7 +264,7 @@ fn a_preflight_counts_nowhere_and_bears_greylisting() {
 #[test]
 fn interrupted_is_130() {
     let sink = Sink::start(&["--delay", "20ms"]);
-    let bench = Bench::start(&["--to", &sink.address(), "--duration", "60s", "--sessions", "2"]);
+    let bench = Bench::start(&[&sink.address(), "--duration", "60s", "--sessions", "2"]);
     bench.await_accepted();
     bench.process.terminate();
     let run = bench.finish();
@@ -277,7 +276,7 @@ fn interrupted_is_130() {
 #[test]
 fn a_sink_that_goes_away_makes_a_run_inconclusive_and_its_report_is_printed() {
     let (server, sink) = (Sink::start(&["--delay", "20ms"]), Sink::start(&[]));
-    let words = ["--to", &server.address(), "--sink", sink.url(), "--duration", "2s", "--sessions", "2", "--strict"];
+    let words = [&server.address(), "--sink", sink.url(), "--duration", "2s", "--sessions", "2", "--strict"];
     let bench = Bench::start(&words);
     bench.await_accepted();
     drop(sink);
@@ -291,7 +290,7 @@ fn a_sink_that_goes_away_makes_a_run_inconclusive_and_its_report_is_printed() {
 fn what_cannot_be_written_is_told_before_the_load() {
     let sink = Sink::start(&[]);
     for option in ["--json", "--ledger"] {
-        let ended = mailrun(&["source", "--to", &sink.address(), "--messages", "5", option, "/nowhere/at/all"]);
+        let ended = mailrun(&["source", &sink.address(), "--messages", "5", option, "/nowhere/at/all"]);
         assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{ended:?}");
         assert!(ended.err.contains("cannot write /nowhere/at/all: No such file"), "{ended:?}");
     }

@@ -82,7 +82,11 @@ fn found(text: &str) -> Vec<String> {
 
 /// Names of the commands that a help text lists.
 fn commands(help: &str) -> Vec<String> {
-    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let lines = help
+        .lines()
+        .skip_while(|line| !["Commands:", "Scenarios:"].contains(line))
+        .skip(1)
+        .take_while(|line| !line.is_empty());
     let names = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
 }

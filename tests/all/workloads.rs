@@ -164,7 +164,7 @@ fn sizes_vary_as_asked_and_are_declared() {
         ("lognormal:4k,1", 6_753.0, 0.15, 300, 409_600),
         ("400..402", 401.0, 0.01, 400, 402),
     ] {
-        let seen = seen(&["--messages", "600", "--sessions", "8", "--reuse", "--size", sizes]);
+        let seen = seen(&["--messages", "600", "--sessions", "8", "--reuse", "--message-size", sizes]);
         assert!(seen.iter().all(|message| message.declared == Some(message.text.len() as u64)), "{sizes}");
         let lengths = || seen.iter().map(|message| message.text.len() as u64);
         let mean = mean(lengths());
@@ -176,7 +176,8 @@ fn sizes_vary_as_asked_and_are_declared() {
 #[test]
 fn the_ledger_closes_over_sizes_that_vary() {
     for (sizes, pipelining) in [("400..64k", "off"), ("lognormal:4k,1.5", "group"), ("330:9,20k..3M:1", "stream")] {
-        let words = ["--messages", "200", "--sessions", "5", "--reuse", "--size", sizes, "--pipelining", pipelining];
+        let words =
+            ["--messages", "200", "--sessions", "5", "--reuse", "--message-size", sizes, "--pipelining", pipelining];
         let record = closed(&words);
         let varied = record.workload.sizes_varied.as_ref().unwrap();
         assert_eq!(varied.expression, sizes);
@@ -189,8 +190,8 @@ fn the_ledger_closes_over_sizes_that_vary() {
 #[test]
 fn a_seed_gives_the_same_mail_whoever_sends_it() {
     let words = |seed, sessions, more: &[&'static str]| {
-        let own = ["--messages", "150", "--size", "lognormal:2k,1", "--recipients", "1..5", "--seed", seed];
-        let patterns = ["--from", "b{0..99}@x.example", "--rcpt", "u{0..9999}@{a.example:3,b.example}"];
+        let own = ["--messages", "150", "--message-size", "lognormal:2k,1", "--recipients", "1..5", "--seed", seed];
+        let patterns = ["--from", "b{0..99}@x.example", "--to", "u{0..9999}@{a.example:3,b.example}"];
         let words = [own.as_slice(), &patterns, &["--sessions", sessions], more].concat();
         seen(&words).iter().map(Seen::drawn).collect::<Vec<_>>()
     };
@@ -205,12 +206,12 @@ fn patterns_give_addresses_that_the_ledger_tells_apart() {
     for recipients in ["1", "4", "1..5", "1:9,100:1"] {
         for pipelining in ["off", "stream"] {
             let words = ["--messages", "300", "--sessions", "6", "--reuse=10", "--pipelining", pipelining];
-            let record = closed(&[words.as_slice(), &["--rcpt", rcpt, "--recipients", recipients]].concat());
+            let record = closed(&[words.as_slice(), &["--to", rcpt, "--recipients", recipients]].concat());
             assert_eq!(record.workload.rcpt, rcpt);
             assert_eq!(record.workload.recipients_varied.is_some(), recipients.contains(['.', ':']), "{recipients}");
         }
     }
-    let seen = seen(&["--messages", "500", "--rcpt", rcpt, "--recipients", "1..5", "--from", "{x,y}{1..9}@z.example"]);
+    let seen = seen(&["--messages", "500", "--to", rcpt, "--recipients", "1..5", "--from", "{x,y}{1..9}@z.example"]);
     let mut domains = BTreeMap::new();
     for message in &seen {
         let numbers: Vec<u32> = message.recipients.iter().map(|address| recipient_number(address.as_bytes())).collect();
@@ -231,13 +232,13 @@ fn patterns_give_addresses_that_the_ledger_tells_apart() {
 
 #[test]
 fn few_numbers_and_long_ones_stay_as_the_pattern_has_them() {
-    closed(&["--messages", "50", "--from", "", "--rcpt", "\"a b\"@a.example"]);
+    closed(&["--messages", "50", "--from", "", "--to", "\"a b\"@a.example"]);
     for (rcpt, numbered) in
         [("u{1..50}@a.example", false), ("u{00000..09999}@a.example", false), ("u{0..9999}@a", true)]
     {
-        let seen = seen(&["--messages", "60", "--rcpt", rcpt]);
+        let seen = seen(&["--messages", "60", "--to", rcpt]);
         assert!(seen.iter().all(|message| message.recipients[0].contains("+0@") == numbered), "{rcpt}");
-        closed(&["--messages", "200", "--rcpt", rcpt]);
+        closed(&["--messages", "200", "--to", rcpt]);
     }
 }
 
@@ -291,16 +292,16 @@ fn a_large_message_of_a_corpus_is_held_once() {
     let source = record.parties.iter().find(|party| party.name == "source").unwrap();
     let peak = source.max_rss_bytes.unwrap();
     assert!(peak < 3 * bytes as u64, "while it is read it is there twice, and never more: {peak}");
-    let refused = mailrun(&["source", "--to", "127.0.0.1:1", "--corpus", path, "--corpus-limit", "10M"]);
+    let refused = mailrun(&["source", "127.0.0.1:1", "--corpus", path, "--max-corpus-size", "10M"]);
     assert_eq!(refused.code, Some(2));
-    assert!(refused.err.contains("--corpus-limit, 10485760 bytes"), "{}", refused.err);
+    assert!(refused.err.contains("--max-corpus-size, 10485760 bytes"), "{}", refused.err);
 }
 
 #[test]
 fn mime_messages_have_attachments_and_the_sizes_asked_for() {
     for (words, least, most) in [
-        (["--size", "20k..200k"].as_slice(), 20_400, 204_800),
-        (&["--size", "50k"], 51_120, 51_200),
+        (["--message-size", "20k..200k"].as_slice(), 20_400, 204_800),
+        (&["--message-size", "50k"], 51_120, 51_200),
         (&[], 600, 2_457_600),
     ] {
         let words = [&["--messages", "100", "--sessions", "4", "--reuse", "--mime"], words].concat();
@@ -333,23 +334,23 @@ fn connections_carry_as_many_messages_as_drawn() {
 
 #[test]
 fn sessions_rest_between_messages_and_not_beyond_the_end() {
-    let record = closed(&["--messages", "12", "--sessions", "2", "--reuse", "--think", "100ms"]);
+    let record = closed(&["--messages", "12", "--sessions", "2", "--reuse", "--think-time", "100ms"]);
     // Each sends six: five pauses.
     assert!(record.duration_s >= 0.5, "{}", record.duration_s);
     assert_eq!(record.workload.think_ms.as_ref().map(|think| think.mean), Some(100.0));
     // The end does not wait for who rests: an hour is more than a test waits for any process.
     for reuse in ["--reuse", "--reuse=1"] {
-        let record = closed(&["--messages", "3", "--sessions", "3", reuse, "--think", "1h"]);
+        let record = closed(&["--messages", "3", "--sessions", "3", reuse, "--think-time", "1h"]);
         assert_eq!(record.ledger.delivered, Some(3));
     }
     let record =
-        closed(&["--duration", "500ms", "--sessions", "2", "--reuse", "--pipelining", "stream", "--think", "1h"]);
+        closed(&["--duration", "500ms", "--sessions", "2", "--reuse", "--pipelining", "stream", "--think-time", "1h"]);
     assert_eq!(record.ledger.delivered, Some(2));
 }
 
 #[test]
 fn stages_are_offered_one_after_the_other() {
-    let stages = ["--stage", "500ms:200/s", "--stage", "300ms:0/s", "--ramp", "1s:100/s..300/s"];
+    let stages = ["--stage", "500ms:200/s", "--stage", "300ms:0/s", "--stage", "1s:100/s..300/s"];
     let look = || closed(&[stages.as_slice(), &["--sessions", "20", "--reuse"]].concat());
     let record = undisturbed(look, |record| {
         let created = stage(record, Stage::Created);
@@ -365,7 +366,7 @@ fn stages_are_offered_one_after_the_other() {
 
 #[test]
 fn notifications_are_asked_for_of_every_message_and_recipient() {
-    let base = ["--messages", "20", "--sessions", "2", "--recipients", "2", "--rcpt", "a+b@c"];
+    let base = ["--messages", "20", "--sessions", "2", "--recipients", "2", "--to", "a+b@c"];
     for pipelining in ["off", "stream"] {
         let words = [
             "--dsn-notify",
@@ -465,31 +466,31 @@ fn what_cannot_be_offered_is_one_line() {
         (&["--dsn-notify", "failure,failure"], "must be never, or"),
         (&["--dsn-ret", "half"], "half"),
         (&["--dsn-envid", "grün"], "1 to 100"),
-        (&["--size", "9..4"], "smaller value first"),
-        (&["--size", "10..400"], "is too small"),
-        (&["--size", "400:0"], "weight"),
-        (&["--size", "lognormal:4k"], "lognormal"),
-        (&["--size", "1..3G"], "2G"),
+        (&["--message-size", "9..4"], "smaller value first"),
+        (&["--message-size", "10..400"], "is too small"),
+        (&["--message-size", "400:0"], "weight"),
+        (&["--message-size", "lognormal:4k"], "lognormal"),
+        (&["--message-size", "1..3G"], "2G"),
         (&["--corpus", "/nowhere/at/all"], "/nowhere/at/all"),
         (&["--corpus", "/dev/null"], "/dev/null"),
-        (&["--corpus", "x", "--size", "400"], "--size"),
+        (&["--corpus", "x", "--message-size", "400"], "--message-size"),
         (&["--corpus", "x", "--mime"], "--mime"),
         (&["--corpus-skip-bad"], "--corpus"),
-        (&["--corpus-limit", "1G"], "--corpus"),
-        (&["--rcpt", "u{0..9@b"], "has an unpaired"),
-        (&["--rcpt", "u{9..0}@b"], "smaller value first"),
-        (&["--rcpt", ""], "a message must have a recipient"),
+        (&["--max-corpus-size", "1G"], "--corpus"),
+        (&["--to", "u{0..9@b"], "has an unpaired"),
+        (&["--to", "u{9..0}@b"], "smaller value first"),
+        (&["--to", ""], "a message must have a recipient"),
         (&["--from", "u@{a:x,b}"], "weight"),
         (&["--recipients", "0..5"], "must be more than zero"),
         (&["--reuse=0..5"], "must be more than zero"),
-        (&["--think", "soon"], "soon"),
+        (&["--think-time", "soon"], "soon"),
         (&["--stage", "10s"], "10s:100/s"),
         (&["--stage", "10s:0/s"], "offer no messages"),
         (&["--stage", "10s:5/s", "--rate", "5"], "--rate"),
         (&["--warm-up", "0s"], "0s"),
     ];
     for (words, why) in table {
-        for own in [["source", "--to", "127.0.0.1:1"].as_slice(), &["bench", "--messages", "5"]] {
+        for own in [["source", "127.0.0.1:1"].as_slice(), &["bench", "--messages", "5"]] {
             let ended = mailrun(&[own, words].concat());
             assert_eq!(ended.code, Some(2), "{words:?}: {ended:?}");
             assert_eq!(ended.err.lines().count(), 1, "{words:?}: {}", ended.err);

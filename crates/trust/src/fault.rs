@@ -49,11 +49,11 @@ pub enum HandshakeFault {
 /// The options by which a user can mend it, as that user writes them.
 #[derive(Clone, Copy, Debug)]
 pub struct Remedies {
-    /// Trusts more certificates: `--ca FILE`.
+    /// Trusts more certificates: `--cacert FILE`.
     pub trust: &'static str,
-    /// Asks for another name, which stands in it as NAME: `--sni NAME`.
+    /// Asks for another name, which stands in it as NAME: `--tls-name NAME`.
     pub name: &'static str,
-    /// Accepts any certificate: `--tls-insecure`.
+    /// Accepts any certificate: `--insecure`.
     pub insecure: &'static str,
 }
 
@@ -145,7 +145,7 @@ mod tests {
     use rustls::pki_types::ServerName;
     use std::time::Duration;
 
-    const REMEDIES: Remedies = Remedies { trust: "--ca FILE", name: "--sni NAME", insecure: "--tls-insecure" };
+    const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
     fn told(error: impl Into<Error>) -> String {
         HandshakeFault::of(&error.into(), "mail.example").unwrap().with_remedy(&REMEDIES)
@@ -165,22 +165,22 @@ mod tests {
         let early = CertificateError::NotValidYetContext { time: at(0), not_before: at(259_200) };
         let dns = "DnsName(\"mx.example\")";
         let rows = [
-            (CertificateError::UnknownIssuer, "of mail.example is not trusted: --ca FILE or --tls-insecure"),
-            (other_name(&[dns]), "is for mx.example, not for mail.example: --sni mx.example"),
+            (CertificateError::UnknownIssuer, "of mail.example is not trusted: --cacert FILE or --insecure"),
+            (other_name(&[dns]), "is for mx.example, not for mail.example: --tls-name mx.example"),
             (
                 other_name(&["DnsName(\"*.x.example\")", "IpAddress(127.0.0.1)"]),
-                "is for *.x.example and 127.0.0.1, not for mail.example: --sni 127.0.0.1",
+                "is for *.x.example and 127.0.0.1, not for mail.example: --tls-name 127.0.0.1",
             ),
-            (other_name(&["DnsName(\"*.x.example\")"]), "is for *.x.example, not for mail.example: --sni NAME"),
+            (other_name(&["DnsName(\"*.x.example\")"]), "is for *.x.example, not for mail.example: --tls-name NAME"),
             (
                 other_name(&[]),
                 "has no host name (subjectAltName), so it is not for mail.example: create one with subjectAltName=DNS:mail.example, \
-                 or --tls-insecure",
+                 or --insecure",
             ),
-            (CertificateError::Expired, "of mail.example expired: renew it, or --tls-insecure"),
-            (expired(1120), "of mail.example expired 2 minutes ago: renew it, or --tls-insecure"),
-            (expired(8200), "of mail.example expired 2 hours ago: renew it, or --tls-insecure"),
-            (early, "of mail.example is not valid yet, but in 3 days: check the clocks, or --tls-insecure"),
+            (CertificateError::Expired, "of mail.example expired: renew it, or --insecure"),
+            (expired(1120), "of mail.example expired 2 minutes ago: renew it, or --insecure"),
+            (expired(8200), "of mail.example expired 2 hours ago: renew it, or --insecure"),
+            (early, "of mail.example is not valid yet, but in 3 days: check the clocks, or --insecure"),
         ];
         for (error, words) in rows {
             assert_eq!(told(error), format!("the certificate {words}"));

@@ -306,7 +306,7 @@ fn config(sink: SocketAddr, bench: &BenchOptions, needed_bytes: u64) -> String {
     let size = needed_bytes.max(10 << 30) / 4 * 5;
     format!(
         "listen = [\"127.0.0.1:0\"]\nhttp = \"127.0.0.1:0\"\nlog = \"warn\"\n\n[spool]\ndirectory = \"relay.spool\"\n\
-         durability = \"{durability}\"\nsize = \"{size}\"\n\n[[route]]\nto = \"*\"\nsmtp = \"{sink}\"\n"
+         durability = \"{durability}\"\nmax_size = \"{size}\"\n\n[[route]]\nto = \"*\"\nsmtp = \"{sink}\"\n"
     )
 }
 
@@ -491,6 +491,6 @@ mod tests {
         );
         let config = config(SocketAddr::from(([127, 0, 0, 1], 9)), &bench, 100 << 30);
         assert!(config.contains("durability = \"write\"") && config.contains("smtp = \"127.0.0.1:9\""), "{config}");
-        assert!(config.contains(&format!("size = \"{}\"", 125_u64 << 30)), "{config}");
+        assert!(config.contains(&format!("max_size = \"{}\"", 125_u64 << 30)), "{config}");
     }
 }

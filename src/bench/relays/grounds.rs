@@ -141,13 +141,13 @@ impl Occasion {
     /// A run of it, in that directory.
     pub(super) fn bench(&self, out: PathBuf, contestant: &Contestant, shape: &Shape, load: Workload) -> BenchOptions {
         let reuse = shape.reuse.map_or_else(|| "--reuse".to_owned(), |messages| format!("--reuse={messages}"));
-        let size = format!("--size={}", shape.message_bytes);
+        let size = format!("--message-size={}", shape.message_bytes);
         BenchOptions {
             name: self.name.clone(),
             out: Some(out),
             target: contestant.clone().target(),
             workload: Workload { sessions: shape.sessions, pipelining: shape.pipelining, seed: 1, ..load },
-            source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--rcpt={RECIPIENTS}")],
+            source_options: vec![size, "--recipients=1".to_owned(), reuse, format!("--to={RECIPIENTS}")],
             sink_options: Vec::new(),
             tracing: Tracing::Off,
             trusts_own_sink: false,
@@ -177,7 +177,9 @@ mod tests {
         };
         let bench = occasion.bench("d".into(), &Contestant::Postfix, &shape, Workload::default());
         let words = bench.source_options.join(" ");
-        assert!(words.contains("--size=65536") && words.contains("--reuse=1 ") && words.contains("five.example"));
+        assert!(
+            words.contains("--message-size=65536") && words.contains("--reuse=1 ") && words.contains("five.example")
+        );
         assert_eq!((bench.workload.sessions, bench.workload.pipelining), (250, Pipelining::Off));
         assert_eq!(RECIPIENTS.matches(".example").count(), 5);
         let shape = Shape { reuse: None, pipelining: Pipelining::Stream, ..shape };

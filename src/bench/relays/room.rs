@@ -49,7 +49,7 @@ pub(super) fn ensure_free(directory: &Path, needed_bytes: u64) -> Result<()> {
     let free_bytes = free(directory)?;
     ensure!(
         needed_bytes <= free_bytes,
-        "it needs up to {} of disk in {}, but {} are free: use fewer --messages, a smaller --size, or another \
+        "it needs up to {} of disk in {}, but {} are free: use fewer --messages, a smaller --message-size, or another \
          directory (--out)",
         memory(needed_bytes),
         directory.display(),

@@ -1,0 +1,200 @@
+//! SERVER on the command line: a host with or without a port, a URL, or a unix-domain socket.
+use std::fmt;
+use std::net::Ipv6Addr;
+
+/// The server that a source sends to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    /// `HOST:PORT`, or `unix:PATH`.
+    address: String,
+    scheme: Scheme,
+}
+
+/// The scheme of a URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    /// No URL, or smtp: what the other options say.
+    Smtp,
+    /// SMTP with TLS before the greeting (RFC 8314).
+    Smtps,
+    /// LMTP (RFC 2033).
+    Lmtp,
+}
+
+impl Scheme {
+    /// The port where none is given.
+    fn default_port(self) -> u16 {
+        match self {
+            Self::Smtp => 25,
+            Self::Smtps => 465,
+            Self::Lmtp => 24,
+        }
+    }
+}
+
+impl Server {
+    /// Reads `HOST`, `HOST:PORT`, `[::1]:25`, `smtp://HOST`, `smtps://HOST`, `lmtp://HOST`, `unix:PATH` or
+    /// `lmtp:unix:PATH`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = split_scheme(text)?;
+        if rest.starts_with("unix:") {
+            return Ok(Self { address: rest.to_owned(), scheme });
+        }
+        let (host, port) = split_port(rest)?;
+        check_host(text, host)?;
+        let port = match port {
+            Some(port) => read_port(port)?,
+            None => scheme.default_port(),
+        };
+        let is_ipv6 = host.parse::<Ipv6Addr>().is_ok();
+        let address = if is_ipv6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        Ok(Self { address, scheme })
+    }
+
+    /// `HOST:PORT`, or `unix:PATH`.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address)
+    }
+}
+
+/// The scheme, and what follows it without a closing slash.
+fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
+    let without_slash = |rest: &'_ str| rest.len() - usize::from(rest.ends_with('/'));
+    for (prefix, scheme) in [("smtp:", Scheme::Smtp), ("smtps:", Scheme::Smtps), ("lmtp:", Scheme::Lmtp)] {
+        let Some(rest) = strip_prefix(text, prefix) else { continue };
+        let Some(rest) = rest.strip_prefix("//") else {
+            // `lmtp:unix:PATH` and `lmtp:HOST:PORT` are the relay's next hops too.
+            let is_host_and_port = scheme != Scheme::Lmtp && !rest.starts_with("unix:");
+            return Ok(if is_host_and_port { (Scheme::Smtp, text) } else { (scheme, rest) });
+        };
+        return Ok((scheme, &rest[..without_slash(rest)]));
+    }
+    match text.split_once("://") {
+        Some((scheme, _)) => Err(format!("{text:?}: unknown scheme {scheme:?}; use smtp://, smtps:// or lmtp://")),
+        None => Ok((Scheme::Smtp, text)),
+    }
+}
+
+/// Without regard to case (RFC 3986 §3.1).
+fn strip_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
+    let head = text.get(..prefix.len())?;
+    head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
+}
+
+/// Host without brackets, and port if there is one.
+fn split_port(text: &str) -> Result<(&str, Option<&str>), String> {
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Ok((text, None));
+    }
+    let Some(rest) = text.strip_prefix('[') else {
+        return Ok(text.rsplit_once(':').map_or((text, None), |(host, port)| (host, Some(port))));
+    };
+    let wrong = || format!("{text:?} is not an IPv6 address in brackets, such as [::1]:25");
+    let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
+    if host.parse::<Ipv6Addr>().is_err() {
+        return Err(wrong());
+    }
+    match rest.strip_prefix(':') {
+        Some(port) => Ok((host, Some(port))),
+        None if rest.is_empty() => Ok((host, None)),
+        None => Err(wrong()),
+    }
+}
+
+fn check_host(text: &str, host: &str) -> Result<(), String> {
+    if host.is_empty() {
+        return Err(format!("{text:?} has no host; use something like 127.0.0.1:25 or mx.example"));
+    }
+    if host.contains('@') {
+        return Err(format!("{text:?} is not a server; the recipient is --to, the login --user"));
+    }
+    let is_strange = |c: char| c.is_whitespace() || c.is_control() || "/?#[]:,\"'\\".contains(c);
+    if host.parse::<Ipv6Addr>().is_err() && host.contains(is_strange) {
+        return Err(format!(
+            "{text:?} is not a server; use HOST, HOST:PORT, smtp://HOST, smtps://HOST, lmtp://HOST or unix:PATH"
+        ));
+    }
+    Ok(())
+}
+
+fn read_port(port: &str) -> Result<u16, String> {
+    match port.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("the port must be a number from 1 to 65535, not {port:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<(String, Scheme), String> {
+        Server::parse(text).map(|server| (server.address().to_owned(), server.scheme()))
+    }
+
+    #[test]
+    fn hosts_and_urls_are_read() {
+        for (text, address, scheme) in [
+            ("mx.example", "mx.example:25", Scheme::Smtp),
+            ("127.0.0.1:2525", "127.0.0.1:2525", Scheme::Smtp),
+            ("::1", "[::1]:25", Scheme::Smtp),
+            ("[::1]", "[::1]:25", Scheme::Smtp),
+            ("[::1]:2525", "[::1]:2525", Scheme::Smtp),
+            ("smtp://mx.example", "mx.example:25", Scheme::Smtp),
+            ("SMTP://mx.example:587/", "mx.example:587", Scheme::Smtp),
+            ("smtps://mx.example", "mx.example:465", Scheme::Smtps),
+            ("smtps://[::1]:2465", "[::1]:2465", Scheme::Smtps),
+            ("lmtp://localhost", "localhost:24", Scheme::Lmtp),
+            ("lmtp:127.0.0.1:2424", "127.0.0.1:2424", Scheme::Lmtp),
+            ("lmtp:unix:/run/lmtp.sock", "unix:/run/lmtp.sock", Scheme::Lmtp),
+            ("unix:/run/smtp.sock", "unix:/run/smtp.sock", Scheme::Smtp),
+        ] {
+            assert_eq!(read(text), Ok((address.to_owned(), scheme)), "{text}");
+        }
+    }
+
+    #[test]
+    fn each_mistake_has_one_cause() {
+        for (text, cause) in [
+            ("", "no host"),
+            (":25", "no host"),
+            ("smtp://", "no host"),
+            ("mx.example:smtp", "port must be a number"),
+            ("mx.example:0", "port must be a number"),
+            ("mx.example:70000", "port must be a number"),
+            ("http://mx.example", "unknown scheme \"http\""),
+            ("ann@mx.example", "the recipient is --to"),
+            ("smtp://mx.example/path", "is not a server"),
+            ("[::1", "brackets"),
+            ("[mx.example]:25", "brackets"),
+            ("[::1]25", "brackets"),
+            ("a b", "is not a server"),
+        ] {
+            let why = read(text).expect_err(text);
+            assert!(why.contains(cause), "{text}: {why}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_read_again_as_the_same(text in "\\PC{0,40}") {
+            if let Ok(server) = Server::parse(&text) && server.scheme() == Scheme::Smtp {
+                prop_assert_eq!(Server::parse(server.address()), Ok(server));
+            }
+        }
+    }
+}
