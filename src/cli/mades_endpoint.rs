@@ -13,11 +13,12 @@ use ::mades::standin::{Delay, Leg, Mode, Outage, PRESETS, Plan, ReceivedOn, Time
 use ::mades::{Broker, Mechanism, Secret, Security, TlsSetup, Verification};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
+use net::Endpoint;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::future::Future;
 use std::io::{self, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -434,12 +435,13 @@ impl PlaceTyped {
 
     async fn serve(self, queues: embedded::Queues, allow_public: bool) -> Result<Serving> {
         let listen = &self.listen;
-        let address = listen.to_socket_addrs().ok().and_then(|mut found| found.next());
-        let address = address.with_context(|| format!("--listen {listen} must have the form HOST:PORT"))?;
+        let Endpoint::Tcp(address) = Endpoint::listening(listen).context("--listen")? else {
+            bail!("--listen {listen} must have the form HOST:PORT");
+        };
         if !allow_public && !is_local(address.ip()) {
             bail!("--listen {listen} is a public address; add --allow-public to allow it");
         }
-        let listener = tokio::net::TcpListener::bind(address).await;
+        let listener = net::listener::listen(address).and_then(tokio::net::TcpListener::from_std);
         let listener = listener.map_err(|error| cannot_listen(listen, &error))?;
         let address = listener.local_addr()?;
         let tls = self.tls_cert.as_deref().zip(self.tls_key.as_deref());

@@ -53,7 +53,7 @@ pub(super) struct Typed {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Address of the HTTP interface: /metrics, /health, /ready.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = values::tcp_address)]
     http: Option<SocketAddr>,
     /// Control socket for `mailrun queue` [default: control.sock in the spool directory].
     #[arg(long, value_name = "PATH")]

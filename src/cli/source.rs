@@ -108,11 +108,12 @@ pub(super) struct Load {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Envelope")]
 struct EnvelopeTyped {
-    /// Recipient address, or a pattern. If it is needed to tell recipients apart, mailrun adds the index of the
-    /// recipient to the local part: to0, to1, user17+0 (see docs/workloads.md).
+    /// Recipient address, or a pattern, repeatable: every message goes to each of them. If it is needed to tell
+    /// recipients apart, mailrun adds the index of the recipient to the local part: to0, to1, user17+0 (see
+    /// docs/workloads.md).
     #[arg(long, visible_alias = "rcpt", value_name = "ADDRESS", default_value = "to@example.com",
           value_parser = values::recipient)]
-    to: Pattern,
+    to: Vec<Pattern>,
     /// Recipients per message: a number, a range 1..5, or by weight 1:90,50:10.
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::recipients)]
     recipients: Spread,
@@ -170,11 +171,12 @@ impl Load {
         self.reuse.as_ref().map_or_else(|| Some(Spread::always(1)), |reuse| reuse.0.clone())
     }
 
-    /// Refuses thresholds of what a run does not have.
+    /// Refuses thresholds of what a run does not have, and recipients that were asked for in two ways.
     ///
     /// # Errors
     /// The first such threshold, and what there is.
     pub(super) fn check_thresholds(&self) -> Result<()> {
+        values::recipients_of(&self.envelope.to, &self.envelope.recipients)?;
         let is_closed = self.rate.is_none() && self.stages.is_empty();
         let asked = self.asked.thresholds.iter().chain(&self.asked.abort_on);
         let created = Some(Place::Stage(Stage::Created));
@@ -259,7 +261,7 @@ impl Load {
             push("--subject", subject);
         }
         push("--from", envelope.from.typed());
-        push("--to", envelope.to.typed());
+        envelope.to.iter().for_each(|pattern| push("--to", pattern.typed()));
         push("--recipients", envelope.recipients.expression());
         push("--ehlo", &envelope.ehlo);
         match self.reuse() {
@@ -372,13 +374,13 @@ impl Typed {
             sizes: content.message_size.clone(),
             corpus: self.load.corpus(),
             mime: content.mime,
-            recipients: envelope.recipients.clone(),
+            recipients: values::recipients_of(&envelope.to, &envelope.recipients)?,
             reuse: self.load.reuse(),
             think: self.load.think_time.clone(),
             warm_up: self.load.warm_up,
             pipelining: self.load.pipelining.into(),
             from: envelope.from.clone(),
-            recipient: envelope.to.clone(),
+            recipient_patterns: envelope.to.clone(),
             declaration: approach.declaration(),
             notices: self.load.notices.notices(),
             subject: content.subject.clone(),

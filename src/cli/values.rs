@@ -2,6 +2,8 @@
 use crate::quantities::{self, MAX_COUNT, count_up_to, interval, positive};
 pub(super) use crate::quantities::{bytes, count, duration, probability};
 use crate::source::{Pattern, RateStage, Spread};
+use net::Endpoint;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// A time that is not nought.
@@ -11,6 +13,9 @@ pub(super) fn some_duration(text: &str) -> Result<Duration, String> {
 
 /// The largest message that can be asked for: it is held in memory.
 const LARGEST: u64 = 2 << 30;
+
+/// Recipients of a message that sinks accept.
+const MAX_RECIPIENTS: u64 = 1_000;
 
 /// Bytes of a message: a number, a range, a list by weight or a log-normal distribution.
 pub(super) fn sizes(text: &str) -> Result<Spread, String> {
@@ -34,7 +39,7 @@ fn above_zero(text: &str, read: fn(&str) -> Result<u64, String>) -> Result<Sprea
 
 /// Recipients of a message, likewise.
 pub(super) fn recipients(text: &str) -> Result<Spread, String> {
-    counts(text, 1000)
+    counts(text, MAX_RECIPIENTS)
 }
 
 /// Messages of a connection, likewise; 0, or nothing, is as many as there are.
@@ -68,6 +73,21 @@ pub(super) fn times(text: &str) -> Result<Spread, String> {
 /// A stage of the run: `10s:100/s`, `60s:100/s..1000/s`.
 pub(super) fn stage(text: &str) -> Result<RateStage, String> {
     RateStage::parse(text)
+}
+
+/// Recipients of a message: copies of one pattern, or one for each of several patterns.
+///
+/// # Errors
+/// If both were asked for, or there are too many.
+pub(super) fn recipients_of(patterns: &[Pattern], copies: &Spread) -> anyhow::Result<Spread> {
+    match patterns.len() as u64 {
+        0 | 1 => Ok(copies.clone()),
+        _ if copies.most() > 1 => {
+            anyhow::bail!("--recipients counts copies of one --to pattern; remove it, or all --to but one")
+        }
+        several if several > MAX_RECIPIENTS => anyhow::bail!("a message can have at most {MAX_RECIPIENTS} recipients"),
+        several => Ok(Spread::always(several)),
+    }
 }
 
 /// A sender, or a pattern of senders; `<>` is the null sender (RFC 5321 §4.5.5).
@@ -125,6 +145,14 @@ pub(super) fn sessions(text: &str) -> Result<u32, String> {
     small_count(text, 1_000_000)
 }
 
+/// HOST:PORT to listen on; `:PORT` is all addresses of this host.
+pub(super) fn tcp_address(text: &str) -> Result<SocketAddr, String> {
+    match Endpoint::listening(text).map_err(|why| why.to_string())? {
+        Endpoint::Tcp(address) => Ok(address),
+        Endpoint::Unix(_) => Err(format!("{text:?} must have the form HOST:PORT")),
+    }
+}
+
 /// Threads.
 pub(super) fn workers(text: &str) -> Result<usize, String> {
     count_up_to(text, 1024).map(|number| number as usize)
@@ -137,7 +165,7 @@ pub(super) fn scenario_messages(text: &str) -> Result<u64, String> {
 
 /// Recipients of a message, one number: what sinks accept.
 pub(super) fn recipient_count(text: &str) -> Result<u32, String> {
-    small_count(text, 1_000)
+    count_up_to(text, MAX_RECIPIENTS).map(|number| number as u32)
 }
 
 /// Rounds of a scenario.
@@ -192,6 +220,7 @@ mod tests {
             (sizes("1.5k").map(|sizes| sizes.only()), payload_sizes("0")),
             (Ok(Some(1_536)), Ok(Spread::always(0)))
         );
+        assert_eq!((sender("<>"), sender("")), (Pattern::parse(""), Pattern::parse("")));
         assert_eq!(reuse("0"), Ok(Reuse(None)));
         assert_eq!(reuse("1..10k").map(|reuse| reuse.0.map(|reuse| reuse.most())), Ok(Some(10_000)));
         assert_eq!(reuse("1..20").map(|reuse| reuse.0.map(|reuse| reuse.most())), Ok(Some(20)));
@@ -224,6 +253,7 @@ mod tests {
             (recipient("localhost").map(drop), "the server is positional"),
             (recipient("::1").map(drop), "the server is positional"),
             (recipient("smtp://mx").map(drop), "the server is positional"),
+            (sender("<a@b>").map(drop), "<a@b>"),
         ] {
             let why = why.expect_err(named);
             assert!(why.contains(named), "{why}");

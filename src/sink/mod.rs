@@ -26,7 +26,7 @@ use crate::http_server;
 use crate::interrupt::Interrupt;
 use crate::party::{Finished, Outputs};
 use crate::reason::reason;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use certificates::Certificates;
 use collector::Collector;
 use control::Control;
@@ -39,7 +39,7 @@ pub(crate) use rulebook::Rulebook;
 pub(crate) use rules::Rule;
 use smtp::Limits;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 pub(crate) use welcome::{Login, WelcomeOptions};
@@ -81,9 +81,7 @@ pub(crate) struct SinkOptions {
 /// If it could not run: the address is taken, a file cannot be written.
 pub(crate) fn run(options: SinkOptions) -> Result<Finished> {
     options.outputs.open()?;
-    let endpoint = Endpoint::resolve(&options.listen).with_context(|| {
-        format!("--listen {} is neither HOST:PORT nor unix:PATH, or has no address", options.listen)
-    })?;
+    let endpoint = Endpoint::listening(&options.listen).context("--listen")?;
     let http = options.http.as_deref().map(|http| resolve("--http", http)).transpose()?;
     net::open_files::raise(options.sessions as u64 + http_server::CONNECTION_LIMIT as u64 + SPARE_FILES);
     let interrupt = Interrupt::watch()?;
@@ -127,8 +125,9 @@ fn cannot_listen(endpoint: &Endpoint, error: &io::Error) -> anyhow::Error {
     }
 }
 
-fn resolve(option: &str, address: &str) -> Result<SocketAddr> {
-    let mut addresses =
-        address.to_socket_addrs().with_context(|| format!("{option} {address} must have the form HOST:PORT"))?;
-    addresses.next().with_context(|| format!("{option} {address}: unknown host"))
+fn resolve(option: &'static str, address: &str) -> Result<SocketAddr> {
+    match Endpoint::listening(address).context(option)? {
+        Endpoint::Tcp(address) => Ok(address),
+        Endpoint::Unix(_) => bail!("{option} {address} must have the form HOST:PORT"),
+    }
 }

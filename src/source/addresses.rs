@@ -13,11 +13,15 @@
 //! - messages may have several recipients (a literal address that ends in no digit gets the bare N), or
 //! - the numbers of a pattern that end the local part are more than 64 different ones to the ledger: `user{0..9999}`
 //!   becomes `user17+0`. Numbers of five digits (`user{00000..09999}`), or a letter behind them, are none to it.
+//!
+//! Where a message goes to several patterns, an address stays as it is if its number is always the same and no earlier
+//! pattern has it ([`distinct_numbers`]); the others get `+N`, N being a free number.
 use super::chance::{Chance, part_of};
 use super::spread::{bad_weight, weight_of};
-use journey::trace::MAX_RECIPIENTS;
+use journey::trace::{MAX_RECIPIENTS, recipient_number};
 use memchr::memrchr;
 use smtp::Path;
+use std::collections::BTreeSet;
 use std::io::Write;
 
 /// Different numbers at the end of the local part that the ledger is asked to bear: pages of 4 KB each for every
@@ -136,6 +140,12 @@ impl Pattern {
             piece.write(chance, out);
         }
         append_place(numbering, place, start, out);
+    }
+
+    /// The number that the ledger reads in every address of it, if that is always the same.
+    fn only_number(&self) -> Option<u32> {
+        let choices: Vec<usize> = self.pieces.iter().map(Piece::choices).collect();
+        (self.ledger_numbers() == 1).then(|| recipient_number(&self.combined(0, &choices)))
     }
 
     /// How many different numbers of its own the ledger would read at the end of the local part.
@@ -268,6 +278,27 @@ impl Piece {
     }
 }
 
+/// Patterns as they were typed, in a list.
+pub(super) fn typed(patterns: &[Pattern]) -> String {
+    patterns.iter().map(Pattern::typed).collect::<Vec<_>>().join(", ")
+}
+
+/// How each of several patterns that a message goes to is numbered, so that the ledger tells its recipients apart: with
+/// the number that it reads in each.
+///
+/// There are fewer patterns than [`MAX_RECIPIENTS`].
+pub(super) fn distinct_numbers(patterns: &[Pattern]) -> Vec<(Numbering, u32)> {
+    let mut taken = BTreeSet::new();
+    let own: Vec<Option<u32>> =
+        patterns.iter().map(|pattern| pattern.only_number().filter(|number| taken.insert(*number))).collect();
+    let mut free = (0..MAX_RECIPIENTS).filter(|number| !taken.contains(number));
+    let numbered = own.into_iter().map(|own| match own {
+        Some(number) => (Numbering::Bare, number),
+        None => (Numbering::PlusDigits, free.next().expect("there are more numbers than patterns")),
+    });
+    numbered.collect()
+}
+
 /// The pieces of what was typed.
 fn pieces(typed: &str) -> Result<Vec<Piece>, String> {
     let (mut pieces, mut text) = (Vec::new(), String::new());
@@ -376,9 +407,8 @@ fn digits_of(number: u64) -> usize {
 mod tests {
     use super::super::chance::Purpose;
     use super::*;
-    use journey::trace::recipient_number;
     use proptest::prelude::*;
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     fn pattern(typed: &str) -> Pattern {
         Pattern::parse(typed).unwrap_or_else(|why| panic!("{why}"))
@@ -398,6 +428,34 @@ mod tests {
         }
         assert_eq!(pattern("{{x}}@example.com").literal(), Some("{x}@example.com"));
         assert_eq!(pattern("user{1..2}@b").literal(), None);
+    }
+
+    fn several(typed: &[&str]) -> Vec<String> {
+        let patterns: Vec<Pattern> = typed.iter().map(|typed| pattern(typed)).collect();
+        let numbered = patterns.iter().zip(distinct_numbers(&patterns));
+        numbered
+            .map(|(pattern, (numbering, number))| {
+                let address = address(pattern, numbering, 7, number);
+                assert_eq!(recipient_number(address.as_bytes()), number, "{address}");
+                address
+            })
+            .collect()
+    }
+
+    #[test]
+    fn several_patterns_keep_the_addresses_that_can_be_told_apart() {
+        for (typed, expected) in [
+            (["a@x", "b@y", "c@x"], ["a@x", "b+1@y", "c+2@x"]),
+            (["a1@x", "a2@x", "a@x"], ["a1@x", "a2@x", "a@x"]),
+            (["a@x", "b@x", "c1@x"], ["a@x", "b+2@x", "c1@x"]),
+            (["a7@x", "b7@y", "c12345@x"], ["a7@x", "b7+1@y", "c12345@x"]),
+            (["a@x", "a@x", "A@x"], ["a@x", "a+1@x", "A+2@x"]),
+            (["a@{x}", "u{3..3}@x", "u{00003..00003}@x"], ["a@x", "u3@x", "u00003+1@x"]),
+        ] {
+            assert_eq!(several(&typed), expected, "{typed:?}");
+        }
+        let drawn = several(&["user{0..9999}@x", "{a,b}@y", "{a1,b}@y"]);
+        assert!(drawn[0].ends_with("+1@x") && !drawn[1].contains('+') && drawn[2].ends_with("+2@y"), "{drawn:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Envelopes: rendered once where all messages have the same addresses and size, and else message by message into
 //! memory that a session keeps.
 use super::SourceOptions;
-use super::addresses::{Numbering, Pattern};
+use super::addresses::{Numbering, Pattern, distinct_numbers};
 use super::chance::{Chance, Purpose};
 use super::mail::{Mail, Pick};
 use super::notices::Notices;
@@ -36,11 +36,20 @@ pub(super) struct Same {
 #[derive(Debug)]
 pub(super) struct Drawn {
     sender: Pattern,
-    recipient: Pattern,
-    numbering: Numbering,
+    /// One for each recipient of a message; a single one is for all of them.
+    recipients: Vec<RecipientPattern>,
     notices: Notices,
     declaration: Declaration,
     seed: u64,
+}
+
+/// A pattern of recipients, and how the ledger tells its addresses apart from others of a message.
+#[derive(Debug)]
+struct RecipientPattern {
+    pattern: Pattern,
+    numbering: Numbering,
+    /// The ledger's number of its recipient, if it is one of several patterns.
+    number: u32,
 }
 
 /// What messages are said to be.
@@ -108,16 +117,9 @@ impl Envelopes {
                 options.recipients.expression()
             );
         }
-        let numbering = options.recipient.numbering(most);
-        options.recipient.check(numbering).map_err(|why| anyhow!("--to {why}"))?;
-        if options.recipient.literal() == Some("") {
-            bail!("--to: a message must have a recipient");
-        }
-        let (sender, recipient) = (options.from.clone(), options.recipient.clone());
         let drawn = Drawn {
-            sender,
-            recipient,
-            numbering,
+            sender: options.from.clone(),
+            recipients: RecipientPattern::all(&options.recipient_patterns, most)?,
             notices: options.notices.clone(),
             declaration: options.declaration,
             seed: options.seed,
@@ -143,8 +145,43 @@ impl Envelopes {
     pub(super) fn number(&self, place: usize, only_number: u32) -> u32 {
         match self {
             Self::Same(same) => same.numbers[place],
-            Self::Drawn(Drawn { numbering: Numbering::Bare, .. }) => only_number,
-            Self::Drawn(_) => place as u32,
+            Self::Drawn(drawn) => match drawn.recipients.as_slice() {
+                [RecipientPattern { numbering: Numbering::Bare, .. }] => only_number,
+                [_] => place as u32,
+                several => several[place].number,
+            },
+        }
+    }
+}
+
+impl RecipientPattern {
+    /// The recipients of messages that have up to `most` of them, or one for each of several patterns.
+    ///
+    /// # Errors
+    /// If there is none, or an address would not be well-formed.
+    fn all(patterns: &[Pattern], most: u64) -> Result<Vec<Self>> {
+        let numbers = match patterns {
+            [pattern] => vec![(pattern.numbering(most), 0)],
+            several => distinct_numbers(several),
+        };
+        if patterns.is_empty() || patterns.iter().any(|pattern| pattern.literal() == Some("")) {
+            bail!("--to: a message must have a recipient");
+        }
+        let numbered = patterns.iter().zip(numbers).map(|(pattern, (numbering, number))| {
+            pattern.check(numbering).map_err(|why| anyhow!("--to {why}"))?;
+            Ok(Self { pattern: pattern.clone(), numbering, number })
+        });
+        numbered.collect()
+    }
+
+    /// The pattern of the recipient at that place of a message, how it is numbered, and its number.
+    fn at(all: &[Self], place: u32) -> (&Pattern, Numbering, u32) {
+        match all {
+            [only] => (&only.pattern, only.numbering, place),
+            several => {
+                let one = &several[place as usize];
+                (&one.pattern, one.numbering, one.number)
+            }
         }
     }
 }
@@ -161,7 +198,8 @@ impl Same {
 
 impl Drawn {
     fn is_literal(&self) -> bool {
-        self.sender.literal().is_some() && self.recipient.literal().is_some() && self.notices.are_the_same()
+        let are_literal = self.recipients.iter().all(|recipient| recipient.pattern.literal().is_some());
+        self.sender.literal().is_some() && are_literal && self.notices.are_the_same()
     }
 
     /// All that can be asked for, where no message differs.
@@ -206,7 +244,8 @@ impl Drawn {
         let mut chance = Chance::new(self.seed, Purpose::Recipient, number);
         for place in 0..recipients {
             let begin = text.len();
-            self.recipient.write(&mut chance, self.numbering, place, text);
+            let (pattern, numbering, number) = RecipientPattern::at(&self.recipients, place);
+            pattern.write(&mut chance, numbering, number, text);
             ends.push(text.len());
             self.notices.write_recipient(begin, text);
             ends.push(text.len());
@@ -289,10 +328,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn drawn(from: &str, rcpt: &str, most: u64) -> Drawn {
-        let recipient = Pattern::parse(rcpt).unwrap();
-        let numbering = recipient.numbering(most);
-        let (sender, notices) = (Pattern::parse(from).unwrap(), Notices::default());
-        Drawn { sender, numbering, recipient, notices, declaration: Declaration::AsItIs, seed: 1 }
+        drawn_to(from, &[rcpt], most)
+    }
+
+    fn drawn_to(from: &str, to: &[&str], most: u64) -> Drawn {
+        let patterns: Vec<Pattern> = to.iter().map(|typed| Pattern::parse(typed).unwrap()).collect();
+        let recipients = RecipientPattern::all(&patterns, most).unwrap();
+        let sender = Pattern::parse(from).unwrap();
+        Drawn { sender, recipients, notices: Notices::default(), declaration: Declaration::AsItIs, seed: 1 }
     }
 
     fn extensions(lines: &str) -> Extensions {
@@ -313,6 +356,36 @@ mod tests {
             [two.variants[1].recipient(0), two.variants[1].recipient(1)],
             [b"RCPT TO:<a0@b>\r\n", b"RCPT TO:<a1@b>\r\n"]
         );
+    }
+
+    #[test]
+    fn a_message_goes_to_each_pattern_in_the_order_typed() {
+        let same = drawn_to("", &["b7@x", "a@y", "c@z"], 3).rendered_once(3, 400, false);
+        assert_eq!(same.numbers, [7, 0, 1]);
+        let lines: Vec<_> = (0..3).map(|place| same.variants[0].recipient(place)).collect();
+        assert_eq!(lines, [&b"RCPT TO:<b7@x>\r\n"[..], b"RCPT TO:<a@y>\r\n", b"RCPT TO:<c+1@z>\r\n"]);
+
+        let envelopes = Envelopes::Drawn(drawn_to("", &["u{0..9999}@x", "a@y", "u{0..9999}@x"], 3));
+        let offered = extensions("");
+        let mut seen = BTreeSet::new();
+        for number in 0..50 {
+            let pick = Mail::Same(template()).pick(number);
+            let occasion = Occasion { number, recipients: 3, pick, extensions: &offered };
+            let addressed = envelopes.address(occasion, &mut Drafts::default());
+            assert_eq!(addressed.envelope.recipients(), 3);
+            for (place, domain) in ["@x", "@y", "@x"].into_iter().enumerate() {
+                let line = String::from_utf8(addressed.envelope.recipient(place).to_vec()).unwrap();
+                let address = line.trim_start_matches("RCPT TO:<").trim_end_matches(">\r\n").to_owned();
+                assert!(address.ends_with(domain), "{address}");
+                let read = recipient_number(address.as_bytes());
+                assert_eq!(envelopes.number(place, addressed.only_number), read, "{address}");
+                seen.insert(read);
+            }
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
+        assert!(RecipientPattern::all(&[], 1).is_err());
+        let empty = ["a@x", ""].map(|typed| Pattern::parse(typed).unwrap());
+        assert!(RecipientPattern::all(&empty, 2).is_err(), "a recipient cannot be the null path");
     }
 
     #[test]

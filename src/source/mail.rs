@@ -73,7 +73,7 @@ impl Prepared {
         if subject.is_some_and(|subject| subject.contains(['\r', '\n', '\0'])) {
             bail!("--subject contains a line end");
         }
-        let (from, to) = (first_address(&options.from), first_address(&options.recipient));
+        let (from, to) = (first_address(&options.from), first_address(&options.recipient_patterns[0]));
         let (date, id) = (message::date(now)?, message::blank_id(run));
         if options.mime {
             let fields = Fields { from: &bracketed(&from), to: &bracketed(&to), date: &date, message_id: &id, subject };

@@ -70,7 +70,7 @@ pub(crate) struct SourceOptions {
     pub(crate) workers: usize,
     /// Octets of a message; `None` for what is usual. Ignored with `file` and `corpus`.
     pub(crate) sizes: Option<Spread>,
-    /// Recipients of a message.
+    /// Recipients of a message: copies of the one pattern, or as many as there are patterns.
     pub(crate) recipients: Spread,
     /// Messages a connection carries; `None` for as many as there are.
     pub(crate) reuse: Option<Spread>,
@@ -78,7 +78,8 @@ pub(crate) struct SourceOptions {
     pub(crate) think: Option<Spread>,
     pub(crate) pipelining: Pipelining,
     pub(crate) from: Pattern,
-    pub(crate) recipient: Pattern,
+    /// Recipients of every message; at least one.
+    pub(crate) recipient_patterns: Vec<Pattern>,
     /// What its body is said to be.
     pub(crate) declaration: Declaration,
     /// What the sender wants to be told (RFC 3461).
@@ -286,7 +287,7 @@ impl SourceOptions {
             reuse_varied: self.reuse.as_ref().and_then(Spread::varied),
             think_ms: self.think.as_ref().map(|think| think.described_in(1e6)),
             from: self.from.typed().to_owned(),
-            rcpt: self.recipient.typed().to_owned(),
+            rcpt: addresses::typed(&self.recipient_patterns),
             corpus: about.corpus.clone(),
             mime_messages: about.mime_messages,
             stages: self.offer.as_ref().map(Offer::stages).unwrap_or_default(),

@@ -165,8 +165,14 @@ impl Trial {
         let refusals: Vec<&Refusal> = attempt.refusals.iter().filter(is_recipient).collect();
         let is_every_one = refusals.len() == attempt.recipients && refusals.iter().all(|refusal| refusal.is_final());
         let first = refusals.first().filter(|_| is_every_one)?;
-        let recipient = self.options.recipient.typed();
-        Some(format!("it rejects the recipient <{recipient}> ({}). Use --to ADDRESS for another.", first.words()))
+        let recipients: Vec<_> =
+            self.options.recipient_patterns.iter().map(|pattern| format!("<{}>", pattern.typed())).collect();
+        let noun = if recipients.len() > 1 { "recipients" } else { "recipient" };
+        Some(format!(
+            "it rejects the {noun} {} ({}). Use --to ADDRESS for another.",
+            recipients.join(" and "),
+            first.words()
+        ))
     }
 
     fn not_greeted(&self, refusal: &Refusal) -> String {

@@ -29,6 +29,7 @@ mod go_smtp_source;
 mod honesty;
 mod hostile_clients;
 mod hostile_servers;
+mod listen;
 mod live_line;
 mod mades;
 mod mades_brokers;

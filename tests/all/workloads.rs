@@ -231,6 +231,32 @@ fn patterns_give_addresses_that_the_ledger_tells_apart() {
 }
 
 #[test]
+fn a_message_goes_to_each_of_several_patterns() {
+    for more in
+        [&["--relay", "none"][..], &["--relay", "none", "--lmtp", "--reuse"], &["--pipelining", "stream", "--reuse"]]
+    {
+        let words =
+            ["--messages", "100", "--sessions", "4", "--to", "ann@a.example", "--to", "user{0..9999}@b.example"];
+        let record = closed(&[words.as_slice(), more].concat());
+        assert_eq!(fates(&record.ledger), [200, 200, 0, 0, 0], "{more:?}");
+        assert_eq!((record.workload.recipients, stage(&record, Stage::Delivered).count), (2, 100), "{more:?}");
+        assert_eq!(record.workload.rcpt, "ann@a.example, user{0..9999}@b.example");
+    }
+    for (typed, expected) in [
+        (["ann@a.example", "bob@b.example"], ["ann@a.example", "bob+1@b.example"]),
+        (["bob7@b.example", "ann@a.example"], ["bob7@b.example", "ann@a.example"]),
+        (["ann@a.example", "ann@a.example"], ["ann@a.example", "ann+1@a.example"]),
+    ] {
+        let seen = seen(&["--messages", "20", "--from", "<>", "--to", typed[0], "--to", typed[1]]);
+        assert!(
+            seen.iter().all(|message| message.recipients == expected && message.sender.is_empty()),
+            "{:?}",
+            seen[0]
+        );
+    }
+}
+
+#[test]
 fn few_numbers_and_long_ones_stay_as_the_pattern_has_them() {
     closed(&["--messages", "50", "--from", "", "--to", "\"a b\"@a.example"]);
     for (rcpt, numbered) in
@@ -461,7 +487,7 @@ fn a_plain_run_says_nothing_of_what_does_not_vary() {
 
 #[test]
 fn what_cannot_be_offered_is_one_line() {
-    let table: [(&[&str], &str); 26] = [
+    let table: [(&[&str], &str); 27] = [
         (&["--dsn-notify", "never,success"], "must be never, or"),
         (&["--dsn-notify", "failure,failure"], "must be never, or"),
         (&["--dsn-ret", "half"], "half"),
@@ -480,6 +506,7 @@ fn what_cannot_be_offered_is_one_line() {
         (&["--to", "u{0..9@b"], "has an unpaired"),
         (&["--to", "u{9..0}@b"], "smaller value first"),
         (&["--to", ""], "a message must have a recipient"),
+        (&["--to", "a@b", "--to", "c@d", "--recipients", "2"], "--recipients counts copies of one --to pattern"),
         (&["--from", "u@{a:x,b}"], "weight"),
         (&["--recipients", "0..5"], "must be more than zero"),
         (&["--reuse=0..5"], "must be more than zero"),

@@ -22,6 +22,8 @@ pub(crate) mod corpus;
 pub(crate) mod data;
 #[path = "../../fuzz/fuzz_targets/dump_name.rs"]
 pub(crate) mod dump_name;
+#[path = "../../fuzz/fuzz_targets/endpoint.rs"]
+pub(crate) mod endpoint;
 #[path = "../../fuzz/fuzz_targets/envelope.rs"]
 pub(crate) mod envelope;
 #[path = "../../fuzz/fuzz_targets/go_flags.rs"]
@@ -95,6 +97,7 @@ pub(crate) const ALL: &[Target] = &[
     ("corpus", corpus::run),
     ("data", data::run),
     ("dump_name", dump_name::run),
+    ("endpoint", endpoint::run),
     ("envelope", envelope::run),
     ("go_flags", go_flags::run),
     ("go_reply", go_reply::run),

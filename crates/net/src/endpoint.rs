@@ -1,7 +1,7 @@
 //! Where a server listens and a client connects to: a TCP address, or a socket in the file system.
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 /// What stands before a path.
@@ -26,12 +26,61 @@ impl Endpoint {
     pub fn resolve(text: &str) -> io::Result<Self> {
         if let Some(path) = text.strip_prefix(UNIX) {
             if path.is_empty() || path.len() >= LONGEST_PATH_BYTES {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket path must have 1 to 107 bytes"));
+                return Err(invalid("a socket path must have 1 to 107 bytes".to_owned()));
             }
             return Ok(Self::Unix(path.into()));
         }
-        let address = text.to_socket_addrs()?.next();
-        address.map(Self::Tcp).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+        let (host, port) = Self::host_and_port(text).map_err(invalid)?;
+        if host.is_empty() {
+            return Err(invalid(format!("{text:?} has no host; write 127.0.0.1:{port} for this one")));
+        }
+        let unknown = |why: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{why}"));
+        let mut addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
+            // Out of descriptors, and the like: the host may well be known.
+            Some(_) => error,
+            None => unknown(""),
+        })?;
+        addresses.next().map(Self::Tcp).ok_or_else(|| unknown(": it has no address"))
+    }
+
+    /// Reads where to listen: as [`resolve`](Self::resolve), and `:PORT` for all addresses of this host, IPv6 and IPv4.
+    ///
+    /// # Errors
+    /// Those of `resolve`.
+    pub fn listening(text: &str) -> io::Result<Self> {
+        match Self::host_and_port(text) {
+            Ok(("", port)) => Ok(Self::Tcp(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port))),
+            _ => Self::resolve(text),
+        }
+    }
+
+    /// Splits `HOST:PORT`, `ADDRESS:PORT`, `[ADDRESS]:PORT` or `:PORT`, whose host is empty.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn host_and_port(text: &str) -> Result<(&str, u16), String> {
+        const EXAMPLE: &str = "use something like 127.0.0.1:2525";
+        if text.parse::<Ipv6Addr>().is_ok() {
+            return Err(format!("{text:?} has no port; write [{text}]:25 for port 25"));
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("{text:?} has no port; {EXAMPLE}"))?;
+        if host.ends_with(':') || host.contains("//") {
+            return Err(format!("{text:?} is not a valid HOST:PORT; {EXAMPLE}"));
+        }
+        let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(port) = port.parse().ok().filter(|_| is_number) else {
+            let limit = if is_number { " of at most 65535" } else { "" };
+            return Err(format!("{text:?}: the port must be a number{limit}; {EXAMPLE}"));
+        };
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        match bracketed {
+            Some(address) if address.parse::<Ipv6Addr>().is_ok() => Ok((address, port)),
+            None if host.parse::<Ipv6Addr>().is_ok() => {
+                Err(format!("{text:?}: write an IPv6 address in brackets: [{host}]:{port}"))
+            }
+            None if !host.contains(['[', ']', ':', '/']) && !host.contains(char::is_whitespace) => Ok((host, port)),
+            _ => Err(format!("{text:?} is not a valid HOST:PORT; {EXAMPLE}")),
+        }
     }
 
     /// Its address; that of a unix-domain socket is `0.0.0.0:0`.
@@ -49,6 +98,10 @@ impl Endpoint {
             Self::Unix(_) => None,
         }
     }
+}
+
+fn invalid(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 impl From<SocketAddr> for Endpoint {
@@ -69,14 +122,52 @@ impl fmt::Display for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn both_kinds_are_read_and_written() {
         for text in ["127.0.0.1:25", "[::1]:2525", "unix:/run/sink", "unix:sink"] {
             assert_eq!(Endpoint::resolve(text).unwrap().to_string(), text);
         }
-        for text in ["127.0.0.1", "unix:", "nonsense", &format!("unix:/{}", "x".repeat(107))] {
+        for text in ["127.0.0.1", "unix:", "nonsense", ":25", &format!("unix:/{}", "x".repeat(107))] {
             assert!(Endpoint::resolve(text).is_err(), "{text}");
+        }
+        assert_eq!(Endpoint::listening(":2525").unwrap().to_string(), "[::]:2525");
+        assert_eq!(Endpoint::listening("127.0.0.1:0").unwrap().to_string(), "127.0.0.1:0");
+        assert!(Endpoint::listening("unix:").is_err());
+    }
+
+    #[test]
+    fn each_mistake_has_one_cause() {
+        for (text, cause) in [
+            ("", "has no port"),
+            ("127.0.0.1", "has no port"),
+            ("::1", "has no port; write [::1]:25"),
+            (":smtp", "the port must be a number; use"),
+            ("a:", "the port must be a number; use"),
+            ("a:+5", "the port must be a number; use"),
+            ("a:65536", "the port must be a number of at most 65535"),
+            ("a:b:25", "is not a valid HOST:PORT"),
+            ("[a]:25", "is not a valid HOST:PORT"),
+            ("a b:25", "is not a valid HOST:PORT"),
+            ("smtp://a:25", "is not a valid HOST:PORT"),
+            ("1:2:3:4:5:6:7:8:25", "write an IPv6 address in brackets"),
+        ] {
+            let why = Endpoint::host_and_port(text).expect_err(text);
+            assert!(why.contains(cause), "{text}: {why}");
+        }
+        let why = Endpoint::resolve("nosuch.invalid:25").unwrap_err().to_string();
+        assert_eq!(why, "unknown host \"nosuch.invalid\"");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_split_is_put_together_again(text in "[a-z0-9:.\\[\\]/ +-]{0,20}") {
+            if let Ok((host, port)) = Endpoint::host_and_port(&text) {
+                let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+                let again = format!("{host}:{port}");
+                prop_assert_eq!(Endpoint::host_and_port(&again), Endpoint::host_and_port(&text));
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Listening sockets, with a queue long enough for a thousand clients that come at once.
 use crate::endpoint::Endpoint;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -11,15 +12,35 @@ use std::path::Path;
 /// Clients that may wait to be accepted; the kernel takes the smaller of this and `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Listens on `address`; port 0 lets the kernel choose.
+/// Listens on `address`; port 0 lets the kernel choose. `[::]` is every address of this host, IPv4 ones too, whatever
+/// the sysctl net.ipv6.bindv6only says, and those alone on a host without IPv6.
 ///
 /// # Errors
 /// Those of `socket`, `bind` and `listen`.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let everywhere = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
+    match listen_once(address) {
+        Err(error) if address == everywhere && lacks_ipv6(&error) => {
+            listen_once(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
+        }
+        listener => listener,
+    }
+}
+
+/// Tells whether the kernel has no IPv6, or no address of it.
+fn lacks_ipv6(error: &io::Error) -> bool {
+    let codes = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
+    codes.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))
+}
+
+fn listen_once(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
     // Accepted sockets inherit it: a 40 ms wait for a delayed ACK is the classic false result of this field.
     sockopt::set_tcp_nodelay(&socket, true)?;
     net::bind(&socket, &address)?;
@@ -60,6 +81,16 @@ fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpStream;
+
+    #[test]
+    fn every_address_is_served_by_one_listener() {
+        let listener = listen(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
+        let has_ipv6 = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok();
+        assert_eq!(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).is_ok(), has_ipv6);
+    }
 
     #[test]
     fn a_dead_socket_is_replaced_and_a_file_is_left_alone() {

@@ -438,14 +438,15 @@ fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
     all.iter().any(|network| network.contains(&translated)).then_some("all IPv4 addresses behind a NAT64 translator")
 }
 
-pub(super) fn endpoint(text: &str) -> Result<Endpoint, String> {
-    Endpoint::resolve(text).map_err(|why| format!("{text:?} is neither HOST:PORT nor unix:PATH ({why})"))
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    Endpoint::listening(text).map_err(|why| why.to_string())
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    match Endpoint::resolve(text) {
+    match Endpoint::listening(text) {
         Ok(Endpoint::Tcp(address)) => Ok(address),
-        _ => Err(format!("{text:?} is not a valid HOST:PORT; use something like 127.0.0.1:8025")),
+        Err(why) => Err(why.to_string()),
+        Ok(Endpoint::Unix(_)) => Err(format!("{text:?} is not a valid HOST:PORT; use something like 127.0.0.1:8025")),
     }
 }
 

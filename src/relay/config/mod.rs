@@ -401,7 +401,7 @@ impl Config {
     pub(crate) fn from_flags(listen: &str, to: &str, spool: &Path, reach: Reach) -> Result<Self, String> {
         let hop = routes::hop(to, reach).map_err(|what| format!("--to {what}"))?;
         let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], way: Way::Hop(hop) };
-        let listen = Endpoint::resolve(listen).map_err(|why| format!("--listen {listen}: {why}"))?;
+        let listen = Endpoint::listening(listen).map_err(|why| format!("--listen: {why}"))?;
         let mut config = Self::plain(spool, hostname());
         config.listen = vec![listen];
         config.reach = reach;
@@ -654,7 +654,7 @@ mod tests {
         check(&[
             ("listn = ['127.0.0.1:25']", &["2:1: unknown key \"listn\"; did you mean \"listen\"?"]),
             ("frobnicate = 1", &["2:1: unknown key \"frobnicate\"; known keys: spool, allow_public, hostname,"]),
-            ("listen = '127.0.0.1'", &["2:10: \"127.0.0.1\" is neither HOST:PORT nor unix:PATH"]),
+            ("listen = '127.0.0.1'", &["2:10: \"127.0.0.1\" has no port"]),
             ("listen = []", &["2:1: no address to listen on; write listen = "]),
             (
                 "listen = ['127.0.0.1:1',\n  5]",

@@ -1,7 +1,7 @@
 //! `[local]` and `[[route]]`: whose mail ends here, and where the rest goes.
 use super::Reach;
 use super::document::{Notes, Section};
-use super::meaning::{Reader, connections, endpoint, one_of};
+use super::meaning::{Reader, connections, one_of};
 use crate::reach::is_local;
 use crate::relay::aliases::{Aliases, Surroundings};
 use crate::relay::routing::{
@@ -378,7 +378,7 @@ fn port(text: &str) -> Result<u16, String> {
 }
 
 fn lmtp_server(text: &str, reach: Reach) -> Result<Endpoint, String> {
-    let endpoint = endpoint(text)?;
+    let endpoint = Endpoint::resolve(text).map_err(|why| why.to_string())?;
     endpoint.ip().map_or(Ok(()), |address| may_reach(address, reach))?;
     Ok(endpoint)
 }
