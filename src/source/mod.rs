@@ -51,12 +51,15 @@ use message::Stamp;
 use net::{Endpoint, clock};
 use plan::Plan;
 use preflight::Trial;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Descriptors that are not sessions.
 const SPARE_FILES: u64 = 64;
+/// For one of several addresses of a server to accept a connection, before the next one is tried.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Everything a source is told.
 #[derive(Clone, Debug)]
@@ -200,22 +203,33 @@ fn host_of(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }
 
-/// The server of a source, looked up.
+/// The server of a source, looked up. Of several addresses (`localhost` has two) it is the first that answers.
 ///
 /// # Errors
 /// If it has no address, or a public one.
 pub(crate) fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
-    let endpoint = Endpoint::resolve(to).map_err(|error| match to.starts_with("unix:") {
+    let found = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
         true => anyhow!("{to}: {}", reason(&error)),
         false => anyhow!("unknown host {:?}: {}", host_of(to), reason(&error)),
     })?;
-    if let Some(address) = endpoint.ip().filter(|address| reach == Reach::Local && !is_local(*address)) {
+    let is_allowed = |endpoint: &Endpoint| reach == Reach::Public || endpoint.ip().is_none_or(is_local);
+    if let (false, Some(address)) = (found.iter().any(is_allowed), found[0].ip()) {
         bail!(
             "{address} is a public address; only loopback and private addresses are allowed by default. If the server \
              is yours, add --allow-public"
         );
     }
-    Ok(endpoint)
+    Ok(first_that_answers(found.into_iter().filter(is_allowed).collect()))
+}
+
+/// The first address at which a connection is accepted, or the first of all. One address is taken without asking.
+fn first_that_answers(mut endpoints: Vec<Endpoint>) -> Endpoint {
+    let answers = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),
+        Endpoint::Unix(_) => true,
+    };
+    let found = if endpoints.len() > 1 { endpoints.iter().position(answers) } else { None };
+    endpoints.swap_remove(found.unwrap_or_default())
 }
 
 impl SourceOptions {
@@ -305,5 +319,16 @@ mod tests {
         assert!(resolve("8.8.8.8:25", Reach::Local).is_err());
         assert!(resolve("8.8.8.8:25", Reach::Public).is_ok());
         assert!(resolve("nonsense", Reach::Local).is_err());
+    }
+
+    #[test]
+    fn of_several_addresses_one_that_answers_is_taken() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap();
+        let silent: std::net::SocketAddr = (std::net::Ipv6Addr::LOCALHOST, there.port()).into();
+        let endpoints = [silent, there].map(Endpoint::Tcp);
+        assert_eq!(first_that_answers(endpoints.to_vec()), endpoints[1]);
+        drop(listener);
+        assert_eq!(first_that_answers(endpoints.to_vec()), endpoints[0], "nobody answers: the first is tried again");
     }
 }

@@ -22,6 +22,9 @@ mod defects;
 #[path = "../dialogs/dialog.rs"]
 mod dialog;
 mod dialogs;
+mod docs;
+mod docs_reference;
+mod docs_script;
 mod embedding;
 mod endings;
 mod go_mades_bench;
@@ -34,6 +37,7 @@ mod live_line;
 mod mades;
 mod mades_brokers;
 mod mades_compare;
+mod manual;
 mod no_panics;
 mod own_certificate;
 mod party;

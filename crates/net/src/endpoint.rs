@@ -19,28 +19,37 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `HOST:PORT`, whose name is looked up, or `unix:PATH`.
+    /// Reads `HOST:PORT`, whose name is looked up, or `unix:PATH`. Of several addresses it is the first.
     ///
     /// # Errors
     /// If the name has no address, or it is neither.
     pub fn resolve(text: &str) -> io::Result<Self> {
+        Self::resolve_all(text).map(|mut all| all.swap_remove(0))
+    }
+
+    /// Reads the same; every address of the name, in the order of the system's resolver, at least one.
+    ///
+    /// # Errors
+    /// If the name has no address, or it is neither.
+    pub fn resolve_all(text: &str) -> io::Result<Vec<Self>> {
         if let Some(path) = text.strip_prefix(UNIX) {
             if path.is_empty() || path.len() >= LONGEST_PATH_BYTES {
                 return Err(invalid("a socket path must have 1 to 107 bytes".to_owned()));
             }
-            return Ok(Self::Unix(path.into()));
+            return Ok(vec![Self::Unix(path.into())]);
         }
         let (host, port) = Self::host_and_port(text).map_err(invalid)?;
         if host.is_empty() {
             return Err(invalid(format!("{text:?} has no host; write 127.0.0.1:{port} for this one")));
         }
         let unknown = |why: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{why}"));
-        let mut addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
+        let addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
             // Out of descriptors, and the like: the host may well be known.
             Some(_) => error,
             None => unknown(""),
         })?;
-        addresses.next().map(Self::Tcp).ok_or_else(|| unknown(": it has no address"))
+        let all: Vec<Self> = addresses.map(Self::Tcp).collect();
+        if all.is_empty() { Err(unknown(": it has no address")) } else { Ok(all) }
     }
 
     /// Reads where to listen: as [`resolve`](Self::resolve), and `:PORT` for all addresses of this host, IPv6 and IPv4.

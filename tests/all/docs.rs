@@ -1,0 +1,497 @@
+//! Every command line of README.md and of the pages in `docs` is run as it is printed, and has the exit status that the
+//! page says. What cannot be run here is listed in [`NOT_RUN`] with its reason; mailrun's own of these are parsed at least.
+//!
+//! What is done to a line before it is run is all in this file: words that stand for something else ([`WORDS`]), lines that
+//! need an environment of their own ([`INSTEAD`]), and loads that are cut short ([`shortened`]).
+use crate::docs_script::{Done, Step, namespaces, run_steps};
+use crate::manual::{Command, Place, Section, page, pages, root};
+use crate::party::{peer, skip};
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::thread;
+
+/// Lines that are not run, with the reason. `make` is not among them: its targets are looked up.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("cargo install --path .", BUILDS),
+    ("cargo install --path .       # Linux, with Rust 1.89 or newer", BUILDS),
+    ("cargo build --release", BUILDS),
+    (
+        "go-mades-bench -n 1000 -size 3000",
+        "the original is not installed everywhere; go_mades_bench.rs compares with it",
+    ),
+    ("mailrun bench smtp-source-table", "takes minutes; tables.rs runs it with small numbers"),
+    ("mailrun bench smtp-source-table --rounds 5", "takes minutes; tables.rs runs it with small numbers"),
+    ("mailrun bench smtp-source-check", "takes a minute; tables.rs runs it with small numbers"),
+    ("mailrun bench relay-400", RELAYS),
+    ("mailrun bench relay-400 --compare mailrun,postfix", RELAYS),
+    (
+        "mailrun bench relay-400 --compare mailrun,none --sessions 100 --reuse --pipelining stream --messages 200000",
+        RELAYS,
+    ),
+    ("mailrun bench relay-latency", RELAYS),
+    ("mailrun bench relay-backlog", RELAYS),
+    ("mailrun bench relay-backlog --messages 1000000 --message-size 400", RELAYS),
+    ("mailrun bench relay-soak", RELAYS),
+    ("mailrun bench mades-compare", CONTESTS),
+    (
+        "mailrun bench mades-compare                                  # embedded listener; --mode endpoint: all stages",
+        CONTESTS,
+    ),
+    (
+        "mailrun bench mades-compare --mode endpoint --drop 1% --max-time 20s --windows 16    # one detects the loss, one hangs",
+        CONTESTS,
+    ),
+    (
+        "mailrun bench mades-compare --broker amqp://127.0.0.1:5672   # your broker, queues mailrun.compare.*, which are purged",
+        CONTESTS,
+    ),
+    (
+        "scripts/start-artemis.sh ~/artemis-a 5672        # ActiveMQ Artemis with an ECP endpoint's queues and settings",
+        BROKERS,
+    ),
+    ("scripts/start-artemis.sh ~/artemis-b 5674", BROKERS),
+    (
+        "mailrun mades-endpoint --broker amqp://endpoint@127.0.0.1:5672 --inbox-broker amqp://endpoint@127.0.0.1:5674 --password-file pw",
+        BROKERS,
+    ),
+    (
+        "mailrun mades --broker amqp://endpoint@127.0.0.1:5672 --inbox-broker amqp://endpoint@127.0.0.1:5674 --password-file pw",
+        BROKERS,
+    ),
+    ("scripts/start-artemis.sh --stop ~/artemis-a      # and -b", BROKERS),
+    ("sudo postsuper -d ID", "deletes a message of a queue that is empty here"),
+];
+const BUILDS: &str = "builds mailrun, as whoever runs the tests has done";
+const RELAYS: &str = "takes minutes, or gigabytes; relay_bench.rs runs it with small numbers";
+const CONTESTS: &str = "takes minutes; mades_compare.rs runs it with small numbers";
+const BROKERS: &str = "needs ActiveMQ Artemis; mades_brokers.rs runs against one where there is one";
+
+/// Lines in place of which another is run, because they are a part of one, or need something that the page has not started.
+const INSTEAD: &[(&str, &str)] = &[
+    ("mailrun COMMAND -h", "mailrun bench -h"),
+    ("mailrun install-links DIR", "mailrun install-links links"),
+    (
+        "mailrun queue show ID",
+        "ID=$(mailrun queue list --json --spool standing-spool | jq -r .id | head -n 1) && \
+         mailrun queue show \"$ID\" --spool standing-spool",
+    ),
+    ("mailrun queue retry ID…", "mailrun queue retry \"$ID\" --spool standing-spool"),
+    ("mailrun queue hold …", "mailrun queue hold all --spool standing-spool"),
+    ("mailrun queue release …", "mailrun queue release \"$ID\" --spool standing-spool"),
+    ("mailrun queue remove …", "mailrun queue remove all --spool standing-spool"),
+];
+
+/// Lines that run before another: what the page says in words, or has in another section.
+const BEFORE: &[(&str, &[&str])] = &[
+    (
+        "mailrun mades --broker amqps://endpoint@broker.example:5672 --password-file pw --cacert ecp-ca.pem \\\n    \
+         --receiver 10V000000000001A --message-type TEST-MESSAGE --messages 100 --max-in-transit 10 --out results",
+        &[
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=broker.example \
+             -addext subjectAltName=DNS:broker.example -keyout ecp.key -out ecp-ca.pem",
+            "mailrun mades-endpoint --embedded --tls-cert ecp-ca.pem --tls-key ecp.key --user endpoint --password-file pw",
+        ],
+    ),
+    (
+        "mailrun mades --rate 5 --arrival poisson --duration 10m --message-timeout 2m --out at-5",
+        &["mailrun mades-endpoint --embedded --network-rate 60"],
+    ),
+    (
+        "swaks --server 127.0.0.1:2525 --tls --from ann@a.example --to bob@b.example",
+        &["mailrun relay --config secured.toml"],
+    ),
+    (
+        "mailrun queue show ID",
+        &[
+            "mailrun sink --listen 127.0.0.1:2525 --fault 'rcpt: soft reject 100%'",
+            "mailrun source 127.0.0.1:25 --messages 5",
+        ],
+    ),
+    (
+        "mailrun spool check /var/lib/mailrun",
+        &[
+            "mailrun relay --listen 127.0.0.1:2525 --to 127.0.0.1:2526 --spool /var/lib/mailrun",
+            "mailrun source 127.0.0.1:2525 --messages 3",
+            "kill $!; wait $!",
+        ],
+    ),
+];
+
+/// Lines that end with another status than 0, as the page says.
+const STATUS: &[(&str, i32)] = &[("mailrun mades --messages 1000 --message-timeout 3s", 1)];
+
+/// What stands for something else, and what is put into its place.
+const WORDS: &[(&str, &str)] = &[("/var/lib/mailrun", "var-lib-mailrun"), ("/root/", "root-")];
+
+/// Files that pages name without making them.
+const FILES: &[(&str, &str)] = &[
+    ("mail.mbox", "From a@a.example Sun Nov 22 10:00:00 2026\nSubject: one\n\nHello.\n"),
+    ("users", "ann:secret\n"),
+    ("pw", "password\n"),
+    ("standing.toml", STANDING),
+    ("secured.toml", SECURED),
+    ("relay.toml", "spool.directory = \"spool\"\n"),
+    ("conf/main.cf", POSTFIX),
+    ("conf/master.cf", SERVICES),
+];
+
+/// The server at port 25 that pages speak of as the reader's own: a relay that hands on to the sink at port 2525.
+const STANDING: &str = r#"
+listen = ["127.0.0.1:25"]
+spool = { directory = "standing-spool" }
+tls = { cert = "ca.pem", key = "ca.key" }
+# As many logins at a time as a bench has sessions.
+auth = { users = "users", failures = 10000, user_failures = 10000 }
+[[route]]
+to = "*"
+smtp = "127.0.0.1:2525"
+"#;
+const STANDING_CERTIFICATE: &str = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+    -subj /CN=mx.example -addext subjectAltName=DNS:mx.example,DNS:localhost,IP:127.0.0.1 -keyout ca.key -out ca.pem";
+const STANDING_RELAY: &str = "mailrun relay --config standing.toml";
+const STANDING_SINK: &str = "mailrun sink --listen 127.0.0.1:2525 --http 127.0.0.1:8025";
+
+/// The relay of the page on relays, with the certificate that the page makes.
+const SECURED: &str = r#"
+listen = ["127.0.0.1:2525"]
+spool = { directory = "secured-spool" }
+tls = { cert = "certificate.pem", key = "key.pem" }
+[[route]]
+to = "*"
+discard = true
+"#;
+
+/// The page that changes a Postfix: it gets one of its own, of which `conf` is /etc/postfix. It is one section.
+const POSTFIX_PAGE: &str = "docs/bench-your-postfix.md";
+const POSTFIX: &str = include_str!("../../src/bench/relays/postfix/main.cf");
+const SERVICES: &str = include_str!("../../src/bench/relays/postfix/master.cf");
+const START_POSTFIX: &str = "mkdir -p home/queue && chmod 755 home && cp -rn /etc/postfix/* conf/ && sed -i \"s,DIR,$HOME/home,\" conf/main.cf && \
+    sed -i '1i 127.0.0.1:25 inet n - n - - smtpd' conf/master.cf && mount --bind conf /etc/postfix && postfix start";
+
+/// Loads are no longer than that, in seconds.
+const MAX_SECONDS: u64 = 1;
+/// Loads of more messages than `MAX_MESSAGES` have `FEW_MESSAGES`.
+const MAX_MESSAGES: u64 = 2000;
+const FEW_MESSAGES: &str = "500";
+
+const MAKEFILE: &str = include_str!("../../Makefile");
+
+/// Sections that run at a time.
+const THREADS: usize = 4;
+
+/// What is done with a command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Treatment {
+    /// It is run; it ends with that status.
+    Run(String, i32),
+    /// It is a name: the command exists.
+    Name(String),
+    /// It is listed, or only parsed: its first part is, where that can be done.
+    Listed(Option<String>),
+    /// It has a part left out, and no rule.
+    Unknown,
+}
+
+fn find<T: Copy>(table: &[(&str, T)], text: &str) -> Option<T> {
+    table.iter().find(|(typed, _)| *typed == text).map(|(_, value)| *value)
+}
+
+fn treatment(command: &Command) -> Treatment {
+    let text = command.text.as_str();
+    if let Some(target) = text.strip_prefix("make ") {
+        return if MAKEFILE.contains(&format!("\n{target}:")) { Treatment::Listed(None) } else { Treatment::Unknown };
+    }
+    if find(NOT_RUN, text).is_some() {
+        let is_ours = text.starts_with("mailrun ") && !text.contains('…');
+        let first = text.split(['|', ';', '&', '#', '>']).next().unwrap_or(text).trim().to_owned();
+        return Treatment::Listed(is_ours.then_some(first));
+    }
+    let status = find(STATUS, text).unwrap_or(0);
+    if let Some(instead) = find(INSTEAD, text) {
+        return Treatment::Run(shortened(instead), status);
+    }
+    if command.place == Place::Sentence && is_name(text) {
+        return Treatment::Name(text.trim_end_matches(" …").to_owned());
+    }
+    if text.contains('…') {
+        return Treatment::Unknown;
+    }
+    Treatment::Run(prepared(text), status)
+}
+
+/// The line as it is run.
+fn prepared(text: &str) -> String {
+    let replaced = WORDS.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value));
+    shortened(&with_spool(&replaced))
+}
+
+/// Whether that is the name of a command: `mailrun bench mades`, `mailrun smtp-sink …`.
+fn is_name(text: &str) -> bool {
+    let mut words = text.trim_end_matches(" …").split(' ');
+    let is_plain = |word: &str| word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+    words.next() == Some("mailrun")
+        && words.clone().count() <= 2
+        && words.all(|word| is_plain(word) && !word.starts_with('-'))
+}
+
+fn last_word(text: &str) -> &str {
+    text.rsplit(' ').next().unwrap_or(text)
+}
+
+/// A command of the queue needs to be told which relay's.
+fn with_spool(text: &str) -> String {
+    let says_which = ["--spool", "--config", "--control", "--help"].iter().any(|option| text.contains(option));
+    match text.starts_with("mailrun queue ") && !says_which {
+        true => format!("{text} --spool standing-spool"),
+        false => text.to_owned(),
+    }
+}
+
+/// The line with a load that is as short as a test's: `--duration 60s` is one second, and so is each `--stage`; more
+/// messages than 2,000 are 500.
+fn shortened(text: &str) -> String {
+    let is_load = ["mailrun bench", "mailrun source", "mailrun mades "].iter().any(|start| text.contains(start));
+    let is_original = ["smtp-source ", "go-mades-bench "].iter().any(|start| text.contains(start));
+    let mut option = "";
+    let mut words = Vec::new();
+    for word in text.split(' ') {
+        words.push(match option {
+            "--messages" | "-m" | "-n" if is_load || is_original => fewer(word),
+            "--duration" | "-d" if is_load => shorter(word),
+            "--stage" if is_load => staged(word),
+            _ => word.to_owned(),
+        });
+        option = word;
+    }
+    words.join(" ")
+}
+
+fn fewer(word: &str) -> String {
+    let number = word.replace('_', "").replace('k', "000").replace('M', "000000");
+    let is_many = number.parse::<u64>().is_ok_and(|number| number > MAX_MESSAGES);
+    if is_many { FEW_MESSAGES.to_owned() } else { word.to_owned() }
+}
+
+fn shorter(word: &str) -> String {
+    let digits = word.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let is_long = match &word[digits.len()..] {
+        "s" => digits.parse::<u64>().is_ok_and(|seconds| seconds > MAX_SECONDS),
+        "ms" => false,
+        _ => true,
+    };
+    if is_long { format!("{MAX_SECONDS}s") } else { word.to_owned() }
+}
+
+fn staged(word: &str) -> String {
+    match word.split_once(':') {
+        Some((length, rates)) => format!("{}:{rates}", shorter(length)),
+        None => word.to_owned(),
+    }
+}
+
+/// The ports of a server that is started in the foreground, or at the end of a line with `&`.
+fn ports(text: &str) -> Vec<u16> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let is_server = ["sink", "relay", "mades-endpoint", "smtp-sink"];
+    let ends = ["--check", "--help", "--max-messages", "-h"].iter().any(|option| words.contains(option));
+    let starts = words.iter().position(|word| *word == "mailrun").and_then(|at| words.get(at + 1));
+    if ends || !starts.is_some_and(|word| is_server.contains(word)) {
+        return Vec::new();
+    }
+    let mut ports: Vec<u16> = Vec::new();
+    for pair in words.windows(2) {
+        if ["--listen", "--http", "-c"].contains(&pair[0]) {
+            ports.extend(pair[1].rsplit(':').next().and_then(|port| port.parse::<u16>().ok()));
+        }
+    }
+    let usual = match *starts.unwrap() {
+        "mades-endpoint" => 5672,
+        _ if text.contains("standing.toml") => 25,
+        _ => 2525,
+    };
+    ports.extend((!words.contains(&"--listen") && !words.contains(&"-c")).then_some(usual));
+    ports
+}
+
+/// What a section finds when it begins: the reader's server at port 25 and its sink, if it speaks of them.
+fn standing(section: &Section) -> Vec<Step> {
+    let is_of = |what: &[&str]| {
+        let has = |command: &Command| what.iter().any(|what| command.text.contains(what));
+        section.commands.iter().any(has)
+    };
+    if section.page == POSTFIX_PAGE {
+        return vec![Step { text: START_POSTFIX.to_owned(), ports: Vec::new() }];
+    }
+    let asks_queue = section.commands.iter().any(|command| with_spool(&command.text) != command.text);
+    let mut steps = Vec::new();
+    let mut add = |text: &str| steps.push(Step { text: text.to_owned(), ports: ports(text) });
+    let needs_relay =
+        asks_queue || is_of(&["127.0.0.1:25 ", "127.0.0.1:25'", "mx.example", "mailrun bench 127.0.0.1:25"]);
+    if needs_relay || is_of(&["127.0.0.1:2525", "127.0.0.1:8025"]) {
+        add(STANDING_SINK);
+    }
+    if needs_relay {
+        add(STANDING_CERTIFICATE);
+        add(STANDING_RELAY);
+    }
+    steps
+}
+
+/// The steps of a section, each with the command that it is of and the status that it must have.
+fn steps(section: &Section) -> Vec<(Option<&Command>, Step, i32)> {
+    let mut steps: Vec<_> = standing(section).into_iter().map(|step| (None, step, 0)).collect();
+    for command in &section.commands {
+        for line in BEFORE.iter().filter(|(typed, _)| *typed == command.text).flat_map(|(_, lines)| *lines) {
+            let text = prepared(line);
+            steps.push((None, Step { ports: ports(&text), text }, 0));
+        }
+        let (text, status) = match treatment(command) {
+            Treatment::Run(text, status) => (text, status),
+            // The drop-ins' help is the original's.
+            Treatment::Name(text) => (
+                format!("({text} --help || true) 2>&1 | grep -i -e 'usage: {text}' -e 'usage.*{}'", last_word(&text)),
+                0,
+            ),
+            Treatment::Listed(Some(text)) => (format!("{text} --help"), 0),
+            Treatment::Listed(None) | Treatment::Unknown => continue,
+        };
+        steps.push((Some(command), Step { ports: ports(&text), text }, status));
+    }
+    steps
+}
+
+/// What is wrong with a section.
+fn faults(flags: &[&str], section: &Section) -> Vec<String> {
+    let steps = steps(section);
+    let run: Vec<Step> = steps.iter().map(|(_, step, _)| step.clone()).collect();
+    let done = run_steps(flags, FILES, &run);
+    let wrong = steps.iter().zip(done).filter(|((_, _, status), done)| !is_right(*status, done));
+    let told = wrong.map(|((command, step, status), done)| {
+        let line = command.map_or(0, |command| command.line);
+        let said: Vec<&str> = done.said.lines().rev().take(8).collect();
+        let said = said.into_iter().rev().collect::<Vec<_>>().join("\n      ");
+        format!(
+            "{} ({}):{line}: {}\n   status {:?}, not {status}:\n      {said}",
+            section.page, section.heading, step.text, done.code
+        )
+    });
+    told.collect()
+}
+
+/// Whether it ended as the page says; on a machine that was the limit itself, it says so.
+fn is_right(status: i32, done: &Done) -> bool {
+    done.code == Some(status) || (status == 0 && done.code == Some(3) && done.said.contains("INVALID"))
+}
+
+fn sections() -> Vec<Section> {
+    let mut sections: Vec<Section> = pages().iter().flat_map(|page| page.sections()).collect();
+    // The map has the captions of source files, which name commands.
+    sections.retain(|section| !(section.page == "docs/architecture.md" && section.heading == "Map"));
+    let (postfix, mut sections): (Vec<_>, Vec<_>) =
+        sections.into_iter().partition(|section| section.page == POSTFIX_PAGE);
+    sections.extend(postfix.into_iter().reduce(|mut whole, section| {
+        whole.commands.extend(section.commands);
+        whole
+    }));
+    sections
+}
+
+/// Whether a section can be run here.
+fn can_run(section: &Section, flags: &[&str]) -> bool {
+    if section.page != POSTFIX_PAGE {
+        return true;
+    }
+    if flags.contains(&"--user") {
+        skip("postfix", "only root may start one");
+        return false;
+    }
+    peer("postfix").is_some()
+}
+
+#[test]
+fn every_command_line_runs() {
+    let Some(flags) = namespaces() else { return };
+    let only = std::env::var("MAILRUN_DOCS_PAGE").unwrap_or_default();
+    let mut waiting: Vec<Section> =
+        sections().into_iter().filter(|section| section.page.contains(&only) && can_run(section, &flags)).collect();
+    // The longest first, so that none is left alone at the end.
+    waiting.sort_by_key(|section| section.commands.len());
+    let waiting = Mutex::new(waiting);
+    let faults = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                loop {
+                    let Some(section) = waiting.lock().unwrap().pop() else { break };
+                    let found = self::faults(&flags, &section);
+                    faults.lock().unwrap().extend(found);
+                }
+            });
+        }
+    });
+    let faults = faults.into_inner().unwrap();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_line_that_is_not_run_is_listed_and_every_listed_line_exists() {
+    let commands: Vec<Command> = sections().into_iter().flat_map(|section| section.commands).collect();
+    assert!(commands.len() > 150, "{} command lines", commands.len());
+    let printed: BTreeSet<&str> = commands.iter().map(|command| command.text.as_str()).collect();
+    let unknown = commands.iter().filter(|command| treatment(command) == Treatment::Unknown);
+    let unknown: Vec<String> = unknown.map(|command| format!("line {}: {}", command.line, command.text)).collect();
+    assert!(unknown.is_empty(), "neither run nor listed:\n{}", unknown.join("\n"));
+    let lists = NOT_RUN.iter().chain(INSTEAD).map(|(typed, _)| *typed);
+    let lists = lists.chain(STATUS.iter().map(|(typed, _)| *typed)).chain(BEFORE.iter().map(|(typed, _)| *typed));
+    let stale: Vec<&str> = lists.filter(|typed| !printed.contains(typed)).collect();
+    assert!(stale.is_empty(), "listed, and on no page:\n{}", stale.join("\n"));
+}
+
+#[test]
+fn loads_are_cut_short() {
+    let table = [
+        ("mailrun bench --duration 60s --messages 10k", "mailrun bench --duration 1s --messages 500"),
+        ("mailrun source a:1 -m 2000 -d 500ms", "mailrun source a:1 -m 2000 -d 500ms"),
+        ("mailrun bench --stage 10s:100/s --stage 1m:1/s..9/s", "mailrun bench --stage 1s:100/s --stage 1s:1/s..9/s"),
+        ("mailrun smtp-source -d -m 10000 a:1", "mailrun smtp-source -d -m 500 a:1"),
+        ("curl -m 5000 x", "curl -m 5000 x"),
+    ];
+    for (typed, run) in table {
+        assert_eq!(shortened(typed), run);
+    }
+}
+
+/// The links of the pages to files of the repository.
+#[test]
+fn links_lead_somewhere() {
+    let mut dead = Vec::new();
+    for page in pages() {
+        let home = root().join(&page.name);
+        let home = home.parent().unwrap();
+        for target in page.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = target.split('#').next().unwrap();
+            if !target.contains("://") && !file.is_empty() && !home.join(file).exists() {
+                dead.push(format!("{}: {target}", page.name));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+/// The report in README is one that the program prints: each of its lines begins as a line of a run's.
+#[test]
+fn the_sample_looks_like_a_run() {
+    let sample = page("README.md").blocks("text").into_iter().find(|block| block.starts_with("mailrun bench:"));
+    let out = tempfile::tempdir().unwrap();
+    let ended = crate::party::mailrun(&["bench", "--duration", "2s", "--out", out.path().to_str().unwrap()]);
+    let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+    let printed: BTreeSet<String> = ended.out.lines().map(first).collect();
+    let sample = sample.expect("a sample in README");
+    let missing: Vec<&str> =
+        sample.lines().filter(|line| !line.starts_with("  ") && !printed.contains(&first(line))).collect();
+    // A busy machine may be the limit itself, or have more to say than fits beside the rest.
+    assert!(
+        missing.iter().all(|line| ["PASS", "CPU,", "slowest"].contains(&first(line).as_str())),
+        "{missing:?}: {ended:?}"
+    );
+}

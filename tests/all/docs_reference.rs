@@ -1,0 +1,261 @@
+//! The reference pages of the manual name all that there is, and nothing else: fields of `run.json` and of HTTP, metrics,
+//! environment variables, options, and the program's own words.
+use crate::docs_script::{Step, namespaces, run_steps};
+use crate::manual::{Page, page, pages, root};
+use crate::party::{Sink, bench_as_typed, mailrun};
+use crate::relay::{self, Den};
+use crate::words;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Options of other programs, which pages name beside ours.
+const OTHERS_OPTIONS: &[&str] = &[];
+
+/// The names in the first cells of the rows below a heading; a cell may have several.
+fn names(page: &Page, heading: &str) -> BTreeSet<String> {
+    let rows = page.rows(heading);
+    assert!(rows.len() > 1, "{}: no table below {heading}", page.name);
+    let cells = rows.iter().skip(1).flat_map(|row| row[0].split(", "));
+    cells.map(|cell| cell.split('{').next().unwrap().to_owned()).collect()
+}
+
+/// The members of an object.
+fn keys(object: &Value) -> BTreeSet<String> {
+    object.as_object().unwrap_or_else(|| panic!("no object: {object}")).keys().cloned().collect()
+}
+
+fn schema() -> Value {
+    serde_json::from_str(&fs::read_to_string(root().join("docs/run.schema.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn every_field_of_the_record_is_described() {
+    let (page, schema) = (page("docs/run-json.md"), schema());
+    assert_eq!(names(&page, "The record"), keys(&schema["properties"]));
+    let mut words = BTreeMap::new();
+    for (name, definition) in schema["$defs"].as_object().unwrap() {
+        match definition.get("properties") {
+            Some(properties) => assert_eq!(names(&page, name), keys(properties), "{name}"),
+            None => drop(words.insert(name.clone(), values(definition))),
+        }
+    }
+    let described = page.rows("Words").into_iter().skip(1);
+    let described: BTreeMap<String, Vec<String>> =
+        described.map(|row| (row[0].clone(), row[1].split(", ").map(str::to_owned).collect())).collect();
+    assert_eq!(described, words);
+}
+
+/// The values that a word of the record can have.
+fn values(definition: &Value) -> Vec<String> {
+    let rows = definition.get("oneOf").or(definition.get("enum")).unwrap().as_array().unwrap();
+    let value = |row: &Value| match row {
+        Value::String(word) => vec![word.clone()],
+        row => {
+            let several = row.get("enum").and_then(Value::as_array).cloned();
+            let all = several.unwrap_or_else(|| vec![row["const"].clone()]);
+            all.iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+        }
+    };
+    rows.iter().flat_map(value).collect()
+}
+
+/// The example is a part of a record: a run of today has each of its fields, with a value of the same kind.
+#[test]
+fn the_example_of_the_record_is_one() {
+    let example: Value = serde_json::from_str(&page("docs/run-json.md").blocks("json")[0]).unwrap();
+    let run = bench_as_typed(&["--messages", "200", "--sessions", "5"]);
+    let record: Value = serde_json::from_str(&run.file("run.json")).unwrap();
+    is_part("", &example, &record);
+}
+
+fn is_part(path: &str, example: &Value, record: &Value) {
+    match (example, record) {
+        (Value::Object(example), Value::Object(record)) => {
+            for (key, value) in example {
+                let path = format!("{path}.{key}");
+                is_part(&path, value, record.get(key).unwrap_or_else(|| panic!("no {path}")));
+            }
+        }
+        (Value::Array(example), Value::Array(record)) => {
+            // A row of the example is one of a run, by its name.
+            for row in example {
+                let twin = record.iter().find(|other| other["name"] == row["name"]);
+                is_part(&format!("{path}[]"), row, twin.unwrap_or_else(|| panic!("no {path} like {row}")));
+            }
+        }
+        (Value::Number(_), Value::Number(_))
+        | (Value::String(_), Value::String(_))
+        | (Value::Bool(_), Value::Bool(_)) => {}
+        _ => panic!("{path}: {example} in the example, {record} in a record"),
+    }
+}
+
+#[test]
+fn every_field_of_the_sinks_http_is_described() {
+    let page = page("docs/http.md");
+    let sink = Sink::start(&[]);
+    let ended = mailrun(&["bench", &sink.address(), "--sink", sink.url(), "--messages", "20", "--sessions", "2"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(keys(&sink.ask("/status")), names(&page, "GET /status"));
+    assert_eq!(keys(&sink.ask("/ledger")[0]), names(&page, "GET /ledger"));
+}
+
+#[test]
+fn every_metric_is_described() {
+    let sink = Sink::start(&[]);
+    let den = Den::to(&sink.address(), "http = \"127.0.0.1:0\"\n");
+    let relay = den.open();
+    let (code, text) = relay::http(&relay, "/metrics");
+    assert_eq!(code, 200, "{text}");
+    let served = text.lines().filter_map(|line| line.strip_prefix("# TYPE mailrun_relay_"));
+    let served: BTreeMap<String, String> = served
+        .map(|line| line.split_once(' ').unwrap())
+        .map(|(name, kind)| (name.to_owned(), kind.to_owned()))
+        .collect();
+    let rows = page("docs/http.md").rows("GET /metrics").into_iter().skip(1);
+    let described: BTreeMap<String, String> =
+        rows.map(|row| (row[0].split('{').next().unwrap().to_owned(), row[1].clone())).collect();
+    assert_eq!(described, served);
+}
+
+/// Rust files below a directory.
+fn sources(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !["tests", "benches", "examples"].iter().any(|name| path.ends_with(name)) {
+            sources(&path, files);
+        } else if path.extension().is_some_and(|is| is == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// The text of all sources up to their tests, by path.
+fn product() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    ["src", "crates"].iter().for_each(|name| sources(&root().join(name), &mut files));
+    let code = |path: &Path| {
+        let text = fs::read_to_string(path).unwrap();
+        text.split("\n#[cfg(test)]\nmod ").next().unwrap().to_owned()
+    };
+    files.into_iter().map(|path| (path.clone(), code(&path))).collect()
+}
+
+/// Names of environment variables that a file reads: literals in calls, and those of its own names that look like one.
+fn variables(path: &Path, code: &str) -> BTreeSet<String> {
+    let is_name = |word: &&str| {
+        let is_own = word.starts_with("MAILRUN_");
+        let looks_so = word.len() > 3 && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+        looks_so && (is_own || path.ends_with("src/terminal.rs"))
+    };
+    let own = code.split('"').skip(1).step_by(2).filter(is_name);
+    let called = ["env::var(\"", "env::var_os(\"", "env = \""];
+    let called = called.iter().flat_map(|call| code.split(call).skip(1).filter_map(|rest| rest.split('"').next()));
+    own.chain(called).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_environment_variable_is_described() {
+    let mut read = BTreeSet::new();
+    for (path, code) in product() {
+        // Comments have quotes of their own.
+        let code: String =
+            code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+        read.extend(variables(&path, &code));
+    }
+    let page = page("docs/environment.md");
+    let described = names(&page, "Environment variables");
+    // Those of the build, and of builds for tests.
+    read.retain(|name| !["MAILRUN_COMMIT", "MAILRUN_PLANNED_PANIC"].contains(&name.as_str()));
+    assert_eq!(described, read);
+}
+
+#[test]
+fn every_option_exists() {
+    let help: String = words::all_help().into_iter().map(|(_, help)| help).collect();
+    let known: BTreeSet<&str> = help.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').collect();
+    let mut unknown = Vec::new();
+    let mut printed = BTreeSet::new();
+    for page in pages().iter().filter(|page| page.name != "docs/architecture.md" && page.name != "docs/drop-in.md") {
+        for span in page.spans().iter().filter(|span| span.starts_with("--")) {
+            let option = span.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next().unwrap().to_owned();
+            if !known.contains(option.as_str()) && !OTHERS_OPTIONS.contains(&option.as_str()) && option != "--" {
+                unknown.push(format!("{}: {span}", page.name));
+            }
+            printed.insert(option);
+        }
+    }
+    assert!(unknown.is_empty(), "{}", unknown.join("\n"));
+    assert!(OTHERS_OPTIONS.iter().all(|option| printed.contains(*option)), "listed, and on no page");
+}
+
+/// What the page on troubles quotes is what the program says.
+#[test]
+fn troubles_have_the_programs_words() {
+    let page = page("docs/troubleshooting.md");
+    let code: String = product().into_iter().map(|(_, code)| code.replace("\\\n", " ")).collect();
+    let code = code.split_whitespace().collect::<Vec<_>>().join(" ");
+    let headings = page.text.lines().filter(|line| line.starts_with("## "));
+    let quoted: Vec<&str> = headings.flat_map(|line| line.split('`').skip(1).step_by(2)).collect();
+    let invalid = page
+        .text
+        .lines()
+        .filter(|line| line.starts_with("| `") && !line.starts_with("| `4") && !line.starts_with("| `5"));
+    let rows = invalid.flat_map(|line| line.split(" | ").next().unwrap().split('`').skip(1).step_by(2));
+    // The operating system and rustls say these.
+    let others = ["Connection refused", "UnknownIssuer"];
+    let unknown: Vec<&str> = quoted.iter().copied().chain(rows).filter(|words| !words.starts_with("--")).collect();
+    assert!(unknown.len() > 15, "{unknown:?}");
+    let unknown: Vec<&str> =
+        unknown.into_iter().filter(|words| !others.contains(words) && !code.contains(*words)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+/// The lines of a job that its shell runs, without those that build mailrun.
+fn script(yaml: &str) -> String {
+    let mut script = Vec::new();
+    let mut block = None;
+    for line in yaml.lines() {
+        let blanks = line.len() - line.trim_start().len();
+        let word = line.trim().trim_start_matches("- ");
+        if block.is_some_and(|least| blanks > least) {
+            script.push(line.trim().to_owned());
+            continue;
+        }
+        block = None;
+        match (word, word.strip_prefix("run: ")) {
+            ("run: |" | "|", _) => block = Some(blanks),
+            (_, Some(command)) => script.push(command.to_owned()),
+            _ if line.trim().starts_with("- mailrun ") || line.trim().starts_with("- timeout ") => {
+                script.push(word.to_owned());
+            }
+            _ => {}
+        }
+    }
+    script.retain(|line| !line.starts_with("cargo "));
+    script.join("\n")
+}
+
+#[test]
+fn the_jobs_run_as_they_are_printed() {
+    let Some(flags) = namespaces() else { return };
+    let jobs = page("docs/ci.md").blocks("yaml");
+    assert_eq!(jobs.len(), 2);
+    for job in jobs {
+        let script = script(&job);
+        for part in ["mailrun sink ", "mailrun relay ", "mailrun bench ", "--threshold", "ready"] {
+            assert!(script.contains(part), "{part}: {script}");
+        }
+        let (servers, gate) = script.split_at(script.find("mailrun bench").unwrap());
+        let step = |text: &str| Step { text: text.to_owned(), ports: Vec::new() };
+        let gate = format!("(set -e\n{gate}\n)");
+        let steps = [step("export GITHUB_STEP_SUMMARY=summary"), step(servers), step(&gate)];
+        let done = run_steps(&flags, &[], &steps);
+        assert!(done[..2].iter().all(|done| done.code == Some(0)), "{script}: {done:?}");
+        // A busy machine may be the limit itself.
+        let is_invalid = done[2].code == Some(3) && done[2].said.contains("INVALID ");
+        assert!(is_invalid || (done[2].code == Some(0) && done[2].said.contains("PASS ")), "{script}: {done:?}");
+    }
+}
