@@ -57,8 +57,13 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let variable = |name: &str| (name == "MAILRUN_PASSWORD").then(|| "s3cret".to_owned());
-    let outside =
-        Outside { read: &file, variable: &variable, hostname: "host.example".to_owned(), reach: Reach::Local };
+    let outside = Outside {
+        read: &file,
+        variable: &variable,
+        hostname: "host.example".to_owned(),
+        reach: Reach::Local,
+        can_store_in: &|_| Ok(()),
+    };
     match Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside) {
         Ok(config) => {
             for address in ["ann@a.example", "postmaster@example.com", "x@[127.0.0.1]", "nowhere@local.example"] {

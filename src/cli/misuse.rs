@@ -56,6 +56,7 @@ const RENAMED: &[Renamed] = &[
     renamed(RECEIVERS, "--dump", "--dump-dir"),
     renamed(RECEIVERS, "--hello", "--hostname"),
     renamed(RECEIVERS, "--tls-cert-to", "--tls-write-cert"),
+    renamed(&["queue"], "--limit", "--max-rows"),
     renamed(&[], "--password", "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 

@@ -9,6 +9,8 @@
 //! ```
 mod approach;
 mod bench;
+#[cfg(test)]
+mod examples;
 mod links;
 mod mades;
 mod mades_bench;
@@ -72,7 +74,7 @@ Examples:
   mailrun bench mx.example                    your server, port 25
   mailrun sink --listen 127.0.0.1:2525        accepts mail and counts it
   mailrun source 127.0.0.1:2525               sends mail and measures latency
-  mailrun relay --to 127.0.0.1:25 --spool DIR stores and forwards mail
+  mailrun relay --to HOST --spool DIR         stores and forwards mail
   mailrun queue list --spool DIR              shows the queue of a relay
   mailrun spool check DIR                     checks the spool of a stopped relay
   mailrun bench mades                         MADES (ECP, EDX) over AMQP 1.0

@@ -1,4 +1,5 @@
 //! `mailrun queue`: what an operator types, to what is asked of a running relay, and its answers as tables or lines.
+use super::values;
 use crate::printable::is_hidden;
 use crate::relay::config::{Config, Reach};
 use crate::relay::leftover;
@@ -6,6 +7,7 @@ use crate::relay::operator::{Answered, Operator};
 use crate::relay::protocol::{
     Chosen, EntryRow, HopRow, MessageRow, OrderWord, QueueId, Reply, Request, StateWord, TotalsRow,
 };
+use crate::report::numbers::counted;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use journey::RunId;
@@ -17,54 +19,103 @@ use std::process::ExitCode;
 
 /// Lists and changes the queue of a running relay
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = SUMMARY, after_long_help = EXAMPLES, disable_help_subcommand = true)]
 pub(super) struct Typed {
     #[command(subcommand)]
     what: What,
-    /// Control socket of the relay.
-    #[arg(long, value_name = "PATH", global = true, conflicts_with_all = ["spool", "config"])]
-    control: Option<PathBuf>,
-    /// Spool directory of the relay; it contains the control socket by default.
+    /// Spool directory of the relay; it has the control socket.
     #[arg(long, value_name = "DIR", global = true, conflicts_with = "config")]
     spool: Option<PathBuf>,
     /// Configuration file of the relay.
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
+    /// Control socket of the relay, if it has another place.
+    #[arg(long, value_name = "PATH", global = true, conflicts_with_all = ["spool", "config"])]
+    control: Option<PathBuf>,
     /// Print one JSON object per line.
     #[arg(long, global = true)]
     json: bool,
 }
 
+const SUMMARY: &str = "\
+Example: mailrun queue list --spool /var/lib/mailrun
+One of --spool, --config and --control is required. --help has more.";
+
 const EXAMPLES: &str = "\
 Examples:
-  mailrun queue list --spool DIR                         all entries, and why they wait
+  mailrun queue list --spool DIR
   mailrun queue list --state deferred --hop mx:b.example --config relay.toml
   mailrun queue show 00000000000000ff --spool DIR
-  mailrun queue hold 00000000000000ff --spool DIR        not sent until release
-  mailrun queue retry --hop mx:b.example --spool DIR     now, instead of on schedule
-  mailrun queue remove all --spool DIR                   deleted; the senders are not notified
+  mailrun queue flush --spool DIR                     all deferred mail, now
+  mailrun queue retry --hop mx:b.example --spool DIR  that of one hop, now
+  mailrun queue hold 00000000000000ff --spool DIR     not sent until release
+  mailrun queue remove all --spool DIR                senders are not notified
   mailrun queue stats --spool DIR
+
+Coming from Postfix:
+  postqueue -p    queue list            postsuper -h ID  queue hold ID
+  postqueue -f    queue flush           postsuper -H ID  queue release ID
+  postqueue -i ID queue retry ID        postsuper -d ID  queue remove ID
+  postqueue -s    queue retry --hop     postcat -q ID    queue show ID
 
 Exit status: 0 done; 1 no such message; 2 the relay does not answer.";
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Lists queue entries: the recipients of a message that share a next hop
+    /// Lists the queue (postqueue -p)
+    ///
+    /// An entry has the recipients of a message that share a next hop. Without entries it prints "Mail queue is empty".
+    #[command(after_help = "\
+Examples:
+  mailrun queue list --spool DIR
+  mailrun queue list --state deferred --hop mx:b.example --spool DIR
+  mailrun queue list --max-rows 20 --config relay.toml
+  mailrun queue list --json --spool DIR | jq .id")]
     List(ListTyped),
-    /// Shows everything about one message
+    /// Shows a message, without its content (postcat -q)
+    #[command(after_help = "\
+Example:
+  mailrun queue show 00000000000000ff --spool DIR")]
     Show {
         /// Queue id, 16 hexadecimal digits.
         id: QueueId,
     },
-    /// Retries deferred messages now
+    /// Retries all deferred messages now (postqueue -f)
+    #[command(after_help = "\
+Example:
+  mailrun queue flush --spool DIR    the same as queue retry all")]
+    Flush,
+    /// Retries deferred messages now (postqueue -i)
+    #[command(after_help = "\
+Examples:
+  mailrun queue retry 00000000000000ff --spool DIR
+  mailrun queue retry --hop mx:b.example --spool DIR
+  mailrun queue retry all --spool DIR")]
     Retry(Meant),
-    /// Holds messages: they are not sent until they are released, even after a restart
+    /// Holds messages: they are not sent (postsuper -h)
+    ///
+    /// They stay held after a restart, until they are released, and still expire.
+    #[command(after_help = "\
+Examples:
+  mailrun queue hold 00000000000000ff --spool DIR
+  mailrun queue hold all --config relay.toml")]
     Hold(Meant),
-    /// Releases held messages
+    /// Releases held messages (postsuper -H)
+    #[command(after_help = "\
+Examples:
+  mailrun queue release 00000000000000ff --spool DIR
+  mailrun queue release all --spool DIR")]
     Release(Meant),
-    /// Removes messages without notifying anyone
+    /// Removes messages without notifying anyone (postsuper -d)
+    #[command(after_help = "\
+Examples:
+  mailrun queue remove 00000000000000ff 0000000000000100 --spool DIR
+  mailrun queue remove --hop mx:b.example --spool DIR")]
     Remove(Meant),
-    /// Shows statistics: totals, and numbers per hop
+    /// Shows totals, and numbers per hop
+    #[command(after_help = "\
+Example:
+  mailrun queue stats --spool DIR")]
     Stats,
     /// Writes which (message, recipient) of a run a relay that has stopped still has, for a bench
     #[command(hide = true)]
@@ -87,8 +138,8 @@ struct ListTyped {
     #[arg(long, value_enum, value_name = "STATE")]
     state: Option<StateWord>,
     /// At most N entries.
-    #[arg(long, value_name = "N")]
-    limit: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = values::some)]
+    max_rows: Option<u64>,
 }
 
 /// The messages that are meant.
@@ -103,7 +154,7 @@ struct Meant {
 }
 
 fn chosen(text: &str) -> Result<Chosen, String> {
-    if text == "all" { Ok(Chosen::All) } else { text.parse().map(Chosen::Id) }
+    if text.eq_ignore_ascii_case("all") { Ok(Chosen::All) } else { text.parse().map(Chosen::Id) }
 }
 
 impl Typed {
@@ -117,7 +168,7 @@ impl Typed {
         }
         let mut operator = Operator::reach(&self.control()?)?;
         let out = BufWriter::new(io::stdout().lock());
-        let mut teller = Teller { out, json: self.json, is_first: true, changed: None };
+        let mut teller = Teller { out, json: self.json, entries: 0, changed: None };
         let mut code = ExitCode::SUCCESS;
         for request in self.requests() {
             let answered = match operator.ask(&request, |reply| teller.tell(&reply)) {
@@ -130,9 +181,56 @@ impl Typed {
                 code = ExitCode::from(1);
             }
         }
-        match teller.finish() {
+        if teller.has_found_nothing() {
+            let overview = Overview::ask(&mut operator)?;
+            if let Some(why) = self.nothing_found(&overview) {
+                tell!("mailrun: {why}");
+                // A list of nothing is a list; an order for nobody is a mistake.
+                return Ok(ExitCode::from(if self.order().is_some() { 1 } else { 0 }));
+            }
+            if overview.entries == 0 && matches!(self.what, What::List(_)) {
+                teller.say_empty()?;
+            }
+        }
+        match teller.finish(self.order()) {
             Err(error) if !is_broken_pipe(&error) => Err(error),
             _ => Ok(code),
+        }
+    }
+
+    /// The reason why nothing was found in a queue that is not empty, or for a hop that has nothing in it.
+    fn nothing_found(&self, overview: &Overview) -> Option<String> {
+        let (hop, state) = match &self.what {
+            What::List(ListTyped { hop, state, .. }) => (hop.as_deref(), *state),
+            What::Retry(meant) | What::Hold(meant) | What::Release(meant) | What::Remove(meant) => {
+                (meant.hop.as_deref(), None)
+            }
+            What::Show { .. } | What::Flush | What::Stats | What::Units { .. } => (None, None),
+        };
+        match (hop, state) {
+            (Some(hop), _) if overview.entries == 0 && self.order().is_some() => {
+                Some(format!("no messages for the hop {hop:?}; the queue is empty"))
+            }
+            (Some(hop), _) if overview.entries > 0 && !overview.has(hop) => {
+                Some(format!("no messages for the hop {hop:?}; the queue has {}", overview.hops()))
+            }
+            (_, Some(state)) if overview.entries > 0 && !self.json => {
+                let all =
+                    if overview.entries == 1 { "1 entry".to_owned() } else { format!("{} entries", overview.entries) };
+                Some(format!("no entry is in the state {}; the queue has {all}", state.word()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The order that is given, if one is.
+    fn order(&self) -> Option<OrderWord> {
+        match self.what {
+            What::Flush | What::Retry(_) => Some(OrderWord::Retry),
+            What::Hold(_) => Some(OrderWord::Hold),
+            What::Release(_) => Some(OrderWord::Release),
+            What::Remove(_) => Some(OrderWord::Remove),
+            What::List(_) | What::Show { .. } | What::Stats | What::Units { .. } => None,
         }
     }
 
@@ -157,12 +255,13 @@ impl Typed {
 
     fn requests(&self) -> Vec<Request> {
         match &self.what {
-            What::List(ListTyped { hop, state, limit }) => {
-                vec![Request::List { hop: hop.clone(), state: *state, limit: *limit }]
+            What::List(ListTyped { hop, state, max_rows }) => {
+                vec![Request::List { hop: hop.clone(), state: *state, limit: *max_rows }]
             }
             What::Show { id } => vec![Request::Show { id: *id }],
             What::Stats => vec![Request::Stats],
             What::Units { .. } => Vec::new(),
+            What::Flush => vec![Request::Order { order: OrderWord::Retry, which: Chosen::All }],
             What::Retry(meant) => meant.orders(OrderWord::Retry),
             What::Hold(meant) => meant.orders(OrderWord::Hold),
             What::Release(meant) => meant.orders(OrderWord::Release),
@@ -186,40 +285,101 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 struct Teller<W: Write> {
     out: W,
     json: bool,
-    is_first: bool,
-    /// Messages that orders have changed.
+    /// Entries that were listed.
+    entries: u64,
+    /// Messages that orders have changed; `None` where none was given.
     changed: Option<u64>,
 }
 
 impl<W: Write> Teller<W> {
     fn tell(&mut self, reply: &Reply) -> Result<()> {
+        let is_first = self.entries == 0;
+        match reply {
+            Reply::End | Reply::Error { .. } => {}
+            Reply::Changed { messages } => *self.changed.get_or_insert(0) += messages,
+            _ => self.entries += 1,
+        }
         if self.json {
             let line = serde_json::to_string(reply).context("a reply is always JSON")?;
             return Ok(writeln!(self.out, "{line}")?);
         }
-        let is_first = std::mem::take(&mut self.is_first);
         let text = match reply {
             Reply::Entry(entry) if entry.to.is_empty() => listed(entry, is_first),
             Reply::Entry(entry) => shown(entry),
             Reply::Message(message) => headed(message),
             Reply::Totals(totals) => summed(totals),
             Reply::Hop(hop) => hop_line(hop),
-            Reply::Changed { messages } => {
-                *self.changed.get_or_insert(0) += messages;
-                String::new()
-            }
-            Reply::End | Reply::Error { .. } => String::new(),
+            Reply::Changed { .. } | Reply::End | Reply::Error { .. } => String::new(),
         };
         Ok(self.out.write_all(printable(&text).as_bytes())?)
     }
 
-    fn finish(mut self) -> Result<()> {
-        if let Some(changed) = self.changed.filter(|_| !self.json) {
-            writeln!(self.out, "{changed} message{} changed", if changed == 1 { "" } else { "s" })?;
+    /// Tells that nothing was listed and no message changed.
+    fn has_found_nothing(&self) -> bool {
+        self.entries == 0 && self.changed.unwrap_or_default() == 0
+    }
+
+    /// Says that the queue is empty, in Postfix's words.
+    fn say_empty(&mut self) -> Result<()> {
+        if self.json { Ok(()) } else { Ok(writeln!(self.out, "Mail queue is empty")?) }
+    }
+
+    fn finish(mut self, order: Option<OrderWord>) -> Result<()> {
+        if let (Some(changed), Some(order), false) = (self.changed, order, self.json) {
+            let what = match order {
+                OrderWord::Hold => "held",
+                OrderWord::Release => "released",
+                OrderWord::Remove => "removed",
+                OrderWord::Retry => "scheduled for an immediate retry",
+            };
+            writeln!(self.out, "{} {what}", counted(changed, "message"))?;
         }
         Ok(self.out.flush()?)
     }
 }
+
+/// What a queue has, where what was asked for is not in it.
+#[derive(Debug, Default)]
+struct Overview {
+    entries: u64,
+    /// The hops that have entries, those with the most first.
+    hops: Vec<String>,
+}
+
+impl Overview {
+    fn ask(operator: &mut Operator) -> Result<Self> {
+        let mut overview = Self::default();
+        operator.ask(&Request::Stats, |reply| {
+            overview.add(reply);
+            Ok(())
+        })?;
+        Ok(overview)
+    }
+
+    fn add(&mut self, reply: Reply) {
+        match reply {
+            Reply::Totals(totals) => self.entries = totals.entries,
+            Reply::Hop(hop) if hop.entries() > 0 => self.hops.push(hop.hop),
+            _ => {}
+        }
+    }
+
+    fn has(&self, hop: &str) -> bool {
+        self.hops.iter().any(|known| known == hop)
+    }
+
+    /// The names of the first hops, and the number of the others.
+    fn hops(&self) -> String {
+        let first: Vec<String> = self.hops.iter().take(MAX_HOPS_NAMED).map(|hop| printable(hop)).collect();
+        match self.hops.len().saturating_sub(MAX_HOPS_NAMED) {
+            0 => first.join(", "),
+            more => format!("{}, and {more} more (queue stats)", first.join(", ")),
+        }
+    }
+}
+
+/// Hops that a message names.
+const MAX_HOPS_NAMED: usize = 5;
 
 /// Addresses and replies are others' words: none of them moves the cursor.
 fn printable(text: &str) -> String {
@@ -366,10 +526,10 @@ mod tests {
     #[test]
     fn words_become_requests() {
         let order = |order, which| Request::Order { order, which };
-        let rows: [(&[&str], Vec<Request>); 6] = [
+        let rows: [(&[&str], Vec<Request>); 7] = [
             (&["list"], vec![Request::List { hop: None, state: None, limit: None }]),
             (
-                &["list", "--hop", "mx:a", "--state", "held", "--limit", "9"],
+                &["list", "--hop", "mx:a", "--state", "held", "--max-rows", "9"],
                 vec![Request::List { hop: Some("mx:a".into()), state: Some(StateWord::Held), limit: Some(9) }],
             ),
             (&["show", "00000000000000ff"], vec![Request::Show { id: QueueId(255) }]),
@@ -378,7 +538,8 @@ mod tests {
                 vec![order(OrderWord::Hold, Chosen::Id(QueueId(1))), order(OrderWord::Hold, Chosen::Id(QueueId(2)))],
             ),
             (&["retry", "--hop", "mx:a"], vec![order(OrderWord::Retry, Chosen::Hop("mx:a".into()))]),
-            (&["remove", "all"], vec![order(OrderWord::Remove, Chosen::All)]),
+            (&["remove", "ALL"], vec![order(OrderWord::Remove, Chosen::All)]),
+            (&["flush"], vec![order(OrderWord::Retry, Chosen::All)]),
         ];
         for (words, requests) in rows {
             assert_eq!(typed(&[words, &["--spool", "s"]].concat()).unwrap().requests(), requests, "{words:?}");
@@ -393,6 +554,8 @@ mod tests {
             &["remove", "--hop", "a", "all"],
             &["show", "all"],
             &["list", "--state", "odd"],
+            &["list", "--max-rows", "0"],
+            &["flush", "all"],
             &["list", "--spool", "s", "--control", "c"],
             &[],
         ] {
@@ -426,7 +589,7 @@ mod tests {
             hop_is_shut: false,
             to: Vec::new(),
         };
-        let mut teller = Teller { out: Vec::new(), json: false, is_first: true, changed: None };
+        let mut teller = Teller { out: Vec::new(), json: false, entries: 0, changed: None };
         teller.tell(&Reply::Entry(entry.clone())).unwrap();
         teller.tell(&Reply::Entry(entry)).unwrap();
         let text = String::from_utf8(teller.out).unwrap();

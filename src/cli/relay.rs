@@ -16,55 +16,119 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload::Handle;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Accepts mail, stores it on disk, and forwards it until it is delivered or bounced
+/// Stores mail on disk and forwards it until it is delivered or bounced
 ///
 /// A message that was answered 250 is on disk. Runs until Ctrl-C or SIGTERM; SIGHUP reads FILE again.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = EXAMPLES, after_long_help = MANUAL)]
+#[command(after_help = SUMMARY, after_long_help = MANUAL, override_usage = USAGE)]
 pub(super) struct Typed {
-    /// Configuration file (TOML): listeners, networks, routes, aliases, limits; --help shows every key.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["to", "spool"])]
-    config: Option<PathBuf>,
-    /// Check FILE, print its errors with line and column, and exit.
-    #[arg(long, requires = "config")]
-    check: bool,
-    /// Address to listen on; port 0 picks a free port, unix:PATH makes a unix-domain socket [default: 127.0.0.1:2525].
-    #[arg(long, value_name = "HOST:PORT", conflicts_with = "config")]
-    listen: Option<String>,
-    /// Next hop of all mail: HOST:PORT, lmtp:HOST:PORT, lmtp:unix:PATH, or discard.
-    #[arg(long, value_name = "WHERE", conflicts_with = "config", requires = "spool")]
+    /// Next hop of all mail: HOST[:PORT] (default port 25), smtp://, smtps:// or lmtp://HOST[:PORT], lmtp:unix:PATH, or
+    /// discard.
+    #[arg(
+        long,
+        value_name = "WHERE",
+        conflicts_with = "config",
+        requires = "spool",
+        help = "Next hop: HOST[:PORT], lmtp://HOST, discard",
+        help_heading = CONFIGURATION
+    )]
     to: Option<String>,
     /// Directory that stores the messages, readable by this user only (mode 0700).
-    #[arg(long, value_name = "DIR", conflicts_with = "config", requires = "to")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with = "config",
+        requires = "to",
+        help = "Directory that stores the messages",
+        help_heading = CONFIGURATION
+    )]
     spool: Option<PathBuf>,
+    /// Address to listen on; port 0 picks a free port, unix:PATH makes a unix-domain socket [default: 127.0.0.1:2525].
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        conflicts_with = "config",
+        help = "Address to listen on [default: 127.0.0.1:2525]",
+        help_heading = CONFIGURATION
+    )]
+    listen: Option<String>,
+    /// Configuration file (TOML): listeners, networks, routes, aliases, limits. All keys are shown below.
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present_any = ["to", "spool"],
+        help = "Configuration file (TOML)",
+        help_heading = CONFIGURATION
+    )]
+    config: Option<PathBuf>,
+    /// Check FILE and exit: print its errors as FILE:LINE:COLUMN, exit status 2, or that it is OK, exit status 0.
+    #[arg(long, requires = "config", help = "Check FILE, print its errors, and exit", help_heading = CONFIGURATION)]
+    check: bool,
     /// When a message is answered 250 [default: sync].
-    #[arg(long, value_enum, value_name = "WHEN")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        hide_short_help = true,
+        help_heading = STORAGE
+    )]
     durability: Option<DurabilityTyped>,
     /// Do not start if the spool is damaged: report the damage, change nothing, and exit.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true, help_heading = STORAGE)]
     refuse_damage: bool,
     /// Worker threads [default: half of the processors].
-    #[arg(long, value_name = "N", value_parser = values::workers)]
+    #[arg(long, value_name = "N", value_parser = values::workers, hide_short_help = true)]
     workers: Option<usize>,
-    /// Least severe messages to log; info logs each delivery [default: warn].
-    #[arg(long, value_enum, value_name = "LEVEL")]
-    log: Option<LogTyped>,
-    /// Write the run record (mailrun-run/1) to FILE at the end.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    /// Allow delivery to public addresses; also by the environment variable MAILRUN_ALLOW_PUBLIC=1.
+    #[arg(
+        long,
+        env = "MAILRUN_ALLOW_PUBLIC",
+        value_parser = clap::builder::FalseyValueParser::new(),
+        hide_env = true,
+        help = "Allow delivery to public addresses"
+    )]
+    allow_public: bool,
     /// Address of the HTTP interface: /metrics, /health, /ready.
-    #[arg(long, value_name = "HOST:PORT", value_parser = values::tcp_address)]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        value_parser = values::tcp_address,
+        help = "Serve /metrics, /health and /ready",
+        help_heading = OBSERVATION
+    )]
     http: Option<SocketAddr>,
     /// Control socket for `mailrun queue` [default: control.sock in the spool directory].
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", hide_short_help = true, help_heading = OBSERVATION)]
     control: Option<PathBuf>,
+    /// Write the run record (mailrun-run/1) to FILE at the end.
+    #[arg(long, value_name = "FILE", hide_short_help = true, help_heading = OBSERVATION)]
+    json: Option<PathBuf>,
+    /// Least severe messages to log; info logs each delivery [default: warn; with --config: info].
+    #[arg(
+        long,
+        value_enum,
+        value_name = "LEVEL",
+        hide_short_help = true,
+        help_heading = OBSERVATION
+    )]
+    log: Option<LogTyped>,
+    /// Log each delivery: the same as --log info.
+    #[arg(short, long, conflicts_with_all = ["log", "quiet"], help = "Log each delivery", help_heading = OBSERVATION)]
+    verbose: bool,
+    /// Print and log errors only: the same as --log error, without the progress line and the summary.
+    #[arg(short, long, conflicts_with = "log", help = "Print errors only", help_heading = OBSERVATION)]
+    quiet: bool,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
     live: super::LiveTyped,
-    /// Allow delivery to public addresses.
-    #[arg(long)]
-    allow_public: bool,
 }
+
+const CONFIGURATION: &str = "Configuration";
+const STORAGE: &str = "Storage";
+const OBSERVATION: &str = "Log and metrics";
+
+const USAGE: &str = "mailrun relay [OPTIONS] --to <WHERE> --spool <DIR>
+       mailrun relay [OPTIONS] --config <FILE>";
 
 /// What is logged, as typed.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -107,12 +171,10 @@ impl From<DurabilityTyped> for Durability {
     }
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
-  mailrun relay --listen 127.0.0.1:2525 --to discard --spool DIR --durability write
-  mailrun relay --config relay.toml
-  mailrun relay --config relay.toml --check    --help shows all keys";
+/// Behind `-h`.
+const SUMMARY: &str = "\
+Example: mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
+--help shows all options, more examples, and all keys of FILE.";
 
 /// Behind `--help`.
 const MANUAL: &str = concat!(
@@ -120,9 +182,16 @@ const MANUAL: &str = concat!(
 Examples:
   mailrun relay --to 127.0.0.1:2526 --spool /var/lib/mailrun
   mailrun relay --to lmtp:unix:/run/lmtp.sock --spool DIR --http 127.0.0.1:8025
+  mailrun relay --to discard --spool DIR --durability write -v
+  mailrun relay --config relay.toml
   mailrun relay --config relay.toml --check
 
-FILE is TOML; only spool.directory is required. All keys:
+A small FILE; it works as it is:
+
+",
+    include_str!("../relay/config/minimal.toml"),
+    "
+Only spool.directory is required. All keys:
 
 ",
     include_str!("../relay/config/example.toml"),
@@ -146,7 +215,8 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
     if typed.check
         && let Some(file) = &typed.config
     {
-        let (text, is_good) = checked(&Config::read(file));
+        let outcome = Config::check(file, typed.reach(), &relay::can_store_in);
+        let (text, is_good) = checked(&outcome);
         super::say(&format!("{text}\n"));
         return Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::from(2) });
     }
@@ -156,12 +226,12 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
     log.report_panics();
     let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).with_ansi(false);
     tracing_subscriber::registry().with(level).with(lines).init();
-    let live = typed.live.into();
+    let live = typed.live();
     super::end_with_parent(live);
     let orders = Orders { reread: reread(typed, changes), json: typed.json.clone(), live, log: log.clone() };
     let code = match relay::run(config, orders) {
         Ok(done) => {
-            if !matches!(live, Live::Json) {
+            if live != Live::Json && !typed.quiet {
                 super::say(&told(&done));
             }
             match done.unwritten {
@@ -214,12 +284,24 @@ impl From<LogLevel> for LevelFilter {
 }
 
 impl Typed {
+    fn reach(&self) -> Reach {
+        if self.allow_public { Reach::Anywhere } else { Reach::Local }
+    }
+
+    /// The progress that is shown: none where nothing but errors is to be said.
+    fn live(&self) -> Live {
+        match self.live.into() {
+            Live::Line if self.quiet => Live::Off,
+            live => live,
+        }
+    }
+
     /// What is meant: the file, or the three flags, and what other flags change of it.
     ///
     /// # Errors
     /// What is wrong with it: a line for each complaint.
     pub(super) fn config(&self) -> Result<Config> {
-        let reach = if self.allow_public { Reach::Anywhere } else { Reach::Local };
+        let reach = self.reach();
         let mut config = match (&self.config, &self.to, &self.spool) {
             (Some(file), ..) => Config::read_within(file, reach)?,
             (None, Some(to), Some(spool)) => {
@@ -231,6 +313,8 @@ impl Typed {
         config.spool.durability = self.durability.map_or(config.spool.durability, Durability::from);
         config.spool.refuse_damage |= self.refuse_damage;
         config.log = match (self.log, &self.config) {
+            _ if self.quiet => LogLevel::Error,
+            _ if self.verbose => LogLevel::Info,
             (Some(log), _) => log.into(),
             (None, Some(_)) => config.log,
             // Nobody asked for a line a delivery.
@@ -260,7 +344,9 @@ pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
                 "at most {} bytes of incoming mail, {} bytes of queued mail in memory, {} bytes of spool",
                 config.limits.incoming_bytes, config.spool.memory_bytes, config.spool.most_bytes
             );
-            (format!("configuration OK: listens on {}, {aliases} aliases; {bounds}", listeners.join(", ")), true)
+            let warnings: String = config.warnings().iter().map(|warning| format!("warning: {warning}\n")).collect();
+            let listeners = listeners.join(", ");
+            (format!("{warnings}configuration OK: listens on {listeners}, {aliases} aliases; {bounds}"), true)
         }
     }
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 /// Checks, salvages and exports a spool that no relay has open
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = SUMMARY, after_long_help = EXAMPLES, disable_help_subcommand = true)]
 pub(super) struct Typed {
     #[command(subcommand)]
     what: What,
@@ -23,18 +23,20 @@ pub(super) struct Typed {
     json: bool,
 }
 
+const SUMMARY: &str = "\
+Example: mailrun spool check /var/lib/mailrun
+The relay must be stopped. The spool itself is never changed.
+--help has more; mailrun spool COMMAND --help describes a command.";
+
 const EXAMPLES: &str = "\
 Examples:
-  mailrun spool check /var/lib/mailrun   what waits, and what is damaged and where
+  mailrun spool check /var/lib/mailrun
   mailrun spool salvage /var/lib/mailrun --out spool:/var/lib/mailrun.new
-                              to a new spool, without delivered recipients
   mailrun spool salvage /var/lib/mailrun --out maildir:/root/salvaged
-                              to one file per message
   mailrun spool export /var/lib/mailrun --out /root/exported
-                              to ID.eml and ID.json, damaged messages included
 
-The spool itself is never changed. The relay must be stopped, and the output
-must not exist yet.
+The relay must be stopped, and the output must not exist yet. The spool itself
+is never changed.
 
 Exit status:
   0  undamaged, or everything was copied
@@ -43,13 +45,28 @@ Exit status:
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Checks a spool, and reports what waits in it and what is damaged
+    /// Reports what is in a spool, and what is damaged
+    #[command(after_help = "\
+Examples:
+  mailrun spool check /var/lib/mailrun
+  mailrun spool check /var/lib/mailrun --json | jq .sound
+
+Exit status: 0 undamaged; 1 damaged; 2 it could not be read.")]
     Check {
         /// Spool directory.
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Copies the readable messages that are not delivered yet to a Maildir or a new spool
+    /// Copies readable mail to a Maildir or a new spool
+    ///
+    /// Copies the messages that are not fully delivered. To a new spool, with the state of each recipient; to a Maildir,
+    /// as one file per message.
+    #[command(after_help = "\
+Examples:
+  mailrun spool salvage /var/lib/mailrun --out spool:/var/lib/mailrun.new
+  mailrun spool salvage /var/lib/mailrun --out maildir:/root/salvaged
+
+Exit status: 0 everything was copied; 1 something was lost; 2 failed.")]
     Salvage {
         /// Spool directory.
         #[arg(value_name = "DIR")]
@@ -59,6 +76,14 @@ enum What {
         out: Target,
     },
     /// Writes each message to a file, and its envelope to another
+    ///
+    /// ID.eml has the message as received, ID.json its envelope and the state of each recipient. Damaged messages are
+    /// included, with zeros for unreadable bytes.
+    #[command(after_help = "\
+Example:
+  mailrun spool export /var/lib/mailrun --out /root/exported
+
+Exit status: 0 everything was written; 1 something was damaged; 2 failed.")]
     Export {
         /// Spool directory.
         #[arg(value_name = "DIR")]

@@ -107,6 +107,7 @@ use resolver::Resolver;
 use setting::Setting;
 use smtp::sasl::Mechanisms;
 use spool::{OnDamage, RealDisk, Spool};
+pub(crate) use spool_directory::can_be_made as can_store_in;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -166,7 +167,9 @@ pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
     let mut line = LogLine::new(orders.live, &orders.log);
     let mut report = Report::begin();
     let smtp = running.iter().map(|running| running.endpoint().to_string()).collect();
-    announce(&orders.log, &telling, smtp, http);
+    if orders.live != Live::Off {
+        announce(&orders.log, &telling, smtp, http);
+    }
     let mut certificates = Certificates::watch(&setting);
     while interrupt.asked() == Asked::Nothing && !setting.has_failed() {
         std::thread::sleep(LOOK);

@@ -4,7 +4,7 @@
 //! others in their place; whoever may read it learns how many there are.
 use crate::reason::reason;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,8 @@ const WRITABLE: u32 = 0o022;
 const READABLE: u32 = 0o055;
 /// Of a directory in which nobody may rename what belongs to another.
 const STICKY: u32 = 0o1000;
+/// File systems in which nobody makes directories: proc and sysfs (statfs(2)).
+const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 /// The file that every spool has.
 const LOCK: &str = "lock";
 
@@ -45,6 +47,48 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     let closed = rustix::fs::fchmod(&opened, Mode::RWXU);
     closed.map_err(|error| format!("cannot change the mode of {shown}: {}", reason(&error.into())))?;
     Ok(Some(format!("other users could read {shown} (mode {mode:04o}); the mode was changed to 0700")))
+}
+
+/// Tells whether a spool can be there, as far as can be seen without changing anything: the directory is our own, or can
+/// be made.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn can_be_made(directory: &Path) -> Result<(), String> {
+    let directory: PathBuf = directory.components().collect();
+    let shown = directory.display();
+    if directory.symlink_metadata().is_ok() {
+        return is_usable(&directory);
+    }
+    let cannot = |why: &str| Err(format!("{shown} cannot be created: {why}"));
+    let named = |place: &'_ Path| if place.as_os_str().is_empty() { PathBuf::from(".") } else { place.to_owned() };
+    let above = directory.ancestors().skip(1).map(named).find(|place| place.symlink_metadata().is_ok());
+    let Some(above) = above else { return cannot("there is no directory above it") };
+    if !above.is_dir() {
+        return cannot(&format!("{} is not a directory", above.display()));
+    }
+    let system = rustix::fs::statfs(&above).map(|system| system.f_type as u64);
+    if system.is_ok_and(|system| KERNEL_FILE_SYSTEMS.contains(&system)) {
+        return cannot(&format!("{} is the kernel's own", above.display()));
+    }
+    match rustix::fs::access(&above, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => Ok(()),
+        Err(error) => cannot(&format!("{}: {}", above.display(), reason(&error.into()))),
+    }
+}
+
+/// The same of what is there. Root, who may check the file of another user, is not that user.
+fn is_usable(directory: &Path) -> Result<(), String> {
+    let shown = directory.display();
+    if is_link(directory) {
+        return Err(format!("{shown} is a symbolic link: use the directory that it points to"));
+    }
+    let opened = open(directory).map_err(|error| format!("{shown}: {}", reason(&error)))?;
+    let status = rustix::fs::fstat(&opened).map_err(|error| format!("{shown}: {}", reason(&error.into())))?;
+    if !rustix::process::geteuid().is_root() {
+        is_own(directory, &status)?;
+    }
+    is_fixed(directory, &opened)
 }
 
 fn open(directory: &Path) -> io::Result<OwnedFd> {
@@ -97,6 +141,27 @@ mod tests {
     use super::*;
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_can_be_made_is_seen_and_not_made() {
+        let place = tempfile::tempdir().unwrap();
+        let spool = place.path().join("a/b/spool");
+        assert_eq!(can_be_made(&spool), Ok(()));
+        assert!(!place.path().join("a").exists());
+        assert_eq!(can_be_made(place.path()), Ok(()));
+        assert_eq!(can_be_made(Path::new("spool-that-is-not-there")), Ok(()));
+        let file = place.path().join("file");
+        fs::write(&file, "").unwrap();
+        for (path, why) in [
+            (file.clone(), "Not a directory"),
+            (file.join("spool"), "is not a directory"),
+            ("/proc/nope".into(), "/proc/nope cannot be created: /proc is the kernel's own"),
+            ("/sys/kernel/nope".into(), "is the kernel's own"),
+        ] {
+            let said = can_be_made(&path).unwrap_err();
+            assert!(said.contains(why), "{}: {said}", path.display());
+        }
+    }
 
     #[test]
     fn only_a_directory_of_our_own_will_do() {

@@ -86,7 +86,7 @@ fn a_notice_whose_task_panics_holds_its_message_and_the_next_is_written() {
     send(&relay, "<two@far.example>");
     await_kept(&dump, 1);
     // Let go, it is tried again, and then its sender is told.
-    assert_eq!(queue(&["release", "all"]).out, "1 message changed\n");
+    assert_eq!(queue(&["release", "all"]).out, "1 message released\n");
     let all = await_kept(&dump, 2);
     assert!(all.iter().all(|notice| notice.recipients == ["sender@b.example"]));
     relay.stop();

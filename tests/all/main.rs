@@ -51,6 +51,7 @@ mod relay_control;
 mod relay_damage;
 mod relay_delivery;
 mod relay_faults;
+mod relay_help;
 mod relay_host;
 mod relay_hostile;
 mod relay_limits;

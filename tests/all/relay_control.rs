@@ -77,7 +77,7 @@ fn what_waits_is_listed_and_shown_with_its_reason() {
         let wait = entry["next_unix_s"].as_u64().unwrap() - entry["received_unix_s"].as_u64().unwrap();
         assert!((100..=600).contains(&wait), "five minutes, spread: {wait}");
     }
-    assert_eq!(asked(&den, &["list", "--limit", "2"]).len(), 2);
+    assert_eq!(asked(&den, &["list", "--max-rows", "2"]).len(), 2);
     assert_eq!(asked(&den, &["list", "--hop", &hop]).len(), 3);
     assert_eq!(asked(&den, &["list", "--hop", "mx:nowhere.example"]).len(), 0);
     let table = queue(&den, &["list"]).out;
@@ -159,7 +159,7 @@ fn what_is_held_stays_so_after_a_restart_until_it_is_released() {
     await_recipients(&sink, 1);
     assert_eq!(count(&den, "held"), 1);
     let told = queue(&den, &["release", "all"]);
-    assert_eq!((told.code, told.out.as_str()), (Some(0), "1 message changed\n"));
+    assert_eq!((told.code, told.out.as_str()), (Some(0), "1 message released\n"));
     await_recipients(&sink, 2);
     relay.stop();
     assert_eq!(sink.took().recipients, 2);
@@ -394,6 +394,9 @@ fn the_record_says_what_was_accepted_and_delivered() {
     let relay = Relay::listening(Process::start(MAILRUN, &[&words[..], &more].concat()));
     send(&relay, "<eve@free.example>", 5);
     await_recipients(&sink, 5);
+    // The sink has taken them before the relay knows it.
+    let list = ["queue", "list", "--json", "--spool", &path("spool")];
+    wait_until("an empty queue", || mailrun(&list).out.is_empty().then_some(()));
     let ended = relay.stop();
     assert!(ended.out.lines().last().unwrap().contains("done"), "{}", ended.out);
     let mut text = String::new();
@@ -446,4 +449,34 @@ fn the_manual_shows_every_key_of_the_file() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |name: &str| fs::read_to_string(root.join(name)).unwrap();
     assert!(read("docs/relay.md").contains(&read("src/relay/config/example.toml")));
+}
+
+#[test]
+fn a_queue_that_has_nothing_of_it_says_so() {
+    let (den, sink) = busy();
+    let relay = den.open();
+    let empty = queue(&den, &["list"]);
+    assert_eq!((empty.code, empty.out.as_str(), empty.err.as_str()), (Some(0), "Mail queue is empty\n", ""));
+    assert_eq!(queue(&den, &["list", "--hop", "mx:x.example"]).out, "Mail queue is empty\n");
+    let silent = queue(&den, &["list", "--json"]);
+    assert_eq!((silent.code, silent.out.as_str(), silent.err.as_str()), (Some(0), "", ""));
+    let nobody = queue(&den, &["hold", "--hop", "mx:x.example"]);
+    assert_eq!(nobody.code, Some(1), "{nobody:?}");
+    assert_eq!(nobody.err, "mailrun: no messages for the hop \"mx:x.example\"; the queue is empty\n");
+    let flushed = queue(&den, &["flush"]);
+    assert_eq!((flushed.code, flushed.out.as_str()), (Some(0), "0 messages scheduled for an immediate retry\n"));
+    send(&relay, "<bob@busy.example>", 2);
+    await_count(&den, "deferred", 2);
+    let why = format!("mailrun: no messages for the hop \"mx:x.example\"; the queue has smtp:{}\n", sink.address());
+    for (words, code) in [(["list", "--hop"], 0), (["retry", "--hop"], 1), (["remove", "--hop"], 1)] {
+        let ended = queue(&den, &[&words[..], &["mx:x.example"]].concat());
+        assert_eq!((ended.code, ended.out.as_str(), ended.err.as_str()), (Some(code), "", why.as_str()), "{words:?}");
+    }
+    let held = queue(&den, &["list", "--state", "held"]);
+    assert_eq!(held.err, "mailrun: no entry is in the state held; the queue has 2 entries\n");
+    assert_eq!((held.code, held.out.as_str()), (Some(0), ""));
+    relent(&sink);
+    assert_eq!(queue(&den, &["flush"]).out, "2 messages scheduled for an immediate retry\n");
+    await_recipients(&sink, 2);
+    relay.stop();
 }

@@ -845,7 +845,7 @@ fn what_is_held_for_a_mailbox_that_has_become_an_alias_is_held_for_its_members()
     let waiting = Waiting::new("postmaster: ann\n");
     let relay = waiting.submit("<bob@home.example>");
     let queue = |words: &[&str]| mailrun(&[&["queue", "--spool", &waiting.den.path("spool")], words].concat());
-    assert_eq!(queue(&["hold", "all"]).out, "1 message changed\n");
+    assert_eq!(queue(&["hold", "all"]).out, "1 message held\n");
     relay.stop();
     waiting.den.files.keep("aliases", NEW_ALIAS);
     waiting.den.files.keep("boxes", "ann\n");
@@ -854,7 +854,7 @@ fn what_is_held_for_a_mailbox_that_has_become_an_alias_is_held_for_its_members()
         let listed = queue(&["--json", "list", "--state", "held"]);
         (listed.out.lines().count() == 2).then_some(())
     });
-    assert_eq!(queue(&["release", "all"]).out, "1 message changed\n");
+    assert_eq!(queue(&["release", "all"]).out, "1 message released\n");
     let [mailboxes, party] = waiting.delivered(relay, 1, 1);
     assert_eq!((mailboxes.len(), party.len()), (1, 1));
 }

@@ -282,7 +282,7 @@ fn a_message_whose_envelope_cannot_be_read_either_is_held_beyond_its_time() {
     let listed = queue(&["list", "--state", "held"]);
     assert_eq!((listed.code, listed.out.lines().count()), (Some(0), 2), "{listed:?}");
     let removed = queue(&["remove", "all"]);
-    assert_eq!(removed.out, "1 message changed\n", "{removed:?}");
+    assert_eq!(removed.out, "1 message removed\n", "{removed:?}");
     relay.stop();
     assert_eq!(kept(&home.dump).len(), 0);
 }

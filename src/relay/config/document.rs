@@ -153,8 +153,22 @@ impl<'a> Section<'a> {
         RENAMED.iter().filter(move |(section, ..)| *section == kind)
     }
 
-    /// A text, a number or a time: what stands there, and where.
+    /// A text, and where it stands.
     pub(super) fn text(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
+        let is_number = matches!(
+            self.entries.get(key).map(|(_, value)| value.get_ref()),
+            Some(DeValue::Integer(_) | DeValue::Float(_))
+        );
+        if is_number {
+            let span = self.take(key)?.span();
+            self.notes.add(&span, format!("{key} has the wrong type; use something like {key} = {example}"));
+            return None;
+        }
+        self.scalar(key, example)
+    }
+
+    /// A text, a number or a time: what stands there, and where.
+    fn scalar(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let value = self.take(key)?;
         let span = value.span();
         let text = match value.into_inner() {
@@ -176,7 +190,7 @@ impl<'a> Section<'a> {
         example: &str,
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Option<T> {
-        let (span, text) = self.text(key, example)?;
+        let (span, text) = self.scalar(key, example)?;
         self.notes.keep(&span, parse(&text))
     }
 

@@ -135,7 +135,10 @@ impl<'a> Reader<'a> {
             return spool;
         };
         match self.path(&mut section, "directory") {
-            Some((_, path)) => spool.directory = path,
+            Some((span, path)) => {
+                self.notes.keep(&span, (self.outside.can_store_in)(&path));
+                spool.directory = path;
+            }
             None => self.notes.add(&section.span, "spool.directory is missing; write directory = \"PATH\""),
         }
         let size = |text: &str| match bytes(text)? {
@@ -387,7 +390,9 @@ fn some_time(text: &str) -> Result<Duration, String> {
 }
 
 fn host_name(text: &str) -> Result<String, String> {
-    if is_domain(text) {
+    // A number is an address that lacks something (RFC 1123 §2.1).
+    let is_number = text.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
+    if is_domain(text) && !is_number {
         return Ok(text.to_owned());
     }
     Err(format!("{text:?} is not a valid host name; use something like relay.example.com"))

@@ -332,12 +332,24 @@ pub(crate) struct Outside<'a> {
     pub(crate) hostname: String,
     /// How far mail may go even if the file does not say so.
     pub(crate) reach: Reach,
+    /// Whether a spool can be in that directory.
+    pub(crate) can_store_in: &'a StorageCheck,
 }
+
+/// Looks at a directory for a spool, which need not exist, and changes nothing.
+pub(crate) type StorageCheck = dyn Fn(&Path) -> Result<(), String>;
 
 impl Outside<'_> {
     /// That of this process.
     pub(crate) fn real() -> Self {
-        Self { read: &read, variable: &|name| std::env::var(name).ok(), hostname: hostname(), reach: Reach::default() }
+        Self {
+            read: &read,
+            variable: &|name| std::env::var(name).ok(),
+            hostname: hostname(),
+            reach: Reach::default(),
+            // A relay that starts opens it, and sees.
+            can_store_in: &|_| Ok(()),
+        }
     }
 }
 
@@ -362,6 +374,7 @@ impl Config {
     ///
     /// # Errors
     /// All that is wrong with it.
+    #[cfg(test)]
     pub(crate) fn read(file: &Path) -> Result<Self, Complaints> {
         Self::read_within(file, Reach::Local)
     }
@@ -371,12 +384,23 @@ impl Config {
     /// # Errors
     /// Likewise.
     pub(crate) fn read_within(file: &Path, reach: Reach) -> Result<Self, Complaints> {
-        let outside = Outside { reach, ..Outside::real() };
+        Self::read_with(file, &Outside { reach, ..Outside::real() })
+    }
+
+    /// The same for a file that is only checked: its spool's directory is looked at, too.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub(crate) fn check(file: &Path, reach: Reach, can_store_in: &StorageCheck) -> Result<Self, Complaints> {
+        Self::read_with(file, &Outside { reach, can_store_in, ..Outside::real() })
+    }
+
+    fn read_with(file: &Path, outside: &Outside<'_>) -> Result<Self, Complaints> {
         let complain =
             |what: String| Complaints { file: file.to_owned(), list: vec![Complaint { line: 1, column: 1, what }] };
         let bytes = (outside.read)(file).map_err(|error| complain(format!("it cannot be read: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| complain("it is not UTF-8, which TOML is".to_owned()))?;
-        Self::parse(&text, file, &outside)
+        Self::parse(&text, file, outside)
     }
 
     /// The same of a text that stands in that file.
@@ -523,10 +547,13 @@ mod tests {
         Ok(text.into_bytes())
     }
 
+    fn outside() -> Outside<'static> {
+        Outside { hostname: "host.example".to_owned(), ..Outside::real() }
+    }
+
     fn parse(text: &str) -> Result<Config, Complaints> {
         let variable = |name: &str| (name == "MAILRUN_PASSWORD").then(|| "s3cret".to_owned());
-        let outside =
-            Outside { read: &file, variable: &variable, hostname: "host.example".to_owned(), reach: Reach::Local };
+        let outside = Outside { read: &file, variable: &variable, ..outside() };
         Config::parse(text, Path::new("/etc/relay/relay.toml"), &outside)
     }
 
@@ -661,6 +688,8 @@ mod tests {
                 &["3:3: listen must be text, or a list of texts; use something like listen = ["],
             ),
             ("listen_tls = '127.0.0.1:1'", &["2:1: listen_tls requires [tls]"]),
+            ("hostname = 5", &["2:12: \"5\" is not a valid host name; use something like relay.example.com"]),
+            ("control = 5", &["2:11: control has the wrong type; use something like control = "]),
             ("hostname = 'a b'", &["2:12: \"a b\" is not a valid host name; use something like relay"]),
             (
                 "networks = ['10.0.0.0/8', '10.0.0.0/33']",
@@ -832,8 +861,7 @@ mod tests {
     #[test]
     fn a_user_without_a_password_is_refused() {
         let text = "spool.directory = 's'\n[[route]]\nto = '*'\nsmtp = 'a'\nuser = 'u'";
-        let outside =
-            Outside { read: &file, variable: &|_| None, hostname: "host.example".to_owned(), reach: Reach::Local };
+        let outside = Outside { read: &file, variable: &|_| None, ..outside() };
         let why = Config::parse(text, Path::new("r"), &outside).unwrap_err().to_string();
         let expected = "r:5:8: user requires a password: write password_file = \"FILE\", or set MAILRUN_PASSWORD";
         assert_eq!(why, expected);
@@ -993,14 +1021,20 @@ mod tests {
             ("[::1]:2526", "smtp:[::1]:2526"),
             ("Sink.example", "smtp:sink.example:25"),
             ("lmtp:unix:/l", "lmtp:unix:/l"),
+            ("lmtp:127.0.0.1:2400", "lmtp:127.0.0.1:2400"),
+            ("lmtp://127.0.0.1", "lmtp:127.0.0.1:24"),
+            ("smtp://127.0.0.1", "smtp:127.0.0.1:25"),
+            ("smtps://mx.example", "smtp:mx.example:465"),
             ("discard", "discard"),
         ] {
             let config = made(to).unwrap();
             assert_eq!(hop(&config, "", "a@b.example").to_string(), expected);
         }
-        for to in ["", "a b", "1.1.1.1:25", "lmtp:nonsense", "x:y"] {
+        for to in ["", "a b", "1.1.1.1:25", "lmtp:", "lmtp:a b", "x:y", "http://a", "smtp://"] {
             assert!(made(to).unwrap_err().starts_with("--to "), "{to}");
         }
+        let Hop::Smtp(smtps) = hop(&made("smtps://mx.example").unwrap(), "", "a@b.example") else { panic!("no SMTP") };
+        assert!(smtps.security.is_verified());
         assert!(Config::from_flags("nowhere", "discard", Path::new("/s"), Reach::Local).is_err());
         assert!(Config::from_flags("127.0.0.1:0", "1.1.1.1", Path::new("/s"), Reach::Anywhere).is_ok());
     }

@@ -19,6 +19,10 @@ use std::sync::Arc;
 
 /// Where SMTP is spoken (RFC 5321 §4.5.4.2).
 const SMTP_PORT: u16 = 25;
+/// Where TLS begins before the greeting (RFC 8314 §3.3).
+const SMTPS_PORT: u16 = 465;
+/// Where LMTP is spoken, by custom: RFC 2033 §5 has no port but for 25, which it forbids.
+const LMTP_PORT: u16 = 24;
 /// The password of every login without `password_file`.
 const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 /// Routes that a file may have.
@@ -36,11 +40,19 @@ pub(super) fn hop(text: &str, reach: Reach) -> Result<Hop, String> {
     if text == "discard" {
         return Ok(Hop::Discard);
     }
-    if let Some(text) = text.strip_prefix("lmtp:") {
-        return lmtp_server(text, reach).map(|endpoint| Hop::Lmtp(Arc::new(Lmtp { endpoint, connections: None })));
+    let (scheme, rest) = text.split_once("://").unwrap_or(("smtp", text));
+    if let Some(server) = text.strip_prefix("lmtp:") {
+        let server = server.strip_prefix("//").unwrap_or(server);
+        return lmtp_server(server, reach).map(|endpoint| Hop::Lmtp(Arc::new(Lmtp { endpoint, connections: None })));
     }
-    let to = To::Hosts(Box::new([host(text, reach)?]));
-    Ok(Hop::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None })))
+    let (policy, default_port) = match scheme {
+        "smtp" => (TlsPolicy::default(), SMTP_PORT),
+        "smtps" => (TlsPolicy::Implicit, SMTPS_PORT),
+        _ => return Err(format!("{text:?} is no next hop; write smtp://, smtps:// or lmtp://HOST[:PORT]")),
+    };
+    let to = To::Hosts(Box::new([host(rest, default_port, reach)?]));
+    let security = Security { policy, ..Security::default() };
+    Ok(Hop::Smtp(Arc::new(Smtp { to, security, credentials: None, connections: None })))
 }
 
 impl<'a> Routing<'a> {
@@ -161,7 +173,10 @@ impl<'a> Routing<'a> {
         if texts.is_empty() {
             self.notes().add(span, "smtp has no host; write smtp = \"HOST:PORT\"");
         }
-        texts.into_iter().filter_map(|(span, text)| self.notes().keep(&span, host(&text, self.reach))).collect()
+        texts
+            .into_iter()
+            .filter_map(|(span, text)| self.notes().keep(&span, host(&text, SMTP_PORT, self.reach)))
+            .collect()
     }
 
     fn maildir(self, section: &mut Section<'a>) -> Option<(Range<usize>, Template)> {
@@ -346,7 +361,7 @@ fn names(text: &str) -> HashSet<Box<str>> {
 }
 
 /// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT`.
-fn host(text: &str, reach: Reach) -> Result<Host, String> {
+fn host(text: &str, default_port: u16, reach: Reach) -> Result<Host, String> {
     let wrong = || format!("{text:?} is not a valid host; use something like mail.example.com:25 or [::1]:25");
     let (name, port) = match (text.parse::<IpAddr>(), text.strip_prefix('[')) {
         (Ok(_), _) => (text, None),
@@ -360,7 +375,7 @@ fn host(text: &str, reach: Reach) -> Result<Host, String> {
     if name.parse::<IpAddr>().is_err() && (!is_domain(name) || name.starts_with('[')) {
         return Err(wrong());
     }
-    let port = port.map_or(Ok(SMTP_PORT), self::port).map_err(|_| wrong())?;
+    let port = port.map_or(Ok(default_port), self::port).map_err(|_| wrong())?;
     name.parse().map_or(Ok(()), |address| may_reach(address, reach))?;
     Ok(Host { name: name.to_lowercase().into(), port })
 }
@@ -378,7 +393,11 @@ fn port(text: &str) -> Result<u16, String> {
 }
 
 fn lmtp_server(text: &str, reach: Reach) -> Result<Endpoint, String> {
-    let endpoint = Endpoint::resolve(text).map_err(|why| why.to_string())?;
+    let endpoint = match text.starts_with("unix:") {
+        true => Endpoint::resolve(text),
+        false => Endpoint::resolve(&host(text, LMTP_PORT, Reach::Anywhere)?.to_string()),
+    };
+    let endpoint = endpoint.map_err(|why| why.to_string())?;
     endpoint.ip().map_or(Ok(()), |address| may_reach(address, reach))?;
     Ok(endpoint)
 }

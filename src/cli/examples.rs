@@ -1,0 +1,95 @@
+//! Checks of help texts: each example is a command line that the program accepts, and `-h` fits a screen.
+use super::Typed;
+use clap::{Command, CommandFactory, Parser};
+
+/// Lines of a terminal, without that of the prompt.
+const SCREEN_LINES: usize = 23;
+
+/// Commands whose `-h` is held to a screen.
+const BRIEF: [&str; 3] = ["relay", "queue", "spool"];
+
+/// Calls `each` with every visible command, and the words that lead to it.
+fn walk(command: &Command, path: &[String], each: &mut impl FnMut(&[String], &Command)) {
+    each(path, command);
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+        walk(inner, &[path, &[inner.get_name().to_owned()]].concat(), each);
+    }
+}
+
+/// The words of a command line, as a shell divides it, up to what another program or a remark begins with.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    let mut spaces = 0;
+    for letter in line.chars() {
+        match (quote, letter) {
+            (Some(open), _) if letter == open => quote = None,
+            (None, '\'' | '"') => quote = Some(letter),
+            (None, ' ') => {
+                spaces += 1;
+                if spaces == 1 {
+                    words.push(String::new());
+                }
+                continue;
+            }
+            // What stands apart is a remark.
+            (None, _) if spaces > 1 => break,
+            (None, '|' | '>' | '&' | '#') if words.last().is_some_and(String::is_empty) => break,
+            _ => words.last_mut().expect("there is one").push(letter),
+        }
+        spaces = 0;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+fn examples(command: &Command) -> Vec<String> {
+    let short = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let long = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    let both = format!("{short}\n{long}").replace("Example: mailrun", "mailrun");
+    both.lines().map(str::trim).filter(|line| line.starts_with("mailrun ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_line_is_divided_as_a_shell_does() {
+    for (line, expected) in [
+        ("mailrun bench  the default", vec!["mailrun", "bench"]),
+        ("mailrun bench --threshold 'a < b' x | jq .y", vec!["mailrun", "bench", "--threshold", "a < b", "x"]),
+        ("mailrun sink &", vec!["mailrun", "sink"]),
+    ] {
+        assert_eq!(words(line), expected, "{line}");
+    }
+}
+
+#[test]
+fn every_example_is_accepted() {
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    walk(&Typed::command(), &[], &mut |path, command| {
+        let is_held = path.first().is_some_and(|first| BRIEF.contains(&first.as_str()));
+        let all = examples(command);
+        if is_held && all.is_empty() {
+            wrong.push(format!("{path:?} has no example"));
+        }
+        for line in all {
+            count += 1;
+            if let Err(error) = Typed::try_parse_from(words(&line)) {
+                wrong.push(format!("{line}\n    {}", super::misuse::sentence(&error)));
+            }
+        }
+    });
+    assert!(wrong.is_empty() && count > 20, "{count} examples\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn short_help_fits_a_screen() {
+    for name in BRIEF {
+        let mut command = Typed::command().term_width(80);
+        command.build();
+        let inner = command.find_subcommand_mut(name).expect("it is a command");
+        let help = inner.render_help().to_string();
+        let lines = help.trim_end().lines().count();
+        let widest = help.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+        assert!(lines <= SCREEN_LINES && widest <= 80, "{name}: {lines} lines, {widest} columns\n{help}");
+    }
+}
