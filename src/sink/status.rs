@@ -43,6 +43,7 @@ impl Status {
             .route("/ledger/{run}/units", get(units))
             .route("/record/{run}", get(record))
             .route("/rules", get(rules).put(put_rules))
+            .fallback(no_page)
             // A body of the longest rules and no more.
             .layer(DefaultBodyLimit::max(LONGEST))
             .with_state(view);
@@ -106,6 +107,11 @@ async fn record(State(view): Shared, Path(run): Path<String>) -> Response {
         Ok((run, _)) => Json::<Record>(view.record(Some(run))).into_response(),
         Err(refusal) => refusal.into_response(),
     }
+}
+
+async fn no_page() -> Refusal {
+    let known = "there are /status, /ledger, /ledger/RUN, /ledger/RUN/units, /record/RUN and /rules";
+    (StatusCode::NOT_FOUND, Json(json!({ "error": format!("no such path; {known}") })))
 }
 
 fn rule(deeds: &Deeds) -> Value {
