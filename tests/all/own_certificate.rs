@@ -129,7 +129,7 @@ fn a_plain_certificate_is_refused_under_another_name() {
     let (sink, ca) = (pair.sink(), &pair.certificate);
     let why = "the certificate is for localhost, not for 127.0.0.1";
     loads(&sink.address(), &["--tls", "starttls", "--cacert", ca], |ended| {
-        refused(ended, &format!("{why}: --sni localhost"))
+        refused(ended, &format!("{why}: --tls-name localhost"))
     });
     let (endpoint, url) = pair.endpoint();
     let ended = mades(&url.replace("localhost", "127.0.0.1"), &["--cacert", ca]);
@@ -170,7 +170,7 @@ fn an_expired_plain_certificate_is_refused() {
     let to = as_localhost(&sink.address());
     let why = " days ago: renew it, or ";
     loads(&to, &["--tls", "starttls", "--cacert", ca], |ended| {
-        refused(ended, &format!("{why}--tls-insecure"));
+        refused(ended, &format!("{why}--insecure"));
         assert!(ended.err.contains("the certificate of localhost expired "), "{ended:?}");
     });
     let (endpoint, url) = pair.endpoint();
