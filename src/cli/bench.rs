@@ -59,7 +59,7 @@ pub(super) struct Typed {
     #[arg(long, value_name = "NAME", default_value = "bench", help_heading = "Results")]
     label: String,
     /// Allow public addresses. Use it only with a server of your own.
-    #[arg(long, requires = "server")]
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
     allow_public: bool,
 }
 
@@ -97,7 +97,7 @@ fn server(text: &str) -> Result<Server, String> {
 }
 
 /// Whether that is the name of a built-in scenario.
-pub(super) fn is_scenario(word: &str) -> bool {
+fn is_scenario(word: &str) -> bool {
     scenario_names().iter().any(|name| name == word)
 }
 
@@ -129,6 +129,9 @@ impl Typed {
         let has_own_sink = self.server.is_none() || self.relay.has_own_sink();
         if !has_own_sink && !faults.is_empty() {
             bail!("{} applies to the bench's own sink; give it to the sink that you start", faults[0]);
+        }
+        if self.server.is_none() && self.load.asked.preflight() == source::Preflight::Off {
+            bail!("--no-preflight requires a server: the bench's own is not tried first");
         }
         if !self.load.has_trace() && (has_own_sink || self.sink.is_some()) {
             bail!("--no-trace cannot be used with a sink: without the trace header no delivery can be checked");

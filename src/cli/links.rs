@@ -11,11 +11,17 @@ use std::process::ExitCode;
 /// Creates symbolic links named smtp-source, smtp-sink, go-smtp-source and go-mades-bench in DIR. Called by such a
 /// name, mailrun behaves like the original program.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
     /// Directory for the links; it must come before the original programs in PATH.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  mailrun install-links ~/mailrun-bin
+  PATH=~/mailrun-bin:$PATH smtp-source -m 100 127.0.0.1:2525";
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {

@@ -258,7 +258,7 @@ fn failure(error: &anyhow::Error) -> String {
 fn report_misuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         match short_help(error) {
-            Some(text) => say(text),
+            Some(text) => say(&text),
             // Nobody reads it: nobody misses it.
             None => drop(error.print()),
         }
@@ -272,13 +272,23 @@ fn report_misuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What `-h` prints for a command that has a summary of its own.
-fn short_help(error: &clap::Error) -> Option<&'static str> {
+/// What `-h` prints; `None` for `--help`, and for `mailrun -h`.
+fn short_help(error: &clap::Error) -> Option<String> {
     let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    let [command, options @ ..] = words.as_slice() else { return None };
-    let is_short = error.kind() == clap::error::ErrorKind::DisplayHelp && !options.iter().any(|word| word == "--help");
-    let has_scenario = options.first().is_some_and(|word| bench::is_scenario(word));
-    summary::of(command).filter(|_| is_short && !has_scenario)
+    if error.kind() != clap::error::ErrorKind::DisplayHelp || words.iter().any(|word| word == "--help") {
+        return None;
+    }
+    let mut whole = Typed::command();
+    whole.build();
+    let (mut command, mut names) = (&mut whole, Vec::new());
+    for word in words.iter().take_while(|word| !word.starts_with('-')) {
+        if command.find_subcommand(word).is_none() {
+            break;
+        }
+        command = command.find_subcommand_mut(word)?;
+        names.push(word.as_str());
+    }
+    (!names.is_empty()).then(|| summary::of(command, &names))
 }
 
 fn one_line(text: &str) -> String {

@@ -38,6 +38,7 @@ pub(super) enum Scenario {
 /// are those of the source; the ratios are to smtp-source in the same round. Ctrl-C ends the run and prints the table
 /// so far. Exit status 1 if a run failed, hung or lost mail.
 #[derive(Debug, Args)]
+#[command(after_help = TABLE_EXAMPLES)]
 pub(super) struct TableTyped {
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "10000", value_parser = values::scenario_messages)]
@@ -52,6 +53,7 @@ pub(super) struct TableTyped {
 /// checks that each delivery is there once, with the text that was sent. Exit status 1 if anything is not OK, 130
 /// if the run was interrupted.
 #[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
 pub(super) struct CheckTyped {
     /// Messages per run.
     #[arg(short, long, visible_short_alias = 'n', value_name = "N", default_value = "1000", value_parser = values::scenario_messages)]
@@ -64,6 +66,17 @@ pub(super) struct CheckTyped {
     #[command(flatten)]
     faults: FaultsTyped,
 }
+
+const TABLE_EXAMPLES: &str = "\
+Examples:
+  mailrun bench smtp-source-table                            some minutes
+  mailrun bench smtp-source-table --sessions 1,100 --messages 1000 --rounds 3";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  mailrun bench smtp-source-check
+  mailrun bench smtp-source-check --sessions 10 --recipients 1,3,50
+  mailrun bench smtp-source-check --drop 1%                  the check finds what is missing";
 
 /// `--threshold`, refused in a line that says why.
 #[derive(Debug, Default, Args)]

@@ -45,9 +45,13 @@ pub(super) struct Typed {
     outputs: OutputsTyped,
     #[command(flatten)]
     faults: FaultsTyped,
-    /// Seed of the faults, if the rules file has none.
-    #[arg(long, value_name = "N", default_value = "1")]
-    seed: u64,
+    /// Seed of the faults, if the rules file has none [default: 1].
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Faults, to test senders and mailrun itself: P is a probability, 1% or 0.01"
+    )]
+    seed: Option<u64>,
     #[command(flatten)]
     dump: DumpTyped,
 }
@@ -278,7 +282,7 @@ impl Typed {
             },
             hello: self.hostname,
             rules: self.faults.rulebook()?,
-            seed: self.seed,
+            seed: self.seed.unwrap_or(1),
             dump: self.dump.shelf(),
             run: self.outputs.run_id,
             welcome: self.welcome.options()?,

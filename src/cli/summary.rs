@@ -1,13 +1,103 @@
-//! `-h` of bench, source and sink: the common options on one screen; `--help` has them all.
+//! `-h`: the common options of a command on one screen; `--help` has them all.
+use clap::{Arg, Command};
+use std::fmt::Write as _;
 
-/// What `-h` prints for that command.
-pub(super) fn of(command: &str) -> Option<&'static str> {
-    match command {
-        "bench" => Some(BENCH),
-        "source" => Some(SOURCE),
-        "sink" => Some(SINK),
-        _ => None,
+/// Columns of a summary.
+const WIDTH: usize = 80;
+/// Column at which the text about an option begins.
+const TEXT_COLUMN: usize = 28;
+
+/// What `-h` prints for a command that was typed as these words, `bench relay-400` for one.
+pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
+    match words {
+        ["bench"] => return BENCH.to_owned(),
+        ["source"] => return SOURCE.to_owned(),
+        ["sink"] => return SINK.to_owned(),
+        _ => {}
     }
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let usage = command.render_usage().to_string();
+    let mut text = format!("{}\n{usage}\n\n", wrapped(&about, 0));
+    push_commands(&mut text, command);
+    push_options(&mut text, command);
+    let _ = writeln!(text, "\nAll options, with examples: mailrun {} --help", words.join(" "));
+    text
+}
+
+fn push_commands(text: &mut String, command: &Command) {
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help") {
+        let about = inner.get_about().map(ToString::to_string).unwrap_or_default();
+        push_row(text, &format!("  {}", inner.get_name()), &about);
+    }
+    if command.has_subcommands() {
+        text.push('\n');
+    }
+}
+
+fn push_options(text: &mut String, command: &Command) {
+    for option in command.get_arguments().filter(|option| !option.is_hide_set() && !option.is_hide_short_help_set()) {
+        let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+        push_row(text, &format!("  {}", name_and_value(option)), &(in_brief(&help) + &default(option)));
+    }
+}
+
+/// `-m, -n, --messages N`, or `SERVER`.
+fn name_and_value(option: &Arg) -> String {
+    let Some(long) = option.get_long() else { return option.to_string() };
+    let shorts = option.get_short_and_visible_aliases().unwrap_or_default();
+    let names: String = shorts.into_iter().map(|short| format!("-{short}, ")).collect();
+    let values = option.get_value_names().filter(|_| option.get_action().takes_values()).unwrap_or_default();
+    let values: Vec<&str> = values.iter().map(|value| value.as_str()).collect();
+    let is_optional = option.get_num_args().is_some_and(|number| number.min_values() == 0);
+    match values.join(" ") {
+        values if values.is_empty() => format!("{names}--{long}"),
+        values if is_optional => format!("{names}--{long} [{values}]"),
+        values => format!("{names}--{long} {values}"),
+    }
+}
+
+/// A name, and what it does beside it; below it where the name is long.
+fn push_row(text: &mut String, name: &str, about: &str) {
+    let about = wrapped(about, TEXT_COLUMN);
+    let about = about.trim_start();
+    if name.chars().count() + 2 > TEXT_COLUMN {
+        let _ = writeln!(text, "{name}\n{:TEXT_COLUMN$}{about}", "");
+    } else {
+        let _ = writeln!(text, "{name:TEXT_COLUMN$}{about}");
+    }
+}
+
+/// The value where none is given.
+fn default(option: &Arg) -> String {
+    let values: Vec<_> = option.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+    let is_plain = values.is_empty() || !option.get_action().takes_values();
+    if is_plain { String::new() } else { format!(" [{}]", values.join(",")) }
+}
+
+/// The first sentence; of a long one what comes before its first colon or semicolon.
+fn in_brief(text: &str) -> String {
+    let sentence = text.split(". ").next().unwrap_or(text).trim_end_matches('.');
+    let is_long = sentence.chars().count() > 2 * (WIDTH - TEXT_COLUMN);
+    let end = sentence.find([';', ':']).filter(|_| is_long).unwrap_or(sentence.len());
+    sentence[..end].to_owned()
+}
+
+/// The text in lines that begin in that column.
+fn wrapped(text: &str, column: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        if !lines[last].is_empty() && column + lines[last].chars().count() + 1 + word.chars().count() > WIDTH {
+            lines.push(String::new());
+        }
+        let line = lines.last_mut().expect("there is one");
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let indent = " ".repeat(column);
+    lines.iter().map(|line| format!("{indent}{line}")).collect::<Vec<_>>().join("\n")
 }
 
 const BENCH: &str = "\
@@ -90,14 +180,37 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
+    /// Every command and subcommand, with the words that it is typed as.
+    fn all(command: &Command, words: &[String]) -> Vec<Vec<String>> {
+        let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set());
+        let below = inner.flat_map(|inner| all(inner, &[words, &[inner.get_name().to_owned()]].concat()));
+        std::iter::once(words.to_vec()).chain(below).collect()
+    }
+
+    fn found<'a>(command: &'a mut Command, words: &[String]) -> &'a mut Command {
+        words.iter().fold(command, |command, word| command.find_subcommand_mut(word).unwrap())
+    }
+
     #[test]
-    fn a_summary_fits_a_screen_and_names_options_that_exist() {
+    fn a_summary_fits_a_screen() {
+        let whole = Typed::command();
+        for words in all(&whole, &[]).into_iter().filter(|words| !words.is_empty()) {
+            if words.last().is_some_and(|word| word.starts_with("mades")) {
+                continue;
+            }
+            let names: Vec<&str> = words.iter().map(String::as_str).collect();
+            let text = of(found(&mut Typed::command(), &words), &names);
+            assert!(text.lines().count() <= 42, "{names:?}: {} lines\n{text}", text.lines().count());
+            assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{names:?}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_summary_names_options_that_exist() {
         for name in ["bench", "source", "sink"] {
-            let text = of(name).unwrap();
-            assert!(text.lines().count() <= 30, "{name}: {} lines", text.lines().count());
-            assert!(text.lines().all(|line| line.len() <= 80), "{name}");
-            let command = Typed::command();
-            let command = command.find_subcommand(name).unwrap();
+            let mut whole = Typed::command();
+            let command = whole.find_subcommand_mut(name).unwrap();
+            let text = of(command, &[name]);
             let is_known = |option: &str| {
                 let long = option.trim_start_matches("--");
                 long == "help" || command.get_arguments().any(|known| known.get_long() == Some(long))

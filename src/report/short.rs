@@ -138,7 +138,6 @@ fn mail_words(record: &Record) -> Vec<String> {
         (None, 0 | 1) => String::new(),
         (None, many) => format!(" for {} recipients", count(u64::from(many))),
     };
-    let through = relay::party(record).map_or_else(String::new, |relay| format!("{} at ", plain(&relay.name)));
     let connections = match (&workload.reuse_varied, workload.reuse) {
         (Some(varied), _) => format!("{} messages per connection", plain(&varied.expression)),
         (None, None) => "connections reused".to_owned(),
@@ -146,11 +145,21 @@ fn mail_words(record: &Record) -> Vec<String> {
         (None, Some(number)) => format!("{} per connection", counted(number, "message")),
     };
     vec![
-        format!("messages of {}{recipients} to {through}{}", sizes(workload), place(workload)),
+        format!("{}{}", messages_and_relay(record, &recipients), place(workload)),
         counted(u64::from(workload.sessions), "session"),
         connections,
         loop_words(workload),
     ]
+}
+
+/// `messages of 400 B to postfix at `; a run without a server demonstrates mailrun's own relay.
+fn messages_and_relay(record: &Record, recipients: &str) -> String {
+    let messages = format!("messages of {}{recipients} to ", sizes(&record.workload));
+    match relay::party(record).map(|relay| plain(&relay.name)) {
+        None => messages,
+        Some(name) if name == "mailrun" => format!("demonstration with mailrun's own relay: {messages}"),
+        Some(name) => format!("{messages}{name} at "),
+    }
 }
 
 fn mades_words(mades: &Mades, workload: &Workload) -> Vec<String> {
@@ -286,7 +295,7 @@ mod tests {
     fn a_run_that_passed_says_how_fast_and_ends_with_its_verdict() {
         let text = text(&sample::relayed());
         for words in [
-            "mailrun quick: messages of 400 B to mailrun at 127.0.0.1:40001 (SMTP), 100\n  sessions,",
+            "mailrun quick: demonstration with mailrun's own relay: messages of 400 B to\n  127.0.0.1:40001 (SMTP), 100 sessions,",
             "accepted/s ",
             "min 54,000, median 54,500, max 55,000",
             "p50",

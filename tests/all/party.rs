@@ -326,8 +326,11 @@ impl Bench {
     /// From source to sink, unless `words` say what else takes part.
     pub(crate) fn start(words: &[&str]) -> Self {
         let has_server = words.first().is_some_and(|word| !word.starts_with('-'));
-        let says_what = has_server || words.contains(&"--relay");
-        let more: &[&str] = if says_what { &["--no-preflight"] } else { &["--relay", "none"] };
+        let more: &[&str] = match has_server {
+            true => &["--no-preflight"],
+            false if words.contains(&"--relay") => &[],
+            false => &["--relay", "none"],
+        };
         Self::start_as_typed(&[words, more].concat())
     }
 

@@ -1,0 +1,22 @@
+//! Any text as SERVER on the command line: an address that is read again as the same, or a complaint.
+#![no_main]
+#[path = "../../src/cli/server.rs"]
+#[allow(dead_code)] // a part of it is the command line's
+mod server;
+
+use libfuzzer_sys::fuzz_target;
+use server::{Scheme, Server};
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Server::parse(text) {
+        Ok(server) => {
+            let address = server.address();
+            assert!(address.starts_with("unix:") || address.rsplit_once(':').is_some_and(|(_, port)| port != "0"));
+            if server.scheme() == Scheme::Smtp {
+                assert_eq!(Server::parse(address), Ok(server.clone()));
+            }
+        }
+        Err(why) => assert!(!why.is_empty()),
+    }
+});
