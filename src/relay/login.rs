@@ -1,6 +1,6 @@
 //! AUTH as a session of the relay has it: whether a proof may be checked, what it was worth, and what the log is told.
 use super::config::Config;
-use super::login_limits::{Claimant, LogLine};
+use super::login_limits::{Account, Claimant, LogLine, Refusal};
 use super::setting::Setting;
 use net::{Answer, ClientKey, LoginOutcome, clock};
 use smtp::login::{Auth, Proof};
@@ -15,6 +15,10 @@ use std::time::Duration;
 
 /// The answer to whom no login is checked for a while.
 static LOCKED: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
+
+/// Longest that a login waits for others that are being checked, and how often it looks.
+const MAX_TURN_WAIT: Duration = Duration::from_secs(15);
+const TURN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A session's logins.
 pub(super) struct Logins {
@@ -33,8 +37,8 @@ struct Attempt {
     client: Option<ClientKey>,
     user: String,
     mechanism: Mechanism,
-    /// It has been charged, and neither succeeded nor failed yet.
-    is_open: Cell<bool>,
+    /// What it was charged to, until it has succeeded or failed.
+    charged_to: Cell<Option<Account>>,
 }
 
 impl Logins {
@@ -56,7 +60,7 @@ impl Logins {
             client: self.client,
             user: auth.name.to_owned(),
             mechanism: auth.mechanism,
-            is_open: Cell::new(false),
+            charged_to: Cell::new(None),
         });
         self.attempt = Some(Rc::clone(&attempt));
         attempt
@@ -77,7 +81,7 @@ impl Logins {
         if auth.mechanism == Mechanism::ScramSha256 {
             return attempt.wait().map_or_else(Answer::Reply, |_| attempt.secret());
         }
-        attempt.in_time(|attempt| attempt.charge().map_or_else(Answer::Reply, |()| attempt.secret()))
+        attempt.in_time(Attempt::secret)
     }
 
     /// Whether the proof that has come may be checked.
@@ -85,7 +89,7 @@ impl Logins {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(Verdict::AuthUnavailable.reply().clone());
         };
-        attempt.in_time(|attempt| attempt.charge().map_or_else(Answer::Reply, |()| Answer::Yes))
+        attempt.in_time(|_| Answer::Yes)
     }
 
     /// The session has compared.
@@ -114,23 +118,41 @@ impl Attempt {
         waited.map_err(|_| self.refused())
     }
 
-    /// Does that after the time that it is to wait.
+    /// Charges it after the time that it is to wait, and then does that.
     fn in_time(self: Rc<Self>, then: impl FnOnce(&Self) -> Answer + 'static) -> Answer {
-        match self.wait() {
-            Err(reply) => Answer::Reply(reply),
-            Ok(Duration::ZERO) => then(&self),
-            Ok(wait) => Answer::eventually(async move {
-                net::sleep(wait).await;
-                then(&self)
-            }),
+        let wait = match self.wait() {
+            Ok(wait) => wait,
+            Err(reply) => return Answer::Reply(reply),
+        };
+        if wait == Duration::ZERO {
+            match self.charge() {
+                Ok(()) => return then(&self),
+                Err(Refusal::Locked) => return Answer::Reply(self.refused()),
+                Err(Refusal::Busy) => {}
+            }
         }
+        Answer::eventually(async move {
+            net::sleep(wait).await;
+            self.charge_in_turn().await.map_or_else(Answer::Reply, |()| then(&self))
+        })
     }
 
-    fn charge(&self) -> Result<(), Reply> {
-        let charged = self.setting.logins.charge(self.claimant(), &self.config.login_limits, clock::now());
-        charged.map_err(|_| self.refused())?;
-        self.is_open.set(true);
+    fn charge(&self) -> Result<(), Refusal> {
+        let account = self.setting.logins.charge(self.claimant(), &self.config.login_limits, clock::now())?;
+        self.charged_to.set(Some(account));
         Ok(())
+    }
+
+    /// Charges it, once few enough others are being checked.
+    async fn charge_in_turn(&self) -> Result<(), Reply> {
+        let limit = clock::now() + MAX_TURN_WAIT;
+        loop {
+            match self.charge() {
+                Ok(()) => return Ok(()),
+                Err(Refusal::Busy) if clock::now() < limit => net::sleep(TURN_INTERVAL).await,
+                Err(_) => return Err(self.refused()),
+            }
+        }
     }
 
     fn refused(&self) -> Reply {
@@ -139,9 +161,6 @@ impl Attempt {
     }
 
     fn check(&self, shown: &[u8]) -> Answer {
-        if let Err(reply) = self.charge() {
-            return Answer::Reply(reply);
-        }
         let auth = Auth { mechanism: self.mechanism, name: &self.user, proof: Proof::Shown(shown) };
         let is_known = self.config.users.as_deref().is_some_and(|users| users.knows(&auth));
         self.settle(if is_known { LoginOutcome::Proved } else { LoginOutcome::NotProved });
@@ -155,18 +174,16 @@ impl Attempt {
 
     /// Books what the proof was worth, if one was checked.
     fn settle(&self, outcome: LoginOutcome) {
-        if !self.is_open.replace(false) {
-            return;
-        }
+        let Some(account) = self.charged_to.take() else { return };
         let (guard, limits, now) = (&self.setting.logins, &self.config.login_limits, clock::now());
         match outcome {
             LoginOutcome::Proved => {
                 self.setting.census.logins.add(1);
-                guard.succeeded(self.claimant(), limits, now);
+                guard.succeeded(self.claimant(), account, limits, now);
             }
             LoginOutcome::NotProved => {
                 self.setting.census.logins_failed.add(1);
-                log(&self.setting, &guard.failed(self.claimant(), self.mechanism.name(), limits, now));
+                log(&self.setting, &guard.failed(self.claimant(), self.mechanism.name(), account, limits, now));
             }
         }
     }

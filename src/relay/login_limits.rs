@@ -5,7 +5,8 @@
 //!           └────────── locked ──────────────┴──▶ 421 4.7.0, and the proof is not looked at
 //! ```
 //! A login is charged before it is checked, and what it was charged is given back if it succeeds: so however many
-//! connections guess at a time, no more guesses are checked than may fail. A client that has logged in as a user before
+//! connections guess at a time, no more guesses are checked than may fail. If as many are being checked as may still fail,
+//! the next one waits until one of them is done: logins that are right are only late. A client that has logged in as a user before
 //! has a budget of its own for that user: neither those who guess the user's password from elsewhere nor a neighbour behind
 //! the same address lock it out. Whether a user exists plays no part. Pure: the time is an argument.
 use super::config::LoginLimits;
@@ -37,6 +38,24 @@ pub(super) struct Claimant<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Locked;
 
+/// Why a login is not checked now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Too many have failed.
+    Locked,
+    /// As many are being checked as may still fail.
+    Busy,
+}
+
+/// What a login was charged to; its outcome is booked there too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Account {
+    /// The pair of address and user, which has logged in before.
+    Pair,
+    /// The address, where it counts, and the user.
+    Strangers,
+}
+
 /// What the log is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LogLine {
@@ -53,6 +72,8 @@ pub(super) enum LogLine {
 struct Record {
     /// Within the period that began at `since`.
     failures: u32,
+    /// Logins that were charged, and have neither succeeded nor failed yet.
+    pending: u32,
     since: Duration,
     locked_until: Duration,
 }
@@ -62,8 +83,13 @@ impl Record {
     fn refresh(&mut self, limits: &LoginLimits, now: Duration) {
         let was_locked = self.locked_until > Duration::ZERO && now >= self.locked_until;
         if was_locked || self.locked_until == Duration::ZERO && now.saturating_sub(self.since) >= limits.period {
-            *self = Self { since: now, ..Self::default() };
+            self.forgive(now);
         }
+    }
+
+    /// Forgets failures, and not what is being checked.
+    fn forgive(&mut self, now: Duration) {
+        *self = Self { since: now, pending: self.pending, ..Self::default() };
     }
 
     fn is_locked(&self, now: Duration) -> bool {
@@ -77,18 +103,31 @@ impl Record {
         }
     }
 
-    fn charge(&mut self, most: u32, limits: &LoginLimits, now: Duration) {
-        self.failures += 1;
-        if self.failures >= most {
-            self.locked_until = now + limits.lock;
+    fn charge(&mut self, most: u32, now: Duration) -> Result<(), Refusal> {
+        if self.is_locked(now) {
+            return Err(Refusal::Locked);
         }
+        if self.failures + self.pending >= most {
+            return Err(Refusal::Busy);
+        }
+        self.pending += 1;
+        Ok(())
     }
 
-    fn give_back(&mut self, most: u32) {
-        self.failures = self.failures.saturating_sub(1);
-        if self.failures < most {
-            self.locked_until = Duration::ZERO;
+    /// Gives back what was charged.
+    fn give_back(&mut self) {
+        self.pending = self.pending.saturating_sub(1);
+    }
+
+    /// Books a failure; whether that locks it.
+    fn fail(&mut self, most: u32, limits: &LoginLimits, now: Duration) -> bool {
+        self.give_back();
+        self.failures += 1;
+        let locks = self.failures == most;
+        if locks {
+            self.locked_until = now + limits.lock;
         }
+        locks
     }
 }
 
@@ -121,7 +160,7 @@ impl LoginGuard {
     /// If it is not to be checked at all.
     pub(super) fn wait(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) -> Result<Duration, Locked> {
         let mut wait = Duration::ZERO;
-        let is_locked = self.any(who, limits, now, |record, _| {
+        let is_locked = self.any(self.account(who), who, limits, now, |record, _| {
             wait = wait.max(record.wait(limits));
             record.is_locked(now)
         });
@@ -131,72 +170,62 @@ impl LoginGuard {
     /// Charges a login that is about to be checked: [`LoginGuard::succeeded`] or [`LoginGuard::failed`] is to follow.
     ///
     /// # Errors
-    /// If it is not to be checked.
-    pub(super) fn charge(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) -> Result<(), Locked> {
-        // An address that is locked is not charged to the user, nor the other way round.
+    /// If it is not to be checked, or not now.
+    pub(super) fn charge(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) -> Result<Account, Refusal> {
+        let account = self.account(who);
         let mut charged = 0;
-        let is_locked = self.any(who, limits, now, |record, most| {
-            let is_locked = record.is_locked(now);
-            if !is_locked {
-                record.charge(most, limits, now);
-                charged += 1;
-            }
-            is_locked
+        let mut refusal = None;
+        self.any(account, who, limits, now, |record, most| {
+            refusal = record.charge(most, now).err();
+            charged += u32::from(refusal.is_none());
+            refusal.is_some()
         });
-        if !is_locked {
-            return Ok(());
-        }
-        self.any(who, limits, now, |record, most| {
+        let Some(refusal) = refusal else { return Ok(account) };
+        // An address that is refused is not charged to the user, nor the other way round.
+        self.any(account, who, limits, now, |record, _| {
             let is_charged = charged > 0;
             if is_charged {
                 charged -= 1;
-                record.give_back(most);
+                record.give_back();
             }
             !is_charged
         });
-        Err(Locked)
+        Err(refusal)
     }
 
-    /// A login that was charged has gone well.
-    pub(super) fn succeeded(&self, who: Claimant<'_>, limits: &LoginLimits, now: Duration) {
-        let user = self.hasher.hash_one(who.user);
-        let pair = (who.client, user);
-        let mut pairs = self.pairs.lock(&pair);
-        if let Some(record) = pairs.get_mut(&pair) {
-            *record = Record { since: now, ..Record::default() };
-            return;
-        }
-        drop(pairs);
-        self.any(who, limits, now, |record, most| {
-            record.give_back(most);
+    /// A login that was charged to `account` has gone well.
+    pub(super) fn succeeded(&self, who: Claimant<'_>, account: Account, limits: &LoginLimits, now: Duration) {
+        self.any(account, who, limits, now, |record, _| {
+            record.give_back();
             false
         });
-        self.pairs.lock(&pair).insert(pair, Record { since: now, ..Record::default() });
+        let pair = self.pair(who);
+        let fresh = || Record { since: now, ..Record::default() };
+        self.pairs.lock(&pair).get_or_insert_with(pair, fresh).forgive(now);
     }
 
-    /// A login that was charged has failed. What the log is to be told at once.
+    /// A login that was charged to `account` has failed. What the log is to be told at once.
     pub(super) fn failed(
         &self,
         who: Claimant<'_>,
         method: &'static str,
+        account: Account,
         limits: &LoginLimits,
         now: Duration,
     ) -> Vec<LogLine> {
         let mut lines: Vec<LogLine> = self.log().note(who, method, now).into_iter().collect();
         let for_s = limits.lock.as_secs();
-        let user = self.hasher.hash_one(who.user);
-        let is_known = self.pairs.lock(&(who.client, user)).get_mut(&(who.client, user)).is_some();
         let mut locked = Vec::new();
-        self.any(who, limits, now, |record, most| {
-            locked.push(record.is_locked(now) && record.failures == most);
+        self.any(account, who, limits, now, |record, most| {
+            locked.push(record.fail(most, limits, now));
             false
         });
         // In the order of `any`: the address, where it counts, and the user; or both in one.
         let named = || Some(who.user.to_owned());
-        let whose: Vec<_> = match (is_known, who.client) {
-            (true, client) => vec![(client, named())],
-            (false, Some(client)) => vec![(Some(client), None), (None, named())],
-            (false, None) => vec![(None, named())],
+        let whose: Vec<_> = match (account, who.client) {
+            (Account::Pair, client) => vec![(client, named())],
+            (Account::Strangers, Some(client)) => vec![(Some(client), None), (None, named())],
+            (Account::Strangers, None) => vec![(None, named())],
         };
         let locked = whose.into_iter().zip(locked).filter(|(_, is_locked)| *is_locked);
         lines.extend(locked.map(|((client, user), _)| LogLine::Locked { client, user, for_s }));
@@ -212,22 +241,34 @@ impl LoginGuard {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks `each` of the records that count for it, with the failures that each may have, until it says yes: that of the
-    /// pair if it has logged in before, else those of the address and of the user.
+    fn pair(&self, who: Claimant<'_>) -> (Option<ClientKey>, u64) {
+        (who.client, self.hasher.hash_one(who.user))
+    }
+
+    /// What counts for it now.
+    fn account(&self, who: Claimant<'_>) -> Account {
+        let pair = self.pair(who);
+        let has_logged_in = self.pairs.lock(&pair).get_mut(&pair).is_some();
+        if has_logged_in { Account::Pair } else { Account::Strangers }
+    }
+
+    /// Asks `each` of the records of that account, with the failures that each may have, until it says yes.
     fn any(
         &self,
+        account: Account,
         who: Claimant<'_>,
         limits: &LoginLimits,
         now: Duration,
         mut each: impl FnMut(&mut Record, u32) -> bool,
     ) -> bool {
-        let user = self.hasher.hash_one(who.user);
-        let pair = (who.client, user);
-        if let Some(record) = self.pairs.lock(&pair).get_mut(&pair) {
+        let fresh = || Record { since: now, ..Record::default() };
+        let pair @ (_, user) = self.pair(who);
+        if account == Account::Pair {
+            let mut pairs = self.pairs.lock(&pair);
+            let record = pairs.get_or_insert_with(pair, fresh);
             record.refresh(limits, now);
             return each(record, limits.failures);
         }
-        let fresh = || Record { since: now, ..Record::default() };
         if let Some(client) = who.client {
             let mut clients = self.clients.lock(&client);
             let record = clients.get_or_insert_with(client, fresh);
@@ -322,13 +363,38 @@ mod tests {
     /// Logs in at that time, if it may be checked; whether it was.
     fn log_in(guard: &LoginGuard, who: Claimant<'_>, is_right: bool, now: Duration) -> bool {
         let limits = LoginLimits::default();
-        let is_checked = guard.charge(who, &limits, now).is_ok();
-        match (is_checked, is_right) {
-            (true, true) => guard.succeeded(who, &limits, now),
-            (true, false) => drop(guard.failed(who, "PLAIN", &limits, now)),
-            (false, _) => {}
+        let charged = guard.charge(who, &limits, now);
+        match (charged, is_right) {
+            (Ok(account), true) => guard.succeeded(who, account, &limits, now),
+            (Ok(account), false) => drop(guard.failed(who, "PLAIN", account, &limits, now)),
+            (Err(refusal), _) => assert_eq!(refusal, Refusal::Locked, "nobody else is being checked"),
         }
-        is_checked
+        charged.is_ok()
+    }
+
+    #[test]
+    fn logins_that_are_right_at_the_same_time_wait_and_are_not_locked() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        for round in 0..5 {
+            let now = SECOND * (round + 1);
+            // In the first round as strangers, then as who has logged in before.
+            let charged: Vec<Account> = (0..10).map(|_| guard.charge(who(1, "ann"), &limits, now).unwrap()).collect();
+            assert_eq!(guard.charge(who(1, "ann"), &limits, now), Err(Refusal::Busy));
+            assert_eq!(guard.wait(who(1, "ann"), &limits, now), Ok(Duration::ZERO));
+            charged.into_iter().for_each(|account| guard.succeeded(who(1, "ann"), account, &limits, now));
+        }
+        assert_eq!(guard.wait(who(1, "bob"), &limits, SECOND * 9), Ok(Duration::ZERO), "the address has no failures");
+        assert!(log_in(&guard, who(1, "bob"), true, SECOND * 9));
+    }
+
+    #[test]
+    fn guesses_at_the_same_time_are_no_more_than_may_fail() {
+        let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
+        let charge = || guard.charge(who(1, "ann"), &limits, SECOND);
+        let charged: Vec<Account> = std::iter::from_fn(|| charge().ok()).collect();
+        assert_eq!((charged.len(), charge()), (10, Err(Refusal::Busy)));
+        charged.into_iter().for_each(|account| drop(guard.failed(who(1, "ann"), "PLAIN", account, &limits, SECOND)));
+        assert_eq!(charge(), Err(Refusal::Locked));
     }
 
     #[test]
@@ -389,8 +455,8 @@ mod tests {
     fn the_log_has_the_first_failure_at_once_and_the_others_once_a_minute() {
         let (guard, limits) = (LoginGuard::new(), LoginLimits { failures: 1000, ..LoginLimits::default() });
         let fail = |user, now| {
-            guard.charge(who(1, user), &limits, now).unwrap();
-            guard.failed(who(1, user), "LOGIN", &limits, now)
+            let account = guard.charge(who(1, user), &limits, now).unwrap();
+            guard.failed(who(1, user), "LOGIN", account, &limits, now)
         };
         let line =
             |user: &str, attempts| LogLine::Failed { client: client(1), user: user.into(), method: "LOGIN", attempts };
@@ -412,8 +478,8 @@ mod tests {
         let mut locks = Vec::new();
         for number in 0..30 {
             let who = who(if number < 15 { 1 } else { 2 }, "ann");
-            if guard.charge(who, &limits, SECOND).is_ok() {
-                let lines = guard.failed(who, "PLAIN", &limits, SECOND);
+            if let Ok(account) = guard.charge(who, &limits, SECOND) {
+                let lines = guard.failed(who, "PLAIN", account, &limits, SECOND);
                 locks.extend(lines.into_iter().filter(|line| matches!(line, LogLine::Locked { .. })));
             }
         }
@@ -429,8 +495,8 @@ mod tests {
         for number in 0..3000_u32 {
             let client = Some(ClientKey::of(IpAddr::from((0x0a00_0000 + number).to_be_bytes())));
             let who = Claimant { client, user: "ann" };
-            guard.charge(who, &limits, SECOND).unwrap();
-            lines += guard.failed(who, "PLAIN", &limits, SECOND).len();
+            let account = guard.charge(who, &limits, SECOND).unwrap();
+            lines += guard.failed(who, "PLAIN", account, &limits, SECOND).len();
         }
         assert_eq!(lines, MAX_LOGGED_CLIENTS);
         assert_eq!(guard.summaries(SECOND * 100), [LogLine::Others { attempts: 2000 }]);
@@ -449,14 +515,12 @@ mod tests {
             for (pause, address, user, chance) in steps {
                 now += Duration::from_secs(pause / 10);
                 let who = who(address, users[usize::from(user)]);
-                if guard.charge(who, &limits, now).is_err() {
-                    continue;
-                }
+                let Ok(account) = guard.charge(who, &limits, now) else { continue };
                 if chance == 0 {
-                    guard.succeeded(who, &limits, now);
+                    guard.succeeded(who, account, &limits, now);
                     known.insert((address, user));
                 } else {
-                    guard.failed(who, "PLAIN", &limits, now);
+                    guard.failed(who, "PLAIN", account, &limits, now);
                     if !known.contains(&(address, user)) {
                         failed.push((now, address, user));
                     }

@@ -140,8 +140,7 @@ const STANDING: &str = r#"
 listen = ["127.0.0.1:25"]
 spool = { directory = "standing-spool" }
 tls = { cert = "ca.pem", key = "ca.key" }
-# As many logins at a time as a bench has sessions.
-auth = { users = "users", failures = 10000, user_failures = 10000 }
+auth = { users = "users" }
 [[route]]
 to = "*"
 smtp = "127.0.0.1:2525"
