@@ -486,6 +486,7 @@ fn the_sample_looks_like_a_run() {
     let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
     let printed: BTreeSet<String> = ended.out.lines().map(first).collect();
     let sample = sample.expect("a sample in README");
+    assert_eq!(sample.lines().next(), ended.out.lines().next(), "the first line has no figures");
     let missing: Vec<&str> =
         sample.lines().filter(|line| !line.starts_with("  ") && !printed.contains(&first(line))).collect();
     // A busy machine may be the limit itself, or have more to say than fits beside the rest.

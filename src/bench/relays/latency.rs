@@ -223,7 +223,7 @@ fn sheet(finds: &Finds, options: &LatencyOptions) -> Sheet {
     remarks.extend(faults);
     let doubts = rounds.iter().flat_map(|row| row.measure.remarks.iter().map(|doubt| format!("{}: {doubt}", row.what)));
     remarks.extend(doubts);
-    let tables = vec![throughput(&finds.rows), latencies(rounds)];
+    let tables = vec![throughput(&finds.rows), latencies(rounds, options)];
     goals::sheet(&title, tables, &goals(finds, rounds, options), wrong(rounds), remarks)
 }
 
@@ -269,10 +269,11 @@ fn throughput(rows: &[Row]) -> Table {
     table
 }
 
-fn latencies(rounds: &[Row]) -> Table {
+fn latencies(rounds: &[Row], options: &LatencyOptions) -> Table {
     let right = |title| (title, Align::Right);
+    let rate = if options.rate_per_s.is_some() { "at that rate" } else { "at half of it" };
     let mut table = Table::new([
-        ("at half of it", Align::Left),
+        (rate, Align::Left),
         ("until", Align::Left),
         right("p50"),
         right("p99"),
