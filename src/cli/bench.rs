@@ -12,7 +12,7 @@ use crate::bench::{self, BenchOptions, Target, Tracing};
 use crate::party::Live;
 use crate::slip::is_near;
 use crate::source::{self, Offer, Reach};
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, Subcommand};
 use journey::record::Workload;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,8 @@ pub(super) struct Typed {
     #[arg(long, value_name = "NAME", default_value = "bench", help_heading = "Results")]
     label: String,
     /// Allow public addresses. Use it only with a server of your own.
-    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
+          help_heading = "Connection")]
     allow_public: bool,
 }
 
@@ -97,7 +98,7 @@ fn server(text: &str) -> Result<Server, String> {
 }
 
 /// Whether that is the name of a built-in scenario.
-fn is_scenario(word: &str) -> bool {
+pub(super) fn is_scenario(word: &str) -> bool {
     scenario_names().iter().any(|name| name == word)
 }
 
@@ -114,7 +115,7 @@ fn check_server(server: &Server, reach: Reach) -> Result<()> {
     source::resolve(server.address(), reach).map(drop).map_err(|error| {
         let host = server.address().rsplit_once(':').map_or("", |(host, _)| host);
         match scenario_names().iter().find(|name| is_near(host, name)) {
-            Some(name) => error.context(format!("no server and no scenario; did you mean {name:?}?")),
+            Some(name) => anyhow!("{error:#}; did you mean the scenario {name:?}?"),
             None => error,
         }
     })

@@ -129,7 +129,7 @@ fn our_name(typed: &str) -> Option<&'static str> {
 /// A value that its parser rejects. The parser's text mostly repeats the value; it is not said twice.
 fn invalid_value(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
-    let name = name.split([' ', '[']).next().unwrap_or(&name);
+    let name = name.trim_start_matches('[').split([' ', '[', ']']).next().unwrap_or(&name);
     let value = one(error, ContextKind::InvalidValue)?;
     let why = error.source()?.to_string();
     if why == POSITIONAL {
@@ -168,10 +168,9 @@ fn missing(error: &clap::Error) -> Option<String> {
 fn conflict(error: &clap::Error) -> Option<String> {
     let others = list(error, ContextKind::PriorArg);
     if let Some(word) = one(error, ContextKind::InvalidSubcommand) {
-        let optional = others.iter().find_map(|other| other.split_once("[="));
-        return Some(match optional {
-            Some((name, _)) => format!("unexpected argument {word:?}; did you mean {name}={word}?"),
-            None => format!("options of {word} must follow it: write {word} first"),
+        return Some(match super::bench::is_scenario(&word) {
+            true => format!("options of {word} must follow it: write {word} first"),
+            false => format!("unexpected argument {word:?}; one server is measured at a time"),
         });
     }
     let name = argument(error)?;
@@ -233,6 +232,7 @@ mod tests {
             ("bench --messages -1", "--messages: \"-1\": must be positive. See --help."),
             ("bench --delay -1", "--delay: \"-1\": must not be negative. See --help."),
             ("bench --messages -1k", "\"-1\": a value must not be negative. See --help."),
+            ("bench a:1 b:1", "unexpected argument \"b:1\"; one server is measured at a time. See --help."),
             ("bench --seed 1 --seed 2", "--seed <N> must not be given more than once. See --help."),
             ("bench --tls maybe", "--tls: \"maybe\" is not one of none, starttls, implicit. See --help."),
             ("bench --rate", "--rate <PER SECOND> needs a value. See --help."),

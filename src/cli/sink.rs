@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Accepts mail at full speed, checks the trace headers of mailrun source and counts every message
 ///
-/// Ends after --messages, on Ctrl-C or on SIGTERM, and prints a report.
+/// Ends after --max-messages, on Ctrl-C or on SIGTERM, and prints a report.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES, after_long_help = RULES)]
 pub(super) struct Typed {

@@ -33,10 +33,11 @@ pub(super) struct Typed {
     #[command(flatten)]
     load: Load,
     /// Allow public addresses. Use it only with a server of your own.
-    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
+          help_heading = "Connection")]
     allow_public: bool,
     /// Name of the run in reports.
-    #[arg(long, value_name = "NAME", default_value = "source")]
+    #[arg(long, value_name = "NAME", default_value = "source", help_heading = "Results")]
     label: String,
     #[command(flatten)]
     approach: ApproachTyped,

@@ -210,7 +210,7 @@ fn host_of(to: &str) -> &str {
 pub(crate) fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
     let found = Endpoint::resolve_all(to).map_err(|error| match to.starts_with("unix:") {
         true => anyhow!("{to}: {}", reason(&error)),
-        false => anyhow!("unknown host {:?}: {}", host_of(to), reason(&error)),
+        false => anyhow!("{}", reason(&error)),
     })?;
     let is_allowed = |endpoint: &Endpoint| reach == Reach::Public || endpoint.ip().is_none_or(is_local);
     if let (false, Some(address)) = (found.iter().any(is_allowed), found[0].ip()) {

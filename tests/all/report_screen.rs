@@ -253,7 +253,8 @@ fn labels(report: &str) -> Vec<String> {
 fn the_sample_in_the_readme_is_a_report_of_today() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     let readme = std::fs::read_to_string(path).unwrap();
-    let block = readme.split("```text").find(|block| block.trim_start().starts_with("mailrun bench:")).expect("a sample");
+    let block =
+        readme.split("```text").find(|block| block.trim_start().starts_with("mailrun bench:")).expect("a sample");
     let block = block.split("```").next().unwrap_or(block);
     let sample = block.trim_matches('\n');
     assert!(sample.lines().count() <= 23 && sample.lines().all(|line| line.chars().count() <= 80), "{sample}");
