@@ -1,18 +1,21 @@
 //! `mailrun mades`: what was typed, to what it means.
+use super::mades_effects as effects;
 use super::mades_queues::{Custom, QueuesTyped};
 use super::results::ReportTyped;
 use super::{ArrivalTyped, LiveTyped, Strictness, end_with_parent, exit_code, values};
 use crate::mades::{self, Leftovers, MadesOptions, Mode, PASSWORD_VARIABLE, PayloadKind};
 use crate::party::{Finished, Live};
 use crate::reach::is_local;
+use crate::reason::reason;
 use crate::source::{Offer, RateStage, Spread};
 use ::mades::{Broker, BrokerUrl, Mechanism, Secret, Security, TlsSetup, Verification};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use journey::record::{Mades, MadesStage, Workload};
 use journey::threshold::{Place, Protocol, Threshold};
 use journey::{RunId, Stage};
 use std::env::VarError;
+use std::fs;
 use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,56 +32,65 @@ const OPEN_IN_TRANSIT: usize = 100_000;
 const WINDOW: u32 = 1_000;
 /// Where a broker is that nobody named.
 const USUAL_URL: &str = "amqp://localhost:5672";
-/// Octets of a payload, those of the published runs.
+/// Bytes of a payload, those of the published runs.
 const USUAL_SIZE: &str = "3000";
 
-/// Sends messages through an ECP endpoint or an EDX toolbox (MADES), and measures every stage of each
+/// Measures an ECP endpoint or an EDX toolbox (MADES), stage by stage
 ///
 /// Uses the Business Application API over AMQP 1.0: sends to the outbox, and receives replies, events and the inbox.
 /// Closed loop by default, with --max-in-transit messages in transit. With --rate the loop is open: messages are sent
 /// on schedule however slow the endpoint is. Messages of other senders stay in the queues. Exit status 1 if a message
 /// or one of its answers is lost, duplicated, corrupt or rejected.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, after_long_help = LONG_EXAMPLES)]
 pub(super) struct Typed {
-    /// What the messages are sent through.
-    #[arg(long, value_enum, default_value = "endpoint")]
+    /// What is measured
+    #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
     mode: ModeTyped,
     #[command(flatten)]
     load: LoadTyped,
     #[command(flatten)]
+    brokers: BrokersTyped,
+    #[command(flatten)]
     queues: QueuesTyped,
     #[command(flatten)]
-    brokers: BrokersTyped,
-    /// Time limit for each message; after that it counts as lost.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
-    message_timeout: Duration,
-    /// How long to keep receiving after the last answer, to detect duplicates.
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
-    linger_time: Duration,
-    /// How long to try to reconnect when a connection is lost.
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = values::duration)]
-    reconnect_timeout: Duration,
-    /// Remove all messages from replies, events and inbox before the run, including those of other senders.
-    #[arg(long)]
-    purge: bool,
-    /// Allow public addresses. Use it only with an endpoint of your own.
-    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
-    allow_public: bool,
-    /// Name of the run in reports.
-    #[arg(long, value_name = "TEXT", default_value = "mades")]
-    label: String,
-    /// Write run.json, report.md and latency.hlog into DIR.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
-    #[arg(long, value_enum, value_name = "HOW", default_value = "line")]
-    live: LiveTyped,
+    waiting: WaitingTyped,
     #[command(flatten)]
     report: ReportTyped,
+    /// Write run.json, report.md and latency.hlog into DIR
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    out: Option<PathBuf>,
+    /// Name of the run in reports.
+    #[arg(long, value_name = "TEXT", default_value = "mades", help_heading = "Results", hide_short_help = true)]
+    label: String,
+    /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
+    #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
+    live: LiveTyped,
     /// Run id, 32 hexadecimal digits.
     #[arg(long, value_name = "HEX", hide = true)]
     run_id: Option<RunId>,
+}
+
+/// Limits of time, and what may be done to the queues.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits and safety")]
+struct WaitingTyped {
+    /// Time limit for each message; after that it counts as lost.
+    #[arg(long, value_name = "TIME", default_value = "60s", hide_short_help = true, value_parser = values::some_duration)]
+    message_timeout: Duration,
+    /// How long to keep receiving after the last answer, to detect duplicates.
+    #[arg(long, value_name = "TIME", default_value = "500ms", hide_short_help = true, value_parser = values::duration)]
+    linger_time: Duration,
+    /// How long to try to reconnect when a connection is lost.
+    #[arg(long, value_name = "TIME", default_value = "2m", hide_short_help = true, value_parser = values::duration)]
+    reconnect_timeout: Duration,
+    /// Remove all messages from replies, events and inbox before the run, including those of other senders.
+    #[arg(long, hide_short_help = true)]
+    purge: bool,
+    /// Allow public addresses. Use it only with an endpoint of your own.
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
+          hide_short_help = true)]
+    allow_public: bool,
 }
 
 /// The mode, as typed.
@@ -95,6 +107,21 @@ pub(super) enum ModeTyped {
 }
 
 impl ModeTyped {
+    /// The mode as typed.
+    pub(super) fn name(self) -> &'static str {
+        Mode::from(self).name()
+    }
+
+    /// The queues that it uses, as options.
+    fn queues(self) -> &'static [&'static str] {
+        match self {
+            Self::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
+            Self::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
+            Self::Amqp => &["--inbox"],
+            Self::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
+        }
+    }
+
     /// Whose names the queues have.
     fn custom(self) -> Custom {
         match self {
@@ -119,61 +146,73 @@ impl From<ModeTyped> for Mode {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
 pub(super) struct LoadTyped {
-    /// Number of messages [default: 10000 without --duration].
+    /// Number of messages
+    ///
+    /// The default of mades is 10000, unless --duration is given; bench mades sends 500/s for 8s.
     #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", value_parser = values::some)]
     pub(super) messages: Option<u64>,
-    /// Length of the run.
+    /// Length of the run
     #[arg(short = 'd', long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) duration: Option<Duration>,
-    /// Size of a payload in bytes: 3000, 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or
-    /// lognormal:MEDIAN,SIGMA[,MAX].
-    #[arg(short = 'l', long, value_name = "BYTES", default_value = USUAL_SIZE, value_parser = values::payload_sizes)]
-    payload_size: Spread,
-    /// Content of the payloads: random, xml (a market document, which compresses well), or a FILE to be sent unchanged.
-    #[arg(long, value_name = "WHAT", default_value = "random")]
+    /// Bytes of a payload [default: 3000]
+    ///
+    /// Also 64k, a range 400..64k, by weight 400:80,64k:15,1M:5, or lognormal:MEDIAN,SIGMA[,MAX].
+    #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::payload_sizes)]
+    payload_size: Option<Spread>,
+    /// Content of the payloads: random bytes, xml (a market document, which compresses well), or a FILE to be sent
+    /// unchanged [default: random].
+    #[arg(long, value_name = "WHAT", default_value = "random", hide_default_value = true, hide_short_help = true)]
     payload: String,
-    /// Receiver of the messages: the component code of an endpoint.
-    #[arg(long, value_name = "CODE", default_value = "ecp-endpoint")]
+    /// Receiver [default: ecp-endpoint]
+    ///
+    /// It is the component code of an endpoint.
+    #[arg(long, value_name = "CODE", default_value = "ecp-endpoint", hide_default_value = true)]
     receiver: String,
     /// Message type, for ECP and EDX.
-    #[arg(long, value_name = "TYPE", default_value = "TEST-MESSAGE")]
+    #[arg(long, value_name = "TYPE", default_value = "TEST-MESSAGE", hide_short_help = true)]
     message_type: String,
     /// Send durable messages, which the broker keeps over a restart.
     #[arg(long, value_name = "BOOL", default_value = "true", num_args = 0..=1, default_missing_value = "true",
-          action = clap::ArgAction::Set)]
+          action = clap::ArgAction::Set, hide_short_help = true)]
     durable: bool,
-    /// Maximum number of messages in transit [default: 1000; at open loop 100000].
+    /// Closed loop: messages in transit
+    ///
+    /// This maximum sets the load of a closed loop [default: 1000; at open loop 100000].
     #[arg(long, value_name = "N", value_parser = values::sessions)]
     pub(super) max_in_transit: Option<u32>,
-    /// Maximum number of unsettled transfers [default: 1000].
-    #[arg(long, value_name = "N", value_parser = values::sessions)]
+    /// Maximum number of transfers that the broker has not settled [default: 1000].
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = values::sessions)]
     pub(super) max_unsettled: Option<u32>,
     /// Link credit: messages that the broker may send ahead, per queue.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
+    #[arg(long, value_name = "N", default_value = "1000", hide_short_help = true, value_parser = values::sessions)]
     credit: u32,
-    /// Open loop: messages per second, however slow the endpoint is.
-    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    /// Open loop: messages per second
+    ///
+    /// Messages are sent on schedule, however slow the endpoint is: 500, 500/s, 500/m, 30k/h.
+    #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
-    /// Open loop in stages, repeatable: 10s:100/s for a constant rate, 60s:100/s..1000/s for a ramp. The run ends after
-    /// the last stage.
-    #[arg(long = "stage", value_name = "TIME:RATE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
+    /// Open loop in stages, repeatable: 10s:100/s is a constant rate, 60s:100/s..1000/s a ramp. The run ends after the last
+    /// stage.
+    #[arg(long = "stage", value_name = "STAGE", value_parser = values::stage, hide_short_help = true, conflicts_with_all = ["rate", "duration"])]
     pub(super) stages: Vec<RateStage>,
-    /// Distribution of messages over time, with --rate or --stage.
-    #[arg(long, value_enum, default_value = "constant")]
-    arrival: ArrivalTyped,
+    /// Distribution of messages over time, with --rate or --stage [default: constant].
+    #[arg(long, value_enum, hide_short_help = true)]
+    arrival: Option<ArrivalTyped>,
     /// Seed of all random choices.
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", hide_short_help = true,
+          value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(super) seed: u64,
-    /// Condition that the run must meet, repeatable: 'delivered.p99 < 2s', 'received-event.within(60s) >= 95%',
-    /// 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, notified …) takes p50, p99,
+    /// Condition: 'delivered.p99 < 2s'
+    ///
+    /// The run must meet it. Repeatable: 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, notified …) takes p50, p99,
     /// mean, max, count, rate or within(TIME). rejected, lost, duplicates and corrupt must be 0 by default.
-    #[arg(long = "threshold", value_name = "EXPRESSION", value_parser = threshold)]
+    #[arg(long = "threshold", value_name = "CONDITION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
     /// Condition like --threshold; the run ends as soon as it is not met.
-    #[arg(long, value_name = "EXPRESSION", value_parser = aborting_threshold)]
+    #[arg(long, value_name = "CONDITION", hide_short_help = true, value_parser = aborting_threshold)]
     abort_on: Vec<Threshold>,
     /// Exit with status 3 if the verdict is INVALID or INCONCLUSIVE, even without --threshold, --rate or --stage.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     strict: bool,
 }
 
@@ -181,56 +220,71 @@ pub(super) struct LoadTyped {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Brokers")]
 struct BrokersTyped {
-    /// Broker of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
-    #[arg(long, value_name = "URL", default_value = USUAL_URL, hide_default_value = false)]
+    /// Broker [default: amqp://localhost:5672]
+    ///
+    /// It is that of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
+    #[arg(long, value_name = "URL", default_value = USUAL_URL, hide_default_value = true)]
     broker: String,
-    /// Broker of the receiving endpoint [default: that of the sending one].
+    /// Receiving endpoint's, if another
+    ///
+    /// The inbox is there; the outbox, replies and events are at --broker.
     #[arg(long, value_name = "URL")]
     inbox_broker: Option<String>,
-    /// User at both brokers.
+    /// User, unless the URL names one
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// File with the password in its first line [default: the environment variable MAILRUN_PASSWORD].
+    /// File with the password
+    ///
+    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD].
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
     /// User at the broker of the inbox, if it differs.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     inbox_user: Option<String>,
     /// File with the password of that user in its first line [default: the environment variable
     /// MAILRUN_INBOX_PASSWORD].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     inbox_password_file: Option<PathBuf>,
     /// Authentication mechanism: PLAIN, ANONYMOUS, EXTERNAL, SCRAM-SHA-1, SCRAM-SHA-256 or SCRAM-SHA-512 [default:
     /// PLAIN with a user, ANONYMOUS without].
-    #[arg(long, value_name = "MECHANISM", value_parser = mechanism)]
+    #[arg(long, value_name = "MECHANISM", hide_short_help = true, value_parser = mechanism)]
     auth_mechanism: Option<Mechanism>,
-    /// Trust the certificates in this PEM file instead of the system's.
+    /// Trust these certificates
+    ///
+    /// A PEM file, used instead of the system's authorities.
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
     /// Client certificate (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", hide_short_help = true)]
     tls_cert: Option<PathBuf>,
     /// Private key of the client certificate (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", hide_short_help = true)]
     tls_key: Option<PathBuf>,
     /// Name to expect in the certificate of the broker [default: the host].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     tls_name: Option<String>,
     /// Accept any certificate, for tests.
-    #[arg(long, conflicts_with = "cacert")]
+    #[arg(long, conflicts_with = "cacert", hide_short_help = true)]
     insecure: bool,
     /// Time limit for each step of connecting.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = values::some_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", hide_short_help = true, value_parser = values::some_duration)]
     connect_timeout: Duration,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun mades --broker amqp://endpoint@broker.local --password-file pw --messages 1000
-  mailrun mades --mode toolbox --rate 50 --arrival poisson --duration 10m --out results
-  mailrun mades --broker amqps://a.local --inbox-broker amqps://b.local --cacert ca.pem --payload xml
-  mailrun mades --messages 1000 --json - --report none | jq .verdict
-  mailrun bench mades           on this host only, with a stand-in for the endpoints";
+  mailrun mades --broker amqp://endpoint@broker.local --password-file pw
+  mailrun bench mades           on this host, with a stand-in for the endpoints";
+
+const LONG_EXAMPLES: &str = "\
+Examples:
+  mailrun mades --broker amqp://endpoint@broker.local --password-file pw -m 1000
+  mailrun mades --broker amqps://a.local --inbox-broker amqps://b.local \\
+      --cacert ca.pem --payload xml
+  mailrun mades --mode toolbox --rate 50 --arrival poisson -d 10m --out results
+  mailrun mades --rate 50 -d 1m --threshold 'delivered.p99 < 2s'
+  mailrun mades -m 1000 --json - --report none | jq .verdict
+  mailrun bench mades           on this host, with a stand-in for the endpoints";
 
 fn threshold(text: &str) -> Result<Threshold, String> {
     Threshold::parse(text, Protocol::Mades)
@@ -255,6 +309,7 @@ impl Typed {
         end_with_parent(live);
         let strictness = Strictness::of(self.load.is_strict());
         let directory = self.out.clone();
+        self.check_effects()?;
         let options = self.options()?;
         report.open(live)?;
         let Finished { record, unwritten } = mades::run(options)?;
@@ -264,6 +319,25 @@ impl Typed {
         unwritten.map_or_else(|| Ok(exit_code(&record, strictness)), Err)
     }
 
+    /// Refuses what would have no effect.
+    ///
+    /// # Errors
+    /// Which option that is, and what it needs.
+    fn check_effects(&self) -> Result<()> {
+        self.load.check_effects()?;
+        self.queues.check_effects(self.mode.name(), self.mode.queues())?;
+        let brokers = &self.brokers;
+        let inbox = [
+            ("--inbox-broker", brokers.inbox_broker.is_some()),
+            ("--inbox-user", brokers.inbox_user.is_some()),
+            ("--inbox-password-file", brokers.inbox_password_file.is_some()),
+        ];
+        if self.mode == ModeTyped::Tracing {
+            effects::refuse_idle(&inbox, "in mode tracing, which has no inbox")?;
+        }
+        brokers.check_effects()
+    }
+
     fn options(self) -> Result<MadesOptions> {
         let offer = self.load.offer()?;
         self.load.check_thresholds(self.mode)?;
@@ -271,8 +345,10 @@ impl Typed {
         let is_limited = self.load.messages.is_some() || self.load.duration.is_some() || is_staged;
         let max_in_transit = self.load.in_transit();
         let window = self.load.in_window();
+        let sizes = self.load.sizes();
+        let arrival = self.load.arrival().with(offer.as_ref());
         let (mut outbox, mut inbox) = self.brokers.brokers()?;
-        if !self.allow_public {
+        if !self.waiting.allow_public {
             keep_at_home(&mut outbox)?;
             keep_at_home(&mut inbox)?;
         }
@@ -284,7 +360,7 @@ impl Typed {
             queues: self.queues.names(self.mode.custom()),
             messages: self.load.messages.or((!is_limited).then_some(DEFAULT_MESSAGES)),
             duration: self.load.duration,
-            sizes: self.load.payload_size,
+            sizes,
             payload: payload(&self.load.payload),
             receiver: self.load.receiver,
             message_type: self.load.message_type,
@@ -295,13 +371,13 @@ impl Typed {
             max_in_transit,
             window,
             credit: self.load.credit,
-            arrival: self.load.arrival.with(offer.as_ref()),
+            arrival,
             offer,
             seed: self.load.seed,
-            timeout: self.message_timeout,
-            linger: self.linger_time,
-            reconnect: self.reconnect_timeout,
-            leftovers: if self.purge { Leftovers::Purged } else { Leftovers::Kept },
+            timeout: self.waiting.message_timeout,
+            linger: self.waiting.linger_time,
+            reconnect: self.waiting.reconnect_timeout,
+            leftovers: if self.waiting.purge { Leftovers::Purged } else { Leftovers::Kept },
             run: self.run_id,
             out: self.out,
             live: self.report.live(self.live.into()),
@@ -376,10 +452,10 @@ impl LoadTyped {
             duration_limit_s: self.duration.or(staged).map(|limit| limit.as_secs_f64()),
             recipients: 1,
             sessions: u32::try_from(self.in_transit()).unwrap_or(u32::MAX),
-            message_bytes: self.payload_size.mean().round() as u64,
-            sizes_varied: self.payload_size.varied(),
+            message_bytes: self.sizes().mean().round() as u64,
+            sizes_varied: self.sizes().varied(),
             tls: "none".to_owned(),
-            arrival: self.arrival.with(offer.as_ref()),
+            arrival: self.arrival().with(offer.as_ref()),
             rate_per_s: self.rate,
             stages: offer.as_ref().map(Offer::stages).unwrap_or_default(),
             protocol: "mades".to_owned(),
@@ -420,23 +496,43 @@ impl LoadTyped {
         self.stages.iter().for_each(|stage| given("stage", Some(stage.typed())));
         self.thresholds.iter().for_each(|threshold| given("threshold", Some(threshold.expression().to_owned())));
         self.abort_on.iter().for_each(|threshold| given("abort-on", Some(threshold.expression().to_owned())));
-        let arrival = match self.arrival {
+        given("payload-size", self.payload_size.as_ref().map(|sizes| sizes.expression().to_owned()));
+        let arrival = self.arrival.map(|arrival| match arrival {
             ArrivalTyped::Constant => "constant",
             ArrivalTyped::Poisson => "poisson",
-        };
+        });
+        given("arrival", arrival.map(str::to_owned));
         for (option, value) in [
-            ("payload-size", self.payload_size.expression().to_owned()),
             ("payload", self.payload.clone()),
             ("receiver", self.receiver.clone()),
             ("message-type", self.message_type.clone()),
             ("durable", self.durable.to_string()),
             ("credit", self.credit.to_string()),
-            ("arrival", arrival.to_owned()),
             ("seed", self.seed.to_string()),
         ] {
             push(option, value);
         }
         words
+    }
+
+    fn sizes(&self) -> Spread {
+        let usual = || values::payload_sizes(USUAL_SIZE).expect("the usual size is a size");
+        self.payload_size.clone().unwrap_or_else(usual)
+    }
+
+    fn arrival(&self) -> ArrivalTyped {
+        self.arrival.unwrap_or(ArrivalTyped::Constant)
+    }
+
+    /// Refuses what would have no effect.
+    ///
+    /// # Errors
+    /// Which option that is, and what it needs.
+    pub(super) fn check_effects(&self) -> Result<()> {
+        let is_closed = self.rate.is_none() && self.stages.is_empty();
+        effects::refuse_idle(&[("--arrival", is_closed && self.arrival.is_some())], "without --rate or --stage")?;
+        let is_file = matches!(payload(&self.payload), PayloadKind::File(_));
+        effects::refuse_idle(&[("--payload-size", is_file && self.payload_size.is_some())], "with --payload FILE")
     }
 
     /// What is offered at open loop.
@@ -460,6 +556,43 @@ fn payload(typed: &str) -> PayloadKind {
 }
 
 impl BrokersTyped {
+    /// Refuses what would have no effect.
+    ///
+    /// # Errors
+    /// Which option that is, and what it needs.
+    fn check_effects(&self) -> Result<()> {
+        let outbox = url("--broker", &self.broker, None, None)?;
+        let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;
+        let urls = || [Some(&outbox), inbox.as_ref()].into_iter().flatten();
+        if !urls().any(BrokerUrl::is_tls) {
+            let tls = [
+                ("--cacert", self.cacert.is_some()),
+                ("--insecure", self.insecure),
+                ("--tls-cert", self.tls_cert.is_some()),
+                ("--tls-name", self.tls_name.is_some()),
+            ];
+            effects::refuse_idle(&tls, "without TLS; write --broker amqps://HOST")?;
+        }
+        self.check_login(&outbox, inbox.as_ref())
+    }
+
+    /// Refuses users and passwords that nobody would be shown.
+    fn check_login(&self, outbox: &BrokerUrl, inbox: Option<&BrokerUrl>) -> Result<()> {
+        let last = inbox.unwrap_or(outbox);
+        if let (Some(named), Some(_), true) = (outbox.user(), last.user(), self.user.is_some()) {
+            bail!("--user has no effect: the URL of --broker names the user {named}");
+        }
+        if let (Some(named), true) = (last.user(), self.inbox_user.is_some()) {
+            bail!("--inbox-user has no effect: the URL names the user {named}");
+        }
+        let has_user = self.user.is_some() || outbox.user().is_some() || last.user().is_some();
+        let own = [("--password-file", self.password_file.is_some() && !has_user && self.inbox_user.is_none())];
+        effects::refuse_idle(&own, "without a user: --user NAME, or amqp://NAME@HOST")?;
+        let has_inbox_user = self.inbox_user.is_some() || self.user.is_some() || last.user().is_some();
+        let theirs = [("--inbox-password-file", self.inbox_password_file.is_some() && !has_inbox_user)];
+        effects::refuse_idle(&theirs, "without a user: --inbox-user NAME, or --inbox-broker amqp://NAME@HOST")
+    }
+
     /// Those of outbox and inbox.
     fn brokers(self) -> Result<(Broker, Broker)> {
         let security = self.security();
@@ -493,7 +626,7 @@ impl BrokersTyped {
 /// The URL with user and password, if it has none of its own. What is wrong with it is said without it: it may hold a
 /// password.
 pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option<Secret>) -> Result<BrokerUrl> {
-    let mut url: BrokerUrl = text.parse().map_err(|error: ::mades::UrlError| anyhow::anyhow!("{option}: {error}"))?;
+    let mut url: BrokerUrl = text.parse().map_err(|error: ::mades::UrlError| anyhow!("{option}: {error}"))?;
     if let Some(user) = user {
         url = url.or_user(user);
     }
@@ -503,9 +636,12 @@ pub(super) fn url(option: &str, text: &str, user: Option<&str>, password: Option
     })
 }
 
-/// The password in that file. It goes before one in the environment, which may be there for others.
+/// The password in the first line of that file. It goes before one in the environment, which may be there for others.
 pub(super) fn password(file: Option<&Path>) -> Result<Option<Secret>> {
-    Ok(file.map(Secret::from_file).transpose()?)
+    let Some(path) = file else { return Ok(None) };
+    let text = fs::read_to_string(path)
+        .map_err(|error| anyhow!("cannot read the password from {}: {}", path.display(), reason(&error)))?;
+    Ok(Some(Secret::new(text.lines().next().unwrap_or_default())))
 }
 
 /// The password in the environment, under that name.
@@ -525,7 +661,8 @@ pub(super) fn keep_at_home(broker: &mut Broker) -> Result<()> {
 
 pub(super) fn stay_at_home(url: &BrokerUrl) -> Result<()> {
     let found = (url.host(), url.port()).to_socket_addrs();
-    let found = found.with_context(|| format!("{} has no address; check the name", url.host()))?;
+    let unknown = |error| anyhow!("{} has no address; check the name: {}", url.host(), reason(&error));
+    let found = found.map_err(unknown)?;
     if let Some(public) = found.map(|address| address.ip()).find(|address| !is_local(*address)) {
         bail!(
             "{public} is a public address; only loopback and private addresses are allowed by default. If the \

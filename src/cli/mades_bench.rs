@@ -1,5 +1,6 @@
 //! `mailrun bench mades`: what was typed, to what it means.
 use super::mades::{LoadTyped, ModeTyped};
+use super::mades_effects as effects;
 use super::mades_endpoint::{FaultsTyped, WayTyped, fill_in, read_plan};
 use super::results::ReportTyped;
 use super::{Strictness, values};
@@ -26,52 +27,75 @@ delay = 'exp:5ms'
 const USUAL_RATE_PER_S: f64 = 500.0;
 const USUAL_DURATION: Duration = Duration::from_secs(8);
 
-/// Sends messages through a stand-in for a pair of ECP endpoints, and compares what both saw
+/// Measures MADES on this host, with a stand-in for the endpoints
+///
+/// Sends messages through a stand-in for a pair of ECP endpoints, and compares what both saw.
 ///
 /// Requires no other software: the stand-in is its own broker. Without options: 500 messages per second for eight
 /// seconds, over a network with a delay of about 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md, the
 /// plan and the log of the stand-in. Exit status 1 if a message is lost, duplicated or corrupt, or if the two disagree.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, after_long_help = LONG_EXAMPLES)]
 pub(super) struct MadesTyped {
-    /// What the messages are sent through.
-    #[arg(long, value_enum, default_value = "endpoint")]
+    /// What is measured
+    #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
     mode: ModeTyped,
     #[command(flatten)]
     load: LoadTyped,
     /// Time limit for each message; after that it counts as lost.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::some_duration, help_heading = "Load",
+          hide_short_help = true)]
     message_timeout: Duration,
-    /// Preset of the stand-in: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
-    preset: Option<String>,
-    /// Plan of the stand-in (TOML), see mailrun mades-endpoint --help.
-    #[arg(long, value_name = "FILE")]
-    plan: Option<PathBuf>,
+    #[command(flatten)]
+    stand_in: StandInTyped,
     #[command(flatten)]
     way: WayTyped,
     #[command(flatten)]
     faults: FaultsTyped,
-    /// Write what the stand-in did with each message to FILE, one line of JSON per message.
-    #[arg(long, value_name = "FILE")]
-    log_messages: Option<PathBuf>,
-    /// Name of the run in reports.
-    #[arg(long, value_name = "TEXT", default_value = "mades")]
-    label: String,
-    /// Run directory, instead of a new one in mailrun-results.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
     #[command(flatten)]
     report: ReportTyped,
+    /// Run directory [default: a new one]
+    ///
+    /// The new one is mailrun-results/TIME-NAME.
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    out: Option<PathBuf>,
+    /// Name of the run in reports.
+    #[arg(long, value_name = "TEXT", default_value = "mades", help_heading = "Results", hide_short_help = true)]
+    label: String,
+}
+
+/// The stand-in for the endpoints.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Stand-in for the endpoints")]
+struct StandInTyped {
+    /// ideal, ecp-2022 or custom-1563
+    ///
+    /// A built-in plan: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS),
+          hide_possible_values = true)]
+    preset: Option<String>,
+    /// Plan of the stand-in (TOML)
+    ///
+    /// mailrun mades-endpoint --help prints one.
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Write what the stand-in did with each message to FILE, one line of JSON per message.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    log_messages: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   mailrun bench mades
-  mailrun bench mades --preset ideal --messages 100000 --max-in-transit 1000
-  mailrun bench mades --preset ecp-2022 --rate 6 --duration 15s
-  mailrun bench mades --report full
   mailrun bench mades --drop 1% --reject 1%   checks that faults are detected";
+
+const LONG_EXAMPLES: &str = "\
+Examples:
+  mailrun bench mades
+  mailrun bench mades --preset ideal -m 100k --max-in-transit 1000
+  mailrun bench mades --preset ecp-2022 --rate 6 -d 15s
+  mailrun bench mades --drop 1% --reject 1%   checks that faults are detected
+  mailrun bench mades --mode toolbox --plan plan.toml -v";
 
 impl MadesTyped {
     /// Whether it held.
@@ -80,13 +104,14 @@ impl MadesTyped {
         self.report.open(Live::Line)?;
         self.fill_in_load();
         self.load.check_thresholds(self.mode)?;
+        self.check_effects()?;
         let plan = self.plan()?;
         let word = |option: &str, value: String| [format!("--{option}"), value];
-        let mode = self.mode_word();
-        let mut bench_options = vec!["--mode".to_owned(), mode];
+        let mut bench_options = word("mode", self.mode.name().to_owned()).to_vec();
         bench_options.extend(word("message-timeout", format!("{}us", self.message_timeout.as_micros())));
         bench_options.extend(self.load.words());
-        let log = self.log_messages.as_ref().map(|path| word("log-messages", path.to_string_lossy().into_owned()));
+        let log =
+            self.stand_in.log_messages.as_ref().map(|path| word("log-messages", path.to_string_lossy().into_owned()));
         let outcome = mades::run(&RehearsalOptions {
             name: self.label,
             out: self.out,
@@ -116,15 +141,25 @@ impl MadesTyped {
         }
     }
 
-    fn mode_word(&self) -> String {
-        let value = clap::ValueEnum::to_possible_value(&self.mode);
-        value.map(|value| value.get_name().to_owned()).unwrap_or_default()
+    /// Refuses what would have no effect; [`MadesTyped::plan`] does so with what depends on the plan.
+    fn check_effects(&self) -> Result<()> {
+        self.load.check_effects()?;
+        if self.mode != ModeTyped::Amqp {
+            return Ok(());
+        }
+        let own = [
+            ("--preset", self.stand_in.preset.is_some()),
+            ("--plan", self.stand_in.plan.is_some()),
+            ("--log-messages", self.stand_in.log_messages.is_some()),
+        ];
+        let all = [own.as_slice(), &self.way.given(), &self.faults.given()].concat();
+        effects::refuse_idle(&all, "in mode amqp, which has no endpoint; add --mode endpoint")
     }
 
     fn plan(&self) -> Result<Plan> {
         let usual = || toml::from_str::<Plan>(USUAL_WAY).expect("the plan is a constant, and a test reads it");
-        let preset = self.preset.as_deref().map(|name| Plan::preset(name).unwrap_or_default());
-        let mut plan = match (&self.plan, preset) {
+        let preset = self.stand_in.preset.as_deref().map(|name| Plan::preset(name).unwrap_or_default());
+        let mut plan = match (&self.stand_in.plan, preset) {
             (Some(path), preset) => read_plan(path, &preset.unwrap_or_default())?,
             (None, Some(preset)) => preset,
             (None, None) => usual(),
@@ -136,6 +171,8 @@ impl MadesTyped {
         };
         self.way.change(&mut plan);
         self.faults.change(&mut plan);
+        self.way.check_effects(&plan)?;
+        self.faults.check_effects(&plan)?;
         plan.seed = self.load.seed;
         fill_in(&mut plan).map_err(|error| anyhow!("the plan of the stand-in: {error:#}"))?;
         Ok(plan)
@@ -192,7 +229,7 @@ mod tests {
         assert_eq!((closed.load.rate, closed.load.duration), (None, None));
         let plan = closed.plan().unwrap();
         assert_eq!((plan.mode, plan.seed, plan.network == Plan::default().network), (Mode::Tracing, 9, true));
-        assert_eq!((faults(&plan), closed.mode_word()), (vec!["drop 0.5".to_owned()], "tracing".to_owned()));
+        assert_eq!(faults(&plan), vec!["drop 0.5".to_owned()]);
         let staged = typed("--stage 2s:5/s");
         assert_eq!((staged.load.rate, staged.load.duration), (None, None));
         assert!(typed("--drop 7e-1 --accept-delay 5ms").plan().unwrap().faults.drop > 0.6);

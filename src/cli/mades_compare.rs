@@ -1,5 +1,6 @@
 //! `mailrun bench mades-compare`: what was typed, to what it means.
 use super::mades::{exported, password, stay_at_home, url};
+use super::mades_effects as effects;
 use super::results::TablesTyped;
 use super::scenarios::NoThresholds;
 use super::values;
@@ -11,7 +12,18 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Password of who gives none: go-mades-bench's own.
+const EXAMPLES: &str = "\
+Examples:
+  mailrun bench mades-compare
+  mailrun bench mades-compare --mode endpoint -m 1000 --windows 16,defaults
+  mailrun bench mades-compare --mode endpoint --drop 1% --max-time 20s
+  mailrun bench mades-compare --broker amqp://127.0.0.1:5672";
+
+/// Messages in transit where no number is given.
+const USUAL_IN_TRANSIT: u32 = 1_000;
+
+/// User and password where none are given: go-mades-bench's own.
+const USUAL_USER: &str = "endpoint";
 const USUAL_PASSWORD: &str = "password";
 
 /// Measures go-mades-bench and `mailrun mades` side by side
@@ -21,51 +33,76 @@ const USUAL_PASSWORD: &str = "password";
 /// and memory are those of the whole process. go-mades-bench waits forever for a lost message: --max-time ends it. Ctrl-C
 /// ends the run and prints the table so far. Exit status 1 if a run failed, hung or lost messages.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct CompareTyped {
-    /// What the messages are sent through.
-    #[arg(long, value_enum, default_value = "amqp")]
+    /// What is measured
+    #[arg(long, value_enum, value_name = "MODE", default_value = "amqp")]
     mode: WayTyped,
-    /// Messages per run.
-    #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", default_value = "10000", value_parser = values::some)]
+    /// Messages per run
+    #[arg(short = 'm', visible_short_alias = 'n', long, value_name = "N", default_value = "10k", value_parser = values::some)]
     messages: u64,
-    /// Size of a payload in bytes.
+    /// Bytes of a payload
     #[arg(short = 'l', long, value_name = "BYTES", default_value = "3000", value_parser = values::bytes)]
     payload_size: u64,
-    /// Runs per row; the tables show medians.
+    /// Runs per row
+    ///
+    /// The tables show medians.
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
-    /// Outstanding sends, a comma-separated list of numbers to run; each tool also runs with its own defaults.
-    #[arg(long, value_name = "N,N", default_value = "2,16,128,1000,defaults", value_delimiter = ',', value_parser = window)]
+    /// Outstanding sends: 2,16,defaults
+    ///
+    /// A comma-separated list of numbers to run; defaults is each tool with its own
+    /// [default: 2,16,128,1000,defaults].
+    #[arg(long, value_name = "N,N", default_value = "2,16,128,1000,defaults", hide_default_value = true,
+          value_delimiter = ',', value_parser = window)]
     windows: Vec<Window>,
-    /// Maximum number of messages in transit, if the window is the same for both.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = values::sessions)]
-    max_in_transit: u32,
-    /// Time limit of a run; a run that exceeds it is killed and reported.
+    /// Messages in transit [default: 1000]
+    ///
+    /// This maximum holds where --windows has a number.
+    #[arg(long, value_name = "N", value_parser = values::sessions)]
+    max_in_transit: Option<u32>,
+    /// Time limit of a run
+    ///
+    /// A run that exceeds it is killed and reported.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = values::some_duration)]
     max_time: Duration,
-    /// Share of messages that the stand-in loses, to see how each tool reports it.
-    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
+    /// Share of messages that are lost
+    ///
+    /// The stand-in loses them (1% or 0.01), to see how each tool reports it.
+    #[arg(long, value_name = "P", default_value = "0", hide_default_value = true, value_parser = values::probability)]
     drop: f64,
-    /// Broker to use instead of the queues of the stand-in. Both tools purge the queues of --prefix at each start.
-    #[arg(long, value_name = "URL")]
+    /// Your broker: its queues are purged
+    ///
+    /// It is used instead of the queues of the stand-in. Both tools purge the queues of --prefix at each start.
+    #[arg(long, value_name = "URL", help_heading = "Broker")]
     broker: Option<String>,
     /// Prefix of the queue names.
-    #[arg(long, value_name = "TEXT", default_value = "mailrun.compare")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "mailrun.compare",
+        help_heading = "Broker",
+        hide_short_help = true
+    )]
     prefix: String,
-    /// User at the broker.
-    #[arg(long, value_name = "NAME", default_value = "endpoint", requires = "broker")]
-    user: String,
-    /// File with the password of the user in its first line [default: the environment variable MAILRUN_PASSWORD].
-    /// go-mades-bench takes the password on its command line, where it is visible in the process list.
-    #[arg(long, value_name = "FILE", requires = "broker")]
+    /// User [default: endpoint]
+    #[arg(long, value_name = "NAME", help_heading = "Broker")]
+    user: Option<String>,
+    /// File with the password
+    ///
+    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD, or password]. go-mades-bench takes the password on its command line, where it is visible in the process list.
+    #[arg(long, value_name = "FILE", help_heading = "Broker")]
     password_file: Option<PathBuf>,
-    /// Trust the certificates in this PEM file; go-mades-bench trusts any.
-    #[arg(long, value_name = "FILE", requires = "broker")]
+    /// Trust these certificates
+    ///
+    /// A PEM file, used instead of the system's authorities; go-mades-bench trusts any.
+    #[arg(long, value_name = "FILE", help_heading = "Broker")]
     cacert: Option<PathBuf>,
     #[command(flatten)]
     no_thresholds: NoThresholds,
     /// Allow public addresses. Use it only with a broker of your own.
-    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
+          help_heading = "Broker", hide_short_help = true)]
     allow_public: bool,
     #[command(flatten)]
     pub(super) tables: TablesTyped,
@@ -107,9 +144,7 @@ impl CompareTyped {
         if self.drop > 0.0 && self.mode == WayTyped::Amqp {
             bail!("--drop has no effect in mode amqp, which has no stand-in; add --mode endpoint");
         }
-        if let Some(broker) = self.broker.as_deref().filter(|_| !self.allow_public) {
-            stay_at_home(&url("--broker", broker, None, None)?)?;
-        }
+        self.check_effects()?;
         let live = self.tables.live();
         let broker = self.broker()?;
         let Self { mode, messages, payload_size, rounds, windows, max_in_transit, max_time, drop, prefix, .. } = self;
@@ -119,7 +154,7 @@ impl CompareTyped {
             message_bytes: payload_size,
             rounds,
             windows,
-            max_in_transit,
+            max_in_transit: max_in_transit.unwrap_or(USUAL_IN_TRANSIT),
             broker,
             prefix,
             drop,
@@ -128,11 +163,35 @@ impl CompareTyped {
         })
     }
 
+    /// Refuses what would have no effect, and a broker that load may not go to.
+    fn check_effects(&self) -> Result<()> {
+        let is_defaults = self.windows.iter().all(|window| *window == Window::Defaults);
+        let idle = [("--max-in-transit", is_defaults && self.max_in_transit.is_some())];
+        effects::refuse_idle(&idle, "with --windows defaults")?;
+        let Some(broker) = &self.broker else {
+            let of_a_broker = [
+                ("--user", self.user.is_some()),
+                ("--password-file", self.password_file.is_some()),
+                ("--cacert", self.cacert.is_some()),
+            ];
+            return effects::refuse_idle(&of_a_broker, "without --broker URL");
+        };
+        let url = url("--broker", broker, None, None)?;
+        let idle = [("--cacert", self.cacert.is_some() && !url.is_tls())];
+        effects::refuse_idle(&idle, "without TLS; write --broker amqps://HOST")?;
+        if self.allow_public { Ok(()) } else { stay_at_home(&url) }
+    }
+
     /// The broker that was named, and how both log in to it.
     fn broker(&self) -> Result<Option<Broker>> {
         let Some(url) = self.broker.clone() else { return Ok(None) };
         let secret = password(self.password_file.as_deref())?.or(exported(PASSWORD_VARIABLE)?);
         let password = secret.map_or_else(|| USUAL_PASSWORD.to_owned(), |secret| secret.reveal().to_owned());
-        Ok(Some(Broker { url, user: self.user.clone(), password, cacert: self.cacert.clone() }))
+        Ok(Some(Broker {
+            url,
+            user: self.user.clone().unwrap_or_else(|| USUAL_USER.to_owned()),
+            password,
+            cacert: self.cacert.clone(),
+        }))
     }
 }

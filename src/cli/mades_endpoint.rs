@@ -1,12 +1,16 @@
 //! `mailrun mades-endpoint`: what was typed, to what it means.
 use super::mades::{exported, keep_at_home, password, url};
+use super::mades_effects as effects;
+use super::mades_plan;
 use super::mades_queues::{Custom, QueuesTyped};
+use super::results::is_standard_output;
 use super::{LiveTyped, end_with_parent, say, values};
 use crate::live::{Event, Progress};
 use crate::live_line::{Elsewhere, Line};
 use crate::mades::PASSWORD_VARIABLE;
 use crate::party::{Live, Telling, cannot_write};
 use crate::reach::is_local;
+use crate::reason::reason;
 use ::mades::embedded::{self, ListenOptions, ListenerCounts, Login, Mechanisms, QueueLimits};
 use ::mades::endpoint::{self, Backend, Setup, Sight};
 use ::mades::standin::{Delay, Leg, Mode, Outage, PRESETS, Plan, ReceivedOn, Time, Totals, TracingValue};
@@ -25,6 +29,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// Address of the listener where none is given.
+const USUAL_LISTEN: &str = "127.0.0.1:5672";
+/// Limits of a queue where none are given.
+const MAX_QUEUE_MESSAGES: u64 = 100_000;
+const MAX_QUEUE_SIZE: u64 = 256 << 20;
+
 /// Simulates a pair of ECP endpoints or EDX toolboxes, with a network between them
 ///
 /// Takes messages from the outbox and handles them as the plan says: sends replies, inbox messages and events, on time,
@@ -36,41 +46,67 @@ pub(super) struct Typed {
     #[command(flatten)]
     place: PlaceTyped,
     #[command(flatten)]
-    queues: QueuesTyped,
-    /// Built-in plan to start from: ideal, ecp-2022 (10.8, 7.3 and 6.5 msg/s) or custom-1563.
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS))]
-    preset: Option<String>,
-    /// Read a plan (TOML). It overrides the preset, and options override it.
-    #[arg(long, value_name = "FILE")]
-    plan: Option<PathBuf>,
-    /// What to simulate.
-    #[arg(long, value_enum, value_name = "MODE")]
-    mode: Option<ModeTyped>,
-    /// Answer connectivity tests with DELIVERED instead of TRACING; go-mades-bench waits forever for it otherwise.
-    #[arg(long)]
-    go_mades_bench_compat: bool,
+    behaviour: BehaviourTyped,
     #[command(flatten)]
     way: WayTyped,
     #[command(flatten)]
     faults: FaultsTyped,
     #[command(flatten)]
     bounds: BoundsTyped,
-    /// Write what was done with each message to FILE, one line of JSON per message, then the totals. Memory grows with
-    /// the number of messages.
-    #[arg(long, value_name = "FILE")]
-    log_messages: Option<PathBuf>,
-    /// Write only the totals to FILE, in the format of the last line of --log-messages.
-    #[arg(long, value_name = "FILE")]
-    summary: Option<PathBuf>,
-    /// Seed of all random choices.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    #[command(flatten)]
+    queues: QueuesTyped,
+    #[command(flatten)]
+    files: FilesTyped,
     /// Allow public addresses.
-    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true)]
+    #[arg(long, env = "MAILRUN_ALLOW_PUBLIC", value_parser = clap::builder::FalseyValueParser::new(), hide_env = true,
+          hide_short_help = true)]
     allow_public: bool,
     /// Progress: a line on a terminal, JSON lines on standard output, or nothing.
     #[arg(long, value_enum, value_name = "HOW", default_value = "line", hide = true)]
     live: LiveTyped,
+}
+
+/// What is simulated.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Behaviour")]
+struct BehaviourTyped {
+    /// What to simulate
+    ///
+    /// The default is what the plan says, or an endpoint.
+    #[arg(long, value_enum, value_name = "MODE")]
+    mode: Option<ModeTyped>,
+    /// ideal, ecp-2022 or custom-1563
+    ///
+    /// A built-in plan to start from: ecp-2022 carries 10.8, 7.3 and 6.5 msg/s, custom-1563 1,563 msg/s, ideal all.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS),
+          hide_possible_values = true)]
+    preset: Option<String>,
+    /// Plan (TOML); --help prints one
+    ///
+    /// It overrides the preset, and options override it. An example with all keys is below.
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Answer connectivity tests with DELIVERED instead of TRACING; go-mades-bench waits forever for it otherwise.
+    #[arg(long, hide_short_help = true)]
+    go_mades_bench_compat: bool,
+    /// Seed of all random choices.
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: Option<u64>,
+}
+
+/// Where it writes what it did.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Results")]
+struct FilesTyped {
+    /// Log what was done with messages
+    ///
+    /// The file has a line of JSON per message, then the totals. Memory grows with the number of messages.
+    #[arg(long, value_name = "FILE")]
+    log_messages: Option<PathBuf>,
+    /// Write only the totals to FILE, in the format of the last line of --log-messages. With - they are the last line of
+    /// standard output.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    summary: Option<PathBuf>,
 }
 
 /// The mode, as typed.
@@ -98,96 +134,108 @@ impl From<ModeTyped> for Mode {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queues: embedded, or of a broker")]
 struct PlaceTyped {
-    /// Be the broker too: an AMQP 1.0 listener with queues in memory.
+    /// Be the broker too
+    ///
+    /// It has an AMQP 1.0 listener, and queues in memory.
     #[arg(long, conflicts_with = "broker", required_unless_present = "broker")]
     embedded: bool,
-    /// Address to listen on; port 0 picks a free port.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5672")]
-    listen: String,
-    /// Broker of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
+    /// Address [default: 127.0.0.1:5672]
+    ///
+    /// The address to listen on, with --embedded; port 0 picks a free port, :5672 is all addresses.
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// Broker of the sending endpoint
+    ///
+    /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// Broker of the receiving endpoint [default: that of the sending one].
-    #[arg(long, value_name = "URL", requires = "broker")]
+    /// Receiving endpoint's, if another
+    ///
+    /// The inbox is there; the outbox, replies and events are at --broker.
+    #[arg(long, value_name = "URL")]
     inbox_broker: Option<String>,
-    /// User at the broker; with --embedded the only user that may log in [default: anyone].
+    /// User at the broker
+    ///
+    /// With --embedded it is the only user that may log in [default: anyone].
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
-    /// File with the password in its first line [default: the environment variable MAILRUN_PASSWORD].
+    /// File with the password
+    ///
+    /// The password is its first line [default: the environment variable MAILRUN_PASSWORD].
     #[arg(long, value_name = "FILE")]
     password_file: Option<PathBuf>,
     /// Authentication mechanism [default: PLAIN with a user, ANONYMOUS without].
-    #[arg(long, value_name = "MECHANISM", value_parser = super::mades::mechanism, requires = "broker")]
+    #[arg(long, value_name = "MECHANISM", value_parser = super::mades::mechanism, hide_short_help = true)]
     auth_mechanism: Option<Mechanism>,
     /// Trust the certificates in this PEM file instead of the system's.
-    #[arg(long, value_name = "FILE", requires = "broker")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     cacert: Option<PathBuf>,
     /// Name to expect in the certificate of the broker [default: the host].
-    #[arg(long, value_name = "NAME", requires = "broker")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     tls_name: Option<String>,
     /// Accept any certificate of the broker, for tests.
-    #[arg(long, conflicts_with = "cacert", requires = "broker")]
+    #[arg(long, conflicts_with = "cacert", hide_short_help = true)]
     insecure: bool,
-    /// Certificate chain (PEM), to listen with TLS or to send to the broker.
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    /// Certificate chain (PEM), to listen with TLS; with --broker it is sent there.
+    #[arg(long, value_name = "FILE", requires = "tls_key", hide_short_help = true)]
     tls_cert: Option<PathBuf>,
     /// Private key of the certificate (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", hide_short_help = true)]
     tls_key: Option<PathBuf>,
-    /// Maximum number of messages in a queue, with --embedded.
-    #[arg(long, value_name = "N", default_value = "100000", value_parser = values::some)]
-    max_queue_messages: u64,
-    /// Maximum size of a queue in bytes, with --embedded.
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = values::bytes)]
-    max_queue_size: u64,
+    /// Maximum number of messages in a queue, with --embedded [default: 100k].
+    #[arg(long, value_name = "N", hide_short_help = true, value_parser = values::some)]
+    max_queue_messages: Option<u64>,
+    /// Maximum size of a queue in bytes, with --embedded [default: 256M].
+    #[arg(long, value_name = "BYTES", hide_short_help = true, value_parser = values::bytes)]
+    max_queue_size: Option<u64>,
 }
 
 /// How long the way takes, and what it carries: 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Delays and rates: times are 10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8 or file:PATH")]
+#[command(next_help_heading = "Delays (10ms, 5ms..20ms, exp:10ms, lognormal:10ms,0.8, file:PATH), rates")]
 pub(super) struct WayTyped {
     /// Time from the outbox to the reply.
-    #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
+    #[arg(long, value_name = "TIMES", value_parser = Delay::parse, hide_short_help = true)]
     accept_delay: Option<Delay>,
-    /// Time from the reply to the inbox.
+    /// Time from the reply to the inbox
     #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
     network_delay: Option<Delay>,
     /// Time from the inbox to the event DELIVERED, or to the reply of a toolbox.
-    #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
+    #[arg(long, value_name = "TIMES", value_parser = Delay::parse, hide_short_help = true)]
     acknowledge_delay: Option<Delay>,
     /// Time from DELIVERED to RECEIVED.
-    #[arg(long, value_name = "TIMES", value_parser = Delay::parse)]
+    #[arg(long, value_name = "TIMES", value_parser = Delay::parse, hide_short_help = true)]
     receive_delay: Option<Delay>,
     /// Maximum number of replies per second.
-    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    #[arg(long, value_name = "RATE", value_parser = values::rate, hide_short_help = true)]
     accept_rate: Option<f64>,
     /// Maximum number of messages per second to the inbox.
-    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    #[arg(long, value_name = "RATE", value_parser = values::rate, hide_short_help = true)]
     network_rate: Option<f64>,
     /// Maximum number of acknowledgements per second.
-    #[arg(long, value_name = "PER SECOND", value_parser = values::rate)]
+    #[arg(long, value_name = "RATE", value_parser = values::rate, hide_short_help = true)]
     acknowledge_rate: Option<f64>,
     /// Maximum number of bytes per second that the sending endpoint accepts.
-    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes, hide_short_help = true)]
     accept_bytes: Option<u64>,
     /// Maximum number of bytes per second that the network carries.
-    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes, hide_short_help = true)]
     network_bytes: Option<u64>,
-    /// Messages that the sending endpoint processes at a time.
-    #[arg(long, value_name = "N", requires = "accept_work")]
+    /// Messages that the sending endpoint processes at a time, with --accept-work.
+    #[arg(long, value_name = "N", value_parser = values::sessions, hide_short_help = true)]
     accept_workers: Option<u32>,
-    /// Time to process each message.
-    #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "accept_workers")]
+    /// Time to process each message, with --accept-workers.
+    #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     accept_work: Option<Duration>,
     /// Slow start: for this time after each start of the sending endpoint everything is slower, ten times at first.
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     slow_start: Option<Duration>,
     /// Outage, repeatable, counted from the ready line: 'A.down 10s..15s', 'B.down 5s..1m' (the receiver is offline),
     /// 'net.down 1s..2s'.
-    #[arg(long = "outage", value_name = "OUTAGE", value_parser = Outage::parse)]
+    #[arg(long = "outage", value_name = "OUTAGE", hide_short_help = true, value_parser = Outage::parse)]
     outages: Vec<Outage>,
     /// When a message counts as received: once in the inbox, or, with --embedded, once accepted from there.
-    #[arg(long, value_enum, value_name = "WHEN")]
+    #[arg(long, value_enum, value_name = "WHEN", hide_short_help = true)]
     received_on: Option<ReceivedTyped>,
 }
 
@@ -200,37 +248,39 @@ enum ReceivedTyped {
 
 /// What goes wrong, as probabilities.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Faults, as probabilities from 0 to 1")]
+#[command(next_help_heading = "Faults: P is a probability, 1% or 0.01")]
 pub(super) struct FaultsTyped {
-    /// Probability of an error reply (go-mades-bench exits at one).
+    /// A message is lost without a word
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    drop: Option<f64>,
+    /// A message arrives twice
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    duplicate: Option<f64>,
+    /// A byte of the payload changes
+    #[arg(long, value_name = "P", value_parser = values::probability)]
+    corrupt: Option<f64>,
+    /// The reply is an error
+    ///
+    /// go-mades-bench exits at one.
     #[arg(long, value_name = "P", value_parser = values::probability)]
     reject: Option<f64>,
     /// errorCode of these error replies.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
     reject_code: Option<String>,
     /// errorMessage of these error replies.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
     reject_message: Option<String>,
-    /// Probability of no reply; the message is still delivered.
-    #[arg(long, value_name = "P", value_parser = values::probability)]
-    no_reply: Option<f64>,
-    /// Probability of silent loss in the network.
-    #[arg(long, value_name = "P", value_parser = values::probability)]
-    drop: Option<f64>,
-    /// Probability of a reported failure: event FAILED, status FAILED.
-    #[arg(long, value_name = "P", value_parser = values::probability)]
+    /// A message does not arrive, and the event or the status is FAILED.
+    #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
     fail: Option<f64>,
-    /// Probability of delivering a message to the inbox twice.
-    #[arg(long, value_name = "P", value_parser = values::probability)]
-    duplicate: Option<f64>,
-    /// Probability of changing one byte of the payload.
-    #[arg(long, value_name = "P", value_parser = values::probability)]
-    corrupt: Option<f64>,
-    /// Probability of delaying a message so that others overtake it.
-    #[arg(long, value_name = "P", value_parser = values::probability)]
+    /// There is no reply; the message is still delivered.
+    #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
+    no_reply: Option<f64>,
+    /// A message is late, so that others overtake it.
+    #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
     reorder: Option<f64>,
     /// Maximum length of that delay.
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(long, value_name = "TIME", value_parser = values::duration, hide_short_help = true)]
     reorder_by: Option<Duration>,
 }
 
@@ -239,97 +289,146 @@ pub(super) struct FaultsTyped {
 #[command(next_help_heading = "Limits")]
 struct BoundsTyped {
     /// Known receiver code, repeatable [default: all are known].
-    #[arg(long = "receiver", value_name = "CODE")]
+    #[arg(long = "receiver", value_name = "CODE", hide_short_help = true)]
     receivers: Vec<String>,
     /// Maximum size of a payload in bytes; larger ones are rejected.
-    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes, hide_short_help = true)]
     max_payload_size: Option<u64>,
     /// Maximum number of messages taken from the outbox and not accepted yet.
-    #[arg(long, value_name = "N", value_parser = values::sessions)]
+    #[arg(long, value_name = "N", value_parser = values::sessions, hide_short_help = true)]
     credit: Option<u32>,
     /// Maximum number of messages stored at a time; at the limit no more are taken.
-    #[arg(long, value_name = "N", value_parser = values::sessions)]
+    #[arg(long, value_name = "N", value_parser = values::sessions, hide_short_help = true)]
     max_stored_messages: Option<u32>,
     /// Maximum size of the stored messages in bytes.
-    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = values::bytes, hide_short_help = true)]
     max_stored_size: Option<u64>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun mades-endpoint --embedded     no broker required
-  mailrun mades-endpoint --embedded --preset ecp-2022 --log-messages messages.jsonl
-  mailrun mades-endpoint --broker amqp://127.0.0.1 --drop 1% --network-delay exp:20ms
-  mailrun mades-endpoint --embedded --outage 'B.down 10s..40s' --duplicate 0.1%";
+  mailrun mades-endpoint --embedded            no broker required
+  mailrun mades-endpoint --embedded --preset ecp-2022 --drop 1%
+  mailrun mades-endpoint --broker amqp://endpoint@127.0.0.1 --password-file pw";
 
 const PLANS: &str = "\
+Examples:
+  mailrun mades-endpoint --embedded            no broker required
+  mailrun mades-endpoint --embedded --preset ecp-2022 --log-messages log.jsonl
+  mailrun mades-endpoint --embedded --outage 'B.down 10s..40s' --duplicate 0.1%
+  mailrun mades-endpoint --broker amqp://127.0.0.1 --drop 1% --network-delay exp:20ms
+  mailrun mades-endpoint --embedded --plan plan.toml
+
 A plan, with all keys:
-  mode = 'endpoint'                       # toolbox, tracing
-  tracing_value = 'TRACING'               # DELIVERED: for go-mades-bench
-  received_on = 'inbox'                   # consume
-  seed = 1
-  receivers = ['ecp-endpoint']
-  sender_code = 'mailrun-endpoint-a'
-  receive = 'exp:57ms'
-  slow_start = '10s'
-  outages = ['A.down 10s..15s', 'net.down 20s..21s']
-  max_payload_size = 67108864
-  credit = 200
-  max_stored_messages = 1000000
-  max_stored_size = 1073741824
-  [accept]                                # and [network], [acknowledge]
-  delay = 'lognormal:10ms,0.8'
-  capacity = { rate_per_s = 10.8, bytes_per_s = 1e6, workers = 4, work = '20ms' }
-  [faults]
-  reject = 0.0                            # drop, fail, corrupt, duplicate, no_reply, reorder
-  reject_code = 'ECP-STANDIN-001'
-  reject_message = 'told to'
-  reorder_by = '50ms'";
+
+mode = 'endpoint'               # or 'toolbox', 'tracing'
+tracing_value = 'TRACING'       # or 'DELIVERED', for go-mades-bench
+received_on = 'inbox'           # or 'consume'
+seed = 1
+receivers = ['ecp-endpoint']    # [] knows all
+sender_code = 'mailrun-endpoint-a'
+receive = 'exp:57ms'
+slow_start = '10s'
+outages = ['A.down 10s..15s', 'net.down 20s..21s']
+max_payload_size = '64M'
+credit = 200
+max_stored_messages = '1M'
+max_stored_size = '1G'
+
+[accept]                        # [network] and [acknowledge] have the same keys
+delay = 'lognormal:10ms,0.8'
+
+[accept.capacity]
+rate_per_s = 10.8               # messages; '500/m' is a rate too
+bytes_per_s = '1M'
+workers = 4
+work = '20ms'
+
+[faults]
+drop = '1%'
+duplicate = '0.1%'
+corrupt = 0.001
+reject = 0.0
+reject_code = 'ECP-STANDIN-001'
+reject_message = 'told to'
+fail = 0.0
+no_reply = 0.0
+reorder = 0.0
+reorder_by = '50ms'";
+
+impl FilesTyped {
+    /// Makes sure that the totals can be written, before there are any.
+    fn open(&self) -> Result<()> {
+        let Some(path) = self.summary.as_deref().filter(|path| !is_standard_output(path)) else { return Ok(()) };
+        File::create(path).map(drop).map_err(|error| cannot_write(path, &error))
+    }
+}
 
 impl Typed {
     pub(super) fn run(self) -> Result<ExitCode> {
         let live: Live = self.live.into();
         end_with_parent(live);
+        self.place.check_effects()?;
         let plan = self.plan()?;
+        self.files.open()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start the event loop")?;
-        let file = self.summary.clone();
+        let file = self.files.summary.clone();
         let totals = runtime.block_on(self.work(plan, live))?;
-        let write =
-            |path: &PathBuf| fs::write(path, totals.to_line() + "\n").map_err(|error| cannot_write(path, &error));
-        let written = file.as_ref().map_or(Ok(()), write);
+        let line = totals.to_line() + "\n";
+        let is_on_stdout = file.as_deref().is_some_and(is_standard_output);
+        let written = match file.filter(|_| !is_on_stdout) {
+            Some(path) => fs::write(&path, &line).map_err(|error| cannot_write(&path, &error)),
+            None => Ok(()),
+        };
         if live == Live::Json {
             Telling::new(live, Elsewhere::Nothing).event(&Event::Done);
         } else {
-            say(&summary(&totals));
+            say(&if is_on_stdout { line } else { summary(&totals) });
         }
         written.map(|()| ExitCode::SUCCESS)
     }
 
     /// The preset, changed by the plan file, changed by the options.
     fn plan(&self) -> Result<Plan> {
-        let preset = self.preset.as_deref().and_then(Plan::preset).unwrap_or_default();
-        let mut plan = match &self.plan {
+        let preset = self.behaviour.preset.as_deref().and_then(Plan::preset).unwrap_or_default();
+        let mut plan = match &self.behaviour.plan {
             Some(path) => read_plan(path, &preset)?,
             None => preset,
         };
-        if let Some(mode) = self.mode {
+        if let Some(mode) = self.behaviour.mode {
             plan.mode = mode.into();
         }
-        if self.go_mades_bench_compat {
+        if self.behaviour.go_mades_bench_compat {
             plan.tracing_value = TracingValue::Delivered;
         }
         self.way.change(&mut plan);
         self.faults.change(&mut plan);
-        replace(&mut plan.seed, self.seed.as_ref());
+        replace(&mut plan.seed, self.behaviour.seed.as_ref());
         self.bounds.change(&mut plan);
+        self.check_effects(&plan)?;
         fill_in(&mut plan)?;
         Ok(plan)
     }
 
+    /// Refuses what would have no effect under that plan.
+    fn check_effects(&self, plan: &Plan) -> Result<()> {
+        let queues: &[&str] = match plan.mode {
+            Mode::Endpoint => &["--outbox", "--outbox-reply", "--send-event", "--inbox"],
+            Mode::Toolbox => &["--outbox", "--outbox-reply", "--inbox"],
+            Mode::Tracing => &["--outbox", "--outbox-reply", "--send-event"],
+        };
+        self.queues.check_effects(mode_name(plan.mode), queues)?;
+        let is_tracing = plan.mode == Mode::Tracing;
+        let compat = self.behaviour.go_mades_bench_compat && !is_tracing;
+        effects::refuse_idle(&[("--go-mades-bench-compat", compat)], "without --mode tracing")?;
+        self.way.check_effects(plan)?;
+        self.faults.check_effects(plan)
+    }
+
     async fn work(self, plan: Plan, live: Live) -> Result<Totals> {
         let stop = asked_to_stop()?;
-        let truth = self.log_messages.as_deref().map(truth_file).transpose()?;
+        let truth = self.files.log_messages.as_deref().map(truth_file).transpose()?;
         let names = self.queues.names(custom(plan.mode));
         let (backend, serving) = self.place.open(self.allow_public).await?;
         let address = serving.as_ref().map(|serving| serving.address.to_string());
@@ -358,7 +457,7 @@ impl Typed {
 pub(super) fn fill_in(plan: &mut Plan) -> Result<()> {
     for delay in plan.delays_mut() {
         if let Some(path) = delay.file().map(str::to_owned) {
-            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+            let text = fs::read_to_string(&path).map_err(|error| anyhow!("cannot read {path}: {}", reason(&error)))?;
             delay.take_times(&text).map_err(|why| anyhow!("{path}: {why}"))?;
         }
     }
@@ -366,35 +465,13 @@ pub(super) fn fill_in(plan: &mut Plan) -> Result<()> {
 }
 
 pub(super) fn read_plan(path: &Path, preset: &Plan) -> Result<Plan> {
-    let name = path.display();
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
-    // By itself first: this says where a mistake is.
-    toml::from_str::<Plan>(&text).map_err(|error| anyhow!("{name}{}: {}", place(&text, &error), error.message()))?;
-    let mut whole = toml::Table::try_from(preset).context("a plan is always a table")?;
-    merge(&mut whole, toml::from_str(&text)?);
-    whole.try_into().map_err(|error: toml::de::Error| anyhow!("{name}: {}", error.message()))
-}
-
-/// `:LINE:COLUMN` of a mistake, both from 1; empty where it is unknown.
-fn place(text: &str, error: &toml::de::Error) -> String {
-    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return String::new() };
-    let line = before.matches('\n').count() + 1;
-    let column = before.chars().rev().take_while(|letter| *letter != '\n').count() + 1;
-    format!(":{line}:{column}")
-}
-
-/// Puts what the second table says into the first, table by table.
-fn merge(into: &mut toml::Table, from: toml::Table) {
-    for (key, value) in from {
-        match (into.get_mut(&key), value) {
-            (Some(toml::Value::Table(old)), toml::Value::Table(new)) => merge(old, new),
-            (_, value) => drop(into.insert(key, value)),
-        }
-    }
+    let text =
+        fs::read_to_string(path).map_err(|error| anyhow!("cannot read {}: {}", path.display(), reason(&error)))?;
+    mades_plan::read(&text, path, preset).map_err(|why| anyhow!(why))
 }
 
 fn truth_file(path: &Path) -> Result<Box<dyn Write + Send>> {
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let file = File::create(path).map_err(|error| cannot_write(path, &error))?;
     Ok(Box::new(file))
 }
 
@@ -418,13 +495,45 @@ struct Serving {
 }
 
 impl PlaceTyped {
+    /// Refuses what would have no effect.
+    fn check_effects(&self) -> Result<()> {
+        let of_a_listener = [
+            ("--listen", self.listen.is_some()),
+            ("--max-queue-messages", self.max_queue_messages.is_some()),
+            ("--max-queue-size", self.max_queue_size.is_some()),
+        ];
+        let of_a_client = [
+            ("--inbox-broker", self.inbox_broker.is_some()),
+            ("--auth-mechanism", self.auth_mechanism.is_some()),
+            ("--cacert", self.cacert.is_some()),
+            ("--tls-name", self.tls_name.is_some()),
+            ("--insecure", self.insecure),
+        ];
+        let Some(broker) = &self.broker else { return effects::refuse_idle(&of_a_client, "without --broker URL") };
+        effects::refuse_idle(&of_a_listener, "without --embedded")?;
+        let outbox = url("--broker", broker, None, None)?;
+        let inbox = self.inbox_broker.as_deref().map(|text| url("--inbox-broker", text, None, None)).transpose()?;
+        let last = inbox.as_ref().unwrap_or(&outbox);
+        if !outbox.is_tls() && !last.is_tls() {
+            let of_tls = [&of_a_client[2..], &[("--tls-cert", self.tls_cert.is_some())]].concat();
+            effects::refuse_idle(&of_tls, "without TLS; write --broker amqps://HOST")?;
+        }
+        if let (Some(named), Some(_), true) = (outbox.user(), last.user(), self.user.is_some()) {
+            bail!("--user has no effect: the URL of --broker names the user {named}");
+        }
+        let has_user = self.user.is_some() || outbox.user().is_some() || last.user().is_some();
+        let idle = [("--password-file", self.password_file.is_some() && !has_user)];
+        effects::refuse_idle(&idle, "without a user: --user NAME, or amqp://NAME@HOST")
+    }
+
     async fn open(self, allow_public: bool) -> Result<(Backend, Option<Serving>)> {
         match &self.broker {
             Some(_) => Ok((self.brokers(allow_public)?, None)),
             None => {
                 let limits = QueueLimits {
-                    messages: usize::try_from(self.max_queue_messages).unwrap_or(usize::MAX),
-                    bytes: usize::try_from(self.max_queue_size).unwrap_or(usize::MAX),
+                    messages: usize::try_from(self.max_queue_messages.unwrap_or(MAX_QUEUE_MESSAGES))
+                        .unwrap_or(usize::MAX),
+                    bytes: usize::try_from(self.max_queue_size.unwrap_or(MAX_QUEUE_SIZE)).unwrap_or(usize::MAX),
                 };
                 let queues = embedded::Queues::new(limits);
                 let serving = self.serve(queues.clone(), allow_public).await?;
@@ -434,7 +543,7 @@ impl PlaceTyped {
     }
 
     async fn serve(self, queues: embedded::Queues, allow_public: bool) -> Result<Serving> {
-        let listen = &self.listen;
+        let listen = self.listen.as_deref().unwrap_or(USUAL_LISTEN);
         let Endpoint::Tcp(address) = Endpoint::listening(listen).context("--listen")? else {
             bail!("--listen {listen} must have the form HOST:PORT");
         };
@@ -484,16 +593,16 @@ impl PlaceTyped {
 fn who_may_come_in(user: Option<String>, typed: Option<Secret>, exported: Option<Secret>) -> Result<Mechanisms> {
     match (user, typed) {
         (None, None) => Ok(Mechanisms::Anybody),
-        (None, Some(_)) => bail!("a password requires --user"),
+        (None, Some(_)) => bail!("--password-file has no effect without --user NAME"),
         (Some(user), typed) => match typed.or(exported) {
             Some(password) => Ok(Mechanisms::Plain(Login { user, password })),
-            None => bail!("--user requires a password: add --password-file"),
+            None => bail!("--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE}"),
         },
     }
 }
 
 fn cannot_listen(listen: &str, error: &io::Error) -> anyhow::Error {
-    let what = crate::reason::reason(error);
+    let what = reason(error);
     match error.kind() {
         io::ErrorKind::AddrInUse => {
             anyhow!(
@@ -512,6 +621,14 @@ fn custom(mode: Mode) -> Custom {
     }
 }
 
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Endpoint => "endpoint",
+        Mode::Toolbox => "toolbox",
+        Mode::Tracing => "tracing",
+    }
+}
+
 /// Puts what was typed, if it was, in place of what was there.
 fn replace<T: Clone>(old: &mut T, typed: Option<&T>) {
     if let Some(typed) = typed {
@@ -526,6 +643,41 @@ fn replace_time(old: &mut Time, typed: Option<Duration>) {
 }
 
 impl WayTyped {
+    /// The options that are given.
+    pub(super) fn given(&self) -> [(&'static str, bool); 14] {
+        [
+            ("--accept-delay", self.accept_delay.is_some()),
+            ("--network-delay", self.network_delay.is_some()),
+            ("--acknowledge-delay", self.acknowledge_delay.is_some()),
+            ("--receive-delay", self.receive_delay.is_some()),
+            ("--accept-rate", self.accept_rate.is_some()),
+            ("--network-rate", self.network_rate.is_some()),
+            ("--acknowledge-rate", self.acknowledge_rate.is_some()),
+            ("--accept-bytes", self.accept_bytes.is_some()),
+            ("--network-bytes", self.network_bytes.is_some()),
+            ("--accept-workers", self.accept_workers.is_some()),
+            ("--accept-work", self.accept_work.is_some()),
+            ("--slow-start", self.slow_start.is_some()),
+            ("--outage", !self.outages.is_empty()),
+            ("--received-on", self.received_on.is_some()),
+        ]
+    }
+
+    /// Refuses what would have no effect under that plan, which they have changed.
+    pub(super) fn check_effects(&self, plan: &Plan) -> Result<()> {
+        let capacity = &plan.accept.capacity;
+        let workers = self.accept_workers.is_some() && capacity.work.0.is_zero();
+        effects::refuse_idle(&[("--accept-workers", workers)], "without --accept-work TIME")?;
+        let work = self.accept_work.is_some() && capacity.workers.is_none();
+        effects::refuse_idle(&[("--accept-work", work)], "without --accept-workers N")?;
+        let (mode, is_endpoint) = (mode_name(plan.mode), plan.mode == Mode::Endpoint);
+        let idle = [
+            ("--receive-delay", self.receive_delay.is_some() && !is_endpoint),
+            ("--received-on", self.received_on.is_some() && !is_endpoint),
+        ];
+        effects::refuse_idle(&idle, &format!("in mode {mode}, which has no event RECEIVED"))
+    }
+
     pub(super) fn change(&self, plan: &mut Plan) {
         replace(&mut plan.accept.delay, self.accept_delay.as_ref());
         replace(&mut plan.network.delay, self.network_delay.as_ref());
@@ -552,6 +704,42 @@ fn limit(leg: &mut Leg, rate_per_s: Option<f64>, bytes_per_s: Option<u64>) {
 }
 
 impl FaultsTyped {
+    /// The options that are given.
+    pub(super) fn given(&self) -> [(&'static str, bool); 10] {
+        [
+            ("--drop", self.drop.is_some()),
+            ("--duplicate", self.duplicate.is_some()),
+            ("--corrupt", self.corrupt.is_some()),
+            ("--reject", self.reject.is_some()),
+            ("--reject-code", self.reject_code.is_some()),
+            ("--reject-message", self.reject_message.is_some()),
+            ("--fail", self.fail.is_some()),
+            ("--no-reply", self.no_reply.is_some()),
+            ("--reorder", self.reorder.is_some()),
+            ("--reorder-by", self.reorder_by.is_some()),
+        ]
+    }
+
+    /// Refuses what would have no effect under that plan, which they have changed.
+    pub(super) fn check_effects(&self, plan: &Plan) -> Result<()> {
+        let faults = &plan.faults;
+        let has_codes = faults.reject > 0.0 || faults.fail > 0.0;
+        let codes = [
+            ("--reject-code", self.reject_code.is_some() && !has_codes),
+            ("--reject-message", self.reject_message.is_some() && !has_codes),
+        ];
+        effects::refuse_idle(&codes, "without --reject or --fail")?;
+        let order = [("--reorder-by", self.reorder_by.is_some() && faults.reorder == 0.0)];
+        effects::refuse_idle(&order, "without --reorder")?;
+        let is_tracing = plan.mode == Mode::Tracing;
+        let of_an_inbox = [
+            ("--duplicate", self.duplicate.is_some() && is_tracing),
+            ("--corrupt", self.corrupt.is_some() && is_tracing),
+            ("--reorder", self.reorder.is_some() && is_tracing),
+        ];
+        effects::refuse_idle(&of_an_inbox, "in mode tracing, which has no inbox")
+    }
+
     pub(super) fn change(&self, plan: &mut Plan) {
         let faults = &mut plan.faults;
         for (old, typed) in [
@@ -700,14 +888,14 @@ mod tests {
         let path = place.path().join("plan.toml");
         fs::write(&path, "seed = 5\n[faults]\nlost = 0.5\n").unwrap();
         let why = plan(&["--plan", path.to_str().unwrap()]).unwrap_err().to_string();
-        assert!(why.contains("plan.toml:3:1: ") && why.contains("lost"), "{why}");
+        assert!(why.contains("plan.toml:3:1: unknown key \"lost\" in [faults]; known keys: drop"), "{why}");
         for (words, named) in [
             (&["--drop", "2"][..], "probability"),
             (&["--network-delay", "exp:x"], "not a valid time"),
             (&["--accept-delay", "file:/nowhere/times"], "/nowhere/times"),
             (&["--outage", "C.down 1s..2s"], "not a valid outage"),
             (&["--preset", "other"], "ideal"),
-            (&["--accept-workers", "3"], "accept-work"),
+            (&["--accept-work", "3ms"], "without --accept-workers"),
             (&["--broker", "amqp://127.0.0.1"], "cannot be used"),
         ] {
             let why = format!("{:#}", plan(words).expect_err(named));
@@ -723,8 +911,8 @@ mod tests {
         for (user, typed, exported, wanted) in [
             (None, None, None, Ok(Mechanisms::Anybody)),
             (None, None, secret("e"), Ok(Mechanisms::Anybody)),
-            (None, secret("t"), None, Err("a password requires --user")),
-            (None, secret("t"), secret("e"), Err("a password requires --user")),
+            (None, secret("t"), None, Err("--password-file has no effect")),
+            (None, secret("t"), secret("e"), Err("--password-file has no effect")),
             (user(), None, None, Err("--user requires a password")),
             (user(), None, secret("e"), Ok(plain("e"))),
             (user(), secret("t"), secret("e"), Ok(plain("t"))),

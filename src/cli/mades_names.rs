@@ -48,7 +48,7 @@ const RENAMED: [(&str, &str); 38] = [
 
 /// Options that mean nothing over AMQP, and what does the job. A row counts where the command has the option that its
 /// text begins to explain.
-const EXPLAINED: [(&[&str], &str, &str); 6] = [
+const EXPLAINED: [(&[&str], &str, &str); 8] = [
     (
         &["-s", "-c", "--sessions", "--connections", "--concurrency"],
         "--max-in-transit",
@@ -70,6 +70,12 @@ const EXPLAINED: [(&[&str], &str, &str); 6] = [
         "--tls is not used here: with --embedded, --tls-cert and --tls-key; at a broker, --broker amqps://HOST",
     ),
     (&["--tls"], "--broker", "--tls is not used here: the URL selects TLS, --broker amqps://HOST"),
+    (&["--tls"], "--preset", "--tls is not used here: bench mades and its endpoint are on this host, without TLS"),
+    (
+        &["--broker", "--inbox-broker"],
+        "--preset",
+        "bench mades has a broker of its own; for yours use mailrun mades --broker URL",
+    ),
     (&["--to", "--rcpt"], "--receiver", "messages have a receiver, --receiver CODE; the broker is --broker URL"),
 ];
 
@@ -80,14 +86,11 @@ pub(super) fn refused(usage: &str, name: &str) -> Option<String> {
         return None;
     }
     if !name.starts_with('-') {
-        let is_broker = name.contains("://") && has(&command, "--broker");
+        let is_broker = name.contains([':', '.']) && has(&command, "--broker");
         return is_broker.then(|| "the broker is an option: --broker URL".to_owned());
     }
     let renamed = RENAMED.iter().find(|(old, new)| *old == name && has(&command, new));
-    let renamed = renamed.map(|(old, new)| match old.starts_with("--") {
-        true => format!("{old} is now {new}"),
-        false => format!("unknown option {old:?}; did you mean {new:?}?"),
-    });
+    let renamed = renamed.map(|(old, new)| format!("unknown option {old:?}; use {new}"));
     renamed.or_else(|| {
         let row = EXPLAINED.iter().find(|(names, instead, _)| names.contains(&name) && has(&command, instead));
         row.map(|(_, _, said)| (*said).to_owned())
@@ -118,18 +121,61 @@ mod tests {
     #[test]
     fn a_name_is_answered_where_the_new_one_is_known() {
         for (command, name, said) in [
-            ("mades", "--outbox-url", Some("--outbox-url is now --broker")),
-            ("mades-endpoint", "--gmb-compat", Some("--gmb-compat is now --go-mades-bench-compat")),
-            ("bench mades", "--loss", Some("--loss is now --drop")),
-            ("bench mades-compare", "--limit", Some("--limit is now --max-time")),
+            ("mades", "--outbox-url", Some("unknown option \"--outbox-url\"; use --broker")),
+            ("mades-endpoint", "--gmb-compat", Some("unknown option \"--gmb-compat\"; use --go-mades-bench-compat")),
+            ("bench mades", "--loss", Some("unknown option \"--loss\"; use --drop")),
+            ("bench mades-compare", "--limit", Some("unknown option \"--limit\"; use --max-time")),
             ("mades", "--loss", None),
             ("source", "--size", None),
             ("bench mades", "--frobnicate", None),
             ("mades", "amqp://u:secret@h", Some("the broker is an option: --broker URL")),
             ("bench mades", "amqp://u:secret@h", None),
+            ("mades", "now", None),
+            (
+                "bench mades",
+                "--broker",
+                Some("bench mades has a broker of its own; for yours use mailrun mades --broker URL"),
+            ),
         ] {
             let usage = format!("Usage: mailrun {command} [OPTIONS]");
             assert_eq!(refused(&usage, name).as_deref(), said, "{command} {name}");
+        }
+    }
+
+    /// The words of an example, as a shell would part them; nothing after a comment or a pipe.
+    fn words(line: &str) -> Vec<String> {
+        let line = line.split("  ").next().unwrap_or_default().split(" | ").next().unwrap_or_default();
+        let mut words = vec![String::new()];
+        let mut is_quoted = false;
+        for letter in line.chars() {
+            match letter {
+                '\'' => is_quoted = !is_quoted,
+                ' ' if !is_quoted => words.push(String::new()),
+                letter => words.last_mut().unwrap().push(letter),
+            }
+        }
+        words
+    }
+
+    #[test]
+    fn every_example_is_accepted() {
+        let mut whole = super::super::Typed::command();
+        whole.build();
+        for command in COMMANDS {
+            let mut found = &mut whole;
+            for name in command.split(' ') {
+                found = found.find_subcommand_mut(name).unwrap();
+            }
+            for help in [found.render_help(), found.render_long_help()] {
+                let text = help.to_string().replace("\\\n      ", "");
+                let (_, examples) = text.split_once("Examples:\n").unwrap();
+                let lines: Vec<&str> = examples.lines().filter_map(|line| line.strip_prefix("  mailrun ")).collect();
+                assert!(lines.len() > 1, "{command}: {text}");
+                for line in lines {
+                    let words = [vec!["mailrun".to_owned()], words(line)].concat();
+                    super::super::Typed::parse_words(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+                }
+            }
         }
     }
 

@@ -1,27 +1,32 @@
 //! What the queues between an application and its endpoint are called: the same options for who sends through them and for
 //! who stands in for the endpoint.
+use super::mades_effects as effects;
 use ::mades::api::Queues;
 use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
+use anyhow::Result;
 use clap::Args;
+use journey::words::listed;
 
 /// What the queues are called.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Queue names")]
 pub(super) struct QueuesTyped {
-    /// Prefix of the queue names [default: ecp.endpoint; in mode toolbox edx.endpoint].
+    /// Prefix of the names of all queues
+    ///
+    /// It is internalBroker.baQueuePrefix of an endpoint [default: ecp.endpoint; in mode toolbox edx.endpoint].
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
     /// Queue of outgoing messages [default: PREFIX.outbox].
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", hide_short_help = true)]
     outbox: Option<String>,
     /// Queue of replies to them [default: PREFIX.outbox.reply; in mode toolbox PREFIX.reply].
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", hide_short_help = true)]
     outbox_reply: Option<String>,
     /// Queue of events about them [default: PREFIX.send.event].
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", hide_short_help = true)]
     send_event: Option<String>,
     /// Queue of incoming messages [default: PREFIX.inbox].
-    #[arg(long, value_name = "QUEUE")]
+    #[arg(long, value_name = "QUEUE", hide_short_help = true)]
     inbox: Option<String>,
 }
 
@@ -35,6 +40,22 @@ pub(super) enum Custom {
 }
 
 impl QueuesTyped {
+    /// Refuses names of queues that a mode does not use; `used` are the options of those that it does.
+    ///
+    /// # Errors
+    /// Which option that is.
+    pub(super) fn check_effects(&self, mode: &str, used: &[&str]) -> Result<()> {
+        let given = [
+            ("--outbox", &self.outbox),
+            ("--outbox-reply", &self.outbox_reply),
+            ("--send-event", &self.send_event),
+            ("--inbox", &self.inbox),
+        ];
+        let idle = given.map(|(name, queue)| (name, queue.is_some() && !used.contains(&name)));
+        let used: Vec<String> = used.iter().map(|name| (*name).to_owned()).collect();
+        effects::refuse_idle(&idle, &format!("in mode {mode}, which uses {}", listed(&used)))
+    }
+
     /// The names as given, or the customary ones.
     pub(super) fn names(&self, custom: Custom) -> Queues {
         let customary = match custom {

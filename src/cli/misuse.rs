@@ -150,8 +150,9 @@ fn impossible_value(error: &clap::Error) -> Option<String> {
         return Some(format!("{name} needs a value"));
     }
     let name = name.split([' ', '[']).next().unwrap_or(&name);
-    let known = one(error, ContextKind::ValidValue)?;
-    Some(format!("{name}: {value:?} is not one of {known}"))
+    let known = list(error, ContextKind::ValidValue);
+    let said = format!("{name}: {value:?} is not one of {}", known.join(", "));
+    Some(with_suggestion(said, &value, known.iter().find(|known| is_near(&value, known)).map(String::as_str)))
 }
 
 fn missing(error: &clap::Error) -> Option<String> {

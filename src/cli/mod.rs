@@ -15,8 +15,10 @@ mod links;
 mod mades;
 mod mades_bench;
 mod mades_compare;
+mod mades_effects;
 mod mades_endpoint;
 mod mades_names;
+mod mades_plan;
 mod mades_queues;
 mod misuse;
 mod notices;
@@ -244,7 +246,8 @@ fn with_reuse_joined(words: impl IntoIterator<Item = impl Into<OsString>>) -> Ve
 /// Last words of a command that could not run: a line for each complaint.
 fn failure(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
-    let lines: Vec<String> = text.lines().map(one_line).filter(|line| !line.is_empty()).collect();
+    let lines = text.lines().map(|line| without_error_numbers(&one_line(line)));
+    let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
     let shown =
         lines.iter().take(MAX_ERROR_LINES).map(|line| printable(line).into_owned()).collect::<Vec<_>>().join("\n");
     let more = match lines.len().saturating_sub(MAX_ERROR_LINES) {
@@ -289,6 +292,19 @@ fn short_help(error: &clap::Error) -> Option<String> {
         names.push(word.as_str());
     }
     (!names.is_empty()).then(|| summary::of(command, &names))
+}
+
+/// `No such file or directory (os error 2)` → `No such file or directory`.
+fn without_error_numbers(line: &str) -> String {
+    let mut parts = line.split(" (os error ");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|letter| letter.is_ascii_digit()) => plain.push_str(rest),
+            _ => plain = format!("{plain} (os error {part}"),
+        }
+    }
+    plain
 }
 
 fn one_line(text: &str) -> String {

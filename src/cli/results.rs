@@ -21,14 +21,18 @@ pub(super) struct ReportTyped {
     /// then says how it went. Errors are printed all the same [default: short].
     #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
     report: Option<ReportKind>,
-    /// Write the run record (mailrun-run/1) to FILE. With - it goes to standard output, which then has nothing else: the
+    /// Write the run record to FILE
+    ///
+    /// Its form is mailrun-run/1. With - it goes to standard output, which then has nothing else: the
     /// report goes to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Print the verdict alone, in one line at the end: no progress, and no report unless --report asks for one.
+    /// Print the verdict alone
+    ///
+    /// It is one line at the end: there is no progress, and no report unless --report asks for one.
     #[arg(short, long)]
     quiet: bool,
-    /// Print all tables of the report, as --report full does.
+    /// Print all tables, as --report full
     #[arg(short, long, conflicts_with_all = ["report", "quiet"])]
     verbose: bool,
     /// Colours: auto is on a terminal, unless NO_COLOR is set or TERM is dumb.
@@ -131,11 +135,13 @@ impl ReportTyped {
 pub(super) struct TablesTyped {
     /// The tables at the end: short fits a terminal of 80×24 where table.txt has all of them, full shows all of them, none
     /// prints nothing: the exit status then says how it went. Errors are printed all the same [default: short].
-    #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true)]
+    #[arg(long, value_enum, value_name = "WHICH", hide_possible_values = true, hide_short_help = true)]
     report: Option<ReportKind>,
     #[arg(long = "json", value_name = "FILE", hide = true, value_parser = refused_json)]
     _json: Option<String>,
-    /// Print the verdict alone, in one line at the end: no progress, and no tables unless --report asks for them.
+    /// Print the verdict alone
+    ///
+    /// It is one line at the end: there is no progress, and no tables unless --report asks for them.
     #[arg(short, long)]
     quiet: bool,
     /// Print all tables, as --report full does.
@@ -230,7 +236,7 @@ fn from_here(path: &Path) -> String {
     short.unwrap_or(path).to_string_lossy().into_owned()
 }
 
-fn is_standard_output(path: &Path) -> bool {
+pub(super) fn is_standard_output(path: &Path) -> bool {
     path == Path::new("-")
 }
 

@@ -1,5 +1,6 @@
 //! Whether to believe a run, in sentences: what keeps the account from closing, what spoils the figures, and what a reader
 //! must know besides.
+use super::stages::Stage;
 use super::troubles::Trouble;
 use journey::account::fates_sum;
 use journey::doubts::{disturbances, limits};
@@ -27,7 +28,8 @@ const MOST_CODES: usize = 4;
 
 /// Whether to believe the run, from all else that its record says.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
-    let mut reasons = faults(record, mades);
+    let mut reasons: Vec<Reason> = unread(record, mades).into_iter().collect();
+    reasons.extend(faults(record, mades));
     reasons.extend(gone(record, mades));
     reasons.extend(refusals(record, mades));
     // Of what a threshold speaks, it decides; what was refused has left that out already.
@@ -49,6 +51,24 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     reasons.extend(stalls(record));
     reasons.extend(remarks(record, mades).into_iter().map(|text| Reason::new(Cause::Remark, text)));
     weigh(reasons, &pass(record))
+}
+
+/// Messages that the broker took, and to which nothing ever answered: nobody reads that queue.
+fn unread(record: &Record, mades: &Mades) -> Option<Reason> {
+    let settled = mades.stages.iter().position(|row| row.name == Stage::Settled.name())?;
+    let (taken, after) = mades.stages.split_at(settled + 1);
+    let first = after.first()?;
+    let is_silent = after.iter().all(|row| row.count == 0) && taken.iter().all(|row| row.count > 0);
+    let LedgerRow { lost, rejected, expired, .. } = record.ledger;
+    let is_told = rejected.unwrap_or_default() + expired.unwrap_or_default() > 0;
+    // The broker alone has no endpoint.
+    let outbox = mades.queues.iter().find(|queue| queue.role == "outbox")?;
+    let reader = if mades.mode == "toolbox" { "a toolbox" } else { "an endpoint" };
+    (is_silent && !is_told && lost > Some(0)).then(|| {
+        let text =
+            format!("No message reached stage {}: does {reader} read {}? (--prefix, --mode)", first.name, outbox.name);
+        Reason::new(Cause::Lost, text)
+    })
 }
 
 /// What keeps the account from closing.
@@ -332,6 +352,31 @@ mod tests {
             mades.stages[4..].iter_mut().for_each(|row| row.missing = 7);
         });
         assert_eq!(lost.reasons.len(), 1, "what is lost lacks all that follows: {lost:?}");
+    }
+
+    #[test]
+    fn an_outbox_that_nobody_reads_is_named() {
+        let silent = |change: fn(&mut Record, &mut Mades)| {
+            verdict(|record, mades| {
+                (record.ledger.lost, record.ledger.delivered) = (Some(200_000), Some(0));
+                mades.stages[3..].iter_mut().for_each(|row| (row.count, row.missing) = (0, 200_000));
+                mades.queues[0].name = "wrong.outbox".to_owned();
+                change(record, mades);
+            })
+        };
+        let said = "No message reached stage replied: does an endpoint read wrong.outbox? (--prefix, --mode)";
+        let nobody = silent(|_, _| {});
+        assert_eq!((nobody.why.as_str(), nobody.outcome), (said, Some(Outcome::Fail)), "{nobody:?}");
+        for change in [
+            // Somebody did answer; or the broker took nothing; or it was the broker alone.
+            (|_, mades| mades.stages[3].count = 1) as fn(&mut Record, &mut Mades),
+            |record, _| (record.ledger.lost, record.ledger.rejected) = (Some(1), Some(199_999)),
+            |_, mades| mades.stages[2].count = 0,
+            |_, mades| mades.queues.retain(|queue| queue.role != "outbox"),
+        ] {
+            let other = silent(change);
+            assert!(!other.reasons.iter().any(|reason| reason == said), "{other:?}");
+        }
     }
 
     #[test]

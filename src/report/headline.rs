@@ -118,6 +118,8 @@ pub(crate) fn final_stage(record: &Record) -> Option<&StageRow> {
 /// Rate and 99th percentile: `5,343 msg/s, p99 44.20 ms`; nothing where nobody observed a stage.
 pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     let (per_s, times) = match &record.mades {
+        // What nobody received has no rate.
+        Some(_) if record.ledger.delivered == Some(0) => return None,
         Some(mades) => {
             let last = mades.stages.iter().rev().find(|row| row.count > 0)?;
             (last.offered_rate_per_s.unwrap_or(last.rate_per_s), last.latency_ms)

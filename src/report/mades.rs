@@ -256,9 +256,11 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Outages", note, body: Body::Figures(table) })
 }
 
-/// Rate, octets, median and 99th percentile of the last stage that anybody got to.
+/// Rate, octets, median and 99th percentile of the last stage that anybody got to; what nobody received has no rate.
 pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
-    let Some(last) = mades.stages.iter().rev().find(|row| row.count > 0) else { return seconds(record.duration_s) };
+    let is_received = record.ledger.delivered != Some(0);
+    let last = mades.stages.iter().rev().find(|row| is_received && row.count > 0);
+    let Some(last) = last else { return seconds(record.duration_s) };
     let since = if record.workload.arrival == Arrival::Closed { "created" } else { "due" };
     let mut parts = vec![
         format!("{} msg/s", rate(last.offered_rate_per_s.unwrap_or(last.rate_per_s))),
@@ -290,6 +292,15 @@ mod tests {
         assert!(!text.contains("PHASES") && !text.contains("recipient"), "words of mail\n{text}");
         let markdown = markdown(&sample::mades());
         assert!(markdown.contains("## Waterfall") && markdown.contains("| replied → inbox"), "{markdown}");
+    }
+
+    #[test]
+    fn what_nobody_received_has_no_rate() {
+        let mut record = sample::mades();
+        assert!(super::super::terminal(&record, 100).contains(" msg/s · "));
+        record.ledger.delivered = Some(0);
+        assert_eq!(figures(&record, record.mades.as_ref().unwrap()), seconds(record.duration_s));
+        assert_eq!(super::super::headline::rate_and_p99(&record), None);
     }
 
     #[test]

@@ -38,8 +38,10 @@ fn all_met(record: &Record, count: usize) {
 /// `mailrun bench mades WORDS` with its record, where there is one.
 fn rehearse(words: &[&str]) -> (Ended, Option<Record>, TempDir) {
     let out = tempfile::tempdir().unwrap();
-    let own = ["bench", "mades", "--preset", "ideal", "--out", out.path().to_str().unwrap()];
-    let ended = mailrun(&[&own, words].concat());
+    let own = ["bench", "mades", "--out", out.path().to_str().unwrap()];
+    // The broker alone has no endpoint that a preset would be of.
+    let preset: &[&str] = if words.contains(&"amqp") { &[] } else { &["--preset", "ideal"] };
+    let ended = mailrun(&[&own, preset, words].concat());
     let record = record_in(out.path());
     (ended, record, out)
 }

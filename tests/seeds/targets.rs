@@ -46,6 +46,8 @@ pub(crate) mod mades_letter;
 pub(crate) mod mades_listener;
 #[path = "../../fuzz/fuzz_targets/mades_message.rs"]
 pub(crate) mod mades_message;
+#[path = "../../fuzz/fuzz_targets/mades_plan.rs"]
+pub(crate) mod mades_plan;
 #[path = "../../fuzz/fuzz_targets/mades_status.rs"]
 pub(crate) mod mades_status;
 #[path = "../../fuzz/fuzz_targets/mades_url.rs"]
@@ -109,6 +111,7 @@ pub(crate) const ALL: &[Target] = &[
     ("mades_letter", mades_letter::run),
     ("mades_listener", mades_listener::run),
     ("mades_message", mades_message::run),
+    ("mades_plan", mades_plan::run),
     ("mades_status", mades_status::run),
     ("mades_url", mades_url::run),
     ("proxy", proxy::run),

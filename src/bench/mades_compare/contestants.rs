@@ -89,6 +89,21 @@ impl Queues {
     }
 }
 
+impl Queues {
+    /// Those that a way uses, as options of `mailrun mades` and of the stand-in.
+    pub(super) fn words(&self, way: Way) -> Vec<&str> {
+        let outbox = ["--outbox", &self.outbox, "--outbox-reply", &self.reply];
+        let event = ["--send-event", &self.event];
+        let inbox = ["--inbox", &self.inbox];
+        match way {
+            Way::Amqp => inbox.to_vec(),
+            Way::Endpoint => [outbox.as_slice(), &event, &inbox].concat(),
+            Way::Toolbox => [outbox.as_slice(), &inbox].concat(),
+            Way::Tracing => [outbox.as_slice(), &event].concat(),
+        }
+    }
+}
+
 /// The command by which a contestant does its work; what it learned goes into `place`.
 pub(super) fn command(program: &Path, case: &Case, options: &CompareOptions, at: &Address, place: &Path) -> Command {
     let mut command = Command::new(program);
@@ -118,8 +133,7 @@ fn tell_own(command: &mut Command, case: &Case, options: &CompareOptions, at: &A
     let queues = Queues::of(options);
     command.args(["mades", "--live", "off", "--mode", options.way.name(), "--broker", &at.url]);
     command.args(["--messages", &options.messages.to_string(), "--payload-size", &options.message_bytes.to_string()]);
-    command.args(["--outbox", &queues.outbox, "--outbox-reply", &queues.reply]);
-    command.args(["--send-event", &queues.event, "--inbox", &queues.inbox]);
+    command.args(queues.words(options.way));
     // What is lost is given up before the run is.
     let patience_s = (options.max_time.as_secs_f64() / 3.0).max(1.0);
     command.args(["--message-timeout", &format!("{patience_s:.0}s")]).arg("--out").arg(place);

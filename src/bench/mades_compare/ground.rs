@@ -93,9 +93,7 @@ fn start(
     let mut command = Command::new(own);
     command.args(["mades-endpoint", "--live", "json"]);
     tell(&mut command);
-    let queues = Queues::of(options);
-    command.args(["--outbox", &queues.outbox, "--outbox-reply", &queues.reply]);
-    command.args(["--send-event", &queues.event, "--inbox", &queues.inbox]);
+    command.args(Queues::of(options).words(options.way));
     match options.way {
         Way::Amqp => {}
         // go-mades-bench waits for ever for what the protocol has.

@@ -12,13 +12,13 @@ const MOST_WORKERS: u32 = 10_000;
 #[serde(default, deny_unknown_fields)]
 pub struct Capacity {
     /// Messages a second.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::rate")]
     pub rate_per_s: Option<f64>,
     /// Octets of payload a second.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::byte_rate")]
     pub bytes_per_s: Option<f64>,
     /// Messages that are worked on at the same time.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::some_count")]
     pub workers: Option<u32>,
     /// How long a worker takes over a message, as if it signed and encrypted it.
     #[serde(skip_serializing_if = "super::plan::is_default")]

@@ -80,22 +80,29 @@ pub struct Leg {
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
     /// The message is refused with an error reply (go-mades-bench dies of it).
+    #[serde(deserialize_with = "quantity::probability")]
     pub reject: f64,
     /// What that reply says.
     pub reject_code: String,
     /// And in words.
     pub reject_message: String,
     /// No reply is sent; the message goes its way.
+    #[serde(deserialize_with = "quantity::probability")]
     pub no_reply: f64,
     /// The message is lost between A and B, silently.
+    #[serde(deserialize_with = "quantity::probability")]
     pub drop: f64,
     /// It does not reach B, and A says so: an event FAILED, a status document FAILED.
+    #[serde(deserialize_with = "quantity::probability")]
     pub fail: f64,
     /// It is put into the inbox twice.
+    #[serde(deserialize_with = "quantity::probability")]
     pub duplicate: f64,
     /// One octet of its payload is changed.
+    #[serde(deserialize_with = "quantity::probability")]
     pub corrupt: f64,
     /// It comes later than its time, so that others overtake it.
+    #[serde(deserialize_with = "quantity::probability")]
     pub reorder: f64,
     /// By how much at most.
     pub reorder_by: Time,
@@ -164,12 +171,16 @@ pub struct Plan {
     /// So long after each start of A everything is slower, ten times at first, then less and less.
     pub slow_start: Time,
     /// A longer payload is refused.
+    #[serde(deserialize_with = "quantity::size")]
     pub max_payload_size: u64,
     /// Messages taken out of the outbox and not accepted yet.
+    #[serde(deserialize_with = "quantity::count")]
     pub credit: u32,
     /// Messages that the pair keeps at a time; then it takes no more.
+    #[serde(deserialize_with = "quantity::count")]
     pub max_stored_messages: u32,
     /// Octets of them.
+    #[serde(deserialize_with = "quantity::size")]
     pub max_stored_size: u64,
 }
 

@@ -1,6 +1,8 @@
-//! Quantities as people write them in a plan: `250ms`, `5s..10s`, `64k`; times of a week at most.
+//! Quantities as people write them in a plan: `250ms`, `5s..10s`, `64k`, `1%`; times of a week at most. What is a number may be
+//! written as one, or as text with its unit.
 pub use journey::quantities::bytes;
-use journey::quantities::{duration, interval};
+use journey::quantities::{self, count_up_to, duration, interval};
+use serde::de::{Deserialize, Deserializer, Error};
 use std::time::Duration;
 
 /// The longest time that a plan may name.
@@ -22,6 +24,59 @@ pub(super) fn span(text: &str) -> Result<(Duration, Duration), String> {
 
 fn at_most_a_week(text: &str, time: Duration) -> Result<Duration, String> {
     if time > LONGEST { Err(format!("{text:?} is too large; at most a week")) } else { Ok(time) }
+}
+
+/// A number as it stands in a plan.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Written<T> {
+    Number(T),
+    Text(String),
+}
+
+fn read<'de, D, T>(plan: D, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    match Written::deserialize(plan)? {
+        Written::Number(number) => Ok(number),
+        Written::Text(text) => parse(&text).map_err(D::Error::custom),
+    }
+}
+
+/// A probability: `0.01`, `'1%'`.
+pub(super) fn probability<'de, D: Deserializer<'de>>(plan: D) -> Result<f64, D::Error> {
+    read(plan, quantities::probability)
+}
+
+/// Bytes: `65536`, `'64k'`.
+pub(super) fn size<'de, D: Deserializer<'de>>(plan: D) -> Result<u64, D::Error> {
+    read(plan, bytes)
+}
+
+/// A count: `10000`, `'10k'`.
+pub(super) fn count<'de, D: Deserializer<'de>>(plan: D) -> Result<u32, D::Error> {
+    read(plan, small_count)
+}
+
+/// The same, where there need be none.
+pub(super) fn some_count<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<u32>, D::Error> {
+    read(plan, small_count).map(Some)
+}
+
+/// Messages per second: `10.8`, `'500/m'`.
+pub(super) fn rate<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<f64>, D::Error> {
+    read(plan, quantities::rate).map(Some)
+}
+
+/// Bytes per second: `1e6`, `'1M'`.
+pub(super) fn byte_rate<'de, D: Deserializer<'de>>(plan: D) -> Result<Option<f64>, D::Error> {
+    read(plan, |text| bytes(text).map(|bytes| bytes as f64)).map(Some)
+}
+
+fn small_count(text: &str) -> Result<u32, String> {
+    count_up_to(text, u64::from(u32::MAX)).map(|number| number as u32)
 }
 
 #[cfg(test)]

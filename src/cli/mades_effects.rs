@@ -1,0 +1,30 @@
+//! Options that were typed and would have no effect: each is refused in a line that says what it needs.
+use anyhow::{Result, bail};
+use journey::words::listed;
+
+/// Refuses those that are `true`; `why` follows "has no effect".
+///
+/// # Errors
+/// If there is one.
+pub(super) fn refuse_idle(options: &[(&str, bool)], why: &str) -> Result<()> {
+    let idle: Vec<String> =
+        options.iter().filter(|(_, is_idle)| *is_idle).map(|(name, _)| (*name).to_owned()).collect();
+    match idle.as_slice() {
+        [] => Ok(()),
+        [name] => bail!("{name} has no effect {why}"),
+        names => bail!("{} have no effect {why}", listed(names)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_idle_is_named() {
+        assert!(refuse_idle(&[("--a", false)], "without --b").is_ok());
+        let said = |options: &[(&str, bool)]| refuse_idle(options, "without --b").unwrap_err().to_string();
+        assert_eq!(said(&[("--a", true), ("--c", false)]), "--a has no effect without --b");
+        assert_eq!(said(&[("--a", true), ("--c", true)]), "--a and --c have no effect without --b");
+    }
+}

@@ -1,0 +1,375 @@
+//! A plan of the stand-in as it is written in a file (TOML): what is wrong is told key by key, with its place, and a plan
+//! in which nothing is wrong is put over a preset.
+//!
+//! Each value is read by itself, by the same code that reads a whole plan, so that one that is wrong hides no other.
+use crate::slip::is_near;
+use ::mades::standin::Plan;
+use std::ops::Range;
+use std::path::Path;
+use strsim::damerau_levenshtein;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The longest file, in bytes.
+const LONGEST: usize = 1 << 20;
+
+/// A key, and a value that is right.
+type Key = (&'static str, &'static str);
+
+/// All keys, by table, in the order in which `--help` has them.
+const TABLES: [(&str, &[Key]); 8] = [
+    (
+        "",
+        &[
+            ("mode", "'endpoint'"),
+            ("tracing_value", "'TRACING'"),
+            ("received_on", "'inbox'"),
+            ("seed", "1"),
+            ("receivers", "['ecp-endpoint']"),
+            ("sender_code", "'mailrun-endpoint-a'"),
+            ("receive", "'exp:57ms'"),
+            ("slow_start", "'10s'"),
+            ("outages", "['A.down 10s..15s']"),
+            ("max_payload_size", "'64M'"),
+            ("credit", "200"),
+            ("max_stored_messages", "'1M'"),
+            ("max_stored_size", "'1G'"),
+        ],
+    ),
+    ("accept", LEG),
+    ("accept.capacity", CAPACITY),
+    ("network", LEG),
+    ("network.capacity", CAPACITY),
+    ("acknowledge", LEG),
+    ("acknowledge.capacity", CAPACITY),
+    (
+        "faults",
+        &[
+            ("drop", "'1%'"),
+            ("duplicate", "'1%'"),
+            ("corrupt", "'1%'"),
+            ("reject", "'1%'"),
+            ("reject_code", "'E-1'"),
+            ("reject_message", "'told to'"),
+            ("fail", "'1%'"),
+            ("no_reply", "'1%'"),
+            ("reorder", "'1%'"),
+            ("reorder_by", "'50ms'"),
+        ],
+    ),
+];
+
+const LEG: &[Key] = &[("delay", "'lognormal:10ms,0.8'")];
+const CAPACITY: &[Key] = &[("rate_per_s", "10.8"), ("bytes_per_s", "'1M'"), ("workers", "4"), ("work", "'20ms'")];
+
+/// Values of the keys that have a choice.
+const CHOICES: [(&str, &[&str]); 3] = [
+    ("mode", &["endpoint", "toolbox", "tracing"]),
+    ("tracing_value", &["TRACING", "DELIVERED"]),
+    ("received_on", &["inbox", "consume"]),
+];
+
+/// Keys that had other names.
+const RENAMED: [(&str, &str); 9] = [
+    ("payload_bytes", "max_payload_size"),
+    ("store_messages", "max_stored_messages"),
+    ("store_bytes", "max_stored_size"),
+    ("faults.error", "reject"),
+    ("faults.error_code", "reject_code"),
+    ("faults.error_message", "reject_message"),
+    ("faults.loss", "drop"),
+    ("faults.failure", "fail"),
+    ("faults.corruption", "corrupt"),
+];
+
+/// Reads a plan, and puts it over a preset.
+///
+/// # Errors
+/// All that is wrong with it, a line each, in the order of the file: `plan.toml:1:8: …`.
+pub(crate) fn read(text: &str, file: &Path, preset: &Plan) -> Result<Plan, String> {
+    let mut reader = Reader { text, notes: Vec::new(), whole: toml::Table::try_from(preset).unwrap_or_default() };
+    if text.len() > LONGEST {
+        reader.note(0..0, format!("a plan has at most {LONGEST} bytes"));
+        return Err(reader.complaints(file));
+    }
+    let (table, errors) = DeTable::parse_recoverable(text);
+    for error in errors {
+        reader.note(error.span().unwrap_or(0..0), format!("not valid TOML: {}", error.message().replace('\n', ", ")));
+    }
+    // What does not follow the grammar may have made other values of what comes after it.
+    if reader.notes.is_empty() {
+        reader.table("", table.into_inner());
+    }
+    if !reader.notes.is_empty() {
+        return Err(reader.complaints(file));
+    }
+    let plan = reader.whole.clone().try_into::<Plan>().map_err(|error| error.message().to_owned());
+    plan.and_then(|plan| plan.check().map(|()| plan)).map_err(|why| {
+        reader.note(0..0, why);
+        reader.complaints(file)
+    })
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    /// What is wrong so far: offset and words.
+    notes: Vec<(usize, String)>,
+    /// The preset, and over it all values that are right.
+    whole: toml::Table,
+}
+
+impl Reader<'_> {
+    fn note(&mut self, at: Range<usize>, what: String) {
+        self.notes.push((at.start, what));
+    }
+
+    /// The keys of the table of that name.
+    fn table(&mut self, name: &str, table: DeTable<'_>) {
+        let known = TABLES.iter().find(|(table, _)| *table == name).map_or(&[][..], |(_, keys)| *keys);
+        for (key, value) in table {
+            let at = key.span();
+            let path = if name.is_empty() { key.get_ref().to_string() } else { format!("{name}.{}", key.get_ref()) };
+            if TABLES.iter().any(|(table, _)| *table == path) {
+                self.inner_table(&path, value);
+            } else if let Some((key, example)) = known.iter().find(|(known, _)| known == key.get_ref()) {
+                self.value(name, key, example, &value);
+            } else {
+                let what = unknown(name, key.get_ref(), known);
+                self.note(at, what);
+            }
+        }
+    }
+
+    fn inner_table(&mut self, path: &str, value: Spanned<DeValue<'_>>) {
+        let at = value.span();
+        match value.into_inner() {
+            DeValue::Table(table) => self.table(path, table),
+            _ => self.note(at, format!("{path} is a table; write [{path}], and its keys in the lines below it")),
+        }
+    }
+
+    /// Reads a value; of a list each item, for each has a place of its own.
+    fn value(&mut self, table: &str, key: &str, example: &str, value: &Spanned<DeValue<'_>>) {
+        let known = self.notes.len();
+        if let DeValue::Array(items) = value.get_ref() {
+            for item in items.iter() {
+                let written = format!("[{}]", self.text.get(item.span()).unwrap_or_default());
+                self.check(table, key, example, item.span(), &written);
+            }
+        }
+        let written = self.text.get(value.span()).unwrap_or_default();
+        if self.notes.len() == known {
+            self.check(table, key, example, value.span(), written);
+        }
+        if self.notes.len() == known {
+            self.keep(table, key, written);
+        }
+    }
+
+    /// Notes what is wrong with a value, if anything is.
+    fn check(&mut self, table: &str, key: &str, example: &str, at: Range<usize>, written: &str) {
+        let choices = CHOICES.iter().find(|(known, _)| table.is_empty() && *known == key);
+        let text = toml::from_str::<Single>(&format!("value = {written}")).map(|single| single.value);
+        let said = match (choices, text) {
+            (Some((_, choices)), Ok(text)) => not_chosen(key, &text, choices),
+            (Some(_), Err(_)) => Some(wrong_type(key, example)),
+            _ => wrong(table, key, example, written),
+        };
+        if let Some(said) = said {
+            self.note(at, said);
+        }
+    }
+
+    /// Puts a value that is right into the whole.
+    fn keep(&mut self, table: &str, key: &str, written: &str) {
+        let Ok(mut read) = toml::from_str::<toml::Table>(&format!("value = {written}")) else { return };
+        let mut into = &mut self.whole;
+        for name in table.split('.').filter(|name| !name.is_empty()) {
+            let inner = into.entry(name).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+            let Some(inner) = inner.as_table_mut() else { return };
+            into = inner;
+        }
+        if let Some(value) = read.remove("value") {
+            into.insert(key.to_owned(), value);
+        }
+    }
+
+    /// What is wrong, a line each.
+    fn complaints(mut self, file: &Path) -> String {
+        self.notes.sort();
+        let line = |(offset, what): &(usize, String)| {
+            let (line, column) = place(self.text, *offset);
+            format!("{}:{line}:{column}: {what}", file.display())
+        };
+        self.notes.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A value that is text.
+#[derive(serde::Deserialize)]
+struct Single {
+    value: String,
+}
+
+/// What is said of a text that is not among the choices.
+fn not_chosen(key: &str, text: &str, choices: &[&str]) -> Option<String> {
+    if choices.contains(&text) {
+        return None;
+    }
+    let near = choices.iter().find(|choice| is_near(text, choice) || text.eq_ignore_ascii_case(choice));
+    Some(match near {
+        Some(near) => format!("{key} {text:?} is unknown; did you mean {near:?}?"),
+        None => format!("{key} {text:?} is unknown; known are {}", choices.join(", ")),
+    })
+}
+
+/// What is wrong with a value by itself.
+fn wrong(table: &str, key: &str, example: &str, written: &str) -> Option<String> {
+    let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
+    let mut plan = match toml::from_str::<Plan>(&format!("{path} = {written}")) {
+        Ok(plan) => plan,
+        Err(error) => {
+            let words = error.message();
+            // Words of serde; all others are our own, of a text that is no such quantity.
+            let is_type = ["invalid type", "invalid value", "did not match"].iter().any(|word| words.contains(word));
+            let said = || format!("{key}: {}", words.replace('\n', ", "));
+            return Some(if is_type { wrong_type(key, example) } else { said() });
+        }
+    };
+    // Work needs workers; their number may stand in another line.
+    for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
+        leg.capacity.workers.get_or_insert(1);
+    }
+    plan.check().err()
+}
+
+fn wrong_type(key: &str, example: &str) -> String {
+    format!("{key} has the wrong type; use something like {key} = {example}")
+}
+
+/// What is said of a key that does not exist.
+fn unknown(table: &str, key: &str, known: &[Key]) -> String {
+    let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
+    if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == path) {
+        return format!("{key:?} is now {new:?}");
+    }
+    let place = if table.is_empty() { String::new() } else { format!(" in [{table}]") };
+    let tables = TABLES.iter().filter_map(|(name, _)| match (table, name.rsplit_once('.')) {
+        ("", None) if !name.is_empty() => Some(*name),
+        (table, Some((outer, inner))) if outer == table => Some(inner),
+        _ => None,
+    });
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).chain(tables).collect();
+    let nearest = names.iter().min_by_key(|name| damerau_levenshtein(name, key));
+    match nearest.filter(|name| is_near(key, name)) {
+        Some(name) => format!("unknown key {key:?}{place}; did you mean {name:?}?"),
+        None => format!("unknown key {key:?}{place}; known keys: {}", names.join(", ")),
+    }
+}
+
+/// Line and column of a byte, both from 1; the column is counted in characters.
+fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, letter)| letter);
+    before.fold((1, 1), |(line, column), letter| if letter == '\n' { (line + 1, 1) } else { (line, column + 1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(text: &str) -> String {
+        read(text, Path::new("plan.toml"), &Plan::default()).expect_err(text)
+    }
+
+    #[test]
+    fn each_mistake_has_its_line_and_its_place() {
+        for (text, said) in [
+            ("mode = 'endpont'", "plan.toml:1:8: mode \"endpont\" is unknown; did you mean \"endpoint\"?"),
+            ("mode = 'smtp'", "plan.toml:1:8: mode \"smtp\" is unknown; known are endpoint, toolbox, tracing"),
+            ("mode = 5", "plan.toml:1:8: mode has the wrong type; use something like mode = 'endpoint'"),
+            (
+                "tracing_value = 'tracing'",
+                "plan.toml:1:17: tracing_value \"tracing\" is unknown; did you mean \"TRACING\"?",
+            ),
+            ("seeds = 1", "plan.toml:1:1: unknown key \"seeds\"; did you mean \"seed\"?"),
+            ("seed = -1", "plan.toml:1:8: seed has the wrong type; use something like seed = 1"),
+            (
+                "[faults]\nlost = 1",
+                "plan.toml:2:1: unknown key \"lost\" in [faults]; known keys: drop, duplicate, corrupt, reject, reject_code, reject_message, fail, no_reply, reorder, reorder_by",
+            ),
+            (
+                "[faults]\nloss = 0.1\nerror = 0.1",
+                "plan.toml:2:1: \"loss\" is now \"drop\"\nplan.toml:3:1: \"error\" is now \"reject\"",
+            ),
+            ("store_bytes = 1", "plan.toml:1:1: \"store_bytes\" is now \"max_stored_size\""),
+            ("faults = 1", "plan.toml:1:10: faults is a table; write [faults], and its keys in the lines below it"),
+            (
+                "outages = ['A.down 1s..2s', 'C.down 1s..2s']",
+                "plan.toml:1:29: outages: \"C.down 1s..2s\" is not a valid outage; use something like 'A.down 10s..15s' (A, B or net)",
+            ),
+            (
+                "receive = 'exp:x'\n[network]\ndelay = 'uniform:1s'",
+                "plan.toml:1:11: receive: \"x\" is not a valid time; use something like 250ms, 10s or 1m\nplan.toml:3:9: delay: \"uniform\" is not a distribution; use exp, lognormal or file",
+            ),
+            ("credit = 0", "plan.toml:1:10: credit, max_stored_messages and max_stored_size must be more than 0"),
+            ("[accept.capacity]\nworkers = 0", "plan.toml:2:11: accept: at least one worker is required"),
+            ("[accept]\ncapacity = { work = '1s' }", "plan.toml:1:1: accept: work requires workers; add their number"),
+            (
+                "[accept]\ncapacity = { rate = 1 }",
+                "plan.toml:2:14: unknown key \"rate\" in [accept.capacity]; known keys: rate_per_s, bytes_per_s, workers, work",
+            ),
+        ] {
+            assert_eq!(complaints(text), said, "{text}");
+        }
+        assert!(complaints("mode = \n").starts_with("plan.toml:1:8: not valid TOML: "), "{}", complaints("mode = \n"));
+        assert!(complaints("seed = 1\nseed = 2").starts_with("plan.toml:2:1: not valid TOML: "));
+    }
+
+    #[test]
+    fn a_plan_goes_over_the_preset_key_by_key() {
+        let preset = Plan::preset("ecp-2022").unwrap();
+        let text =
+            "seed = 5\nnetwork.capacity.rate_per_s = 9.0\n[accept]\ndelay = '1ms'\n[faults]\ndrop = 0.5\nfail = 0\n";
+        let plan = read(text, Path::new("p"), &preset).unwrap();
+        assert_eq!((plan.seed, plan.faults.drop), (5, 0.5));
+        let rates = [&plan.accept, &plan.network, &plan.acknowledge].map(|leg| leg.capacity.rate_per_s);
+        assert_eq!(rates, [Some(10.8), Some(9.0), Some(6.5)]);
+        assert_eq!(read("", Path::new("p"), &preset), Ok(preset));
+    }
+
+    #[test]
+    fn quantities_may_be_written_as_people_write_them() {
+        let text = "max_payload_size = '64k'\nmax_stored_messages = '10k'\n[faults]\ndrop = '1%'\nreject = '0.5'\n\
+                    [accept.capacity]\nrate_per_s = '30/m'\nbytes_per_s = '1M'\n";
+        let plan = read(text, Path::new("p"), &Plan::default()).unwrap();
+        assert_eq!((plan.max_payload_size, plan.max_stored_messages), (65_536, 10_000));
+        assert_eq!((plan.faults.drop, plan.faults.reject), (0.01, 0.5));
+        let capacity = &plan.accept.capacity;
+        assert_eq!((capacity.rate_per_s, capacity.bytes_per_s), (Some(0.5), Some(1_048_576.0)));
+    }
+
+    #[test]
+    fn all_keys_are_those_of_a_plan() {
+        for (table, keys) in TABLES {
+            for (key, example) in keys {
+                let text =
+                    if table.is_empty() { format!("{key} = {example}") } else { format!("{table}.{key} = {example}") };
+                toml::from_str::<Plan>(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            }
+        }
+        for (key, choices) in CHOICES {
+            for choice in choices {
+                toml::from_str::<Plan>(&format!("{key} = '{choice}'")).unwrap_or_else(|error| panic!("{key}: {error}"));
+            }
+        }
+        // A plan with all that may be left out is written with all keys, and each of them is known.
+        let mut plan = Plan::default();
+        for leg in [&mut plan.accept, &mut plan.network, &mut plan.acknowledge] {
+            *leg = toml::from_str(
+                "delay = '1ms'\ncapacity = { rate_per_s = 1.0, bytes_per_s = 1.0, workers = 1, work = '1s' }",
+            )
+            .unwrap();
+        }
+        assert_eq!(read(&toml::to_string(&plan).unwrap(), Path::new("p"), &Plan::default()), Ok(plan));
+    }
+}

@@ -1,0 +1,258 @@
+//! Wrong inputs of the MADES commands: typed → exit status 2, and words that stand in the one line of standard error.
+//!
+//! A word of the table is split at blanks; `~` stands for a blank in it, `{}` for a directory with the files of [`FILES`].
+use crate::party::mailrun;
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Rows at a time: each is a process.
+const THREADS: usize = 4;
+
+/// Files that rows name, and what is in them.
+const FILES: [(&str, &str); 8] = [
+    ("password", "secret\n"),
+    ("payload.xml", "<a/>\n"),
+    ("mode.toml", "mode = 'endpont'\n"),
+    ("old.toml", "[faults]\nloss = 0.1\n"),
+    ("key.toml", "seed = 1\nlisten = 'x'\n"),
+    ("grammar.toml", "seed = \n"),
+    ("times.toml", "receive = 'file:/nowhere/times'\n"),
+    ("work.toml", "[accept.capacity]\nwork = '20ms'\n"),
+];
+
+/// What is typed, and words that stand in the line.
+type Row = (&'static str, &'static [&'static str]);
+
+const MADES: &[Row] = &[
+    ("--outbox-url amqp://127.0.0.1", &["\"--outbox-url\"", "use --broker"]),
+    ("--outbox-url=amqp://u:secret@127.0.0.1", &["use --broker"]),
+    ("--inbox-url amqp://127.0.0.1", &["use --inbox-broker"]),
+    ("--size 10", &["use --payload-size"]),
+    ("--message-size 10", &["use --payload-size"]),
+    ("--window 5", &["use --max-unsettled"]),
+    ("--timeout 5s", &["use --message-timeout"]),
+    ("--linger 1s", &["use --linger-time"]),
+    ("--reconnect 1s", &["use --reconnect-timeout"]),
+    ("--name x", &["use --label"]),
+    ("--ca f", &["use --cacert"]),
+    ("--cert f", &["use --tls-cert"]),
+    ("--key f", &["use --tls-key"]),
+    ("--server-name x", &["use --tls-name"]),
+    ("--sni x", &["use --tls-name"]),
+    ("--sasl PLAIN", &["use --auth-mechanism"]),
+    ("--auth u", &["use --user"]),
+    ("--password secret", &["--password-file", "MAILRUN_PASSWORD"]),
+    ("--password=secret", &["--password-file", "MAILRUN_PASSWORD"]),
+    ("--inbox-password secret", &["--inbox-password-file", "MAILRUN_INBOX_PASSWORD"]),
+    ("--tls starttls", &["--tls", "amqps://"]),
+    ("-s 5", &["no sessions", "--max-in-transit"]),
+    ("-c 5", &["no sessions", "--max-in-transit"]),
+    ("--sessions 5", &["no sessions", "--max-in-transit"]),
+    ("--concurrency 5", &["no sessions", "--max-in-transit"]),
+    ("--to a@b.example", &["--receiver"]),
+    ("--payloadsize 5", &["did you mean \"--payload-size\"?"]),
+    ("--frobnicate", &["unknown option \"--frobnicate\""]),
+    ("amqp://u:secret@127.0.0.1", &["--broker URL"]),
+    ("127.0.0.1:5672", &["--broker URL"]),
+    ("--broker http://127.0.0.1", &["--broker", "amqp:// or amqps://"]),
+    ("--broker 127.0.0.1", &["--broker", "amqp://user:password@host:5672"]),
+    ("--broker amqp://127.0.0.1:99999", &["--broker", "not a broker URL"]),
+    ("--broker amqp://127.0.0.1/queue", &["--broker", "must end after the port"]),
+    ("--broker amqp://:secret@127.0.0.1", &["--broker", "password but no user"]),
+    ("--broker amqp://8.8.8.8", &["8.8.8.8 is a public address", "--allow-public"]),
+    ("--inbox-broker amqp://8.8.8.8", &["8.8.8.8 is a public address", "--allow-public"]),
+    ("--broker amqp://127.0.0.1:1", &["nothing listens at 127.0.0.1:1"]),
+    ("--messages 0", &["--messages", "\"0\""]),
+    ("-n many", &["--messages", "\"many\""]),
+    ("-m -1", &["-1"]),
+    ("-d 0s", &["--duration", "more than zero"]),
+    ("-d 10x", &["--duration", "\"10x\" is not a valid time"]),
+    ("-l 3G", &["--payload-size", "2G"]),
+    ("-l big", &["--payload-size", "\"big\""]),
+    ("--rate 0", &["--rate", "\"0\""]),
+    ("--rate fast", &["--rate", "\"fast\""]),
+    ("--stage 10s", &["--stage", "\"10s\""]),
+    ("--stage 1s:0/s", &["--stage", "no messages"]),
+    ("--rate 5 --stage 1s:5/s", &["--rate", "--stage", "cannot be used"]),
+    ("--arrival poisson", &["--arrival has no effect without --rate or --stage"]),
+    ("--payload /nowhere/at/all", &["/nowhere/at/all", "No such file"]),
+    ("--payload {}/payload.xml -l 10", &["--payload-size has no effect", "FILE"]),
+    ("--mode endpont", &["--mode", "did you mean \"endpoint\"?"]),
+    ("--mode smtp", &["--mode", "endpoint, toolbox, amqp, tracing"]),
+    ("--max-in-transit 0", &["--max-in-transit", "\"0\""]),
+    ("--max-unsettled 0", &["--max-unsettled", "\"0\""]),
+    ("--credit none", &["--credit", "\"none\""]),
+    ("--message-timeout 0s", &["--message-timeout", "more than zero"]),
+    ("--durable=maybe", &["--durable", "true, false"]),
+    ("--threshold delivered.p99", &["--threshold", "delivered.p99"]),
+    ("--mode tracing --threshold inbox.p99<1s", &["mode tracing has no such stage", "replied"]),
+    ("--abort-on inbox.count>5", &["--abort-on", "use --threshold"]),
+    ("--user u --password-file /nowhere/at/all", &["/nowhere/at/all: No such file or directory"]),
+    ("--password-file {}/password", &["--password-file has no effect without a user"]),
+    ("--inbox-password-file {}/password", &["--inbox-password-file has no effect without"]),
+    ("--user a --broker amqp://b@127.0.0.1", &["--user has no effect", "--broker names the user b"]),
+    ("--cacert {}/payload.xml", &["--cacert has no effect without TLS", "amqps://"]),
+    ("--insecure", &["--insecure has no effect without TLS", "amqps://"]),
+    ("--tls-name a --insecure", &["--insecure and --tls-name have no effect without TLS", "amqps://"]),
+    ("--tls-cert a", &["--tls-key <FILE> is required"]),
+    ("--broker amqps://127.0.0.1 --cacert /nowhere/ca", &["/nowhere/ca"]),
+    ("--broker amqps://127.0.0.1 --cacert a --insecure", &["cannot be used together"]),
+    ("--auth-mechanism KERBEROS", &["--auth-mechanism", "KERBEROS"]),
+    ("--mode amqp --outbox x", &["--outbox has no effect in mode amqp"]),
+    ("--mode toolbox --send-event x", &["--send-event has no effect in mode toolbox"]),
+    ("--mode tracing --inbox-broker amqp://127.0.0.1", &["--inbox-broker has no effect in mode tracing"]),
+    ("--out /dev/null/x", &["/dev/null/x"]),
+    ("--json /nowhere/x", &["cannot write /nowhere/x"]),
+    ("--seed -1", &["-1"]),
+];
+
+const ENDPOINT: &[Row] = &[
+    ("", &["--embedded or --broker <URL> is required"]),
+    ("--embedded --broker amqp://127.0.0.1", &["cannot be used together"]),
+    ("--embedded --loss 1", &["use --drop"]),
+    ("--embedded --corruption 1", &["use --corrupt"]),
+    ("--embedded --error 1", &["use --reject"]),
+    ("--embedded --error-code E", &["use --reject-code"]),
+    ("--embedded --error-message E", &["use --reject-message"]),
+    ("--embedded --failure 1", &["use --fail"]),
+    ("--embedded --truth f", &["use --log-messages"]),
+    ("--embedded --totals f", &["use --summary"]),
+    ("--embedded --gmb-compat", &["use --go-mades-bench-compat"]),
+    ("--embedded --payload-limit 1", &["use --max-payload-size"]),
+    ("--embedded --queue-messages 1", &["use --max-queue-messages"]),
+    ("--embedded --queue-bytes 1", &["use --max-queue-size"]),
+    ("--embedded --store-messages 1", &["use --max-stored-messages"]),
+    ("--embedded --store-bytes 1", &["use --max-stored-size"]),
+    ("--embedded --password secret", &["--password-file", "MAILRUN_PASSWORD"]),
+    ("--embedded --tls implicit", &["--tls-cert and --tls-key"]),
+    ("--embedded --drop 2", &["--drop", "\"2\""]),
+    ("--embedded --drop 101%", &["--drop", "\"101%\""]),
+    ("--embedded --corrupt some", &["--corrupt", "\"some\""]),
+    ("--embedded --network-delay exp:x", &["--network-delay", "not a valid time"]),
+    ("--embedded --network-delay uniform:1s", &["\"uniform\" is not a distribution"]),
+    ("--embedded --receive-delay file:/nowhere/times", &["/nowhere/times: No such file or directory"]),
+    ("--embedded --outage C.down~1s..2s", &["--outage", "not a valid outage"]),
+    ("--embedded --outage A.down~5s", &["--outage", "10s..15s"]),
+    ("--embedded --preset ecp-2020", &["--preset", "did you mean \"ecp-2022\"?"]),
+    ("--embedded --plan /nowhere/plan", &["/nowhere/plan: No such file or directory"]),
+    ("--embedded --plan {}/mode.toml", &["mode.toml:1:8: ", "did you mean \"endpoint\"?"]),
+    ("--embedded --plan {}/old.toml", &["old.toml:2:1: \"loss\" is now \"drop\""]),
+    ("--embedded --plan {}/key.toml", &["key.toml:2:1: unknown key \"listen\"; known keys: mode"]),
+    ("--embedded --plan {}/grammar.toml", &["grammar.toml:1:", "not valid TOML"]),
+    ("--embedded --plan {}/times.toml", &["/nowhere/times: No such file or directory"]),
+    ("--embedded --plan {}/work.toml", &["accept: work requires workers"]),
+    ("--embedded --listen 127.0.0.1", &["--listen", "has no port"]),
+    ("--embedded --listen 127.0.0.1:amqp", &["--listen", "port must be a number"]),
+    ("--embedded --listen 8.8.8.8:1", &["public address", "--allow-public"]),
+    ("--broker amqp://127.0.0.1 --listen 127.0.0.1:0", &["--listen has no effect without --embedded"]),
+    ("--broker amqp://127.0.0.1 --max-queue-messages 5", &["--max-queue-messages has no effect without --embedded"]),
+    ("--broker amqp://127.0.0.1 --max-queue-size 5k", &["--max-queue-size has no effect without --embedded"]),
+    ("--broker amqp://127.0.0.1 --received-on consume", &["received-on consume requires --embedded"]),
+    ("--broker amqp://127.0.0.1 --tls-name a", &["--tls-name has no effect without TLS", "amqps://"]),
+    ("--broker http://127.0.0.1", &["--broker", "amqp:// or amqps://"]),
+    ("--broker amqp://127.0.0.1:1", &["nothing listens at 127.0.0.1:1"]),
+    ("--embedded --inbox-broker amqp://127.0.0.1", &["--inbox-broker has no effect without --broker"]),
+    ("--embedded --cacert f", &["--cacert has no effect without --broker"]),
+    ("--embedded --insecure", &["--insecure has no effect without --broker"]),
+    ("--embedded --tls-name a", &["--tls-name has no effect without --broker"]),
+    ("--embedded --auth-mechanism PLAIN", &["--auth-mechanism has no effect without --broker"]),
+    ("--embedded --user u", &["--user", "--password-file"]),
+    ("--embedded --password-file {}/password", &["--password-file has no effect without", "--user"]),
+    ("--embedded --go-mades-bench-compat", &["--go-mades-bench-compat has no effect without --mode tracing"]),
+    ("--embedded --reject-code E-1", &["--reject-code has no effect without --reject"]),
+    ("--embedded --reject-message no", &["--reject-message has no effect without --reject"]),
+    ("--embedded --reorder-by 5ms", &["--reorder-by has no effect without --reorder"]),
+    ("--embedded --accept-workers 3", &["--accept-workers has no effect without --accept-work"]),
+    ("--embedded --accept-work 3ms", &["--accept-work has no effect without --accept-workers"]),
+    ("--embedded --mode toolbox --receive-delay 5ms", &["--receive-delay has no effect in mode toolbox"]),
+    ("--embedded --mode tracing --duplicate 5%", &["--duplicate has no effect in mode tracing"]),
+    ("--embedded --mode toolbox --send-event x", &["--send-event has no effect in mode toolbox"]),
+    ("--embedded --mode amqp", &["--mode", "endpoint, toolbox, tracing"]),
+    ("--embedded --tls-cert /nowhere/c --tls-key /nowhere/k", &["/nowhere/"]),
+    ("--embedded --log-messages /nowhere/x", &["cannot write /nowhere/x: No such file or directory"]),
+    ("--embedded --summary /nowhere/x", &["cannot write /nowhere/x: No such file or directory"]),
+];
+
+const BENCH: &[Row] = &[
+    ("--loss 1%", &["use --drop"]),
+    ("--timeout 5s", &["use --message-timeout"]),
+    ("--truth f", &["use --log-messages"]),
+    ("--window 5", &["use --max-unsettled"]),
+    ("--broker amqp://127.0.0.1", &["mailrun mades --broker URL"]),
+    ("--tls starttls", &["--tls"]),
+    ("-s 5", &["--max-in-transit"]),
+    ("--drop 1..2", &["--drop", "\"1..2\""]),
+    ("--mode amqp --drop 1%", &["--drop has no effect in mode amqp"]),
+    ("--mode amqp --network-delay 5ms", &["--network-delay has no effect in mode amqp"]),
+    ("--mode amqp --preset ideal", &["--preset has no effect in mode amqp"]),
+    ("--plan {}/mode.toml", &["mode.toml:1:8: ", "did you mean \"endpoint\"?"]),
+    ("--reject-code E-1", &["--reject-code has no effect without --reject"]),
+    ("--arrival poisson -m 5 --max-in-transit 5", &["--arrival has no effect without --rate or --stage"]),
+    ("--seed 18446744073709551615", &["--seed"]),
+    ("--out /dev/null/x", &["/dev/null/x"]),
+];
+
+const COMPARE: &[Row] = &[
+    ("--limit 5s", &["use --max-time"]),
+    ("--loss 1%", &["use --drop"]),
+    ("--size 5", &["use --payload-size"]),
+    ("--ca f", &["use --cacert"]),
+    ("--password p", &["--password-file", "MAILRUN_PASSWORD"]),
+    ("--drop 10%", &["--drop has no effect in mode amqp"]),
+    ("--broker amqp://8.8.8.8", &["public address", "--allow-public"]),
+    ("--broker foo://127.0.0.1", &["--broker", "amqp:// or amqps://"]),
+    ("--user u", &["--user has no effect without --broker"]),
+    ("--password-file f", &["--password-file has no effect without --broker"]),
+    ("--cacert f", &["--cacert has no effect without --broker"]),
+    ("--broker amqp://127.0.0.1 --cacert f", &["--cacert has no effect without TLS", "amqps://"]),
+    ("--windows 0", &["--windows", "\"0\""]),
+    ("--windows defaults --max-in-transit 5", &["--max-in-transit has no effect"]),
+    ("--rounds 0", &["--rounds"]),
+    ("--json f", &["--json"]),
+    ("--threshold delivered.p99<1s", &["no runs that a threshold could be asked of"]),
+];
+
+#[test]
+fn each_wrong_input_has_its_line() {
+    let place = tempfile::tempdir().unwrap();
+    for (name, text) in FILES {
+        fs::write(place.path().join(name), text).unwrap();
+    }
+    let directory = place.path().to_str().unwrap();
+    let commands = [
+        (&["mades"][..], MADES),
+        (&["mades-endpoint"], ENDPOINT),
+        (&["bench", "mades"], BENCH),
+        (&["bench", "mades-compare"], COMPARE),
+    ];
+    let rows: Vec<(&[&str], &Row)> =
+        commands.into_iter().flat_map(|(command, rows)| rows.iter().map(move |row| (command, row))).collect();
+    assert!(rows.len() >= 150, "{}", rows.len());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut wrong = Vec::new();
+        while let Some((command, row)) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+            wrong.extend(complaint(command, row, directory));
+        }
+        wrong
+    };
+    let wrong: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), rows.len(), wrong.join("\n"));
+}
+
+/// What is wrong with the answer to a row, if anything is.
+fn complaint(command: &[&str], (typed, words): &Row, directory: &str) -> Option<String> {
+    let typed: Vec<String> =
+        typed.split_whitespace().map(|word| word.replace('~', " ").replace("{}", directory)).collect();
+    let line: Vec<&str> = command.iter().copied().chain(typed.iter().map(String::as_str)).collect();
+    let ended = mailrun(&line);
+    let is_line = ended.err.lines().count() == 1 && ended.err.starts_with("mailrun: ") && ended.out.is_empty();
+    let has_words = words.iter().all(|word| ended.err.contains(word));
+    let is_plain = !ended.err.contains("os error") && !ended.err.contains("secret@");
+    let is_right = ended.code == Some(2) && is_line && has_words && is_plain;
+    (!is_right).then(|| format!("{}: {words:?}\n  {:?} {:?} {:?}", line.join(" "), ended.code, ended.err, ended.out))
+}
