@@ -42,9 +42,9 @@ const USUAL_SIZE: &str = "3000";
 /// on schedule however slow the endpoint is. Messages of other senders stay in the queues. Exit status 1 if a message
 /// or one of its answers is lost, duplicated, corrupt or rejected.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, after_long_help = LONG_EXAMPLES)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
-    /// What is measured
+    /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
     mode: ModeTyped,
     #[command(flatten)]
@@ -160,13 +160,13 @@ pub(super) struct LoadTyped {
     #[arg(short = 'l', long, value_name = "BYTES", value_parser = values::payload_sizes)]
     payload_size: Option<Spread>,
     /// Content of the payloads: random bytes, xml (a market document, which compresses well), or a FILE to be sent
-    /// unchanged [default: random].
-    #[arg(long, value_name = "WHAT", default_value = "random", hide_default_value = true, hide_short_help = true)]
+    /// unchanged.
+    #[arg(long, value_name = "WHAT", default_value = "random", hide_short_help = true)]
     payload: String,
-    /// Receiver [default: ecp-endpoint]
+    /// Receiver of the messages
     ///
     /// It is the component code of an endpoint.
-    #[arg(long, value_name = "CODE", default_value = "ecp-endpoint", hide_default_value = true)]
+    #[arg(long, value_name = "CODE", default_value = "ecp-endpoint")]
     receiver: String,
     /// Message type, for ECP and EDX.
     #[arg(long, value_name = "TYPE", default_value = "TEST-MESSAGE", hide_short_help = true)]
@@ -193,7 +193,7 @@ pub(super) struct LoadTyped {
     pub(super) rate: Option<f64>,
     /// Open loop in stages, repeatable: 10s:100/s is a constant rate, 60s:100/s..1000/s a ramp. The run ends after the last
     /// stage.
-    #[arg(long = "stage", value_name = "STAGE", value_parser = values::stage, hide_short_help = true, conflicts_with_all = ["rate", "duration"])]
+    #[arg(long = "stage", value_name = "STAGE", value_parser = values::stage, conflicts_with_all = ["rate", "duration"])]
     pub(super) stages: Vec<RateStage>,
     /// Distribution of messages over time, with --rate or --stage [default: constant].
     #[arg(long, value_enum, hide_short_help = true)]
@@ -202,9 +202,9 @@ pub(super) struct LoadTyped {
     #[arg(long, value_name = "N", default_value = "1", hide_short_help = true,
           value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub(super) seed: u64,
-    /// Condition: 'delivered.p99 < 2s'
+    /// Condition that the run must meet, repeatable: 'delivered.p99 < 2s'
     ///
-    /// The run must meet it. Repeatable: 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, notified …) takes p50, p99,
+    /// More examples: 'received-event.within(60s) >= 95%', 'rejected <= 0.1%'. A stage (created, sent, settled, replied, inbox, delivered, notified …) takes p50, p99,
     /// mean, max, count, rate or within(TIME). rejected, lost, duplicates and corrupt must be 0 by default.
     #[arg(long = "threshold", value_name = "CONDITION", value_parser = threshold)]
     thresholds: Vec<Threshold>,
@@ -220,12 +220,12 @@ pub(super) struct LoadTyped {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Brokers")]
 struct BrokersTyped {
-    /// Broker [default: amqp://localhost:5672]
+    /// Broker of the sending endpoint
     ///
-    /// It is that of the sending endpoint: amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
-    #[arg(long, value_name = "URL", default_value = USUAL_URL, hide_default_value = true)]
+    /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
+    #[arg(long, value_name = "URL", default_value = USUAL_URL)]
     broker: String,
-    /// Receiving endpoint's, if another
+    /// Broker of the receiving endpoint, if it is another
     ///
     /// The inbox is there; the outbox, replies and events are at --broker.
     #[arg(long, value_name = "URL")]
@@ -273,14 +273,8 @@ struct BrokersTyped {
 
 const EXAMPLES: &str = "\
 Examples:
-  mailrun mades --broker amqp://endpoint@broker.local --password-file pw
-  mailrun bench mades           on this host, with a stand-in for the endpoints";
-
-const LONG_EXAMPLES: &str = "\
-Examples:
   mailrun mades --broker amqp://endpoint@broker.local --password-file pw -m 1000
-  mailrun mades --broker amqps://a.local --inbox-broker amqps://b.local \\
-      --cacert ca.pem --payload xml
+  mailrun mades --broker amqps://a --inbox-broker amqps://b --cacert ca.pem
   mailrun mades --mode toolbox --rate 50 --arrival poisson -d 10m --out results
   mailrun mades --rate 50 -d 1m --threshold 'delivered.p99 < 2s'
   mailrun mades -m 1000 --json - --report none | jq .verdict

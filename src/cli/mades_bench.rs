@@ -35,9 +35,9 @@ const USUAL_DURATION: Duration = Duration::from_secs(8);
 /// seconds, over a network with a delay of about 20 ms. Writes mailrun-results/TIME-NAME/ with run.json, report.md, the
 /// plan and the log of the stand-in. Exit status 1 if a message is lost, duplicated or corrupt, or if the two disagree.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, after_long_help = LONG_EXAMPLES)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct MadesTyped {
-    /// What is measured
+    /// endpoint (ECP), toolbox (EDX), amqp (the broker only) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "endpoint")]
     mode: ModeTyped,
     #[command(flatten)]
@@ -85,11 +85,6 @@ struct StandInTyped {
 }
 
 const EXAMPLES: &str = "\
-Examples:
-  mailrun bench mades
-  mailrun bench mades --drop 1% --reject 1%   checks that faults are detected";
-
-const LONG_EXAMPLES: &str = "\
 Examples:
   mailrun bench mades
   mailrun bench mades --preset ideal -m 100k --max-in-transit 1000

@@ -35,7 +35,7 @@ const USUAL_PASSWORD: &str = "password";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct CompareTyped {
-    /// What is measured
+    /// amqp (the broker only), endpoint (ECP), toolbox (EDX) or tracing
     #[arg(long, value_enum, value_name = "MODE", default_value = "amqp")]
     mode: WayTyped,
     /// Messages per run
@@ -49,11 +49,10 @@ pub(super) struct CompareTyped {
     /// The tables show medians.
     #[arg(long, value_name = "N", default_value = "3", value_parser = values::rounds)]
     rounds: u32,
-    /// Outstanding sends: 2,16,defaults
+    /// Outstanding sends, a list of numbers to run
     ///
-    /// A comma-separated list of numbers to run; defaults is each tool with its own
-    /// [default: 2,16,128,1000,defaults].
-    #[arg(long, value_name = "N,N", default_value = "2,16,128,1000,defaults", hide_default_value = true,
+    /// The word defaults in it runs each tool with its own.
+    #[arg(long, value_name = "N,N", default_value = "2,16,128,1000,defaults",
           value_delimiter = ',', value_parser = window)]
     windows: Vec<Window>,
     /// Messages in transit [default: 1000]
@@ -69,7 +68,7 @@ pub(super) struct CompareTyped {
     /// Share of messages that are lost
     ///
     /// The stand-in loses them (1% or 0.01), to see how each tool reports it.
-    #[arg(long, value_name = "P", default_value = "0", hide_default_value = true, value_parser = values::probability)]
+    #[arg(long, value_name = "P", default_value = "0", value_parser = values::probability)]
     drop: f64,
     /// Your broker: its queues are purged
     ///

@@ -41,7 +41,7 @@ const MAX_QUEUE_SIZE: u64 = 256 << 20;
 /// late, twice, changed, or not at all. Uses a broker, or with --embedded its own queues and AMQP 1.0 listener. Ends on
 /// Ctrl-C or SIGTERM, and prints what it did.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES, after_long_help = PLANS)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Typed {
     #[command(flatten)]
     place: PlaceTyped,
@@ -70,7 +70,7 @@ pub(super) struct Typed {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Behaviour")]
 struct BehaviourTyped {
-    /// What to simulate
+    /// endpoint (ECP), toolbox (EDX) or tracing (connectivity tests)
     ///
     /// The default is what the plan says, or an endpoint.
     #[arg(long, value_enum, value_name = "MODE")]
@@ -81,7 +81,7 @@ struct BehaviourTyped {
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(PRESETS),
           hide_possible_values = true)]
     preset: Option<String>,
-    /// Plan (TOML); --help prints one
+    /// Plan (TOML), of which --help prints one
     ///
     /// It overrides the preset, and options override it. An example with all keys is below.
     #[arg(long, value_name = "FILE")]
@@ -149,7 +149,7 @@ struct PlaceTyped {
     /// amqp://[USER[:PASSWORD]@]HOST[:PORT], or amqps:// for TLS.
     #[arg(long, value_name = "URL")]
     broker: Option<String>,
-    /// Receiving endpoint's, if another
+    /// Broker of the receiving endpoint, if it is another
     ///
     /// The inbox is there; the outbox, replies and events are at --broker.
     #[arg(long, value_name = "URL")]
@@ -177,10 +177,10 @@ struct PlaceTyped {
     #[arg(long, conflicts_with = "cacert", hide_short_help = true)]
     insecure: bool,
     /// Certificate chain (PEM), to listen with TLS; with --broker it is sent there.
-    #[arg(long, value_name = "FILE", requires = "tls_key", hide_short_help = true)]
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Private key of the certificate (PEM).
-    #[arg(long, value_name = "FILE", requires = "tls_cert", hide_short_help = true)]
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Maximum number of messages in a queue, with --embedded [default: 100k].
     #[arg(long, value_name = "N", hide_short_help = true, value_parser = values::some)]
@@ -232,7 +232,7 @@ pub(super) struct WayTyped {
     slow_start: Option<Duration>,
     /// Outage, repeatable, counted from the ready line: 'A.down 10s..15s', 'B.down 5s..1m' (the receiver is offline),
     /// 'net.down 1s..2s'.
-    #[arg(long = "outage", value_name = "OUTAGE", hide_short_help = true, value_parser = Outage::parse)]
+    #[arg(long = "outage", value_name = "OUTAGE", value_parser = Outage::parse)]
     outages: Vec<Outage>,
     /// When a message counts as received: once in the inbox, or, with --embedded, once accepted from there.
     #[arg(long, value_enum, value_name = "WHEN", hide_short_help = true)]
@@ -271,7 +271,7 @@ pub(super) struct FaultsTyped {
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
     reject_message: Option<String>,
     /// A message does not arrive, and the event or the status is FAILED.
-    #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
+    #[arg(long, value_name = "P", value_parser = values::probability)]
     fail: Option<f64>,
     /// There is no reply; the message is still delivered.
     #[arg(long, value_name = "P", value_parser = values::probability, hide_short_help = true)]
@@ -306,12 +306,6 @@ struct BoundsTyped {
 }
 
 const EXAMPLES: &str = "\
-Examples:
-  mailrun mades-endpoint --embedded            no broker required
-  mailrun mades-endpoint --embedded --preset ecp-2022 --drop 1%
-  mailrun mades-endpoint --broker amqp://endpoint@127.0.0.1 --password-file pw";
-
-const PLANS: &str = "\
 Examples:
   mailrun mades-endpoint --embedded            no broker required
   mailrun mades-endpoint --embedded --preset ecp-2022 --log-messages log.jsonl

@@ -142,43 +142,6 @@ mod tests {
         }
     }
 
-    /// The words of an example, as a shell would part them; nothing after a comment or a pipe.
-    fn words(line: &str) -> Vec<String> {
-        let line = line.split("  ").next().unwrap_or_default().split(" | ").next().unwrap_or_default();
-        let mut words = vec![String::new()];
-        let mut is_quoted = false;
-        for letter in line.chars() {
-            match letter {
-                '\'' => is_quoted = !is_quoted,
-                ' ' if !is_quoted => words.push(String::new()),
-                letter => words.last_mut().unwrap().push(letter),
-            }
-        }
-        words
-    }
-
-    #[test]
-    fn every_example_is_accepted() {
-        let mut whole = super::super::Typed::command();
-        whole.build();
-        for command in COMMANDS {
-            let mut found = &mut whole;
-            for name in command.split(' ') {
-                found = found.find_subcommand_mut(name).unwrap();
-            }
-            for help in [found.render_help(), found.render_long_help()] {
-                let text = help.to_string().replace("\\\n      ", "");
-                let (_, examples) = text.split_once("Examples:\n").unwrap();
-                let lines: Vec<&str> = examples.lines().filter_map(|line| line.strip_prefix("  mailrun ")).collect();
-                assert!(lines.len() > 1, "{command}: {text}");
-                for line in lines {
-                    let words = [vec!["mailrun".to_owned()], words(line)].concat();
-                    super::super::Typed::parse_words(words).unwrap_or_else(|error| panic!("{line}: {error}"));
-                }
-            }
-        }
-    }
-
     #[test]
     fn every_row_is_of_use() {
         for (old, new) in RENAMED {
