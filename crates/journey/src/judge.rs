@@ -341,12 +341,19 @@ impl Bounds {
     }
 }
 
+/// What is most likely where a sink watches and all is lost.
+const NOTHING_CAME: &str = " The sink has seen nothing of this run: does the server relay to it?";
+
 fn sentence(record: &Record, fate: Fate, count: u64, bounds: &Bounds) -> String {
     let noun = unit_noun(record);
     let (amount, of_created) = (grouped(count), of_created(record));
     let were = if count == 1 { "was" } else { "were" };
     let text = match fate {
-        Fate::Lost => format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived."),
+        Fate::Lost => {
+            let nothing_came = record.ledger.delivered == Some(0) && bounds.between == Between::Server;
+            let hint = if nothing_came && record.mades.is_none() { NOTHING_CAME } else { "" };
+            format!("Lost: {amount}{of_created} {noun} {were} accepted and never arrived.{hint}")
+        }
         Fate::Duplicates => format!("Duplicates: {amount}{of_created} {noun} arrived more than once."),
         Fate::Corrupt => format!("Corrupt: {} arrived with a changed body.", counted(count, "message")),
         Fate::Rejected => {

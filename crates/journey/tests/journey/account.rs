@@ -139,6 +139,15 @@ fn a_run_that_closes_holds_and_says_that_nothing_stood_between() {
 }
 
 #[test]
+fn a_sink_that_has_seen_nothing_is_asked_for() {
+    let (_, reason) =
+        changed(|record| (record.ledger.delivered, record.ledger.lost) = (Some(0), Some(100)), Between::Server);
+    let expected = "Lost: 100 of 100 messages were accepted and never arrived. The sink has seen nothing of this run: does \
+        the server relay to it?";
+    assert_eq!(reason, expected);
+}
+
+#[test]
 fn each_blemish_keeps_the_ledger_open_and_is_named_with_its_count() {
     type Change = fn(&mut LedgerRow);
     let blemishes: [(Change, &str); 4] = [
