@@ -62,7 +62,8 @@ impl Line {
         if let Some(wait) = Wait::of(progress) {
             return wait.line(progress.created);
         }
-        let (elapsed_s, goal_s) = (progress.elapsed_s, progress.goal_s);
+        let elapsed_s = progress.elapsed_s;
+        let goal_s = progress.goal_s;
         let mut parts = Vec::new();
         match progress.goal_messages {
             0 if goal_s > 0.0 => {

@@ -69,7 +69,8 @@ impl LogWriter {
     /// # Errors
     /// Those of starting a thread.
     pub(crate) fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
-        let (filled, emptied) = (Condvar::new(), Condvar::new());
+        let filled = Condvar::new();
+        let emptied = Condvar::new();
         let shared = Shared { state: Mutex::default(), filled, emptied, limit, dropped: AtomicU64::new(0) };
         let writer = Self(Arc::new(shared));
         let shared = Arc::clone(&writer.0);

@@ -186,7 +186,8 @@ impl Chronicle {
 
     fn write_interval(&mut self, now: Duration) {
         let Some(log) = &mut self.log else { return };
-        let (from, length) = (self.interval_began - self.began, now.saturating_sub(self.interval_began));
+        let from = self.interval_began - self.began;
+        let length = now.saturating_sub(self.interval_began);
         let written = log.write(self.tag, from, length, &self.interval);
         self.note(written);
         self.interval.clear();

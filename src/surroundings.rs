@@ -52,7 +52,8 @@ impl Sight {
             let time = time.filter(|time| time.all >= LEAST_TICKS)?;
             Some(part(&time) as f64 / time.all as f64)
         };
-        let (from, to) = (&self.queues, &later.queues);
+        let from = &self.queues;
+        let to = &later.queues;
         // A counter that went back was begun anew: how much of it is the run's is unknown.
         let counted = |part: fn(&Queues) -> Option<u64>| part(to)?.checked_sub(part(from)?);
         Surroundings {
@@ -114,7 +115,8 @@ fn ticks(stat: &str) -> Option<Ticks> {
 /// `/proc/net/netstat`: a line of names and a line of values for each group.
 fn queues(netstat: &str) -> Queues {
     let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("TcpExt:"));
-    let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+    let names = lines.next().unwrap_or_default();
+    let values = lines.next().unwrap_or_default();
     let value = |wanted: &str| {
         let named = names.split_ascii_whitespace().zip(values.split_ascii_whitespace());
         named.into_iter().find(|(name, _)| *name == wanted).and_then(|(_, value)| value.parse().ok())
@@ -129,7 +131,8 @@ fn queues(netstat: &str) -> Queues {
 /// How many ports `FIRST LAST` are.
 fn ports(range: &str) -> Option<u64> {
     let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>().ok());
-    let (first, last) = (ends.next()??, ends.next()??);
+    let first = ends.next()??;
+    let last = ends.next()??;
     Some(u64::from(last.checked_sub(first)?) + 1)
 }
 

@@ -166,7 +166,9 @@ mod tests {
                 other => panic!("{name}: {other:?}"),
             }
         };
-        let (ann, bob, eve) = (keys("ann"), keys("bob"), keys("eve"));
+        let ann = keys("ann");
+        let bob = keys("bob");
+        let eve = keys("eve");
         assert!(ann.belong_to("one") && bob.belong_to("two") && eve.belong_to("three") && !ann.belong_to("two"));
         assert!(ann == keys("ann") && bob == keys("bob"), "kept, or made again as they were");
         assert!(ann.salt != bob.salt, "each has a salt of its own");

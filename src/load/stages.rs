@@ -80,7 +80,8 @@ impl Offer {
             Self::Steady(rate_per_s) => return position / rate_per_s,
             Self::Stages(stages) => stages,
         };
-        let (mut begins_s, mut left) = (0.0, position);
+        let mut begins_s = 0.0;
+        let mut left = position;
         for stage in stages {
             let length_s = stage.length.as_secs_f64();
             let messages = stage.due_within(length_s);
@@ -107,7 +108,9 @@ impl Offer {
             Self::Steady(rate_per_s) => return *rate_per_s,
             Self::Stages(stages) => stages,
         };
-        let (mut begins_s, mut messages, mut counted_s) = (0.0, 0.0, 0.0);
+        let mut begins_s = 0.0;
+        let mut messages = 0.0;
+        let mut counted_s = 0.0;
         for stage in stages {
             let length_s = stage.length.as_secs_f64();
             let skipped_s = (from_s - begins_s).clamp(0.0, length_s);
@@ -210,7 +213,8 @@ mod tests {
             prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());
             prop_assert!(offer.due_s(position + 1.0) >= due_s);
             // As many as were asked for are due by then.
-            let (mut begins_s, mut counted) = (0.0, 0.0);
+            let mut begins_s = 0.0;
+            let mut counted = 0.0;
             for stage in &stages {
                 let length_s = stage.length.as_secs_f64();
                 counted += stage.due_within((due_s - begins_s).clamp(0.0, length_s));

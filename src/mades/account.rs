@@ -672,7 +672,8 @@ mod tests {
         ) {
             let mut account = Account::new(Mode::Endpoint, 8, TIMEOUT);
             let mut naive: Vec<Naive> = Vec::new();
-            let (mut now_ms, mut corrupt) = (1_u64, 0);
+            let mut now_ms = 1_u64;
+            let mut corrupt = 0;
             for (number, happening, passes_ms) in steps {
                 now_ms += passes_ms;
                 account.expire(ms(now_ms));

@@ -84,7 +84,8 @@ fn event(books: &Books, message: &Received, now: Duration) -> Decision {
     }
     // One that names a message of another run is not ours; one that names none may be.
     let Some(id) = event.message_id.as_deref().filter(|_| event.identity().is_none()) else { return Decision::Leave };
-    let (code, text) = (text(&event.error_code), text(&event.error_message));
+    let code = text(&event.error_code);
+    let text = text(&event.error_message);
     let stranger = Stranger { peer_id: short(id), state, code, text, came: now };
     if recognise(books, &stranger) { Decision::Take } else { Decision::Ask(stranger) }
 }

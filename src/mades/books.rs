@@ -116,7 +116,8 @@ impl Books {
     /// How long load was offered; `None` where nothing was.
     pub(super) fn offered(&self) -> Option<Duration> {
         let account = self.account.borrow();
-        let (began, last_created) = (account.waterfall.began()?, account.waterfall.last(Stage::Created)?);
+        let began = account.waterfall.began()?;
+        let last_created = account.waterfall.last(Stage::Created)?;
         let last_heard = account.waterfall.last_of_all().unwrap_or(last_created);
         let until = self.pace.borrow().offered_until(last_created, last_heard)?;
         Some(until.saturating_sub(began)).filter(|offered| !offered.is_zero())

@@ -133,7 +133,9 @@ impl Collector {
         account.waterfall.take_recent(&mut self.recent);
         let reached = |stage| account.waterfall.count(stage);
         let arrived = reached(account.mode().arrival());
-        let (sent, settled, troubles) = (reached(Stage::Sent), reached(Stage::Settled), account.troubles.total());
+        let sent = reached(Stage::Sent);
+        let settled = reached(Stage::Settled);
+        let troubles = account.troubles.total();
         self.chronicle.series.add(now, sent, settled, arrived, troubles, &self.recent);
         self.chronicle.log(now, &self.recent);
         let progress = Progress {
@@ -161,7 +163,8 @@ impl Collector {
 
     /// How long answers are still waited for if none comes, once no more messages are created.
     fn waits(&mut self, books: &Books, now: Duration) -> Duration {
-        let (pace, open) = (books.pace.borrow(), books.account.borrow().in_transit());
+        let pace = books.pace.borrow();
+        let open = books.account.borrow().in_transit();
         if !pace.is_over(now) {
             return Duration::ZERO;
         }

@@ -83,7 +83,9 @@ async fn conduct(
         opened = side::open_all(side::sides(&options), options.leftovers) => opened?,
         () = interrupt.asked_for(Asked::Stop) => return Err(Interrupted::BEFORE_LOAD.into()),
     };
-    let (started_at, now, sight) = (jiff::Timestamp::now(), clock::now(), Sight::now());
+    let started_at = jiff::Timestamp::now();
+    let now = clock::now();
+    let sight = Sight::now();
     let hlog = options.out.as_ref().map(|directory| directory.join("latency.hlog"));
     let chronicle = Chronicle::begin(now, options.mode.last().name(), hlog.as_deref())?;
     let out = options.out.clone();
@@ -103,7 +105,8 @@ async fn conduct(
         () = tokio::time::sleep(FAREWELL) => {}
         () = interrupt.asked_for(Asked::StopNow) => {}
     }
-    let (series, stalls) = (&collector.chronicle.series, collector.stalls(&books));
+    let series = &collector.chronicle.series;
+    let stalls = collector.stalls(&books);
     let missed = collector.missed.as_ref();
     let finds = report::Finds { started_at, series, stalls, missed, around, purged, ending };
     let record = report::record(&books, finds);

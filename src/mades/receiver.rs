@@ -82,7 +82,9 @@ struct Taker {
 impl Taker {
     fn new(books: Rc<Books>, queue: Queue, inlet: Inlet) -> Self {
         let own_came = clock::now();
-        let (foreign, strangers, given_back) = (Vec::new(), Vec::new(), Duration::ZERO);
+        let foreign = Vec::new();
+        let strangers = Vec::new();
+        let given_back = Duration::ZERO;
         Self { books, queue, inlet, foreign, strangers, held_since: None, given_back, own_came, is_blocked: false }
     }
 

@@ -118,7 +118,8 @@ fn mades(books: &Books, missing: &[u64; Stage::ALL.len()], offered_s: Option<f64
 
 /// The queues that the mode uses.
 fn queues(books: &Books) -> Vec<MadesQueue> {
-    let (mode, names) = (books.options.mode, &books.options.queues);
+    let mode = books.options.mode;
+    let names = &books.options.queues;
     let row = |role: &str, name: &str, foreign| MadesQueue { role: role.to_owned(), name: name.to_owned(), foreign };
     let mut rows = Vec::new();
     if mode != Mode::Amqp {
@@ -136,10 +137,12 @@ fn queues(books: &Books) -> Vec<MadesQueue> {
 /// The stages in the words that all protocols share.
 fn stages(books: &Books, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<StageRow> {
     let account = books.account.borrow();
-    let (mode, waterfall) = (account.mode(), &account.waterfall);
+    let mode = account.mode();
+    let waterfall = &account.waterfall;
     let is_open_loop = books.pace.borrow().is_open_loop();
     let row = |name: journey::Stage, stage: Stage, failed: Option<u64>| {
-        let (count, span_s) = (waterfall.count(stage), waterfall.span(stage).as_secs_f64());
+        let count = waterfall.count(stage);
+        let span_s = waterfall.span(stage).as_secs_f64();
         let bytes = (count as f64 * books.payloads.mean_size()).round() as u64;
         let rate = |amount: f64| if span_s > 0.0 { amount / span_s } else { 0.0 };
         let is_timed = stage != Stage::Created || is_open_loop;

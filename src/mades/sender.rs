@@ -70,7 +70,8 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
         }
         books.in_hand.set(None);
     }
-    let (mut was_early, mut has_waited) = (false, false);
+    let mut was_early = false;
+    let mut has_waited = false;
     loop {
         let now = clock::now();
         let next = books.pace.borrow().next(now);

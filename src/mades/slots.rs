@@ -127,8 +127,8 @@ impl Slots {
         let mask = self.places.len() - 1;
         let mut at = self.after(gap);
         while let Some(slot) = self.places[at] {
-            let (from_home, from_gap) =
-                ((at.wrapping_sub(self.home(slot.sequence))) & mask, at.wrapping_sub(gap) & mask);
+            let from_home = (at.wrapping_sub(self.home(slot.sequence))) & mask;
+            let from_gap = at.wrapping_sub(gap) & mask;
             if from_home >= from_gap {
                 self.places[gap] = self.places[at].take();
                 gap = at;

@@ -60,7 +60,8 @@ pub(super) struct Waterfall {
 
 impl Waterfall {
     pub(super) fn new(mode: Mode) -> Self {
-        let (reached, hops) = (Default::default(), Default::default());
+        let reached = Default::default();
+        let hops = Default::default();
         Self { mode, reached, hops, first_created: None, recent: Latencies::default(), watcher: None }
     }
 

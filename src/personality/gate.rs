@@ -59,7 +59,8 @@ mod tests {
             let order = Rc::new(RefCell::new(Vec::new()));
             let first = gate.enter().await;
             for number in 0..9 {
-                let (gate, order) = (Rc::clone(&gate), Rc::clone(&order));
+                let gate = Rc::clone(&gate);
+                let order = Rc::clone(&order);
                 net::worker::spawn_local(async move {
                     let _pass = gate.enter().await;
                     order.borrow_mut().push(number);

@@ -240,7 +240,8 @@ mod tests {
             ("unix:/x", "Servname not supported for ai_socktype"),
         ];
         for (text, expected) in rows {
-            let (text, full) = (format!("inet:{text}"), format!("{text}: {expected}"));
+            let full = format!("{text}: {expected}");
+            let text = format!("inet:{text}");
             assert_eq!(Place::read(&text, Optional::Host, Family::Any), Err(full));
         }
         let long = "x".repeat(108);

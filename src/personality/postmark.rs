@@ -76,7 +76,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(postmark: &Postmark, message: &[u8]) -> Found {
-        let (mut out, mut reader) = (Vec::new(), TraceReader::default());
+        let mut out = Vec::new();
+        let mut reader = TraceReader::default();
         postmark.stamp(None, &mut out);
         reader.receive(&out);
         reader.receive(&data::unstuffed(message));

@@ -71,7 +71,8 @@ fn some(rows: Vec<(&'static str, Option<u64>)>) -> Vec<(&'static str, u64)> {
 
 /// `created 15,145 · delivered 14,154 · failed 991`; nothing where all that was created has one fate, and nothing is amiss.
 pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
-    let (fates, beside) = (fates(record), beside(record));
+    let fates = fates(record);
+    let beside = beside(record);
     if fates.len() < 2 && beside.is_empty() {
         return None;
     }

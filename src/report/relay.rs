@@ -32,7 +32,8 @@ impl Passage {
     /// `None` where nobody saw both ends.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         let stage = |name: Stage| record.stages.iter().find(|row: &&StageRow| row.name == name);
-        let (accepted, delivered) = (stage(Stage::Accepted)?, stage(Stage::Delivered)?);
+        let accepted = stage(Stage::Accepted)?;
+        let delivered = stage(Stage::Delivered)?;
         let first = record.series.first().map_or(0, |row| row.second);
         // Of equals the first: when it began to be that deep.
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
@@ -67,7 +68,8 @@ pub(crate) fn cpu_ms_per_1000(party: &Party, messages: u64) -> Option<f64> {
 
 /// The relay; nothing where there was none.
 pub(crate) fn between(record: &Record) -> Option<Section> {
-    let (relay, passage) = (party(record)?, Passage::of(record)?);
+    let relay = party(record)?;
+    let passage = Passage::of(record)?;
     let mut facts = vec![("relay", format!("{} · durability {}", plain(&relay.name), promise(&relay.durability)))];
     facts.extend(passage.deepest.map(|deepest| ("queue", queue(deepest, &passage))));
     facts.push(("CPU", costs(relay, &passage)));

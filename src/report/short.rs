@@ -396,7 +396,8 @@ mod tests {
                 4 => sample::sink_alone(),
                 _ => sample::mades(),
             };
-            let (number, figure) = (|at: usize| numbers[at % numbers.len()], |at: usize| figures[at % figures.len()]);
+            let number = |at: usize| numbers[at % numbers.len()];
+            let figure = |at: usize| figures[at % figures.len()];
             record.duration_s = figure(0);
             record.workload.message_bytes = number(0);
             record.workload.sessions = u32::try_from(number(1)).unwrap_or(u32::MAX);

@@ -92,7 +92,8 @@ fn mail(workload: &Workload) -> Option<String> {
         0 => String::new(),
         number => format!(", {} left out because they cannot be sent", count(number)),
     };
-    let (held, bytes) = (counted(corpus.messages, "message"), octets(corpus.bytes));
+    let held = counted(corpus.messages, "message");
+    let bytes = octets(corpus.bytes);
     Some(format!(
         "{} ({}): {held} of {bytes} together{skipped}, drawn by seed",
         plain(&corpus.path),
@@ -108,7 +109,8 @@ fn addresses(workload: &Workload) -> Option<String> {
 /// What the figures leave out.
 fn warm_up(record: &Record) -> Option<String> {
     let warm_up = record.warm_up?;
-    let (length, created) = (seconds(warm_up.length_s), counted(warm_up.created, "message"));
+    let length = seconds(warm_up.length_s);
+    let created = counted(warm_up.created, "message");
     Some(format!("the first {length}: its {created} are in the ledger, but in no rate, latency or duration"))
 }
 

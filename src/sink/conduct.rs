@@ -119,8 +119,11 @@ pub(super) struct Seats(Vec<(Arc<Armed>, Domain)>);
 
 impl Conduct {
     pub(super) fn new(number: u64) -> Self {
-        let (said, commands) = ([0; Command::ALL.len()], 0);
-        let (sender, roll, seats) = (Vec::new(), Roll::default(), Seats::default());
+        let said = [0; Command::ALL.len()];
+        let commands = 0;
+        let sender = Vec::new();
+        let roll = Roll::default();
+        let seats = Seats::default();
         Self { number, said, commands, sender, roll, seats, manners: None }
     }
 
@@ -396,7 +399,10 @@ mod tests {
     }
 
     fn moment(command: Command) -> Moment<'static> {
-        let (address, sequence, now, since) = (None, None, Duration::ZERO, Duration::ZERO);
+        let address = None;
+        let sequence = None;
+        let now = Duration::ZERO;
+        let since = Duration::ZERO;
         Moment { command, client: [127, 0, 0, 1].into(), address, sequence, now, since }
     }
 
@@ -458,7 +464,8 @@ mod tests {
     fn a_domain_is_held_until_the_transaction_is_over() {
         let control = control(1, &["rcpt: domain cap 1", "rcpt to no@: hard reject"]);
         let rules = control.in_force().unwrap();
-        let (mut one, mut other) = (Conduct::new(0), Conduct::new(1));
+        let mut one = Conduct::new(0);
+        let mut other = Conduct::new(1);
         assert_eq!(code(&one.judge(&rules, &to("a@x.example"))), 0);
         assert_eq!(code(&one.judge(&rules, &to("b@X.example"))), 0, "its own transaction has the domain already");
         assert_eq!(code(&other.judge(&rules, &to("a@x.example"))), 451);
@@ -514,7 +521,9 @@ mod tests {
                 .collect()
         };
         for (rule, traced) in [(".: drop 0.1", true), (".: soft reject 0.1", false), (".: lose reply 10%", false)] {
-            let (one, again, other) = (outcomes(1, rule, traced), outcomes(1, rule, traced), outcomes(2, rule, traced));
+            let one = outcomes(1, rule, traced);
+            let again = outcomes(1, rule, traced);
+            let other = outcomes(2, rule, traced);
             let count = one.iter().filter(|hit| **hit).count();
             assert!((1800..2200).contains(&count), "{rule}: {count}");
             assert!(one == again && one != other, "{rule}");
@@ -575,7 +584,9 @@ mod tests {
             (0..1000).map(&mut hit).collect()
         };
         for rule in [". to *: soft reject 0.1", ". to *: drop 10%"] {
-            let (one, again, other) = (refused(rule, 1), refused(rule, 1), refused(rule, 2));
+            let one = refused(rule, 1);
+            let again = refused(rule, 1);
+            let other = refused(rule, 2);
             let count = one.iter().filter(|hit| **hit).count();
             assert!((60..140).contains(&count), "{rule}: {count}");
             assert!(one == again && one != other, "{rule}");

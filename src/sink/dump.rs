@@ -50,7 +50,8 @@ impl Dump {
     /// Makes what is missing, and sees whether it can be written.
     pub(super) fn open(shelf: Shelf) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let (pid, mut file) = (std::process::id(), None);
+        let pid = std::process::id();
+        let mut file = None;
         let (prefix, suffix) = match &shelf {
             Shelf::Directory(path) => {
                 make(path)?;
@@ -279,7 +280,8 @@ mod tests {
             drop(draft(&dump, &message(100_000)));
         }
         let all = fs::read(&path).unwrap();
-        let (mut rest, mut kept) = (all.as_slice(), Vec::new());
+        let mut rest = all.as_slice();
+        let mut kept = Vec::new();
         while !rest.is_empty() {
             let end = rest.iter().position(|octet| *octet == b'\n').unwrap();
             let head: serde_json::Value = serde_json::from_slice(&rest[..end]).unwrap();

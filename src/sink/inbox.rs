@@ -93,7 +93,9 @@ pub(super) struct Books {
 
 impl Till {
     pub(super) fn new(shared: Arc<Shared>, full: Sender<Parcel>) -> Self {
-        let (tally, rules, version) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        let tally = RefCell::default();
+        let rules = RefCell::default();
+        let version = Cell::new(0);
         Self(Rc::new(Books { shared, tally, full, emptied: sync_channel(1), rules, version }))
     }
 }
@@ -105,7 +107,8 @@ impl Service for Till {
         self.0.tally.borrow_mut().connections += 1;
         self.0.shared.first_connection.get_or_init(clock::now);
         let side = self.0.shared.dump.is_some().then(Box::default);
-        let (reader, numbers) = (TraceReader::default(), Vec::new());
+        let reader = TraceReader::default();
+        let numbers = Vec::new();
         Inbox { books: Rc::clone(&self.0), client: peer.address, reader, numbers, began: None, side }
     }
 
@@ -267,7 +270,8 @@ impl Handler for Inbox {
         {
             side.handout = None;
         }
-        let (books, delay) = (Rc::clone(&self.books), handout.delay(place));
+        let books = Rc::clone(&self.books);
+        let delay = handout.delay(place);
         if delay.is_zero() {
             return handout.answer(place, &books, now);
         }
@@ -458,7 +462,8 @@ impl Inbox {
     fn judge_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<Fate> {
         let shared = &self.books.shared;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
-        let (command, client) = (Command::Dot, self.client.ip());
+        let command = Command::Dot;
+        let client = self.client.ip();
         let moment = Moment { command, client, address: None, sequence, now, since };
         let Some(conduct) = self.side.as_mut().and_then(|side| side.conduct.as_mut()) else { return Vec::new() };
         let mut fates = Vec::new();
@@ -491,7 +496,8 @@ impl Inbox {
                 return held_back(delay, Answer::Yes);
             }
             let count = |deed: &Deed| fates.iter().filter(|fate| fate.deed == *deed).count() as u64;
-            let (lost, duplicates) = (count(&Deed::Drop), count(&Deed::Duplicate));
+            let lost = count(&Deed::Drop);
+            let duplicates = count(&Deed::Duplicate);
             let joined = join(fates, &mut numbers);
             if matches!(joined.deed, Deed::Grant | Deed::LoseReply | Deed::Drop) {
                 self.books.note_units(&found, lost, duplicates);

@@ -61,7 +61,8 @@ pub(super) struct Triplet<'a> {
 
 impl Greylist {
     pub(super) fn new(delay: Duration, most: usize) -> Self {
-        let (seen, order) = (HashMap::new(), VecDeque::new());
+        let seen = HashMap::new();
+        let order = VecDeque::new();
         Self { delay, most: most.max(1), seen, order, hasher: RandomState::new() }
     }
 
@@ -217,7 +218,8 @@ mod tests {
     #[test]
     fn a_domain_has_so_many_transactions_and_then_none() {
         let mut domains = Domains::new(2);
-        let (one, other) = (domains.named(b"example.com"), domains.named(b"example.net"));
+        let one = domains.named(b"example.com");
+        let other = domains.named(b"example.net");
         assert_eq!(one, domains.named(b"EXAMPLE.com"));
         assert!(domains.enter(one) && domains.enter(one) && !domains.enter(one) && domains.enter(other));
         domains.leave(one);
@@ -235,7 +237,8 @@ mod tests {
     #[test]
     fn sips_take_their_time_however_little_comes() {
         for piece in [1, 7, usize::MAX] {
-            let (mut now, mut left) = (MS * 500, 10_000_usize);
+            let mut now = MS * 500;
+            let mut left = 10_000_usize;
             let mut sips = Sips::new(5_000, now);
             while left > 0 {
                 match sips.next(now) {
@@ -259,7 +262,8 @@ mod tests {
             rate in 1.0..1000.0_f64, burst in 1..50_u32, steps in proptest::collection::vec(0..30_u64, 1..300)
         ) {
             let mut bucket = Bucket::new(rate, burst);
-            let (mut now, mut taken) = (Duration::ZERO, Vec::new());
+            let mut now = Duration::ZERO;
+            let mut taken = Vec::new();
             for step in steps {
                 now += MS * step as u32;
                 if bucket.take(now) {

@@ -382,7 +382,8 @@ fn abort(words: &mut Words<'_>) -> Result<Action, Mistake> {
 
 fn delay(text: &str) -> Result<Action, String> {
     let (from, to) = text.split_once("..").unwrap_or((text, text));
-    let (from, to) = (duration(from)?, duration(to)?);
+    let from = duration(from)?;
+    let to = duration(to)?;
     if from <= to { Ok(Action::Delay { from, to }) } else { Err(format!("{text:?}: write the longer time last")) }
 }
 

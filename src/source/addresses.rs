@@ -150,7 +150,8 @@ impl Pattern {
 
     /// How many different numbers of its own the ledger would read at the end of the local part.
     fn ledger_numbers(&self) -> u64 {
-        let (mut numbers, mut digits) = (1_u64, 0_usize);
+        let mut numbers = 1_u64;
+        let mut digits = 0_usize;
         for piece in self.local_pieces().iter().rev() {
             let (count, width, goes_on) = piece.trailing_numbers();
             numbers = numbers.saturating_mul(count);
@@ -301,7 +302,8 @@ pub(super) fn distinct_numbers(patterns: &[Pattern]) -> Vec<(Numbering, u32)> {
 
 /// The pieces of what was typed.
 fn pieces(typed: &str) -> Result<Vec<Piece>, String> {
-    let (mut pieces, mut text) = (Vec::new(), String::new());
+    let mut pieces = Vec::new();
+    let mut text = String::new();
     let mut rest = typed;
     while let Some(at) = rest.find(['{', '}']) {
         text.push_str(&rest[..at]);
@@ -344,7 +346,8 @@ fn number(inside: &str, least: &str, most: &str) -> Result<Piece, String> {
     let wrong = || format!("{{{inside}}} is not a valid range of numbers; use something like {{0..9999}}");
     let read = |digits: &str| digits.parse::<u64>().ok().filter(|number| *number < u64::MAX).ok_or_else(wrong);
     let digits = if least.starts_with('0') && least.len() > 1 { least.len() } else { 1 };
-    let (least, most) = (read(least)?, read(most)?);
+    let least = read(least)?;
+    let most = read(most)?;
     if digits > 20 {
         return Err(wrong());
     }
@@ -461,7 +464,8 @@ mod tests {
     #[test]
     fn a_pattern_gives_addresses_by_its_weights() {
         let pattern = pattern("user{0..99}@{a.example:70,b.example:20,c.example:10}");
-        let (mut domains, mut users) = (BTreeMap::new(), BTreeSet::new());
+        let mut domains = BTreeMap::new();
+        let mut users = BTreeSet::new();
         for number in 0..20_000 {
             let address = address(&pattern, Numbering::Bare, number, 0);
             let (user, domain) = address.split_once('@').unwrap();

@@ -117,7 +117,8 @@ impl Collector {
         let now = clock::now();
         self.tick();
         let unlogged = self.chronicle.finish(now);
-        let (series, around) = (&self.chronicle.series, self.sight.until_now());
+        let series = &self.chronicle.series;
+        let around = self.sight.until_now();
         let known = report::Known {
             tally: &self.total,
             series,
@@ -163,8 +164,10 @@ impl Collector {
     fn tick(&mut self) {
         let now = clock::now();
         self.next_tick = now + TICK;
-        let (total, warm_up) = (&self.total, &self.total.warm_up);
-        let (sent, accepted) = (total.sent - warm_up.sent, total.accepted - warm_up.accepted);
+        let total = &self.total;
+        let warm_up = &self.total.warm_up;
+        let sent = total.sent - warm_up.sent;
+        let accepted = total.accepted - warm_up.accepted;
         self.chronicle.series.add(now, sent, accepted, 0, total.errors.total(), &self.recent);
         let (first, last) = self.replies.take().unzip();
         self.stalls.add(Tick {

@@ -343,7 +343,9 @@ mod tests {
     /// What a receiver makes of a letter: headers and body, unstuffed.
     fn received(letter: &Letter) -> Vec<u8> {
         let wire = [letter.headers.as_slice(), &letter.rest].concat();
-        let (mut reader, mut input, mut content) = (DataReader::new(1_000), wire.as_slice(), Vec::new());
+        let mut reader = DataReader::new(1_000);
+        let mut input = wire.as_slice();
+        let mut content = Vec::new();
         loop {
             match reader.next(&mut input) {
                 Some(Piece::Content(bytes)) => content.extend_from_slice(bytes),

@@ -26,7 +26,8 @@ impl Figures for LiveFigures<'_> {
     }
 
     fn count(&self, of: Place) -> Option<u64> {
-        let (tally, warm_up) = (self.tally, &self.tally.warm_up);
+        let tally = self.tally;
+        let warm_up = &self.tally.warm_up;
         match of {
             Place::Stage(Stage::Created) => Some(tally.created - warm_up.created),
             Place::Stage(Stage::Sent) => Some(tally.sent - warm_up.sent),

@@ -73,8 +73,10 @@ impl Prepared {
         if subject.is_some_and(|subject| subject.contains(['\r', '\n', '\0'])) {
             bail!("--subject contains a line end");
         }
-        let (from, to) = (first_address(&options.from), first_address(&options.recipient_patterns[0]));
-        let (date, id) = (message::date(now)?, message::blank_id(run));
+        let from = first_address(&options.from);
+        let to = first_address(&options.recipient_patterns[0]);
+        let date = message::date(now)?;
+        let id = message::blank_id(run);
         if options.mime {
             let fields = Fields { from: &bracketed(&from), to: &bracketed(&to), date: &date, message_id: &id, subject };
             return Self::from_mime(options, stamp, fields);
@@ -226,7 +228,8 @@ mod tests {
 
     /// Octets of a rendered message of which no line begins with a dot.
     fn rendered(mail: &Mail, number: u64) -> (Pick, usize) {
-        let (pick, mut outbox) = (mail.pick(number), Outbox::default());
+        let pick = mail.pick(number);
+        let mut outbox = Outbox::default();
         mail.render(pick, number, Duration::ZERO, &mut outbox);
         (pick, outbox.to_vec().len() - smtp::data::END.len())
     }

@@ -116,7 +116,8 @@ pub(super) struct Template {
 impl Template {
     /// Of a header block with its empty line, and a body.
     pub(super) fn new(stamp: Stamp, headers: &[u8], body: &[u8], identity: Identity) -> Self {
-        let (mut stuffed, mut rest) = (Vec::with_capacity(headers.len()), Vec::with_capacity(body.len() + 3));
+        let mut stuffed = Vec::with_capacity(headers.len());
+        let mut rest = Vec::with_capacity(body.len() + 3);
         data::stuff(headers, &mut stuffed);
         data::stuff(body, &mut rest);
         rest.extend_from_slice(data::END);
@@ -319,7 +320,9 @@ mod tests {
     /// What a receiver makes of an outbox with one message in it.
     fn received(outbox: &mut Outbox) -> Vec<u8> {
         let wire = outbox.to_vec();
-        let (mut reader, mut input, mut content) = (data::DataReader::new(1_000), wire.as_slice(), Vec::new());
+        let mut reader = data::DataReader::new(1_000);
+        let mut input = wire.as_slice();
+        let mut content = Vec::new();
         while let Some(piece) = reader.next(&mut input) {
             match piece {
                 data::Piece::Content(bytes) => content.extend_from_slice(bytes),

@@ -59,7 +59,8 @@ impl Trial {
     /// # Errors
     /// What would fail for every message, and what to do about it.
     pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<()> {
-        let (trial, interrupt) = (Arc::clone(self), interrupt.clone());
+        let trial = Arc::clone(self);
+        let interrupt = interrupt.clone();
         let ran = net::worker::run(|desk| async move {
             tokio::select! {
                 attempt = trial.attempt(desk) => Some(attempt),
@@ -283,7 +284,8 @@ impl Caller for Prober<'_> {
             return Poll::Ready(Next::Quit);
         }
         let Trial { options, mail, envelopes, .. } = self.trial;
-        let (pick, recipients) = (mail.pick(0), options.recipients(0));
+        let pick = mail.pick(0);
+        let recipients = options.recipients(0);
         let occasion = Occasion { number: 0, recipients, pick, extensions: client.extensions() };
         let envelope = envelopes.address(occasion, &mut self.drafts).envelope;
         self.envelope = Some(Arc::clone(&envelope));
@@ -296,7 +298,8 @@ impl Caller for Prober<'_> {
 
     fn replied(&mut self, event: &Event<'_>, _: Duration) {
         if !event.reply.is_positive() && event.reply.code() >= 400 {
-            let (code, text) = (event.reply.code(), event.reply.text());
+            let code = event.reply.code();
+            let text = event.reply.text();
             self.refusals.push(Refusal { verb: event.to, code, text });
         }
     }

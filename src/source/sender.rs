@@ -250,7 +250,8 @@ impl Sender {
         self.recorder.tally(|tally| {
             tally.last_ended = Some(now);
             for job in self.jobs.drain(..) {
-                let (warm_up, all) = (u64::from(job.claim.is_warm_up), u64::from(job.claim.recipients));
+                let warm_up = u64::from(job.claim.is_warm_up);
+                let all = u64::from(job.claim.recipients);
                 // What the server has refused it has refused, whatever becomes of the connection.
                 let refused = if why == GivenUp::Rejected { all } else { u64::from(job.refused).min(all) };
                 tally.recipients_rejected += refused;
@@ -274,7 +275,8 @@ impl Sender {
         let Some(job) = self.jobs.pop_front() else { return };
         self.begin_rest(job.claim.number, now);
         let envelopes = &self.setting.envelopes;
-        let (all, bytes) = (job.claim.recipients as usize, job.pick.bytes);
+        let all = job.claim.recipients as usize;
+        let bytes = job.pick.bytes;
         self.recorder.tally(|tally| {
             tally.last_ended = Some(now);
             if outcome == Outcome::Refused {
@@ -420,7 +422,10 @@ impl Caller for Sender {
         }
         let Some(job) = self.jobs.front_mut() else { return };
         job.sent = Some(now);
-        let (since, go_ahead, bytes, is_warm_up) = (job.since, self.go_ahead, job.pick.bytes, job.claim.is_warm_up);
+        let since = job.since;
+        let go_ahead = self.go_ahead;
+        let bytes = job.pick.bytes;
+        let is_warm_up = job.claim.is_warm_up;
         self.recorder.tally(|tally| {
             tally.sent += 1;
             tally.bytes_sent += bytes;

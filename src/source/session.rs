@@ -66,7 +66,8 @@ async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::R
 /// No connection could be made. What the source itself lacks is counted as that, and another session may have it: only
 /// where the lack lasts, and for any other reason at once, a run is over of which no connection has stood.
 fn missed(setting: &Setting, recorder: &Recorder, error: &io::Error, breath: Duration) {
-    let (plan, text) = (&setting.plan, reason(error));
+    let plan = &setting.plan;
+    let text = reason(error);
     let (resource, hint) = match Shortage::of(error, setting.approach.is_bound()) {
         None if error.kind() == io::ErrorKind::AddrNotAvailable => {
             return plan.miss(&format!("{text}. Check that this host has all addresses of --bind."));

@@ -74,7 +74,8 @@ pub(super) fn start(setting: &Arc<Setting>) -> Result<Workers> {
             Ok((give, thread.context("cannot start a thread")?, begins))
         })
         .collect::<Result<Vec<_>>>()?;
-    let (mut emptied, mut threads) = (Vec::new(), Vec::new());
+    let mut emptied = Vec::new();
+    let mut threads = Vec::new();
     for (give, thread, begins) in started {
         threads.push(begun(thread, &begins)?);
         emptied.push(give);
@@ -111,8 +112,10 @@ impl Post {
         // Each session holds a sender; when the last is dropped, all sessions are over.
         let (presence, mut everybody) = mpsc::channel::<()>(1);
         for _ in 0..recorder.share() {
-            let (setting, recorder) = (Arc::clone(&recorder.post.setting), Rc::clone(&recorder));
-            let (desk, presence) = (desk.clone(), presence.clone());
+            let setting = Arc::clone(&recorder.post.setting);
+            let recorder = Rc::clone(&recorder);
+            let desk = desk.clone();
+            let presence = presence.clone();
             net::worker::spawn_local(async move {
                 session::run(setting, recorder, desk).await;
                 drop(presence);
@@ -196,7 +199,8 @@ impl Recorder {
 
     /// How many of all sessions are this worker's.
     fn share(&self) -> usize {
-        let (all, workers) = (self.post.setting.options.sessions as usize, self.post.workers);
+        let all = self.post.setting.options.sessions as usize;
+        let workers = self.post.workers;
         all / workers + usize::from(self.post.number < all % workers)
     }
 

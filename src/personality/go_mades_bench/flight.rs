@@ -39,7 +39,8 @@ impl FlightTimes {
         if self.count == 0 {
             return Duration::ZERO;
         }
-        let (lower, upper) = (self.at((self.count - 1) / 2), self.at(self.count / 2));
+        let lower = self.at((self.count - 1) / 2);
+        let upper = self.at(self.count / 2);
         Duration::from_micros(500 * (lower + upper))
     }
 
@@ -122,7 +123,8 @@ mod tests {
         fn mean_and_median_are_those_of_the_sorted_list(mut times_ms in prop::collection::vec(0..2000u64, 1..200)) {
             let times = of(times_ms.iter().copied());
             times_ms.sort_unstable();
-            let (lower, upper) = (times_ms[(times_ms.len() - 1) / 2], times_ms[times_ms.len() / 2]);
+            let lower = times_ms[(times_ms.len() - 1) / 2];
+            let upper = times_ms[times_ms.len() / 2];
             prop_assert_eq!(times.median(), Duration::from_micros(500 * (lower + upper)));
             let mean = times_ms.iter().sum::<u64>() * 1_000_000 / times_ms.len() as u64;
             prop_assert_eq!(times.mean(), Duration::from_nanos(mean));

@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn only_the_brokers_of_the_mode_are_looked_at() {
-        let (bad_outbox, bad_inbox) = ("-outbox-addr foo://127.0.0.1", "-inbox-addr foo://127.0.0.1");
+        let bad_outbox = "-outbox-addr foo://127.0.0.1";
+        let bad_inbox = "-inbox-addr foo://127.0.0.1";
         assert!(planned(&format!("-mode amqp {bad_outbox}")).is_ok());
         assert!(planned(&format!("-mode tracing {bad_inbox}")).is_ok());
         for mode in ["endpoint", "toolbox"] {

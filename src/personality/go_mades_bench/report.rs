@@ -144,7 +144,8 @@ Received reply    : 0.000 msgs/s     0.000 mb/s  3/7 msgs            duration: 3
 
     #[test]
     fn strange_numbers_are_written_as_go_writes_them() {
-        let (none, three) = (FlightTimes::default(), flights(3, 2));
+        let none = FlightTimes::default();
+        let three = flights(3, 2);
         let stage =
             |name, flights, limit, event_bytes, duration| StageLine { name, flights, limit, event_bytes, duration };
         let report = Report {

@@ -228,8 +228,9 @@ mod tests {
     /// Runs replies through a dialogue: what it says, how it ends up, and where.
     fn play(words: &[&str], replies: &[(u16, &str)]) -> (Vec<String>, Result<Turn, String>, Stage) {
         let course = Course::for_tests(words);
-        let (mut dialogue, mut out, mut last) =
-            (Dialogue::new(Task { number: 1, began: None }), Outbox::default(), Ok(Turn::Wait));
+        let mut dialogue = Dialogue::new(Task { number: 1, began: None });
+        let mut out = Outbox::default();
+        let mut last = Ok(Turn::Wait);
         for (code, text) in replies {
             let mut desk = Desk { course: &course, out: &mut out };
             last = dialogue.replied(Heard::Reply(*code, text.as_bytes()), &mut desk);

@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn every_message_and_every_run_has_its_own_id() {
         let id = |options: &Options, number| rendered(options, number).lines().nth(4).map(str::to_owned).unwrap();
-        let (options, head) = (Options::default(), Message::new(&Options::default()).unwrap());
+        let options = Options::default();
+        let head = Message::new(&Options::default()).unwrap();
         let of = |number| {
             let mut out = Outbox::default();
             head.render(Task { number, began: None }, &mut out);

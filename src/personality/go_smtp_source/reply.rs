@@ -123,7 +123,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(wire: &str, piece: usize) -> Vec<String> {
-        let (mut reader, mut heard) = (ReplyReader::default(), Vec::new());
+        let mut reader = ReplyReader::default();
+        let mut heard = Vec::new();
         for block in wire.as_bytes().chunks(piece) {
             let mut input = block;
             while let Some(reply) = reader.next(&mut input) {

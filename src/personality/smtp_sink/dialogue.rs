@@ -506,7 +506,8 @@ mod tests {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
         let settings = Settings::read(&Call { called: "x".to_owned(), arguments }).unwrap();
         let mut dialogue = Dialogue::new(Rc::new(settings));
-        let (mut out, mut notes) = (Vec::new(), Notes { wanted, ..Notes::default() });
+        let mut out = Vec::new();
+        let mut notes = Notes { wanted, ..Notes::default() };
         let mut step = dialogue.greet(&mut out, &mut notes);
         let mut blocks = blocks.iter();
         let mut input: &[u8] = &[];

@@ -128,7 +128,8 @@ impl Capture {
     /// DATA.
     pub(super) fn head(&mut self) -> Result<(), DiskError> {
         let (Some(archive), Some(dump)) = (&self.archive, &self.open) else { return Ok(()) };
-        let (client, protocol) = (address_of(self.client), self.protocol);
+        let client = address_of(self.client);
+        let protocol = self.protocol;
         let from = self.greeting.clone().unwrap_or_else(|| format!("[{client}]"));
         let host = &archive.settings.hostname;
         let date = dump.began.strftime("%a, %e %b %Y %H:%M:%S %z (%Z)");

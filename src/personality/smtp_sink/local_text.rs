@@ -48,7 +48,8 @@ mod tests {
     use std::convert::Infallible;
 
     fn local(blocks: &[&[u8]]) -> Vec<u8> {
-        let (mut text, mut kept) = (LocalText::default(), Vec::new());
+        let mut text = LocalText::default();
+        let mut kept = Vec::new();
         for block in blocks {
             let passed = text.pass(block, |piece| {
                 kept.extend_from_slice(piece);

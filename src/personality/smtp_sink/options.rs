@@ -162,7 +162,8 @@ impl Draft {
 
     /// The letters that take something off the announcements.
     fn announce(&mut self, letter: char) {
-        let (announced, rules) = (&mut self.announced, &mut self.settings.rules);
+        let announced = &mut self.announced;
+        let rules = &mut self.settings.rules;
         match letter {
             '8' => announced.eight_bit_mime = false,
             'a' => announced.auth = false,

@@ -302,7 +302,9 @@ mod tests {
     fn play(line: &str, replies: &[&str]) -> (Vec<String>, Vec<Remark>, Result<Turn, Refusal>) {
         let words: Vec<String> = line.split_whitespace().chain(["127.0.0.1:9"]).map(str::to_owned).collect();
         let course = Course::for_tests(&words);
-        let (mut dialogue, mut out, mut remarks) = (Dialogue::new(), Outbox::default(), Vec::new());
+        let mut dialogue = Dialogue::new();
+        let mut out = Outbox::default();
+        let mut remarks = Vec::new();
         let mut last = Ok(Turn::Wait);
         for reply in replies {
             let wire = format!("{reply}\r\n");
