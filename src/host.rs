@@ -1,12 +1,11 @@
-//! The machine that a run is on, for its record: two figures can be compared only if the reader knows where each
-//! was taken.
+//! The host of a run, for its record: two figures can be compared only if the place of each measurement is known.
 use journey::record::Host;
 use std::fs;
 
-/// What stands where the machine does not say.
+/// Text if the host gives no information.
 const UNSAID: &str = "unknown";
 
-/// This machine.
+/// Facts about this host.
 pub(crate) fn facts() -> Host {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     Host {
@@ -24,7 +23,7 @@ fn os_name(os_release: &str) -> String {
     named(name.map(|name| name.trim_matches(['"', '\''])))
 }
 
-/// x86 says `model name`; ARM says it seldom, and then `Model` or `Hardware`.
+/// x86 has `model name`; ARM has it seldom, and then `Model` or `Hardware`.
 fn cpu_model(cpuinfo: &str) -> String {
     let value =
         |wanted: &str| cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == wanted);

@@ -1,11 +1,12 @@
-//! The HTTP server of relay and sink: one thread, few connections, time-outs, and no names but its own.
+//! The HTTP server of relay and sink: one thread, few connections, time-outs, and a check of the host name.
 //!
-//! Whoever can reach the port may open connections and say nothing. Each of them is a descriptor, so there are no more
-//! than [`CONNECTION_LIMIT`]: a new connection takes the place of the oldest, and nobody is kept out for longer than
-//! somebody else takes to open that many.
+//! Any client that can reach the port may open connections and send nothing. Each of them is a descriptor, so there are
+//! no more than [`CONNECTION_LIMIT`]: a new connection displaces the oldest, and no client is kept out for longer than
+//! another one takes to open that many.
 //!
 //! A page in a browser can let its own name point to this host (DNS rebinding), and then read what is served here. Its
-//! requests bear that name, so only requests for an address, `localhost` or the server's configured names are answered.
+//! requests carry that name, so only requests for an address, `localhost` or the server's configured names are
+//! answered.
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::extract::{Request, State};
@@ -24,34 +25,34 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
-/// Connections at a time.
+/// Largest number of concurrent connections.
 pub(crate) const CONNECTION_LIMIT: usize = 64;
-/// For a request's header to come, and between two requests.
+/// Limit for a request's header, and for the time between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a request's body to come and its answer to be made.
+/// Limit for a request's body and the computation of its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// For a client to take any of an answer that it was sent.
+/// Time after which a client that has read nothing of an answer is disconnected.
 const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Before another try where a connection could not be accepted, for want of descriptors.
+/// Pause before another try after a connection could not be accepted, for want of descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
-/// The longest header.
+/// Size limit of a header.
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Requests at a time that wait for other threads.
+/// Largest number of concurrent requests that wait for other threads.
 const MAX_BLOCKING_THREADS: usize = 4;
 
-/// Names that a server may be asked by, besides every address and `localhost`.
+/// Names of a server, besides every address and `localhost`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostNames(Vec<String>);
 
 impl HostNames {
-    /// Those names and this host's own.
+    /// Creates the list of those names and this host's own.
     pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let names = names.into_iter().map(bare).chain([bare(&own), "localhost".to_owned()]);
         Self(names.filter(|name| !name.is_empty()).collect())
     }
 
-    /// Whether the value of a `Host` field names this server.
+    /// Reports whether the value of a `Host` field names this server.
     fn contain(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         if authority.as_str().contains('@') {
@@ -62,7 +63,8 @@ impl HostNames {
         address.parse::<IpAddr>().is_ok() || self.0.contains(&bare(host))
     }
 
-    /// Whether a request is for this server. HTTP/1.0 need not say for which it is; browsers do not speak it.
+    /// Reports whether a request is for this server. HTTP/1.0 does not require the field; browsers do not use that
+    /// version.
     fn are_meant_by(&self, request: &Request) -> bool {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let first = hosts.next();
@@ -76,12 +78,12 @@ impl HostNames {
     }
 }
 
-/// A name as it is compared: in small letters, without the dot of the root.
+/// A name in the form for comparison: in lower case, without the dot of the root.
 fn bare(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
-/// Counts of what the server did not put up with.
+/// Counts of displaced connections and rejected requests.
 #[derive(Debug, Default)]
 pub(crate) struct HttpCounters {
     /// Connections closed to make room for newer ones.
@@ -90,7 +92,7 @@ pub(crate) struct HttpCounters {
     pub(crate) misdirected: AtomicU64,
 }
 
-/// Serves `routes` on `address` until the process ends; gives the address, for port 0.
+/// Serves `routes` on `address` until the process ends; returns the address, for port 0.
 ///
 /// # Errors
 /// If it cannot listen there, or a thread cannot be started.
@@ -116,7 +118,7 @@ pub(crate) fn serve(
     Ok(address)
 }
 
-/// Stands before all routes.
+/// State of the checks before all routes.
 struct Guard {
     names: HostNames,
     counters: Arc<HttpCounters>,
@@ -137,7 +139,7 @@ async fn answer(State(guard): State<Arc<Guard>>, request: Request, next: Next) -
 /// Accepts connections for the rest of the process's life.
 async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    // The oldest first.
+    // Connections, the oldest first.
     let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(CONNECTION_LIMIT);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -159,14 +161,14 @@ async fn accept(listener: TcpListener, routes: &Router, counters: &HttpCounters)
 
 async fn serve_connection(stream: TcpStream, routes: Router) {
     let timeout_ms = u32::try_from(UNREAD_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    // Where the kernel does not know it, a newer connection will displace this one.
+    // If the kernel does not support it, a newer connection will displace this one.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, timeout_ms);
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    // A client that broke off is nobody's concern.
+    // An error of a client's connection needs no report.
     let _ = connection.await;
 }
 
@@ -186,7 +188,7 @@ mod tests {
         (serve("127.0.0.1:0".parse().unwrap(), names, &counters, routes).unwrap(), counters)
     }
 
-    /// All that comes back to these bytes, until the server closes.
+    /// All bytes that come back after these, until the server closes.
     fn said(address: SocketAddr, bytes: &str) -> String {
         let mut stream = Plain::connect(address).unwrap();
         stream.write_all(bytes.as_bytes()).unwrap();
@@ -232,7 +234,7 @@ mod tests {
         assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("here\n"), "{text}");
         let displaced = counters.displaced.load(Ordering::Relaxed) as usize;
         assert!((CONNECTION_LIMIT * 2..=CONNECTION_LIMIT * 2 + 1).contains(&displaced), "{displaced}");
-        // The oldest are gone, the newest are not.
+        // The oldest are closed, the newest are not.
         let mut first = &idle[0];
         assert_eq!(first.read(&mut [0; 1]).unwrap_or_default(), 0);
         let newest = idle.last().unwrap();
@@ -248,7 +250,7 @@ mod tests {
     }
 
     proptest! {
-        /// No text that ends in a stranger's domain names this server.
+        /// No text that ends in a foreign domain names this server.
         #[test]
         fn nobody_else_is_meant(before in "[ -~]{0,24}", after in "(\\.?|:[0-9]{0,5})") {
             let names = HostNames::new(["relay.example"]);

@@ -1,41 +1,41 @@
-//! SIGINT and SIGTERM as a number to look at: the first asks for an end with a report, the second for a report of what is
-//! known at once, the third for an end without one. SIGHUP as a wish to have files read again, for those who watch for it.
+//! SIGINT and SIGTERM as a number: the first asks for an end with a report, the second for an immediate report of what
+//! is known, the third for an end without one. SIGHUP as a request to read files again, for those who watch for it.
 use anyhow::{Context, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What the user has asked for so far.
+/// The user's requests so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Asked {
-    /// To go on.
+    /// Continue.
     Nothing,
-    /// To stop and report.
+    /// Stop and report.
     Stop,
-    /// To wait for nothing and report what is known.
+    /// Wait for nothing and report what is known.
     StopNow,
-    /// To stop without a report.
+    /// Stop without a report.
     Quit,
 }
 
-/// Between two looks of a task that waits for a signal.
+/// Interval at which a task that waits for a signal looks for it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// After the third signal, how long the rest of the process has to end by itself, and what it started with it.
+/// Time after the third signal for the rest of the process, and for processes that it started, to end by themselves.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The exit status of an interrupted command: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// The user ended what had nothing to report yet, or wanted no report.
+/// Error of a command that the user ended before there was anything to report, or without a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interrupted(pub(crate) &'static str);
 
 impl Interrupted {
-    /// Before there was anything to report.
+    /// The end came before there was anything to report.
     pub(crate) const BEFORE_LOAD: Self = Self("interrupted before the first message");
-    /// After the third signal.
+    /// The end came with the third signal.
     pub(crate) const WITHOUT_REPORT: Self = Self("interrupted three times: ended without a report");
 }
 
@@ -47,7 +47,7 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
-/// Counts the signals that arrive from its making on.
+/// Counts the signals that arrive after its creation.
 #[derive(Clone, Debug)]
 pub(crate) struct Interrupt {
     count: Arc<AtomicU32>,
@@ -68,7 +68,7 @@ impl Interrupt {
             let listen = |kind| signal(kind).context("cannot watch for signals");
             (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?)
         };
-        // A thread that sleeps in epoll; it ends with the process.
+        // This thread sleeps in epoll; it ends with the process.
         std::thread::Builder::new()
             .name("signals".to_owned())
             .spawn(move || runtime.block_on(count_signals(interrupts, terminations, &counter, &terminated)))
@@ -76,7 +76,7 @@ impl Interrupt {
         Ok(Self { count, is_termination })
     }
 
-    /// What has been asked for.
+    /// The user's request so far.
     pub(crate) fn asked(&self) -> Asked {
         match self.count.load(Ordering::Relaxed) {
             0 => Asked::Nothing,
@@ -93,18 +93,18 @@ impl Interrupt {
         }
     }
 
-    /// Whether SIGTERM has asked for it.
+    /// Reports whether SIGTERM has asked for it.
     pub(crate) fn is_termination(&self) -> bool {
         self.is_termination.load(Ordering::Relaxed)
     }
 }
 
-/// SIGHUPs that arrive from its making on.
+/// Notes SIGHUPs that arrive after its creation.
 #[derive(Clone, Debug)]
 pub(crate) struct Hangups(Arc<AtomicBool>);
 
 impl Hangups {
-    /// Starts watching, for the rest of the process's life: it no longer ends by them.
+    /// Starts watching, for the rest of the process's life: SIGHUP no longer ends the process.
     pub(crate) fn watch() -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.context("cannot watch for signals")?;
@@ -124,7 +124,7 @@ impl Hangups {
         Ok(watched)
     }
 
-    /// Whether one came since this was asked last.
+    /// Reports whether one came since the last call.
     pub(crate) fn came(&self) -> bool {
         self.0.swap(false, Ordering::Relaxed)
     }

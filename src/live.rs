@@ -1,51 +1,51 @@
-//! What a party says on its standard output while it runs, for whoever started it (`--live json`): one JSON object a
-//! line.
+//! Events that a party prints on its standard output while it runs, for the process that started it (`--live json`):
+//! one JSON object per line.
 //!
 //! ```text
 //! {"event":"listening","smtp":["127.0.0.1:40001"],"http":null}     a sink, first
 //! {"event":"ready","amqp":["127.0.0.1:40002"]}                     a MADES endpoint, first
 //! {"event":"progress","elapsed_s":1.25,"accepted":67000,…}         both, every 250 ms
-//! {"event":"unwritten","record":{…}}                               both, where the record cannot be written to its file
+//! {"event":"unwritten","record":{…}}                               both, if the record cannot be written to its file
 //! {"event":"done"}                                                 both, last
 //! ```
 use journey::record::Record;
 use serde::{Deserialize, Serialize};
 
-/// A line.
+/// An event: one line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub(crate) enum Event {
-    /// The sink takes mail.
+    /// The sink accepts connections.
     Listening {
         /// Addresses for mail.
         smtp: Vec<String>,
-        /// Address of the status, where it was asked for.
+        /// Address of the status, if that was asked for.
         http: Option<String>,
     },
-    /// The MADES endpoint attends to its outbox.
+    /// The MADES endpoint serves its outbox.
     Ready {
-        /// Where it listens itself, if it does.
+        /// Addresses that it listens on, if it does.
         amqp: Vec<String>,
     },
-    /// How far it is.
+    /// Progress.
     Progress(Progress),
     /// The record, which could not be written to its file.
     Unwritten {
-        /// As it would stand there.
+        /// The record for that file.
         record: Box<Record>,
     },
     /// Its files are written; it exits next.
     Done,
-    /// Something a newer party says.
+    /// An event of a newer version.
     #[serde(other)]
     Unknown,
 }
 
-/// How far a party is. What it does not know is 0.
+/// Progress of a party. An unknown figure is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Progress {
-    /// Since it began its work.
+    /// Time since it began its work.
     pub(crate) elapsed_s: f64,
     /// Messages created.
     pub(crate) created: u64,
@@ -55,9 +55,9 @@ pub(crate) struct Progress {
     pub(crate) accepted: u64,
     /// Messages delivered.
     pub(crate) delivered: u64,
-    /// Recipients of those that are accepted, or delivered.
+    /// Recipients of accepted, or delivered, messages.
     pub(crate) recipients: u64,
-    /// Message octets.
+    /// Bytes of messages.
     pub(crate) bytes: u64,
     /// Refusals, cut connections, time-outs.
     pub(crate) errors: u64,
@@ -69,21 +69,21 @@ pub(crate) struct Progress {
     pub(crate) goal_s: f64,
     /// Messages under way.
     pub(crate) open: u64,
-    /// How long those are still waited for if nothing more comes, once no more are created.
+    /// Time for which messages under way are still waited for if nothing more comes, once no more are created.
     pub(crate) waits_s: f64,
-    /// Median latency of late.
+    /// Recent median latency.
     pub(crate) p50_ms: f64,
-    /// 99th percentile likewise.
+    /// Recent 99th percentile of the latency.
     pub(crate) p99_ms: f64,
 }
 
 impl Event {
-    /// The line, without its end.
+    /// Formats the line, without its end.
     pub(crate) fn to_line(&self) -> String {
         serde_json::to_string(self).expect("an event has no keys that JSON lacks")
     }
 
-    /// Reads a line; `None` if it is not an event.
+    /// Parses a line; `None` if it is not an event.
     pub(crate) fn from_line(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }

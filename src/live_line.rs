@@ -1,13 +1,13 @@
-//! The line that says how far a run is, the same for all commands: on a terminal drawn anew in its place, elsewhere
-//! written every five seconds.
+//! The progress line of a run, the same for all commands: redrawn in place on a terminal, else written every five
+//! seconds.
 //!
 //! ```text
 //! ━━━━━━━━━━━━━━━━━━━━─── 3 / 4 s · 30,207 delivered · 12,393 msg/s · p50 6.75 ms · p99 9.08 ms
 //! ━━━━━━━━━━━━━━━━━━━━━─ sent 3,000; waiting for 22 at the sink, at most 8 s more
 //! ```
-//! It is never wider than the terminal. Where there is no room the bar becomes shorter, down to eight columns; then parts
-//! go in this order: the median, details, the bar, the 99th percentile, the rate, errors, the count. What is left, the
-//! goal or the wait, is cut.
+//! It is never wider than the terminal. If there is no room the bar becomes shorter, down to eight columns; then parts
+//! are left out in this order: the median, details, the bar, the 99th percentile, the rate, errors, the count. The
+//! rest, the goal or the wait, is cut.
 use crate::live::Progress;
 use crate::log_writer::LogWriter;
 use crate::party::Live;
@@ -17,19 +17,19 @@ use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Between two lines where there is no terminal.
+/// Interval between two lines without a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// Between two drawings: more cost time that the run may need.
+/// Interval between two drawings: more of them cost time that the run may need.
 const DRAW_INTERVAL: Duration = Duration::from_millis(125);
-/// How far back a rate looks: long enough to be steady, short enough to show a stall.
+/// Window of a rate: long enough to be steady, short enough to show a stall.
 const RATE_WINDOW_S: f64 = 1.0;
-/// Columns of a terminal that does not say how wide it is.
+/// Columns of a terminal that does not tell its width.
 const DEFAULT_WIDTH: usize = 80;
-/// Columns of the bar.
+/// Least number of columns of the bar.
 const MIN_BAR: usize = 8;
 const MAX_BAR: usize = 24;
 
-/// A part of the line. The first goes first where there is no room.
+/// A part of the line. The first is left out first if there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Median,
@@ -39,25 +39,25 @@ pub(crate) enum Part {
     Rate,
     Errors,
     Count,
-    /// The goal, or what is waited for.
+    /// The goal, or the wait.
     Goal,
 }
 
-/// A line before it is fitted to a terminal.
+/// A progress line before it is fitted to a terminal.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Line {
-    /// Share of the goal that is reached; no bar where there is none.
+    /// Share of the goal that is reached; without one there is no bar.
     share: Option<f64>,
     parts: Vec<(Part, String)>,
 }
 
 impl Line {
-    /// A line of one sentence.
+    /// Creates a line of one sentence.
     pub(crate) fn saying(share: Option<f64>, text: impl Into<String>) -> Self {
         Self { share, parts: vec![(Part::Goal, text.into())] }
     }
 
-    /// How far a run is that has done so much; `word` says what was done: accepted, delivered.
+    /// Progress of a run; `done` is its count so far and `word` names it: accepted, delivered.
     pub(crate) fn of(progress: &Progress, done: u64, word: &str, rate_per_s: f64) -> Self {
         if let Some(wait) = Wait::of(progress) {
             return wait.line(progress.created);
@@ -87,13 +87,13 @@ impl Line {
         Self { share: share(progress, done), parts }
     }
 
-    /// How far a MADES bench is.
+    /// Progress of a MADES bench.
     pub(crate) fn of_mades(progress: &Progress, rate_per_s: f64) -> Self {
         let line = Self::of(progress, progress.delivered, "delivered", rate_per_s);
         line.with_detail(progress.open, "in transit")
     }
 
-    /// Run `number` of so many, with how long it still takes where that is known.
+    /// Progress of `planned` runs: the current one, and the estimated time left if that is known.
     pub(crate) fn of_runs(done: usize, planned: usize, what: &str, began: Instant) -> Self {
         let share = done as f64 / planned.max(1) as f64;
         let line = Self::saying(Some(share), format!("run {} of {planned}: {what}", done + 1));
@@ -104,13 +104,13 @@ impl Line {
         line.with(Part::Count, format!("about {} left", whole_seconds(left_s)))
     }
 
-    /// With a title before it.
+    /// Puts a title before it.
     pub(crate) fn titled(mut self, title: &str) -> Self {
         self.parts.insert(0, (Part::Detail, title.to_owned()));
         self
     }
 
-    /// With something more, unless it is zero or a wait is all there is to say.
+    /// Adds a detail, unless that is zero or the line shows a wait only.
     pub(crate) fn with_detail(self, number: u64, word: &str) -> Self {
         let is_wait = matches!(self.parts.as_slice(), [(Part::Goal, _)]);
         if number == 0 || is_wait { self } else { self.with(Part::Detail, format!("{} {word}", count(number))) }
@@ -132,7 +132,7 @@ impl Line {
         kept.collect::<Vec<_>>().join(separator)
     }
 
-    /// As much of it as `width` columns have room for.
+    /// Fits it to `width` columns.
     pub(crate) fn fit(&self, width: usize, letters: Letters) -> String {
         let separator = match letters {
             Letters::Utf8 => " · ",
@@ -157,7 +157,7 @@ impl Line {
     }
 }
 
-/// What a party waits for that sends no more.
+/// The wait of a party that has stopped sending.
 struct Wait {
     open: u64,
     left_s: f64,
@@ -184,7 +184,7 @@ pub(crate) fn waiting(sent: u64, what: &str, left_s: f64) -> String {
     format!("sent {}; waiting for {what}, at most {} more", count(sent), whole_seconds(left_s.ceil()))
 }
 
-/// Share of the goal that is reached, by messages or time, whichever is nearer to its end.
+/// Share of the goal that is reached, by messages or by time, whichever is nearer to its end.
 fn share(progress: &Progress, done: u64) -> Option<f64> {
     let messages = (progress.goal_messages > 0).then(|| done as f64 / progress.goal_messages as f64);
     let time = (progress.goal_s > 0.0).then(|| progress.elapsed_s / progress.goal_s);
@@ -215,14 +215,14 @@ fn whole_seconds(value_s: f64) -> String {
     if value_s < 99.5 { format!("{} s", whole(value_s)) } else { seconds(value_s) }
 }
 
-/// A rate over the last second, by the clock of whoever reports.
+/// A rate over the last second, by the reporter's clock.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RateWindow {
     steps: VecDeque<(f64, u64)>,
 }
 
 impl RateWindow {
-    /// So many are done at that second.
+    /// Records the count at that second.
     pub(crate) fn add(&mut self, at_s: f64, done: u64) {
         self.steps.push_back((at_s, done));
         while self.steps.len() > 2 && self.steps[1].0 <= at_s - RATE_WINDOW_S {
@@ -230,7 +230,7 @@ impl RateWindow {
         }
     }
 
-    /// Begins anew: others report from now on.
+    /// Starts again, for another reporter.
     pub(crate) fn clear(&mut self) {
         self.steps.clear();
     }
@@ -245,7 +245,7 @@ impl RateWindow {
     }
 }
 
-/// What is said where standard error is no terminal.
+/// Output if standard error is no terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
     /// A line every five seconds.
@@ -254,30 +254,30 @@ pub(crate) enum Elsewhere {
     Nothing,
 }
 
-/// Where the line goes.
+/// Destination of the line.
 #[derive(Debug)]
 pub(crate) enum Display {
     /// A terminal: one line that changes.
     Terminal(Terminal),
-    /// A file or a pipe: a line now and then.
+    /// A file or a pipe: a line every five seconds.
     Lines { written_at: Instant },
-    /// Nobody wants to know.
+    /// No output.
     Nothing,
 }
 
-/// A terminal with a line on it.
+/// A terminal with the line on it.
 #[derive(Debug)]
 pub(crate) struct Terminal {
     letters: Letters,
-    /// It knows no escape sequences.
+    /// Set if it does not support escape sequences.
     is_dumb: bool,
-    /// Columns of the line that stands there.
+    /// Columns of the line that is on the terminal.
     columns: usize,
     drawn_at: Option<Instant>,
 }
 
 impl Display {
-    /// On standard error, as it is.
+    /// Writes to standard error, in the form that suits it.
     pub(crate) fn on_stderr(live: Live, elsewhere: Elsewhere) -> Self {
         match (live, elsewhere) {
             (Live::Json | Live::Off, _) => Self::Nothing,
@@ -303,7 +303,7 @@ impl Display {
         }
     }
 
-    /// Leaves the terminal as it was.
+    /// Removes the line from the terminal.
     pub(crate) fn clear(&mut self) {
         if let Self::Terminal(terminal) = self {
             write(&terminal.erase(width()));
@@ -323,8 +323,8 @@ impl Terminal {
         Self { letters: Letters::of_environment(), is_dumb, columns: 0, drawn_at: None }
     }
 
-    /// The bytes that put `line` in the place of the one that stands there. The last column stays free: a cursor behind
-    /// it would be on the next line.
+    /// The bytes that replace the line on the terminal by `line`. The last column stays free: a cursor after it would
+    /// be on the next line.
     fn frame(&mut self, line: &Line, width: usize) -> String {
         let text = line.fit(width.saturating_sub(1), self.letters);
         let columns = text.chars().count();
@@ -333,7 +333,7 @@ impl Terminal {
         erased + &text
     }
 
-    /// The bytes that remove what stands there, though the terminal has become narrower and wrapped it.
+    /// The bytes that remove the line, even if the terminal has become narrower and wrapped it.
     fn erase(&mut self, width: usize) -> String {
         let columns = std::mem::take(&mut self.columns);
         match columns {
@@ -347,8 +347,8 @@ impl Terminal {
     }
 }
 
-/// The line of a server that logs to standard error: it stands below the log, whose own thread draws it, on a terminal
-/// alone.
+/// The progress line of a server that logs to standard error: it is below the log, whose own thread draws it, on
+/// terminals only.
 pub(crate) struct LogLine {
     shown: Option<Shown>,
     accepted: RateWindow,
@@ -371,7 +371,7 @@ impl LogLine {
         Self { shown, accepted: RateWindow::default(), delivered: RateWindow::default() }
     }
 
-    /// Shows how far the server is: what it accepted, delivered and has queued.
+    /// Shows the server's progress: messages accepted, delivered and queued.
     pub(crate) fn show(&mut self, progress: &Progress) {
         let Some(Shown { log, letters }) = &self.shown else { return };
         self.accepted.add(progress.elapsed_s, progress.accepted);
@@ -404,7 +404,7 @@ pub(crate) fn width() -> usize {
 
 fn write(frame: &str) {
     let mut out = io::stderr().lock();
-    // A terminal that is gone has nobody before it.
+    // An error of the terminal is ignored.
     let _ = out.write_all(frame.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -498,7 +498,7 @@ mod tests {
     fn a_rate_looks_back_one_second() {
         let mut window = RateWindow::default();
         for quarter in 0..20_u64 {
-            // A thousand a second, and nothing in the last second.
+            // A thousand per second, and nothing in the last second.
             window.add(quarter as f64 / 4.0, (quarter * 250).min(3_750));
         }
         assert_eq!(window.per_s(), 0.0);

@@ -1,12 +1,12 @@
-//! The log's writer: a thread of its own writes lines to standard error, so that a reader who stops reading stalls
-//! nobody.
+//! The log's writer: a thread of its own writes lines to standard error, so that a reader who stops reading stalls no
+//! other thread.
 //!
 //! ```text
 //! any thread ─ write_line ─▶ buffer (bounded; beyond: counted) ─▶ thread ─▶ standard error
 //! delivery log ─ write_waiting ─▶ half of the buffer at most, and waits
 //! ```
-//! A line that finds no room is dropped and counted, and the next line that can be written says how many there were.
-//! What strangers said cannot act on a terminal: hidden characters are written out.
+//! A line without room is dropped and counted, and the next line that can be written gives the number of dropped ones.
+//! Text of peers cannot control a terminal: hidden characters are escaped.
 use crate::printable::printable;
 use jiff::Timestamp;
 use std::fs::File;
@@ -17,57 +17,57 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Bytes that wait to be written; some thousands of lines.
+/// Limit of the bytes that wait to be written; some thousands of lines.
 const BUFFER_LIMIT: usize = 1 << 20;
-/// For what is left to be written at the end.
+/// Limit for writing the rest at the end.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Removes the line that stands below the log.
+/// Removes the line below the log.
 const ERASE: &[u8] = b"\r\x1b[K";
-/// Before another try where the reader has set the pipe so that it does not block.
+/// Pause before another try if the reader has made the pipe non-blocking.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// A handle on the writer's thread; clones are of the same.
+/// A handle of the writer's thread; clones share the thread.
 #[derive(Clone)]
 pub(crate) struct LogWriter(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// There is something to write.
+    /// Signals that there is something to write.
     filled: Condvar,
-    /// Something has been written.
+    /// Signals that something has been written.
     emptied: Condvar,
     limit: usize,
-    /// Lines so far that were not written.
+    /// Number of lines that were not written.
     dropped: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     pending: Vec<u8>,
-    /// What was taken out of `pending` is not written yet.
+    /// Set while bytes that were taken from `pending` are being written.
     is_writing: bool,
-    /// Lines dropped since that was last said.
+    /// Number of dropped lines that no line has reported yet.
     untold: u64,
-    /// What stands below the log.
+    /// The line below the log.
     below: String,
     is_below_new: bool,
 }
 
 impl LogWriter {
-    /// Starts the thread, which writes to standard error. It has a descriptor of its own: a full pipe then holds up
-    /// nobody else's last words by std's lock.
+    /// Starts the thread, which writes to standard error. It has a descriptor of its own: a full pipe then blocks no
+    /// other thread by std's lock.
     ///
     /// # Errors
-    /// Those of starting a thread and of copying the descriptor.
+    /// If the thread cannot be started, or the descriptor not copied.
     pub(crate) fn to_stderr() -> io::Result<Self> {
         let stderr = io::stderr().as_fd().try_clone_to_owned()?;
         Self::start(File::from(stderr), BUFFER_LIMIT)
     }
 
-    /// Starts the thread, which writes to `out` and keeps `limit` bytes meanwhile.
+    /// Starts the thread, which writes to `out` and buffers `limit` bytes meanwhile.
     ///
     /// # Errors
-    /// Those of starting a thread.
+    /// If the thread cannot be started.
     pub(crate) fn start(out: impl Write + Send + 'static, limit: usize) -> io::Result<Self> {
         let filled = Condvar::new();
         let emptied = Condvar::new();
@@ -78,7 +78,7 @@ impl LogWriter {
         Ok(writer)
     }
 
-    /// Writes a line, which ends in LF, or drops it where there is no room.
+    /// Writes a line, which ends in LF, or drops it if there is no room.
     pub(crate) fn write_line(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let text = printable(text.strip_suffix('\n').unwrap_or(&text));
@@ -94,8 +94,8 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Writes lines, in which nothing is hidden, and waits for room where less than half of it is left: what others
-    /// have to say goes first.
+    /// Writes lines without hidden characters, and waits for room if less than half of it is left: other lines take
+    /// precedence.
     pub(crate) fn write_waiting(&self, lines: &[u8]) {
         let mut state = self.0.lock();
         while state.pending.len() > self.0.limit / 2 {
@@ -106,13 +106,13 @@ impl LogWriter {
         self.0.filled.notify_one();
     }
 
-    /// Lines that were not written.
+    /// Number of lines that were not written.
     pub(crate) fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed)
     }
 
-    /// Shows that line below the log from now on, drawn anew after each line of the log; none where it is empty. For a
-    /// terminal that knows escape sequences, which it fits.
+    /// Shows that line below the log from now on, redrawn after each line of the log; none if it is empty. The terminal
+    /// must support escape sequences, and the line must fit it.
     pub(crate) fn show_below(&self, line: String) {
         let mut state = self.0.lock();
         if state.below != line {
@@ -123,7 +123,7 @@ impl LogWriter {
         }
     }
 
-    /// Waits a little until everything is written.
+    /// Waits for a short time until everything is written.
     pub(crate) fn flush(&self) {
         let latest = Instant::now() + FLUSH_TIMEOUT;
         let mut state = self.0.lock();
@@ -137,8 +137,8 @@ impl LogWriter {
         }
     }
 
-    /// Has panics written as lines of the log. The usual report goes to standard error itself, and a thread whose
-    /// session panicked would wait there for a reader.
+    /// Writes panics as lines of the log. The usual report goes to standard error itself, and a thread whose session
+    /// panicked would wait there for a reader.
     pub(crate) fn report_panics(&self) {
         let writer = self.clone();
         std::panic::set_hook(Box::new(move |panic| {
@@ -173,7 +173,7 @@ impl Write for Line<'_> {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked with it left whole lines behind.
+        // A thread that panicked while it held the lock left whole lines behind.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -200,7 +200,7 @@ impl Shared {
             drop(state);
             self.emptied.notify_all();
             if untold > 0 {
-                // They came after what is in this batch.
+                // They came after the lines of this batch.
                 let what = format!("log lines were dropped because standard error was blocked lines={untold}");
                 batch.extend_from_slice(line_at("WARN", &what).as_bytes());
             }
@@ -211,14 +211,14 @@ impl Shared {
         }
     }
 
-    /// Writes all of it; what cannot be written is counted.
+    /// Writes all of it; bytes that cannot be written are counted.
     fn write(&self, mut bytes: &[u8], out: &mut impl Write) {
         while !bytes.is_empty() {
             match out.write(bytes) {
                 Ok(written) if written > 0 => bytes = &bytes[written.min(bytes.len())..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(RETRY_DELAY),
-                // There is nobody to tell: the reader has gone.
+                // The reader has gone, so the error cannot be reported.
                 Ok(_) | Err(_) => {
                     let lines = bytes.iter().filter(|byte| **byte == b'\n').count();
                     self.dropped.fetch_add(lines as u64, Ordering::Relaxed);
@@ -243,7 +243,7 @@ mod tests {
     fn a_pipe_that_nobody_reads_holds_up_nobody_and_hears_how_much_it_missed() {
         let (mut reader, pipe) = io::pipe().unwrap();
         let writer = LogWriter::start(pipe, 64 << 10).unwrap();
-        // All of one length: where one finds no room, none does until the reader has read.
+        // All have the same length: if one finds no room, none does until the reader has read.
         let [line, lost, end] = ["x", "l", "e"].map(|letter| format!("{}\n", letter.repeat(99)));
         (0..10_000).for_each(|_| writer.write_line(line.as_bytes()));
         let dropped = writer.dropped();
@@ -256,7 +256,7 @@ mod tests {
             let lines = BufReader::new(&mut reader).lines().map(Result::unwrap);
             lines.take_while(|line| !line.starts_with("eee")).collect()
         });
-        // There is room again as soon as it is read.
+        // There is room again as soon as the reader has read.
         let lines: Vec<String> = loop {
             writer.write_line(end.as_bytes());
             writer.flush();

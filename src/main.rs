@@ -1,10 +1,12 @@
 //! mailrun: measures how fast mail really gets through, with every message accounted for.
 //!
 //! ```text
-//! main → { cli, personality } → { bench, source, sink, report } → net → { smtp, journey }
+//! main → { cli, personality } → { bench, source, sink, relay, mades, report }
+//!      → { net, crates/mades, spool } → { smtp, journey, trust } → mime
 //! ```
-//! `bench` starts source and sink as processes of their own; these know nothing of each other.
-/// Writes a line on standard error. Where that is full or gone there is nobody to tell, and no reason to stop.
+//! Imports run from left to right only. `bench` starts source, sink and relay as processes of their own; these do not
+//! import each other.
+/// Writes a line on standard error. If that is full or closed, the line is lost; this is no reason to stop.
 macro_rules! tell {
     ($($words:tt)*) => {{
         use std::io::Write as _;

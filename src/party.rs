@@ -1,5 +1,5 @@
-//! What a source and a sink have in common as parties of a run: where they write, what they say while they run, and
-//! the part of their record that does not depend on their role.
+//! Common parts of a source and a sink as parties of a run: their output files, their progress reports, and the part of
+//! their record that does not depend on their role.
 use crate::live::{Event, Progress};
 use crate::live_line::{Display, Elsewhere, Line, RateWindow};
 use crate::reason::reason;
@@ -13,7 +13,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// How a party tells what it is doing.
+/// Form of a party's progress reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Live {
     /// A line on standard error: on a terminal one that changes, elsewhere one every five seconds.
@@ -21,11 +21,11 @@ pub(crate) enum Live {
     Line,
     /// JSON lines on standard output, for the bench.
     Json,
-    /// Nothing.
+    /// No reports.
     Off,
 }
 
-/// Where a party writes what it learned.
+/// Files that a party writes its results to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outputs {
     /// The run record.
@@ -34,12 +34,12 @@ pub(crate) struct Outputs {
     pub(crate) ledger: Option<PathBuf>,
     /// The HdrHistogram interval log.
     pub(crate) hlog: Option<PathBuf>,
-    /// What it says meanwhile.
+    /// Progress reports.
     pub(crate) live: Live,
 }
 
 impl Outputs {
-    /// Makes sure that record and ledger can be written, before there is anything to write.
+    /// Checks that record and ledger can be written, before there is anything to write.
     pub(crate) fn open(&self) -> Result<()> {
         for path in [&self.json, &self.ledger].into_iter().flatten() {
             OpenOptions::new().create(true).append(true).open(path).map_err(|error| cannot_write(path, &error))?;
@@ -47,8 +47,8 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes record and ledger where they were asked for. A record that cannot be written is told to whoever listens;
-    /// gives why.
+    /// Writes record and ledger to their files, if any. A record that cannot be written is sent as an event; returns
+    /// the reason.
     pub(crate) fn keep(&self, record: &Record, units: &Ledger, telling: &Telling) -> Option<anyhow::Error> {
         let unwritten = self.write(record, units).err()?;
         telling.event(&Event::Unwritten { record: Box::new(record.clone()) });
@@ -66,11 +66,11 @@ impl Outputs {
     }
 }
 
-/// A run that came to its end.
+/// A finished run.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) record: Record,
-    /// The first file that could not be written, and why.
+    /// The first file that could not be written, with the reason.
     pub(crate) unwritten: Option<anyhow::Error>,
 }
 
@@ -94,7 +94,7 @@ fn write_ledger(path: &Path, units: &Ledger) -> io::Result<()> {
     file.flush()
 }
 
-/// The line or the JSON that tells how far a party is.
+/// The line or the JSON events for a party's progress.
 pub(crate) struct Telling {
     live: Live,
     display: Display,
@@ -102,21 +102,21 @@ pub(crate) struct Telling {
 }
 
 impl Telling {
-    /// `elsewhere` is for a standard error that is no terminal.
+    /// Creates it; `elsewhere` applies if standard error is no terminal.
     pub(crate) fn new(live: Live, elsewhere: Elsewhere) -> Self {
         Self { live, display: Display::on_stderr(live, elsewhere), rate: RateWindow::default() }
     }
 
-    /// Says something to whoever reads the JSON lines.
+    /// Writes an event to standard output.
     pub(crate) fn event(&self, event: &Event) {
         if self.live == Live::Json {
             let mut out = io::stdout().lock();
-            // A reader that went away is no reason to stop measuring.
+            // A reader that has closed the pipe is no reason to stop measuring.
             let _ = writeln!(out, "{}", event.to_line()).and_then(|()| out.flush());
         }
     }
 
-    /// Says how far the party is. `done` is what its rate is of.
+    /// Reports the party's progress. `done` is the count that the rate is computed from.
     pub(crate) fn progress(&mut self, progress: &Progress, done: u64, line: impl FnOnce(&Progress, f64) -> Line) {
         self.event(&Event::Progress(*progress));
         self.rate.add(progress.elapsed_s, done);
@@ -124,15 +124,15 @@ impl Telling {
     }
 }
 
-/// Latencies by second: the record's series and, where asked for, the interval log.
+/// Latencies by second: the record's series and, if asked for, the interval log.
 pub(crate) struct Chronicle {
     pub(crate) series: Series,
     tag: &'static str,
     log: Option<IntervalLog<BufWriter<File>>>,
     path: PathBuf,
-    /// Why the log could not be written to its end.
+    /// Reason why the log could not be written to its end.
     failure: Option<anyhow::Error>,
-    /// Since the last line of the log.
+    /// Latencies since the last line of the log.
     interval: Latencies,
     interval_began: Duration,
     began: Duration,
@@ -163,8 +163,8 @@ impl Chronicle {
         Self { series: self.series.leaving_out_before(then), ..self }
     }
 
-    /// Latencies since the last call, for the log. A line a second. A log that cannot be written is no reason to stop
-    /// measuring.
+    /// Adds latencies since the last call to the log. It writes a line per second. A log that cannot be written is no
+    /// reason to stop measuring.
     pub(crate) fn log(&mut self, now: Duration, latencies: &Latencies) {
         if self.log.is_some() {
             self.interval.merge(latencies);
@@ -174,7 +174,7 @@ impl Chronicle {
         }
     }
 
-    /// Writes what the last line has not; gives why the log is not whole.
+    /// Writes the rest of the log; returns the reason if the log is not whole.
     pub(crate) fn finish(&mut self, now: Duration) -> Option<anyhow::Error> {
         self.write_interval(now);
         if let Some(log) = self.log.take() {
@@ -202,12 +202,12 @@ impl Chronicle {
     }
 }
 
-/// The command line as it can be shown: a word that is no UTF-8 has a mark where it is not.
+/// The command line for display: in a word that is not UTF-8 a mark replaces the invalid bytes.
 pub(crate) fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// What stands among the errors where a session panicked.
+/// Error text for a session that panicked.
 pub(crate) const DEFECT: &str = "a session crashed because of a bug in mailrun; standard error has the details";
 
 /// This process as a party of the run.
@@ -231,7 +231,7 @@ pub(crate) fn own_party(role: Role, name: &str, workers: usize, faults: Vec<Stri
     party
 }
 
-/// What is spoken, in the words of the run record.
+/// The protocol, in the terms of the run record.
 pub(crate) fn protocol_word(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Smtp => "smtp",
@@ -239,7 +239,7 @@ pub(crate) fn protocol_word(protocol: Protocol) -> &'static str {
     }
 }
 
-/// A record of this process, with all that does not depend on its role.
+/// A record of this process, with all fields that do not depend on its role.
 pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Timestamp, workload: Workload) -> Record {
     Record {
         format: record::FORMAT.to_owned(),
@@ -274,7 +274,7 @@ pub(crate) fn blank_record(run: Option<RunId>, name: &str, started_at: jiff::Tim
     }
 }
 
-/// The boot's own clock, as traces name it.
+/// The clock since boot, as traces name it.
 pub(crate) fn monotonic_clock() -> ClockId {
     ClockId::monotonic(&boot_id())
 }
@@ -288,7 +288,7 @@ fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// A run id nobody else has.
+/// A run id that no other run has.
 pub(crate) fn fresh_run_id() -> Result<RunId> {
     let mut id = [0; 16];
     getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("cannot get random numbers: {error}"))?;

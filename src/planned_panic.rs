@@ -1,5 +1,5 @@
-//! A panic at a named place, where a test asks for one: so what follows from a defect is seen in the program as users
-//! have it. Builds without debug assertions, and so every release, have nothing of it.
+//! A panic at a named place, if a test asks for one: this shows the consequences of a defect in the program that users
+//! have. Builds without debug assertions, and so every release, do not contain it.
 
 /// Panics, once in the life of the process, if the environment's `MAILRUN_PLANNED_PANIC` names that place.
 #[cfg(debug_assertions)]
@@ -14,7 +14,7 @@ pub(crate) fn planned_panic(place: &str) {
     }
 }
 
-/// Nothing.
+/// Does nothing.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub(crate) fn planned_panic(_place: &str) {}

@@ -1,10 +1,10 @@
-//! Text of strangers, fit to be shown: characters that move a cursor, break a line or turn the direction of writing are
-//! written out.
+//! Text of peers, made safe to print: characters that move a cursor, break a line or change the writing direction are
+//! escaped.
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a character is not seen and changes how others are: controls (ECMA-48), line and paragraph separators, marks
-/// and overrides of direction (Unicode TR 9; CVE-2021-42574), and the mark of byte order.
+/// Reports whether a character is invisible and changes the display of others: controls (ECMA-48), line and paragraph
+/// separators, marks and overrides of direction (Unicode TR 9; CVE-2021-42574), and the byte order mark.
 pub(crate) fn is_hidden(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}')
@@ -12,7 +12,7 @@ pub(crate) fn is_hidden(letter: char) -> bool {
         || matches!(letter, '\u{e0000}'..='\u{e007f}')
 }
 
-/// `text` on one line, hidden characters written out as Rust writes them: `\n`, `\u{1b}`.
+/// `text` on one line, with hidden characters escaped as in Rust: `\n`, `\u{1b}`.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_hidden) {
         return Cow::Borrowed(text);
@@ -20,7 +20,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 16);
     for letter in text.chars() {
         if is_hidden(letter) {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = write!(shown, "{}", letter.escape_default());
         } else {
             shown.push(letter);

@@ -1,2 +1,2 @@
-//! Quantities as people write them, in options and in rules: those of [`journey::quantities`].
+//! Readable quantities in options and rules: those of [`journey::quantities`].
 pub(crate) use journey::quantities::*;

@@ -1,7 +1,7 @@
-//! Where load may go without being told twice: addresses that are this host's own or a private network's.
+//! Addresses that load may go to without explicit permission: those of this host or of a private network.
 use std::net::IpAddr;
 
-/// Loopback, private, link-local, shared (RFC 6598), documentation and benchmarking addresses.
+/// Reports whether it is a loopback, private, link-local, shared (RFC 6598), documentation or benchmarking address.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {

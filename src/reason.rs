@@ -1,7 +1,7 @@
-//! Why a system call failed, in the system's own words.
+//! Reasons of failed system calls, in the system's own words.
 use std::io;
 
-/// What strerror(3) says of an error: without the number that Rust puts behind it.
+/// The text of strerror(3) for an error: without the number that Rust adds.
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -1,11 +1,11 @@
-//! Names that may be slips for one another: what an error may suggest in place of an unknown name.
+//! Misspelt names: the known name that an error may suggest in place of an unknown one.
 use strsim::damerau_levenshtein;
 
-/// Letters from which on a name may have two slips in it.
+/// Least length of a name that may have two wrong letters.
 const LONG_NAME: usize = 6;
 
-/// Tells whether one name can be a slip for a known one: one letter in a short name, two in a long one. Two letters that
-/// are swapped count once.
+/// Reports whether a name can be a misspelling of a known one: one wrong letter in a short name, two in a long one. Two
+/// swapped letters count once.
 pub(crate) fn is_near(name: &str, known: &str) -> bool {
     let letters = known.trim_start_matches('-').chars().count();
     let limit = if letters < LONG_NAME { 1 } else { 2 };

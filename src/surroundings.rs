@@ -1,15 +1,16 @@
-//! What the host does besides while a run lasts, as `/proc` tells: processor time stolen and used by others, full listen
-//! queues, dropped SYNs, and how much there is of what can run out.
+//! Other activity on the host during a run, from `/proc`: processor time stolen and used by others, full listen queues,
+//! dropped SYNs, and the limits of resources.
 //!
-//! Counters are looked at twice and the difference is the run's. What the kernel does not tell is unknown and no error.
+//! Counters are read twice, and the difference belongs to the run. A counter that the kernel does not provide is
+//! unknown, and this is no error.
 use journey::record::{Resource, Surroundings};
 use rustix::process::{Resource as Limit, getrlimit};
 use std::fs;
 
-/// With fewer ticks of processor time a share of them is chance: a tick is a hundredth of a second.
+/// Least number of ticks of processor time for a share: with fewer it is chance. A tick is a hundredth of a second.
 const LEAST_TICKS: u64 = 100;
 
-/// One look at the host's counters.
+/// One reading of the host's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sight {
     processors: Option<Ticks>,
@@ -19,14 +20,14 @@ pub(crate) struct Sight {
 /// Processor time since the host began, of all processors, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ticks {
-    /// Of processes, in user mode and in the kernel. Interrupts are left out: those of the loopback's packets are the
-    /// run's own, and no process's.
+    /// Time of processes, in user mode and in the kernel. Interrupts are left out: those of the loopback's packets are
+    /// caused by the run, but belong to no process.
     busy: u64,
     stolen: u64,
     all: u64,
 }
 
-/// What listeners could not take since the network namespace began.
+/// Connections that listeners could not accept since the network namespace began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Queues {
     listen_overflows: Option<u64>,
@@ -35,13 +36,13 @@ struct Queues {
 }
 
 impl Sight {
-    /// Looks now.
+    /// Reads the counters now.
     pub(crate) fn now() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         Self { processors: ticks(&text("/proc/stat")), queues: queues(&text("/proc/net/netstat")) }
     }
 
-    /// What happened since this look.
+    /// The changes since this reading.
     pub(crate) fn until_now(&self) -> Surroundings {
         Surroundings { somaxconn: number_in("/proc/sys/net/core/somaxconn"), ..self.until(&Self::now()) }
     }
@@ -54,7 +55,7 @@ impl Sight {
         };
         let from = &self.queues;
         let to = &later.queues;
-        // A counter that went back was begun anew: how much of it is the run's is unknown.
+        // A counter that went back was reset: the run's part of it is unknown.
         let counted = |part: fn(&Queues) -> Option<u64>| part(to)?.checked_sub(part(from)?);
         Surroundings {
             processor_s: time.map(|time| time.all as f64 / rustix::param::clock_ticks_per_second() as f64),
@@ -80,13 +81,13 @@ impl Ticks {
     }
 }
 
-/// Fills in what neither the parties nor the bench used of the processors' time, `theirs_s` being what they did.
+/// Computes the processor time that neither the parties nor the bench used; `theirs_s` is the time that they used.
 pub(crate) fn leave_to_others(around: &mut Surroundings, theirs_s: f64) {
     let (Some(busy), Some(all_s)) = (around.busy_share, around.processor_s.filter(|all| *all > 0.0)) else { return };
     around.other_busy_share = Some((busy - theirs_s / all_s).clamp(0.0, 1.0));
 }
 
-/// How much there is of what can run out, and how much had been enough for a party that needs `descriptors`.
+/// The limit of a resource, and the amount that a party that needs `descriptors` would have needed.
 pub(crate) fn extent(resource: Resource, descriptors: u64) -> (Option<u64>, Option<u64>) {
     match resource {
         Resource::Descriptors => (getrlimit(Limit::Nofile).current, Some(descriptors)),
@@ -128,7 +129,7 @@ fn queues(netstat: &str) -> Queues {
     }
 }
 
-/// How many ports `FIRST LAST` are.
+/// Number of ports in the range `FIRST LAST`.
 fn ports(range: &str) -> Option<u64> {
     let mut ends = range.split_ascii_whitespace().map(|end| end.parse::<u16>().ok());
     let first = ends.next()??;
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As a host with two processors wrote them, cut after what is read.
+    /// Text of a host with two processors, cut after the part that is read.
     const STAT: &str = "cpu  888996 149060 470843 1781472 8963 0 171658 4260 0 0\n\
                         cpu0 397289 64493 241820 939777 2225 0 90274 2107 0 0\nintr 22824410 0 0\n";
     const NETSTAT: &str = "TcpExt: SyncookiesSent ListenOverflows ListenDrops TCPHPHits TCPReqQFullDrop\n\
@@ -198,7 +199,7 @@ mod tests {
         let around = sight(100, 10, 1000, Some(5)).until(&sight(150, 20, 1100, Some(8)));
         assert_eq!((around.busy_share, around.steal_share), (Some(0.5), Some(0.1)));
         assert_eq!((around.listen_drops, around.listen_overflows, around.syn_drops), (Some(3), Some(0), None));
-        // 99 ticks are too few for a share; a counter that went back tells nothing.
+        // 99 ticks are too few for a share; a counter that went back gives no figure.
         let around = sight(100, 10, 1000, Some(5)).until(&sight(150, 20, 1099, Some(4)));
         assert_eq!((around.busy_share, around.steal_share, around.listen_drops), (None, None, None));
         assert_eq!(sight(2, 2, 2, None).until(&sight(1, 2, 3, None)).processor_s, None);

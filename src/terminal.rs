@@ -1,8 +1,8 @@
-//! What whoever reads a stream can be shown: its width, letters beyond ASCII, colours.
+//! Properties of a stream's reader: its width, characters beyond ASCII, colours.
 //!
 //! ```text
 //! letters   LC_ALL, else LC_CTYPE, else LANG names UTF-8   UTF-8        as the C library decides; none of them is C
-//!           anything else, or TERM=dumb                     ASCII       one letter for one letter: layouts keep
+//!           anything else, or TERM=dumb                     ASCII       one character for each: columns stay aligned
 //! colour    --color always | never                          so
 //!           auto: a terminal, no NO_COLOR, TERM not dumb    colour, else none
 //! ```
@@ -10,24 +10,24 @@ use std::env;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 
-/// Columns of a terminal; `None` of what is none, or does not say.
+/// Columns of a terminal; `None` if the stream is none, or the width is unknown.
 pub(crate) fn width(stream: &impl AsFd) -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Which letters a reader can show.
+/// Characters that a reader can display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Letters {
-    /// All of them.
+    /// All characters.
     #[default]
     Utf8,
-    /// Those of ASCII.
+    /// ASCII characters.
     Ascii,
 }
 
 impl Letters {
-    /// Those of this process's locale and terminal.
+    /// The characters of this process's locale and terminal.
     pub(crate) fn of_environment() -> Self {
         Self::of(|name| env::var_os(name))
     }
@@ -41,7 +41,7 @@ impl Letters {
         if names_utf8 && !is_dumb { Self::Utf8 } else { Self::Ascii }
     }
 
-    /// `text` in these letters: each that ASCII lacks is replaced by one that it has, so that columns stay where they are.
+    /// `text` in these characters: each that ASCII lacks is replaced by one that it has, so that columns stay aligned.
     pub(crate) fn write(self, text: &str) -> String {
         match self {
             Self::Utf8 => text.to_owned(),
@@ -50,7 +50,7 @@ impl Letters {
     }
 }
 
-/// The ASCII letter that stands for another.
+/// The ASCII replacement of a character.
 fn ascii(letter: char) -> char {
     match letter {
         letter if letter.is_ascii() => letter,
@@ -78,7 +78,7 @@ fn ascii(letter: char) -> char {
     }
 }
 
-/// When to use colours.
+/// Use of colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Color {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb
@@ -91,7 +91,7 @@ pub(crate) enum Color {
 }
 
 impl Color {
-    /// Whether to use colours on a stream that is a terminal or is none.
+    /// Reports whether to use colours on a stream that is a terminal or is not.
     pub(crate) fn is_wanted(self, is_terminal: bool) -> bool {
         self.decide(is_terminal, |name| env::var_os(name))
     }

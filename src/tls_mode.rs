@@ -1,19 +1,19 @@
-//! When TLS begins: the word that sources and sinks share.
+//! The start of TLS: an option that sources and sinks share.
 
-/// When TLS begins.
+/// The start of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TlsMode {
-    /// Not at all.
+    /// No TLS.
     #[default]
     None,
-    /// When STARTTLS is said (RFC 3207).
+    /// After STARTTLS (RFC 3207).
     StartTls,
     /// Before the greeting (RFC 8314).
     Implicit,
 }
 
 impl TlsMode {
-    /// In the words of the run record.
+    /// The name in the run record.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::None => "none",

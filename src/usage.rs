@@ -1,20 +1,20 @@
-//! What a process used: processor time, peak memory, bytes written to storage, as `/proc` tells.
+//! Resources that a process used: processor time, peak memory, bytes written to storage, from `/proc`.
 //!
-//! One ruler for every party, ours or anybody's. `of` also reads a child that has ended and was not yet waited
-//! for: its processor time is then complete to the last instant.
+//! All parties, ours and others, are measured in the same way. `of` can also read a child that has ended and was not
+//! waited for yet: its processor time is then complete.
 use journey::record::Party;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
-/// What a process has used since it began. Memory and storage are unknown for a process that has ended, and where
-/// the kernel hides them.
+/// Resources that a process has used since it began. Memory and storage are unknown for a process that has ended, and
+/// where the kernel hides them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Usage {
     /// Processor time in user mode.
     pub(crate) user_s: f64,
     /// Processor time in the kernel.
     pub(crate) sys_s: f64,
-    /// Resident memory at this look.
+    /// Resident memory now.
     pub(crate) rss_bytes: Option<u64>,
     /// Peak resident memory.
     pub(crate) max_rss_bytes: Option<u64>,
@@ -23,7 +23,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Writes these figures into a record's row. Peaks that the row knows better are kept.
+    /// Writes these figures into a record's row. Larger peaks in the row are kept.
     pub(crate) fn fill(&self, party: &mut Party) {
         party.user_s = Some(self.user_s);
         party.sys_s = Some(self.sys_s);
@@ -31,7 +31,7 @@ impl Usage {
         party.write_bytes = party.write_bytes.max(self.write_bytes);
     }
 
-    /// What this process and `other`, which came after it, have used together.
+    /// Resources that this process and `other`, which came after it, have used together.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             user_s: self.user_s + other.user_s,
@@ -42,7 +42,7 @@ impl Usage {
         }
     }
 
-    /// `later`, with what only an earlier look could still see.
+    /// `later`, with the figures that only an earlier reading could still see.
     pub(crate) fn then(self, later: Self) -> Self {
         Self {
             max_rss_bytes: later.max_rss_bytes.max(self.max_rss_bytes),
@@ -52,13 +52,13 @@ impl Usage {
     }
 }
 
-/// What this process has used so far.
+/// Resources that this process has used so far.
 pub(crate) fn own() -> Usage {
     let used = read("self").unwrap_or_default();
     let exact = clock_gettime(ClockId::ProcessCPUTime);
     let exact_s = exact.tv_sec as f64 + exact.tv_nsec as f64 / 1e9;
-    // /proc splits user from system time but counts in hundredths of a second; the clock is exact and does not
-    // split. A run of 50 ms needs both.
+    // /proc splits user from system time, but counts in hundredths of a second; the clock is exact and does not split.
+    // A run of 50 ms needs both.
     let user_share = match used.user_s + used.sys_s {
         total if total > 0.0 => used.user_s / total,
         _ => 1.0,
@@ -66,7 +66,7 @@ pub(crate) fn own() -> Usage {
     Usage { user_s: exact_s * user_share, sys_s: exact_s * (1.0 - user_share), ..used }
 }
 
-/// What another process has used so far; `None` if it is gone.
+/// Resources that another process has used so far; `None` if it is gone.
 pub(crate) fn of(pid: u32) -> Option<Usage> {
     read(&pid.to_string())
 }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn nobody_uses_nothing() {
-        // Linux gives no process a number above 2^22 (PID_MAX_LIMIT).
+        // Linux assigns no process id above 2^22 (PID_MAX_LIMIT).
         assert_eq!(of(1 << 23), None);
     }
 

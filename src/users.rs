@@ -1,4 +1,4 @@
-//! Who may log in: a file of `name:password`, one per line, that sinks and relays share.
+//! Users that may log in: a file of `name:password`, one per line, that sinks and relays share.
 use anyhow::{Context, Result, bail};
 use net::recent::RecentMap;
 use smtp::login::{Auth, Proof};
@@ -10,25 +10,25 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-/// Users that a file may name.
+/// Largest number of users in a file.
 const MOST_USERS: usize = 1_000_000;
-/// Names whose keys of SCRAM-SHA-256 are kept, some 200 bytes each. Others have theirs made at each login: 4096 rounds of
-/// hashing, about a millisecond.
+/// Number of names whose keys of SCRAM-SHA-256 are kept, some 200 bytes each. The keys of others are computed at each
+/// login: 4096 rounds of hashing, about a millisecond.
 const MAX_KEPT_KEYS: usize = 20_000;
 
-/// Who may log in, ready for use.
+/// Users that may log in, ready for use.
 #[derive(Debug)]
 pub(crate) enum Users {
     Anybody,
     Known(Book),
 }
 
-/// Users and their passwords. A name that is none has a password and a salt too, made up: what is answered, and how long
-/// that takes, is the same for both.
+/// Users and their passwords. An unknown name gets a made-up password and salt, so that the answers, and their timing,
+/// do not reveal whether a user exists.
 pub(crate) struct Book {
     secrets: HashMap<String, Secret>,
     made_up: MadeUp,
-    /// What SCRAM-SHA-256 needs of those who came by it lately, by their salts, which are shorter than names may be.
+    /// Keys of SCRAM-SHA-256 of users that logged in lately, by their salts, which are shorter than names may be.
     keys: Mutex<RecentMap<Nonce, Keys>>,
 }
 
@@ -43,20 +43,21 @@ impl Book {
         Self { secrets, made_up: MadeUp::new(net::nonce()), keys: Mutex::new(RecentMap::new(MAX_KEPT_KEYS)) }
     }
 
-    /// A user's secret; of a name that is none, one that nobody has.
+    /// A user's secret; for an unknown name, a made-up one.
     fn secret_of(&self, name: &str) -> Secret {
         let made_up = Secret::Password(self.made_up.password(name));
         self.secrets.get(name).cloned().unwrap_or(made_up)
     }
 
-    /// The keys of a user's password, made at the first login and kept as long as there is room; the made-up ones of a
-    /// name that is none, or whose password none may be by SCRAM-SHA-256.
+    /// The keys of a user's password, computed at the first login and kept as long as there is room; made-up ones for
+    /// an unknown name, or for a password that SCRAM-SHA-256 does not allow.
     fn scram_keys(&self, name: &str) -> Keys {
         let salt = self.made_up.salt(name);
         if let Some(keys) = self.kept().get_mut(&salt) {
             return keys.clone();
         }
-        // Not under the lock: others need not wait for it. Where two first logins come at once both make the same.
+        // Not under the lock, so that others need not wait for it. If two first logins come at once, both compute the
+        // same keys.
         let real = match self.secret_of(name) {
             Secret::Password(password) => Keys::derive(&password, &salt, FEWEST_ITERATIONS),
             _ => None,
@@ -72,20 +73,20 @@ impl Book {
 }
 
 impl Users {
-    /// Those of a file.
+    /// Reads the users of a file.
     ///
     /// # Errors
-    /// If it cannot be read, has a line of another form or names nobody.
+    /// If it cannot be read, has a line of another form or no users.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         Self::parse(&text, path)
     }
 
-    /// Reads `name:password`, one per line; empty lines and those that begin with `#` are skipped. `path` is for the
-    /// errors.
+    /// Reads `name:password`, one per line; empty lines and those that begin with `#` are skipped. `path` is for error
+    /// texts.
     ///
     /// # Errors
-    /// If a line has another form, or there is nobody.
+    /// If a line has another form, or there are no users.
     pub(crate) fn parse(text: &str, path: &Path) -> Result<Self> {
         let file = path.display();
         let mut users = HashMap::new();
@@ -107,7 +108,7 @@ impl Users {
         Ok(Self::Known(Book::new(users)))
     }
 
-    /// Whether name and secret go together.
+    /// Reports whether name and secret match.
     pub(crate) fn knows(&self, auth: &Auth<'_>) -> bool {
         match (self, auth.proof) {
             (Self::Anybody, _) => true,
@@ -116,7 +117,7 @@ impl Users {
         }
     }
 
-    /// What to compare a digest with; for a name that is none, what no digest is right for.
+    /// The secret to compare a digest with; for an unknown name, one that no digest matches.
     pub(crate) fn secret(&self, auth: &Auth<'_>) -> Option<Secret> {
         match self {
             Self::Anybody => Some(Secret::Any),
@@ -172,7 +173,7 @@ mod tests {
         assert!(ann.belong_to("one") && bob.belong_to("two") && eve.belong_to("three") && !ann.belong_to("two"));
         assert!(ann == keys("ann") && bob == keys("bob"), "kept, or made again as they were");
         assert!(ann.salt != bob.salt, "each has a salt of its own");
-        // Of a name that is none, and of a password that none may be, there is as much to see.
+        // An unknown name, and a password that SCRAM-SHA-256 does not allow, look the same to a client.
         for name in ["nobody", "ill", "nobody else", "another one", "and another"] {
             let made_up = keys(name);
             assert_eq!(made_up, keys(name), "the same salt each time");

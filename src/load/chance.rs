@@ -1,25 +1,25 @@
-//! Chance: a function of the seed, of what it is for and of the message's number, so that a seed gives the same mail
-//! whichever session sends it, and in whatever order.
+//! Random choices: a function of the seed, the purpose and the message's number. So a seed gives the same mail
+//! whichever session sends it, and in any order.
 pub(crate) use journey::chance::{Chance, part_of};
 
-/// What is left to chance. Each has draws of its own: the size of message 7 says nothing about its recipients.
+/// Purpose of a random choice. Each has draws of its own: the size of message 7 says nothing about its recipients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Which message of a set, or how long it is.
+    /// Choice of a message from a set, or its length.
     Mail = 1,
-    /// How many recipients.
+    /// Number of recipients.
     Recipients,
-    /// How many messages the connection carries that the message opens.
+    /// Number of messages on the connection that the message opens.
     Reuse,
-    /// How long the session rests after it.
+    /// Pause of the session after the message.
     Think,
     /// The sender's address.
     Sender,
     /// The recipients' addresses.
     Recipient,
-    /// What a generated message says.
+    /// Text of a generated message.
     Words,
-    /// What the server is to call the message in a notification.
+    /// Envelope id by which the server names the message in a notification.
     EnvelopeId,
 }
 

@@ -1,6 +1,6 @@
-//! The load that any party offers, whatever protocol it speaks: when the next message is due, and what is left to chance.
+//! The load that any party offers, for every protocol: when the next message is due, and the random choices.
 //!
-//! Pure: all of it is a function of what was typed, of the seed and of the message's number.
+//! Pure: all of it is a function of the options, the seed and the message's number.
 pub(crate) mod chance;
 pub(crate) mod pacing;
 pub(crate) mod spread;

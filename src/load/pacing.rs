@@ -1,5 +1,5 @@
-//! When the next message is due at open loop: a schedule that the server's pace cannot bend, which is what keeps
-//! coordinated omission out (G. Tene, "How NOT to Measure Latency", 2013).
+//! The time at which the next message is due at open loop. The server's pace cannot delay this schedule, which avoids
+//! coordinated omission (G. Tene, "How NOT to Measure Latency", 2013).
 //!
 //! Pure: a schedule is a function of the offered rate and its seed. Every message has a position in the whole run, and
 //! `stages` says when that is due. A worker takes every n-th position, and so the workers' schedules interleave to the
@@ -11,16 +11,16 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::time::Duration;
 
-/// When messages are due.
+/// The times at which messages are due.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     began: Duration,
     offer: Offer,
     /// Messages given out.
     given: u64,
-    /// Where in the whole run the next one stands.
+    /// Position of the next message in the whole run.
     position: f64,
-    /// When it is due, in seconds since `began`.
+    /// Time at which the next message is due, in seconds since `began`.
     next_s: f64,
     number: usize,
     workers: usize,
@@ -51,22 +51,22 @@ impl Schedule {
         schedule
     }
 
-    /// When the next message is due.
+    /// Time at which the next message is due.
     pub(crate) fn due(&self) -> Duration {
         self.began + Duration::from_secs_f64(self.next_s)
     }
 
-    /// The next message has been given out.
+    /// Advances to the next message after one was given out.
     pub(crate) fn advance(&mut self) {
         self.given += 1;
         self.take_place();
     }
 
-    /// Finds out where the next message stands, and when it is due.
+    /// Computes the position of the next message and the time at which it is due.
     fn take_place(&mut self) {
         self.position = match self.exponential() {
             Some(gap) => self.position + gap,
-            // From the count and not by adding: a sum of a million rounded gaps would drift.
+            // Computed from the count and not by adding: a sum of a million rounded gaps would drift.
             None => (self.given * self.workers as u64 + self.number as u64) as f64,
         };
         self.next_s = self.offer.due_s(self.position);

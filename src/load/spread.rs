@@ -1,23 +1,23 @@
-//! A number that may vary from message to message: how it is typed, and how it is drawn.
+//! A number that may vary from message to message: its syntax, and its distribution.
 //!
 //! ```text
 //! 400                      always the same
 //! 400..64k                 any of these, evenly; both ends are among them
 //! 400:80,4k..64k:15,1m:5   by weight; each part is a number or a range, and without a weight has 1
-//! lognormal:4k,1.2         half of them below 4k, their logarithms normal with deviation 1.2; what would lie beyond a
-//!                          hundredth of the median, or a hundred times it, is drawn in to there
+//! lognormal:4k,1.2         half of them below 4k, their logarithms normal with deviation 1.2; values below a hundredth
+//!                          of the median, or above a hundred times it, are clamped
 //! lognormal:4k,1.2,1m      the same, at most 1m
 //! ```
-//! A draw takes 64 even bits to the number that stands there in the distribution (its quantile function), so 64 evenly
-//! spaced draws are the distribution in small.
+//! A draw maps 64 uniform bits to a number by the distribution's quantile function, so 64 evenly spaced draws represent
+//! the distribution.
 use super::chance::{Chance, Purpose, part_of};
 use journey::record::Varied;
 
-/// How far from its median a log-normal number may lie, as a factor, unless told otherwise.
+/// Factor that bounds the distance of a log-normal number from its median, unless the user gives a bound.
 const FURTHEST: f64 = 100.0;
-/// The widest deviation taken: the middle two thirds then reach from 1/148 to 148 times the median.
+/// Largest deviation accepted: the middle two thirds then reach from 1/148 to 148 times the median.
 const WIDEST_SIGMA: f64 = 5.0;
-/// Parts of a list.
+/// Largest number of parts in a list.
 const MOST_PARTS: usize = 1_000;
 
 /// A number, or a distribution of numbers.
@@ -57,10 +57,10 @@ impl Spread {
         Self { expression: number.to_string(), shape: Shape::Range(Range { least: number, most: number }) }
     }
 
-    /// Reads what was typed; `read` reads one number of it.
+    /// Parses the text; `read` reads one number of it.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// If it is malformed: the mistake, and the correct form.
     pub(crate) fn parse(text: &str, read: impl Fn(&str) -> Result<u64, String>) -> Result<Self, String> {
         let shape = match text.strip_prefix("lognormal:") {
             Some(rest) => log_normal(rest, &read)?,
@@ -69,17 +69,17 @@ impl Spread {
         Ok(Self { expression: text.to_owned(), shape })
     }
 
-    /// As it was typed.
+    /// The expression as the user gave it.
     pub(crate) fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// The one number that it always is.
+    /// The one number that it always is, if it does not vary.
     pub(crate) fn only(&self) -> Option<u64> {
         (self.least() == self.most()).then(|| self.least())
     }
 
-    /// The smallest that it can be.
+    /// The smallest number that it can give.
     pub(crate) fn least(&self) -> u64 {
         match &self.shape {
             Shape::Range(range) => range.least,
@@ -88,7 +88,7 @@ impl Spread {
         }
     }
 
-    /// The largest that it can be.
+    /// The largest number that it can give.
     pub(crate) fn most(&self) -> u64 {
         match &self.shape {
             Shape::Range(range) => range.most,
@@ -104,17 +104,17 @@ impl Spread {
             Shape::Weighted { parts, total } => {
                 parts.iter().map(|(weight, range)| *weight as f64 * range.mean()).sum::<f64>() / *total as f64
             }
-            // Drawn in at both ends, so that no formula holds: the mean of many evenly spaced draws.
+            // Both ends are clamped, so no formula holds: this is the mean of many evenly spaced draws.
             Shape::LogNormal { .. } => self.quantiles(1 << 14).map(|number| number as f64).sum::<f64>() / 16_384.0,
         }
     }
 
-    /// Whether numbers beyond its bounds are drawn in to them, so that a narrower bound changes nothing in kind.
+    /// Reports whether numbers beyond its bounds are clamped to them. A narrower bound then changes nothing in kind.
     pub(crate) fn is_drawn_in(&self) -> bool {
         matches!(self.shape, Shape::LogNormal { .. })
     }
 
-    /// For the record, where all below `least` are drawn in to there.
+    /// Describes it for the record, with all numbers below `least` clamped to `least`.
     pub(crate) fn described_from(&self, least: u64) -> Varied {
         let described = self.described_in(1.0);
         if self.least() >= least {
@@ -151,12 +151,12 @@ impl Spread {
         (0..count).map(move |place| self.draw(place * gap + gap / 2))
     }
 
-    /// For the record; `None` where it does not vary.
+    /// Describes it for the record; `None` if it does not vary.
     pub(crate) fn varied(&self) -> Option<Varied> {
         self.only().is_none().then(|| self.described_in(1.0))
     }
 
-    /// For the record, in a unit that so many of its own make up.
+    /// Describes it for the record, in a larger unit: `unit` of its own make one.
     pub(crate) fn described_in(&self, unit: f64) -> Varied {
         Varied {
             expression: self.expression.clone(),
@@ -167,7 +167,8 @@ impl Spread {
     }
 }
 
-/// A part of weight w has w of the `total` equal steps; where in the steps the draw falls is the draw within the part.
+/// Draws from a list. A part of weight w has w of the `total` equal steps; the position of the draw within these steps
+/// is the draw within the part.
 fn draw_weighted(parts: &[(u64, Range)], total: u64, chance: u64) -> u64 {
     let mut place = u128::from(chance) * u128::from(total);
     for (weight, range) in parts {
@@ -207,7 +208,7 @@ fn log_normal(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result
     }
 }
 
-/// A list of parts with weights; one part alone is the commonest.
+/// Parses a list of parts with weights; most lists have one part.
 fn weighted(text: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Shape, String> {
     let words: Vec<&str> = text.split(',').map(str::trim).collect();
     if let [word] = words[..]
@@ -233,7 +234,7 @@ pub(crate) fn weight_of(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|weight| (1..=1_000_000_000).contains(weight))
 }
 
-/// What to say of another.
+/// Error text for a bad weight.
 pub(crate) fn bad_weight(word: &str, weight: &str) -> String {
     format!("{word:?}: {weight:?} is not a weight; a weight is a whole number of at least 1, as in 400:80,64k:20")
 }
@@ -247,7 +248,7 @@ fn range(word: &str, read: &impl Fn(&str) -> Result<u64, String>) -> Result<Rang
     if range.least > range.most {
         return Err(format!("{word:?}: write the smaller value first"));
     }
-    // The number of numbers must be a number.
+    // The size of the range must fit into the number's type.
     if range.most == u64::MAX { Err(format!("the range {word:?} is too wide")) } else { Ok(range) }
 }
 

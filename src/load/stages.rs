@@ -5,7 +5,7 @@
 //! 60s:100/s..1000/s  from 100 a second to 1,000, changing evenly
 //! 5s:0/s             a pause
 //! ```
-//! Pure. What pacing asks is when the n-th message of the whole run is due: the inverse of how many are due by a time.
+//! Pure. It answers when the n-th message of the whole run is due: the inverse of the number due by a time.
 use crate::quantities::{duration, rate};
 use journey::record::OfferedStage;
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl RateStage {
     /// Reads `10s:100/s` or `10s:100/s..1000/s`.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// If it is malformed: the mistake, and the correct form.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong =
             || format!("{text:?} is not a valid stage; use something like 10s:100/s, or 60s:100/s..1000/s for a ramp");
@@ -37,7 +37,7 @@ impl RateStage {
         Ok(Self { length, from_per_s: read(from)?, to_per_s: read(to)? })
     }
 
-    /// As it can be typed.
+    /// The stage in the syntax of the option.
     pub(crate) fn typed(&self) -> String {
         format!("{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
     }
@@ -48,17 +48,17 @@ impl RateStage {
         OfferedStage { length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }
     }
 
-    /// Messages due in the first `time_s` of it.
+    /// Messages due in the first `time_s` of the stage.
     fn due_within(&self, time_s: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         time_s * (self.from_per_s + slope * time_s / 2.0)
     }
 
-    /// When so many messages of it are due.
+    /// Time at which that many messages of the stage are due.
     fn time_of(&self, messages: f64) -> f64 {
         let slope = (self.to_per_s - self.from_per_s) / self.length.as_secs_f64();
         let speed = self.from_per_s + (self.from_per_s * self.from_per_s + 2.0 * slope * messages).max(0.0).sqrt();
-        // Written so that nothing is subtracted: a slope of nought, or one downward, loses no digits.
+        // Written without a subtraction, so that a slope of zero or a negative one loses no digits.
         if speed > 0.0 { (2.0 * messages / speed).min(self.length.as_secs_f64()) } else { 0.0 }
     }
 }
@@ -66,15 +66,15 @@ impl RateStage {
 /// The rate over the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Offer {
-    /// The same, until the run ends.
+    /// The same rate until the run ends.
     Steady(f64),
-    /// One after the other; with the last the run ends.
+    /// Stages one after the other; the run ends with the last.
     Stages(Vec<RateStage>),
 }
 
 impl Offer {
-    /// When the message at `position` (0 is the first) is due, in seconds since the beginning; the end of the last
-    /// stage for messages beyond it.
+    /// Time at which the message at `position` (0 is the first) is due, in seconds since the beginning; the end of the
+    /// last stage for messages beyond it.
     pub(crate) fn due_s(&self, position: f64) -> f64 {
         let stages = match self {
             Self::Steady(rate_per_s) => return position / rate_per_s,
@@ -94,7 +94,7 @@ impl Offer {
         begins_s
     }
 
-    /// How long it lasts, where it has an end.
+    /// Length of the offer, if it has an end.
     pub(crate) fn length(&self) -> Option<Duration> {
         match self {
             Self::Steady(_) => None,
@@ -102,7 +102,7 @@ impl Offer {
         }
     }
 
-    /// Messages a second, in the mean from `from_s` on.
+    /// Mean rate from `from_s` on, in messages per second.
     pub(crate) fn mean_per_s(&self, from_s: f64) -> f64 {
         let stages = match self {
             Self::Steady(rate_per_s) => return *rate_per_s,
@@ -121,7 +121,7 @@ impl Offer {
         if counted_s > 0.0 { messages / counted_s } else { 0.0 }
     }
 
-    /// For the record; empty where the rate is the same all the time.
+    /// Describes the stages for the record; empty if the rate is constant.
     pub(crate) fn stages(&self) -> Vec<OfferedStage> {
         match self {
             Self::Steady(_) => Vec::new(),
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn stages_follow_each_other() {
         let offer = stages(&["10s:100/s", "5s:0/s", "10s:0/s..200/s"]);
-        // 1,000 in the first ten seconds, none in five, 1,000 in the ramp: a quarter of them by its half.
+        // 1,000 in the first ten seconds, none in five, 1,000 in the ramp: a quarter of those by its middle.
         for (position, due_s) in
             [(0.0, 0.0), (1.0, 0.01), (999.0, 9.99), (1_000.0, 15.0), (1_250.0, 20.0), (2_000.0, 25.0)]
         {
@@ -212,7 +212,7 @@ mod tests {
             let due_s = offer.due_s(position);
             prop_assert!(due_s >= 0.0 && due_s <= offer.length().unwrap().as_secs_f64());
             prop_assert!(offer.due_s(position + 1.0) >= due_s);
-            // As many as were asked for are due by then.
+            // By that time as many messages are due as were asked for.
             let mut begins_s = 0.0;
             let mut counted = 0.0;
             for stage in &stages {

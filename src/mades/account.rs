@@ -1,5 +1,5 @@
-//! The account of a run: takes what happens to each message, whenever and in whatever order it happens, and knows which
-//! messages are under way, which are over, and what became of them. Pure: the time is an argument.
+//! The account of a run: records what happens to each message, in any order, and reports which messages are under way,
+//! which are finished, and their fates. Pure: the time is an argument.
 //!
 //! ```text
 //! create ─→ slot ── settled, replied, inbox, events ──→ finished ┐
@@ -23,25 +23,25 @@ pub(super) enum Queue {
     Inbox,
 }
 
-/// How the endpoint answered.
+/// The endpoint's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer<'a> {
-    /// It has the message; its own id of it, cut down to a number, where it told one.
+    /// Accepted; with the endpoint's own id of the message, shortened to a number, if it gave one.
     Taken { peer_id: u64 },
-    /// It does not.
+    /// Refused.
     Refused { code: &'a str, text: &'a str },
-    /// It had it and gave up on it.
+    /// Accepted and later given up.
     GaveUp { code: &'a str, text: &'a str },
 }
 
-/// What an arrival in the inbox was like.
+/// Comparison of a message from the inbox with the one that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     Intact,
     Corrupt,
 }
 
-/// The books.
+/// The account of all messages.
 #[derive(Debug)]
 pub(super) struct Account {
     mode: Mode,
@@ -51,20 +51,20 @@ pub(super) struct Account {
     pub(super) waterfall: Waterfall,
     pub(super) troubles: Troubles,
     next: u64,
-    /// No message below it is under way.
+    /// Every message below this number is finished.
     oldest: u64,
     unsettled: usize,
     corrupt: u64,
     redelivered: u64,
-    /// Messages that were given up before the broker said that it has them.
+    /// Messages that were given up before the broker confirmed them.
     unanswered: u64,
-    /// The highest number that has come out of the inbox, and how many came after a higher one.
+    /// The highest number that has come out of the inbox, and the number of messages that came after a higher one.
     furthest: Option<u64>,
     reordered: u64,
     taken: [Taken; 3],
-    /// From the peer's ids to ours; made when an event comes that has no other.
+    /// Our numbers by the peer's ids; created when an event comes that carries no other id.
     by_peer_id: Option<HashMap<u64, u64>>,
-    /// Time × messages under way, for the mean.
+    /// Integral of the messages under way over time, for the mean.
     load_s: f64,
     load_since: Duration,
 }
@@ -73,12 +73,12 @@ pub(super) struct Account {
 #[derive(Clone, Debug)]
 pub(super) struct Balance {
     pub(super) ledger: LedgerRow,
-    /// Messages that miss a stage, by its number.
+    /// Messages that miss a stage, by the stage's number.
     pub(super) missing: [u64; Stage::ALL.len()],
 }
 
 impl Account {
-    /// `most` messages may be under way.
+    /// Creates an account in which at most `most` messages may be under way.
     pub(super) fn new(mode: Mode, most: usize, timeout: Duration) -> Self {
         Self {
             mode,
@@ -121,17 +121,17 @@ impl Account {
         self.unsettled
     }
 
-    /// Messages that were given up before the broker said that it has them.
+    /// Messages that were given up before the broker confirmed them.
     pub(super) fn unanswered(&self) -> u64 {
         self.unanswered
     }
 
-    /// Whether a message that is under way has not arrived. Looks at all of them, where all have.
+    /// Reports whether a message under way has not arrived. If all have arrived, it looks at every one of them.
     pub(super) fn awaits_arrival(&self) -> bool {
         self.slots.iter().any(|slot| slot.time(self.mode.arrival()).is_none())
     }
 
-    /// Whether another message may be created.
+    /// Reports whether another message may be created.
     pub(super) fn has_room(&self) -> bool {
         self.slots.has_room()
     }
@@ -145,14 +145,14 @@ impl Account {
         self.reordered
     }
 
-    /// Messages under way in the mean, from the first to `now`.
+    /// Mean number of messages under way, from the first message to `now`.
     pub(super) fn mean_in_transit(&mut self, now: Duration) -> f64 {
         self.weigh(now);
         let span_s = now.saturating_sub(self.waterfall.began().unwrap_or(now)).as_secs_f64();
         if span_s > 0.0 { self.load_s / span_s } else { 0.0 }
     }
 
-    /// A message is taken up; its number. There must be room.
+    /// Creates a message and returns its number. There must be room.
     pub(super) fn create(&mut self, since: Duration, now: Duration) -> u64 {
         self.weigh(now);
         let sequence = self.next;
@@ -165,7 +165,7 @@ impl Account {
         sequence
     }
 
-    /// Its transfer was handed over.
+    /// Records that the transfer was handed over.
     pub(super) fn sent(&mut self, sequence: u64, now: Duration) {
         match self.slots.find_mut(sequence) {
             Some(slot) => self.waterfall.reach(slot, Stage::Sent, now),
@@ -173,7 +173,7 @@ impl Account {
         }
     }
 
-    /// The broker has it.
+    /// Records that the broker confirmed the transfer.
     pub(super) fn settled(&mut self, sequence: u64, now: Duration) {
         self.settle(sequence);
         if !self.register.facts(sequence).has(Stage::Settled) {
@@ -181,35 +181,35 @@ impl Account {
         }
     }
 
-    /// The broker gave it back.
+    /// Records that the broker returned the transfer.
     pub(super) fn returned(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
         self.settle(sequence);
         self.troubles.add(Trouble::Returned, code, text);
         self.learn(sequence, Facts::RETURNED, now);
     }
 
-    /// Whether that is the number of a message of this run.
+    /// Reports whether the number belongs to a message of this run.
     pub(super) fn is_known(&self, sequence: u64) -> bool {
         sequence < self.next
     }
 
-    /// Whether a message is under way.
+    /// Reports whether the message is under way.
     pub(super) fn is_open(&self, sequence: u64) -> bool {
         self.slots.find(sequence).is_some()
     }
 
-    /// Where a message's latencies count from.
+    /// Time from which the message's latencies count.
     pub(super) fn since(&self, sequence: u64) -> Duration {
         self.slots.find(sequence).map_or(Duration::ZERO, |slot| slot.since)
     }
 
-    /// When a message is given up.
+    /// Time at which the message is given up.
     pub(super) fn given_up_at(&self, sequence: u64) -> Duration {
         self.slots.find(sequence).map_or(Duration::ZERO, |slot| slot.created + self.timeout)
     }
 
-    /// The connection that messages are sent by was cut: of those under way, but for the one in hand, nobody will say
-    /// whether the broker has them.
+    /// Records that the sending connection was cut: of the messages under way, except the one in hand, it remains
+    /// unknown whether the broker has them.
     pub(super) fn unsettle(&mut self, in_hand: Option<u64>) {
         for slot in self.slots.iter_mut().filter(|slot| slot.is_unsettled && Some(slot.sequence) != in_hand) {
             slot.is_unsettled = false;
@@ -217,7 +217,7 @@ impl Account {
         }
     }
 
-    /// The message that the endpoint calls so.
+    /// Finds the message that has this id at the endpoint.
     pub(super) fn named_by_peer(&mut self, peer_id: u64) -> Option<u64> {
         let slots = &self.slots;
         let index = self.by_peer_id.get_or_insert_with(|| {
@@ -226,7 +226,7 @@ impl Account {
         index.get(&peer_id).copied()
     }
 
-    /// The endpoint answered.
+    /// Records the endpoint's answer.
     pub(super) fn replied(&mut self, sequence: u64, now: Duration, answer: Answer<'_>) {
         if !self.is_news(sequence, Stage::Replied, Queue::Reply) {
             return;
@@ -248,7 +248,7 @@ impl Account {
         self.reach(sequence, Stage::Replied, facts, now);
     }
 
-    /// It came out of the inbox.
+    /// Records that the message came out of the inbox.
     pub(super) fn arrived(&mut self, sequence: u64, now: Duration, content: Content) {
         if content == Content::Corrupt {
             self.corrupt += 1;
@@ -260,14 +260,14 @@ impl Account {
         }
     }
 
-    /// An event said that it has got to a stage.
+    /// Records an event which says that the message reached a stage.
     pub(super) fn event(&mut self, sequence: u64, now: Duration, stage: Stage) {
         if self.is_news(sequence, stage, Queue::Event) {
             self.reach(sequence, stage, Facts::default(), now);
         }
     }
 
-    /// The endpoint gave up on it.
+    /// Records that the endpoint gave up on the message.
     pub(super) fn failed(&mut self, sequence: u64, now: Duration, code: &str, text: &str) {
         if self.register.facts(sequence).holds(Facts::FAILED) {
             return;
@@ -276,12 +276,12 @@ impl Account {
         self.learn(sequence, Facts::FAILED, now);
     }
 
-    /// The connection to those queues was cut: what was taken last may come again.
+    /// Records that the connection to those queues was cut: the messages taken last may come again.
     pub(super) fn cut(&mut self, queues: &[Queue]) {
         queues.iter().for_each(|queue| self.taken[*queue as usize].cut());
     }
 
-    /// Gives up on messages whose time is over. To be called often; it looks at one message where there is none.
+    /// Gives up on messages whose time-out is over. Call it often; it looks at one message if none is overdue.
     pub(super) fn expire(&mut self, now: Duration) {
         while self.oldest < self.next {
             match self.slots.find(self.oldest) {
@@ -294,7 +294,7 @@ impl Account {
         self.register.is_over_below(self.oldest);
     }
 
-    /// The account: what became of each message.
+    /// Balances the account: the fate of each message.
     pub(super) fn balance(&self) -> Balance {
         let mut fates = [0_u64; Fate::COUNT];
         let mut missing = [0_u64; Stage::ALL.len()];
@@ -331,10 +331,10 @@ impl Account {
         Balance { ledger, missing }
     }
 
-    /// Whether a stage is new to a message. If it is not, that is counted; and not as a duplicate where a cut connection
-    /// is reason enough.
+    /// Reports whether a stage is new for a message. A repeated stage is counted; not as a duplicate if a cut
+    /// connection explains it.
     fn is_news(&mut self, sequence: u64, stage: Stage, queue: Queue) -> bool {
-        // A message has several events, each of which comes once.
+        // A message has several events; each of them comes once.
         let mark = sequence * Stage::ALL.len() as u64 + stage as u64;
         let taken = &mut self.taken[queue as usize];
         if !self.register.facts(sequence).has(stage) {
@@ -349,7 +349,7 @@ impl Account {
         false
     }
 
-    /// A message reaches a stage.
+    /// Records that a message reaches a stage.
     fn reach(&mut self, sequence: u64, stage: Stage, facts: Facts, now: Duration) {
         match self.slots.find_mut(sequence) {
             Some(slot) => self.waterfall.reach(slot, stage, now),
@@ -358,7 +358,7 @@ impl Account {
         self.learn(sequence, facts.with(stage), now);
     }
 
-    /// Notes facts of a message. One that has no more to come leaves.
+    /// Adds facts of a message. A message that expects no more facts is removed.
     fn learn(&mut self, sequence: u64, facts: Facts, now: Duration) {
         let (_, known) = self.register.add(sequence, facts);
         if stages::is_finished(self.mode, known) {
@@ -384,7 +384,7 @@ impl Account {
         }
     }
 
-    /// Its transfer is no longer waited for.
+    /// Stops waiting for the confirmation of a transfer.
     fn settle(&mut self, sequence: u64) {
         if let Some(slot) = self.slots.find_mut(sequence).filter(|slot| slot.is_unsettled) {
             slot.is_unsettled = false;
@@ -392,7 +392,7 @@ impl Account {
         }
     }
 
-    /// The endpoint told its own id of a message.
+    /// Records the endpoint's own id of a message.
     fn name(&mut self, sequence: u64, peer_id: u64) {
         if let Some(slot) = self.slots.find_mut(sequence) {
             slot.peer_id = peer_id;
@@ -402,7 +402,7 @@ impl Account {
         }
     }
 
-    /// Adds up how many were under way since the last look.
+    /// Adds the number under way since the last call to the integral.
     fn weigh(&mut self, now: Duration) {
         self.load_s += self.slots.count() as f64 * now.saturating_sub(self.load_since).as_secs_f64();
         self.load_since = now;
@@ -540,7 +540,7 @@ mod tests {
     #[test]
     fn the_mean_in_transit_is_littles_law() {
         let mut account = account(Mode::Amqp);
-        // Four messages under way all the time, each for 4 ms.
+        // Four messages are under way all the time, each for 4 ms.
         for number in 0..1_000 {
             let now = ms(10 + number);
             if number >= 4 {
@@ -553,7 +553,7 @@ mod tests {
         assert!((mean - 4.0).abs() < 0.05, "{mean}");
     }
 
-    /// What can happen to a message.
+    /// An event in a message's life.
     #[derive(Clone, Copy, Debug)]
     enum Happening {
         Settled,
@@ -583,7 +583,7 @@ mod tests {
         ]
     }
 
-    /// A message as somebody without any wit keeps it: what happened to it first, in a set.
+    /// A naive model of a message: its first fate, and a set of stages.
     #[derive(Debug, Default)]
     struct Naive {
         created_ms: u64,
@@ -598,7 +598,7 @@ mod tests {
     }
 
     impl Naive {
-        /// Whether the stage is new.
+        /// Adds a stage; reports whether it is new.
         fn reach(&mut self, stage: Stage) -> bool {
             if !self.stages.insert(stage) {
                 self.again.push(stage);
@@ -614,7 +614,7 @@ mod tests {
             match happening {
                 Happening::Settled => self.settle(),
                 Happening::Returned => (self.is_returned, self.is_settled) = (true, true),
-                // Of all the others.
+                // The remaining happenings.
                 Happening::Unheard => {}
                 Happening::Taken => drop(self.reach(Stage::Replied)),
                 Happening::Refused => self.is_refused |= self.reach(Stage::Replied),
@@ -631,7 +631,7 @@ mod tests {
 
         fn settle(&mut self) {
             self.is_settled = true;
-            // A broker settles once; what it says again is not looked at.
+            // A broker settles once; later settlements are ignored.
             if self.stages.insert(Stage::Settled) && self.is_over {
                 self.late.push(Stage::Settled);
             }
@@ -665,7 +665,7 @@ mod tests {
     }
 
     proptest! {
-        /// In whatever order, and however often things happen, the books say what a naive observer says.
+        /// For any order and number of happenings, the account agrees with a naive model.
         #[test]
         fn the_books_are_those_of_a_naive_observer(
             steps in proptest::collection::vec((0_u64..40, happening(), 0_u64..4), 1..400),

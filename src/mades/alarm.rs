@@ -1,5 +1,5 @@
-//! Waking at a time to the microsecond: tokio's timers are a millisecond wide, and at a thousand messages a second that is
-//! the whole distance between two.
+//! A timer with a precision of a microsecond: tokio's timers have one of a millisecond, which at a thousand messages
+//! per second is the whole distance between two.
 use anyhow::{Context, Result};
 use net::clock;
 use rustix::time::{
@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 
-/// A timer of the kernel's.
+/// A timer of the kernel (timerfd).
 #[derive(Debug)]
 pub(super) struct Alarm(AsyncFd<OwnedFd>);
 
@@ -17,8 +17,8 @@ impl Alarm {
     pub(super) fn new() -> Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).context("cannot create a timer")?;
-        // Deprecated for types that give out another descriptor each time they are asked; ours has one, and keeps it. What
-        // is to replace it is unsafe.
+        // The function is deprecated for types that return another descriptor at each call; ours has one and keeps it.
+        // Its replacement is unsafe.
         #[expect(deprecated)]
         Ok(Self(AsyncFd::new(timer).context("cannot create a timer")?))
     }
@@ -33,7 +33,7 @@ impl Alarm {
                 return;
             }
             let Ok(mut ready) = self.0.readable().await else { return };
-            // Setting it again clears what it has to say; a look at the clock is the truth.
+            // Setting the timer again clears its readiness; the clock is authoritative.
             ready.clear_ready();
         }
     }

@@ -1,4 +1,4 @@
-//! A message from a queue, to what it means for the account; and whether it is ours to take.
+//! Translates a message from a queue into facts for the account, and decides whether the message belongs to this run.
 use super::account::{Answer, Content, Queue};
 use super::books::Books;
 use super::stages::{Mode, Stage};
@@ -7,21 +7,21 @@ use ::mades::api::{Event, EventState, InboxMessage, Oddity, Received, Reply, Rep
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// What an EDX status says of a message that will not arrive.
+/// State in an EDX status of a message that will not arrive.
 const FAILED: &str = "FAILED";
 
-/// What is to be done with a message.
+/// Decision about a message.
 #[derive(Debug)]
 pub(super) enum Decision {
-    /// It is of this run, and noted.
+    /// It belongs to this run and is recorded.
     Take,
-    /// It is somebody else's.
+    /// It belongs to another application.
     Leave,
-    /// It speaks of a message by the endpoint's id alone, which nobody has told yet.
+    /// It names a message by the endpoint's id alone, which is not known yet.
     Ask(Stranger),
 }
 
-/// An event that waits for somebody to tell whose it is.
+/// An event that waits until the message of its id is known.
 #[derive(Debug)]
 pub(super) struct Stranger {
     peer_id: u64,
@@ -31,7 +31,7 @@ pub(super) struct Stranger {
     came: Duration,
 }
 
-/// Notes what a message says.
+/// Records the facts that a message carries.
 pub(super) fn judge(books: &Books, queue: Queue, message: &Received, now: Duration) -> Decision {
     let decision = match queue {
         Queue::Reply => reply(books, message, now),
@@ -61,7 +61,7 @@ fn reply(books: &Books, message: &Received, now: Duration) -> Decision {
         }
         ReplyOutcome::Status(status) if status.last.value.eq_ignore_ascii_case(FAILED) => {
             let text = status.last.text.as_deref().unwrap_or_default();
-            // A toolbox that never gave it an id has not taken it.
+            // A toolbox that never gave the message an id has not taken it.
             if status.original_message_id.is_some() {
                 account.replied(sequence, now, Answer::GaveUp { code: "", text });
             } else {
@@ -82,7 +82,7 @@ fn event(books: &Books, message: &Received, now: Duration) -> Decision {
         happened(books, sequence, state.as_ref(), &text(&event.error_code), &text(&event.error_message), now);
         return Decision::Take;
     }
-    // One that names a message of another run is not ours; one that names none may be.
+    // An event that names a message of another run is not ours; one that names none may be.
     let Some(id) = event.message_id.as_deref().filter(|_| event.identity().is_none()) else { return Decision::Leave };
     let code = text(&event.error_code);
     let text = text(&event.error_message);
@@ -90,7 +90,7 @@ fn event(books: &Books, message: &Received, now: Duration) -> Decision {
     if recognise(books, &stranger) { Decision::Take } else { Decision::Ask(stranger) }
 }
 
-/// Notes the event if somebody has told by now whose it is.
+/// Records the event if the message of its id is known by now.
 pub(super) fn recognise(books: &Books, stranger: &Stranger) -> bool {
     let Some(sequence) = books.account.borrow_mut().named_by_peer(stranger.peer_id) else { return false };
     happened(books, sequence, stranger.state.as_ref(), &stranger.code, &stranger.text, stranger.came);
@@ -107,7 +107,7 @@ fn happened(books: &Books, sequence: u64, state: Option<&EventState>, code: &str
         Some(EventState::Delivered) => account.event(sequence, now, Stage::Delivered),
         Some(EventState::Received) if !is_tracing => account.event(sequence, now, Stage::Received),
         Some(EventState::Failed) => account.failed(sequence, now, code, text),
-        // On the way: nobody waits for these.
+        // Intermediate states: nothing waits for them.
         Some(EventState::Accepted | EventState::Transported) | None => {}
         Some(other) => {
             let text = format!("an event {other} of a message in mode {}", account.mode().name());
@@ -135,7 +135,7 @@ fn note_oddities(books: &Books, oddities: &[Oddity]) {
     }
 }
 
-/// An id cut down to a number that is never 0.
+/// Shortens an id to a number that is never 0.
 fn short(id: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);

@@ -1,4 +1,4 @@
-//! What the tasks of a run share: all of them are on one thread, so there is nothing to lock.
+//! State that the tasks of a run share: all of them are on one thread, so nothing needs a lock.
 use super::account::{Account, Queue};
 use super::options::MadesOptions;
 use super::pace::Pace;
@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// What a run shares.
+/// State that a run's tasks share.
 #[derive(Debug)]
 pub(super) struct Books {
     pub(super) options: MadesOptions,
@@ -22,34 +22,34 @@ pub(super) struct Books {
     pub(super) payloads: Payloads,
     pub(super) account: RefCell<Account>,
     pub(super) pace: RefCell<Pace>,
-    /// Something has changed that whoever wants to create a message must know.
+    /// Notifies a task that wants to create a message that something has changed.
     pub(super) room: Notify,
-    /// The message that is being handed over: after a lost connection it is handed over again.
+    /// The message that is being handed over; after a lost connection it is handed over again.
     pub(super) in_hand: Cell<Option<u64>>,
-    /// How late messages were taken up that were waited for.
+    /// Lag of messages that were waited for: the time from due to taken up.
     pub(super) lag: RefCell<Latencies>,
-    /// Messages that had to wait for a place.
+    /// Messages that had to wait for room.
     pub(super) waited_for_room: Cell<u64>,
     pub(super) outages: RefCell<Vec<MadesOutage>>,
-    /// When the run began.
+    /// Time at which the run began.
     pub(super) began: Duration,
-    /// When something of this run last came.
+    /// Time at which a message of this run last came.
     heard: Cell<Duration>,
-    /// A connection was given up.
+    /// Set when a connection was given up.
     pub(super) is_given_up: Cell<bool>,
     foreign: [Cell<u64>; 3],
     over: watch::Sender<bool>,
 }
 
-/// More outages are counted as trouble, and not listed.
+/// Largest number of outages in the list; further ones are only counted as trouble.
 const MOST_OUTAGES: usize = 100;
 
-/// How a time without a connection ended.
+/// End of a time without a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutageEnd {
-    /// It was made anew.
+    /// The connection was established again.
     Reconnected,
-    /// The run ended first, or it was given up.
+    /// The run ended first, or the connection was given up.
     Never,
 }
 
@@ -81,25 +81,25 @@ impl Books {
         self.run_uuid
     }
 
-    /// The number of a message of this run; `None` if it is somebody else's.
+    /// The number of a message of this run; `None` if it belongs to another application.
     pub(super) fn own(&self, identity: Option<Identity>) -> Option<u64> {
         let identity = identity.filter(|identity| identity.run == self.run_uuid)?;
         let sequence = identity.sequence.checked_sub(self.options.first_number);
         sequence.filter(|sequence| self.account.borrow().is_known(*sequence))
     }
 
-    /// Something of this run came.
+    /// Notes that a message of this run came.
     pub(super) fn hear(&self, now: Duration) {
         self.heard.set(now);
         self.room.notify_one();
     }
 
-    /// When something last came.
+    /// Time at which a message of this run last came.
     pub(super) fn heard(&self) -> Duration {
         self.heard.get()
     }
 
-    /// Somebody else's message came.
+    /// Counts a message that belongs to another application.
     pub(super) fn count_foreign(&self, queue: Queue) {
         let count = &self.foreign[queue as usize];
         count.set(count.get() + 1);
@@ -113,7 +113,7 @@ impl Books {
         self.account.borrow_mut().troubles.add(trouble, code, text);
     }
 
-    /// How long load was offered; `None` where nothing was.
+    /// Time for which load was offered; `None` if none was.
     pub(super) fn offered(&self) -> Option<Duration> {
         let account = self.account.borrow();
         let began = account.waterfall.began()?;
@@ -123,7 +123,7 @@ impl Books {
         Some(until.saturating_sub(began)).filter(|offered| !offered.is_zero())
     }
 
-    /// A connection was lost, and stood again that much later, or never.
+    /// Records an outage: its beginning, its length, and whether the connection was established again.
     pub(super) fn note_outage(&self, side: &str, began: Duration, until: Duration, end: OutageEnd, why: &str) {
         let mut outages = self.outages.borrow_mut();
         if outages.len() < MOST_OUTAGES {
@@ -137,7 +137,7 @@ impl Books {
         }
     }
 
-    /// Everything is over: tasks end.
+    /// Ends the run: all tasks stop.
     pub(super) fn end(&self) {
         self.over.send_replace(true);
     }
@@ -146,9 +146,9 @@ impl Books {
         *self.over.borrow()
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the run.
     pub(super) async fn ended(&self) {
-        // The sender is ours: it cannot be gone.
+        // This object owns the sender, so the channel cannot be closed.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Sees to the time: gives up on messages that are overdue, tells how far the run is, and knows when it is over.
+//! Periodic work of a run: gives up on overdue messages, reports progress, and decides when the run is over.
 use super::books::Books;
 use super::figures::LiveFigures;
 use super::pace::Next;
@@ -14,33 +14,33 @@ use journey::stalls::{Stalls, Tick};
 use net::clock;
 use std::time::Duration;
 
-/// How often it is looked whether a message is overdue.
+/// Interval at which overdue messages are looked for.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often progress is told.
+/// Interval of progress reports.
 const TICK: Duration = Duration::from_millis(250);
-/// After the end was asked for, how long answers are still waited for.
+/// Time for which answers are still waited for after the user asked for the end.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long a run goes on before a threshold may end it: a rate needs a while to be one.
+/// Least age of a run before a threshold may end it: a rate needs some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
-/// Deliveries: a shorter time without any is no stall.
+/// Shortest time without deliveries that counts as a stall.
 const SHORTEST_STALL_S: f64 = 1.0;
-/// Deliveries come at uneven distances: so many times the mean distance between two is no stall yet.
+/// Deliveries come at uneven distances: a gap of up to this many mean distances is no stall.
 const USUAL_GAPS: f64 = 10.0;
 
-/// The run as it is known so far.
+/// The state of the run so far.
 pub(super) struct Collector {
     pub(super) chronicle: Chronicle,
     telling: Telling,
     recent: Latencies,
     next_tick: Duration,
     grace_ends: Option<Duration>,
-    /// When thresholds are looked at next.
+    /// Time at which thresholds are checked next.
     next_look: Duration,
     accepting: Stalls,
     delivering: Stalls,
     /// The threshold that ended the run.
     pub(super) missed: Option<ThresholdRow>,
-    /// When it was first seen that no more messages are created.
+    /// Time at which it was first seen that no more messages are created.
     all_created: Option<Duration>,
 }
 
@@ -68,7 +68,7 @@ impl Collector {
             tokio::time::sleep(LOOK).await;
             let now = clock::now();
             books.account.borrow_mut().expire(now);
-            // Places may be free again, and the time for new messages over.
+            // There may be room again, and the time for new messages may be over.
             books.room.notify_one();
             if now >= self.next_tick {
                 self.next_tick = now + TICK;
@@ -80,14 +80,14 @@ impl Collector {
         }
     }
 
-    /// The last words; gives why the interval log is not whole.
+    /// Finishes the interval log; returns the error that kept it from being whole.
     pub(super) fn finish(&mut self, books: &Books) -> Option<anyhow::Error> {
         let now = clock::now();
         self.tick(books, now);
         self.chronicle.finish(now)
     }
 
-    /// The files are written, or cannot be: then whoever listens is told the record.
+    /// Reports the record to the listeners, after the files are written or have failed.
     pub(super) fn done(&self, record: &Record, unwritten: Option<&anyhow::Error>) {
         if unwritten.is_some() {
             self.telling.event(&Event::Unwritten { record: Box::new(record.clone()) });
@@ -95,15 +95,15 @@ impl Collector {
         self.telling.event(&Event::Done);
     }
 
-    /// Times in which messages waited, and the broker accepted none or the endpoint delivered none.
+    /// Times in which messages waited while the broker accepted none or the endpoint delivered none.
     pub(super) fn stalls(&self, books: &Books) -> Vec<StallRow> {
         let account = books.account.borrow();
         let arrived = account.waterfall.count(account.mode().arrival());
         let offered_s = books.offered().unwrap_or_default().as_secs_f64();
         let usual_s = USUAL_GAPS * offered_s / arrived.max(1) as f64;
-        // How long the first delivery takes is the way's length.
+        // The time to the first delivery is the length of the path, not a stall.
         let is_stall = |row: &StallRow| row.from_s > 0.0 && row.to_s - row.from_s >= usual_s.max(SHORTEST_STALL_S);
-        // A message that is lost is waited for when no more are offered: that is no stall.
+        // After the offer has ended, waiting for a lost message is no stall.
         let within_offer = |row: StallRow| match row.to_the_end {
             true => StallRow { to_s: row.to_s.min(offered_s), ..row },
             false => row,
@@ -115,7 +115,7 @@ impl Collector {
 
     fn note_stalls(&mut self, books: &Books, now: Duration) {
         let mut account = books.account.borrow_mut();
-        // What is due and has room, and is not created, waits for a connection or for the broker's credit.
+        // A message that is due, has room, and is not created waits for a connection or for the broker's credit.
         let is_held_up = account.has_room() && matches!(books.pace.borrow().next(now), Next::Create(_));
         let (first, last) = account.waterfall.take_span(Stage::Settled).unzip();
         let open = account.unsettled() as u64 + u64::from(is_held_up);
@@ -161,7 +161,7 @@ impl Collector {
         self.recent.clear();
     }
 
-    /// How long answers are still waited for if none comes, once no more messages are created.
+    /// Time for which answers are still waited for if none comes, once no more messages are created.
     fn waits(&mut self, books: &Books, now: Duration) -> Duration {
         let pace = books.pace.borrow();
         let open = books.account.borrow().in_transit();
@@ -178,7 +178,7 @@ impl Collector {
         ends.saturating_sub(now)
     }
 
-    /// How the run has ended, if it has.
+    /// The ending of the run, if it has ended.
     fn ending(&mut self, books: &Books, interrupt: &Interrupt, now: Duration) -> Option<Ending> {
         let asked = asked(books, interrupt.asked(), now);
         if asked != Asked::Nothing || self.misses(books, now) {
@@ -195,13 +195,13 @@ impl Collector {
         }
     }
 
-    /// Whether a run that is to end has been waited for.
+    /// Reports whether a run that is to end has been waited for long enough.
     fn is_enough(&mut self, is_quiet: bool, now: Duration) -> bool {
         let grace_ends = *self.grace_ends.get_or_insert(now + GRACE);
         is_quiet || now >= grace_ends
     }
 
-    /// Whether a threshold is missed that the run was not to miss.
+    /// Reports whether a threshold of `--abort-on` is missed.
     fn misses(&mut self, books: &Books, now: Duration) -> bool {
         let is_time = now >= books.began + ABORT_DELAY && now >= self.next_look;
         if self.missed.is_none() && is_time && !books.options.abort_on.is_empty() {
@@ -215,7 +215,7 @@ impl Collector {
     }
 }
 
-/// What the user asks for, or who looks on.
+/// Request of the user or the watcher to end the run.
 fn asked(books: &Books, by_user: Asked, now: Duration) -> Asked {
     let Some(watcher) = &books.options.watcher else { return by_user };
     let view = View { now, began: books.began, heard: books.heard(), asked: by_user };

@@ -1,4 +1,4 @@
-//! The figures of a run that is going on, for thresholds that end it.
+//! The figures of a running run, for thresholds that end it.
 use super::account::Account;
 use super::stages::Stage;
 use journey::Latencies;
@@ -6,14 +6,14 @@ use journey::record::LatencyMs;
 use journey::threshold::{Fate, Figures, Place};
 use std::time::Duration;
 
-/// What is known so far.
+/// The figures so far.
 pub(super) struct LiveFigures<'a> {
     pub(super) account: &'a Account,
     pub(super) now: Duration,
 }
 
 impl LiveFigures<'_> {
-    /// The stage of the run that a threshold speaks of.
+    /// The stage of the run that a threshold names.
     fn stage(&self, of: Place) -> Option<Stage> {
         let mode = self.account.mode();
         let stage = match of {
@@ -48,7 +48,7 @@ impl Figures for LiveFigures<'_> {
         (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
     }
 
-    /// Those that have come to an end: one that is under way is not late yet.
+    /// Messages that are finished: one that is under way is not late yet.
     fn created(&self) -> Option<u64> {
         Some(self.account.created().saturating_sub(self.account.in_transit() as u64))
     }
@@ -58,7 +58,7 @@ impl Figures for LiveFigures<'_> {
     }
 
     fn fate(&self, fate: Fate) -> Option<u64> {
-        // Looks at every message: only a threshold of a fate asks for it, four times a second.
+        // Looks at every message: only a threshold on a fate needs it, four times per second.
         fate.count(&self.account.balance().ledger)
     }
 }

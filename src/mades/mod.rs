@@ -52,7 +52,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::{JoinSet, LocalSet};
 
-/// How long connections may take to be closed at the end.
+/// Time limit for closing connections at the end.
 const FAREWELL: Duration = Duration::from_secs(12);
 
 /// Runs the bench to its end, or until SIGINT or SIGTERM; either way there is a record.
@@ -99,7 +99,7 @@ async fn conduct(
     let unlogged = collector.finish(&books);
     let around = sight.until_now();
     books.end();
-    // What was taken is to be told to the broker; a broker that does not listen is not waited for.
+    // Tells the broker which messages were taken; a broker that does not answer is not waited for.
     tokio::select! {
         () = async { while sides.join_next().await.is_some() {} } => {}
         () = tokio::time::sleep(FAREWELL) => {}

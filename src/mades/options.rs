@@ -1,4 +1,4 @@
-//! Everything that the bench is told.
+//! Options of the bench.
 use super::stages::Mode;
 use super::watcher::Watcher;
 use crate::load::spread::Spread;
@@ -12,24 +12,24 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Environment variable with the password of the user at a broker.
+/// Environment variable with the user's password at a broker.
 pub(crate) const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 
-/// What payloads consist of.
+/// Contents of the payloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PayloadKind {
-    /// Octets that no compression shortens, and a trace.
+    /// Incompressible bytes, and a trace.
     Random,
-    /// Such octets and nothing else.
+    /// Incompressible bytes alone.
     Bare,
     /// A market document, which compresses well.
     Xml,
-    /// A file, as it is.
+    /// A file, unchanged.
     File(PathBuf),
 }
 
 impl PayloadKind {
-    /// As it is typed.
+    /// The option's value as the user writes it.
     pub(crate) fn typed(&self) -> String {
         match self {
             Self::Random | Self::Bare => "random".to_owned(),
@@ -39,16 +39,16 @@ impl PayloadKind {
     }
 }
 
-/// What is done with messages that are in the queues before the run.
+/// Treatment of messages that are in the queues before the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leftovers {
-    /// They are somebody's: they are left there.
+    /// They belong to another application and are left there.
     Kept,
-    /// They are taken out.
+    /// They are removed.
     Purged,
 }
 
-/// Everything that the bench is told.
+/// All options of the bench.
 #[derive(Clone, Debug)]
 pub(crate) struct MadesOptions {
     pub(crate) name: String,
@@ -62,52 +62,52 @@ pub(crate) struct MadesOptions {
     pub(crate) payload: PayloadKind,
     pub(crate) receiver: String,
     pub(crate) message_type: String,
-    /// The program that messages say they are from.
+    /// The sender application that messages name.
     pub(crate) sender_application: String,
-    /// The priority that messages say they have; without one they say nothing, and have the usual 4.
+    /// The priority that messages carry; without one the protocol's default of 4 applies.
     pub(crate) priority: Option<u8>,
-    /// What the first message's number is.
+    /// The first message's number.
     pub(crate) first_number: u64,
     pub(crate) is_durable: bool,
-    /// Messages created and not at their end.
+    /// Largest number of messages created and not finished.
     pub(crate) max_in_transit: usize,
-    /// Transfers handed over and not settled.
+    /// Largest number of transfers handed over and not settled.
     pub(crate) window: u32,
-    /// Messages that the broker may send ahead, a queue.
+    /// Messages that the broker may send ahead, per queue.
     pub(crate) credit: u32,
-    /// Open loop: what is offered whatever the endpoint does.
+    /// Open loop: the load that is offered whatever the endpoint does.
     pub(crate) offer: Option<Offer>,
     pub(crate) arrival: Arrival,
     pub(crate) seed: u64,
-    /// How long a message is waited for.
+    /// Time after which a message is given up.
     pub(crate) timeout: Duration,
-    /// How long after the last answer the queues are listened to, for what comes twice or late.
+    /// Time after the last answer for which the queues are still read, for late messages and duplicates.
     pub(crate) linger: Duration,
-    /// How long a lost connection is tried again.
+    /// Time for which reconnecting a lost connection is tried.
     pub(crate) reconnect: Duration,
     pub(crate) leftovers: Leftovers,
     pub(crate) run: Option<RunId>,
-    /// Where results go.
+    /// Directory for results.
     pub(crate) out: Option<PathBuf>,
     pub(crate) live: Live,
-    /// Who looks on.
+    /// Observer of the run.
     pub(crate) watcher: Option<Rc<dyn Watcher>>,
     /// The command line without passwords.
     pub(crate) command: Vec<String>,
-    /// What is asked of the run.
+    /// Thresholds that the run is judged by.
     pub(crate) thresholds: Vec<journey::threshold::Threshold>,
-    /// The same; a run that misses it ends at once.
+    /// Thresholds that end the run at once if it misses them.
     pub(crate) abort_on: Vec<journey::threshold::Threshold>,
 }
 
 impl MadesOptions {
-    /// How long messages may be created.
+    /// Time for which messages may be created.
     pub(super) fn limit(&self) -> Option<Duration> {
         let stages = self.offer.as_ref().and_then(Offer::length);
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// The rate that was asked for, where the run can be held to one.
+    /// The requested rate, if the run can be held to one.
     pub(super) fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offer.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.limit() == offer.length());

@@ -1,10 +1,10 @@
-//! When the next message is to be created: at once where the loop is closed, at its time where it is open; and when no
-//! more are.
+//! The time at which the next message is to be created: at once at closed loop, at its scheduled time at open loop; and
+//! the end of creation.
 use super::options::MadesOptions;
 use crate::load::pacing::Schedule;
 use std::time::Duration;
 
-/// How many messages, until when, and when each is due.
+/// The number of messages, the end of creation, and the time at which each message is due.
 #[derive(Debug)]
 pub(super) struct Pace {
     messages: u64,
@@ -14,14 +14,14 @@ pub(super) struct Pace {
     given: u64,
 }
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Create a message, whose latencies count from then.
+    /// Create a message; its latencies count from that time.
     Create(Duration),
-    /// Wait until then.
+    /// Wait until that time.
     Wait(Duration),
-    /// There is no more to create.
+    /// Create no more messages.
     Nothing,
 }
 
@@ -37,7 +37,7 @@ impl Pace {
         }
     }
 
-    /// What is to be done now, if there is room for a message.
+    /// The next step, if there is room for a message.
     pub(super) fn next(&self, now: Duration) -> Next {
         if self.is_over(now) {
             return Next::Nothing;
@@ -49,7 +49,7 @@ impl Pace {
         }
     }
 
-    /// A message was created.
+    /// Records that a message was created.
     pub(super) fn advance(&mut self) {
         self.given += 1;
         if let Some(schedule) = &mut self.schedule {
@@ -57,18 +57,18 @@ impl Pace {
         }
     }
 
-    /// No message will be created any more.
+    /// Reports whether no message will be created any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.stopped_at.is_some() || self.is_given_out() || self.until.is_some_and(|until| now >= until)
     }
 
-    /// No more messages from now on.
+    /// Stops the creation of messages from now on.
     pub(super) fn stop(&mut self, now: Duration) {
         self.stopped_at.get_or_insert(now);
     }
 
-    /// When the offer ended, of which the last message was created, and the last answer heard, at those times. Open loop:
-    /// when no more messages were due, or the last was taken up. Closed loop: when the last attempt ended.
+    /// Time at which the offer ended, given the times of the last created message and the last answer. Open loop: when
+    /// no more messages were due, or the last was taken up. Closed loop: when the last attempt ended.
     pub(super) fn offered_until(&self, last_created: Duration, last_heard: Duration) -> Option<Duration> {
         let ended = self.until.into_iter().chain(self.stopped_at).min();
         match &self.schedule {
@@ -85,7 +85,7 @@ impl Pace {
         self.given >= self.messages
     }
 
-    /// Whether messages have times at which they are due.
+    /// Reports whether messages have scheduled times.
     pub(super) fn is_open_loop(&self) -> bool {
         self.schedule.is_some()
     }

@@ -1,12 +1,13 @@
-//! What messages carry: rendered once, and patched in place for each message; and whether what arrived is what was sent.
+//! Payloads of messages: rendered once and patched in place for each message; and the check that a payload arrived
+//! unchanged.
 //!
 //! ```text
-//! random   X-Mailrun: v1 …CRLF CRLF  octets that no compression shortens
+//! random   X-Mailrun: v1 …CRLF CRLF  incompressible bytes
 //! xml      <?xml …?>CRLF <!--CRLF X-Mailrun: v1 …CRLF CRLF --> <Publication_MarketDocument> … points … blanks </…>
-//! file     the file, as it is
+//! file     the file, unchanged
 //! ```
-//! The trace (journey) holds run, number, time and a checksum of what follows, as in mail. A payload too small for it, and
-//! a file, are compared octet by octet: the bench knows what it sent.
+//! The trace (journey) holds run, number, time and a checksum of the bytes after it, as in mail. A payload too small
+//! for it, and a file, are compared byte by byte: the bench can render each payload again.
 use super::options::PayloadKind;
 use crate::load::chance::Purpose;
 use crate::load::spread::Spread;
@@ -19,9 +20,9 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::time::Duration;
 
-/// How far apart checksums of beginnings are known.
+/// Distance between the prefixes whose checksums are stored.
 const STRIDE: usize = 4_096;
-/// What a file may have, as any payload.
+/// Largest file accepted, as for any payload.
 const LARGEST: u64 = 1 << 30;
 
 const XML_BEFORE: &[u8] = b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\r\n<!--\r\n";
@@ -31,17 +32,17 @@ const XML_TAIL: &[u8] = b"</Publication_MarketDocument>\r\n";
 /// The payloads of a run.
 #[derive(Debug)]
 pub(super) struct Payloads {
-    /// What stands before the body, with a trace in it; empty where there is none.
+    /// The bytes before the body, with a trace in them; empty if there is none.
     head: Vec<u8>,
-    /// Where in the head the trace is.
+    /// Offset of the trace in the head.
     trace_at: usize,
-    /// The longest body, of which others are the beginning.
+    /// The longest body; shorter bodies are prefixes of it.
     body: Vec<u8>,
-    /// The body may be cut at multiples of that.
+    /// The body may be cut at multiples of this number.
     unit: usize,
-    /// What stands at the end.
+    /// The bytes at the end.
     tail: &'static [u8],
-    /// The checksum at every [`STRIDE`] octets of the body, from the first empty line.
+    /// The checksum at every [`STRIDE`] bytes of the body, counted from the first empty line.
     sums: Vec<Checksum>,
     sizes: Spread,
     seed: u64,
@@ -54,7 +55,7 @@ impl Payloads {
     pub(super) fn new(kind: &PayloadKind, sizes: &Spread, seed: u64, run: RunId) -> Result<Self> {
         let most = usize::try_from(sizes.most()).context("--payload-size exceeds the memory of this machine")?;
         let payloads = |head: Vec<u8>, trace_at, body: Vec<u8>, unit, tail, sizes: &Spread| Self {
-            // Of the head, what stands behind the trace and the empty line is under the checksum too.
+            // The part of the head after the trace and the empty line is under the checksum too.
             sums: sums(head.get(trace_at + Trace::HEADER_BYTES + 2..).unwrap_or_default(), &body),
             head,
             trace_at,
@@ -84,22 +85,22 @@ impl Payloads {
         })
     }
 
-    /// Octets of the message with that number.
+    /// Bytes of the message with that number.
     pub(super) fn size(&self, sequence: u64) -> usize {
         self.sizes.of(self.seed, Purpose::Mail, sequence) as usize
     }
 
-    /// Octets of a message in the mean.
+    /// Mean size of a message in bytes.
     pub(super) fn mean_size(&self) -> f64 {
         self.sizes.mean()
     }
 
-    /// How sizes vary, for the record.
+    /// Distribution of sizes, for the record.
     pub(super) fn varied(&self) -> Option<Varied> {
         self.sizes.varied()
     }
 
-    /// Makes the payload of a message of what the buffer holds: nothing, or an earlier payload of this run.
+    /// Renders the payload of a message into the buffer, which is empty or holds an earlier payload of this run.
     pub(super) fn render(&self, sequence: u64, created: Duration, buffer: &mut Vec<u8>) {
         let size = self.size(sequence);
         let is_ready = buffer.len() == size && self.sizes.only().is_some();
@@ -128,7 +129,7 @@ impl Payloads {
         Trace::patch_checksum(trace, self.checksum(cut, blanks));
     }
 
-    /// Whether octets are the payload of that message.
+    /// Reports whether the bytes are the payload of that message.
     pub(super) fn is_intact<'o>(&self, sequence: u64, octets: impl Iterator<Item = &'o [u8]>) -> bool {
         let size = self.size(sequence);
         if !self.is_traced(size) {
@@ -150,14 +151,14 @@ impl Payloads {
         !self.head.is_empty() && size >= self.head.len() + self.tail.len()
     }
 
-    /// How much of the body, and how many blanks, make up a payload of that size.
+    /// Splits a payload of that size: the bytes of the body, and the number of blanks.
     fn cut(&self, size: usize) -> (usize, usize) {
         let room = size - self.head.len() - self.tail.len();
         let cut = room / self.unit * self.unit;
         (cut, room - cut)
     }
 
-    /// The checksum of what follows the first empty line.
+    /// The checksum of the bytes after the first empty line.
     fn checksum(&self, cut: usize, blanks: usize) -> u32 {
         let at = cut / STRIDE;
         let mut sum = self.sums[at];
@@ -168,7 +169,7 @@ impl Payloads {
     }
 }
 
-/// What stands before a body: a trace between two texts. The second begins with the line end that makes an empty line.
+/// The bytes before a body: a trace between two texts. The second begins with the line end that makes an empty line.
 fn head(run: RunId, before: &[u8], after: &[u8]) -> Vec<u8> {
     let mut head = before.to_vec();
     let mut trace = [0; Trace::HEADER_BYTES];
@@ -185,10 +186,10 @@ fn random(seed: u64, bytes: usize) -> Vec<u8> {
     body
 }
 
-/// Octets of a point of the curve.
+/// Bytes of a point of the curve.
 const POINT_BYTES: usize = 72;
 
-/// A time series as market documents have them: it compresses as they do.
+/// A time series as in market documents: it compresses as well as they do.
 fn points(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut body = Vec::with_capacity(bytes + POINT_BYTES);
@@ -208,7 +209,7 @@ fn points(seed: u64, bytes: usize) -> Vec<u8> {
     body
 }
 
-/// The checksums of beginnings of the body, with what stands before it.
+/// The checksums of the body's prefixes, together with the bytes before it.
 fn sums(before: &[u8], body: &[u8]) -> Vec<Checksum> {
     let mut sum = Checksum::default();
     sum.update(before);
@@ -315,8 +316,8 @@ mod tests {
             let at = at.index(payload.len());
             payload[at] ^= change;
             let intact = payloads.is_intact(4, [payload.as_slice()].into_iter());
-            // What stands before the body is not under the checksum: the time, the clock, the case of hexadecimal digits
-            // and an XML declaration mean nothing for it.
+            // The bytes before the body are not under the checksum: the time, the clock, the case of hexadecimal digits
+            // and an XML declaration do not affect it.
             let is_in_head = size >= 102 && at < payloads.head.len();
             prop_assert!(!intact || is_in_head, "octet {} of {}", at, size);
         }

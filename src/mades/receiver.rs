@@ -1,12 +1,12 @@
-//! Receiving: takes what is of this run out of a queue, and leaves what is not.
+//! Receiving: takes messages of this run out of a queue, and leaves the others.
 //!
-//! Somebody else's messages are held, and given back later: a broker that got one back at once would send it again at once
-//! (docs/decisions/0008-what-is-not-ours.md).
+//! Messages of other applications are held and released later: a broker that got one back at once would send it again
+//! at once (docs/decisions/0008-what-is-not-ours.md).
 //!
 //! ```text
-//! not ours ─→ held ─── HOLD over ──────────────────→ released, for whoever waits for it
+//! not ours ─→ held ─── HOLD over ──────────────────→ released, for its own reader
 //!                └──── half of the credit is held ─→ released, ten times a second at most
-//!                        and for PATIENCE nothing of this run came ─→ the run stops: the queue is somebody else's
+//!                        and for PATIENCE nothing of this run came ─→ the run stops: the queue is in other use
 //! ```
 use super::account::Queue;
 use super::arrivals::{self, Decision, Stranger};
@@ -17,22 +17,22 @@ use net::clock;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often it is looked whether an event's message is known by now.
+/// Interval at which events of unknown messages are tried again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// Messages that are handled before anything else is looked at.
+/// Messages that are handled in one go before other work.
 const TURN: usize = 256;
-/// How long somebody else's message is kept from him.
+/// Time for which a message of another application is held.
 const HOLD: Duration = Duration::from_secs(5);
-/// Between two times that everything is given back because it stands in the way: what comes again at once costs no more
-/// than this allows.
+/// Least time between two releases of everything that takes up credit: this bounds the cost of messages that come again
+/// at once.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a queue may be full of somebody else's messages, and none of this run come.
+/// Time for which a queue may be full of other applications' messages, with none of this run, before the run stops.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Receives until the run is over.
 ///
 /// # Errors
-/// If the link comes to its end.
+/// If the link ends.
 pub(super) async fn receive(books: Rc<Books>, queue: Queue, inlet: Inlet) -> Result<(), Error> {
     let mut taker = Taker::new(books, queue, inlet);
     loop {
@@ -57,7 +57,7 @@ pub(super) async fn receive(books: Rc<Books>, queue: Queue, inlet: Inlet) -> Res
         }
         taker.ask_again().await?;
     }
-    // Whoever has something to say about the link says it in the account already.
+    // Errors of the link are in the account already.
     let _ = taker.give_back().await;
     let _ = taker.inlet.close().await;
     Ok(())
@@ -67,14 +67,14 @@ struct Taker {
     books: Rc<Books>,
     queue: Queue,
     inlet: Inlet,
-    /// Somebody else's messages, held.
+    /// Messages of other applications that are held.
     foreign: Vec<Ticket>,
-    /// Events of which it is not known whose they are.
+    /// Events whose message is not known yet.
     strangers: Vec<(Ticket, Stranger)>,
-    /// Since when the first of both has been held.
+    /// Time since which the first message in either list has been held.
     held_since: Option<Duration>,
     given_back: Duration,
-    /// When a message of this run last came; at first the beginning.
+    /// Time at which a message of this run last came; at first the beginning.
     own_came: Duration,
     is_blocked: bool,
 }
@@ -99,7 +99,7 @@ impl Taker {
                 Decision::Leave => self.foreign.push(delivery.ticket),
                 Decision::Ask(stranger) => self.strangers.push((delivery.ticket, stranger)),
             },
-            // Whose it is cannot be told.
+            // Its owner cannot be determined.
             Arrival::Undecodable { ticket, oddity, why } => {
                 self.books.trouble(Trouble::Odd, &oddity.to_string(), &why);
                 self.books.count_foreign(self.queue);
@@ -110,7 +110,7 @@ impl Taker {
         self.make_room().await
     }
 
-    /// Gives back what is held before it takes all of the credit.
+    /// Releases the held messages before they take all of the credit.
     async fn make_room(&mut self) -> Result<(), Error> {
         if self.foreign.len() + self.strangers.len() < (self.books.options.credit as usize / 2).max(1) {
             return Ok(());
@@ -122,7 +122,7 @@ impl Taker {
                 self.inlet.queue()
             );
             self.books.trouble(Trouble::Blocked, "", &text);
-            // What is sent now would not be seen again.
+            // A message sent from now on would not be seen again.
             self.books.pace.borrow_mut().stop(now);
         }
         tokio::select! {
@@ -132,16 +132,16 @@ impl Taker {
         self.give_back().await
     }
 
-    /// Gives back all that is held.
+    /// Releases all that is held.
     async fn give_back(&mut self) -> Result<(), Error> {
         (self.given_back, self.held_since) = (clock::now(), None);
-        // Nobody has told whose they are: they are not ours.
+        // Their message is still unknown: they are not ours.
         self.strangers.iter().for_each(|_| self.books.count_foreign(self.queue));
         let strangers = self.strangers.drain(..).map(|(ticket, _)| ticket);
         self.inlet.release(self.foreign.drain(..).chain(strangers)).await
     }
 
-    /// Looks whether somebody has told by now whose events they are.
+    /// Tries again to find the messages of held events.
     async fn ask_again(&mut self) -> Result<(), Error> {
         let mut at = 0;
         while at < self.strangers.len() {
@@ -156,10 +156,10 @@ impl Taker {
     }
 }
 
-/// Takes out of a queue all that is there, whosever it is; how many there were.
+/// Removes all messages from a queue, also those of other applications; returns their number.
 ///
 /// # Errors
-/// If the link comes to its end.
+/// If the link ends.
 pub(super) async fn purge(mut inlet: Inlet) -> Result<u64, Error> {
     let mut count = 0;
     while let Ok(arrival) = tokio::time::timeout(SILENCE, inlet.next()).await {
@@ -171,10 +171,10 @@ pub(super) async fn purge(mut inlet: Inlet) -> Result<u64, Error> {
         count += 1;
     }
     inlet.settle().await?;
-    // The broker knows what was taken: how it says farewell is its own affair.
+    // The broker knows which messages were taken: an error of closing changes nothing.
     let _ = inlet.close().await;
     Ok(count)
 }
 
-/// A queue from which nothing has come for so long is empty.
+/// A queue from which nothing has come for this time is empty.
 const SILENCE: Duration = Duration::from_millis(500);

@@ -1,23 +1,23 @@
-//! Which messages may come again through no fault of anybody: those that were taken just before a connection was cut,
-//! when the broker may not have heard that they were.
+//! Messages that may be redelivered without a fault: those that were taken just before a connection was cut, when the
+//! broker may not have received the acknowledgement.
 //!
-//! A broker that restarts gives them out again, as it must. They are told from duplicates by remembering the last that
-//! were taken from each queue; there are as many as fit, and no more.
+//! A broker that restarts must deliver them again. They are told from duplicates by remembering the last messages taken
+//! from each queue, up to a fixed number.
 use std::collections::{HashSet, VecDeque};
 
-/// More than any credit, and than a broker's unsynced acknowledgements.
+/// More than any credit, and more than a broker's unsynced acknowledgements.
 const REMEMBERED: usize = 16_384;
 
-/// What was taken from a queue of late.
+/// Messages taken lately from a queue.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     latest: VecDeque<u64>,
-    /// Taken before the connection was cut, and not seen again since.
+    /// Messages taken before the connection was cut, and not seen again since.
     doubtful: HashSet<u64>,
 }
 
 impl Taken {
-    /// A message is taken; `mark` tells it from all others of the queue.
+    /// Records that a message is taken; `mark` identifies it within the queue.
     pub(super) fn take(&mut self, mark: u64) {
         if self.latest.len() == REMEMBERED {
             self.latest.pop_front();
@@ -25,12 +25,12 @@ impl Taken {
         self.latest.push_back(mark);
     }
 
-    /// The connection was cut.
+    /// Records that the connection was cut.
     pub(super) fn cut(&mut self) {
         self.doubtful = self.latest.iter().copied().collect();
     }
 
-    /// Whether a message that has come before comes again because of that. It may do so once.
+    /// Reports whether a repeated message is a redelivery after a cut. Each message may be redelivered once.
     pub(super) fn is_redelivery(&mut self, mark: u64) -> bool {
         self.doubtful.remove(&mark)
     }

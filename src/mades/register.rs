@@ -1,5 +1,5 @@
-//! What is known of every message of a run, however long: a byte each while messages are under way, and next to nothing
-//! once a page of them is through.
+//! Facts about every message of a run of any length: a byte each while messages are under way, and next to nothing once
+//! a page of them is finished.
 //!
 //! ```text
 //! sequence >> 12 ──► page:  under way   4,096 bytes, one a message
@@ -12,18 +12,18 @@ use super::stages::Facts;
 
 const PAGE_LOG2: u32 = 12;
 const PAGE: usize = 1 << PAGE_LOG2;
-/// A page with more exceptions than that keeps its bytes: they take no more room.
+/// A page with more exceptions than this keeps its bytes: they take no more room.
 const MOST_EXCEPTIONS: usize = PAGE / 8;
 
-/// Messages by number, and what is known of each.
+/// Facts about messages, by their number.
 #[derive(Debug)]
 pub(super) struct Register {
-    /// What is known of a message that got through.
+    /// The facts about a message that got through.
     whole: Facts,
     pages: Vec<Page>,
-    /// Messages below this are over.
+    /// Messages below this number are finished.
     over: u64,
-    /// Pages below this have been looked at.
+    /// Pages below this number have been looked at.
     packed: usize,
 }
 
@@ -33,7 +33,7 @@ enum Page {
     Settled(Vec<(u16, u8)>),
 }
 
-/// Whether a fact is new.
+/// Answer to whether a fact is new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     First,
@@ -45,7 +45,7 @@ impl Register {
         Self { whole, pages: Vec::new(), over: 0, packed: 0 }
     }
 
-    /// Adds facts of a message; whether any of them was new, and what is known now.
+    /// Adds facts about a message; returns whether any of them was new, and all facts known now.
     pub(super) fn add(&mut self, sequence: u64, facts: Facts) -> (News, Facts) {
         let (page, number) = place(sequence);
         while self.pages.len() <= page {
@@ -63,7 +63,7 @@ impl Register {
         (News::First, after)
     }
 
-    /// What is known of a message.
+    /// The facts about a message.
     pub(super) fn facts(&self, sequence: u64) -> Facts {
         let (page, number) = place(sequence);
         match self.pages.get(page) {
@@ -76,7 +76,7 @@ impl Register {
         }
     }
 
-    /// No message below `sequence` is waited for any more: pages of such messages are packed.
+    /// Declares that no message below `sequence` is waited for any more: pages of such messages are packed.
     pub(super) fn is_over_below(&mut self, sequence: u64) {
         self.over = self.over.max(sequence);
         let full = (self.over >> PAGE_LOG2) as usize;
@@ -86,7 +86,7 @@ impl Register {
         }
     }
 
-    /// Memory that it takes for pages.
+    /// Memory used for pages.
     #[cfg(test)]
     fn bytes(&self) -> usize {
         let page = |page: &Page| match page {
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_hundred_million_that_get_through_cost_next_to_nothing() {
         let mut register = Register::new(whole());
-        // Every page is opened and packed like this one; some show it.
+        // Every page is opened and packed like this one; checking some is enough.
         for sequence in 0..400_000_u64 {
             register.add(sequence, whole());
             register.is_over_below(sequence.saturating_sub(1_000));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        /// Packed or not, it knows what a map knows.
+        /// Packed or not, it agrees with a map.
         #[test]
         fn it_knows_what_a_map_knows(
             steps in proptest::collection::vec((0_u64..10_000, 0_u8..=255, any::<bool>()), 1..300),

@@ -1,4 +1,4 @@
-//! What the bench knows at the end, as a run record.
+//! The run record of the bench.
 use super::account::Queue;
 use super::books::Books;
 use super::stages::{Mode, Stage};
@@ -11,12 +11,12 @@ use journey::record::{
 use journey::{Phase, Series};
 use net::clock;
 
-/// What is known besides the books.
+/// The results besides the shared state.
 pub(super) struct Finds<'a> {
     pub(super) started_at: jiff::Timestamp,
     pub(super) series: &'a Series,
     pub(super) stalls: Vec<StallRow>,
-    /// The threshold that ended the run, as it then stood.
+    /// The threshold that ended the run, with its value at that time.
     pub(super) missed: Option<&'a ThresholdRow>,
     pub(super) around: Surroundings,
     pub(super) purged: u64,
@@ -53,7 +53,7 @@ pub(super) fn record(books: &Books, finds: Finds<'_>) -> Record {
     record
 }
 
-/// What came of the thresholds; of the one that ended the run, what it stood at then.
+/// Results of the thresholds; for the one that ended the run, its value at that time.
 fn thresholds(record: &Record, books: &Books, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let options = &books.options;
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
@@ -134,7 +134,7 @@ fn queues(books: &Books) -> Vec<MadesQueue> {
     rows
 }
 
-/// The stages in the words that all protocols share.
+/// The stages in the terms that all protocols share.
 fn stages(books: &Books, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<StageRow> {
     let account = books.account.borrow();
     let mode = account.mode();
@@ -175,7 +175,7 @@ fn stages(books: &Books, ledger: &LedgerRow, offered_s: Option<f64>) -> Vec<Stag
     rows
 }
 
-/// A trouble in the words that all protocols share: those have codes that are numbers, and phases of a dialogue.
+/// A trouble in the terms that all protocols share: those have numeric codes, and phases of a dialogue.
 fn error(trouble: &MadesTrouble) -> ErrorRow {
     let phase = if trouble.kind == "connection" { Phase::Connect } else { Phase::Reply };
     let parts = [&trouble.kind, &trouble.code, &trouble.text];

@@ -1,5 +1,5 @@
-//! Sending: waits until a message is due and there is room for it, hands it over, and hears meanwhile what the broker makes
-//! of those before it.
+//! Sending: waits until a message is due and there is room for it, hands it over, and meanwhile reads the broker's
+//! answers to earlier ones.
 use super::alarm::Alarm;
 use super::books::Books;
 use super::pace::Next;
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{error::Elapsed, timeout};
 
-/// Payloads that are kept to be used again.
+/// Payloads that are kept for reuse.
 const SPARE_PAYLOADS: usize = 16;
 
-/// Sends until there is no more to send and all is settled, or the run is over.
+/// Sends until there is no more to send and all transfers are settled, or the run is over.
 ///
 /// # Errors
-/// If the link comes to its end.
+/// If the link ends.
 pub(super) async fn send(books: Rc<Books>, mut outlet: Outlet, alarm: Rc<Alarm>) -> Result<(), Error> {
     let mut press = Press::new(&books);
     let mut transfers = Transfers { books: Rc::clone(&books), under_way: FuturesUnordered::new() };
@@ -40,12 +40,12 @@ pub(super) async fn send(books: Rc<Books>, mut outlet: Outlet, alarm: Rc<Alarm>)
         transfers.under_way.push(transfer(sequence, settling, books.options.timeout));
     }
     transfers.meanwhile(books.ended()).await;
-    // Whoever has something to say about the link says it in the account already.
+    // Errors of the link are in the account already.
     let _ = outlet.close().await;
     Ok(())
 }
 
-/// Hands a message over; `None` if the broker does not let it come for as long as it is waited for, or the run is over.
+/// Hands a message over; `None` if the broker gives no credit before the message's time-out, or the run is over.
 async fn hand_over(
     books: &Books,
     outlet: &mut Outlet,
@@ -61,7 +61,7 @@ async fn hand_over(
     }
 }
 
-/// The number of the next message, when it is due and there is room for it; `None` when there is no more to send.
+/// The number of the next message, as soon as it is due and there is room for it; `None` if there is no more to send.
 async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
     if let Some(sequence) = books.in_hand.get() {
         // It was in hand when the connection was lost; by now it may have been given up.
@@ -98,7 +98,7 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
 }
 
 fn create(books: &Books, since: Duration, now: Duration, was_early: bool) -> u64 {
-    // Whoever was there before the time and comes late has himself to blame.
+    // A sender that waited for the time and still woke late caused the lag itself.
     if was_early {
         books.lag.borrow_mut().record(now.saturating_sub(since));
     }
@@ -108,7 +108,7 @@ fn create(books: &Books, since: Duration, now: Duration, was_early: bool) -> u64
     sequence
 }
 
-/// Prints messages: a template, and payloads that are used again when nobody holds them any more.
+/// Renders messages from a template, and reuses payloads that nothing holds any more.
 struct Press {
     template: Template,
     spare: VecDeque<Payload>,
@@ -150,22 +150,22 @@ impl Press {
     }
 }
 
-/// What comes of a transfer.
+/// The result of a transfer.
 type Settled = (u64, Result<Result<Disposition, Error>, Elapsed>);
 
-/// Waits for the broker's word; for as long as the message is waited for, and then gives its place in the window up.
+/// Waits for the broker's answer, up to the message's time-out, and then gives up its place in the window.
 async fn transfer(sequence: u64, settling: Settling, limit: Duration) -> Settled {
     (sequence, timeout(limit, settling).await)
 }
 
-/// Transfers that the broker has said nothing of yet.
+/// Transfers that the broker has not answered yet.
 struct Transfers<F> {
     books: Rc<Books>,
     under_way: FuturesUnordered<F>,
 }
 
 impl<F: Future<Output = Settled>> Transfers<F> {
-    /// Does something else, and hears meanwhile what the broker says.
+    /// Runs another future, and reads the broker's answers meanwhile.
     async fn meanwhile<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = pin!(other);
         loop {
@@ -190,7 +190,7 @@ fn note(books: &Books, (sequence, settled): Settled) {
         Ok(Ok(Disposition::Modified { .. })) => {
             account.returned(sequence, now, "modified", "the broker rejects it");
         }
-        // The account gives up on it by itself, or the side does on all of them.
+        // The account gives up on it by itself, or the side gives up on all of them.
         Err(_) | Ok(Err(_)) => {}
     }
     drop(account);

@@ -1,4 +1,4 @@
-//! One side of the endpoint pair: a connection with the links that the bench has there, kept up as long as the run lasts.
+//! One side of the endpoint pair: a connection with the bench's links, kept open as long as the run lasts.
 //!
 //! ```text
 //! outbox   outlet → outbox   inlet ← outbox.reply   inlet ← send.event
@@ -18,11 +18,11 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How long after a failed connection the next is tried, at first and at most.
+/// Pause after a failed connection before the next attempt: the first and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the bench has on one side.
+/// The bench's part on one side.
 #[derive(Clone, Debug)]
 pub(super) struct Side {
     pub(super) name: &'static str,
@@ -67,7 +67,7 @@ impl Side {
     /// Connects, and attaches to the queues.
     ///
     /// # Errors
-    /// Whatever keeps it from that.
+    /// Any failure to do so.
     pub(super) async fn open(&self) -> Result<Links, Error> {
         let mut connection = Connection::open(&self.broker).await?;
         let mut inlets = Vec::new();
@@ -81,10 +81,10 @@ impl Side {
         Ok(Links { connection, outlet, inlets })
     }
 
-    /// Takes out of its queues what is there; how many messages there were.
+    /// Removes all messages from its queues; returns their number.
     ///
     /// # Errors
-    /// If the connection comes to its end.
+    /// If the connection ends.
     pub(super) async fn purge(&self) -> Result<u64, Error> {
         let mut connection = Connection::open(&self.broker).await?;
         let mut count = 0;
@@ -96,10 +96,10 @@ impl Side {
     }
 }
 
-/// Opens all sides; takes out what is there where that was asked for. How many messages that were.
+/// Opens all sides; purges the queues if asked to. Returns the number of messages removed.
 ///
 /// # Errors
-/// Whatever keeps it from that.
+/// Any failure to do so.
 pub(super) async fn open_all(sides: Vec<Side>, leftovers: Leftovers) -> Result<(Vec<(Side, Links)>, u64), Error> {
     let mut purged = 0;
     if leftovers == Leftovers::Purged {
@@ -115,7 +115,7 @@ pub(super) async fn open_all(sides: Vec<Side>, leftovers: Leftovers) -> Result<(
     Ok((open, purged))
 }
 
-/// Keeps a side at work until the run is over: a connection that is lost is made anew.
+/// Keeps a side at work until the run is over: a lost connection is established again.
 pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: Rc<Alarm>) {
     let mut pause = Duration::ZERO;
     loop {
@@ -123,12 +123,12 @@ pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: 
         let Err(why) = work(links, &books, &alarm).await else { return };
         let lost = clock::now();
         note_loss(&side, &books, &why);
-        // Who takes connections and ends them at once is asked ever less often, as who takes none.
+        // A peer that accepts connections and ends them at once is tried ever less often, like one that accepts none.
         if lost - begun >= LONGEST_PAUSE {
             pause = Duration::ZERO;
         }
         let again = match why {
-            // It would come again, and again end the link.
+            // The message would come again, and end the link again.
             Error::Oversized { .. } => {
                 give_up(&side, &books, &why);
                 None
@@ -147,7 +147,7 @@ pub(super) async fn keep(side: Side, mut links: Links, books: Rc<Books>, alarm: 
     }
 }
 
-/// Sends and receives until the run is over, or a link comes to its end.
+/// Sends and receives until the run is over, or a link ends.
 async fn work(links: Links, books: &Rc<Books>, alarm: &Rc<Alarm>) -> Result<(), Error> {
     let Links { mut connection, outlet, inlets } = links;
     let mut tasks = JoinSet::new();
@@ -167,7 +167,7 @@ async fn work(links: Links, books: &Rc<Books>, alarm: &Rc<Alarm>) -> Result<(), 
             why = connection.lost() => return if books.is_over() { Ok(()) } else { Err(why) },
         }
     }
-    // There is nothing left to be lost.
+    // Nothing can be lost any more.
     let _ = connection.close().await;
     Ok(())
 }
@@ -184,12 +184,12 @@ fn note_loss(side: &Side, books: &Books, why: &Error) {
 
 fn give_up(side: &Side, books: &Books, why: &Error) {
     books.trouble(Trouble::Connection, "given up", &format!("{}: {why}", side.name));
-    // What is sent now cannot arrive, or nobody would see it.
+    // A message sent from now on cannot arrive, or would not be seen.
     books.pace.borrow_mut().stop(clock::now());
     books.is_given_up.set(true);
 }
 
-/// Connects again, and again, with pauses that grow; `None` when the run is over, or it has been tried for long enough.
+/// Reconnects, with growing pauses; `None` if the run is over, or the time for reconnecting is.
 async fn reopen(side: &Side, books: &Books, pause: &mut Duration) -> Option<Links> {
     let until = clock::now() + books.options.reconnect;
     while !books.is_over() {

@@ -1,8 +1,8 @@
-//! The messages under way, found by their number: a table of fixed size, made once.
+//! The messages under way, found by their number: a table of fixed size, allocated once.
 //!
-//! A message's place is its number's lower bits, as in a ring; where that is taken it is the next free one (linear
-//! probing), so that a straggler holds nobody up. Numbers follow each other, so nearly every message is found where it is
-//! looked for first, and nothing is allocated, hashed or locked.
+//! A message's place is given by its number's lower bits, as in a ring; if that place is taken, it is the next free one
+//! (linear probing), so that a slow message delays no other. Numbers follow each other, so nearly every message is
+//! found at the first place, and nothing is allocated, hashed or locked.
 use super::stages::Stage;
 use std::time::Duration;
 
@@ -10,15 +10,16 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) sequence: u64,
-    /// Where its latencies count from: when it was due at open loop, else when it was created.
+    /// Time from which its latencies count: when it was due at open loop, else when it was created.
     pub(super) since: Duration,
-    /// When its time-out began to run.
+    /// Time from which its time-out counts.
     pub(super) created: Duration,
-    /// When it reached each stage, in nanoseconds; 0 where it has not. Nothing happens in a host's first nanosecond.
+    /// Time at which it reached each stage, in nanoseconds; 0 if it has not. Nothing happens in a host's first
+    /// nanosecond.
     times_ns: [u64; Stage::ALL.len()],
-    /// The endpoint's own id of it, cut down to a number; 0 where none was told.
+    /// The endpoint's own id of it, shortened to a number; 0 if none was given.
     pub(super) peer_id: u64,
-    /// Whether its transfer waits for the broker's word.
+    /// Set while its transfer waits for the broker's answer.
     pub(super) is_unsettled: bool,
 }
 
@@ -48,14 +49,14 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Room for `limit` messages.
+    /// Creates a table with room for `limit` messages.
     pub(super) fn new(limit: usize) -> Self {
         // At most half full, so that a free place is never far.
         let places = (limit.max(1) * 2).next_power_of_two();
         Self { places: vec![None; places].into(), count: 0, limit: limit.max(1) }
     }
 
-    /// How many there are.
+    /// Number of messages in the table.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -64,7 +65,7 @@ impl Slots {
         self.count < self.limit
     }
 
-    /// Puts a message in. There must be room, and it must not be there.
+    /// Inserts a message. There must be room, and the number must be new.
     pub(super) fn insert(&mut self, slot: Slot) {
         debug_assert!(self.has_room() && self.find(slot.sequence).is_none());
         let mut at = self.home(slot.sequence);
@@ -84,7 +85,7 @@ impl Slots {
         self.places[at].as_mut()
     }
 
-    /// Takes a message out.
+    /// Removes a message.
     pub(super) fn remove(&mut self, sequence: u64) -> Option<Slot> {
         let at = self.place(sequence)?;
         let removed = self.places[at].take();
@@ -93,12 +94,12 @@ impl Slots {
         removed
     }
 
-    /// All of them, in no order.
+    /// Iterates over all messages, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
         self.places.iter().flatten()
     }
 
-    /// All of them, to be changed.
+    /// Iterates over all messages, mutably.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
         self.places.iter_mut().flatten()
     }
@@ -122,7 +123,8 @@ impl Slots {
         None
     }
 
-    /// Moves those back that had gone further because the place was taken: a search ends at the first free one.
+    /// Moves messages back that were stored further on because their place was taken: a search ends at the first free
+    /// place.
     fn close_gap(&mut self, mut gap: usize) {
         let mask = self.places.len() - 1;
         let mut at = self.after(gap);
@@ -170,7 +172,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes and goes, it holds what a set holds.
+        /// After any inserts and removals it holds the same as a set.
         #[test]
         fn it_holds_what_a_set_holds(steps in proptest::collection::vec((0_u64..80, any::<bool>()), 1..400)) {
             let mut slots = Slots::new(16);

@@ -8,24 +8,24 @@
 //! ```
 //! The order is the one in which an honest endpoint reports them. Nothing relies on it: events may overtake the reply.
 
-/// A point of the journey. Its number is the bit that it has in a [`Facts`].
+/// A stage of the journey. Its number is the bit that it has in a [`Facts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Stage {
-    /// The bench took it up.
+    /// The bench created the message.
     Created,
-    /// Its transfer was handed over.
+    /// The transfer was handed over.
     Sent,
-    /// The broker said that it has it (AMQP 1.0 §3.4.2).
+    /// The broker confirmed the transfer (AMQP 1.0 §3.4.2).
     Settled,
-    /// The endpoint answered: with a message id, or with an error.
+    /// The endpoint answered, with a message id or with an error.
     Replied,
-    /// It came out of the receiver's inbox.
+    /// The message came out of the receiver's inbox.
     Inbox,
     /// The event DELIVERED: the receiver's endpoint has it.
     Delivered,
     /// The event RECEIVED: the receiver's application has it.
     Received,
-    /// The event of a tracing message: it has been at the receiver's endpoint.
+    /// The event of a tracing message, which has been at the receiver's endpoint.
     Traced,
 }
 
@@ -41,7 +41,7 @@ impl Stage {
         Self::Traced,
     ];
 
-    /// The name that reports and run records use; events have that of the API.
+    /// The name in reports and run records; events use the API's names.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -56,7 +56,7 @@ impl Stage {
     }
 }
 
-/// What the run goes through.
+/// The systems that the run's messages go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// An ECP endpoint: reply, inbox and events.
@@ -100,20 +100,20 @@ impl Mode {
         self.path()[self.path().len() - 1]
     }
 
-    /// What is known of a message at its end, if all goes well.
+    /// The facts about a message at its end, if all goes well.
     pub(super) fn whole(self) -> Facts {
         self.path().iter().fold(Facts::default(), |facts, stage| facts.with(*stage))
     }
 }
 
-/// What is known of a message, a bit each, and kept for as long as the run lasts.
+/// Facts about a message, a bit each, kept for as long as the run lasts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Facts(u8);
 
 impl Facts {
-    /// The broker gave its transfer back: rejected, released or modified (AMQP 1.0 §3.4).
+    /// The broker returned its transfer: rejected, released or modified (AMQP 1.0 §3.4).
     pub(super) const RETURNED: Self = Self(1);
-    /// The endpoint refused it, by an error reply.
+    /// The endpoint refused it with an error reply.
     pub(super) const REFUSED: Self = Self(1 << 6);
     /// The endpoint gave up on it: the event FAILED, or a final status of that name.
     pub(super) const FAILED: Self = Self(1 << 7);
@@ -126,8 +126,8 @@ impl Facts {
         self.0
     }
 
-    /// The bit of a stage. Those that the bench reaches by itself have none: they come once. DELIVERED and TRACING share
-    /// one: no mode has both.
+    /// The bit of a stage. Those that the bench reaches by itself have none, because they come once. DELIVERED and
+    /// TRACING share one: no mode has both.
     fn bit(stage: Stage) -> u8 {
         match stage {
             Stage::Created | Stage::Sent => 0,
@@ -160,14 +160,14 @@ impl Facts {
     }
 }
 
-/// What became of a message.
+/// The fate of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It arrived, whatever was said of it.
+    /// It arrived, whatever the replies and events say.
     Delivered,
-    /// The broker gave it back, or the endpoint refused it.
+    /// The broker returned it, or the endpoint refused it.
     Rejected,
-    /// The broker never said that it has it, and the bench gave up on it.
+    /// The broker never confirmed it, and the bench gave up on it.
     Failed,
     /// The endpoint gave up on it and said so.
     Expired,
@@ -178,18 +178,18 @@ pub(super) enum Fate {
 }
 
 impl Fate {
-    /// How many fates there are.
+    /// Number of fates.
     pub(super) const COUNT: usize = 6;
 }
 
-/// Whether a message is still waited for.
+/// Answer to whether a message is still waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
     Open,
     Over,
 }
 
-/// What became of a message of which this is known.
+/// The fate of a message with these facts.
 pub(super) fn fate(mode: Mode, facts: Facts, watch: Watch) -> Fate {
     match () {
         () if facts.has(mode.arrival()) => Fate::Delivered,
@@ -201,24 +201,25 @@ pub(super) fn fate(mode: Mode, facts: Facts, watch: Watch) -> Fate {
     }
 }
 
-/// Whether nothing more is to be expected of a message: all stages are reached, or somebody has said why not.
+/// Reports whether nothing more is expected of a message: all stages are reached, or the broker or the endpoint has
+/// said why not.
 pub(super) fn is_finished(mode: Mode, facts: Facts) -> bool {
     let is_answered = !mode.path().contains(&Stage::Replied) || facts.has(Stage::Replied);
     let is_given_up = facts.holds(Facts::REFUSED) || (facts.holds(Facts::FAILED) && is_answered);
     facts.holds(Facts::RETURNED) || facts.holds(mode.whole()) || (facts.has(Stage::Settled) && is_given_up)
 }
 
-/// Whether a stage that a message has not reached is missing: it was to be expected, and nobody said why it did not
-/// come.
+/// Reports whether a stage that a message has not reached is missing: it was expected, and nothing explained why it did
+/// not come.
 pub(super) fn is_missing(mode: Mode, facts: Facts, watch: Watch, stage: Stage) -> bool {
-    // What the broker did not take, and did not show up either, is owed by nobody.
+    // A message that the broker did not confirm and that did not arrive owes no later stage.
     let is_owed = facts.has(Stage::Settled) || facts.has(mode.arrival());
     if facts.has(stage) || facts.is_refused() || watch == Watch::Open || !is_owed {
         return false;
     }
     match stage {
         Stage::Created | Stage::Sent | Stage::Settled => false,
-        // Whoever says FAILED has the message, and owes the reply.
+        // An endpoint that sends FAILED has the message, so it owes the reply.
         Stage::Replied => true,
         Stage::Inbox | Stage::Delivered | Stage::Received | Stage::Traced => !facts.holds(Facts::FAILED),
     }

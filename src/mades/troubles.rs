@@ -1,20 +1,20 @@
-//! What went wrong, by kind and by the peer's own code, with the first text of each. Bounded: a peer with ever new codes
-//! cannot make it grow.
+//! Counts of troubles, by kind and by the peer's own code, with the first text of each. Bounded: a peer that keeps
+//! sending new codes cannot make it grow.
 use journey::record::MadesTrouble;
 use std::collections::BTreeMap;
 
-/// Kinds with codes that are told apart; what comes after is counted in one row.
+/// Largest number of kinds with codes; later ones are counted in one row.
 const MOST: usize = 64;
 const MOST_LETTERS: usize = 200;
 
-/// What can go wrong, in the order in which a report lists it.
+/// Kinds of trouble, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trouble {
     /// A connection or a link ended, or could not be made.
     Connection,
-    /// Somebody else's messages stand in the way of ours.
+    /// Messages of other applications take up the credit.
     Blocked,
-    /// The broker gave a transfer back.
+    /// The broker returned a transfer.
     Returned,
     /// The endpoint refused a message by its reply.
     ErrorReply,
@@ -24,9 +24,9 @@ pub(super) enum Trouble {
     TimedOut,
     /// A payload is not what was sent.
     Corrupt,
-    /// An event of a name that nobody has published.
+    /// An event with a name that no specification has.
     UnknownEvent,
-    /// A message that is not as the API has it, and could be read all the same, or not.
+    /// A message that deviates from the API, readable or not.
     Odd,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Troubles {
 }
 
 impl Troubles {
-    /// Counts one.
+    /// Counts one trouble.
     pub(super) fn add(&mut self, trouble: Trouble, code: &str, text: &str) {
         let code = printable(code);
         if let Some(kind) = self.kinds.get_mut(&(trouble, code.clone())) {
@@ -72,18 +72,18 @@ impl Troubles {
         }
     }
 
-    /// All of them.
+    /// The number of all troubles.
     pub(super) fn total(&self) -> u64 {
         self.kinds.values().map(|kind| kind.count).sum::<u64>() + self.others
     }
 
-    /// Those of one kind, whatever their code.
+    /// The number of troubles of one kind, with any code.
     #[cfg(test)]
     pub(super) fn count(&self, trouble: Trouble) -> u64 {
         self.kinds.iter().filter(|((kind, _), _)| *kind == trouble).map(|(_, kind)| kind.count).sum()
     }
 
-    /// As the record has them.
+    /// The troubles as rows of the record.
     pub(super) fn rows(&self) -> Vec<MadesTrouble> {
         let row = |(trouble, code): &(Trouble, String), kind: &Kind| MadesTrouble {
             kind: trouble.name().to_owned(),
@@ -100,7 +100,7 @@ impl Troubles {
     }
 }
 
-/// A peer's text, safe to print: cut, and with blanks for control characters.
+/// A peer's text made safe to print: shortened, and with blanks for control characters.
 fn printable(text: &str) -> String {
     text.trim().chars().take(MOST_LETTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

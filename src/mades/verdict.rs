@@ -1,5 +1,5 @@
-//! Whether to believe a run, in sentences: what keeps the account from closing, what spoils the figures, and what a reader
-//! must know besides.
+//! The verdict on a run, in sentences: reasons why the account does not close, reasons to doubt the figures, and
+//! remarks for the reader.
 use super::stages::Stage;
 use super::troubles::Trouble;
 use journey::account::fates_sum;
@@ -9,30 +9,30 @@ use journey::record::{Arrival, Cause, Ending, LedgerRow, Mades, MadesStage, Made
 use journey::threshold::Fate;
 use journey::words::{counted, grouped, listed};
 
-/// Open loop: the 99th percentile of how late messages may be taken up though there was room for them.
+/// Open loop: largest 99th percentile of the lag of messages that had room.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// Open loop: the share of the asked rate that must have been offered.
+/// Open loop: the share of the requested rate that must have been offered.
 const RATE_SHARE: f64 = 0.95;
 /// The share of its thread's time that the bench may use before it counts as the limit itself.
 const BUSY_SHARE: f64 = 0.90;
-/// In less time than that, what a process used to begin and to end is most of what it used.
+/// Below this time a process' start and end make up most of its CPU time.
 const LEAST_BUSY_S: f64 = 1.0;
-/// Closed loop: from that share of the places taken on, latency is the window's doing.
+/// Closed loop: from this share of the window in use on, the window determines the latency.
 const FULL_SHARE: f64 = 0.9;
 
-/// Open loop: the share of messages that may wait for room before it is worth a word.
+/// Open loop: the share of messages that may wait for room without a remark.
 const WAITED_SHARE: f64 = 0.01;
 
 /// Codes of refusals that are named in a sentence; the report lists all.
 const MOST_CODES: usize = 4;
 
-/// Whether to believe the run, from all else that its record says.
+/// The verdict on the run, from the rest of its record.
 pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     let mut reasons: Vec<Reason> = unread(record, mades).into_iter().collect();
     reasons.extend(faults(record, mades));
     reasons.extend(gone(record, mades));
     reasons.extend(refusals(record, mades));
-    // Of what a threshold speaks, it decides; what was refused has left that out already.
+    // A threshold decides about the fates that it names; `refusals` has left them out already.
     let is_left = |cause: Cause| Fate::ALL.into_iter().any(|fate| fate.cause() == cause && is_asked(record, fate));
     reasons.retain(|reason| matches!(reason.cause, Cause::Rejected | Cause::Failed) || !is_left(reason.cause));
     reasons.extend(asked(record));
@@ -53,7 +53,7 @@ pub(super) fn conclude(record: &Record, mades: &Mades) -> Verdict {
     weigh(reasons, &pass(record))
 }
 
-/// Messages that the broker took, and to which nothing ever answered: nobody reads that queue.
+/// Messages that the broker took, and that nothing ever answered: no endpoint reads that queue.
 fn unread(record: &Record, mades: &Mades) -> Option<Reason> {
     let settled = mades.stages.iter().position(|row| row.name == Stage::Settled.name())?;
     let (taken, after) = mades.stages.split_at(settled + 1);
@@ -71,7 +71,7 @@ fn unread(record: &Record, mades: &Mades) -> Option<Reason> {
     })
 }
 
-/// What keeps the account from closing.
+/// Reasons why the account does not close.
 fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     let LedgerRow { created, lost, corrupt, .. } = record.ledger;
     let created = created.unwrap_or_default();
@@ -90,7 +90,7 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
         add(Cause::Duplicates, Some(duplicates), &|count| {
             format!("Duplicates: {} reached the stage {} more than once.", counted(count, "message"), row.name)
         });
-        // What is lost lacks all that would have followed.
+        // A lost message lacks all later stages.
         add(Cause::Missing, Some(missing).filter(|missing| Some(*missing) != lost), &|count| {
             format!("Missing: {} never reached the stage {}, for no known reason.", counted(count, "message"), row.name)
         });
@@ -105,7 +105,7 @@ fn faults(record: &Record, mades: &Mades) -> Vec<Reason> {
     faults
 }
 
-/// A connection that was lost and did not come back.
+/// A connection that was lost and not established again.
 fn gone(record: &Record, mades: &Mades) -> Option<Reason> {
     let outages = mades.outages.iter().filter(|outage| outage.to_the_end);
     let first = outages.min_by(|one, other| one.began_s.total_cmp(&other.began_s))?;
@@ -120,7 +120,7 @@ fn gone(record: &Record, mades: &Mades) -> Option<Reason> {
     Some(Reason::new(Cause::ServerGone, text))
 }
 
-/// What became of the messages that a connection took with it.
+/// The messages that failed or were lost with the connection, in words.
 fn unheard(record: &Record) -> String {
     let LedgerRow { created, failed, lost, .. } = record.ledger;
     let named = [(failed, "failed"), (lost, "lost")];
@@ -130,7 +130,7 @@ fn unheard(record: &Record) -> String {
     format!("of {} messages {named}", grouped(created.unwrap_or_default()))
 }
 
-/// What makes the figures say something else than they seem to.
+/// Reasons why the figures do not mean what they seem to.
 fn doubts(record: &Record) -> Vec<Reason> {
     let mut doubts = Vec::new();
     if record.workload.arrival != Arrival::Closed {
@@ -138,7 +138,7 @@ fn doubts(record: &Record) -> Vec<Reason> {
     }
     doubts.extend(busy_doubt(record).map(|text| Reason::new(Cause::Busy, text)));
     doubts.extend(limits(record));
-    // Where the bench was not the limit, the endpoint did not take the rate.
+    // If the bench was not the limit, the endpoint did not take the rate.
     let cause = if doubts.is_empty() { Cause::RateMissed } else { Cause::RateNotOffered };
     let is_whole = record.ending.is_none_or(|ending| ending == Ending::Complete);
     if record.workload.arrival != Arrival::Closed && is_whole {
@@ -161,7 +161,7 @@ fn rate_doubt(record: &Record) -> Option<String> {
     let asked = record.workload.rate_per_s?;
     let created = record.stages.iter().find(|row| row.name == journey::Stage::Created)?;
     let offered = created.offered_rate_per_s.unwrap_or(created.rate_per_s);
-    // A Poisson count of n scatters by √n: two of these are chance.
+    // A Poisson count of n scatters by √n: twice that is still chance.
     let is_poisson = record.workload.arrival == Arrival::Poisson;
     let chance = if is_poisson { 2.0 / (created.count as f64).sqrt() } else { 0.0 };
     (created.duration_s > 0.0 && offered < asked * (RATE_SHARE - chance)).then(|| {
@@ -175,7 +175,7 @@ fn rate_doubt(record: &Record) -> Option<String> {
 
 fn busy_doubt(record: &Record) -> Option<String> {
     let party = record.parties.first().filter(|_| record.duration_s >= LEAST_BUSY_S)?;
-    // It may have waited for what never came long after the last that did.
+    // The run may have waited for missing messages long after the last one that came.
     let span_s = record.duration_s.max(record.series.len() as f64 - 1.0);
     let share = (party.user_s? + party.sys_s?) / (span_s * f64::from(party.workers?));
     (share >= BUSY_SHARE).then(|| {
@@ -186,7 +186,7 @@ fn busy_doubt(record: &Record) -> Option<String> {
     })
 }
 
-/// What a reader must know besides.
+/// Remarks that a reader needs besides.
 fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut add = |count: u64, text: &dyn Fn() -> String| {
@@ -221,13 +221,13 @@ fn remarks(record: &Record, mades: &Mades) -> Vec<String> {
     });
     add(mades.purged, &|| format!("--purge removed {} before the run.", counted(mades.purged, "message")));
     remarks.extend(window_remark(record, mades));
-    // Of its lag it has been told already, in this protocol's words.
+    // The lag is described already, in this protocol's terms.
     remarks.extend(disturbances(&Record { lag_ms: None, ..record.clone() }));
     remarks
 }
 
-/// What was refused, given up or never answered, and why: the account closes all the same, for every message has a fate.
-/// What a threshold speaks of is left to it.
+/// The messages that were refused, given up or never answered, with the reasons: the account closes all the same,
+/// because every message has a fate. Fates that a threshold names are left to the threshold.
 fn refusals(record: &Record, mades: &Mades) -> Option<Reason> {
     if record.ledger.accepted == Some(0) {
         return Some(Reason::new(Cause::NothingAccepted, "The broker took nothing; see the errors."));
@@ -308,7 +308,7 @@ mod tests {
     use crate::report::sample;
     use journey::record::{MadesOutage, Outcome};
 
-    /// The verdict of the sample when it is whole, but for what `change` does to it.
+    /// The verdict of the complete sample after `change`.
     fn verdict(change: impl Fn(&mut Record, &mut Mades)) -> Verdict {
         let mut record = Record { verdict: Verdict::default(), lag_ms: None, ..sample::held() };
         let mut mades = sample::mades().mades.unwrap();

@@ -1,11 +1,11 @@
-//! Where the time goes: for each stage how long messages took to it, and for each pair of neighbours how long from one to
-//! the next, every message counted, in histograms of three digits.
+//! Latencies by stage: for each stage the time to it, and for each pair of neighbours the time from one to the next,
+//! every message counted, in histograms of three digits.
 //!
 //! ```text
 //! created ─0.02─ sent ─0.4─ settled ─1.1─ replied ─22.0─ inbox ─3.1─ DELIVERED ─0.1─ RECEIVED
 //! └──────────────────────────── 26.7 ms ────────────────────────────────────────┘
 //! ```
-//! An event may overtake the reply. Such a step counts as nought long, and is counted as overtaken.
+//! An event may overtake the reply. Such a step counts as zero, and is counted as overtaken.
 use super::slots::Slot;
 use super::stages::{Mode, Stage};
 use super::watcher::Watcher;
@@ -14,18 +14,18 @@ use journey::record::{MadesHop, MadesStage};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How many reached a stage, and how long they took.
+/// The number of messages that reached a stage, and their times.
 #[derive(Clone, Debug, Default)]
 struct Reached {
     /// First arrivals, late ones included.
     count: u64,
     /// Arrivals after the first.
     again: u64,
-    /// First arrivals after the time-out: they have no latency.
+    /// First arrivals after the time-out, which have no latency.
     late: u64,
     latency: Latencies,
     last: Option<Duration>,
-    /// When it was first reached since the last look.
+    /// Time at which it was first reached since the last interval.
     recent_first: Option<Duration>,
 }
 
@@ -50,10 +50,10 @@ struct Hop {
 pub(super) struct Waterfall {
     mode: Mode,
     reached: [Reached; Stage::ALL.len()],
-    /// By the place of the later stage on the path.
+    /// Steps, by the place of the later stage on the path.
     hops: [Hop; Stage::ALL.len()],
     first_created: Option<Duration>,
-    /// Latencies to the last stage since the last look.
+    /// Latencies to the last stage since the last interval.
     recent: Latencies,
     pub(super) watcher: Option<Rc<dyn Watcher>>,
 }
@@ -65,7 +65,7 @@ impl Waterfall {
         Self { mode, reached, hops, first_created: None, recent: Latencies::default(), watcher: None }
     }
 
-    /// A message reaches a stage for the first time: it is timed.
+    /// Times a message that reaches a stage for the first time.
     pub(super) fn reach(&mut self, slot: &mut Slot, stage: Stage, now: Duration) {
         slot.reach(stage, now);
         let latency = now.saturating_sub(slot.since);
@@ -81,7 +81,7 @@ impl Waterfall {
         self.step(slot, stage);
     }
 
-    /// A message is taken up.
+    /// Records that a message is taken up.
     pub(super) fn create(&mut self, slot: &Slot) {
         self.first_created.get_or_insert(slot.since.min(slot.created));
         let reached = &mut self.reached[Stage::Created as usize];
@@ -90,14 +90,14 @@ impl Waterfall {
         reached.last = Some(slot.created);
     }
 
-    /// A message that is not waited for any more reaches a stage for the first time.
+    /// Records that a message that is not waited for any more reaches a stage for the first time.
     pub(super) fn late(&mut self, stage: Stage, now: Duration) {
         let reached = &mut self.reached[stage as usize];
         reached.count_at(now);
         reached.late += 1;
     }
 
-    /// A message reaches a stage that it has reached before.
+    /// Records that a message reaches a stage again.
     pub(super) fn again(&mut self, stage: Stage) {
         self.reached[stage as usize].again += 1;
     }
@@ -110,39 +110,39 @@ impl Waterfall {
         self.reached[stage as usize].again
     }
 
-    /// When the first message was taken up, or was due.
+    /// Time at which the first message was taken up, or was due.
     pub(super) fn began(&self) -> Option<Duration> {
         self.first_created
     }
 
-    /// How long messages took to a stage.
+    /// Latencies of messages to a stage.
     pub(super) fn latency(&self, stage: Stage) -> &Latencies {
         &self.reached[stage as usize].latency
     }
 
-    /// When the stage was last reached.
+    /// Time at which the stage was last reached.
     pub(super) fn last(&self, stage: Stage) -> Option<Duration> {
         self.reached[stage as usize].last
     }
 
-    /// When the stage was reached for the first and the last time since this was last called.
+    /// The first and the last time at which the stage was reached since the last call.
     pub(super) fn take_span(&mut self, stage: Stage) -> Option<(Duration, Duration)> {
         let reached = &mut self.reached[stage as usize];
         reached.recent_first.take().zip(reached.last)
     }
 
-    /// When any stage was last reached.
+    /// Time at which any stage was last reached.
     pub(super) fn last_of_all(&self) -> Option<Duration> {
         self.reached.iter().filter_map(|reached| reached.last).max()
     }
 
-    /// From the first message to the last that reached the stage.
+    /// Time from the first message to the last that reached the stage.
     pub(super) fn span(&self, stage: Stage) -> Duration {
         let last = self.reached[stage as usize].last;
         self.first_created.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
     }
 
-    /// Latencies to the last stage since this was last called.
+    /// Latencies to the last stage since the last call.
     pub(super) fn take_recent(&mut self, to: &mut Latencies) {
         to.merge(&self.recent);
         self.recent.clear();
@@ -162,7 +162,8 @@ impl Waterfall {
         }
     }
 
-    /// The stages as the record has them; `missing` tells what nobody explained, `offered_s` how long load was offered.
+    /// The stages as rows of the record; `missing` gives the messages that nothing explains, `offered_s` the time for
+    /// which load was offered.
     pub(super) fn stage_rows(&self, offered_s: Option<f64>, missing: impl Fn(Stage) -> u64) -> Vec<MadesStage> {
         let row = |stage: Stage| {
             let reached = &self.reached[stage as usize];
@@ -183,7 +184,7 @@ impl Waterfall {
         self.mode.path().iter().copied().map(row).collect()
     }
 
-    /// The steps as the record has them.
+    /// The steps as rows of the record.
     pub(super) fn hop_rows(&self) -> Vec<MadesHop> {
         let row = |(at, ends): (usize, &[Stage])| {
             let hop = &self.hops[at + 1];
@@ -207,7 +208,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// A run in which each message reaches each stage so many milliseconds after its creation.
+    /// A run in which each message reaches each stage that many milliseconds after its creation.
     fn run(mode: Mode, count: u64, times: impl Fn(u64) -> Vec<(Stage, u64)>) -> Waterfall {
         let mut waterfall = Waterfall::new(mode);
         for number in 0..count {

@@ -1,8 +1,8 @@
-//! The time of day as the originals have it: local, or UTC where nobody says where this is.
+//! The time of day as the original programs print it: local, or UTC if the host has no time zone.
 use jiff::Zoned;
 use jiff::tz::TimeZone;
 
-/// Now, written by a template of strftime(3).
+/// Formats the current time by a template of strftime(3).
 pub(super) fn now(template: &str) -> String {
     let now = Zoned::now();
     let now = if now.time_zone().is_unknown() { now.with_time_zone(TimeZone::UTC) } else { now };

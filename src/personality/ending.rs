@@ -1,9 +1,9 @@
-//! The end of a source's run: all sessions have left, or one has met what ends the program.
+//! The end of a source's run: all sessions have finished, or one has met an error that ends the program.
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// What a run waits for. `F` is what ends the program.
+/// The end that a run waits for. `F` is the error that ends the program.
 #[derive(Debug)]
 pub(super) struct Ending<F> {
     sessions: Cell<u64>,
@@ -12,17 +12,17 @@ pub(super) struct Ending<F> {
 }
 
 impl<F> Ending<F> {
-    /// The end of that many sessions.
+    /// Creates the end for that many sessions.
     pub(super) fn of(sessions: u64) -> Self {
         Self { sessions: Cell::new(sessions), fatal: RefCell::new(None), waker: RefCell::new(None) }
     }
 
-    /// There are that many sessions.
+    /// Adds that many sessions.
     pub(super) fn expect(&self, sessions: u64) {
         self.sessions.set(sessions);
     }
 
-    /// A session has nothing more to do, or ends the run.
+    /// Records that a session has finished, or ends the run.
     pub(super) fn leave(&self, outcome: Result<(), F>) {
         self.sessions.set(self.sessions.get() - 1);
         if let Err(fatal) = outcome {
@@ -33,7 +33,7 @@ impl<F> Ending<F> {
         }
     }
 
-    /// Waits until all sessions have left, or one has ended the run.
+    /// Waits until all sessions have finished, or one has ended the run.
     pub(super) async fn reached(&self) -> Result<(), F> {
         poll_fn(|cx| {
             if let Some(fatal) = self.fatal.borrow_mut().take() {

@@ -1,23 +1,23 @@
-//! The options that every personality has besides those of its original. They come first, so that what follows is read
-//! as the original reads it.
+//! The options that every personality has besides those of its original program. They come first, so that the rest is
+//! read exactly as the original reads it.
 
-/// What was asked for.
+/// The extra options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
-    /// `--trace`: messages bear a trace, or are looked at for one.
+    /// `--trace`: messages carry a trace, or are searched for one.
     pub(super) traces: bool,
-    /// `--report`: a line at the end tells how fast it all went.
+    /// `--report`: prints a line with the rates at the end.
     pub(super) reports: bool,
 }
 
 impl Extras {
-    /// Takes them off the front of a command line; what follows.
+    /// Reads the extra options at the beginning of a command line; returns the rest.
     pub(super) fn take_off<'w>(&mut self, words: &'w [String]) -> &'w [String] {
         let count = words.iter().take_while(|word| self.take(word)).count();
         &words[count..]
     }
 
-    /// Whether it matters when a message was taken up.
+    /// Reports whether the time at which a message was taken up is needed.
     pub(super) fn want_times(self) -> bool {
         self.traces || self.reports
     }

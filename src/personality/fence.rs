@@ -1,8 +1,8 @@
-//! Load stays at home: where it may go.
+//! The check that load goes to permitted addresses only.
 use crate::reach;
 use std::net::IpAddr;
 
-/// Whether load may go to public addresses.
+/// Permission to send load to public addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Public {
     Allowed,
@@ -10,17 +10,17 @@ pub(super) enum Public {
 }
 
 impl Public {
-    /// By the same variable as for `mailrun source`.
+    /// Reads the same environment variable as `mailrun source`.
     pub(super) fn as_told() -> Self {
         let said = std::env::var("MAILRUN_ALLOW_PUBLIC").unwrap_or_default();
         let is_no = ["", "0", "n", "no", "f", "false", "off"].contains(&said.to_ascii_lowercase().as_str());
         if is_no { Self::Refused } else { Self::Allowed }
     }
 
-    /// Whether it may go to that address, which is `named` so.
+    /// Checks whether load may go to that address, which errors call `named`.
     ///
     /// # Errors
-    /// It may not: what to do.
+    /// If it may not: advice.
     pub(super) fn check(self, address: IpAddr, named: impl std::fmt::Display) -> Result<(), String> {
         if self == Self::Allowed || reach::is_local(address) {
             return Ok(());

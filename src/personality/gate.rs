@@ -1,22 +1,22 @@
-//! Connections are made one at a time, in the order their sessions came.
+//! Connections are made one at a time, in the order in which their sessions came.
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Lets one at a time make its connection, in the order they came, and the others wait until it stands: as in the
-/// original. Many at once would overflow the server's listen queue, and the kernel's back-off, in seconds, would spoil
-/// the measurement.
+/// Lets one session at a time connect, in the order in which they came, and the others wait until it is connected, as
+/// in the original. Many at once would overflow the server's listen queue, and the kernel's back-off, in seconds, would
+/// spoil the measurement.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// How many have come.
+    /// Number of sessions that have come.
     came: Cell<u64>,
-    /// How many have gone; whose number this is may make its connection.
+    /// Number of sessions that have gone; the session with this number may connect.
     gone: Cell<u64>,
     waiting: RefCell<VecDeque<Waker>>,
 }
 
-/// The right to make a connection.
+/// The right to connect.
 #[derive(Debug)]
 pub(super) struct Pass<'g>(&'g Gate);
 

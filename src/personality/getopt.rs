@@ -1,16 +1,16 @@
 //! Command lines as getopt(3) reads them with a leading `+`: letters may be joined, an argument may follow its letter
-//! at once, and the first word that is no option ends them.
+//! directly, and the first word that is no option ends the options.
 
-/// What was typed.
+/// A parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments {
-    /// Each option in its order, with its argument where it takes one.
+    /// The options in their order, each with its argument if it takes one.
     pub(super) options: Vec<(char, Option<String>)>,
-    /// What follows the options.
+    /// The words after the options.
     pub(super) rest: Vec<String>,
 }
 
-/// What getopt itself complains of, in glibc's words.
+/// Errors that getopt itself reports, in glibc's words.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadOption {
     #[error("invalid option -- '{0}'")]
@@ -19,9 +19,9 @@ pub(super) enum BadOption {
     NeedsArgument(char),
 }
 
-/// Reads `words` by `letters`, where a letter that takes an argument is followed by a colon. Gives what stands before
-/// the first bad option, and that: a program that acts on each option as it comes may have something to say of those
-/// before it looks at that one.
+/// Reads `words` by `letters`, where a letter that takes an argument is followed by a colon. Returns the options before
+/// the first bad one, and that one: a program that acts on each option as it comes may print something about those
+/// before it reaches the bad one.
 pub(super) fn parse_up_to_bad(letters: &str, words: &[String]) -> (Arguments, Option<BadOption>) {
     let mut arguments = Arguments::default();
     let mut words = words.iter();

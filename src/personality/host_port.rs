@@ -1,16 +1,16 @@
-//! Addresses as Postfix's host_port(3) reads them, `unix:PATH` or `[inet:][HOST]:PORT`, and as getaddrinfo(3) looks them
-//! up.
+//! Addresses as Postfix's host_port(3) reads them, `unix:PATH` or `[inet:][HOST]:PORT`, and as getaddrinfo(3) looks
+//! them up.
 use super::hostname;
 use super::numbers::{is_all_digits, strtol};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
-/// The service whose port is meant where none is given, and that port where the host does not know the service.
+/// The default service, and its port if the host does not know the service.
 const SERVICE: (&str, u16) = ("smtp", 25);
 /// The longest path of a unix-domain socket.
 const PATH_BYTES: usize = 107;
 
-/// Which addresses of a host will do.
+/// The address families that are accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Family {
     #[default]
@@ -19,16 +19,16 @@ pub(super) enum Family {
     V6,
 }
 
-/// What an address may lack.
+/// The part that an address may omit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Optional {
-    /// The host, to listen at: it is every address there is.
+    /// The host, to listen: all addresses.
     Host,
-    /// The port, to connect to: it is SMTP's.
+    /// The port, to connect: SMTP's.
     Port,
 }
 
-/// Where a socket is.
+/// The address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Inet(SocketAddr),
@@ -37,7 +37,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// Reads it and looks its names up; the first address that the family allows is the one.
+    /// Parses the address and looks its names up; takes the first address that the family allows.
     ///
     /// # Errors
     /// In Postfix's words.
@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-/// Host, if there is one, and service.
+/// Splits the host, if there is one, from the service.
 fn split(typed: &str, optional: Optional) -> Result<(Option<&str>, &str), &'static str> {
     let alone = if optional == Optional::Host { ("", typed) } else { (typed, "") };
     let (host, service) = match typed.strip_prefix('[') {
@@ -94,7 +94,7 @@ fn split_bracketed(bracketed: &str) -> Result<(&str, &str), &'static str> {
     Ok((host, service))
 }
 
-/// The first address of the host that the family allows, as getaddrinfo(3) orders and complains.
+/// The first address of the host that the family allows, in getaddrinfo(3)'s order and with its errors.
 fn look_up(host: Option<&str>, service: &str, family: Family) -> Result<SocketAddr, String> {
     let port = port_of(service).ok_or("Servname not supported for ai_socktype")?;
     let Some(host) = host else {

@@ -1,4 +1,4 @@
-//! Host names and addresses as Postfix takes them, and its words for those it does not.
+//! Host names and addresses as Postfix accepts them, and its error texts.
 use super::printable::printable;
 
 /// The longest label of a name (RFC 1035 §2.3.4).
@@ -7,14 +7,14 @@ const LABEL_BYTES: usize = 63;
 const NAME_BYTES: usize = 255;
 /// The longest text of an address, with its final NUL in the C program.
 const ADDRESS_BYTES: usize = 46;
-/// How much of a bad name is repeated.
+/// Largest part of a bad name that is repeated.
 const REPEATED_BYTES: usize = 100;
 
 fn start_of(text: &str) -> String {
     printable(&text.as_bytes()[..text.len().min(REPEATED_BYTES)])
 }
 
-/// Letters, digits, `_`, `-` inside labels; not only digits. An underscore is no mistake: such hosts exist.
+/// Letters, digits, `_`, `-` inside labels; not only digits. An underscore is accepted, because such hosts exist.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let fault = |what: String| Err(format!("valid_hostname: {what}: {}", start_of(name)));
     if name.is_empty() {
@@ -74,7 +74,7 @@ pub(super) fn check_ipv4(text: &str) -> Result<(), String> {
     if octets == 4 { Ok(()) } else { fault("invalid octet count") }
 }
 
-/// Eight hexadecimal fields, `::` for some of them, an IPv4 address for the last two; no `IPv6:` before it.
+/// Eight hexadecimal fields, `::` for some of them, an IPv4 address for the last two; without `IPv6:`.
 pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
     let fault = |what: &str| Err(format!("valid_ipv6_hostaddr: {what}: {}", start_of(text)));
     let fields: Vec<&str> = text.split(':').collect();
@@ -114,12 +114,12 @@ pub(super) fn check_ipv6(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// An address of either kind, as it stands in HOST:PORT.
+/// Reports whether it is an address of either kind, as in HOST:PORT.
 pub(super) fn is_address(text: &str) -> bool {
     if text.contains(':') { check_ipv6(text) } else { check_ipv4(text) }.is_ok()
 }
 
-/// What follows `IPv6:`, in whatever case, if that is what `text` starts with (RFC 5321 §4.1.3).
+/// The rest after `IPv6:`, in any case, if `text` starts with that (RFC 5321 §4.1.3).
 pub(super) fn after_ipv6_tag(text: &str) -> Option<&str> {
     let (tag, rest) = text.split_at_checked("IPv6:".len())?;
     tag.eq_ignore_ascii_case("IPv6:").then_some(rest)
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Each row as Debian's smtp-source 3.7.11 said it to `-M`.
+    /// Each row holds the text that Debian's smtp-source 3.7.11 printed for `-M`.
     #[test]
     fn names_and_what_postfix_says_of_bad_ones() {
         for good in ["a", "a_b", "1-2", "a.b", "1a", "x.1"] {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every address that the standard library writes is one.
+        /// Every address that the standard library writes is accepted.
         #[test]
         fn written_addresses_are_taken(four: [u8; 4], six: [u16; 8], zero_from in 0usize..8) {
             let mut six = six;
@@ -211,7 +211,7 @@ mod tests {
             prop_assert!(four[0] == 0 || is_address(&std::net::Ipv4Addr::from(four).to_string()));
         }
 
-        /// Nothing panics, and what is taken has no other octets than it may.
+        /// No text causes a panic, and an accepted one has valid bytes only.
         #[test]
         fn any_text_is_checked(text in "[0-9a-fA-F:.g\\[\\]_é-]{0,80}") {
             if check_name(&text).is_ok() {

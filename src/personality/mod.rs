@@ -1,7 +1,7 @@
-//! Personalities: older tools' command lines, wire bytes, words and exit status, on our engine.
+//! Personalities: older tools' command lines, wire bytes, texts and exit status, on our engine.
 //!
-//! Chosen by the first argument (`mailrun smtp-source …`) or by the name the program was called by, so that a symbolic
-//! link makes the old command (`mailrun install-links DIR`).
+//! Selected by the first argument (`mailrun smtp-source …`) or by the name that the program was called by, so that a
+//! symbolic link provides the old command (`mailrun install-links DIR`).
 mod date;
 mod ending;
 mod extras;
@@ -26,10 +26,10 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The names there are.
+/// The names of all personalities.
 pub(crate) const NAMES: [&str; 4] = ["smtp-source", "smtp-sink", "go-smtp-source", "go-mades-bench"];
 
-/// How a personality was called: `called` is the word before its arguments, as its messages repeat it.
+/// Call of a personality: `called` is the word before its arguments, as its messages repeat it.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) called: String,

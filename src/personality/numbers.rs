@@ -1,7 +1,7 @@
 //! Numbers as the C library reads them from a command line.
 
-/// A number as strtol(3) reads it, base 10, and what follows it: blanks, a sign, digits. Without digits it is 0, and all
-/// follows it.
+/// Reads a number as strtol(3) does in base 10: blanks, a sign, digits; returns it and the rest of the text. Without
+/// digits it is 0, and the rest is the whole text.
 pub(super) fn strtol(text: &str) -> (i64, &str) {
     let body = text.trim_start_matches([' ', '\t', '\n', '\u{b}', '\u{c}', '\r']);
     let (sign, digits) = match body.as_bytes().first() {
@@ -13,25 +13,25 @@ pub(super) fn strtol(text: &str) -> (i64, &str) {
     if end == 0 {
         return (0, text);
     }
-    // Towards the sign, so that the smallest number is reached without overflow.
+    // Each digit is added with the number's sign, so that the smallest number is reached without overflow.
     let value = digits[..end]
         .bytes()
         .fold(0i64, |n, digit| n.saturating_mul(10).saturating_add(sign * i64::from(digit - b'0')));
     (value, &digits[end..])
 }
 
-/// A number as atoi(3) of a 64-bit glibc reads it: what follows the digits is passed over, no digits are 0, and what
-/// does not fit a long is cut to its lower half.
+/// Reads a number as atoi(3) of a 64-bit glibc does: text after the digits is ignored, no digits are 0, and a number
+/// that does not fit a long is cut to its lower half.
 pub(super) fn atoi(text: &str) -> i32 {
     strtol(text).0 as i32
 }
 
-/// The same, where only numbers above 0 will do.
+/// The same, for numbers above 0 only.
 pub(super) fn positive(text: &str) -> Option<u32> {
     u32::try_from(atoi(text)).ok().filter(|number| *number > 0)
 }
 
-/// Whether there is at least one character and all are digits.
+/// Reports whether there is at least one character and all are digits.
 pub(super) fn is_all_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|octet| octet.is_ascii_digit())
 }

@@ -1,32 +1,32 @@
-//! What a source's session still has to write: what a turn says goes out of the buffer that all sessions share, and what
-//! the socket does not take of it waits in one of its own.
+//! Output of a source's session: a turn writes from the buffer that all sessions share, and the part that the socket
+//! does not accept waits in a buffer of the session's own.
 use net::{Outbox, Stream};
 use std::io;
 
-/// What waits.
+/// Output that waits.
 #[derive(Default)]
 pub(super) struct Outgoing {
     unsent: Option<Box<Outbox>>,
 }
 
-/// How far writing has come.
+/// Result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     /// There was nothing to write.
     Nothing,
-    /// All there was.
+    /// All output was written.
     All,
-    /// The socket takes no more for now; whether it took some.
+    /// The socket accepts no more for now; `some` tells whether it accepted a part.
     Partly { some: bool },
 }
 
 impl Outgoing {
-    /// Lets that go out next.
+    /// Holds output, to be written next.
     pub(super) fn hold(&mut self, outbox: Box<Outbox>) {
         self.unsent = Some(outbox);
     }
 
-    /// Writes what waits, or what a turn has said.
+    /// Writes the output that waits, or that of a turn.
     pub(super) fn flush(&mut self, said: &mut Outbox, stream: &mut Stream) -> io::Result<Written> {
         let mut some = false;
         if self.unsent.is_none() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// A header line's end and the empty line.
 const EMPTY_LINE: &[u8] = b"\n\r\n";
 
-/// The line, made once for a run; number and time are put in as each message goes out.
+/// The trace header line, built once for a run; number and time are filled in for each message.
 #[derive(Debug)]
 pub(super) struct Postmark {
     line: [u8; Trace::HEADER_BYTES],
@@ -18,11 +18,11 @@ pub(super) struct Postmark {
 }
 
 impl Postmark {
-    /// For messages that are `head`, which may differ from message to message but in its end, and `rest`, which does
-    /// not. Both are as they go on the wire, without the end of data.
+    /// Builds it for messages that consist of `head`, of which only the end is the same in all, and `rest`, which is
+    /// the same. Both are in wire format, without the end of data.
     ///
     /// # Errors
-    /// What the checksum covers would not be the same in all messages; or there is no randomness.
+    /// If the text under the checksum would not be the same in all messages; or there is no randomness.
     pub(super) fn new(head: &[u8], rest: &[u8]) -> Result<Self, String> {
         let message = [b"\r\n", head, rest].concat();
         let body = memchr::memmem::find(&message, EMPTY_LINE).map_or(message.len(), |at| at + EMPTY_LINE.len());
@@ -50,11 +50,11 @@ impl Postmark {
     }
 }
 
-/// What the far end tells the recipients of a message apart by is the number that ends their local part: whether so
-/// many can be told apart whose numbers are put there.
+/// Checks that the receiver can tell this many recipients of a message apart. It does so by the number that ends the
+/// local part.
 ///
 /// # Errors
-/// They cannot: why.
+/// If it cannot: the reason.
 pub(super) fn check_recipients(address: &str, each: u64) -> Result<(), String> {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     match each {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a message is, its own postmark fits it.
+        /// The trace header fits any message.
         #[test]
         fn any_message_fits_its_postmark(message in "[a.\r\n]{0,40}") {
             let mut stuffed = Vec::new();

@@ -1,6 +1,6 @@
-//! What a peer or a command line said, made fit for a terminal as Postfix does it.
+//! Text of a peer or a command line, made safe for a terminal as Postfix does it.
 
-/// Printable ASCII as it is, and one `?` for every other octet, so that no text can forge a line.
+/// Keeps printable ASCII and replaces every other byte by one `?`, so that no text can forge a line.
 pub(super) fn printable(octets: &[u8]) -> String {
     octets.iter().map(|octet| if (b' '..=b'~').contains(octet) { char::from(*octet) } else { '?' }).collect()
 }

@@ -1,10 +1,10 @@
-//! `--report` of a source: messages, seconds, messages a second, and how long a message took, in one line.
+//! `--report` of a source: messages, seconds, messages per second and latency, in one line.
 use journey::Latencies;
 use net::clock;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-/// Since when it sends, and what was accepted.
+/// Time at which sending began, and the accepted messages.
 #[derive(Debug)]
 pub(super) struct Timing {
     began: Duration,
@@ -13,12 +13,12 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    /// It begins now.
+    /// Begins now.
     pub(super) fn begin() -> Self {
         Self { began: clock::now(), accepted: Cell::default(), latencies: RefCell::default() }
     }
 
-    /// A message was accepted that had been taken up at that time, where somebody looked at the clock.
+    /// Records that a message was accepted that had been taken up at that time, if the time is measured.
     pub(super) fn accepted(&self, taken_up: Option<Duration>) {
         self.accepted.set(self.accepted.get() + 1);
         if let Some(taken_up) = taken_up {
@@ -26,7 +26,7 @@ impl Timing {
         }
     }
 
-    /// The line, where so many messages were to be sent.
+    /// The line of the report; `messages` is the number that was to be sent.
     pub(super) fn report(&self, messages: impl std::fmt::Display) -> String {
         self.report_at(messages, clock::now())
     }
@@ -38,13 +38,13 @@ impl Timing {
     }
 }
 
-/// So many messages in that time.
+/// A number of messages in that time, as a rate.
 pub(super) fn pace(messages: u64, time: Duration) -> String {
     let seconds = time.as_secs_f64().max(1e-9);
     format!("{seconds:.3} s, {:.0} msg/s", messages as f64 / seconds)
 }
 
-/// How long messages took.
+/// The latency of messages, in words.
 pub(super) fn latency(times: &Latencies) -> String {
     let [p50, p99] = [0.5, 0.99].map(|quantile| times.quantile_ms(quantile));
     format!("latency p50 {p50:.3} ms, p99 {p99:.3} ms")

@@ -1,8 +1,8 @@
-//! What a Postfix program says on its standard error: the word it was called by, a label, one line.
+//! Messages of a Postfix program on standard error: the word it was called by, a label, one line.
 use super::printable::printable;
 use std::io::{self, Write};
 
-/// The name in front of every line.
+/// The name at the beginning of every line.
 #[derive(Debug)]
 pub(super) struct Voice {
     pub(super) called: String,
@@ -13,10 +13,10 @@ impl Voice {
         Self { called: called.to_owned() }
     }
 
-    /// Says a line; what cannot be printed becomes `?`, so that no peer can write to the terminal.
+    /// Prints a line; characters that cannot be printed become `?`, so that no peer can control the terminal.
     pub(super) fn say(&self, text: impl AsRef<[u8]>) {
         let line = format!("{}: {}\n", self.called, printable(text.as_ref()));
-        // Without a standard error there is nobody to tell.
+        // An error of standard error itself cannot be reported.
         let _ = io::stderr().write_all(line.as_bytes());
     }
 

@@ -1,9 +1,9 @@
-//! What else the host did during the run, in a line.
+//! Other activity on the host during the run, in a line.
 use super::numbers::count;
 use super::table::plain;
 use journey::record::{Record, Resource, Surroundings};
 
-/// A line; nothing where nobody looked, or all was still.
+/// The line; `None` if nothing was observed, or nothing happened.
 pub(crate) fn line(record: &Record) -> Option<String> {
     let around = record.surroundings.as_ref()?;
     let shares =
@@ -13,7 +13,7 @@ pub(crate) fn line(record: &Record) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" · "))
 }
 
-/// `1.2 %`; nothing of what rounds to zero.
+/// A share as `1.2 %`; `None` if it rounds to zero.
 fn percent(share: f64) -> Option<String> {
     (share >= 0.000_5).then(|| format!("{:.1} %", share * 100.0))
 }

@@ -1,10 +1,10 @@
-//! TLS: what the handshakes agreed on, and how many went on from an earlier session.
+//! TLS: the results of the handshakes, and the number of resumed sessions.
 use super::numbers::count;
 use super::section::{Body, Section};
 use super::table::{Align, Table};
 use journey::record::Record;
 
-/// Handshakes by party, version and cipher suite; nothing where there was no TLS.
+/// Handshakes by party, version and cipher suite; `None` if there was no TLS.
 pub(crate) fn handshakes(record: &Record) -> Option<Section> {
     let mut table = Table::new([
         ("party", Align::Left),

@@ -1,11 +1,11 @@
-//! The end of a report, where the cursor is: what a reader must know, where the details are, and the verdict.
+//! The end of a report, next to the prompt: remarks, the place of the details, and the verdict.
 use super::headline::{self, Headline};
 use super::table::plain;
 use super::terminal::{Ink, painted};
 use super::wrap::{clipped_words, wide, wrapped};
 use journey::record::{Outcome, Record};
 
-/// Lines of the verdict at most.
+/// Largest number of lines of the verdict.
 const VERDICT_LINES: usize = 2;
 
 /// Remarks, the figures, the details and the verdict, as they end a full report.
@@ -17,7 +17,7 @@ pub(super) fn all(record: &Record, width: usize, ink: Ink, details: Option<&str>
     lines
 }
 
-/// What there is to know besides the verdict: its advice first.
+/// The remarks besides the verdict, its advice first.
 pub(super) fn remarks(record: &Record) -> Vec<String> {
     let why = headline::why(record);
     let (_, advice) = first_sentence(&why);
@@ -25,7 +25,7 @@ pub(super) fn remarks(record: &Record) -> Vec<String> {
     advice.into_iter().chain(headline::reasons(record).cloned()).collect()
 }
 
-/// The same without what nobody can act on.
+/// The same without remarks that ask for no action.
 pub(super) fn remarks_to_act_on(record: &Record) -> Vec<String> {
     remarks(record).into_iter().filter(|text| text != journey::judge::NO_SERVER).collect()
 }
@@ -35,7 +35,7 @@ pub(super) fn remark(text: &str, width: usize) -> Vec<String> {
     wrapped(&plain(text), "! ", "  ", width)
 }
 
-/// The verdict in lines: the word, and why in a sentence.
+/// The verdict in lines: the word, and the reason in a sentence.
 pub(super) fn verdict(record: &Record, width: usize, ink: Ink) -> Vec<String> {
     let (word, code) = word(record);
     let why = plain(&headline::why(record));
@@ -47,12 +47,12 @@ pub(super) fn verdict(record: &Record, width: usize, ink: Ink) -> Vec<String> {
         let last = lines.pop().unwrap_or_default();
         lines.push(clipped_words(&format!("{last} …"), width));
     }
-    // Painted after it is broken into lines: escape sequences have no width.
+    // Coloured after it is broken into lines: escape sequences have no width.
     lines[0] = lines[0].replacen(word, &painted(word, code, ink), 1);
     lines
 }
 
-/// The verdict in one line, with what the report would have said of rate and latency.
+/// The verdict in one line, with the report's rate and latency.
 pub(super) fn verdict_alone(record: &Record, ink: Ink) -> String {
     let (word, code) = word(record);
     let why = plain(&headline::why(record));
@@ -61,7 +61,7 @@ pub(super) fn verdict_alone(record: &Record, ink: Ink) -> String {
     format!("{} {}{figures}\n", painted(word, code, ink), sentence.trim_end_matches('.'))
 }
 
-/// The verdict's word, and its colour.
+/// The verdict's word and its colour.
 fn word(record: &Record) -> (&'static str, &'static str) {
     let headline = Headline::of(record);
     (headline.name(), colour(headline))
@@ -83,7 +83,7 @@ pub(crate) fn outcome_word(outcome: Outcome, ink: Ink) -> String {
     painted(headline.name(), colour(headline), ink)
 }
 
-/// The first sentence, and all that follows. What stands in brackets may be a stranger's, full stops and all.
+/// The first sentence, and the rest. Text in brackets may come from a peer and contain full stops.
 fn first_sentence(text: &str) -> (&str, &str) {
     let mut depth = 0_usize;
     for (at, letter) in text.char_indices() {

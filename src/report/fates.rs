@@ -1,4 +1,4 @@
-//! What became of every (message, recipient), what went wrong on the way, and the goals.
+//! Fates of all (message, recipient) pairs, errors on the way, and the thresholds.
 use super::numbers::{count, share};
 use super::seconds::seconds_of_errors;
 use super::section::{Body, Section};
@@ -6,7 +6,7 @@ use super::table::{Align, Table, plain};
 use journey::record::{ErrorRow, LedgerRow, MadesTrouble, Record, ThresholdRow};
 use journey::threshold;
 
-/// The ledger: the fates that there are, their sum, and what is counted beside them.
+/// The ledger: the fates, their sum, and the counts beside them.
 pub(crate) fn ledger(record: &Record) -> Option<Section> {
     let ledger = &record.ledger;
     let right = |title| (title, Align::Right);
@@ -35,10 +35,10 @@ pub(crate) fn ledger(record: &Record) -> Option<Section> {
     (!table.is_empty()).then(|| Section { title: "Ledger", note: Some(sum(ledger, unit)), body: Body::Figures(table) })
 }
 
-/// The fates that somebody met.
+/// The fates that occurred.
 fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     let ledger = &record.ledger;
-    // Where nobody watches, what is accepted is known and nothing after it.
+    // Without a receiver under observation nothing is known after acceptance.
     let on_the_way = if ledger.delivered.is_none() { "accepted" } else { "in flight" };
     let fates = [
         ("delivered", ledger.delivered),
@@ -52,7 +52,7 @@ fn fates(record: &Record) -> Vec<(&'static str, u64)> {
     some(fates.to_vec())
 }
 
-/// What is counted beside the fates, where there is any.
+/// The counts beside the fates that are not zero.
 fn beside(record: &Record) -> Vec<(&'static str, u64)> {
     let ledger = &record.ledger;
     some(vec![
@@ -69,7 +69,7 @@ fn some(rows: Vec<(&'static str, Option<u64>)>) -> Vec<(&'static str, u64)> {
     rows.into_iter().filter_map(|(name, number)| Some((name, number.filter(|number| *number > 0)?))).collect()
 }
 
-/// `created 15,145 · delivered 14,154 · failed 991`; nothing where all that was created has one fate, and nothing is amiss.
+/// `created 15,145 · delivered 14,154 · failed 991`; `None` if all messages have one fate, and no error occurred.
 pub(crate) fn ledger_in_short(record: &Record) -> Option<String> {
     let fates = fates(record);
     let beside = beside(record);
@@ -92,7 +92,7 @@ fn sum(ledger: &LedgerRow, unit: &str) -> String {
     format!("a unit is a {unit}; the fates sum to {}, which is NOT what was created", count(total))
 }
 
-/// Replies of 4xx and 5xx, cut connections, time-outs; nothing where there were none.
+/// Replies of 4xx and 5xx, cut connections, time-outs; `None` if there were none.
 pub(crate) fn errors(record: &Record) -> Option<Section> {
     let mut table = Table::new([
         ("phase", Align::Left),
@@ -115,7 +115,7 @@ pub(super) fn when(record: &Record) -> Option<String> {
     })
 }
 
-/// A line for each of the most frequent errors, at most so many, and how many kinds there are besides.
+/// A line for each of the `most` most frequent errors, and the number of other kinds.
 pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usize) {
     let said = |place: &str, what: &str, number: u64, text: &str| {
         let place = if what.is_empty() { format!("at {place}") } else { format!("{what} at {place}") };
@@ -138,14 +138,15 @@ pub(crate) fn errors_in_short(record: &Record, most: usize) -> (Vec<String>, usi
     (lines.into_iter().take(most).map(|(_, line)| line).collect(), more)
 }
 
-/// Whether it is the sink's count of what it did as ordered, and the source's count of the same stands beside it.
+/// Reports whether the row is the sink's count of faults that rules ordered, and the source's count of the same faults
+/// is there too.
 fn is_told_by_both_sides(record: &Record, row: &ErrorRow) -> bool {
     let is_ordered = |row: &ErrorRow| row.text.starts_with("on purpose: ");
     let is_same = |other: &ErrorRow| (other.phase, other.code) == (row.phase, row.code) && !is_ordered(other);
     is_ordered(row) && record.errors.iter().any(is_same)
 }
 
-/// A server may answer with kilobytes; a report shows what fits a few lines and `run.json` has the rest.
+/// Shortens a reply: a server may answer with kilobytes; a report shows a few lines, and `run.json` has the rest.
 fn clipped(text: &str) -> String {
     const LETTERS: usize = 200;
     match text.char_indices().nth(LETTERS) {
@@ -154,13 +155,13 @@ fn clipped(text: &str) -> String {
     }
 }
 
-/// The thresholds, where any were set.
+/// The thresholds, if any were set.
 pub(crate) fn thresholds(record: &Record) -> Option<Section> {
     let (table, _) = threshold_table(record, usize::MAX);
     (!table.is_empty()).then_some(Section { title: "Thresholds", note: None, body: Body::Figures(table) })
 }
 
-/// At most so many of the thresholds, those that were missed first; and how many there are besides.
+/// At most `most` of the thresholds, missed ones first; and the number of the others.
 pub(crate) fn threshold_table(record: &Record, most: usize) -> (Table, usize) {
     let mut table = Table::new([
         ("threshold", Align::Wrapped),

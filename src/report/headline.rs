@@ -1,25 +1,25 @@
-//! What a person must see at once: what the run came to, how much arrived, how fast.
+//! The facts that a reader must see first: the outcome of the run, the count of delivered messages, the rate.
 use super::numbers::{counted, known, latency, memory, rate, seconds};
 use super::table::plain;
 use journey::record::{LedgerRow, Outcome, Record, StageRow};
 use journey::stage::Stage;
 
-/// How the run came out.
+/// Outcome of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Headline {
-    /// A run, judged.
+    /// A run with a verdict.
     Judged(Outcome),
-    /// A sink's own view: it knows what came and not what was meant to come.
+    /// A sink's own view: it has the messages that came, but not the number that was sent.
     Received,
 }
 
 impl Headline {
-    /// Of a record.
+    /// The headline of a record.
     pub(crate) fn of(record: &Record) -> Self {
         journey::judge::outcome(record).map_or(Self::Received, Self::Judged)
     }
 
-    /// In a word.
+    /// Its word.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Judged(Outcome::Pass) => "PASS",
@@ -31,7 +31,7 @@ impl Headline {
     }
 }
 
-/// Why the run came out so, in a sentence; nothing for a sink by itself.
+/// The reason for the outcome, in a sentence; empty for a sink by itself.
 pub(crate) fn why(record: &Record) -> String {
     let verdict = &record.verdict;
     match Headline::of(record) {
@@ -42,7 +42,7 @@ pub(crate) fn why(record: &Record) -> String {
     }
 }
 
-/// What else there is to say of it: reasons that the headline does not give.
+/// Reasons that the headline does not give.
 pub(crate) fn reasons(record: &Record) -> impl Iterator<Item = &String> {
     record.verdict.reasons.iter().filter(|reason| **reason != record.verdict.why)
 }
@@ -72,7 +72,7 @@ fn received(record: &Record) -> String {
     format!("{} received", counted(delivered, "message"))
 }
 
-/// What there is besides what is delivered.
+/// Counts besides the delivered messages.
 fn blemishes(ledger: &LedgerRow) -> Vec<String> {
     let kinds = [
         (ledger.lost, "lost"),
@@ -90,7 +90,7 @@ fn blemishes(ledger: &LedgerRow) -> Vec<String> {
     some.map(|(number, name)| format!("{} {name}", super::numbers::count(number))).collect()
 }
 
-/// The figures: rate, octets, median and 99th percentile of the last stage that was observed.
+/// The figures: rate, bytes, median and 99th percentile of the last stage that was observed.
 pub(crate) fn figures(record: &Record) -> String {
     if let Some(mades) = &record.mades {
         return super::mades::figures(record, mades);
@@ -109,13 +109,13 @@ pub(crate) fn figures(record: &Record) -> String {
     parts.join(" · ")
 }
 
-/// The furthest stage of the journey that anybody observed.
+/// The last stage of the journey that was observed.
 pub(crate) fn final_stage(record: &Record) -> Option<&StageRow> {
     let on_the_path = |name: Stage| record.stages.iter().find(|row| row.name == name && row.count > 0);
     [Stage::Delivered, Stage::Accepted, Stage::Sent].into_iter().find_map(on_the_path)
 }
 
-/// Rate and 99th percentile: `5,343 msg/s, p99 44.20 ms`; nothing where nobody observed a stage.
+/// Rate and 99th percentile: `5,343 msg/s, p99 44.20 ms`; `None` if no stage was observed.
 pub(crate) fn rate_and_p99(record: &Record) -> Option<String> {
     let (per_s, times) = match &record.mades {
         // What nobody received has no rate.

@@ -1,5 +1,5 @@
-//! A run over the Business Application API of MADES: its stages, where between them the time went, and what went wrong in
-//! the endpoint's own codes.
+//! A run over the Business Application API of MADES: its stages, the time between them, and errors with the endpoint's
+//! own codes.
 use super::fates::when;
 use super::numbers::{count, counted, figure, latency, octets, rate, seconds};
 use super::section::{Body, Section};
@@ -9,10 +9,10 @@ use super::workload::{arrival, sizes};
 use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Mades, MadesHop, MadesStage, Record};
 
-/// Letters of the drawing of the waterfall.
+/// Characters in the drawing of the waterfall.
 const DRAWN: usize = 20;
 
-/// What was offered.
+/// The offered load.
 pub(crate) fn offered(record: &Record, mades: &Mades) -> Option<Section> {
     let workload = &record.workload;
     let how_many = match (workload.messages, workload.duration_limit_s) {
@@ -75,7 +75,7 @@ fn in_transit(mades: &Mades) -> String {
     )
 }
 
-/// How many messages got to each stage, and how fast.
+/// Number of messages at each stage, and their rate.
 pub(crate) fn stages(mades: &Mades) -> Option<Section> {
     let right = |title| (title, Align::Right);
     let mut table = Table::new([
@@ -100,7 +100,7 @@ pub(crate) fn stages(mades: &Mades) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Stages", note, body: Body::Figures(table) })
 }
 
-/// How long messages took to each stage.
+/// Latencies of messages to each stage.
 pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
     let right = |title| (title, Align::Right);
     let mut table = Table::new([
@@ -135,7 +135,7 @@ pub(crate) fn latencies(record: &Record, mades: &Mades) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Latency", note, body: Body::Figures(table) })
 }
 
-/// How long messages took from each stage to the next: where the time went.
+/// Times from each stage to the next.
 pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     let right = |title| (title, Align::Right);
     let mut table = Table::new([
@@ -173,7 +173,7 @@ pub(crate) fn waterfall(mades: &Mades) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Waterfall", note, body: Body::Figures(table) })
 }
 
-/// `·····████··············`: begins after what went before.
+/// `·····████··············`: begins at the end of the step before.
 fn bar(before: f64, share: f64) -> String {
     let letters = |share: f64| ((share.clamp(0.0, 1.0) * DRAWN as f64).round() as usize).min(DRAWN);
     let begins = letters(before).min(DRAWN - 1);
@@ -181,7 +181,7 @@ fn bar(before: f64, share: f64) -> String {
     (0..DRAWN).map(|at| if (begins..ends).contains(&at) { '█' } else { '·' }).collect()
 }
 
-/// What went wrong; nothing where nothing did.
+/// Troubles of the run; `None` if there were none.
 pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     let mut table = Table::new([
         ("what", Align::Left),
@@ -195,7 +195,7 @@ pub(crate) fn troubles(record: &Record, mades: &Mades) -> Option<Section> {
     (!table.is_empty()).then(|| Section { title: "Errors", note: when(record), body: Body::Figures(table) })
 }
 
-/// What the stand-in did, beside what was seen of it.
+/// The simulator's own counts, beside the counts of the run.
 pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let mut table = Table::new([
@@ -213,7 +213,7 @@ pub(crate) fn truth_counts(mades: &Mades) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Truth", note, body: Body::Figures(table) })
 }
 
-/// How long messages took, by both.
+/// Latencies, measured by the run and by the simulator.
 pub(crate) fn truth_times(mades: &Mades) -> Option<Section> {
     let truth = mades.truth.as_ref()?;
     let right = |title| (title, Align::Right);
@@ -256,7 +256,8 @@ pub(crate) fn outages(mades: &Mades) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Outages", note, body: Body::Figures(table) })
 }
 
-/// Rate, octets, median and 99th percentile of the last stage that anybody got to; what nobody received has no rate.
+/// Rate, bytes, median and 99th percentile of the last stage that any message reached; without a delivered message
+/// there is no rate.
 pub(crate) fn figures(record: &Record, mades: &Mades) -> String {
     let is_received = record.ledger.delivered != Some(0);
     let last = mades.stages.iter().rev().find(|row| is_received && row.count > 0);

@@ -1,10 +1,10 @@
-//! The report as Markdown, `report.md`: the same words as on a terminal, to be kept and sent on.
+//! The report as Markdown, `report.md`: the same text as on a terminal, to keep and to send.
 use super::headline::{self, Headline};
 use super::section::{Body, Section, sections};
 use super::table::markdown_text;
 use journey::record::Record;
 
-/// Bars in a line of the per-second table.
+/// Bars per line of the per-second table.
 const BARS: usize = 60;
 
 /// The whole report.

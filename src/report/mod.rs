@@ -1,13 +1,13 @@
-//! Run records in, text out: what a person reads after a run.
+//! Run records in, text out: the report of a run for people.
 //!
 //! ```text
-//! Record ─→ headline   what it came to, how many, how fast    ┐
+//! Record ─→ headline   outcome, counts, rate                   ┐
 //!        ├→ sections   stages, phases, seconds, ledger, hosts ┼→ terminal (--report full) | markdown (report.md)
 //!        └→ short      the same in 23 lines                   ┴→ terminal (--report short)
 //! ```
 //!
-//! What is said is decided once, in `headline` and the sections; `terminal` and `markdown` only lay it out.
-//! A record may be one party's own (a sink's or a source's), and then says less.
+//! `headline` and the sections decide the content once; `terminal` and `markdown` only lay it out. A record may be one
+//! party's own (a sink's or a source's), and then has fewer sections.
 mod disturbances;
 mod encryption;
 mod ending;
@@ -40,18 +40,18 @@ pub(crate) use terminal::terminal;
 
 use journey::record::Record;
 
-/// How much of a report is shown.
+/// Length of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// The verdict, in one line.
     Verdict,
-    /// What a terminal of 80×24 can show.
+    /// As much as fits a terminal of 80×24.
     Short,
     /// All tables.
     Full,
 }
 
-/// The report for whoever looks at a stream of `width` columns; `details` names the file that has all of it.
+/// The report for a stream of `width` columns; `details` names the file with the complete report.
 pub(crate) fn shown(record: &Record, extent: Extent, width: usize, ink: Ink, details: Option<&str>) -> String {
     match extent {
         Extent::Verdict => ending::verdict_alone(record, ink),

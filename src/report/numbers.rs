@@ -1,22 +1,22 @@
-//! Numbers as people read them: units, rounding, thousands.
+//! Numbers in readable form: units, rounding, thousands.
 //!
-//! Every figure keeps about four significant digits, so that a column of them can be compared by eye, and
-//! none is rounded into a claim: 199,999 of 200,000 is never 100 %.
+//! Every figure has about four significant digits, so that a column of them can be compared by eye. None is rounded
+//! into a false claim: 199,999 of 200,000 is never 100 %.
 //!
-//! Units, in every report: bytes in binary units (B, KiB = 1,024 B, MiB, GiB), which are those that options take (`4k` is
-//! 4,096 bytes); rates per second; in tables latencies are in ms, with as many decimals all down a column; in sentences a
-//! time has the unit that suits it (µs, ms, s); a share is in per cent. The tables of the published contests alone have
-//! MB/s, of 1,000,000 bytes, as what was published has.
+//! Units, in every report: bytes in binary units (B, KiB = 1,024 B, MiB, GiB), as in options (`4k` is 4,096 bytes);
+//! rates per second; latencies in tables in ms, with the same number of decimals in the whole column; times in
+//! sentences in a unit that suits them (µs, ms, s); shares in per cent. Only the tables of the published contests have
+//! MB/s, of 1,000,000 bytes, as in the publications.
 
 pub(crate) use journey::words::{counted, grouped as count};
 
-/// What stands where a figure is not known.
+/// Text in place of an unknown figure.
 pub(crate) const UNKNOWN: &str = "unknown";
 
-/// What stands where a figure makes no sense, such as a rate over no time.
+/// Text in place of a figure that makes no sense, such as a rate over a time of zero.
 const NONE: &str = "–";
 
-/// A count, or `unknown` where nobody watched.
+/// A count, or `unknown` if it was not observed.
 pub(crate) fn known(number: Option<u64>) -> String {
     number.map_or_else(|| UNKNOWN.to_owned(), count)
 }
@@ -26,7 +26,7 @@ pub(crate) fn figure(value: f64) -> String {
     if !value.is_finite() || value < 0.0 {
         return NONE.to_owned();
     }
-    // The limits are those of rounding: 9.9996 is 10.00, not 10.000.
+    // The limits are at the rounding points: 9.9996 is 10.00, not 10.000.
     match value {
         v if v < 0.000_5 => "0".to_owned(),
         v if v < 9.999_5 => format!("{v:.3}"),
@@ -37,17 +37,17 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// A rate a second: `54,321`, `543.2`, `5.432`.
+/// A rate per second: `54,321`, `543.2`, `5.432`.
 pub(crate) fn rate(per_second: f64) -> String {
     figure(per_second)
 }
 
-/// Bytes a second in units of 1,000,000: for the tables beside which figures stand that were published so.
+/// Bytes per second in units of 1,000,000: for tables with published figures in this unit.
 pub(crate) fn megabytes(bytes_per_second: f64) -> String {
     figure(bytes_per_second / 1e6)
 }
 
-/// Decimals of a column of times in milliseconds whose largest that is: 1 µs where all are below 100 ms.
+/// Number of decimals for a column of times in milliseconds with this maximum: 1 µs if all are below 100 ms.
 pub(crate) fn decimals_of_millis(largest: f64) -> usize {
     match largest {
         v if v < 99.999_5 => 3,
@@ -57,7 +57,7 @@ pub(crate) fn decimals_of_millis(largest: f64) -> usize {
     }
 }
 
-/// Decimals of a column of figures whose largest that is: about four significant digits of it.
+/// Number of decimals for a column of figures with this maximum: about four significant digits of it.
 pub(crate) fn decimals_of_figures(largest: f64) -> usize {
     match largest {
         v if v < 9.999_5 => 3,
@@ -67,7 +67,7 @@ pub(crate) fn decimals_of_figures(largest: f64) -> usize {
     }
 }
 
-/// A value with so many decimals, its thousands apart: `12,345.60`.
+/// A value with that many decimals, its thousands separated: `12,345.60`.
 pub(crate) fn fixed(value: f64, decimals: usize) -> String {
     if !value.is_finite() {
         return NONE.to_owned();
@@ -80,7 +80,7 @@ pub(crate) fn fixed(value: f64, decimals: usize) -> String {
     if part.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{part}") }
 }
 
-/// A latency that carries its unit: `850 µs`, `1.42 ms`, `2.31 s`.
+/// A latency with its unit: `850 µs`, `1.42 ms`, `2.31 s`.
 pub(crate) fn latency(milliseconds: f64) -> String {
     match milliseconds {
         ms if !ms.is_finite() || ms < 0.0 => NONE.to_owned(),
@@ -123,7 +123,7 @@ pub(crate) fn memory(bytes: u64) -> String {
     }
 }
 
-/// The size of a message: `400 B`, `64 KiB` where it is exactly that, to the byte below 10,000, else `97.7 KiB`.
+/// The size of a message: `400 B`, `64 KiB` if it is exactly that, to the byte below 10,000, else `97.7 KiB`.
 pub(crate) fn octets(bytes: u64) -> String {
     let whole = |unit: u64| bytes >= unit && bytes.is_multiple_of(unit);
     match bytes {
@@ -134,7 +134,7 @@ pub(crate) fn octets(bytes: u64) -> String {
     }
 }
 
-/// `part` of `whole` in per cent: `99.90 %`; all is `100 %` and only all, none is `0 %` and only none.
+/// `part` of `whole` in per cent: `99.90 %`; `100 %` means all, and `0 %` means none.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     match (part, whole) {
         (_, 0) => NONE.to_owned(),

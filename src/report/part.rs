@@ -1,21 +1,22 @@
-//! Parts of a report on a screen: lines that stay or go together, and which of them go where there is no room.
+//! Parts of a report on a screen: lines that are kept or left out together, and the choice of parts when there is no
+//! room.
 
-/// Lines that stay or go together.
+/// Lines that are kept or left out together.
 pub(crate) struct Part<Rank> {
-    /// How much the part is worth; the least is left out first.
+    /// Priority of the part; the lowest is left out first.
     pub(crate) rank: Rank,
-    /// An empty line before it, where there is room for one.
+    /// Set if an empty line comes before it, as long as there is room for one.
     pub(crate) has_gap: bool,
     pub(crate) lines: Vec<String>,
 }
 
-/// Lines of all parts, empty ones among them.
+/// Number of lines of all parts, empty ones included.
 pub(crate) fn lines_in<Rank>(parts: &[Part<Rank>]) -> usize {
     parts.iter().map(|part| part.lines.len() + usize::from(part.has_gap)).sum()
 }
 
-/// Leaves out empty lines, then the parts of the least rank, until the rest has room; parts of rank `always` stay. Returns
-/// whether more than empty lines was left out.
+/// Leaves out empty lines, then the parts of the lowest rank, until the rest has room; parts of rank `always` stay.
+/// Returns whether more than empty lines was left out.
 pub(crate) fn fit<Rank: Copy + Ord>(parts: &mut Vec<Part<Rank>>, room: usize, always: Rank) -> bool {
     let mut is_cut = false;
     while lines_in(parts) > room {

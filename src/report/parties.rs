@@ -1,4 +1,4 @@
-//! What each process of a run cost: processor time and memory.
+//! Costs of each process of a run: processor time and memory.
 use super::numbers::{count, fixed, memory};
 use super::section::{Body, Section};
 use super::table::{Align, Cell, Table, plain};
@@ -37,7 +37,7 @@ pub(crate) fn costs(record: &Record) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Processes", note, body: Body::Figures(table) })
 }
 
-/// `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`; nothing where nobody saw any of it.
+/// `source 0.41 cores, 8.0 MiB; sink 0.03 cores, 7.0 MiB`; `None` if nothing was observed.
 pub(crate) fn costs_in_short(record: &Record) -> Option<String> {
     let said = record.parties.iter().filter_map(|party| {
         let cores = cores(record, party).map(|cores| format!("{} cores", fixed(cores, 2)));
@@ -52,8 +52,8 @@ fn cpu_s(party: &Party) -> Option<f64> {
     party.user_s.zip(party.sys_s).map(|(user, sys)| user + sys)
 }
 
-/// Processors that a party kept busy. Nothing where that is more than the host has: then the messages took less time than
-/// the process, and nobody knows how much of its time was theirs.
+/// Number of processors that a party kept busy. `None` if that is more than the host has: then the messages took less
+/// time than the process, and the share of its time that they used is unknown.
 fn cores(record: &Record, party: &Party) -> Option<f64> {
     let most = f64::from(record.host.cores.max(1)) * 1.05;
     let cores = cpu_s(party).map(|cpu| cpu / record.duration_s);
@@ -67,11 +67,11 @@ fn note(record: &Record) -> String {
     std::iter::once(always).chain(faults).collect::<Vec<_>>().join("; ")
 }
 
-/// The messages that a party's work was for: those a source sent, those a sink took, those that a relay did.
+/// The number of messages that a party worked on: those that a source sent, a sink received, or a relay accepted.
 fn messages(record: &Record, party: &Party) -> Option<u64> {
     let stage = match party.role {
         Role::Source => Stage::Sent,
-        // It is the source that saw it.
+        // The source has observed this.
         Role::Relay => return record.stages.iter().find(|row| row.name == Stage::Accepted).map(|row| row.count),
         Role::Sink => Stage::Delivered,
     };

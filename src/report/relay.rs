@@ -1,41 +1,42 @@
-//! What stood between source and sink: how fast it took mail and handed it on, how much waited in it, what it cost.
+//! The relay between source and sink: its rates, its queue, and its cost.
 use super::numbers::{count, figure, memory, seconds};
 use super::section::{Body, Section};
 use super::table::plain;
 use journey::Stage;
 use journey::record::{LatencyMs, Party, Record, Role, StageRow};
 
-/// A run's figures as a relay's, whether or not one stood between.
+/// The figures of a run through a relay, or of one without.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Passage {
-    /// Messages that were accepted.
+    /// Number of messages accepted.
     pub(crate) accepted: u64,
-    /// Messages that were delivered, as far as figures count them.
+    /// Number of messages delivered, as far as the figures count them.
     pub(crate) delivered: u64,
-    /// From the first message created to the last accepted.
+    /// Time from the first message created to the last accepted.
     pub(crate) accept_s: f64,
-    /// From the first message created to the last delivered.
+    /// Time from the first message created to the last delivered.
     pub(crate) deliver_s: f64,
-    /// Messages accepted a second.
+    /// Messages accepted per second.
     pub(crate) accepted_per_s: f64,
-    /// Messages delivered a second.
+    /// Messages delivered per second.
     pub(crate) delivered_per_s: f64,
-    /// Their octets.
+    /// Bytes delivered per second.
     pub(crate) delivered_bytes_per_s: f64,
-    /// From created (or due) to delivered.
+    /// Latency from created (or due) to delivered.
     pub(crate) flight: Option<LatencyMs>,
-    /// The most that was accepted and not delivered at the end of a second, and the second; `None` of an empty series.
+    /// Largest number of messages that were accepted and not delivered at the end of a second, and that second; `None`
+    /// for an empty series.
     pub(crate) deepest: Option<(u64, u64)>,
 }
 
 impl Passage {
-    /// `None` where nobody saw both ends.
+    /// `None` if one of the ends was not observed.
     pub(crate) fn of(record: &Record) -> Option<Self> {
         let stage = |name: Stage| record.stages.iter().find(|row: &&StageRow| row.name == name);
         let accepted = stage(Stage::Accepted)?;
         let delivered = stage(Stage::Delivered)?;
         let first = record.series.first().map_or(0, |row| row.second);
-        // Of equals the first: when it began to be that deep.
+        // Among equals the first: the time at which the queue first was that deep.
         let deepest = record.series.iter().rev().max_by_key(|row| row.queued);
         Some(Self {
             accepted: accepted.count,
@@ -50,7 +51,7 @@ impl Passage {
         })
     }
 
-    /// From the last message accepted to the last delivered.
+    /// Time from the last message accepted to the last delivered.
     pub(crate) fn drain_s(&self) -> f64 {
         (self.deliver_s - self.accept_s).max(0.0)
     }
@@ -61,12 +62,12 @@ pub(crate) fn party(record: &Record) -> Option<&Party> {
     record.parties.iter().find(|party| party.role == Role::Relay)
 }
 
-/// Milliseconds of processor time, user and system, that a party used for a thousand messages.
+/// Milliseconds of processor time, user and system, that a party used per thousand messages.
 pub(crate) fn cpu_ms_per_1000(party: &Party, messages: u64) -> Option<f64> {
     (messages > 0).then_some((party.user_s? + party.sys_s?) * 1e6 / messages as f64)
 }
 
-/// The relay; nothing where there was none.
+/// The relay; `None` if there was none.
 pub(crate) fn between(record: &Record) -> Option<Section> {
     let relay = party(record)?;
     let passage = Passage::of(record)?;
@@ -106,7 +107,7 @@ fn costs(relay: &Party, passage: &Passage) -> String {
     format!("{} ms per 1,000 messages", figure(cpu_ms))
 }
 
-/// `291 MiB written, 23.4 KiB per message`; nothing where the device does not say.
+/// `291 MiB written, 23.4 KiB per message`; `None` if the device has no counter.
 fn disk(record: &Record, passage: &Passage) -> Option<String> {
     let written = record.surroundings.as_ref()?.disk_written_bytes?;
     let each = written.checked_div(passage.accepted);

@@ -122,7 +122,7 @@ pub(crate) fn mades() -> Record {
     Record { mades: Some(own), phases: Vec::new(), ..lossy() }
 }
 
-/// The same, with 200 messages accepted and gone.
+/// The same, with 200 messages accepted and lost.
 pub(crate) fn lossy() -> Record {
     let mut record = held();
     record.ledger.delivered = Some(MESSAGES - 200);
@@ -132,7 +132,7 @@ pub(crate) fn lossy() -> Record {
     record
 }
 
-/// The same, with nobody at the far end.
+/// The same, without a receiver under observation.
 pub(crate) fn unwatched() -> Record {
     let mut record = held();
     record.parties.truncate(1);
@@ -148,7 +148,7 @@ pub(crate) fn unwatched() -> Record {
     record
 }
 
-/// The same through a relay, which has the last of it 1.5 s after it was accepted.
+/// The same through a relay, whose last message left 1.5 s after it was accepted.
 pub(crate) fn relayed() -> Record {
     let mut record = held();
     let relay = Party {
@@ -169,7 +169,7 @@ pub(crate) fn relayed() -> Record {
     record
 }
 
-/// What a sink knows by itself.
+/// The record of a sink by itself.
 pub(crate) fn sink_alone() -> Record {
     let mut record = held();
     record.parties.remove(0);

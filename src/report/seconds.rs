@@ -1,4 +1,4 @@
-//! How the run went over time: a line of bars for each figure.
+//! The course of the run over time: a line of bars for each figure.
 use super::numbers::{counted, decimals_of_figures, fixed};
 use super::section::{Body, Section};
 use super::spark::{Fold, sparkline};
@@ -34,7 +34,7 @@ pub(crate) fn course(record: &Record, room: usize) -> Option<Section> {
 struct Line {
     name: &'static str,
     values: Vec<f64>,
-    /// The values that least, median and largest are of.
+    /// The values of which least, median and largest are shown.
     counted: Vec<f64>,
     fold: Fold,
 }
@@ -57,7 +57,8 @@ impl Line {
     }
 }
 
-/// How many messages were accepted per second, or where nobody knows that, delivered: name, bars, least, median, largest.
+/// The rate of accepted messages per second, or of delivered ones if that is unknown: name, bars, least, median,
+/// largest.
 pub(crate) fn rate_over_time(record: &Record, room: usize) -> Option<[String; 5]> {
     let rows = record.series.as_slice();
     let lines = if rows.len() < 2 { Vec::new() } else { lines(rows, step(rows) as f64) };
@@ -78,7 +79,7 @@ fn lines(rows: &[SeriesRow], step: f64) -> Vec<Line> {
         let counted = whole(&values).to_vec();
         Line { name, values, counted, fold }
     };
-    // A second in which nothing came has no latency, and not one of 0.
+    // A second without messages has no latency, and not one of 0.
     let latency = |name, value: &dyn Fn(&SeriesRow) -> f64| {
         let values: Vec<f64> = rows.iter().map(value).collect();
         let counted = whole(&values).iter().copied().filter(|value| *value > 0.0).collect();
@@ -94,13 +95,13 @@ fn lines(rows: &[SeriesRow], step: f64) -> Vec<Line> {
     ]
 }
 
-/// Seconds that a row stands for: 1, or more after the resolution of a very long run was halved.
+/// Seconds per row: 1, or more after the resolution of a very long run was halved.
 fn step(rows: &[SeriesRow]) -> u64 {
     let apart = rows.windows(2).map(|pair| pair[1].second.saturating_sub(pair[0].second));
     apart.min().unwrap_or(1).max(1)
 }
 
-/// Without the part seconds at both ends, where that leaves anything to say.
+/// The rows without the incomplete seconds at both ends, if any rows are left.
 fn whole<T>(rows: &[T]) -> &[T] {
     match rows.len() {
         0..3 => rows,

@@ -1,29 +1,29 @@
-//! The parts of a report, in the order they are read.
+//! The sections of a report, in reading order.
 use super::table::Table;
 use super::{encryption, fates, mades, parties, relay, seconds, stages, workload};
 use journey::record::{Mades, Record};
 
-/// A titled part.
+/// A section with a title.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
-    /// A word or three.
+    /// One to three words.
     pub(crate) title: &'static str,
-    /// What the reader must know to read it right.
+    /// A note that the reader needs to understand it.
     pub(crate) note: Option<String>,
-    /// What it says.
+    /// Contents.
     pub(crate) body: Body,
 }
 
-/// What a section holds.
+/// Contents of a section.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
     /// Figures.
     Figures(Table),
-    /// Names and what there is to say of each.
+    /// Names, each with a text.
     Facts(Vec<(&'static str, String)>),
 }
 
-/// Every section that this record can fill; `room` is how many bars a sparkline may have.
+/// Every section that this record can fill; `room` is the number of bars that a sparkline may have.
 pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     if let Some(mades) = &record.mades {
         return mades_sections(record, mades, room);
@@ -45,7 +45,7 @@ pub(crate) fn sections(record: &Record, room: usize) -> Vec<Section> {
     parts.into_iter().flatten().collect()
 }
 
-/// Those of a run over MADES, which has stages of its own.
+/// The sections of a run over MADES, which has its own stages.
 fn mades_sections(record: &Record, own: &Mades, room: usize) -> Vec<Section> {
     let parts = [
         mades::offered(record, own),

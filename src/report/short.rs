@@ -1,16 +1,16 @@
-//! The short report: what a terminal of 80×24 can show at once, the verdict last.
+//! The short report, which fits a terminal of 80×24, with the verdict at the end.
 //!
 //! ```text
-//! mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …      what ran
-//! accepted/s  ▄▇██▇███▅  min 4,329  median 5,615  max 6,039                  how it went
-//!  in ms         p50     p90     p99     max   msg/s                         how fast
-//! created 15,145 · delivered 14,154 · failed 991                             what became of it
-//! errors …  thresholds …  ! what to do                                       what was amiss
+//! mailrun bench: 400 B messages to 127.0.0.1:25 (SMTP), 100 sessions, …      the run
+//! accepted/s  ▄▇██▇███▅  min 4,329  median 5,615  max 6,039                  its course
+//!  in ms         p50     p90     p99     max   msg/s                         latencies
+//! created 15,145 · delivered 14,154 · failed 991                             fates
+//! errors …  thresholds …  ! what to do                                       troubles
 //! details: mailrun-results/…/report.md
 //! FAIL  The server stopped answering at 1.5 s of 4.0 s …
 //! ```
-//! There are 23 lines at most, so that a shell's prompt fits under them. Where they do not suffice, empty lines are left out
-//! first, and then whole parts, in the order of [`Rank`].
+//! There are 23 lines at most, so that a shell's prompt fits below them. If they do not suffice, empty lines are left
+//! out first, and then whole parts, in the order of [`Rank`].
 use super::ending;
 use super::fates::{errors_in_short, ledger_in_short, threshold_table, when};
 use super::numbers::{count, counted, latency, rate, seconds};
@@ -25,20 +25,20 @@ use super::wrap::{clipped_words, wide, wrapped};
 use journey::record::{Arrival, LatencyMs, Mades, Outcome, Record, Role, Workload};
 use journey::stage::Stage;
 
-/// Lines at most.
+/// Largest number of lines.
 const LINES: usize = 23;
-/// Columns at most.
+/// Largest number of columns.
 const WIDEST: usize = 80;
 const NARROWEST: usize = 20;
 const MAX_ERRORS: usize = 3;
 const MAX_THRESHOLDS: usize = 4;
 const MAX_REMARKS: usize = 3;
-/// Lines of a remark at most; the report in full has the rest.
+/// Largest number of lines of a remark; the full report has the rest.
 const REMARK_LINES: usize = 2;
-/// Columns of the line over time beside its bars.
+/// Columns that the line over time needs beside its bars.
 const BESIDE_BARS: usize = 55;
 
-/// How much a part is worth; the least is left out first.
+/// Priority of a part; the lowest is left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Costs,
@@ -56,7 +56,7 @@ enum Rank {
     Always,
 }
 
-/// The short report for `width` columns, in `ink`; `details` names the file with all of it.
+/// The short report for `width` columns, in `ink`; `details` names the file with the complete report.
 pub(crate) fn short(record: &Record, width: usize, ink: Ink, details: Option<&str>) -> String {
     let width = width.clamp(NARROWEST, WIDEST);
     let mut parts = parts(record, width, ink);
@@ -116,7 +116,7 @@ fn head(record: &Record, width: usize, ink: Ink) -> Vec<String> {
     lines
 }
 
-/// What ran, in a few words.
+/// Description of the run, in a few words.
 fn described(record: &Record) -> String {
     let workload = &record.workload;
     let length = seconds(record.offered_s.unwrap_or(record.duration_s));
@@ -202,7 +202,7 @@ fn over_time(record: &Record, width: usize) -> Vec<String> {
     wrapped(&format!("{name}  {bars}  min {least}, median {median}, max {largest}"), "", "  ", width)
 }
 
-/// Rate and latency of each stage that the report is about.
+/// Rate and latency of each stage that the report shows.
 fn latencies(record: &Record, width: usize) -> Vec<String> {
     let right = |title| (title, Align::Right);
     let columns = [("in ms", Align::Left), right("p50"), right("p90"), right("p99"), right("max"), right("msg/s")];
@@ -229,7 +229,7 @@ fn rows(record: &Record) -> Vec<(String, Option<LatencyMs>, f64)> {
         .collect()
 }
 
-/// A table without the line under its titles.
+/// A table without the line below its titles.
 fn compact(table: &Table, width: usize) -> Vec<String> {
     let text = table.terminal(width);
     text.lines().enumerate().filter(|(number, _)| *number != 1).map(|(_, line)| line.to_owned()).collect()
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Words without figures: what is a number in a report is then the report's own.
+    /// Words without figures, so that every number in a report is the report's own.
     fn words() -> impl Strategy<Value = String> {
         "[a-zäß日 :()/<>\\u{1b}\\n-]{0,200}"
     }
@@ -446,7 +446,7 @@ mod tests {
         }
     }
 
-    /// The numbers of a text, with what they are written with.
+    /// The numbers in a text, with the characters that belong to them.
     fn numbers(text: &str) -> HashSet<String> {
         let is_part = |letter: char| letter.is_ascii_digit() || letter == ',' || letter == '.';
         let numbers = text.split(|letter| !is_part(letter)).map(|number| number.trim_matches(['.', ',']));
@@ -456,7 +456,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(96))]
 
-        /// Whatever a run learned and however wide the terminal is: no line is wider, and no number is split.
+        /// For any record and any width of the terminal no line is too wide, and no number is split.
         #[test]
         fn no_line_is_too_wide_and_no_number_is_split(record in records(), width in 40_usize..=200) {
             let whole = numbers(&full(&record, 4_000, Ink::Plain, None));
@@ -468,7 +468,7 @@ mod tests {
             prop_assert!(split.is_empty(), "{split:?} in\n{text}");
         }
 
-        /// The same of the short report, which has no more than its lines and always the verdict.
+        /// The same for the short report, which has at most its number of lines and always the verdict.
         #[test]
         fn the_short_report_fits(record in records(), width in 40_usize..=200) {
             let text = short(&record, width, Ink::Plain, Some("d/report.md"));

@@ -1,14 +1,14 @@
-//! A row of small bars: how a figure went over the run, in one line of text.
+//! A row of small bars: the course of a figure over the run, in one line of text.
 
-/// The bars, lowest first. The lowest is kept for nothing at all, so that a stall shows as one.
+/// The bars, lowest first. The lowest stands for zero only, so that a stall is visible.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// How several values share one bar, where there are more values than room.
+/// The way in which several values share one bar, if there are more values than bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fold {
-    /// Their mean: for rates.
+    /// The mean: for rates.
     Mean,
-    /// Their largest: for latencies and queues, where a peak must not drown.
+    /// The largest: for latencies and queues, where a peak must stay visible.
     Peak,
 }
 
@@ -23,7 +23,7 @@ fn bar(value: f64, top: f64) -> char {
     if value <= 0.0 || top <= 0.0 {
         return BARS[0];
     }
-    // 1 to 7: something is never drawn as nothing.
+    // 1 to 7: a value above zero is never drawn as zero.
     let step = (value / top * (BARS.len() - 1) as f64).ceil() as usize;
     BARS[step.clamp(1, BARS.len() - 1)]
 }

@@ -1,4 +1,4 @@
-//! The journey in figures: how many reached each stage, how long it took them, and where a session's time went.
+//! The journey in figures: the number of messages at each stage, their latency, and the times of a session's phases.
 use super::numbers::count;
 use super::section::{Body, Section};
 use super::table::{Align, Cell, Table};
@@ -6,10 +6,10 @@ use journey::Stage;
 use journey::record::{Arrival, LatencyMs, Pipelining, Record};
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// Columns of times that a narrow terminal does not get, the least important first.
+/// Columns of times that a narrow terminal omits, the least important first.
 pub(super) const LEFT_OUT_TIMES: [&str; 8] = ["p95", "min", "p99.9", "mean", "p90", "since", "count", "max"];
 
-/// How many messages reached each stage and how fast.
+/// Number of messages at each stage, and their rate.
 pub(crate) fn reached(record: &Record) -> Option<Section> {
     let right = |title| (title, Align::Right);
     let mut table = Table::new([
@@ -39,7 +39,7 @@ pub(crate) fn reached(record: &Record) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Stages", note, body: Body::Figures(table) })
 }
 
-/// How long messages took to each stage.
+/// Latencies of messages to each stage.
 pub(crate) fn latencies(record: &Record) -> Option<Section> {
     let mut table = timed([("stage", Align::Left), ("since", Align::Left)]);
     for row in &record.stages {
@@ -64,7 +64,7 @@ pub(crate) fn latencies(record: &Record) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Latency", note, body: Body::Figures(table) })
 }
 
-/// How long each phase of the dialogue took.
+/// Times of each phase of the dialogue.
 pub(crate) fn phases(record: &Record) -> Option<Section> {
     let mut table = timed([("phase", Align::Left), ("count", Align::Right)]);
     for row in &record.phases {
@@ -81,7 +81,7 @@ pub(crate) fn phases(record: &Record) -> Option<Section> {
     (!table.is_empty()).then_some(Section { title: "Phases", note, body: Body::Figures(table) })
 }
 
-/// A table of times: a narrow terminal gets the median, the 99th percentile and the largest.
+/// A table of times: a narrow terminal shows the median, the 99th percentile and the largest.
 fn timed(names: [(&'static str, Align); 2]) -> Table {
     let [first, second] = names;
     let right = |title| (title, Align::Right);

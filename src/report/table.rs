@@ -1,23 +1,24 @@
-//! One table for both readers: light lines for a terminal, pipes for Markdown.
+//! Tables for both outputs: light lines for a terminal, pipes for Markdown.
 //!
-//! On a terminal a cell is never broken: where the columns need more room than there is, sentences are wrapped between
-//! words, and then whole columns are left out, in the order of `leave_out`. Report.md and the run record have all of them.
+//! On a terminal a cell is never broken: if the columns need more room than there is, sentences are wrapped between
+//! words, and then whole columns are left out, in the order of `leave_out`. The file report.md and the run record have
+//! all of them.
 //!
-//! Cells may hold what a stranger's server said. They are made plain here: no control characters (a reply must
-//! not move a terminal's cursor), nothing that turns the direction of writing, one line; and in Markdown they mean
-//! themselves: no markup, no links, no HTML.
+//! Cells may hold text of an untrusted server. It is made plain here: no control characters (a reply must not move a
+//! terminal's cursor), nothing that changes the writing direction, one line; and in Markdown it is escaped: no markup,
+//! no links, no HTML.
 use super::numbers;
 use super::wrap::{clipped, longest_word, wide, wrapped};
 use crate::printable::is_hidden;
 
-/// Columns between two columns of a table.
+/// Blank columns between two columns of a table.
 const GAP: usize = 2;
-/// A column of sentences is wrapped down to this width before other columns are left out for it.
+/// A column of sentences is wrapped down to this width before other columns are left out.
 const TEXT_WIDTH: usize = 24;
-/// No column of sentences or names is narrower, unless all it holds is.
+/// Least width of a column of sentences or names, unless all its contents are narrower.
 const LEAST_TEXT_WIDTH: usize = 8;
 
-/// Which edge a column's cells keep to.
+/// Alignment of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     /// Words.
@@ -28,14 +29,14 @@ pub(crate) enum Align {
     Wrapped,
 }
 
-/// What stands in a cell.
+/// Contents of a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
-    /// Words, or a figure that is alone of its kind.
+    /// Words, or a figure without similar ones in the column.
     Text(String),
-    /// A time in milliseconds; all times of a column have as many decimals.
+    /// A time in milliseconds; all times of a column have the same number of decimals.
     Millis(f64),
-    /// A figure; all figures of a column have as many decimals.
+    /// A figure; all figures of a column have the same number of decimals.
     Figure(f64),
 }
 
@@ -61,19 +62,19 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table of these columns and no rows yet.
+    /// A table with these columns and without rows.
     pub(crate) fn new<const N: usize>(columns: [(&'static str, Align); N]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new(), leave_out: Vec::new(), may_be_zero: Vec::new() }
     }
 
-    /// Names the columns that a narrow terminal does not get, the least important first.
+    /// Names the columns that a narrow terminal omits, the least important first.
     #[must_use]
     pub(crate) fn leave_out(mut self, titles: &[&'static str]) -> Self {
         self.leave_out = titles.to_vec();
         self
     }
 
-    /// Names the columns that nobody gets where all of their cells are zero or empty.
+    /// Names the columns that are omitted if all of their cells are zero or empty.
     #[must_use]
     pub(crate) fn hide_zero(mut self, titles: &[&'static str]) -> Self {
         self.may_be_zero = titles.to_vec();
@@ -86,12 +87,12 @@ impl Table {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// Whether it has rows.
+    /// Reports whether it has no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// For a terminal of `width` columns.
+    /// The table for a terminal of `width` columns.
     pub(crate) fn terminal(&self, width: usize) -> String {
         let mut columns = self.texts(plain);
         self.fit(&mut columns, width);
@@ -112,7 +113,7 @@ impl Table {
         text.trim_end_matches('\n').to_owned()
     }
 
-    /// As a Markdown table, whose figures keep to the right.
+    /// The table in Markdown, with figures aligned to the right.
     pub(crate) fn markdown(&self) -> String {
         let columns = self.texts(markdown_text);
         let cells = |row: &dyn Fn(&Column) -> String| {
@@ -126,7 +127,7 @@ impl Table {
         lines.join("\n")
     }
 
-    /// The columns as text, those left out that are all zero.
+    /// The columns as text, without those that are hidden because all cells are zero.
     fn texts(&self, cell: impl Fn(&str) -> String) -> Vec<Column> {
         let column = |(at, (title, align)): (usize, &(&'static str, Align))| {
             let cells: Vec<&Cell> = self.rows.iter().map(|row| &row[at]).collect();
@@ -138,7 +139,7 @@ impl Table {
         columns.filter(|column| !(self.may_be_zero.contains(&column.title) && column.is_zero())).collect()
     }
 
-    /// Makes the columns fit: sentences are wrapped, then columns left out, then sentences and names made shorter.
+    /// Makes the columns fit: sentences are wrapped, then columns are left out, then sentences and names are shortened.
     fn fit(&self, columns: &mut Vec<Column>, width: usize) {
         let missing = |columns: &[Column]| {
             columns.iter().map(|column| column.width + GAP).sum::<usize>().saturating_sub(width + 1)
@@ -159,7 +160,7 @@ impl Table {
         }
         shrink(columns, &|column| column.align == Align::Wrapped, LEAST_TEXT_WIDTH);
         shrink(columns, &|column| column.align == Align::Left, LEAST_TEXT_WIDTH);
-        // What nobody foresaw: the columns at the end.
+        // If that is not enough, the last columns are left out.
         while missing(columns) > 0 && columns.len() > 1 {
             columns.pop();
         }
@@ -179,7 +180,7 @@ impl Column {
         self.cells.iter().all(|text| text.is_empty() || text.chars().all(|letter| "0.–".contains(letter)))
     }
 
-    /// Columns that its longest word takes, where it is one of an ordinary length.
+    /// Columns that its longest word takes, if the word has an ordinary length.
     fn longest_word(&self) -> usize {
         if self.align != Align::Wrapped {
             return 0;
@@ -204,7 +205,7 @@ impl Column {
         }
     }
 
-    /// The piece of the line under a Markdown header: a colon keeps figures to the right.
+    /// The piece of the line under a Markdown header: a colon aligns figures to the right.
     fn markdown_rule(&self) -> String {
         match self.align {
             Align::Right => format!("{}:", "-".repeat(self.width + 1)),
@@ -219,7 +220,7 @@ fn line(columns: &[Column], cells: &[String]) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// The cells of a column in letters: its times, and its other figures, with as many decimals each.
+/// The cells of a column as text: its times, and its other figures, each with the same number of decimals.
 fn written(cells: &[&Cell]) -> Vec<String> {
     let largest = |pick: fn(&Cell) -> Option<f64>| cells.iter().filter_map(|cell| pick(cell)).fold(0.0, f64::max);
     let millis = numbers::decimals_of_millis(largest(|cell| match cell {
@@ -238,7 +239,7 @@ fn written(cells: &[&Cell]) -> Vec<String> {
     cells.iter().map(text).collect()
 }
 
-/// `text` on one line, without control characters and without what is not seen but changes how the rest is.
+/// `text` on one line, without control characters and without invisible characters that change the display of others.
 pub(crate) fn plain(text: &str) -> String {
     let shown = |letter: char| match letter {
         letter if letter.is_control() => ' ',
@@ -248,12 +249,12 @@ pub(crate) fn plain(text: &str) -> String {
     text.chars().map(shown).collect()
 }
 
-/// Text that means itself in Markdown (CommonMark, and GitHub's tables, links and mathematics).
+/// Escapes text for Markdown (CommonMark, and GitHub's tables, links and mathematics).
 pub(crate) fn markdown_text(text: &str) -> String {
     let text = plain(text);
     let mut safe = String::with_capacity(text.len());
     for (at, letter) in text.char_indices() {
-        // A URL becomes a link by its "://", or by its "www.".
+        // A URL becomes a link by its "://" or by its "www.".
         let is_link = (letter == ':' && text[at..].starts_with("://")) || (letter == '.' && ends_in_www(&text[..at]));
         if is_link || "\\`*_[]<>#|&~$".contains(letter) {
             safe.push('\\');
@@ -384,7 +385,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in a cell, each mark that could be markup has a backslash before it.
+        /// In any text, each character that could be markup has a backslash before it.
         #[test]
         fn no_mark_is_left_to_mean_something(text in "[a-z<>\\[\\]|&`*_#:/.\\\\\\u{202e}\\n ]{0,40}|.*") {
             let safe = markdown_text(&text);

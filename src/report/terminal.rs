@@ -1,6 +1,6 @@
-//! The full report on a terminal: all tables, then what to know, and the verdict last, where the cursor is.
+//! The full report on a terminal: all tables, then the remarks, and the verdict at the end, next to the prompt.
 //!
-//! Sentences take at most 100 columns; tables take what they need, up to the terminal's width.
+//! Sentences take at most 100 columns; tables take as many as they need, up to the terminal's width.
 use super::ending;
 use super::section::{Body, Section, sections};
 use super::table::plain;
@@ -9,20 +9,20 @@ use journey::record::Record;
 
 /// Sentences longer than this are tiring to read.
 const WIDEST: usize = 100;
-/// No terminal is taken to be narrower.
+/// Least width assumed for a terminal.
 const NARROWEST: usize = 20;
-/// What the table over time needs beside its bars.
+/// Columns that the table over time needs beside its bars.
 const BESIDE_BARS: usize = 46;
-/// Bars at least, on a terminal that has hardly room for them.
+/// Least number of bars, on a terminal that hardly has room for them.
 const LEAST_BARS: usize = 8;
 
-/// Whether escape sequences may be used.
+/// Answer to whether escape sequences may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ink {
-    /// Text and nothing else: for files and pipes.
+    /// Text alone: for files and pipes.
     #[default]
     Plain,
-    /// Bold titles, faint notes, and the outcome in its colour: for terminals.
+    /// Bold titles, faint notes, and the coloured outcome: for terminals.
     Colour,
 }
 
@@ -69,7 +69,7 @@ fn push_section(text: &mut String, section: &Section, width: usize, ink: Ink) {
     }
 }
 
-/// `STAGES  what the reader must know`
+/// `STAGES  note for the reader`
 fn push_section_title(text: &mut String, section: &Section, width: usize, ink: Ink) {
     let title = section.title.to_uppercase();
     let Some(note) = &section.note else {
@@ -78,7 +78,7 @@ fn push_section_title(text: &mut String, section: &Section, width: usize, ink: I
     };
     let first = format!("{title}  ");
     let lines = wrapped(&plain(note), &first, &" ".repeat(wide(&first)), width).join("\n");
-    // Painted after it is broken into lines: escape sequences have no width.
+    // Coloured after it is broken into lines: escape sequences have no width.
     let notes = lines.strip_prefix(&title).unwrap_or(&lines);
     text.push_str(&format!("{}{}\n", bold(&title, ink), painted(notes, "2", ink)));
 }
@@ -98,7 +98,7 @@ pub(super) fn bold(text: &str, ink: Ink) -> String {
     painted(text, "1", ink)
 }
 
-/// `text` in that rendition (SGR, ECMA-48).
+/// `text` with that rendition (SGR, ECMA-48).
 pub(super) fn painted(text: &str, code: &str, ink: Ink) -> String {
     match ink {
         Ink::Plain => text.to_owned(),

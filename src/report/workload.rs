@@ -1,16 +1,16 @@
-//! What was offered, in words, and where it ran.
+//! The offered load, in words, and the place where it ran.
 use super::disturbances;
 use super::numbers::{count, counted, figure, latency, memory, octets, rate, seconds};
 use super::section::{Body, Section};
 use super::table::plain;
 use journey::record::{Arrival, OfferedStage, Pipelining, Record, Role, Varied, Workload};
 
-/// What addresses are where nothing was said: no news in a report.
+/// The default addresses, which a report omits.
 const USUAL_ADDRESSES: [&str; 3] = ["", "from@example.com", "to@example.com"];
-/// Stages that a report lists one by one.
+/// Largest number of stages that a report lists.
 const LISTED_STAGES: usize = 8;
 
-/// The load. A sink's own record has none: it does not know what was meant.
+/// The load. A sink's own record has none, because it does not contain the sent load.
 pub(crate) fn offered(record: &Record) -> Option<Section> {
     record.parties.iter().find(|party| party.role == Role::Source)?;
     let workload = &record.workload;
@@ -24,7 +24,7 @@ pub(crate) fn offered(record: &Record) -> Option<Section> {
     Some(Section { title: "Workload", note: None, body: Body::Facts(facts) })
 }
 
-/// Host, version, command line: what another would need to repeat it.
+/// Host, version, command line: all that is needed to repeat the run.
 pub(crate) fn surroundings(record: &Record) -> Option<Section> {
     let host = &record.host;
     let machine = [
@@ -60,7 +60,7 @@ fn load(workload: &Workload) -> String {
     }
 }
 
-/// `400 B`, or where they vary `12.4 kB in the mean (400..64k)`.
+/// `400 B`, or `12.4 kB in the mean (400..64k)` if they vary.
 pub(super) fn sizes(workload: &Workload) -> String {
     let mean = octets(workload.message_bytes);
     match (&workload.sizes_varied, &workload.corpus) {
@@ -82,7 +82,7 @@ fn expected(varied: &Varied) -> String {
     format!("{} ({} on average)", plain(&varied.expression), figure(varied.mean))
 }
 
-/// Where the messages came from, if not from the source's own hand.
+/// Source of the messages, if the source did not generate them.
 fn mail(workload: &Workload) -> Option<String> {
     if let Some(made) = workload.mime_messages {
         return Some(format!("MIME with attachments, drawn from {} by seed", counted(made, "message")));
@@ -106,7 +106,7 @@ fn addresses(workload: &Workload) -> Option<String> {
     (!are_usual).then(|| format!("from {} to {}", plain(&workload.from), plain(&workload.rcpt)))
 }
 
-/// What the figures leave out.
+/// The messages that the figures leave out.
 fn warm_up(record: &Record) -> Option<String> {
     let warm_up = record.warm_up?;
     let length = seconds(warm_up.length_s);
@@ -175,7 +175,7 @@ fn target(workload: &Workload) -> String {
     format!("{}, {}{transfer}, {security}", plain(&workload.target), plain(&workload.protocol).to_uppercase())
 }
 
-/// A command line that a shell would read back as it was.
+/// A command line quoted for a shell.
 fn quoted(command: &[String]) -> String {
     let safe = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_=./:@,+%[]".contains(c));
     let word = |word: &String| if safe(word) { word.clone() } else { format!("'{}'", word.replace('\'', r"'\''")) };

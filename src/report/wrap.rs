@@ -1,21 +1,21 @@
-//! Text in lines of a width: broken between words, a number never parted from its unit, nothing wider than the line.
+//! Text in lines of a width: broken between words, a number never separated from its unit, nothing wider than the line.
 use std::collections::VecDeque;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// What belongs to the number before it.
+/// Words that belong to the number before them.
 const UNITS: [&str; 18] = [
     "%", "B", "KiB", "MiB", "GiB", "TiB", "s", "ms", "µs", "min", "h", "msg/s", "MiB/s", "cores", "core", "messages",
     "message", "seconds",
 ];
-/// Columns that words get at least beside what lines begin with.
+/// Least number of columns for words beside a line's prefix.
 const LEAST_ROOM: usize = 12;
 
-/// Columns that a terminal needs for `text`.
+/// Number of columns that `text` takes on a terminal.
 pub(crate) fn wide(text: &str) -> usize {
     text.width()
 }
 
-/// `text` in at most `width` columns: what is too much is replaced by a mark.
+/// `text` in at most `width` columns: a mark replaces the rest.
 pub(crate) fn clipped(text: &str, width: usize) -> String {
     if wide(text) <= width {
         return text.to_owned();
@@ -24,7 +24,7 @@ pub(crate) fn clipped(text: &str, width: usize) -> String {
     format!("{head}…")
 }
 
-/// The same, cut between words where there are any.
+/// The same, cut between words if possible.
 pub(crate) fn clipped_words(text: &str, width: usize) -> String {
     if wide(text) <= width {
         return text.to_owned();
@@ -43,7 +43,7 @@ pub(crate) fn wrapped(words: &str, first: &str, rest: &str, width: usize) -> Vec
     if wide(first) >= width {
         return wrapped(&format!("{first}{words}"), "", rest, width);
     }
-    // Where the terminal is that narrow, the words are worth more than the picture.
+    // On such a narrow terminal the words matter more than the prefix.
     let rest = if width < wide(rest) + LEAST_ROOM { "" } else { rest };
     let mut lines = Vec::new();
     let mut line = first.to_owned();
@@ -84,7 +84,7 @@ pub(crate) fn longest_word(text: &str) -> usize {
     text.split(' ').map(wide).max().unwrap_or(0)
 }
 
-/// Words with the numbers and units that belong together kept as one.
+/// Words, where a number and its unit are kept as one.
 fn glued(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -101,7 +101,7 @@ fn glued(text: &str) -> Vec<String> {
     words
 }
 
-/// The longest beginning of at most `width` columns, and the rest.
+/// The longest prefix of at most `width` columns, and the rest.
 fn split_at(text: &str, width: usize) -> (&str, &str) {
     let mut columns = 0;
     for (at, letter) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! The sink's certificate, where it is in files: read again when they change, and on SIGHUP.
+//! The sink's certificate files: read again when they change, and on SIGHUP.
 use crate::interrupt::Hangups;
 use anyhow::Result;
 use net::{TlsWatch, clock};
@@ -10,15 +10,15 @@ pub(super) struct Certificates {
 }
 
 impl Certificates {
-    /// Begins to watch.
+    /// Starts to watch.
     ///
     /// # Errors
-    /// If signals cannot be watched for.
+    /// If signals cannot be watched.
     pub(super) fn watch(watch: TlsWatch) -> Result<Self> {
         Ok(Self { watch, hangups: Hangups::watch()? })
     }
 
-    /// Looks at the files now and then, and says what came of it.
+    /// Checks the files from time to time, and logs the result.
     pub(super) fn look(&mut self) {
         let outcome = match self.hangups.came() {
             true => Some(self.watch.read_again()),

@@ -1,5 +1,5 @@
-//! Gathers what the workers counted: the totals, the seconds, the live line, the status over HTTP, and at the end
-//! the record.
+//! Collects the workers' counts: the totals, the seconds, the live line, the status over HTTP, and at the end the
+//! record.
 use super::SinkOptions;
 use super::certificates::Certificates;
 use super::inbox::{Parcel, Shared};
@@ -18,25 +18,25 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How often progress is told.
+/// Interval of progress reports.
 const TICK: Duration = Duration::from_millis(250);
-/// How soon after its last message, or a signal, a sink ends.
+/// Interval at which the end of the run is looked for, after the last message or a signal.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The sink's books as they are known so far.
+/// The sink's counts so far.
 pub(super) struct Collector {
     view: Arc<Mutex<View>>,
     chronicle_log: Chronicle,
     telling: Telling,
-    /// Latencies since the last progress was told.
+    /// Latencies since the last progress report.
     recent: Latencies,
     next_tick: Duration,
-    /// Serves the status for as long as it lives.
+    /// Serves the status as long as this exists.
     _status: Option<Status>,
 }
 
 impl Collector {
-    /// Begins, and says where it listens.
+    /// Starts, and prints the addresses that it listens on.
     pub(super) fn begin(
         options: SinkOptions,
         endpoint: &Endpoint,
@@ -59,7 +59,7 @@ impl Collector {
         Ok(Self { view, chronicle_log, telling, recent: Latencies::default(), next_tick: now + TICK, _status: status })
     }
 
-    /// Gathers until the sink has had enough.
+    /// Collects until the sink has received enough.
     pub(super) fn follow(
         &mut self,
         tallies: &Receiver<Parcel>,
@@ -80,7 +80,7 @@ impl Collector {
         }
     }
 
-    /// The last words: what the workers still had, and the record, in files where they were asked for.
+    /// Finishes: collects the workers' last counts, and writes the record to files if that was asked for.
     pub(super) fn finish(mut self, tallies: &Receiver<Parcel>) -> Finished {
         while let Ok(parcel) = tallies.try_recv() {
             self.merge(parcel);
@@ -108,7 +108,7 @@ impl Collector {
         let _ = back.try_send(tally);
     }
 
-    /// What falls due four times a second.
+    /// Work that is due four times per second.
     fn tick(&mut self) {
         let now = clock::now();
         self.next_tick = now + TICK;
@@ -135,13 +135,13 @@ fn progress(total: &SinkTally, recent: &Latencies, elapsed: Duration) -> Progres
     }
 }
 
-/// How far it is; recipients where they are more than messages.
+/// The progress; recipients if there are more of them than messages.
 fn live_line(progress: &Progress, rate_per_s: f64) -> Line {
     let copies = if progress.recipients > progress.delivered { progress.recipients } else { 0 };
     Line::of(progress, progress.delivered, "received", rate_per_s).with_detail(copies, "recipients")
 }
 
-/// The books, for a moment.
+/// Locks the counts for a moment.
 pub(super) fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
     view.lock().expect("nobody panics holding it")
 }

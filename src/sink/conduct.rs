@@ -1,9 +1,9 @@
-//! How a session behaves under rules: what each command meets, and how its message is read. Pure but for the memory
-//! that rules share: the time and the session's number are arguments.
+//! Session behaviour under rules: the effect of rules on each command, and on the reading of its message. Pure except
+//! for the memory that rules share: the time and the session's number are arguments.
 //!
-//! Chance is a function of the seed, the rule's place, and either the session's number and how often it has said that
-//! command, or, for a message that is dropped or counted twice, the message's own number: the same seed does the same
-//! to the same sessions and messages, however their commands are interleaved with those of others.
+//! Chance is a function of the seed, the rule's place, and either the session's number and the count of that command in
+//! the session, or, for a message that is dropped or counted twice, the message's own number. So the same seed does the
+//! same to the same sessions and messages, however their commands are interleaved with those of others.
 use super::control::{Armed, Memory, Ruleset, lock};
 use super::policies::{Domain, Sips, Triplet, tarpit};
 use super::rules::{Action, Command, directed};
@@ -12,55 +12,56 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A session's own side of the rules; it has one as soon as rules are asked about it.
+/// A session's own state for rules; it exists as soon as rules are evaluated for the session.
 #[derive(Debug)]
 pub(super) struct Conduct {
     /// The session's number.
     number: u64,
-    /// How often it has said each command.
+    /// Number of times that it has sent each command.
     said: [u32; Command::ALL.len()],
     /// Commands of any kind.
     commands: u32,
     sender: Vec<u8>,
     roll: Roll,
-    /// What the open transaction holds of domain caps.
+    /// Places that the open transaction holds under domain caps.
     seats: Seats,
     manners: Option<Box<Manners>>,
 }
 
-/// What a command, or a message, meets.
+/// The command or message that rules are evaluated for.
 #[derive(Debug)]
 pub(super) struct Moment<'a> {
     pub(super) command: Command,
     pub(super) client: IpAddr,
-    /// The sender at MAIL, the recipient at RCPT, and where each is asked for, at the end of the message.
+    /// The sender at MAIL, the recipient at RCPT, and at the end of the message if rules are evaluated for each
+    /// recipient.
     pub(super) address: Option<Path<'a>>,
-    /// The message's own number, where it has a trace.
+    /// The message's own number, if it has a trace.
     pub(super) sequence: Option<u64>,
     pub(super) now: Duration,
-    /// Since the first connection.
+    /// Time since the first connection.
     pub(super) since: Duration,
 }
 
-/// What is to happen.
+/// Decision of the rules.
 #[derive(Debug)]
 pub(super) struct Judgement {
-    /// Not before that much time has passed.
+    /// Least time before the answer.
     pub(super) delay: Duration,
     pub(super) deed: Deed,
-    /// The rule that decided; none where nothing did.
+    /// The rule that decided; `None` if none did.
     pub(super) by: Option<Arc<Armed>>,
 }
 
-/// The end of a command.
+/// The effect on a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Deed {
-    /// As ever.
+    /// Answered as without rules.
     Grant,
     Refuse(Reply),
     HangUp(Option<Reply>),
     Reset,
-    /// The message counts and is not answered.
+    /// The message counts and gets no answer.
     LoseReply,
     /// The message is answered and does not count.
     Drop,
@@ -68,32 +69,32 @@ pub(super) enum Deed {
     Duplicate,
 }
 
-/// How the message is read that comes next.
+/// The rules for reading the next message.
 #[derive(Debug, Default)]
 struct Manners {
     sips: Option<Sips>,
-    /// RST at that octet.
+    /// Reset (RST) at that byte.
     reset: Option<(u64, Arc<Armed>)>,
-    /// No more reading, and then this.
+    /// Time after which reading stops, with the reply and the rule.
     abort: Option<(Duration, Reply, Arc<Armed>)>,
     octets: u64,
 }
 
-/// What a session reads next.
+/// The session's next read.
 #[derive(Debug)]
 pub(super) enum Bite {
     All,
     AtMost(usize),
     NotBefore(Duration),
-    /// Nothing any more.
+    /// Reading ends.
     Over(Deed, Arc<Armed>),
 }
 
-/// The recipients that a transaction has, kept where a rule asks for each of them at the end of the message.
+/// The recipients of a transaction, stored if a rule is evaluated for each of them at the end of the message.
 #[derive(Debug, Default)]
 struct Roll {
     octets: Vec<u8>,
-    /// Where each ends; one that is empty was taken before there was such a rule.
+    /// End of each address; an empty one was accepted before there was such a rule.
     ends: Vec<usize>,
 }
 
@@ -113,7 +114,7 @@ impl Roll {
     }
 }
 
-/// A transaction's places under domain caps, which it leaves when it is over.
+/// A transaction's places under domain caps, which are released when it is over.
 #[derive(Debug, Default)]
 pub(super) struct Seats(Vec<(Arc<Armed>, Domain)>);
 
@@ -127,7 +128,7 @@ impl Conduct {
         Self { number, said, commands, sender, roll, seats, manners: None }
     }
 
-    /// What the rules say to a command: they are asked in their order, delays add up, and the first that refuses or
+    /// Decides a command by the rules: they are evaluated in their order, delays add up, and the first that refuses or
     /// cuts decides.
     pub(super) fn judge(&mut self, rules: &Ruleset, moment: &Moment<'_>) -> Judgement {
         let nth = self.said[moment.command as usize];
@@ -141,7 +142,7 @@ impl Conduct {
         judgement
     }
 
-    /// What the rules say of the recipient in that place, from 0, of a message whose end has been judged.
+    /// Decides the recipient in that place, from 0, of a message whose end has been decided.
     pub(super) fn judge_recipient(&mut self, rules: &Ruleset, moment: &Moment<'_>, place: usize) -> Judgement {
         let roll = std::mem::take(&mut self.roll);
         let nth = self.said[moment.command as usize].saturating_sub(1);
@@ -151,7 +152,7 @@ impl Conduct {
         judgement
     }
 
-    /// The transaction has a recipient more, in that place.
+    /// Adds a recipient to the transaction, in that place.
     pub(super) fn enter_recipient(&mut self, place: usize, recipient: &Path<'_>) {
         self.roll.enter(place, recipient);
     }
@@ -182,7 +183,7 @@ impl Conduct {
         judgement
     }
 
-    /// How long a rule holds the answer back.
+    /// Time for which a rule delays the answer.
     fn delay(&self, armed: &Armed, moment: &Moment<'_>, draw: &Draw) -> Duration {
         match armed.rule.action {
             Action::Delay { from, to } if from == to => from,
@@ -195,7 +196,7 @@ impl Conduct {
         }
     }
 
-    /// What a rule does to the command, if it does anything.
+    /// The effect of a rule on the command, if it has any.
     fn deed(&mut self, armed: &Arc<Armed>, moment: &Moment<'_>) -> Option<Deed> {
         match &armed.rule.action {
             Action::HangUp(last_word) => Some(Deed::HangUp(last_word.clone())),
@@ -216,7 +217,7 @@ impl Conduct {
         }
     }
 
-    /// Whether a policy lets it pass.
+    /// Reports whether a policy accepts the command.
     fn passes(&mut self, armed: &Arc<Armed>, moment: &Moment<'_>) -> bool {
         let recipient = moment.address.as_ref();
         match &*armed.memory {
@@ -246,7 +247,7 @@ impl Conduct {
         }
     }
 
-    /// The next message is read as that rule says. The first rule of a kind decides.
+    /// Applies a rule to the reading of the next message. The first rule of a kind decides.
     fn read_with(&mut self, armed: &Arc<Armed>, now: Duration) {
         let manners = self.manners.get_or_insert_default();
         match &armed.rule.action {
@@ -262,7 +263,7 @@ impl Conduct {
         }
     }
 
-    /// Whether the message that comes next is changed.
+    /// Reports whether the next message is changed.
     pub(super) fn corrupts(&self, rules: &Ruleset) -> bool {
         let nth = self.said[Command::Data as usize];
         let draw = Draw { seed: rules.seed, session: self.number, nth, recipient: 0 };
@@ -270,7 +271,7 @@ impl Conduct {
         hit.inspect(|armed| armed.act()).is_some()
     }
 
-    /// So many octets of the message have been read.
+    /// Records that this many bytes of the message have been read.
     pub(super) fn read(&mut self, octets: usize, now: impl FnOnce() -> Duration) {
         if let Some(manners) = &mut self.manners {
             manners.octets += octets as u64;
@@ -280,7 +281,7 @@ impl Conduct {
         }
     }
 
-    /// What is read next.
+    /// The next read.
     pub(super) fn bite(&mut self, now: impl FnOnce() -> Duration) -> Bite {
         let Some(manners) = &mut self.manners else { return Bite::All };
         if let Some((deed, by)) = manners.cut() {
@@ -298,14 +299,14 @@ impl Conduct {
         }
     }
 
-    /// The message is whole, unless its reading was to be cut: then that.
+    /// Completes the message; returns an effect if a rule was to cut its reading.
     pub(super) fn whole(&mut self) -> Option<(Deed, Arc<Armed>)> {
         let manners = self.manners.take()?;
         let abort = |(_, reply, by)| (Deed::HangUp(Some(reply)), by);
         manners.cut().or_else(|| manners.abort.map(abort))
     }
 
-    /// The transaction is over, or its message is being answered: what it holds.
+    /// Ends the transaction, or begins to answer its message; returns the places that it holds.
     pub(super) fn close(&mut self) -> Seats {
         self.manners = None;
         self.roll = Roll::default();
@@ -321,7 +322,7 @@ impl Manners {
 }
 
 impl Seats {
-    /// Leaves all but the first so many.
+    /// Releases all but the first `kept` places.
     fn leave(&mut self, kept: usize) {
         for (armed, domain) in self.0.drain(kept..) {
             if let Memory::Domains(domains) = &*armed.memory {
@@ -337,20 +338,20 @@ impl Drop for Seats {
     }
 }
 
-/// What chance depends on.
+/// Inputs of a random choice.
 struct Draw {
     seed: u64,
     session: u64,
-    /// How often the session has said the command before.
+    /// Number of times that the session has sent the command before.
     nth: u32,
-    /// The recipient that is asked for, from 1; 0 where the whole is.
+    /// The recipient that the rule is evaluated for, from 1; 0 for the whole message.
     recipient: u64,
 }
 
 impl Draw {
-    /// Whether a rule's chance has come. A message that is dropped or doubled is chosen by its own number, so that the
-    /// choice is the same in whatever order messages come; one that is refused by its place in the session, so that it
-    /// may get through when it is sent again.
+    /// Reports whether a rule's chance occurs. A message that is dropped or doubled is chosen by its own number, so
+    /// that the choice is the same in whatever order messages come; one that is refused is chosen by its place in the
+    /// session, so that it may get through when it is sent again.
     fn hits(&self, armed: &Armed, sequence: Option<u64>) -> bool {
         let chance = armed.rule.chance;
         if chance >= 1.0 {
@@ -364,11 +365,11 @@ impl Draw {
     }
 
     fn fraction(&self, place: u64) -> f64 {
-        // A session's numbers begin where no message's are.
+        // A session's numbers begin where no message's numbers are.
         self.of(place, self.session | 1 << 63, u64::from(self.nth) | self.recipient << 32)
     }
 
-    /// A number from 0 to 1 that depends on nothing but its arguments and the seed.
+    /// A number from 0 to 1 that depends on its arguments and the seed only.
     fn of(&self, place: u64, number: u64, nth: u64) -> f64 {
         let mixed = mix(mix(mix(self.seed ^ place.rotate_left(32)) ^ number) ^ nth);
         (mixed >> 11) as f64 / (1u64 << 53) as f64
@@ -410,7 +411,7 @@ mod tests {
         Moment { address: Some(Path::mailbox(address.as_bytes()).unwrap()), ..moment(Command::Recipient) }
     }
 
-    /// The reply's code, 0 for none.
+    /// The reply's code, or 0.
     fn code(judgement: &Judgement) -> u16 {
         match &judgement.deed {
             Deed::Refuse(reply) | Deed::HangUp(Some(reply)) => reply.code(),
@@ -594,7 +595,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the commands of sessions are interleaved, each session meets the same.
+        /// However the commands of sessions are interleaved, the effects on each session are the same.
         #[test]
         fn a_session_meets_the_same_whatever_others_do(
             seed in any::<u64>(), turns in proptest::collection::vec((0..4_usize, 0..11_usize), 1..100)

@@ -1,7 +1,7 @@
-//! The rules in force: replaced while sessions run, asked without a lock, counted for the record.
+//! The rules in force: replaced while sessions run, read without a lock, counted for the record.
 //!
-//! A worker compares a number for each command and looks further only when it has changed; while there have never been
-//! rules that is all. What a policy remembers, and how often a rule has acted, outlives a change that keeps the rule.
+//! A worker compares a number for each command and does more only when that has changed; if there have never been
+//! rules, that is all. The memory of a policy, and the count of a rule's actions, outlive a change that keeps the rule.
 use super::policies::{Bucket, Domains, Greylist};
 use super::rulebook::Rulebook;
 use super::rules::{Action, Rule};
@@ -9,41 +9,41 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Rules that have acted and are no more in force, which are still told apart.
+/// Largest number of rules that have acted and are no longer in force, with counts of their own.
 const MOST_RETIRED: usize = 1000;
 
-/// Rules in force, and what they have come to.
+/// Rules in force, and their counts.
 #[derive(Debug)]
 pub(super) struct Control {
-    /// How often the rules have changed; 0 as long as there never were any.
+    /// Number of changes of the rules; 0 as long as there never were any.
     version: AtomicU64,
     current: Mutex<Arc<Ruleset>>,
-    /// How often each rule has acted, by its text.
+    /// Count of each rule's actions, by its text.
     counts: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
-    /// The seed where a rulebook says none.
+    /// The seed for a rulebook that names none.
     seed: u64,
-    /// Sessions that have been asked about.
+    /// Sessions numbered so far.
     sessions: AtomicU64,
 }
 
-/// Rules, ready to be asked.
+/// Rules, ready to be evaluated.
 #[derive(Debug)]
 pub(super) struct Ruleset {
     pub(super) seed: u64,
     pub(super) rules: Vec<Arc<Armed>>,
 }
 
-/// A rule with what it remembers.
+/// A rule with its memory.
 #[derive(Debug)]
 pub(super) struct Armed {
     pub(super) rule: Rule,
-    /// Its place, from 0: the same rule in another place has other chances.
+    /// Its place, from 0: the same rule in another place has other random choices.
     pub(super) place: u64,
     pub(super) memory: Arc<Memory>,
     acted: Arc<AtomicU64>,
 }
 
-/// What a rule remembers.
+/// Memory of a rule.
 #[derive(Debug)]
 pub(super) enum Memory {
     Nothing,
@@ -64,20 +64,20 @@ impl Memory {
 }
 
 impl Ruleset {
-    /// Whether a rule is for each recipient of a message at its end.
+    /// Reports whether a rule is evaluated for each recipient of a message at its end.
     pub(super) fn ask_for_recipients(&self) -> bool {
         self.rules.iter().any(|armed| armed.rule.is_for_each_recipient())
     }
 }
 
 impl Armed {
-    /// It has done what it says.
+    /// Counts an action of the rule.
     pub(super) fn act(&self) {
         self.acted.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// A rule and how often it has acted.
+/// A rule and the number of its actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Deeds {
     pub(super) rule: String,
@@ -101,7 +101,7 @@ impl Control {
         control
     }
 
-    /// Changes when the rules do; 0 as long as there never were any.
+    /// A number that changes with the rules; 0 as long as there never were any.
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -112,13 +112,13 @@ impl Control {
         (!current.rules.is_empty()).then(|| Arc::clone(&current))
     }
 
-    /// The rules in force, as they were put.
+    /// The rules in force, as they were given.
     pub(super) fn rulebook(&self) -> Rulebook {
         let current = lock(&self.current);
         Rulebook { seed: Some(current.seed), rules: current.rules.iter().map(|armed| armed.rule.clone()).collect() }
     }
 
-    /// Puts other rules in force, for every command that comes after it.
+    /// Puts other rules in force, for all later commands.
     pub(super) fn put(&self, rulebook: Rulebook) {
         let mut current = lock(&self.current);
         let mut counts = lock(&self.counts);
@@ -135,11 +135,11 @@ impl Control {
             .collect();
         retire(&mut counts, &rules);
         *current = Arc::new(Ruleset { seed: rulebook.seed.unwrap_or(self.seed), rules });
-        // The lock orders what is read after the change; the number only says that there is one.
+        // The lock orders the reads after the change; the number only tells that there is one.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often each rule has acted: those in force in their order, then those that were.
+    /// Counts of each rule's actions: those in force in their order, then former ones.
     pub(super) fn deeds(&self) -> Vec<Deeds> {
         let current = lock(&self.current);
         let mut counts = lock(&self.counts).clone();
@@ -156,13 +156,13 @@ impl Control {
         deeds
     }
 
-    /// The next session's number, by which its chances are told from another's.
+    /// The next session's number, which tells its random choices from another's.
     pub(super) fn number_session(&self) -> u64 {
         self.sessions.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// Forgets rules that have gone and never acted; sums up those that are too many.
+/// Forgets former rules that never acted; sums up those above the limit.
 fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<Armed>]) {
     const OTHERS: &str = "(earlier rules)";
     let is_in_force = |text: &str| rules.iter().any(|armed| armed.rule.text() == text);
@@ -174,12 +174,12 @@ fn retire(counts: &mut BTreeMap<String, Arc<AtomicU64>>, rules: &[Arc<Armed>]) {
     }
 }
 
-/// For a moment.
+/// Locks a mutex for a moment.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("nobody panics holding it")
 }
 
-/// In words, for the record.
+/// The counts in words, for the record.
 pub(super) fn words(deeds: &[Deeds]) -> Vec<String> {
     let word = |deeds: &Deeds| {
         let times = if deeds.count == 1 { "once".to_owned() } else { format!("{} times", deeds.count) };

@@ -1,16 +1,16 @@
-//! Messages kept as they came: the octets of the wire, dots unstuffed, line ends CRLF, nothing added.
+//! Messages stored as they came: the bytes of the wire, dots unstuffed, line ends CRLF, nothing added.
 //!
 //! | where | what |
 //! |---|---|
 //! | a directory | a file each, `SECONDS-PID-NUMBER.eml` |
 //! | a Maildir | a file each, from `tmp` to `new` |
-//! | one file | each message behind a line of JSON that says its length: `{"bytes":N,…}` LF, N octets, LF |
+//! | one file | each message after a line of JSON with its length: `{"bytes":N,…}` LF, N bytes, LF |
 //!
-//! One file is no mbox: an mbox ends lines in LF and quotes `From ` in the text, so what was received cannot be had back
-//! from it. A length can be trusted whatever the message holds, which no separator can (smtp-sink's `-D`).
+//! The single file is no mbox: an mbox ends lines in LF and quotes `From ` in the text, so the received bytes could not
+//! be restored. A length is reliable for any content; no separator is (smtp-sink's `-D`).
 //!
-//! A message that cannot be kept is refused, never acknowledged. Writing is synchronous and without fsync: the sink's
-//! other sessions wait meanwhile, as smtp-sink's do.
+//! A message that cannot be stored is refused, never acknowledged. Writing is synchronous and without fsync: the sink's
+//! other sessions wait meanwhile, as in smtp-sink.
 use super::control::lock;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -22,10 +22,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A message up to that size is written in one piece at its end; what a session holds in memory at most.
+/// Largest part of a message that a session holds in memory; a message up to that size is written in one piece at its
+/// end.
 const HELD_BYTES: usize = 64 * 1024;
 
-/// Where messages are kept.
+/// Place where messages are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shelf {
     Directory(PathBuf),
@@ -33,21 +34,21 @@ pub(crate) enum Shelf {
     File(PathBuf),
 }
 
-/// Keeps messages, for all workers.
+/// Stores messages, for all workers.
 #[derive(Debug)]
 pub(super) struct Dump {
     shelf: Shelf,
-    /// What names begin with.
+    /// Prefix of names.
     prefix: String,
-    /// What names end with.
+    /// Suffix of names.
     suffix: String,
     serial: AtomicU64,
-    /// The one file.
+    /// The single file.
     file: Option<Mutex<File>>,
 }
 
 impl Dump {
-    /// Makes what is missing, and sees whether it can be written.
+    /// Creates the directories or the file if missing, and checks that they can be written.
     pub(super) fn open(shelf: Shelf) -> Result<Self> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let pid = std::process::id();
@@ -70,7 +71,7 @@ impl Dump {
         Ok(Self { shelf, prefix, suffix, serial: AtomicU64::new(0), file })
     }
 
-    /// A new name, and the names of the file while it is written and afterwards.
+    /// A new name: the path of the file while it is written, and the final one.
     fn names(&self) -> (PathBuf, PathBuf) {
         let number = self.serial.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08}{}", self.prefix, self.suffix);
@@ -81,24 +82,24 @@ impl Dump {
         }
     }
 
-    /// Appends to the one file, whole or not at all.
+    /// Appends to the single file, completely or not at all.
     fn append(&self, file: &Mutex<File>, draft: &mut Draft) -> io::Result<()> {
         let mut file = lock(file);
         let before = file.metadata()?.len();
         let outcome = draft.append_to(&mut file);
         if outcome.is_err() {
-            // A device cannot be cut, and has nothing to be cut.
+            // A device cannot be truncated, and need not be.
             let _ = file.set_len(before);
         }
         outcome
     }
 }
 
-/// Mail is for its owner's eyes only.
+/// Mail is readable for its owner only.
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Makes a directory where there is none; one that is there stays as open as it is.
+/// Creates a directory if there is none; an existing one keeps its mode.
 fn make(path: &Path) -> Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -107,24 +108,24 @@ fn make(path: &Path) -> Result<()> {
         .with_context(|| format!("cannot create {}", path.display()))
 }
 
-/// As Maildir wants it: without `/` and `:`.
+/// The host name in Maildir form: without `/` and `:`.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     name.chars().map(|c| if c.is_ascii_alphanumeric() || "-.".contains(c) { c } else { '_' }).collect()
 }
 
-/// A message on its way to the shelf. Dropped before its end, it leaves nothing behind.
+/// A message that is being stored. If it is dropped before its end, nothing remains.
 #[derive(Debug)]
 pub(super) struct Draft {
     envelope: Envelope,
-    /// What is not in the file yet.
+    /// Bytes that are not in the file yet.
     held: Vec<u8>,
     bytes: u64,
     spill: Option<Spill>,
     failure: Option<io::Error>,
 }
 
-/// Who sent it to whom; the line before a message in the one file.
+/// The sender and the recipients; the line before a message in the single file.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Envelope {
     bytes: u64,
@@ -138,7 +139,7 @@ pub(super) struct Envelope {
 #[derive(Debug)]
 struct Spill {
     file: File,
-    /// Its name, until it has another.
+    /// Its path, until it is renamed.
     path: Option<PathBuf>,
     name: PathBuf,
 }
@@ -152,7 +153,7 @@ impl Draft {
         &mut self.envelope
     }
 
-    /// More of the message. A failure is kept for its end, when there is somebody to tell.
+    /// Writes more of the message. An error is kept until the end of the message, when it can be reported.
     pub(super) fn write(&mut self, dump: &Dump, block: &[u8]) {
         self.bytes += block.len() as u64;
         if self.failure.is_some() {
@@ -166,7 +167,7 @@ impl Draft {
         }
     }
 
-    /// Writes what is held, and a block.
+    /// Writes the held bytes, and a block.
     fn spill_with(&mut self, dump: &Dump, block: &[u8]) -> io::Result<()> {
         let spill = match &mut self.spill {
             Some(spill) => spill,
@@ -177,7 +178,7 @@ impl Draft {
         spill.file.write_all(block)
     }
 
-    /// The message is whole: puts it where it belongs.
+    /// Completes the message: puts it in its place.
     pub(super) fn keep(mut self, dump: &Dump) -> io::Result<()> {
         if let Some(error) = self.failure.take() {
             return Err(error);
@@ -215,7 +216,7 @@ impl Spill {
         Ok(spill)
     }
 
-    /// Gives it its name: whoever looks sees it whole.
+    /// Renames it to its final name, so that readers see it complete.
     fn publish(mut self) -> io::Result<()> {
         if let Some(path) = &self.path {
             fs::rename(path, &self.name)?;
@@ -238,7 +239,7 @@ impl Drop for Spill {
 mod tests {
     use super::*;
 
-    /// A message of that many octets, of which none is like its neighbours.
+    /// A message of that many bytes, each different from its neighbours.
     fn message(bytes: usize) -> Vec<u8> {
         (0..bytes).map(|at| (at % 251) as u8).collect()
     }

@@ -1,8 +1,9 @@
-//! The end of a message that recipients fare differently with, by rules on the dot that are for each of them.
+//! The end of a message whose recipients have different results, because of rules on the dot that are evaluated for
+//! each of them.
 //!
-//! LMTP has a reply for each recipient (RFC 2033 §4.2): each is delayed, refused, counted and answered when its turn
-//! comes. SMTP has one for all of them, so the first recipient that is refused, or ends the session, decides for the
-//! whole message, and delays add up; forgotten or counted twice is a recipient by itself there too.
+//! LMTP has a reply for each recipient (RFC 2033 §4.2): each is delayed, refused, counted and answered in its turn.
+//! SMTP has one for all of them, so the first recipient that is refused, or ends the session, decides for the whole
+//! message, and delays add up; dropping or counting twice applies to each recipient alone there too.
 use super::conduct::{Deed, Seats};
 use super::dump::Draft;
 use super::inbox::{Books, answer};
@@ -12,10 +13,10 @@ use smtp::server::Protocol;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// The reply that ends a session whatever it answers (RFC 5321 §3.8).
+/// The reply that ends a session after any command (RFC 5321 §3.8).
 pub(super) const CLOSING: u16 = 421;
 
-/// What becomes of a message for a recipient.
+/// The result of a message for a recipient.
 #[derive(Debug)]
 pub(super) struct Fate {
     pub(super) delay: Duration,
@@ -23,12 +24,12 @@ pub(super) struct Fate {
 }
 
 impl Fate {
-    /// Whether it is as without rules.
+    /// Reports whether it is the same as without rules.
     pub(super) fn is_plain(&self) -> bool {
         self.deed == Deed::Grant && self.delay.is_zero()
     }
 
-    /// Whether no other recipient is asked for after it.
+    /// Reports whether no rules are evaluated for later recipients.
     pub(super) fn ends(&self, protocol: Protocol) -> bool {
         match &self.deed {
             Deed::HangUp(_) | Deed::Reset | Deed::LoseReply => true,
@@ -37,7 +38,7 @@ impl Fate {
         }
     }
 
-    /// How often the recipient counts.
+    /// Number of times that the recipient counts.
     fn times(&self) -> usize {
         match self.deed {
             Deed::Refuse(_) | Deed::HangUp(_) | Deed::Reset | Deed::Drop => 0,
@@ -47,39 +48,39 @@ impl Fate {
     }
 }
 
-/// The fates of a message's recipients made into one, and into the numbers of those it counts for.
+/// Combines the fates of a message's recipients into one, and lists the numbers of the recipients that count.
 pub(super) fn join(fates: Vec<Fate>, numbers: &mut Vec<u32>) -> Fate {
     let delay = fates.iter().map(|fate| fate.delay).sum();
     if let Some(last) = fates.last().filter(|fate| fate.ends(Protocol::Smtp) && fate.deed != Deed::LoseReply) {
         return Fate { delay, deed: last.deed.clone() };
     }
     let reply = fates.last().filter(|fate| fate.deed == Deed::LoseReply).map_or(Deed::Grant, |_| Deed::LoseReply);
-    // Those that were not asked for any more count as ever.
+    // Recipients for which no rules were evaluated any more count as without rules.
     let times = fates.iter().map(Fate::times).chain(std::iter::repeat(1));
     *numbers = numbers.iter().zip(times).flat_map(|(number, times)| std::iter::repeat_n(*number, times)).collect();
     Fate { delay, deed: if numbers.is_empty() { Deed::Drop } else { reply } }
 }
 
-/// A message in LMTP, answered for recipient by recipient.
+/// A message in LMTP whose recipients are answered one after the other.
 #[derive(Debug)]
 pub(super) struct Handout {
     found: Found,
     bytes: u64,
     numbers: Vec<u32>,
-    /// One for each recipient, up to one that ends the session.
+    /// Fates, one for each recipient, up to one that ends the session.
     fates: Vec<Fate>,
     holding: RefCell<Holding>,
-    /// Held until the last is answered.
+    /// Places that are held until the last recipient is answered.
     _seats: Seats,
 }
 
-/// What has come of the message so far.
+/// State of the message so far.
 #[derive(Debug)]
 enum Holding {
-    /// Nobody has it: it is neither kept nor counted.
+    /// No recipient has it yet: it is neither stored nor counted.
     Due(Option<Draft>),
     Taken,
-    /// It could not be kept: nobody can have it.
+    /// It could not be stored, so no recipient can have it.
     Lost,
 }
 
@@ -99,7 +100,7 @@ impl Handout {
         Self { found, bytes, numbers, fates, holding: RefCell::new(Holding::Due(draft)), _seats: seats }
     }
 
-    /// How long the answer for that recipient is held back.
+    /// Time for which the answer for that recipient is delayed.
     pub(super) fn delay(&self, place: usize) -> Duration {
         self.fates.get(place).map_or(Duration::ZERO, |fate| fate.delay)
     }
@@ -108,7 +109,7 @@ impl Handout {
         place + 1 >= self.fates.len()
     }
 
-    /// Counts the message for that recipient, as far as it has it, and answers.
+    /// Counts the message for that recipient, if the recipient's fate says so, and answers.
     pub(super) fn answer(&self, place: usize, books: &Books, now: Duration) -> Answer {
         let Some((fate, number)) = self.fates.get(place).zip(self.numbers.get(place)) else { return Answer::Yes };
         let numbers = &[*number; 2][..fate.times()];

@@ -1,4 +1,4 @@
-//! What a session of the sink does with mail: read its trace, count it, answer 250, or what the rules say.
+//! A sink session's handling of mail: reads its trace, counts it, and answers 250, or as the rules order.
 use super::conduct::{Bite, Conduct, Deed, Judgement, Moment, Seats};
 use super::control::{Armed, Control, Ruleset};
 use super::dump::{Draft, Dump, Envelope};
@@ -27,25 +27,25 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Where a message cannot be kept (RFC 5321 §4.2.3).
+/// Reply if a message cannot be stored (RFC 5321 §4.2.3).
 static NO_ROOM: Reply = Reply::fixed("452 4.3.1 Insufficient system storage\r\n");
 
 /// A tally on its way to the collector, and the way back for it.
 pub(super) type Parcel = (Box<SinkTally>, SyncSender<Box<SinkTally>>);
 
-/// What all workers share.
+/// State that all workers share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) control: Arc<Control>,
-    /// Where messages are kept.
+    /// Storage of messages, if they are stored.
     dump: Option<Dump>,
-    /// Who may log in, where AUTH is offered.
+    /// Users that may log in, if AUTH is offered.
     users: Option<Users>,
-    /// When the first client connected.
+    /// Time at which the first client connected.
     first_connection: OnceLock<Duration>,
-    /// Messages to end after.
+    /// Number of messages after which the sink ends.
     most: Option<u64>,
-    /// Whether the end of a message has one answer, or one for each recipient.
+    /// Protocol: the end of a message has one answer in SMTP, and one for each recipient in LMTP.
     protocol: Protocol,
     answered: AtomicU64,
     monotonic: ClockId,
@@ -71,7 +71,7 @@ impl Shared {
         }
     }
 
-    /// Whether it has had as many messages as it was to take.
+    /// Reports whether it has received as many messages as it was asked to.
     pub(super) fn is_full(&self) -> bool {
         self.most.is_some_and(|most| self.answered.load(Ordering::Relaxed) >= most)
     }
@@ -80,13 +80,13 @@ impl Shared {
 /// A worker's tally, handed to the collector at every tick.
 pub(super) struct Till(Rc<Books>);
 
-/// What a worker's sessions count into, and look up.
+/// Counts of a worker's sessions, and state that they look up.
 pub(super) struct Books {
     shared: Arc<Shared>,
     tally: RefCell<Box<SinkTally>>,
     full: Sender<Parcel>,
     emptied: (SyncSender<Box<SinkTally>>, Receiver<Box<SinkTally>>),
-    /// The rules in force when they were looked at last, and the version they then had.
+    /// The rules in force at the last look, and their version then.
     rules: RefCell<Option<Arc<Ruleset>>>,
     version: Cell<u64>,
 }
@@ -112,7 +112,7 @@ impl Service for Till {
         Inbox { books: Rc::clone(&self.0), client: peer.address, reader, numbers, began: None, side }
     }
 
-    /// A sink measures: it turns nobody away.
+    /// No client is exempt: the sink measures and refuses none.
     fn is_exempt(&self, _client: std::net::IpAddr) -> bool {
         true
     }
@@ -121,7 +121,7 @@ impl Service for Till {
         let resource = match Shortage::of(why, false) {
             Some(Shortage::Descriptors) => Resource::Descriptors,
             Some(Shortage::HostDescriptors) => Resource::HostDescriptors,
-            // A client that has gone again is its own affair.
+            // A client that has disconnected already is no error.
             Some(Shortage::Ports) | None => return,
         };
         self.0.tally.borrow_mut().shortages.add(resource);
@@ -130,7 +130,7 @@ impl Service for Till {
     fn tick(&self, _now: Duration) {
         let empty = self.0.emptied.1.try_recv().unwrap_or_default();
         let full = std::mem::replace(&mut *self.0.tally.borrow_mut(), empty);
-        // Without a collector there is nobody to tell.
+        // Without a collector nothing can be sent.
         let _ = self.0.full.send((full, self.0.emptied.0.clone()));
     }
 }
@@ -142,42 +142,42 @@ pub(super) struct Inbox {
     reader: TraceReader,
     /// The recipients' numbers.
     numbers: Vec<u32>,
-    /// When the message might begin, where nothing that this end does on purpose holds it up.
+    /// Earliest time at which the message could begin; `None` if this end delays it on purpose.
     began: Option<Duration>,
-    /// What only sessions under rules, and those whose mail is kept, have.
+    /// State of sessions under rules, and of those whose mail is stored.
     side: Option<Box<Side>>,
 }
 
-/// What a session has besides.
+/// Further state of a session.
 #[derive(Default)]
 struct Side {
     conduct: Option<Conduct>,
-    /// The message being read is to be changed.
+    /// Set if the message being read is to be changed.
     corrupt: bool,
-    /// It has been.
+    /// Set once it has been changed.
     is_changed: bool,
-    /// The name the client gave itself, and the message being kept.
+    /// The name that the client gave in its greeting.
     hello: String,
     draft: Option<Draft>,
-    /// LMTP: the message whose recipients are being answered for.
+    /// LMTP: the message whose recipients are being answered.
     handout: Option<Rc<Handout>>,
 }
 
-/// A message that is whole.
+/// A complete message.
 struct Arrival {
     found: Found,
     numbers: Vec<u32>,
     bytes: u64,
     deed: Deed,
     draft: Option<Draft>,
-    /// A rule has changed it.
+    /// Set if a rule has changed it.
     is_changed: bool,
-    /// Held until the message is answered.
+    /// Places that are held until the message is answered.
     _seats: Seats,
 }
 
 impl Drop for Inbox {
-    /// A session that panics says so among the errors.
+    /// Records a panic of the session among the errors.
     fn drop(&mut self) {
         if std::thread::panicking()
             && let Ok(mut tally) = self.books.tally.try_borrow_mut()
@@ -394,12 +394,12 @@ impl Handler for Inbox {
 }
 
 impl Inbox {
-    /// Whether there is nothing but to count: no rules, and no mail to keep.
+    /// Reports whether messages are only counted: no rules, and no storage.
     fn is_plain(&self) -> bool {
         self.side.is_none() && self.books.shared.control.version() == 0
     }
 
-    /// What the rules say to a command: an answer that grants it, or one that does not.
+    /// Applies the rules to a command: an answer that accepts it, or one that does not.
     fn ruled(&mut self, command: Command, address: Option<Path<'_>>) -> Result<Answer, Answer> {
         let Some(rules) = self.books.rules() else { return Ok(Answer::Yes) };
         let Judgement { delay, deed, by } = self.judge(&rules, command, address, None, clock::now());
@@ -426,7 +426,7 @@ impl Inbox {
         conduct.get_or_insert_with(|| Conduct::new(shared.control.number_session())).judge(rules, &moment)
     }
 
-    /// Remembers a recipient that was taken, where a rule will ask for it.
+    /// Stores an accepted recipient, if a rule will be evaluated for it.
     fn enter(&mut self, recipient: &Path<'_>) {
         let place = self.numbers.len();
         if let Some(conduct) = self.side.as_mut().and_then(|side| side.conduct.as_mut())
@@ -436,7 +436,7 @@ impl Inbox {
         }
     }
 
-    /// What the rules say of a whole message, and, if they grant it, of each of its recipients.
+    /// Decides a complete message by the rules, and, if they accept it, each of its recipients.
     fn judge_message(&mut self, sequence: Option<u64>, now: Duration) -> (Duration, Deed, Vec<Fate>) {
         let cut = self.side.as_mut().and_then(|side| side.conduct.as_mut()?.whole());
         let rules = self.books.rules();
@@ -458,7 +458,7 @@ impl Inbox {
         (delay, deed, fates)
     }
 
-    /// What the rules say of each recipient, up to the one that ends the asking; nothing where all are granted at once.
+    /// Decides each recipient by the rules, up to the one that ends the session; empty if all are accepted at once.
     fn judge_recipients(&mut self, rules: &Ruleset, sequence: Option<u64>, now: Duration) -> Vec<Fate> {
         let shared = &self.books.shared;
         let since = now.saturating_sub(*shared.first_connection.get().unwrap_or(&now));
@@ -482,7 +482,7 @@ impl Inbox {
         if fates.iter().all(Fate::is_plain) { Vec::new() } else { fates }
     }
 
-    /// A message of a session that has more to do than to count.
+    /// Handles a message of a session that does more than count.
     fn message_beside(&mut self, found: Found, bytes: u64, now: Duration) -> Answer {
         let (mut delay, mut deed, fates) = self.judge_message(sequence(&found), now);
         let mut numbers = std::mem::take(&mut self.numbers);
@@ -516,7 +516,7 @@ impl Inbox {
         })
     }
 
-    /// Begins to keep a message.
+    /// Begins to store a message.
     fn begin_draft(&mut self, sender: &Path<'_>) {
         let Some(side) = self.side.as_mut().filter(|_| self.books.shared.dump.is_some()) else { return };
         let mut envelope = Envelope::default();
@@ -541,7 +541,7 @@ impl Side {
         reader.receive(block);
     }
 
-    /// The transaction ends: what it kept, and what it holds.
+    /// Ends the transaction; returns the stored message, and the places that it holds.
     fn close(&mut self) -> (Option<Draft>, Seats) {
         let seats = self.conduct.as_mut().map(Conduct::close).unwrap_or_default();
         (self.draft.take(), seats)
@@ -558,7 +558,7 @@ fn held_back(delay: Duration, answer: Answer) -> Answer {
     })
 }
 
-/// What goes over the wire.
+/// The answer on the wire.
 pub(super) fn answer(deed: Deed) -> Answer {
     match deed {
         Deed::Grant | Deed::Drop | Deed::Duplicate => Answer::Yes,
@@ -576,7 +576,8 @@ fn sequence(found: &Found) -> Option<u64> {
     }
 }
 
-/// Where an error of that command is counted. Phases are the source's: commands that it has none for go with the replies.
+/// Phase under which an error of that command is counted. Phases are those of the source: a command without one is
+/// counted with the replies.
 fn phase(command: Command) -> Phase {
     match command {
         Command::Connect => Phase::Banner,
@@ -591,7 +592,7 @@ fn phase(command: Command) -> Phase {
     }
 }
 
-/// The block with the last octet before its line end changed: in a message of one block, one of the body.
+/// Returns the block with the last byte before its line end changed: in a message of one block, a byte of the body.
 fn changed(block: &[u8]) -> Vec<u8> {
     let mut changed = block.to_vec();
     let at = changed.iter().rposition(|octet| !octet.is_ascii_control()).unwrap_or(0);
@@ -630,7 +631,7 @@ impl Books {
         self.rules.borrow().clone()
     }
 
-    /// Counts what a rule has refused or cut, among the errors.
+    /// Counts a refusal or a cut by a rule among the errors.
     fn note(&self, command: Command, deed: &Deed, by: &Armed) {
         let code = match deed {
             Deed::Grant | Deed::Drop | Deed::Duplicate => return,
@@ -645,7 +646,7 @@ impl Books {
         tally.ordered.replies += u64::from(code > 0);
     }
 
-    /// Counts what became of a message's recipients because rules said so: those forgotten, those counted once more.
+    /// Counts the recipients of a message that rules dropped, and those that rules counted twice.
     pub(super) fn note_units(&self, found: &Found, lost: u64, duplicates: u64) {
         if sequence(found).is_some() {
             let ordered = &mut self.tally.borrow_mut().ordered;
@@ -654,7 +655,7 @@ impl Books {
         }
     }
 
-    /// Keeps a message and counts it, as far as it was told to, and answers.
+    /// Stores a message and counts it, as far as the rules say, and answers.
     fn take_in(&self, arrival: Arrival, now: Duration) -> Answer {
         let Arrival { found, numbers, bytes, deed, draft, is_changed, _seats } = arrival;
         let times = match deed {
@@ -676,14 +677,14 @@ impl Books {
         answer(deed)
     }
 
-    /// Counts a message that a rule has changed, as often as it counts itself.
+    /// Counts a message that a rule has changed, as many times as the message itself counts.
     fn note_changed(&self, found: &Found, times: u64) {
         if sequence(found).is_some() {
             self.tally.borrow_mut().ordered.corrupt += times;
         }
     }
 
-    /// Keeps what there is to keep of a message, or refuses the message.
+    /// Stores the message if it is to be stored, or refuses it.
     pub(super) fn keep(&self, draft: Option<Draft>) -> Result<(), Answer> {
         let Some((draft, dump)) = draft.zip(self.shared.dump.as_ref()) else { return Ok(()) };
         draft.keep(dump).map_err(|error| {
@@ -697,7 +698,7 @@ impl Books {
         Answer::Reply(NO_ROOM.clone())
     }
 
-    /// Counts further recipients of a message that is counted.
+    /// Counts further recipients of a message that is counted already.
     pub(super) fn arrive_for(&self, found: &Found, numbers: &[u32], now: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         tally.recipients += numbers.len() as u64;
@@ -713,7 +714,7 @@ impl Books {
         }
     }
 
-    /// Counts a message, so many times.
+    /// Counts a message `times` times.
     pub(super) fn arrive(&self, found: &Found, numbers: &[u32], bytes: u64, now: Duration, times: u32) {
         self.shared.answered.fetch_add(1, Ordering::Relaxed);
         for _ in 0..times {
@@ -721,7 +722,7 @@ impl Books {
         }
     }
 
-    /// How long a sender took over a message: whether ACKs held it up.
+    /// Times the sender's transfer of a message: this shows whether ACKs delayed it.
     fn time_body(&self, found: &Found, took: Duration) {
         let tally = &mut **self.tally.borrow_mut();
         match found {
@@ -778,8 +779,8 @@ impl Books {
         }
     }
 
-    /// When the message was created, on this host's monotonic clock; `None` where the trace's clock cannot be
-    /// compared with it, or lies in the future.
+    /// Time at which the message was created, on this host's monotonic clock; `None` if the trace's clock cannot be
+    /// compared with it, or the time lies in the future.
     fn created(&self, trace: &Trace, now: Duration) -> Option<Duration> {
         if trace.clock == self.shared.monotonic {
             return Some(trace.created).filter(|created| *created <= now);

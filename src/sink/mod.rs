@@ -1,12 +1,12 @@
-//! The sink: swallows mail at full speed, verifies traces and keeps the ledger of what arrived.
+//! The sink: receives mail at full speed, verifies traces and keeps the ledger of what arrived.
 //!
 //! ```text
 //! net::Server ─ session ─ Inbox (a handler) ─ Till (a worker's tally) ─→ collector ─→ live line, HTTP, record
-//!                            ├ conduct: what rules make of a command, asked of
+//!                            ├ conduct: the effect of the rules on a command
 //!                            │   control: the rules in force ← rulebook (TOML, JSON) ← rules (the language)
-//!                            │   policies: what rules remember
-//!                            ├ handout: the end of a message that recipients fare differently with
-//!                            └ dump: messages kept as they came
+//!                            │   policies: the memory of rules
+//!                            ├ handout: the end of a message with a result for each recipient
+//!                            └ dump: messages stored as they came
 //! ```
 mod certificates;
 mod collector;
@@ -44,38 +44,38 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 pub(crate) use welcome::{Login, WelcomeOptions};
 
-/// Descriptors that are not sessions.
+/// Descriptors used for other things than sessions.
 const SPARE_FILES: u64 = 64;
 
-/// Everything a sink is told.
+/// All options of a sink.
 #[derive(Clone, Debug)]
 pub(crate) struct SinkOptions {
     pub(crate) name: String,
     /// HOST:PORT, or unix:PATH.
     pub(crate) listen: String,
-    /// HOST:PORT of the status.
+    /// HOST:PORT of the status over HTTP.
     pub(crate) http: Option<String>,
-    /// Ends after that many messages.
+    /// Number of messages after which it ends.
     pub(crate) messages: Option<u64>,
     pub(crate) workers: usize,
-    /// Sessions at a time.
+    /// Largest number of concurrent sessions.
     pub(crate) sessions: usize,
     pub(crate) limits: Limits,
-    /// The name it gives itself.
+    /// The host name in its greeting.
     pub(crate) hello: String,
-    /// What it does wrong.
+    /// Its faults.
     pub(crate) rules: Rulebook,
-    /// The seed of chance, where the rules say none.
+    /// The seed of random choices, if the rules name none.
     pub(crate) seed: u64,
-    /// Where messages are kept.
+    /// Storage of messages, if they are stored.
     pub(crate) dump: Option<Shelf>,
-    /// The run whose messages are expected; all else is foreign.
+    /// The run whose messages are expected; all others are foreign.
     pub(crate) run: Option<RunId>,
     pub(crate) welcome: WelcomeOptions,
     pub(crate) outputs: Outputs,
 }
 
-/// Takes mail until it has had enough messages, or until SIGINT or SIGTERM; either way there is a record.
+/// Receives mail until the number of messages is reached, or until SIGINT or SIGTERM; either way there is a record.
 ///
 /// # Errors
 /// If it could not run: the address is taken, a file cannot be written.

@@ -1,20 +1,20 @@
-//! Policies with a memory: rate limit, greylist, transactions open for a domain, tarpit, slow reading. Pure: the time
-//! is an argument, on one clock, and whoever shares a policy locks it.
+//! Policies with a memory: rate limit, greylist, open transactions per domain, tarpit, slow reading. Pure: the time is
+//! an argument, on one clock, and users that share a policy lock it.
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
-/// A rate limit: a token bucket, kept as the time at which it will be full (GCRA, ITU-T I.371), so that nothing drifts
-/// and nothing has to be refilled.
+/// A rate limit: a token bucket, stored as the time at which it will be full (GCRA, ITU-T I.371), so that it does not
+/// drift and needs no refills.
 ///
 /// ```text
 /// tokens in the bucket now = burst − (full_at − now) × rate
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bucket {
-    /// How long a token takes to come.
+    /// Time per token.
     token: Duration,
-    /// How long the whole bucket takes to fill.
+    /// Time to fill the whole bucket.
     whole: Duration,
     full_at: Duration,
 }
@@ -37,21 +37,21 @@ impl Bucket {
     }
 }
 
-/// A greylist: a triplet is told to come back later, and taken once it does (Harris 2003; RFC 6647 §2.4). When the
-/// list is full the oldest triplet is forgotten and has to wait anew.
+/// A greylist: a triplet is first deferred, and accepted when it comes again later (Harris 2003; RFC 6647 §2.4). When
+/// the list is full, the oldest triplet is forgotten and has to wait again.
 #[derive(Debug)]
 pub(super) struct Greylist {
     delay: Duration,
     most: usize,
-    /// When each was first seen.
+    /// Time at which each triplet was first seen.
     seen: HashMap<u64, Duration>,
-    /// In the order they came.
+    /// Triplets in the order in which they came.
     order: VecDeque<u64>,
-    /// Keyed at random, so that nobody can send triplets that collide.
+    /// Hasher with random keys, so that no client can send triplets that collide.
     hasher: RandomState,
 }
 
-/// Who sends what to whom.
+/// Client, sender and recipient.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Triplet<'a> {
     pub(super) client: std::net::IpAddr,
@@ -66,7 +66,7 @@ impl Greylist {
         Self { delay, most: most.max(1), seen, order, hasher: RandomState::new() }
     }
 
-    /// Whether the triplet has waited for long enough.
+    /// Reports whether the triplet has waited long enough.
     pub(super) fn passes(&mut self, triplet: Triplet<'_>, now: Duration) -> bool {
         let key = self.hasher.hash_one(triplet);
         if let Some(first) = self.seen.get(&key) {
@@ -83,7 +83,7 @@ impl Greylist {
     }
 }
 
-/// How many transactions are open for each domain. Domains without any take no room.
+/// Number of open transactions per domain. Domains without any take no memory.
 #[derive(Debug)]
 pub(super) struct Domains {
     most: u32,
@@ -91,7 +91,7 @@ pub(super) struct Domains {
     hasher: RandomState,
 }
 
-/// A domain as [`Domains`] knows it.
+/// A domain in [`Domains`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Domain(u64);
 
@@ -100,7 +100,7 @@ impl Domains {
         Self { most, open: HashMap::new(), hasher: RandomState::new() }
     }
 
-    /// The domain of that name, in capitals or not.
+    /// The domain of that name, in any case.
     pub(super) fn named(&self, name: &[u8]) -> Domain {
         Domain(self.hasher.hash_one(name.to_ascii_lowercase()))
     }
@@ -115,7 +115,7 @@ impl Domains {
         has_room
     }
 
-    /// The transaction is over.
+    /// Ends a transaction for the domain.
     pub(super) fn leave(&mut self, domain: Domain) {
         match self.open.get_mut(&domain.0) {
             Some(open) if *open > 1 => *open -= 1,
@@ -123,29 +123,29 @@ impl Domains {
         }
     }
 
-    /// Domains that have a transaction open.
+    /// Number of domains with an open transaction.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.open.len()
     }
 }
 
-/// A tarpit: how long the answer to a command is held back, `before` others of the session.
+/// A tarpit: the delay of the answer to a command that comes after `before` others of the session.
 pub(super) fn tarpit(step: Duration, most: Duration, before: u32) -> Duration {
     step.saturating_mul(before).min(most)
 }
 
-/// Slow reading: so many octets a second, in bites of a twentieth of a second. The time is waited for before a bite
-/// and not after it, so that a message of n octets takes n / rate at least until its end is read.
+/// Slow reading: a number of bytes per second, in reads of a twentieth of a second. The wait comes before a read and
+/// not after it, so that a message of n bytes takes at least n / rate until its end is read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sips {
     octets_per_s: f64,
-    /// When the next bite is due.
+    /// Time at which the next read is due.
     due: Duration,
 }
 
 impl Sips {
-    /// Bites a second.
+    /// Reads per second.
     const PER_S: f64 = 20.0;
 
     pub(super) fn new(octets_per_s: u64, now: Duration) -> Self {
@@ -155,12 +155,12 @@ impl Sips {
         sips
     }
 
-    /// The octets to read now; or when to ask again.
+    /// The number of bytes to read now; or the time at which to ask again.
     pub(super) fn next(&self, now: Duration) -> Result<usize, Duration> {
         if now < self.due { Err(self.due) } else { Ok(self.bite()) }
     }
 
-    /// So many octets have been read. Time that the peer let pass is not made up for.
+    /// Records that this many bytes have been read. Time that the peer left unused is not made up for.
     pub(super) fn read(&mut self, octets: usize, now: Duration) {
         self.due = self.due.max(now.saturating_sub(self.time_for(self.bite()))) + self.time_for(octets);
     }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the clock does, no window holds more than its burst and its rate.
+        /// For any steps of the clock, no window exceeds its burst and its rate.
         #[test]
         fn a_bucket_never_gives_more_than_it_may(
             rate in 1.0..1000.0_f64, burst in 1..50_u32, steps in proptest::collection::vec(0..30_u64, 1..300)

@@ -1,4 +1,4 @@
-//! What the sink knows, as a run record: of one run, or of all mail where none has traces.
+//! The sink's run record: of one run, or of all mail if none has traces.
 use super::control::{self, Control};
 use super::{SPARE_FILES, SinkOptions};
 use crate::party;
@@ -11,7 +11,7 @@ use net::Endpoint;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The sink's books, and what is needed to write them up.
+/// The sink's counts, and the facts needed to report them.
 pub(super) struct View {
     pub(super) options: SinkOptions,
     pub(super) endpoint: Endpoint,
@@ -20,7 +20,7 @@ pub(super) struct View {
     pub(super) total: SinkTally,
     started_at: jiff::Timestamp,
     series: Series,
-    /// Messages so far, but for those of a warm-up.
+    /// Messages so far, without those of a warm-up.
     counted: u64,
     sight: Sight,
 }
@@ -40,25 +40,25 @@ impl View {
         }
     }
 
-    /// Adds what a worker saw.
+    /// Adds a worker's counts.
     pub(super) fn merge(&mut self, tally: &SinkTally) {
         let warm_up: u64 = tally.runs.iter().map(|(_, run)| run.warm_up_messages).sum();
         self.counted += tally.messages.saturating_sub(warm_up);
         self.total.merge(tally);
     }
 
-    /// Takes the counters down for the seconds.
+    /// Adds the counters to the series of seconds.
     pub(super) fn tick(&mut self, now: Duration, recent: &Latencies) {
         self.series.add(now, 0, 0, self.counted, self.total.errors.total(), recent);
     }
 
-    /// The run that a record without further word is about: the expected one, or the one with the most messages.
+    /// The run that a record is about unless one is named: the expected one, or the one with the most messages.
     pub(super) fn chosen_run(&self) -> Option<RunId> {
         let largest = || self.total.runs.iter().max_by_key(|(_, tally)| tally.messages).map(|(run, _)| run);
         self.options.run.or_else(largest)
     }
 
-    /// Messages that are not of that run.
+    /// Number of messages that do not belong to that run.
     pub(super) fn foreign(&self, tally: &RunTally) -> u64 {
         self.total.messages - tally.messages
     }
@@ -119,7 +119,7 @@ impl View {
         }
     }
 
-    /// All mail, where none has a trace: counts and rate from the first arrival to the last.
+    /// All mail, if none has a trace: counts and rate from the first arrival to the last.
     fn untraced_stage(&self) -> StageRow {
         let total = &self.total;
         let took = total.first_arrival.zip(total.last_arrival).map_or(Duration::ZERO, |(first, last)| last - first);

@@ -1,4 +1,4 @@
-//! A rules file: TOML or JSON, the same words as on the command line; what is wrong with it is said with its place.
+//! A rules file: TOML or JSON, in the same language as on the command line; errors name the place in the file.
 //!
 //! ```toml
 //! seed = 7                      # of chance; without it, the sink's own
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use toml::Spanned;
 
-/// The longest rules file.
+/// Size limit of a rules file.
 pub(super) const LONGEST: usize = 1 << 20;
-/// The most rules.
+/// Largest number of rules.
 const MOST: usize = 1000;
 
-/// Rules in their order, and the seed of their chances.
+/// Rules in their order, and the seed of their random choices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rulebook {
-    /// `None` for the sink's own.
+    /// `None` for the sink's own seed.
     pub(crate) seed: Option<u64>,
     pub(crate) rules: Vec<Rule>,
 }
@@ -38,7 +38,7 @@ impl Fault {
     }
 }
 
-/// As it is written.
+/// The file as it is written.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Written<Text> {
@@ -49,7 +49,7 @@ struct Written<Text> {
 }
 
 impl Rulebook {
-    /// Reads TOML, or JSON where it begins with a brace, which no TOML does.
+    /// Reads TOML, or JSON if it begins with a brace, which no TOML file does.
     ///
     /// # Errors
     /// Place and cause, in a line: `rules:3:7: …`.
@@ -101,7 +101,7 @@ impl Rulebook {
         Ok(Self { seed: written.seed, rules })
     }
 
-    /// As JSON that [`Rulebook::read`] reads.
+    /// JSON that [`Rulebook::read`] reads.
     pub(super) fn to_json(&self) -> serde_json::Value {
         let rules = self.rules.iter().map(|rule| rule.text().to_owned()).collect();
         serde_json::to_value(Written { seed: self.seed, rules }).expect("numbers and texts are JSON")
@@ -116,7 +116,7 @@ fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
     })
 }
 
-/// Where a rule's mistake is in the text that holds the rule: exact unless the string has escapes or several lines.
+/// Place of a rule's mistake in the text that holds the rule: exact unless the string has escapes or several lines.
 fn within(text: &str, span: Range<usize>, mistake: &Mistake) -> usize {
     let raw = &text[span.clone()];
     let is_plain = !raw.contains('\\') && !raw.starts_with("\"\"\"") && !raw.starts_with("'''");

@@ -1,46 +1,47 @@
-//! The language of rules: what a sink is to do wrong, on which command, and how often. Text in, rules out; no state.
+//! The language of rules: the faults of a sink, the commands that they apply to, and their frequency. Text in, rules
+//! out; no state.
 //!
 //! ```text
 //! rule     = command *( [","] command ) [ "to" pattern / "from" pattern ] ":" action [ chance ]
-//!            "to" is for RCPT, and for ".": then the rule is asked for each recipient of the message
+//!            "to" is for RCPT, and for ".": then the rule is evaluated for each recipient
 //! command  = CONNECT / HELO / EHLO / LHLO / MAIL / RCPT / DATA / "." / RSET / NOOP / VRFY / QUIT / "*"
 //! pattern  = local@domain / @domain / local@ / "*"
 //! chance   = 0.01 / 1%                                     without: always
 //! reply    = DQUOTE 4xx or 5xx, text DQUOTE                 without: smtp-sink's
 //!
-//! action   = "hang up" [reply]            the connection is closed, after that reply or without a word
+//! action   = "hang up" [reply]            the connection is closed, after that reply or without one
 //!          / "soft reject" [reply]        450
 //!          / "hard reject" [reply]        500
-//!          / "delay" time [".." time]     the answer is held back, between two times by chance
+//!          / "delay" time [".." time]     the answer is delayed, by a random time between the two
 //!          / "stall" time ".." time       no answer between two times after the first connection
-//!          / "tarpit" time ["up to" time] the answer is held back that much longer with every command
-//!          / "limit" rate ["burst" n] [reply]            451 beyond the rate (100/s, 500/m), or 421, which ends the session
-//!          / "reset" ["at" octets]        RST; "data: reset at N" at that octet of the message
+//!          / "tarpit" time ["up to" time] the delay of answers grows by that with every command
+//!          / "limit" rate ["burst" n] [reply]            451 beyond the rate (100/s, 500/m); 421 ends the session
+//!          / "reset" ["at" octets]        RST; "data: reset at N" at that byte of the message
 //! RCPT     / "greylist" time ["remember" n] [reply]      450 until the triplet comes again after that time
 //!          / "domain cap" n [reply]       451 beyond n transactions that are open for the domain
-//! RCPT "." / "directed"                   450-user@…, 550@…: the recipient says the reply
+//! RCPT "." / "directed"                   450-user@…, 550@…: the recipient names the reply
 //! DATA     / "abort" ["after" time] [reply]              354, then no more reading, a reply and the end
 //!          / "read" octets "/s"           the message is read no faster
-//! "."      / "lose reply"                 the message is taken, and the connection closed in place of the 250
-//!          / "drop" / "duplicate" / "corrupt"            250, and forgotten, counted twice, a byte changed
+//! "."      / "lose reply"                 the message is accepted, and the connection closed instead of the 250
+//!          / "drop" / "duplicate" / "corrupt"            250, but not counted, counted twice, a byte changed
 //! ```
-//! The words are smtp-sink's where it has them. Rules are asked in their order: delays add up, and the first that
+//! The words are smtp-sink's if it has them. Rules are evaluated in their order: delays add up, and the first that
 //! refuses or cuts decides.
 use crate::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
 use smtp::{Path, Reply};
 use std::fmt;
 use std::time::Duration;
 
-/// The longest rule, in octets.
+/// The longest rule, in bytes.
 const LONGEST: usize = 1000;
 /// The longest text of a reply (RFC 5321 §4.5.3.1.5: 512 octets with code and line end).
 const LONGEST_REPLY: usize = 500;
-/// Triplets that a greylist remembers unless told otherwise: 4 MB.
+/// Number of triplets that a greylist stores by default: 4 MB.
 const TRIPLETS: usize = 100_000;
-/// The longest that a tarpit holds an answer back unless told otherwise.
+/// Longest delay by a tarpit by default.
 const TARPIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a client says, or does.
+/// A client's command, or another event of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Command {
@@ -57,7 +58,7 @@ pub(super) enum Command {
     Verify,
     Quit,
     StartTls,
-    /// The TLS handshake: before the greeting, or behind STARTTLS.
+    /// The TLS handshake: before the greeting, or after STARTTLS.
     Handshake,
     Auth,
 }
@@ -86,7 +87,7 @@ impl Command {
     }
 }
 
-/// The commands that a rule is for.
+/// The commands that a rule applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Commands(u16);
 
@@ -106,7 +107,7 @@ impl Commands {
     }
 }
 
-/// What a rule does when its turn comes.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Action {
     HangUp(Option<Reply>),
@@ -131,20 +132,20 @@ pub(super) enum Action {
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rule {
-    /// As it was written.
+    /// The rule's text.
     text: String,
     pub(super) commands: Commands,
     pattern: Option<Pattern>,
     pub(super) action: Action,
-    /// From 0 to 1.
+    /// Probability, from 0 to 1.
     pub(super) chance: f64,
 }
 
 impl Rule {
-    /// Reads a rule.
+    /// Parses a rule.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The mistake, and its place.
     pub(crate) fn parse(text: &str) -> Result<Self, Mistake> {
         if text.len() > LONGEST {
             return Err(Mistake::at(text, LONGEST, format!("a rule can have at most {LONGEST} bytes")));
@@ -165,23 +166,23 @@ impl Rule {
         Ok(Self { text: text.trim().to_owned(), commands, pattern, action, chance })
     }
 
-    /// As it was written.
+    /// The rule's text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether it is asked for each recipient after the end of the message, and not once for all of them.
+    /// Reports whether it is evaluated for each recipient after the end of the message, and not once for all of them.
     pub(super) fn is_for_each_recipient(&self) -> bool {
         self.commands.contain(Command::Dot) && (self.pattern.is_some() || self.action == Action::Directed)
     }
 
-    /// Whether it is about that address, where it says whose.
+    /// Reports whether it applies to that address, if it names a pattern.
     pub(super) fn is_about(&self, address: Option<&Path<'_>>) -> bool {
         self.pattern.as_ref().is_none_or(|pattern| address.is_some_and(|address| pattern.matches(address)))
     }
 }
 
-/// Addresses: the parts that are given have to be equal, in capitals or not; of `*`, none is.
+/// A pattern of addresses: the given parts have to be equal, in any case; `*` gives none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     local_part: Option<String>,
@@ -209,7 +210,7 @@ impl Pattern {
 }
 
 /// The reply that a directed recipient asks for: a 4xx or 5xx code at the start of its local part, alone or before a
-/// character that is no letter and no digit.
+/// character that is neither letter nor digit.
 pub(super) fn directed(local_part: &[u8]) -> Option<Reply> {
     let [class @ (b'4' | b'5'), ten @ b'0'..=b'5', one @ b'0'..=b'9', rest @ ..] = local_part else { return None };
     if rest.first().is_some_and(u8::is_ascii_alphanumeric) {
@@ -219,12 +220,12 @@ pub(super) fn directed(local_part: &[u8]) -> Option<Reply> {
     Some(Reply::new(code, &format!("{}.0.0 Requested by the recipient address", class - b'0')))
 }
 
-/// What is wrong with a rule, and where.
+/// A mistake in a rule, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) struct Mistake {
-    /// Octets of the rule before it.
+    /// Bytes of the rule before the mistake.
     pub(super) offset: usize,
-    /// The same in characters, from 1.
+    /// Column in characters, from 1.
     column: usize,
     pub(super) what: String,
 }
@@ -242,7 +243,7 @@ impl Mistake {
     }
 }
 
-/// The commands before the colon, and whose addresses.
+/// The commands before the colon, and the pattern of addresses.
 fn head(words: &mut Words<'_>) -> Result<(Commands, Option<Pattern>), Mistake> {
     let mut commands = Commands::default();
     while let Some(word) = words.peek() {
@@ -284,7 +285,7 @@ fn no_command(word: Option<&str>) -> String {
     }
 }
 
-/// Actions, and the first words that call them.
+/// Actions, and the words that they begin with.
 const ACTIONS: &[(&str, Reader)] = &[
     ("hang up", |words| Ok(Action::HangUp(words.reply(b"45")?))),
     ("soft reject", |words| Ok(Action::Reject(words.reply_or(b"4", 450, "4.3.0 Error: command failed")?))),
@@ -305,7 +306,7 @@ const ACTIONS: &[(&str, Reader)] = &[
     ("corrupt", |_| Ok(Action::Corrupt)),
 ];
 
-/// What reads the rest of an action.
+/// Parser of the rest of an action.
 type Reader = fn(&mut Words<'_>) -> Result<Action, Mistake>;
 
 fn action(words: &mut Words<'_>) -> Result<Action, Mistake> {
@@ -319,7 +320,7 @@ fn action(words: &mut Words<'_>) -> Result<Action, Mistake> {
     Err(words.mistake(format!("{what}; use {}", known.join(", "))))
 }
 
-/// Whether the action can be done on those commands.
+/// Checks whether the action is possible on those commands.
 fn suits(action: &Action, commands: Commands) -> Result<(), &'static str> {
     let (command, what) = match action {
         Action::Directed if commands.is_only(Command::Dot) => return Ok(()),
@@ -345,7 +346,7 @@ fn tarpit(words: &mut Words<'_>) -> Result<Action, Mistake> {
 
 fn limit(words: &mut Words<'_>) -> Result<Action, Mistake> {
     let rate_per_s = words.value("a rate", |text| positive(text, rate))?;
-    // A tenth of a second's worth: clients come in bursts, and a limiter that takes none is no real one.
+    // A tenth of a second's worth: clients come in bursts, and a real limiter accepts some.
     let usual = (rate_per_s / 10.0).clamp(1.0, 1e6) as u32;
     let burst =
         if words.eat("burst") { words.value("a number", |text| number(text, 1_000_000))? as u32 } else { usual };
@@ -423,11 +424,11 @@ fn quoted_reply(text: &str, classes: &[u8]) -> Result<Reply, String> {
     Ok(Reply::new(code, &text[4..]))
 }
 
-/// The words of a part of a rule; what stands in quotes is one.
+/// The words of a part of a rule; quoted text is one word.
 #[derive(Clone, Debug)]
 struct Words<'t> {
     text: &'t str,
-    /// Where each begins, and it, its quotes included.
+    /// Each word with its offset, quotes included.
     words: Vec<(usize, &'t str)>,
     place: usize,
     end: usize,
@@ -460,7 +461,7 @@ impl<'t> Words<'t> {
         word
     }
 
-    /// Takes those words, if they are next.
+    /// Skips those words, if they are next.
     fn eat(&mut self, words: &str) -> bool {
         let count = words.split(' ').count();
         let ahead = self.words.get(self.place..self.place + count).unwrap_or_default();
@@ -479,7 +480,7 @@ impl<'t> Words<'t> {
         Ok(value)
     }
 
-    /// The next word as a reply, if it stands in quotes.
+    /// The next word as a reply, if it is quoted.
     fn reply(&mut self, classes: &[u8]) -> Result<Option<Reply>, Mistake> {
         let quoted = self.peek().and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
         quoted.map(|text| self.value("a reply", |_| quoted_reply(text, classes))).transpose()

@@ -1,4 +1,4 @@
-//! The sink's status and ledgers over HTTP, from a thread of its own that no session waits for.
+//! The sink's status and ledgers over HTTP, from a thread of its own that delays no session.
 //!
 //! | path | what |
 //! |---|---|
@@ -27,13 +27,13 @@ use std::sync::{Arc, Mutex};
 
 type Shared = State<Arc<Mutex<View>>>;
 
-/// The status as it is served.
+/// The status that is served.
 pub(super) struct Status {
     address: SocketAddr,
 }
 
 impl Status {
-    /// Serves on `address` until the process ends, to requests that name it by its address or one of `names`.
+    /// Serves on `address` until the process ends; answers requests for that address or for one of `names`.
     pub(super) fn serve(address: SocketAddr, names: HostNames, view: Arc<Mutex<View>>) -> Result<Self> {
         let routes = Router::new()
             .route("/", get(status))
@@ -44,7 +44,7 @@ impl Status {
             .route("/record/{run}", get(record))
             .route("/rules", get(rules).put(put_rules))
             .fallback(no_page)
-            // A body of the longest rules and no more.
+            // Size limit of a request's body: the longest rules file.
             .layer(DefaultBodyLimit::max(LONGEST))
             .with_state(view);
         let served = http_server::serve(address, names, &Arc::default(), routes);
@@ -122,7 +122,7 @@ async fn rules(State(view): Shared) -> Json<Value> {
     Json(lock(&view).control.rulebook().to_json())
 }
 
-/// Puts the rules in force, or says what is wrong with them and leaves those that are.
+/// Puts the rules in force, or reports their mistake and keeps the present ones.
 async fn put_rules(State(view): Shared, text: String) -> Response {
     let rulebook = match Rulebook::read(&text) {
         Ok(rulebook) => rulebook,
@@ -133,7 +133,7 @@ async fn put_rules(State(view): Shared, text: String) -> Response {
     Json(control.rulebook().to_json()).into_response()
 }
 
-/// Why a run cannot be shown.
+/// Reason why a run cannot be shown.
 type Refusal = (StatusCode, Json<Value>);
 
 fn known<'v>(view: &'v View, run: &str) -> Result<(RunId, &'v RunTally), Refusal> {

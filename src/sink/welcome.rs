@@ -1,4 +1,4 @@
-//! What a sink offers before there is mail: TLS, AUTH, LMTP.
+//! The sink's offers before there is mail: TLS, AUTH, LMTP.
 use crate::tls_mode::TlsMode;
 use crate::users::Users;
 use anyhow::{Context, Result};
@@ -9,41 +9,42 @@ use smtp::xclient::Attributes;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What is told of it.
+/// Options of these offers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WelcomeOptions {
     pub(crate) tls: TlsMode,
-    /// Certificate chain and key; without them the sink makes its own.
+    /// Certificate chain and key; without them the sink creates its own.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
-    /// Where its own certificate is written for those who are to trust it.
+    /// File for its own certificate, for clients that are to trust it.
     pub(crate) certificate_to: Option<PathBuf>,
-    /// Clients must show a certificate that one of these signed.
+    /// CA certificates: clients must show a certificate that one of these signed.
     pub(crate) client_ca: Option<PathBuf>,
     pub(crate) resumption: SessionResumption,
     pub(crate) login: Login,
-    /// AUTH before MAIL.
+    /// Set if AUTH is required before MAIL.
     pub(crate) requires_auth: bool,
     pub(crate) protocol: Protocol,
-    /// Each connection begins with a PROXY header.
+    /// PROXY header at the beginning of each connection.
     pub(crate) proxied: Proxied,
-    /// XCLIENT is offered: the client is who it says it is.
+    /// XCLIENT attributes that are offered: the client's claims about itself are accepted.
     pub(crate) xclient: Attributes,
 }
 
-/// Who may log in.
+/// Users that may log in.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Login {
     /// AUTH is not offered.
     #[default]
     Off,
-    /// Anybody, with any password.
+    /// Any user, with any password.
     Anybody,
-    /// Those of a file: `name:password`, one a line.
+    /// Users of a file: `name:password`, one per line.
     Users(PathBuf),
 }
 
 impl WelcomeOptions {
-    /// The server's side of TLS, and a watch on its files. A certificate of its own is for `name` and for loopback.
+    /// The server's side of TLS, and a watch on its files. Its own certificate is valid for `name` and for loopback
+    /// addresses.
     pub(super) fn security(&self, name: &str) -> Result<(Security, Option<TlsWatch>)> {
         if self.tls == TlsMode::None {
             return Ok((Security::None, None));
@@ -80,7 +81,7 @@ impl WelcomeOptions {
         ServerTls::new(certificate, roots.as_deref(), self.resumption).context("cannot set up TLS with these options")
     }
 
-    /// Who may log in.
+    /// Users that may log in.
     pub(super) fn users(&self) -> Result<Option<Users>> {
         match &self.login {
             Login::Off => Ok(None),
@@ -89,12 +90,12 @@ impl WelcomeOptions {
         }
     }
 
-    /// What EHLO offers, and what is insisted on.
+    /// Sets the offers of EHLO, and the requirements.
     pub(super) fn change(&self, offer: &mut Offer) {
         offer.protocol = self.protocol;
         offer.extensions.auth = match self.login {
             Login::Off => Mechanisms::NONE,
-            // The server too has to prove something in SCRAM, which it cannot without the password.
+            // In SCRAM the server too has to prove that it has the password, which is impossible here.
             Login::Anybody => Mechanisms::ALL.without(Mechanism::ScramSha256),
             Login::Users(_) => Mechanisms::ALL,
         };

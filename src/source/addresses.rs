@@ -1,4 +1,4 @@
-//! Sender and recipient addresses: one, or a pattern that gives each message its own.
+//! Sender and recipient addresses: a constant one, or a pattern that gives each message its own.
 //!
 //! ```text
 //! to@example.com                                               always this one
@@ -7,14 +7,14 @@
 //! {{x}}@example.com                                            a brace itself is written twice
 //! ```
 //! The ledger tells the recipients of a message apart by the number, below 1024 and of at most four digits, that ends
-//! the local part ([`journey::trace::recipient_number`]). So that it can, and so that it needs no page of memory for
-//! each of a thousand numbers, an address gets `+N` at the end of its local part, N being its place in the message, where
+//! the local part ([`journey::trace::recipient_number`]). To make this possible, and to need no page of memory for each
+//! of a thousand numbers, an address gets `+N` at the end of its local part, where N is its place in the message, if
 //!
 //! - messages may have several recipients (a literal address that ends in no digit gets the bare N), or
 //! - the numbers of a pattern that end the local part are more than 64 different ones to the ledger: `user{0..9999}`
-//!   becomes `user17+0`. Numbers of five digits (`user{00000..09999}`), or a letter behind them, are none to it.
+//!   becomes `user17+0`. The ledger reads no numbers of five digits (`user{00000..09999}`), or with a letter after.
 //!
-//! Where a message goes to several patterns, an address stays as it is if its number is always the same and no earlier
+//! If a message goes to several patterns, an address stays as it is if its number is always the same and no earlier
 //! pattern has it ([`distinct_numbers`]); the others get `+N`, N being a free number.
 use super::chance::{Chance, part_of};
 use super::spread::{bad_weight, weight_of};
@@ -24,15 +24,15 @@ use smtp::Path;
 use std::collections::BTreeSet;
 use std::io::Write;
 
-/// Different numbers at the end of the local part that the ledger is asked to bear: pages of 4 KB each for every
-/// 32,768 messages.
+/// Number of different numbers at the end of the local part that the ledger can store well: pages of 4 KB each for
+/// every 32,768 messages.
 const BEARABLE_NUMBERS: u64 = 64;
-/// Digits of a number that the ledger reads.
+/// Largest number of digits that the ledger reads.
 const LEDGER_DIGITS: usize = 4;
-/// Combinations of words that are tried out before the run.
+/// Largest number of combinations of words that are checked before the run.
 const MOST_COMBINATIONS: usize = 100_000;
 
-/// An address, or a pattern of addresses, every one of them well-formed.
+/// An address, or a pattern of addresses, all of them well-formed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     typed: String,
@@ -51,7 +51,7 @@ enum Piece {
         words: Vec<Word>,
         total: u64,
     },
-    /// The message's number; in a text, not in an address.
+    /// The message's number; in texts only, not in addresses.
     MessageNumber,
 }
 
@@ -61,10 +61,10 @@ struct Word {
     weight: u64,
 }
 
-/// What stands between local part and `@` behind what the pattern gives.
+/// The characters between the pattern's local part and `@`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// Nothing: there is one recipient, and the ledger takes its address as it is.
+    /// Nothing: there is one recipient, and the ledger takes its address unchanged.
     Bare,
     /// The place in the message.
     Digits,
@@ -73,20 +73,20 @@ pub(super) enum Numbering {
 }
 
 impl Pattern {
-    /// Reads what was typed.
+    /// Parses a pattern of addresses.
     ///
     /// # Errors
-    /// What is wrong with it, and what would be right.
+    /// If it is malformed: the mistake, and the correct form.
     pub(crate) fn parse(typed: &str) -> Result<Self, String> {
         let pattern = Self { typed: typed.to_owned(), pieces: pieces(typed)? };
         pattern.check(Numbering::Bare)?;
         Ok(pattern)
     }
 
-    /// Reads a pattern of texts that need be no addresses; in it `{n}` is the message's number.
+    /// Parses a pattern of texts that need not be addresses; in it `{n}` is the message's number.
     ///
     /// # Errors
-    /// What is wrong with it, or with a text that it gives, of which `fits` speaks.
+    /// If it is malformed, or `fits` refuses one of its texts.
     pub(crate) fn text(typed: &str, fits: impl Fn(&[u8]) -> Result<(), String>) -> Result<Self, String> {
         let mut pieces = pieces(typed)?;
         for piece in &mut pieces {
@@ -109,12 +109,12 @@ impl Pattern {
         }
     }
 
-    /// As it was typed.
+    /// The pattern as the user gave it.
     pub(crate) fn typed(&self) -> &str {
         &self.typed
     }
 
-    /// The one address that it always is.
+    /// The address, if it is always the same.
     pub(super) fn literal(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [] => Some(""),
@@ -123,7 +123,7 @@ impl Pattern {
         }
     }
 
-    /// How recipients of this pattern are numbered where messages have up to `most` of them.
+    /// Numbering of this pattern's recipients if messages have up to `most` of them.
     pub(super) fn numbering(&self, most: u64) -> Numbering {
         match self.literal() {
             Some(_) if most <= 1 => Numbering::Bare,
@@ -142,13 +142,13 @@ impl Pattern {
         append_place(numbering, place, start, out);
     }
 
-    /// The number that the ledger reads in every address of it, if that is always the same.
+    /// The number that the ledger reads in its addresses, if that is always the same.
     fn only_number(&self) -> Option<u32> {
         let choices: Vec<usize> = self.pieces.iter().map(Piece::choices).collect();
         (self.ledger_numbers() == 1).then(|| recipient_number(&self.combined(0, &choices)))
     }
 
-    /// How many different numbers of its own the ledger would read at the end of the local part.
+    /// Number of different numbers that the ledger would read at the end of the local part.
     fn ledger_numbers(&self) -> u64 {
         let mut numbers = 1_u64;
         let mut digits = 0_usize;
@@ -163,7 +163,7 @@ impl Pattern {
         if digits > LEDGER_DIGITS { 1 } else { numbers.min(u64::from(MAX_RECIPIENTS)) }
     }
 
-    /// The pieces of the local part; all of them where the `@` is within a choice of words.
+    /// The pieces of the local part; all pieces if the `@` is within a choice of words.
     fn local_pieces(&self) -> Vec<Piece> {
         let mut local = Vec::new();
         for piece in &self.pieces {
@@ -184,10 +184,10 @@ impl Pattern {
         local
     }
 
-    /// Whether every address that can come of it is one (RFC 5321 §4.1.2).
+    /// Checks that every address of the pattern is well-formed (RFC 5321 §4.1.2).
     ///
     /// # Errors
-    /// Names the first that is none.
+    /// If an address is not: the first such address.
     pub(super) fn check(&self, numbering: Numbering) -> Result<(), String> {
         self.each(|mut address| {
             append_place(numbering, MAX_RECIPIENTS - 1, 0, &mut address);
@@ -195,7 +195,7 @@ impl Pattern {
         })
     }
 
-    /// Checks every text that can come of it, but for its numbers, of which the longest stands for all.
+    /// Checks every text of the pattern; of its numbers, the longest stands for all.
     fn each(&self, check: impl Fn(Vec<u8>) -> Result<(), String>) -> Result<(), String> {
         let choices: Vec<usize> = self.pieces.iter().map(Piece::choices).collect();
         let combinations = choices.iter().try_fold(1_usize, |all, count| all.checked_mul(*count));
@@ -244,7 +244,7 @@ impl Piece {
         }
     }
 
-    /// How many different texts it has, as far as being well-formed goes: all numbers are alike.
+    /// Number of different texts, as far as well-formedness is concerned: all numbers are alike.
     fn choices(&self) -> usize {
         match self {
             Self::Text(_) | Self::Number { .. } | Self::MessageNumber => 1,
@@ -262,8 +262,8 @@ impl Piece {
         }
     }
 
-    /// Of the digits it ends in: how many different ones, how many at least, and whether what stands before it belongs
-    /// to them.
+    /// Facts about the digits that it ends in: the number of different values, the least number of digits, and whether
+    /// the digits before it belong to them.
     fn trailing_numbers(&self) -> (u64, usize, bool) {
         match self {
             Self::Number { least, most, digits } => (most - least + 1, digits.max(&digits_of(*least)).to_owned(), true),
@@ -279,13 +279,13 @@ impl Piece {
     }
 }
 
-/// Patterns as they were typed, in a list.
+/// Patterns as the user gave them, in a list.
 pub(super) fn typed(patterns: &[Pattern]) -> String {
     patterns.iter().map(Pattern::typed).collect::<Vec<_>>().join(", ")
 }
 
-/// How each of several patterns that a message goes to is numbered, so that the ledger tells its recipients apart: with
-/// the number that it reads in each.
+/// Numbering of each of several patterns that a message goes to, so that the ledger can tell its recipients apart; with
+/// the number that the ledger reads in each.
 ///
 /// There are fewer patterns than [`MAX_RECIPIENTS`].
 pub(super) fn distinct_numbers(patterns: &[Pattern]) -> Vec<(Numbering, u32)> {
@@ -300,7 +300,7 @@ pub(super) fn distinct_numbers(patterns: &[Pattern]) -> Vec<(Numbering, u32)> {
     numbered.collect()
 }
 
-/// The pieces of what was typed.
+/// Parses the pieces of a pattern.
 fn pieces(typed: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut text = String::new();
@@ -329,7 +329,7 @@ fn pieces(typed: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-/// What stands in braces: `0..9999` or `a:70,b:30`.
+/// Parses the text in braces: `0..9999` or `a:70,b:30`.
 fn choice(inside: &str) -> Result<Piece, String> {
     if let Some((least, most)) = inside.split_once("..")
         && !inside.contains(',')
@@ -359,7 +359,7 @@ fn number(inside: &str, least: &str, most: &str) -> Result<Piece, String> {
 }
 
 fn word(typed: &str) -> Result<Word, String> {
-    // The colons of an address literal, [IPv6:::1], are none of a weight.
+    // The colons of an address literal, [IPv6:::1], do not begin a weight.
     let (text, weight) = match typed.rsplit_once(':') {
         Some((text, weight)) if !weight.ends_with(']') => {
             (text, weight_of(weight).ok_or_else(|| bad_weight(typed, weight))?)
@@ -376,7 +376,7 @@ fn push_number(number: u64, digits: usize, out: &mut Vec<u8>) {
     write!(out, "{number:0digits$}").expect("a vector takes all");
 }
 
-/// Puts the place into the address that begins at `start`.
+/// Inserts the place into the address that begins at `start`.
 fn append_place(numbering: Numbering, place: u32, start: usize, out: &mut Vec<u8>) {
     let plus = match numbering {
         Numbering::Bare => return,

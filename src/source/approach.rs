@@ -1,4 +1,4 @@
-//! How a session comes to speak with the server: from which address, under TLS or not, as whom, in which protocol.
+//! Options of a session's connection: source address, TLS, login, protocol.
 use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
 use journey::record::Pipelining;
@@ -15,32 +15,32 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What is told of it.
+/// Options of the connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ApproachOptions {
     pub(crate) tls: TlsMode,
-    /// Nothing of the server's certificate is verified.
+    /// Set if the server's certificate is not verified.
     pub(crate) tls_insecure: bool,
-    /// Whom to trust; the system's certificates by default.
+    /// Trusted certificates; the system's by default.
     pub(crate) ca: Option<PathBuf>,
-    /// The name the certificate is to bear, and SNI; by default the host of the address.
+    /// The name for the certificate and for SNI; by default the host of the address.
     pub(crate) server_name: Option<String>,
     /// A client certificate and its key.
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     pub(crate) resumption: SessionResumption,
     pub(crate) credentials: Option<Credentials>,
     pub(crate) protocol: Protocol,
-    /// How messages are sent.
+    /// Use of CHUNKING.
     pub(crate) chunking: Chunking,
     pub(crate) bind: Option<AddressRange>,
-    /// A PROXY header is sent first.
+    /// Version of the PROXY header that is sent first, if one is.
     pub(crate) proxy: Option<ProxyVersion>,
-    /// What is told with XCLIENT where it is offered.
+    /// Attributes sent with XCLIENT if it is offered.
     pub(crate) introduction: Option<Introduction>,
 }
 
 impl ApproachOptions {
-    /// Whether a password may cross the network as it is.
+    /// Reports whether a password may be sent without encryption.
     pub(super) fn shows_password(&self) -> bool {
         const SHOWING: [Mechanism; 3] = [Mechanism::Plain, Mechanism::Login, Mechanism::Xoauth2];
         let mechanisms = self.credentials.as_ref().map_or(Mechanisms::NONE, |credentials| credentials.mechanisms);
@@ -48,14 +48,14 @@ impl ApproachOptions {
     }
 }
 
-/// Which form of the PROXY header.
+/// Form of the PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyVersion {
     V1,
     V2,
 }
 
-/// Source addresses, taken in turn: a connection a message from one address runs out of ports.
+/// Source addresses, used in turn: with a connection per message, one address runs out of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressRange {
     first: u32,
@@ -63,10 +63,10 @@ pub(crate) struct AddressRange {
 }
 
 impl AddressRange {
-    /// From `A`, or `A-B`.
+    /// Parses `A`, or `A-B`.
     ///
     /// # Errors
-    /// If that is no range of IPv4 addresses.
+    /// If it is not a range of IPv4 addresses.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text} is not an IPv4 address or a range such as 127.0.0.2-127.0.0.50");
         let read = |text: &str| text.parse::<Ipv4Addr>().map(u32::from).map_err(|_| wrong());
@@ -89,7 +89,7 @@ impl fmt::Display for AddressRange {
     }
 }
 
-/// It, ready for use.
+/// The connection options, ready for use.
 #[derive(Debug)]
 pub(super) struct Approach {
     pub(super) security: Option<ClientSecurity>,
@@ -100,7 +100,7 @@ pub(super) struct Approach {
 }
 
 impl Approach {
-    /// `host` is what stands before the port of the server's address.
+    /// Prepares them; `host` is the part of the server's address before the port.
     pub(super) fn new(told: &ApproachOptions, pipelining: Pipelining, host: &str) -> Result<Self> {
         let options = Options {
             protocol: told.protocol,
@@ -124,7 +124,7 @@ impl Approach {
         Ok(Self { security, options: Arc::new(options), proxy: told.proxy, bind: told.bind, turn: AtomicU32::new(0) })
     }
 
-    /// The same where envelopes ask for notifications.
+    /// The same for envelopes that ask for notifications.
     pub(super) fn asking_for(self, notifications: Notifications) -> Self {
         let options = Options { notifications, ..Options::clone(&self.options) };
         Self { options: Arc::new(options), ..self }
@@ -142,12 +142,12 @@ impl Approach {
         })
     }
 
-    /// Whether connections come from addresses that were given.
+    /// Reports whether connections use the given source addresses.
     pub(super) fn is_bound(&self) -> bool {
         self.bind.is_some()
     }
 
-    /// The address that the next connection comes from; `None` leaves it to the kernel.
+    /// The source address of the next connection; `None` leaves it to the kernel.
     pub(super) fn next_address(&self) -> Option<IpAddr> {
         let AddressRange { first, count } = self.bind?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Gathers what the workers counted: the totals, the seconds, the live line, and at the end the record.
+//! Collects the workers' counts: the totals, the seconds, the live line, and at the end the record.
 use super::live_figures::LiveFigures;
 use super::worker::{TICK, Workers};
 use super::{Setting, report};
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// After the end was asked for, how long replies are still waited for.
+/// Time for which replies are still waited for after the user asked for the end.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long a run goes on before a threshold may end it: a rate needs a while to be one.
+/// Least age of a run before a threshold may end it: a rate needs some time to settle.
 const ABORT_DELAY: Duration = Duration::from_secs(1);
 
-/// The run as it is known so far.
+/// The state of the run so far.
 pub(super) struct Collector {
     setting: Arc<Setting>,
     run: RunId,
@@ -32,9 +32,9 @@ pub(super) struct Collector {
     chronicle: Chronicle,
     sight: Sight,
     telling: Telling,
-    /// Latencies since the last progress was told.
+    /// Latencies since the last progress report.
     recent: Latencies,
-    /// When the first and the last message since the last tick was accepted.
+    /// Times at which the first and the last message since the last tick were accepted.
     replies: Option<(Duration, Duration)>,
     stalls: Stalls,
     next_tick: Duration,
@@ -44,13 +44,13 @@ pub(super) struct Collector {
     missed: Option<ThresholdRow>,
 }
 
-/// How the load came to its end.
+/// End of the load.
 #[derive(Clone, Copy, Debug)]
 struct End {
     ending: Ending,
-    /// When no more messages were given out, where that was before they were all offered.
+    /// Time at which messages stopped being given out, if that was before all were offered.
     at: Option<Duration>,
-    /// Whether sessions were left before they had come to an end.
+    /// Set if sessions were abandoned before their end.
     is_abandoned: bool,
 }
 
@@ -82,7 +82,7 @@ impl Collector {
         })
     }
 
-    /// Gathers until the workers have ended, or have been given up after the end was asked for.
+    /// Collects until the workers have ended, or are given up after the user asked for the end.
     pub(super) fn follow(&mut self, workers: Workers, interrupt: &Interrupt) -> Result<()> {
         loop {
             let wait = self.next_tick.saturating_sub(clock::now());
@@ -112,7 +112,7 @@ impl Collector {
         }
     }
 
-    /// The last words: the record, in files where they were asked for.
+    /// Finishes: writes the record to files if that was asked for.
     pub(super) fn finish(mut self) -> Finished {
         let now = clock::now();
         self.tick();
@@ -143,8 +143,8 @@ impl Collector {
         self.total.merge(tally);
     }
 
-    /// How long load was offered. Open loop: from when the first message was due until no more were, or the last was
-    /// taken up. Closed loop: from the first message to the end of the last attempt.
+    /// Time for which load was offered. Open loop: from the time when the first message was due until no more were, or
+    /// the last was taken up. Closed loop: from the first message to the end of the last attempt.
     fn offered(&self, now: Duration) -> Option<Duration> {
         let total = &self.total;
         let options = &self.setting.options;
@@ -160,7 +160,7 @@ impl Collector {
         end.map(|end| end.saturating_sub(first))
     }
 
-    /// What falls due four times a second.
+    /// Work that is due four times per second.
     fn tick(&mut self) {
         let now = clock::now();
         self.next_tick = now + TICK;
@@ -205,7 +205,7 @@ impl Collector {
         }
     }
 
-    /// How long replies are still waited for if none comes, once no more messages are given out.
+    /// Time for which replies are still waited for if none comes, once no more messages are given out.
     fn waits(&self, now: Duration) -> Duration {
         let total = &self.total;
         if total.open_messages() == 0 || !self.setting.plan.is_over(now) {
@@ -216,7 +216,7 @@ impl Collector {
         ends.saturating_sub(now)
     }
 
-    /// Whether the workers need not be waited for any longer.
+    /// Reports whether the workers need not be waited for any longer.
     fn is_enough(&mut self, interrupt: &Interrupt) -> bool {
         let now = clock::now();
         match interrupt.asked() {
@@ -230,7 +230,7 @@ impl Collector {
         self.grace_ends.is_some_and(|ends| now >= ends)
     }
 
-    /// Ends a run whose server is gone, or that has missed a threshold that it was not to miss.
+    /// Ends a run whose server is gone, or that has missed a threshold of `--abort-on`.
     fn end_early(&mut self, now: Duration) {
         let options = &self.setting.options;
         let stall = self.stalls.present();
@@ -249,7 +249,7 @@ impl Collector {
         }
     }
 
-    /// No more messages from now on, if any were still to come.
+    /// Stops giving out messages, if any are left.
     fn stop(&mut self, ending: Ending, now: Duration) {
         if self.end.at.is_none() {
             self.end = End { ending, at: Some(now), ..self.end };

@@ -1,4 +1,4 @@
-//! Real messages to send: an mbox, a Maildir, a directory of .eml files or one of them, made fit for the wire once.
+//! Real messages to send: an mbox, a Maildir, a directory of .eml files or one of them, converted to wire format once.
 //!
 //! | PATH is | it is read as |
 //! |---|---|
@@ -8,12 +8,12 @@
 //! | a file named `*.eml` | one message |
 //!
 //! Line ends of any kind become `<CRLF>`. A message with NUL, with a line above 998 octets (RFC 5322 §2.1.1, §4), or
-//! without any octet, is not fit: the corpus is refused, or without it, if so told, the message is left out and counted.
-//! In an mbox a message begins at a line `From …` with a time of day in it, at the start or after an empty line; of
-//! `>From ` at the start of a line one `>` is taken off (mboxrd).
+//! with no bytes at all, is unfit: the corpus is refused, or, if the user asked for that, the message is left out and
+//! counted. In an mbox a message begins at a line `From …` with a time of day in it, at the start or after an empty
+//! line; from `>From ` at the start of a line one `>` is removed (mboxrd).
 //!
-//! Memory: the messages as they will be sent, each once, 256 octets more for each, and while one is being read that
-//! one a second time. A corpus above its limit is refused as soon as that is seen; nothing is left out in silence.
+//! Memory: each message as it will be sent, once, and 256 bytes more for each; while a message is being read, it is
+//! there a second time. A corpus above its limit is refused as soon as that is known; nothing is left out silently.
 use super::lines::{Line, Lines, MOST_LINE_BYTES};
 use anyhow::{Context, Result, bail};
 use journey::trace::Checksum;
@@ -23,26 +23,26 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a message costs besides its octets.
+/// Memory of a message besides its bytes.
 const EACH_BYTES: u64 = 256;
-/// Octets read at a time.
+/// Bytes per read.
 const BLOCK_BYTES: usize = 64 * 1024;
-/// How an mbox begins, and each message in it.
+/// The beginning of an mbox, and of each message in it.
 const POSTMARK: &[u8] = b"From ";
 
-/// What to read, and how much of it.
+/// Path of the corpus, and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CorpusOptions {
     pub(crate) path: PathBuf,
-    /// Memory that the messages may take.
+    /// Limit of the memory for messages.
     pub(crate) limit_bytes: u64,
     pub(crate) unfit: Unfit,
 }
 
-/// What becomes of messages that cannot be sent.
+/// Treatment of messages that cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// One is enough to refuse the corpus.
+    /// One such message is enough to refuse the corpus.
     Refused,
     /// They are left out and counted.
     Skipped,
@@ -63,9 +63,9 @@ pub(super) struct Letter {
     pub(super) headers: Vec<u8>,
     /// The body and the end of data.
     pub(super) rest: Arc<[u8]>,
-    /// Of the body, unstuffed.
+    /// Checksum of the body, unstuffed.
     pub(super) checksum: u32,
-    /// Octets of the message, unstuffed, without the end of data.
+    /// Bytes of the message, unstuffed, without the end of data.
     pub(super) bytes: u64,
     pub(super) is_eight_bit: bool,
 }
@@ -73,7 +73,7 @@ pub(super) struct Letter {
 /// Reads a corpus.
 ///
 /// # Errors
-/// If there is none, it cannot be read, is above its limit, or holds what cannot be sent.
+/// If there is none, it cannot be read, is above its limit, or contains unfit messages.
 pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     let path = options.path.as_path();
     let about = fs::metadata(path).with_context(|| format!("--corpus {}: cannot be read", path.display()))?;
@@ -103,7 +103,7 @@ pub(super) fn read(options: &CorpusOptions) -> Result<Corpus> {
     Ok(Corpus { kind, letters: shelf.letters, skipped: shelf.skipped })
 }
 
-/// The files of a Maildir or of a directory of messages, by name: a seed picks the same on every host.
+/// The files of a Maildir or of a directory of messages, sorted by name: so a seed picks the same ones on every host.
 fn message_files(path: &Path, limit_bytes: u64) -> Result<(&'static str, Vec<PathBuf>)> {
     let maildir: Vec<PathBuf> = ["cur", "new"].map(|name| path.join(name)).into_iter().filter(|p| p.is_dir()).collect();
     let (kind, directories, wanted): (_, _, fn(&Path) -> bool) = match maildir.is_empty() {
@@ -151,7 +151,7 @@ fn too_much(path: &Path, limit_bytes: u64) -> String {
     )
 }
 
-/// What has been read so far.
+/// Messages read so far.
 struct Shelf<'a> {
     options: &'a CorpusOptions,
     letters: Vec<Letter>,
@@ -160,7 +160,7 @@ struct Shelf<'a> {
 }
 
 impl Shelf<'_> {
-    /// A file that is one message.
+    /// Reads a file that is one message.
     fn read_message(&mut self, path: &Path) -> Result<()> {
         let length = fs::metadata(path).map_or(0, |about| about.len());
         if self.taken_bytes.saturating_add(length) > self.options.limit_bytes {
@@ -177,7 +177,7 @@ impl Shelf<'_> {
     fn read_mbox(&mut self, path: &Path) -> Result<()> {
         let mut lines = open(path)?;
         let mut draft: Option<Draft> = None;
-        // An empty line is the separator's where a postmark follows it, and the message's otherwise.
+        // An empty line before a `From ` line belongs to the separator, any other to the message.
         let mut is_after_empty = true;
         while let Some(line) = lines.next().with_context(|| unreadable(path))? {
             if is_after_empty && is_postmark(line.text) {
@@ -205,7 +205,7 @@ impl Shelf<'_> {
         draft.map_or(Ok(()), |whole| self.finish(whole, path))
     }
 
-    /// Adds a line, as long as there is room.
+    /// Adds a line, if there is room.
     fn add(&mut self, draft: &mut Draft, line: &Line<'_>) -> Result<()> {
         draft.add(line);
         if self.taken_bytes + draft.held_bytes() > self.options.limit_bytes {
@@ -214,7 +214,7 @@ impl Shelf<'_> {
         Ok(())
     }
 
-    /// Keeps a message that is whole, or does with it what is done with the unfit.
+    /// Stores a complete message, or refuses or skips an unfit one.
     fn finish(&mut self, draft: Draft, path: &Path) -> Result<()> {
         match (draft.finish(), self.options.unfit) {
             (Ok(letter), _) => {
@@ -252,7 +252,7 @@ fn is_postmark(line: &[u8]) -> bool {
     line.starts_with(POSTMARK) && line.windows(5).any(is_time)
 }
 
-/// `>From ` is `From `, `>>From ` is `>From `.
+/// Removes a `>`: `>From ` becomes `From `, `>>From ` becomes `>From `.
 fn unquoted(line: Line<'_>) -> Line<'_> {
     let quotes = line.text.iter().take_while(|octet| **octet == b'>').count();
     if quotes > 0 && line.text[quotes..].starts_with(POSTMARK) {
@@ -261,7 +261,7 @@ fn unquoted(line: Line<'_>) -> Line<'_> {
     line
 }
 
-/// A message while it is read, dot-stuffed line by line.
+/// A message that is being read, dot-stuffed line by line.
 #[derive(Debug, Default)]
 struct Draft {
     headers: Vec<u8>,
@@ -270,7 +270,7 @@ struct Draft {
     checksum: Checksum,
     bytes: u64,
     is_eight_bit: bool,
-    /// The first thing that was wrong with it; nothing is kept from then on.
+    /// The first fault found; nothing is stored from then on.
     flaw: Option<String>,
 }
 
@@ -340,7 +340,7 @@ mod tests {
         CorpusOptions { path: path.to_owned(), limit_bytes: 1 << 20, unfit: Unfit::Refused }
     }
 
-    /// What a receiver makes of a letter: headers and body, unstuffed.
+    /// Headers and body as a receiver sees them, unstuffed.
     fn received(letter: &Letter) -> Vec<u8> {
         let wire = [letter.headers.as_slice(), &letter.rest].concat();
         let mut reader = DataReader::new(1_000);
@@ -498,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Where the body of a message begins.
+    /// Offset of a message's body.
     fn letter_body(content: &[u8]) -> usize {
         if content.starts_with(b"\r\n") {
             return 2;

@@ -1,5 +1,5 @@
-//! Envelopes: rendered once where all messages have the same addresses and size, and else message by message into
-//! memory that a session keeps.
+//! Envelopes: rendered once if all messages have the same addresses and size, else for each message, into memory that
+//! the session reuses.
 use super::SourceOptions;
 use super::addresses::{Numbering, Pattern, distinct_numbers};
 use super::chance::{Chance, Purpose};
@@ -23,7 +23,7 @@ pub(super) enum Envelopes {
 /// One set of addresses, one size.
 #[derive(Debug)]
 pub(super) struct Same {
-    /// By which parameters they have: bit 0 SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, bit 3 BODY=BINARYMIME.
+    /// Envelopes by their parameters: bit 0 SIZE, bit 1 BODY=8BITMIME, bit 2 SMTPUTF8, bit 3 BODY=BINARYMIME.
     variants: [Arc<Envelope>; 16],
     needs_eight_bit: bool,
     needs_utf8: bool,
@@ -36,14 +36,14 @@ pub(super) struct Same {
 #[derive(Debug)]
 pub(super) struct Drawn {
     sender: Pattern,
-    /// One for each recipient of a message; a single one is for all of them.
+    /// Patterns, one for each recipient of a message; a single one is for all of them.
     recipients: Vec<RecipientPattern>,
     notices: Notices,
     declaration: Declaration,
     seed: u64,
 }
 
-/// A pattern of recipients, and how the ledger tells its addresses apart from others of a message.
+/// A pattern of recipients, and the numbering by which the ledger tells its addresses from others of a message.
 #[derive(Debug)]
 struct RecipientPattern {
     pattern: Pattern,
@@ -52,13 +52,13 @@ struct RecipientPattern {
     number: u32,
 }
 
-/// What messages are said to be.
+/// Declaration of the body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Declaration {
-    /// What they are: BODY=8BITMIME where there is a need.
+    /// The actual kind: BODY=8BITMIME if there is a need.
     #[default]
     AsItIs,
-    /// BODY=BINARYMIME where a server offers that and BDAT, without which it is not allowed (RFC 3030 §3).
+    /// BODY=BINARYMIME if the server offers that and BDAT, without which it is not allowed (RFC 3030 §3).
     Binary,
 }
 
@@ -68,41 +68,41 @@ impl Declaration {
     }
 }
 
-/// What a message's envelope depends on.
+/// Inputs of a message's envelope.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Occasion<'a> {
     /// The message's number.
     pub(super) number: u64,
     pub(super) recipients: u32,
     pub(super) pick: Pick,
-    /// What the server offers.
+    /// Extensions of the server.
     pub(super) extensions: &'a Extensions,
 }
 
-/// An envelope, and what the ledger calls its only recipient.
+/// An envelope, and the ledger's number of its only recipient.
 #[derive(Clone, Debug)]
 pub(super) struct Addressed {
     pub(super) envelope: Arc<Envelope>,
     pub(super) only_number: u32,
 }
 
-/// A session's own memory for envelopes: one is with the protocol while the other is written.
+/// A session's memory for envelopes: the protocol uses one while the other is written.
 #[derive(Debug, Default)]
 pub(super) struct Drafts {
     envelopes: [Option<Arc<Envelope>>; 2],
     turn: usize,
     /// The sender, each recipient and the parameters of its RCPT, the parameters of MAIL.
     text: Vec<u8>,
-    /// Where each of these ends.
+    /// End of each of these.
     ends: Vec<usize>,
 }
 
-/// Which parameters of MAIL the server understands and the message has something to say in.
+/// Parameters of MAIL that the server understands and the message needs.
 #[derive(Clone, Copy, Debug)]
 struct Parameters {
     size: Option<u64>,
     eight_bit: bool,
-    /// In place of `eight_bit`: a message has one BODY.
+    /// Replaces `eight_bit`: a message has one BODY.
     binary: bool,
     /// SMTPUTF8, if any address needs it.
     utf8: bool,
@@ -133,7 +133,7 @@ impl Envelopes {
         }
     }
 
-    /// The one for that message.
+    /// The envelope of that message.
     pub(super) fn address(&self, occasion: Occasion<'_>, drafts: &mut Drafts) -> Addressed {
         match self {
             Self::Same(same) => Addressed { envelope: Arc::clone(same.choose(occasion.extensions)), only_number: 0 },
@@ -155,7 +155,7 @@ impl Envelopes {
 }
 
 impl RecipientPattern {
-    /// The recipients of messages that have up to `most` of them, or one for each of several patterns.
+    /// The patterns of recipients for messages that have up to `most` of them, or one for each of several patterns.
     ///
     /// # Errors
     /// If there is none, or an address would not be well-formed.
@@ -174,7 +174,7 @@ impl RecipientPattern {
         numbered.collect()
     }
 
-    /// The pattern of the recipient at that place of a message, how it is numbered, and its number.
+    /// The pattern of the recipient at that place of a message, its numbering, and its number.
     fn at(all: &[Self], place: u32) -> (&Pattern, Numbering, u32) {
         match all {
             [only] => (&only.pattern, only.numbering, place),
@@ -187,7 +187,7 @@ impl RecipientPattern {
 }
 
 impl Same {
-    /// The one for a server that offers `extensions`.
+    /// The envelope for a server that offers `extensions`.
     fn choose(&self, extensions: &Extensions) -> &Arc<Envelope> {
         let eight_bit = extensions.eight_bit_mime && self.needs_eight_bit;
         let utf8 = extensions.smtp_utf8 && self.needs_utf8;
@@ -202,7 +202,7 @@ impl Drawn {
         self.sender.literal().is_some() && are_literal && self.notices.are_the_same()
     }
 
-    /// All that can be asked for, where no message differs.
+    /// Renders all variants, if all messages are alike.
     fn rendered_once(&self, recipients: u32, bytes: u64, is_eight_bit: bool) -> Same {
         let mut drafts = Drafts::default();
         let variants = std::array::from_fn(|bits| {
@@ -234,7 +234,7 @@ impl Drawn {
         Addressed { envelope: drafts.keep(), only_number }
     }
 
-    /// Writes the message's addresses and parameters down.
+    /// Writes the message's addresses and parameters.
     fn draft(&self, number: u64, recipients: u32, parameters: Parameters, drafts: &mut Drafts) {
         let Drafts { text, ends, .. } = drafts;
         text.clear();
@@ -295,7 +295,7 @@ impl Drafts {
         &self.text[self.ends[self.ends.len() - 2]..]
     }
 
-    /// What was drafted, in memory that a session has used before: the one envelope that the protocol does not hold.
+    /// The drafted envelope, in memory that the session has used before: the one that the protocol does not hold.
     fn keep(&mut self) -> Arc<Envelope> {
         self.turn ^= 1;
         let mut kept = self.envelopes[self.turn].take();
@@ -308,7 +308,7 @@ impl Drafts {
         envelope
     }
 
-    /// What was drafted, in new memory.
+    /// The drafted envelope, in new memory.
     fn envelope(&self) -> Envelope {
         let mut envelope = Envelope::new("", "", ["postmaster"]).expect("these addresses are well-formed");
         self.write(&mut envelope);

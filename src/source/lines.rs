@@ -1,15 +1,15 @@
-//! Lines of a file with line ends of any kind, in bounded memory: of an endless line only the beginning is kept.
+//! Lines of a file with line ends of any kind, in bounded memory: of a line above the limit only the beginning is kept.
 use std::io::{self, BufRead};
 
-/// Octets of a line that SMTP takes, without its end (RFC 5322 §2.1.1).
+/// Octets of a line that SMTP allows, without its end (RFC 5322 §2.1.1).
 pub(super) const MOST_LINE_BYTES: usize = 998;
 
 /// A line without its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line<'a> {
-    /// At most one octet more than [`MOST_LINE_BYTES`] of it.
+    /// The line's text, up to one byte more than [`MOST_LINE_BYTES`].
     pub(super) text: &'a [u8],
-    /// How long it is.
+    /// Length of the line.
     pub(super) bytes: u64,
     /// Its number, from 1.
     pub(super) number: u64,
@@ -21,7 +21,7 @@ pub(super) struct Lines<R> {
     reader: R,
     text: Vec<u8>,
     number: u64,
-    /// The last line ended in CR: an LF that follows belongs to it.
+    /// Set if the last line ended in CR: an LF that follows belongs to it.
     after_cr: bool,
 }
 

@@ -1,10 +1,10 @@
-//! The figures of a run that is going on, for thresholds that end it.
+//! The figures of a running run, for thresholds that end it.
 use journey::record::LatencyMs;
 use journey::threshold::{Fate, Figures, Place};
 use journey::{Latencies, SourceTally, Stage};
 use std::time::Duration;
 
-/// What has been counted so far.
+/// The counts so far.
 pub(super) struct LiveFigures<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) now: Duration,
@@ -43,7 +43,7 @@ impl Figures for LiveFigures<'_> {
         (!elapsed.is_zero()).then(|| count as f64 / elapsed.as_secs_f64())
     }
 
-    /// Those that have come to an end: one that is under way is not late yet.
+    /// Messages that are finished: one that is under way is not late yet.
     fn created(&self) -> Option<u64> {
         self.count(Place::Stage(Stage::Created)).map(|created| created.saturating_sub(self.tally.open_messages()))
     }

@@ -1,4 +1,4 @@
-//! The mail of a run: one message sent many times, one of a set, or one cut to the size that was drawn for it.
+//! The mail of a run: one message sent many times, messages of a set, or messages cut to a random size.
 use super::SourceOptions;
 use super::addresses::{Numbering, Pattern};
 use super::chance::{Chance, Purpose};
@@ -12,52 +12,52 @@ use journey::record::{CorpusRow, Varied};
 use net::Outbox;
 use std::time::Duration;
 
-/// Octets of a message, where nothing was said.
+/// Default size of a message in bytes.
 const USUAL_BYTES: u64 = 400;
-/// The same for MIME messages: half of them below 24 KB, one in a hundred above 800 KB.
+/// Default sizes of MIME messages: half of them below 24 KB, one in a hundred above 800 KB.
 const USUAL_MIME_MEDIAN: &str = "lognormal:24576,1.5";
 
-/// What is sent.
+/// The messages of a run.
 #[derive(Debug)]
 pub(super) enum Mail {
     /// The same message, each time with its own number and time.
     Same(Template),
-    /// One of these, by the seed.
+    /// One of these, chosen by the seed.
     OneOf { templates: Vec<Template>, seed: u64 },
-    /// As long as drawn.
+    /// Messages of a random length.
     Cut { cut: CutToSize, sizes: Spread, least: u64, seed: u64 },
 }
 
-/// Which message it is: drawn once, when it is created.
+/// Choice of a message's content, made when it is created.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pick {
     index: usize,
-    /// Octets of the message as the receiver sees it: unstuffed, without the end of data.
+    /// Bytes of the message as the receiver sees it: unstuffed, without the end of data.
     pub(super) bytes: u64,
-    /// Whether it holds octets above 127.
+    /// Set if it contains bytes above 127.
     pub(super) is_eight_bit: bool,
 }
 
-/// The mail, and what the record is to say of it.
+/// The mail, and its description for the record.
 #[derive(Debug)]
 pub(super) struct Prepared {
     pub(super) mail: Mail,
     pub(super) about: About,
 }
 
-/// What the record says of the mail.
+/// Description of the mail for the record.
 #[derive(Clone, Debug, Default)]
 pub(super) struct About {
-    /// Octets of a message, in the mean.
+    /// Mean size of a message in bytes.
     pub(super) mean_bytes: f64,
-    /// Where they vary and are not those of a corpus.
+    /// Distribution of sizes, if they vary and are not those of a corpus.
     pub(super) sizes: Option<Varied>,
     pub(super) corpus: Option<CorpusRow>,
     pub(super) mime_messages: Option<u64>,
 }
 
 impl Prepared {
-    /// Whatever the options ask for.
+    /// Prepares the mail that the options ask for.
     ///
     /// # Errors
     /// If it cannot be read or made.
@@ -150,7 +150,7 @@ impl Prepared {
 }
 
 impl Mail {
-    /// The message with that number; it has no part in whether that was in the warm-up.
+    /// The content of the message with that number; this does not depend on the warm-up.
     pub(super) fn pick(&self, number: u64) -> Pick {
         let of = |index: usize, template: &Template| Pick {
             index,
@@ -169,7 +169,7 @@ impl Mail {
         }
     }
 
-    /// Every message is as long as the others and needs the same of the server.
+    /// The template, if every message has the same length and needs the same extensions.
     pub(super) fn same(&self) -> Option<&Template> {
         match self {
             Self::Same(template) => Some(template),
@@ -177,7 +177,7 @@ impl Mail {
         }
     }
 
-    /// The message that was picked, with that number and time, and the end of data.
+    /// Renders the chosen message, with that number and time, and the end of data.
     pub(super) fn render(&self, pick: Pick, sequence: u64, since: Duration, outbox: &mut Outbox) {
         match self {
             Self::Same(template) => template.render(sequence, since, outbox),
@@ -186,7 +186,7 @@ impl Mail {
         }
     }
 
-    /// The same as it goes into a chunk (RFC 3030): not dot-stuffed, and without end of data.
+    /// Renders the same for a chunk (RFC 3030): not dot-stuffed, and without end of data.
     pub(super) fn render_plain(&self, pick: Pick, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let mut message = Outbox::default();
         self.render(pick, sequence, since, &mut message);
@@ -200,7 +200,7 @@ impl Mail {
     }
 }
 
-/// What stands in the header: the address, or of a pattern the first that it gives.
+/// The address in the header: for a pattern the first address that it gives.
 fn first_address(pattern: &Pattern) -> String {
     let mut address = Vec::new();
     pattern.write(&mut Chance::new(0, Purpose::Words, 0), Numbering::Bare, 0, &mut address);
@@ -226,7 +226,7 @@ mod tests {
         Mail::OneOf { templates: bodies.iter().map(template).collect(), seed }
     }
 
-    /// Octets of a rendered message of which no line begins with a dot.
+    /// Bytes of a rendered message in which no line begins with a dot.
     fn rendered(mail: &Mail, number: u64) -> (Pick, usize) {
         let pick = mail.pick(number);
         let mut outbox = Outbox::default();

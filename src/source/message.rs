@@ -10,16 +10,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Octets of a line of filling, `<CRLF>` included.
+/// Bytes of a line of filling, `<CRLF>` included.
 const LINE_BYTES: usize = 80;
-/// A body up to this size is copied behind its header; a longer one is written from where it lies.
+/// A body up to this size is copied after its header; a longer one is written without a copy.
 const COPIED_BYTES: usize = 16 * 1024;
 /// Digits of the sequence number in a Message-ID.
 const ID_DIGITS: usize = 16;
-/// What stands before them.
+/// The text before them.
 const MESSAGE_ID: &[u8] = b"Message-ID: <";
 
-/// Which clock a trace's time is on.
+/// The clock of a trace's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clock {
     /// CLOCK_MONOTONIC: exact, on one host.
@@ -28,13 +28,13 @@ pub(super) enum Clock {
     Wall,
 }
 
-/// What the messages of a run are marked with.
+/// The mark of a run's messages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     run: RunId,
     traced: Tracing,
     clock: ClockId,
-    /// What to add to the monotonic clock to get the trace's time.
+    /// Offset from the monotonic clock to the trace's clock.
     clock_offset: Duration,
 }
 
@@ -47,23 +47,23 @@ impl Stamp {
         Self { run, traced, clock, clock_offset }
     }
 
-    /// Octets that it adds to a message.
+    /// Number of bytes that it adds to a message.
     pub(super) fn bytes(&self) -> usize {
         if self.traced == Tracing::On { Trace::HEADER_BYTES } else { 0 }
     }
 }
 
-/// The beginning of a message: the trace and header fields, with what changes from message to message patched in place.
+/// The beginning of a message: the trace and header fields, with the variable parts patched in place.
 #[derive(Debug)]
 struct Head {
     octets: Vec<u8>,
     stamp: Stamp,
-    /// Where the Message-ID's digits are.
+    /// Offset of the Message-ID's digits.
     id_at: Option<usize>,
 }
 
 impl Head {
-    /// `headers` are dot-stuffed already; `checksum` is the body's.
+    /// Builds it; `headers` are dot-stuffed already; `checksum` is the body's.
     fn new(stamp: Stamp, checksum: u32, headers: &[u8], identity: Identity) -> Self {
         let mut octets = vec![0; stamp.bytes()];
         if stamp.traced == Tracing::On {
@@ -77,7 +77,7 @@ impl Head {
         Self { octets, stamp, id_at }
     }
 
-    /// Appends it with that number and time; gives what was appended.
+    /// Appends it with that number and time; returns the appended bytes.
     fn render<'b>(&self, sequence: u64, since: Duration, bytes: &'b mut Vec<u8>) -> &'b mut [u8] {
         let start = bytes.len();
         bytes.extend_from_slice(&self.octets);
@@ -92,12 +92,12 @@ impl Head {
     }
 }
 
-/// Whether each message gets a Message-ID of its own.
+/// Source of each message's Message-ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// It does: the digits of the first Message-ID are the sequence number.
+    /// Patched: the digits of the first Message-ID are the sequence number.
     Patched,
-    /// The one that it brought, if any.
+    /// Unchanged, if there is one.
     AsItIs,
 }
 
@@ -107,14 +107,14 @@ pub(super) struct Template {
     head: Head,
     /// The body, dot-stuffed, and the end of data.
     rest: Arc<[u8]>,
-    /// Octets of the message as the receiver sees it: unstuffed, without the end of data.
+    /// Bytes of the message as the receiver sees it: unstuffed, without the end of data.
     pub(super) bytes: u64,
-    /// Whether it holds octets above 127.
+    /// Set if it contains bytes above 127.
     pub(super) is_eight_bit: bool,
 }
 
 impl Template {
-    /// Of a header block with its empty line, and a body.
+    /// Builds it from a header block with its empty line, and a body.
     pub(super) fn new(stamp: Stamp, headers: &[u8], body: &[u8], identity: Identity) -> Self {
         let mut stuffed = Vec::with_capacity(headers.len());
         let mut rest = Vec::with_capacity(body.len() + 3);
@@ -129,7 +129,7 @@ impl Template {
         }
     }
 
-    /// Of a message that is dot-stuffed already.
+    /// Builds it from a message that is dot-stuffed already.
     pub(super) fn of_letter(stamp: Stamp, letter: Letter) -> Self {
         Self {
             head: Head::new(stamp, letter.checksum, &letter.headers, Identity::AsItIs),
@@ -139,7 +139,7 @@ impl Template {
         }
     }
 
-    /// The message with that number and time, and the end of data.
+    /// Renders the message with that number and time, and the end of data.
     pub(super) fn render(&self, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let bytes = outbox.bytes();
         self.head.render(sequence, since, bytes);
@@ -151,8 +151,8 @@ impl Template {
     }
 }
 
-/// Messages of many sizes that are the beginnings of one long body: cut at a line end, whose checksum is known, with a
-/// header line to make up the rest. Nothing of it is rendered or summed up message by message.
+/// Messages of many sizes that are prefixes of one long body: cut at a line end, where the checksum is known, with a
+/// header line for the remaining bytes. Nothing of it is rendered or summed up for each message.
 #[derive(Debug)]
 pub(super) struct CutToSize {
     head: Head,
@@ -162,13 +162,14 @@ pub(super) struct CutToSize {
     checksums: Vec<u32>,
 }
 
-/// Makes up the octets that whole lines leave: from 11, which is the shortest that has something in it.
+/// Filler for the bytes that whole lines leave: 11 at least, because a shorter header line would be empty.
 const FILLER: &[u8; 91] =
     b"X-Fill: XXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXXX";
 const SHORTEST_FILLER: usize = 11;
 
 impl CutToSize {
-    /// `fields` are the header block without its empty line; `most` is the longest message that will be asked for.
+    /// Builds the body; `fields` are the header block without its empty line; `most` is the longest message that will
+    /// be asked for.
     pub(super) fn new(stamp: Stamp, fields: &[u8], most: usize) -> Self {
         let lines = most.saturating_sub(stamp.bytes() + fields.len() + 2) / LINE_BYTES;
         let body = filling(lines * LINE_BYTES);
@@ -181,12 +182,12 @@ impl CutToSize {
         Self { head: Head::new(stamp, 0, fields, Identity::Patched), body: body.into(), checksums }
     }
 
-    /// The shortest message that it can make.
+    /// The size of the shortest message possible.
     pub(super) fn least(stamp: Stamp, fields: &[u8]) -> usize {
         stamp.bytes() + fields.len() + 2 + LINE_BYTES
     }
 
-    /// The message of that size, with that number and time, and the end of data.
+    /// Renders the message of that size, with that number and time, and the end of data.
     pub(super) fn render(&self, size: u64, sequence: u64, since: Duration, outbox: &mut Outbox) {
         let (lines, filler) = self.cut(size);
         let bytes = outbox.bytes();
@@ -208,7 +209,7 @@ impl CutToSize {
         outbox.bytes().extend_from_slice(data::END);
     }
 
-    /// How many lines of the body, and how many octets of filler, make a message of that size.
+    /// Number of lines of the body, and of bytes of filler, for a message of that size.
     fn cut(&self, size: u64) -> (usize, usize) {
         let room = usize::try_from(size).unwrap_or(usize::MAX).saturating_sub(self.head.octets.len() + 2);
         match (room / LINE_BYTES, room % LINE_BYTES) {
@@ -225,12 +226,12 @@ fn write_hex(digits: &mut [u8], mut number: u64) {
     }
 }
 
-/// A Message-ID whose digits are to be patched.
+/// A Message-ID with digits that are patched later.
 pub(super) fn blank_id(run: RunId) -> String {
     format!("<{}.{}@mailrun>", "0".repeat(ID_DIGITS), &run.to_string()[..8])
 }
 
-/// The date as a header field has it.
+/// The date in the form of a header field.
 pub(super) fn date(now: jiff::Timestamp) -> Result<String> {
     let date = now.to_zoned(jiff::tz::TimeZone::system());
     jiff::fmt::rfc2822::to_string(&date).context("the year is not of four digits")
@@ -242,7 +243,7 @@ pub(super) fn fields(from: &str, to: &str, subject: Option<&str>, date: &str, id
     format!("From: <{from}>\r\nTo: <{to}>\r\nDate: {date}\r\nMessage-ID: {id}\r\n{subject}")
 }
 
-/// A generated message of that size; `fields` are as [`fields`] gives them.
+/// A generated message of that size; `fields` come from [`fields`].
 ///
 /// # Errors
 /// If it would have no room for its header.
@@ -258,12 +259,12 @@ pub(super) fn generate(stamp: Stamp, fields: &str, size: u64) -> Result<Template
     }
 }
 
-/// Lines of text, `bytes` octets with their ends; any number but 1.
+/// Lines of text, `bytes` long with their ends; any number but 1.
 fn filling(bytes: usize) -> Vec<u8> {
     let mut body = Vec::with_capacity(bytes);
     while body.len() < bytes {
         let left = bytes - body.len();
-        // A last line of one octet could not hold its own end.
+        // A last line of one byte would have no room for its own end.
         let line = if left == LINE_BYTES + 1 { left } else { left.min(LINE_BYTES) };
         let content = line - 2;
         if content > 0 {
@@ -317,7 +318,7 @@ mod tests {
         Stamp::new(RunId([7; 16]), Tracing::On, Clock::Monotonic)
     }
 
-    /// What a receiver makes of an outbox with one message in it.
+    /// A message in an outbox as a receiver sees it.
     fn received(outbox: &mut Outbox) -> Vec<u8> {
         let wire = outbox.to_vec();
         let mut reader = data::DataReader::new(1_000);

@@ -1,9 +1,8 @@
-//! Generated MIME messages, as people send them: text, the same as HTML, and an attachment that makes up the size.
+//! Generated MIME messages, like those of people: text, the same as HTML, and an attachment that fills the size.
 //!
-//! A set is made once, by the seed; messages are picked from it. Its sizes are evenly spaced in the distribution that
-//! was asked for, so that it is that distribution in small. What an attachment cannot make up to the octet (base64
-//! comes in lines) is left out: a message is as long as asked for or up to 80 octets less, and one that is shorter than
-//! its text has no attachment.
+//! A set is generated once, by the seed; messages are chosen from it. Its sizes are evenly spaced in the requested
+//! distribution, so that they represent it. An attachment cannot fill the size to the byte (base64 comes in lines): a
+//! message has the requested size or up to 80 bytes less, and one that is shorter than its text has no attachment.
 use super::chance::{Chance, Purpose};
 use super::spread::Spread;
 use anyhow::{Context, Result, bail};
@@ -13,11 +12,11 @@ use mail_builder::headers::raw::Raw;
 use mail_builder::mime::MimePart;
 use std::fmt::Write;
 
-/// Messages of a set.
+/// Largest number of messages in a set.
 const MOST_MESSAGES: u64 = 64;
-/// Octets that a set may have, unless a single message is longer.
+/// Largest number of bytes in a set, unless a single message is longer.
 const SET_BYTES: u64 = 256 << 20;
-/// Octets of an attachment that a line of base64 carries, and how long that line is.
+/// Bytes of an attachment per line of base64, and the length of that line.
 const LINE_CARRIES: u64 = 57;
 const LINE_BYTES: u64 = 78;
 
@@ -73,7 +72,7 @@ const WORDS: [&str; 48] = [
     "tomorrow",
 ];
 
-/// What an attachment can be: its type, and how its name ends.
+/// Kinds of attachments: type, and suffix of the name.
 const KINDS: [(&str, &str); 5] = [
     ("application/pdf", "pdf"),
     ("image/jpeg", "jpg"),
@@ -89,14 +88,14 @@ pub(super) struct Fields<'a> {
     pub(super) to: &'a str,
     pub(super) date: &'a str,
     pub(super) message_id: &'a str,
-    /// In place of a generated one.
+    /// Replaces a generated one.
     pub(super) subject: Option<&'a str>,
 }
 
-/// A set of messages whose sizes are `sizes`' in small; `overhead` octets are added to each later.
+/// Generates a set of messages whose sizes represent `sizes`; `overhead` bytes are added to each later.
 ///
 /// # Errors
-/// If a size is beyond what is reasonable to hold.
+/// If a size is too large to be held in memory.
 pub(super) fn messages(fields: Fields<'_>, sizes: &Spread, overhead: u64, seed: u64) -> Result<Vec<Vec<u8>>> {
     sizes
         .quantiles(set_size(sizes.mean()))
@@ -108,18 +107,18 @@ pub(super) fn messages(fields: Fields<'_>, sizes: &Spread, overhead: u64, seed: 
         .collect()
 }
 
-/// How many messages of that mean size are held.
+/// Number of messages in a set of that mean size.
 fn set_size(mean_bytes: f64) -> u64 {
     ((SET_BYTES as f64 / mean_bytes.max(1.0)) as u64).clamp(1, MOST_MESSAGES)
 }
 
-/// A message of `bytes`, or up to a line less.
+/// Generates a message of `bytes`, or up to a line less.
 fn message(fields: Fields<'_>, bytes: u64, chance: &mut Chance) -> Result<Vec<u8>> {
     let said = Said::new(chance);
     let bare = said.write(fields, None)?;
     let one = said.write(fields, Some(vec![0]))?.len() as u64;
     let Some(room) = bytes.checked_sub(one) else { return Ok(bare) };
-    // The line of the one octet is in `one`: six octets with its end.
+    // `one` contains the line of the single byte: six bytes with its end.
     let lines = (room + 6) / LINE_BYTES;
     let content =
         usize::try_from(lines.max(1) * LINE_CARRIES).context("--message-size exceeds the memory of this machine")?;
@@ -131,13 +130,13 @@ fn message(fields: Fields<'_>, bytes: u64, chance: &mut Chance) -> Result<Vec<u8
     Ok(text)
 }
 
-/// What a message says, but for its attachment.
+/// Text of a message, without its attachment.
 #[derive(Debug)]
 struct Said {
     subject: String,
     paragraphs: Vec<String>,
     kind: (&'static str, &'static str),
-    /// Of both multiparts.
+    /// The boundary of both multiparts.
     boundary: String,
 }
 
@@ -176,7 +175,7 @@ impl Said {
                 )
             }
         };
-        // Raw, for these fields come as they are to stand.
+        // Raw, because these fields must not be changed.
         MessageBuilder::new()
             .header("From", Raw::new(fields.from))
             .header("To", Raw::new(fields.to))
@@ -231,7 +230,7 @@ fn sentence(words: u64, chance: &mut Chance) -> String {
     first.to_uppercase() + rest
 }
 
-/// Octets that no relay can compress.
+/// Bytes that no relay can compress.
 fn random_bytes(count: usize, chance: &mut Chance) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| chance.draw().to_le_bytes()).collect();
     bytes.truncate(count);

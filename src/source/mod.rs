@@ -56,12 +56,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Descriptors that are not sessions.
+/// Descriptors used for other things than sessions.
 const SPARE_FILES: u64 = 64;
-/// For one of several addresses of a server to accept a connection, before the next one is tried.
+/// Limit for one of several addresses of a server to accept a connection, before the next one is tried.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Everything a source is told.
+/// All options of a source.
 #[derive(Clone, Debug)]
 pub(crate) struct SourceOptions {
     pub(crate) name: String,
@@ -71,30 +71,30 @@ pub(crate) struct SourceOptions {
     pub(crate) duration: Option<Duration>,
     pub(crate) sessions: u32,
     pub(crate) workers: usize,
-    /// Octets of a message; `None` for what is usual. Ignored with `file` and `corpus`.
+    /// Size of a message in bytes; `None` for the default. Ignored with `file` and `corpus`.
     pub(crate) sizes: Option<Spread>,
-    /// Recipients of a message: copies of the one pattern, or as many as there are patterns.
+    /// Number of recipients of a message: addresses of the one pattern, or as many as there are patterns.
     pub(crate) recipients: Spread,
-    /// Messages a connection carries; `None` for as many as there are.
+    /// Number of messages per connection; `None` for no limit.
     pub(crate) reuse: Option<Spread>,
-    /// How long a session rests after a message, in nanoseconds.
+    /// Pause of a session after a message, in nanoseconds.
     pub(crate) think: Option<Spread>,
     pub(crate) pipelining: Pipelining,
     pub(crate) from: Pattern,
     /// Recipients of every message; at least one.
     pub(crate) recipient_patterns: Vec<Pattern>,
-    /// What its body is said to be.
+    /// Declaration of the body.
     pub(crate) declaration: Declaration,
-    /// What the sender wants to be told (RFC 3461).
+    /// Notifications that the sender asks for (RFC 3461).
     pub(crate) notices: Notices,
     pub(crate) subject: Option<String>,
     pub(crate) file: Option<PathBuf>,
     pub(crate) corpus: Option<CorpusOptions>,
-    /// Generated messages are MIME with attachments.
+    /// Set if generated messages are MIME with attachments.
     pub(crate) mime: bool,
-    /// Open loop: what is offered whatever the server does.
+    /// Open loop: the load that is offered whatever the server does.
     pub(crate) offer: Option<Offer>,
-    /// How long at the beginning messages are not timed.
+    /// Time at the beginning in which messages are not timed.
     pub(crate) warm_up: Option<Duration>,
     pub(crate) arrival: Arrival,
     pub(crate) connect_timeout: Duration,
@@ -105,44 +105,44 @@ pub(crate) struct SourceOptions {
     pub(crate) run: Option<RunId>,
     pub(crate) reach: Reach,
     pub(crate) approach: ApproachOptions,
-    /// What is asked of the run.
+    /// Thresholds that the run is judged by.
     pub(crate) thresholds: Vec<Threshold>,
-    /// The same, and it ends where one of these is missed.
+    /// Thresholds that end the run if one is missed.
     pub(crate) abort_on: Vec<Threshold>,
-    /// It ends where the server has been gone for so long.
+    /// Time without a server after which the run ends.
     pub(crate) give_up: Duration,
     pub(crate) preflight: Preflight,
     pub(crate) outputs: Outputs,
 }
 
-/// Whether one connection is tried before the load.
+/// Answer to whether one connection is tried before the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preflight {
-    /// It is.
+    /// One connection is tried first.
     On,
-    /// It is not: the first connection is that of a message.
+    /// The first connection is that of a message.
     Off,
 }
 
-/// Whether messages carry a trace.
+/// Answer to whether messages carry a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trace {
-    /// They do.
+    /// Messages carry a trace.
     On,
-    /// They do not: nobody can tell what became of them.
+    /// Messages carry none, so their fates remain unknown.
     Off,
 }
 
-/// Where load may go.
+/// Permitted targets of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Loopback, private and reserved addresses.
     Local,
-    /// Anywhere: the user has said that the target is theirs.
+    /// Any address: the user has declared that the target is theirs.
     Public,
 }
 
-/// What a whole run shares; the workers read it.
+/// State that a whole run shares; the workers read it.
 #[derive(Debug)]
 struct Setting {
     options: SourceOptions,
@@ -152,7 +152,7 @@ struct Setting {
     about: About,
     envelopes: Envelopes,
     plan: Plan,
-    /// Messages created before are accounted for and not timed.
+    /// Messages created before this time are accounted for and not timed.
     warm_until: Duration,
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn run(options: SourceOptions) -> Result<Finished> {
     Ok(collector.finish())
 }
 
-/// Traces carry CLOCK_MONOTONIC where the sink can be expected on this host, and Unix time elsewhere.
+/// Clock of the traces: CLOCK_MONOTONIC if the sink can be expected on this host, else Unix time.
 fn clock_for(server: &Endpoint) -> message::Clock {
     if server.ip().is_none_or(|address| address.is_loopback()) {
         message::Clock::Monotonic
@@ -198,12 +198,12 @@ fn clock_for(server: &Endpoint) -> message::Clock {
     }
 }
 
-/// What stands before the port, brackets of IPv6 left out.
+/// The part of an address before the port, without the brackets of IPv6.
 fn host_of(to: &str) -> &str {
     to.rsplit_once(':').map_or(to, |(host, _)| host).trim_start_matches('[').trim_end_matches(']')
 }
 
-/// The server of a source, looked up. Of several addresses (`localhost` has two) it is the first that answers.
+/// Looks up the server of a source. Of several addresses (`localhost` has two) it is the first that answers.
 ///
 /// # Errors
 /// If it has no address, or a public one.
@@ -222,7 +222,7 @@ pub(crate) fn resolve(to: &str, reach: Reach) -> Result<Endpoint> {
     Ok(first_that_answers(found.into_iter().filter(is_allowed).collect()))
 }
 
-/// The first address at which a connection is accepted, or the first of all. One address is taken without asking.
+/// The first address at which a connection is accepted, or the first of all. A single address is taken without a test.
 fn first_that_answers(mut endpoints: Vec<Endpoint>) -> Endpoint {
     let answers = |endpoint: &Endpoint| match endpoint {
         Endpoint::Tcp(address) => TcpStream::connect_timeout(address, PROBE_TIMEOUT).is_ok(),
@@ -233,7 +233,7 @@ fn first_that_answers(mut endpoints: Vec<Endpoint>) -> Endpoint {
 }
 
 impl SourceOptions {
-    /// What is wrong with options that are each right.
+    /// Checks for options that contradict each other.
     fn check(&self, server: &Endpoint) -> Result<()> {
         if self.approach.bind.is_some() && !server.ip().is_some_and(|address| address.is_ipv4()) {
             bail!("--bind has IPv4 addresses, but {} is not an IPv4 address", self.to);
@@ -254,32 +254,31 @@ impl SourceOptions {
         }
     }
 
-    /// How many recipients the message with that number has.
+    /// Number of recipients of the message with that number.
     fn recipients(&self, number: u64) -> u32 {
         self.recipients.of(self.seed, Purpose::Recipients, number) as u32
     }
 
-    /// How long the run may last.
+    /// Time limit of the run.
     fn limit(&self) -> Option<Duration> {
         let stages = self.offer.as_ref().and_then(Offer::length);
         self.duration.into_iter().chain(stages).min()
     }
 
-    /// The rate that was asked for, where the run can be held to one: stages that a number of messages cuts short have
-    /// none.
+    /// The requested rate, if the run can be held to one: stages that a number of messages cuts short have none.
     fn rate_per_s(&self) -> Option<f64> {
         let offer = self.offer.as_ref()?;
         let is_whole = offer.length().is_none() || (self.messages.is_none() && self.limit() == offer.length());
         is_whole.then(|| offer.mean_per_s(self.warm_up.unwrap_or_default().as_secs_f64()))
     }
 
-    /// When the message after so many would be due, at open loop, since the run began.
+    /// Time at which the message after that many would be due at open loop, since the run began.
     fn due_after(&self, messages: u64) -> Duration {
         let due_s = self.offer.as_ref().map_or(0.0, |offer| offer.due_s(messages as f64));
         Duration::try_from_secs_f64(due_s).unwrap_or_default()
     }
 
-    /// The load as the record has it.
+    /// The load for the record.
     fn workload(&self, about: &About) -> Workload {
         Workload {
             messages: self.messages,

@@ -1,11 +1,11 @@
-//! What the sender of generated mail wants to be told of it: the parameters of DSN (RFC 3461) on MAIL and RCPT.
+//! Notifications that the sender of generated mail asks for: the parameters of DSN (RFC 3461) on MAIL and RCPT.
 use super::addresses::Pattern;
 use super::chance::{Chance, Purpose};
 use smtp::client::Notifications;
 use smtp::dsn::{self, Notify, Return};
 use smtp::xtext;
 
-/// What is asked for; nothing by default. A server that does not offer DSN is sent nothing then.
+/// The requested notifications; none by default. A server that does not offer DSN receives no such parameters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Notices {
     /// NOTIFY, for every recipient.
@@ -14,14 +14,14 @@ pub(crate) struct Notices {
     pub(crate) returns: Option<Return>,
     /// ENVID, by [`envelope_id`].
     pub(crate) envelope_id: Option<Pattern>,
-    /// ORCPT: every recipient as it is.
+    /// ORCPT: every recipient unchanged.
     pub(crate) names_original: bool,
 }
 
-/// Reads a pattern of ENVID: texts that are at most a hundred octets as xtext; in it `{n}` is the message's number.
+/// Parses a pattern of ENVID: texts of at most a hundred octets as xtext; in it `{n}` is the message's number.
 ///
 /// # Errors
-/// What is wrong with it.
+/// If it is malformed: the mistake.
 pub(crate) fn envelope_id(typed: &str) -> Result<Pattern, String> {
     Pattern::text(typed, |text| match dsn::envelope_id(xtext::encode(text).as_bytes()) {
         Some(_) => Ok(()),
@@ -30,12 +30,12 @@ pub(crate) fn envelope_id(typed: &str) -> Result<Pattern, String> {
 }
 
 impl Notices {
-    /// Whether sessions have to insist on DSN.
+    /// Tells whether sessions have to require DSN.
     pub(super) fn notifications(&self) -> Notifications {
         if self.described().is_some() { Notifications::Asked } else { Notifications::Unasked }
     }
 
-    /// Whether all messages ask for the same.
+    /// Reports whether all messages ask for the same.
     pub(super) fn are_the_same(&self) -> bool {
         self.envelope_id.as_ref().is_none_or(|pattern| pattern.literal().is_some())
     }
@@ -52,7 +52,7 @@ impl Notices {
         (!words.is_empty()).then(|| words.join(" "))
     }
 
-    /// Appends what MAIL says, behind other parameters that begin at `begin`.
+    /// Appends the parameters of MAIL, after others that begin at `begin`.
     pub(super) fn write_mail(&self, seed: u64, number: u64, begin: usize, text: &mut Vec<u8>) {
         if let Some(returns) = self.returns {
             push_word("RET=", returns.keyword(), begin, text);
@@ -64,21 +64,21 @@ impl Notices {
         }
     }
 
-    /// Appends what RCPT says of the recipient that begins at `recipient` and ends the text.
+    /// Appends the parameters of RCPT for the recipient that begins at `recipient` and ends the text.
     pub(super) fn write_recipient(&self, recipient: usize, text: &mut Vec<u8>) {
         let begin = text.len();
         if let Some(notify) = self.notify {
             push_word("NOTIFY=", &notify.render(), begin, text);
         }
         if self.names_original {
-            // An address that is too long for the parameter goes without it.
+            // An address that is too long for the parameter is sent without it.
             let original = std::str::from_utf8(&text[recipient..begin]).ok().and_then(dsn::render_original_recipient);
             original.iter().for_each(|value| push_word("ORCPT=", value, begin, text));
         }
     }
 }
 
-/// Appends a parameter, behind a blank where others stand before it.
+/// Appends a parameter, after a blank if others come before it.
 fn push_word(name: &str, value: &str, begin: usize, text: &mut Vec<u8>) {
     let blank = if text.len() > begin { " " } else { "" };
     [blank, name, value].iter().for_each(|part| text.extend_from_slice(part.as_bytes()));

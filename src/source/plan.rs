@@ -1,25 +1,28 @@
-//! How many messages, until when: the one thing all workers share, and the only atomic a message costs.
+//! The number of messages and the end of the run: the only state that all workers share, and the only atomic per
+//! message.
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What is left to do.
+/// The messages left to send.
 #[derive(Debug)]
 pub(super) struct Plan {
     messages: u64,
     until: Option<Duration>,
     next: AtomicU64,
     stopped: AtomicBool,
-    /// A connection has stood once: from then on a failed one is an error to count and no reason to end.
+    /// Set once a connection has been established: from then on a failed one is counted as an error and does not end
+    /// the run.
     reached: AtomicBool,
-    /// Why the run could not begin.
+    /// Reason why the run could not begin.
     hopeless: Mutex<Option<String>>,
-    /// What this process lacked when it could not connect: of one session no more than that, of all of them the same.
+    /// Resource that this process lacked when it could not connect: one session only lacks it, but if all do, the run
+    /// cannot begin.
     lacked: Mutex<Option<String>>,
 }
 
 impl Plan {
-    /// `until` is on the monotonic clock.
+    /// Creates a plan; `until` is on the monotonic clock.
     pub(super) fn new(messages: Option<u64>, until: Option<Duration>) -> Self {
         Self {
             messages: messages.unwrap_or(u64::MAX),
@@ -32,7 +35,7 @@ impl Plan {
         }
     }
 
-    /// The next message's sequence number; `None` when there is no more to do.
+    /// The next message's sequence number; `None` if there are no more.
     pub(super) fn claim(&self, now: Duration) -> Option<u64> {
         if self.is_over(now) {
             return None;
@@ -41,36 +44,36 @@ impl Plan {
         (sequence < self.messages).then_some(sequence)
     }
 
-    /// Whether no message will be given out any more.
+    /// Reports whether no message will be given out any more.
     pub(super) fn is_over(&self, now: Duration) -> bool {
         self.stopped.load(Ordering::Relaxed)
             || self.until.is_some_and(|until| now >= until)
             || self.next.load(Ordering::Relaxed) >= self.messages
     }
 
-    /// Whether all messages have been given out that were asked for.
+    /// Reports whether all requested messages have been given out.
     pub(super) fn is_given_out(&self) -> bool {
         self.next.load(Ordering::Relaxed) >= self.messages
     }
 
-    /// When no more messages are given out, whatever else.
+    /// Time at which messages stop being given out in any case.
     pub(super) fn until(&self) -> Option<Duration> {
         self.until
     }
 
-    /// No new messages from now on.
+    /// Stops giving out messages from now on.
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// A connection stands.
+    /// Records that a connection was established.
     pub(super) fn reach(&self) {
         if !self.reached.load(Ordering::Relaxed) {
             self.reached.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A connection could not be made. If none ever was, the run is hopeless.
+    /// Records that a connection could not be established. If none ever was, the run ends.
     pub(super) fn miss(&self, why: &str) {
         if !self.reached.load(Ordering::Relaxed) {
             self.hopeless.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
@@ -78,15 +81,15 @@ impl Plan {
         }
     }
 
-    /// A connection could not be made for want of something that other sessions may have had. If none ever is, the
-    /// run was hopeless.
+    /// Records that a connection could not be established for lack of a resource that other sessions may have. If none
+    /// ever is, this was the reason.
     pub(super) fn lack(&self, why: &str) {
         if !self.reached.load(Ordering::Relaxed) {
             self.lacked.lock().expect("nobody panics holding it").get_or_insert_with(|| why.to_owned());
         }
     }
 
-    /// Why the run could not begin, if it could not.
+    /// Reason why the run could not begin, if it could not.
     pub(super) fn hopeless(&self) -> Option<String> {
         let hopeless = self.hopeless.lock().expect("nobody panics holding it").clone();
         let is_reached = self.reached.load(Ordering::Relaxed);

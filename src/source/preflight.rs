@@ -1,7 +1,8 @@
-//! One connection before any load: through greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. What fails there fails
-//! for every message, so it is told in one line, with what to do, and nothing is sent.
+//! One connection before any load: through greeting, EHLO, TLS, AUTH, MAIL, RCPT, RSET and QUIT. A failure there would
+//! meet every message, so it is reported in one line, with advice, and no load is sent.
 //!
-//! It counts nowhere. A reply of 4xx to MAIL or RCPT is no reason to stop: greylisting says so, and limits do.
+//! It is counted nowhere. A reply of 4xx to MAIL or RCPT is no reason to stop: greylisting and limits cause such
+//! replies.
 use super::approach::Approach;
 use super::envelopes::{Drafts, Envelopes, Occasion};
 use super::mail::Mail;
@@ -19,15 +20,15 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use trust::{HandshakeFault, Remedies};
 
-/// The longest that a reply may take here: a server that is slower than that to greet is worth a word.
+/// Limit for a reply here: a server that takes longer to greet is worth a message.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks at whether the user wants no more.
+/// Interval at which a request of the user to stop is looked for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The options against a certificate that is not accepted.
+/// The options that help if a certificate is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name NAME", insecure: "--insecure" };
 
-/// What is tried, and with whom.
+/// The trial: options and server.
 #[derive(Debug)]
 pub(super) struct Trial {
     pub(super) options: SourceOptions,
@@ -37,7 +38,7 @@ pub(super) struct Trial {
     pub(super) envelopes: Envelopes,
 }
 
-/// What the server said no to.
+/// A refusal by the server.
 #[derive(Clone, Debug)]
 struct Refusal {
     verb: Verb,
@@ -45,19 +46,19 @@ struct Refusal {
     text: String,
 }
 
-/// How far the connection came.
+/// Progress of the connection.
 struct Attempt {
     ended: Ended,
     refusals: Vec<Refusal>,
-    /// Recipients that were asked about.
+    /// Number of recipients tried.
     recipients: usize,
 }
 
 impl Trial {
-    /// Tries it.
+    /// Runs the trial.
     ///
     /// # Errors
-    /// What would fail for every message, and what to do about it.
+    /// A failure that would meet every message, with advice.
     pub(super) fn check(self: &Arc<Self>, interrupt: &Interrupt) -> Result<()> {
         let trial = Arc::clone(self);
         let interrupt = interrupt.clone();
@@ -67,12 +68,12 @@ impl Trial {
                 () = stopped(&interrupt) => None,
             }
         });
-        // Without an event loop there is no load either: that is told where it is started.
+        // Without an event loop there is no load either: that is reported where the load is started.
         let Ok(outcome) = ran else { return Ok(()) };
         self.judge(outcome)
     }
 
-    /// What the attempt came to; `None` of one that the user has stopped.
+    /// Judges the attempt; `None` is an attempt that the user has stopped.
     fn judge(&self, outcome: Option<io::Result<Attempt>>) -> Result<()> {
         let to = &self.options.to;
         match outcome {
@@ -119,14 +120,14 @@ impl Trial {
         }
     }
 
-    /// Why there is no connection. What this process lacks, or its addresses, is for the run to tell.
+    /// Reason why there is no connection. A lack of resources or addresses on this side is reported by the run.
     fn unreachable(&self, error: &io::Error) -> Option<String> {
         let is_own = Shortage::of(error, self.approach.is_bound()).is_some();
         let is_own = is_own || error.kind() == io::ErrorKind::AddrNotAvailable;
         (!is_own).then(|| format!("{}. Check that a server listens there.", reason(error)))
     }
 
-    /// What would fail for every message.
+    /// The failure that would meet every message.
     fn complaint(&self, attempt: &Attempt) -> Option<String> {
         let refused = |is_meant: fn(Verb) -> bool| attempt.refusals.iter().find(|refusal| is_meant(refusal.verb));
         if let Some(refusal) = refused(|verb| verb == Verb::Greeting) {
@@ -153,7 +154,7 @@ impl Trial {
         if let Some(why) = self.no_recipient(attempt) {
             return Some(why);
         }
-        // EHLO may be refused, and HELO not: then it went on.
+        // EHLO may be refused, and HELO accepted: then the session went on.
         let greeted = |refusal: &&Refusal| refusal.verb == Verb::Hello && attempt.recipients == 0;
         if let Some(refusal) = attempt.refusals.iter().rev().find(greeted) {
             return Some(self.not_greeted(refusal));
@@ -206,7 +207,7 @@ impl Trial {
         }
     }
 
-    /// TLS: what is wrong with the certificate, or with the port.
+    /// Text on a TLS failure: the certificate or the port is wrong.
     fn not_encrypted(&self, error: &io::Error) -> String {
         let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
         match fault {
@@ -227,7 +228,7 @@ impl Trial {
         }
     }
 
-    /// The connection ended before the server had answered all.
+    /// Text on a connection that ended before the server had answered all commands.
     fn cut_off(&self, attempt: &Attempt) -> Option<String> {
         let asked =
             |verb: &Option<Verb>| verb.map_or_else(|| "a reply".to_owned(), |verb| format!("the reply to {verb:?}"));
@@ -263,14 +264,14 @@ impl Refusal {
     }
 }
 
-/// Ready when the user wants no more.
+/// Completes when the user asks for the end.
 async fn stopped(interrupt: &Interrupt) {
     while interrupt.asked() == Asked::Nothing {
         net::sleep(LOOK_INTERVAL).await;
     }
 }
 
-/// Has one envelope to try, and takes down what is refused.
+/// Tries one envelope, and records refusals.
 struct Prober<'a> {
     trial: &'a Trial,
     drafts: Drafts,

@@ -1,4 +1,4 @@
-//! What the source knows at the end, as a run record.
+//! The run record of the source.
 use super::{SPARE_FILES, Setting, SourceOptions};
 use crate::{party, surroundings};
 use journey::account::{self, Between, Books};
@@ -7,17 +7,17 @@ use journey::record::{Ending, Record, Role, StallRow, Surroundings, ThresholdRow
 use journey::{RunId, Series, SourceTally, Stage};
 use std::time::Duration;
 
-/// All that the collector knows at the end.
+/// The collector's results at the end.
 pub(super) struct Known<'a> {
     pub(super) tally: &'a SourceTally,
     pub(super) series: &'a Series,
     pub(super) stalls: Vec<StallRow>,
     pub(super) ending: Ending,
-    /// How long load was offered.
+    /// Time for which load was offered.
     pub(super) offered: Option<Duration>,
-    /// Sessions were left before they had come to an end.
+    /// Set if sessions were abandoned before their end.
     pub(super) is_abandoned: bool,
-    /// The threshold that ended the run, as it then stood.
+    /// The threshold that ended the run, with its value at that time.
     pub(super) missed: Option<ThresholdRow>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn record(
     record
 }
 
-/// What came of the thresholds; of the one that ended the run, what it stood at then.
+/// Results of the thresholds; for the one that ended the run, its value at that time.
 fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&ThresholdRow>) -> Vec<ThresholdRow> {
     let evaluated = options.thresholds.iter().chain(&options.abort_on).map(|threshold| threshold.evaluate(record));
     let at_its_end =
@@ -78,8 +78,8 @@ fn thresholds(record: &Record, options: &SourceOptions, missed: Option<&Threshol
     evaluated.map(at_its_end).collect()
 }
 
-/// Units that had no end when the source stopped. Sessions that came to their own end leave none: what is missing then is
-/// a contradiction, and not a fate.
+/// Units that were unfinished when the source stopped. Sessions that ended by themselves leave none: a missing unit
+/// then is a contradiction, and not a fate.
 fn open_units(record: &Record, known: &Known<'_>) -> u64 {
     let tally = known.tally;
     let ended = tally.recipients_accepted + tally.recipients_rejected + tally.recipients_failed;

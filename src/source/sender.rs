@@ -1,4 +1,4 @@
-//! A session's own side of the conversation: which message is where, what each reply means for it, and the times.
+//! A session's own side of the conversation: its messages, the meaning of each reply for them, and the times.
 use super::Setting;
 use super::chance::Purpose;
 use super::envelopes::{Drafts, Occasion};
@@ -20,35 +20,35 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// A message on its way.
+/// A message under way.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// What was claimed: its number, its recipients, whether it counts.
+    /// The claim: the message's number, its recipients, whether it counts.
     claim: Claim,
-    /// Which message of all there are it is.
+    /// The message's content.
     pick: Pick,
-    /// What the ledger calls its recipient, where it has one by a pattern.
+    /// The ledger's number of its recipient, if it has one recipient by a pattern.
     only_number: u32,
-    /// When it was created, or at open loop when it was scheduled: latency counts from here.
+    /// Time at which it was created, or at open loop scheduled: latency counts from here.
     since: Duration,
-    /// When its last byte was handed over.
+    /// Time at which its last byte was handed over.
     sent: Option<Duration>,
-    /// Whether the peer has answered any of its commands.
+    /// Set once the peer has answered any of its commands.
     touched: bool,
-    /// Which of the first 64 recipients the peer took, by their place.
+    /// Accepted ones of the first 64 recipients, a bit for each place.
     taken: u64,
-    /// Which of the others.
+    /// Accepted ones of the other recipients.
     taken_beyond: Vec<u64>,
     /// Recipients that the peer refused.
     refused: u32,
 }
 
-/// Why a message is given up.
+/// Reason why a message is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GivenUp {
-    /// The server said no: with 4xx or 5xx to the session or a command of the message.
+    /// The server refused the session or a command of the message with 4xx or 5xx.
     Rejected,
-    /// The connection could not be made, broke, or took too long.
+    /// The connection could not be established, broke, or took too long.
     Failed,
 }
 
@@ -84,7 +84,7 @@ impl Job {
         self.taken_beyond[beyond] |= bit;
     }
 
-    /// LMTP: the peer took the recipient, and then not the message for it.
+    /// LMTP: the peer accepted the recipient, and then refused the message for it.
     fn drop_taken(&mut self, place: usize) {
         let bit = 1 << (place % 64);
         match (place / 64).checked_sub(1) {
@@ -102,29 +102,29 @@ impl Job {
     }
 }
 
-/// What a session knows while a connection lasts, and carries to the next one.
+/// State of a session during a connection, which it carries to the next one.
 pub(super) struct Sender {
     setting: Arc<Setting>,
     recorder: Rc<Recorder>,
     ticket: Ticket,
-    /// The oldest first: the one whose replies come next. At most two, and two only where the next message's
-    /// commands travel with a message.
+    /// Messages under way, the oldest first: the next replies belong to it. At most two, and two only where the next
+    /// message's commands travel with a message.
     jobs: VecDeque<Job>,
-    /// Messages begun on this connection.
+    /// Number of messages begun on this connection.
     begun: u64,
-    /// When what was last written had been handed over.
+    /// Time at which the last commands had been handed over.
     asked: Duration,
-    /// When the 354 came.
+    /// Time of the 354 reply.
     go_ahead: Duration,
-    /// The message is in what is being written.
+    /// Set if the message is among the data being written.
     writing_message: bool,
-    /// When the connection stood.
+    /// Time at which the connection was established.
     connected: Duration,
-    /// When AUTH was said, until it is over.
+    /// Time at which AUTH was sent, until it is over.
     login_began: Option<Duration>,
-    /// The peer has said why there is no session: 421, or no to the greeting or to EHLO. It is counted already.
+    /// Set if the peer has refused the session: 421, or a refusal of the connection or of EHLO. It is counted already.
     has_farewell: bool,
-    /// Messages that this connection is to carry; `None` for as many as there are.
+    /// Number of messages for this connection; `None` for no limit.
     most_here: Option<u64>,
     drafts: Drafts,
     rest: Rest,
@@ -158,12 +158,12 @@ impl Sender {
         }
     }
 
-    /// Whether a message waits for a connection.
+    /// Reports whether a message waits for a connection.
     pub(super) fn has_job(&self) -> bool {
         !self.jobs.is_empty()
     }
 
-    /// Takes a message up before there is a connection for it; false when there is no more to do.
+    /// Takes up a message before there is a connection for it; false if there are no more.
     pub(super) fn poll_take_up(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         let now = clock::now();
         ready!(self.poll_rested(cx, now));
@@ -172,7 +172,7 @@ impl Sender {
         Poll::Ready(claim.is_some())
     }
 
-    /// Ready when the pause after the last message is over, or the run is.
+    /// Completes when the pause after the last message is over, or the run is.
     fn poll_rested(&mut self, cx: &mut Context<'_>, now: Duration) -> Poll<()> {
         let Some(until) = self.rest.until else { return Poll::Ready(()) };
         if !self.setting.plan.is_over(now) {
@@ -185,7 +185,7 @@ impl Sender {
         Poll::Ready(())
     }
 
-    /// A message is done with: what pause there is begins.
+    /// Begins the pause after a finished message, if there is one.
     fn begin_rest(&mut self, number: u64, now: Duration) {
         let options = &self.setting.options;
         if let Some(think) = &options.think {
@@ -193,7 +193,7 @@ impl Sender {
         }
     }
 
-    /// A connection stands.
+    /// Records that a connection was established.
     pub(super) fn connected(&mut self, began: Duration, now: Duration) {
         (self.connected, self.asked, self.begun, self.has_farewell) = (now, now, 0, false);
         let options = &self.setting.options;
@@ -207,14 +207,14 @@ impl Sender {
         });
     }
 
-    /// No connection could be made: the message that waited for it is given up.
+    /// Gives up the message that waited for a connection, because none could be established.
     pub(super) fn not_connected(&mut self, why: &str) {
         self.recorder.tally(|tally| tally.errors.add(Phase::Connect, 0, why));
         self.give_up(GivenUp::Failed);
     }
 
-    /// The connection is over: what was under way on it is given up, but for a message of which the peer has not
-    /// heard more than the commands; that one goes to the next connection.
+    /// Handles the end of the connection: gives up the messages under way, except one of which the peer has received
+    /// the commands at most; that one goes to the next connection.
     pub(super) fn ended(&mut self, ended: &Ended) {
         let (verb, what) = match ended {
             Ended::Closed => (None, "the peer closed the session".to_owned()),
@@ -222,7 +222,7 @@ impl Sender {
             Ended::Lost(verb, error) if error.kind() == ErrorKind::UnexpectedEof => {
                 (*verb, "connection closed".to_owned())
             }
-            // In TLS 1.3 a client is done before the server has seen its certificate, so that a refusal comes later.
+            // In TLS 1.3 the client finishes before the server has seen its certificate, so a refusal comes later.
             Ended::Lost(_, error) if error.kind() == ErrorKind::InvalidData => (Some(Verb::StartTls), reason(error)),
             Ended::Lost(verb, error) => (*verb, format!("connection lost: {}", reason(error))),
             Ended::Timeout(verb) => (*verb, format!("no reply within {:?}", self.setting.options.timeout)),
@@ -243,7 +243,7 @@ impl Sender {
         self.jobs.extend(kept);
     }
 
-    /// Every message under way is given up; why has been counted.
+    /// Gives up every message under way; the reason has been counted.
     fn give_up(&mut self, why: GivenUp) {
         let Some(last) = self.jobs.back().map(|job| job.claim.number) else { return };
         let now = clock::now();
@@ -252,7 +252,7 @@ impl Sender {
             for job in self.jobs.drain(..) {
                 let warm_up = u64::from(job.claim.is_warm_up);
                 let all = u64::from(job.claim.recipients);
-                // What the server has refused it has refused, whatever becomes of the connection.
+                // Recipients that the server has refused stay refused, whatever happens to the connection.
                 let refused = if why == GivenUp::Rejected { all } else { u64::from(job.refused).min(all) };
                 tally.recipients_rejected += refused;
                 tally.recipients_failed += all - refused;
@@ -270,7 +270,7 @@ impl Sender {
         }
     }
 
-    /// The oldest message's transaction is over.
+    /// Ends the oldest message's transaction.
     fn conclude(&mut self, outcome: Outcome, now: Duration) {
         let Some(job) = self.jobs.pop_front() else { return };
         self.begin_rest(job.claim.number, now);
@@ -319,7 +319,7 @@ impl Sender {
             Verb::Auth => *self.login_began.get_or_insert(self.asked),
             _ => self.asked,
         };
-        // A login is one exchange of several replies; what STARTTLS costs is the handshake.
+        // A login is one exchange of several replies; the cost of STARTTLS is the handshake.
         let is_whole = event.reply.code() != 334 && event.to != Verb::StartTls;
         if is_whole && event.to == Verb::Auth {
             self.login_began = None;
@@ -335,7 +335,7 @@ impl Sender {
         match event.to {
             _ if event.reply.code() == 421 => self.has_farewell = true,
             Verb::Greeting if !event.reply.is_positive() => self.has_farewell = true,
-            // A refused EHLO may be followed by a HELO that is not.
+            // A refused EHLO may be followed by an accepted HELO.
             Verb::Hello => self.has_farewell = !event.reply.is_positive(),
             _ => {}
         }
@@ -343,7 +343,7 @@ impl Sender {
 }
 
 impl Drop for Sender {
-    /// A session that panics says so among the errors, and what it had under way is given up.
+    /// Records a panic of the session among the errors, and gives up its messages under way.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             return;
@@ -356,7 +356,7 @@ impl Drop for Sender {
 }
 
 impl Sender {
-    /// The envelope of the youngest message.
+    /// The envelope of the newest message.
     fn transaction(&mut self, extensions: &Extensions) -> Next {
         let Some(job) = self.jobs.back_mut() else { return Next::Quit };
         let Claim { number, recipients, .. } = job.claim;
@@ -369,7 +369,7 @@ impl Sender {
 
 impl Caller for Sender {
     fn encrypted(&mut self, handshake: &Handshake) {
-        // The greeting, or the reply to the next EHLO, is waited for from here on.
+        // The wait for the greeting, or for the reply to the next EHLO, begins here.
         let now = clock::now();
         (self.asked, self.connected) = (now, now);
         self.recorder.tally(|tally| {
@@ -486,7 +486,7 @@ fn gave_up_at(why: GaveUp) -> Verb {
     }
 }
 
-/// Whether the peer's own reply was the reason: that has been counted.
+/// Reports whether the peer's own reply was the reason: that has been counted.
 fn was_refused(why: GaveUp) -> bool {
     matches!(why, GaveUp::TlsRefused | GaveUp::NotAuthenticated | GaveUp::XclientRefused)
 }

@@ -1,4 +1,4 @@
-//! A session: takes up messages, connects for them, and converses, until there is no more to do.
+//! A session: takes up messages, connects for them, and sends them, until there are no more.
 use super::Setting;
 use super::sender::Sender;
 use super::worker::Recorder;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After a connection that could not be made, before the next try; doubled up to the longest.
+/// Pause before the next try after a connection could not be established; doubled up to the longest.
 const FIRST_BREATH: Duration = Duration::from_millis(10);
 const LONGEST_BREATH: Duration = Duration::from_secs(1);
 
@@ -63,8 +63,9 @@ async fn connect(setting: &Setting, alarm: &mut Alarm, began: Duration) -> io::R
     }
 }
 
-/// No connection could be made. What the source itself lacks is counted as that, and another session may have it: only
-/// where the lack lasts, and for any other reason at once, a run is over of which no connection has stood.
+/// Handles a connection that could not be established. A lack of resources on this side is counted as such, and another
+/// session may have them. A run without any connection ends at once for any other reason, and for a lack only if it
+/// lasts.
 fn missed(setting: &Setting, recorder: &Recorder, error: &io::Error, breath: Duration) {
     let plan = &setting.plan;
     let text = reason(error);

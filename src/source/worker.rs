@@ -1,5 +1,5 @@
 //! A worker thread of the source: its share of the sessions, its own schedule and its own tally, handed to the
-//! collector four times a second.
+//! collector four times per second.
 use super::Setting;
 use super::pacing::Schedule;
 use super::session;
@@ -19,35 +19,35 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How often a worker hands over its tally.
+/// Interval at which a worker hands over its tally.
 pub(super) const TICK: Duration = Duration::from_millis(250);
 
 /// A message that a session has taken up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
-    /// Its number in the run, from 0: what chance goes by.
+    /// Its number in the run, from 0, which random choices depend on.
     pub(super) number: u64,
-    /// When it was due, or at closed loop when it was claimed.
+    /// Time at which it was due, or at closed loop was claimed.
     pub(super) since: Duration,
     pub(super) recipients: u32,
-    /// It was created while the run warmed up: it is accounted for, and not timed.
+    /// Set if it was created during the warm-up: it is accounted for, and not timed.
     pub(super) is_warm_up: bool,
 }
 
 /// The collector's ends of the workers' channels.
 pub(super) struct Workers {
-    /// Tallies come in; it closes when the last worker has ended.
+    /// Receives tallies; it closes when the last worker has ended.
     pub(super) tallies: Receiver<(usize, Box<SourceTally>)>,
-    /// Emptied ones go back to their worker.
+    /// Returns emptied tallies to their worker.
     pub(super) emptied: Vec<Sender<Box<SourceTally>>>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
 impl Workers {
-    /// After the last tally: waits for the threads.
+    /// Waits for the threads, after the last tally.
     pub(super) fn join(self) {
         for thread in self.threads {
-            // One that panicked has said so on standard error.
+            // A thread that panicked has reported it on standard error.
             let _ = thread.join();
         }
     }
@@ -56,7 +56,7 @@ impl Workers {
 /// Starts the workers.
 ///
 /// # Errors
-/// If one could not begin: descriptors have run out. The others end with the process.
+/// If one could not start, because descriptors have run out. The others end with the process.
 pub(super) fn start(setting: &Arc<Setting>) -> Result<Workers> {
     let workers = setting.options.workers.min(setting.options.sessions as usize).max(1);
     let (full, tallies) = channel();
@@ -96,7 +96,7 @@ fn begun(thread: JoinHandle<io::Result<()>>, begins: &Receiver<()>) -> Result<Jo
     }
 }
 
-/// A worker's place.
+/// A worker's number, channels and shared state.
 struct Post {
     number: usize,
     workers: usize,
@@ -131,13 +131,13 @@ impl Post {
     }
 }
 
-/// A session's place among those that wait for a message to be due: it is listed once, however often it asks.
+/// A session's entry among those that wait until a message is due: it is listed once, however often it asks.
 #[derive(Debug, Default)]
 pub(super) struct Ticket(Rc<Cell<Place>>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Busy with a message.
+    /// Working on a message.
     #[default]
     Away,
     /// Waiting for one.
@@ -159,15 +159,15 @@ impl Waiting {
     }
 }
 
-/// What the sessions of a worker share.
+/// State that the sessions of a worker share.
 pub(super) struct Recorder {
     post: Post,
     name: Arc<str>,
     tally: RefCell<Box<SourceTally>>,
-    /// Open loop only.
+    /// The schedule, at open loop only.
     schedule: Option<RefCell<Schedule>>,
     waiting: RefCell<VecDeque<Waiting>>,
-    /// Sessions that rest now and then; each is in it once.
+    /// Sessions that pause between messages; each is in it once.
     resting: RefCell<Vec<Waker>>,
 }
 
@@ -187,25 +187,25 @@ impl Recorder {
         }
     }
 
-    /// The name that goes into EHLO.
+    /// The host name for EHLO.
     pub(super) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Counts something.
+    /// Changes the tally.
     pub(super) fn tally(&self, count: impl FnOnce(&mut SourceTally)) {
         count(&mut self.tally.borrow_mut());
     }
 
-    /// How many of all sessions are this worker's.
+    /// This worker's share of all sessions.
     fn share(&self) -> usize {
         let all = self.post.setting.options.sessions as usize;
         let workers = self.post.workers;
         all / workers + usize::from(self.post.number < all % workers)
     }
 
-    /// The next message for a session: at once in closed loop, when it is due in open loop; `None` when there is
-    /// no more to do.
+    /// The next message for a session: at once at closed loop, when it is due at open loop; `None` if there are no
+    /// more.
     pub(super) fn poll_claim(&self, cx: &mut Context<'_>, ticket: &Ticket, now: Duration) -> Poll<Option<Claim>> {
         let plan = &self.post.setting.plan;
         let since = match &self.schedule {
@@ -246,7 +246,7 @@ impl Recorder {
                 tally.time(Timed::Lag, now - since);
             }
         });
-        // One that is listed still keeps its place: it was woken by something else than the schedule.
+        // A session that is still listed keeps its place: something other than the schedule has woken it.
         if ticket.0.get() == Place::Called {
             ticket.0.set(Place::Away);
         }
@@ -255,7 +255,8 @@ impl Recorder {
         }
     }
 
-    /// The session will rest: it learns of the end of the run even then. To be called once for a session.
+    /// Registers a session that will pause, so that it learns of the end of the run even then. Call it once for each
+    /// session.
     pub(super) fn will_rest(&self, cx: &mut Context<'_>) {
         self.resting.borrow_mut().push(cx.waker().clone());
     }
@@ -268,7 +269,7 @@ impl Recorder {
         }
     }
 
-    /// Open loop: wakes a session for each message that falls due.
+    /// Open loop: wakes a session for each message that becomes due.
     async fn wake_in_time(&self) {
         let Some(schedule) = &self.schedule else { return std::future::pending().await };
         loop {
@@ -277,14 +278,14 @@ impl Recorder {
             let session = self.waiting.borrow_mut().pop_front();
             match session {
                 Some(session) => session.wake(),
-                // All are busy: they look at the schedule themselves when they are done.
+                // All sessions are busy: they look at the schedule themselves when they finish.
                 None => net::sleep(Duration::from_millis(1)).await,
             }
             poll_fn(yield_once()).await;
         }
     }
 
-    /// Hands the tally over now and then, and sees to it that sessions that wait learn of the end.
+    /// Hands the tally over periodically, and wakes waiting sessions at the end.
     async fn tick(&self) {
         loop {
             net::sleep(TICK).await;
@@ -296,12 +297,12 @@ impl Recorder {
         }
     }
 
-    /// Gives the tally to the collector and goes on with an empty one.
+    /// Gives the tally to the collector and continues with an empty one.
     fn hand_over(&self) {
         let empty = self.post.emptied.try_recv().unwrap_or_default();
         let mut full = std::mem::replace(&mut *self.tally.borrow_mut(), empty);
         full.settle();
-        // The collector outlives the workers; without one there is nobody to tell.
+        // The collector outlives the workers; without one the tally cannot be sent.
         let _ = self.post.full.send((self.post.number, full));
     }
 }

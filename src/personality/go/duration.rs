@@ -26,13 +26,13 @@ pub(crate) fn duration(time: Duration) -> String {
     }
 }
 
-/// The same, rounded to whole milliseconds, half a one up.
+/// The same, rounded to whole milliseconds, half a millisecond up.
 pub(crate) fn to_the_millisecond(time: Duration) -> String {
     let milliseconds = (time.as_nanos() + MILLISECOND / 2) / MILLISECOND;
     duration(Duration::from_millis(u64::try_from(milliseconds).unwrap_or(u64::MAX)))
 }
 
-/// So many units, with as many digits behind the point as there are.
+/// A number in that unit, with all its digits after the point.
 fn decimal(number: u128, unit: u128) -> String {
     let width = unit.ilog10() as usize;
     let text = format!("{}.{:0width$}", number / unit, number % unit);
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn lengths_are_written_as_go_writes_them() {
-        // What Go 1.26 printed for these numbers of nanoseconds.
+        // Output of Go 1.26 for these numbers of nanoseconds.
         let rows = [
             (0, "0s", "0s"),
             (1, "1ns", "0s"),

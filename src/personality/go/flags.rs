@@ -2,7 +2,7 @@
 //! word that is no flag, or `--`, ends them.
 use super::numbers::BadNumber;
 
-/// What is wrong with a command line, in Go's words.
+/// Errors of a command line, in Go's words.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadFlag {
     #[error("bad flag syntax: {0}")]
@@ -15,22 +15,22 @@ pub(crate) enum BadFlag {
     Value { name: String, value: String, why: BadNumber },
     #[error("invalid boolean value {} for -{name}: {why}", quoted(.value.as_bytes()))]
     Boolean { name: String, value: String, why: BadNumber },
-    /// `-h`: no mistake, how it is used is asked for.
+    /// `-h`: not an error, but a request for the usage.
     #[error("help requested")]
     Help,
-    /// A value that ours does not take, where the original crashes.
+    /// A value that mailrun does not accept and at which the original crashes.
     #[error("invalid value \"{value}\" for flag -{name}: {why}")]
     Refused { name: &'static str, value: String, why: &'static str },
 }
 
-/// What a flag takes.
+/// The kind of value that a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Boolean,
     Valued,
 }
 
-/// Reads flags off `words` until the first that is none: each is `set`, and the rest given back.
+/// Reads flags from `words` until the first word that is none: each is `set`, and the rest is returned.
 pub(crate) fn parse(
     mut words: &[String],
     kind: impl Fn(&str) -> Option<Kind>,
@@ -76,7 +76,7 @@ pub(crate) fn parse(
     Ok(words)
 }
 
-/// Text between double quotes as Go writes it with `%q`; what is no UTF-8 octet by octet.
+/// Text between double quotes as Go writes it with `%q`; bytes that are not UTF-8 one by one.
 pub(crate) fn quoted(text: &[u8]) -> String {
     let mut out = String::from('"');
     for chunk in text.utf8_chunks() {
@@ -98,7 +98,7 @@ pub(crate) fn quote(c: char, mark: char, out: &mut String) {
         '\t' => 't',
         '\u{b}' => 'v',
         _ if c == mark || c == '\\' => c,
-        // Whether a character can be printed is told by our tables, which are not Go's in every case.
+        // Our tables say which characters can be printed; they differ from Go's in some cases.
         _ if matches!(c, '\'' | '"') || c.escape_debug().len() == 1 => return out.push(c),
         _ => {
             let number = u32::from(c);

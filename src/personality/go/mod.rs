@@ -1,4 +1,4 @@
-//! What programs written in Go have in common: command lines, numbers, durations, lines of a log.
+//! Common parts of programs written in Go: command lines, numbers, durations, lines of a log.
 pub(super) mod duration;
 pub(super) mod flags;
 pub(super) mod numbers;

@@ -1,6 +1,6 @@
 //! Numbers as Go's flag package reads them: `0x10`, `0b1`, `0o7`, `017`, `1_000`, `true` and `T`.
 
-/// Why a word is no number; Go's words for it.
+/// Reasons why a word is no number, in Go's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadNumber {
     #[error("parse error")]
@@ -19,13 +19,13 @@ pub(crate) fn integer(text: &str) -> Result<i64, BadNumber> {
     i64::from_str_radix(&format!("{sign}{plain}"), base).map_err(|_| BadNumber::Range)
 }
 
-/// One that has no sign.
+/// An unsigned integer of 64 bits.
 pub(crate) fn unsigned(text: &str) -> Result<u64, BadNumber> {
     let (base, plain) = plain_digits(text)?;
     u64::from_str_radix(&plain, base).map_err(|_| BadNumber::Range)
 }
 
-/// The base that a prefix names, and the digits without it and without what groups them.
+/// The base that a prefix names, and the digits without the prefix and without underscores.
 fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     let lower = digits.to_ascii_lowercase();
     let (base, rest) = match lower.get(..2) {
@@ -46,7 +46,7 @@ fn plain_digits(digits: &str) -> Result<(u32, String), BadNumber> {
     Ok((base, plain))
 }
 
-/// Underscores stand between digits, or between a prefix and a digit.
+/// Reports whether underscores stand only between digits, or between a prefix and a digit.
 fn are_grouped(digits: &str, has_prefix: bool) -> bool {
     !digits.contains("__") && !digits.ends_with('_') && (has_prefix || !digits.starts_with('_'))
 }
@@ -63,7 +63,7 @@ pub(crate) fn float(text: &str) -> Result<f64, BadNumber> {
     if value.is_infinite() && !is_named { Err(BadNumber::Range) } else { Ok(value) }
 }
 
-/// Yes or no.
+/// A boolean.
 pub(crate) fn boolean(text: &str) -> Result<bool, BadNumber> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

@@ -1,7 +1,7 @@
-//! How long messages took to a stage: mean and median, exactly, to the digit that the report prints.
+//! Latencies of messages to a stage: mean and median, exact to the digit that the report prints.
 use std::time::Duration;
 
-/// Longer flights count as this one where the median is looked for: an hour.
+/// Limit of the times of which the median is exact: an hour. Longer ones count as this one.
 const LONGEST_MS: usize = 3_600_000;
 
 /// Flight times: one counter a millisecond, so a million messages cost no more than one.
@@ -9,7 +9,7 @@ const LONGEST_MS: usize = 3_600_000;
 pub(super) struct FlightTimes {
     count: u64,
     sum_ns: u128,
-    /// Flights that took so many milliseconds, to the nearest.
+    /// Messages by flight time, to the nearest millisecond.
     by_ms: Vec<u64>,
 }
 
@@ -28,13 +28,13 @@ impl FlightTimes {
         self.count
     }
 
-    /// The sum by the count; nothing flown is no time.
+    /// The sum divided by the count; zero if there are no flights.
     pub(super) fn mean(&self) -> Duration {
         let mean_ns = self.sum_ns.checked_div(u128::from(self.count)).unwrap_or(0);
         Duration::from_nanos(u64::try_from(mean_ns).unwrap_or(u64::MAX))
     }
 
-    /// The flight in the middle; with an even number of them, what lies midway between the two in the middle.
+    /// The median; for an even number of flights the mean of the two in the middle.
     pub(super) fn median(&self) -> Duration {
         if self.count == 0 {
             return Duration::ZERO;
@@ -44,7 +44,7 @@ impl FlightTimes {
         Duration::from_micros(500 * (lower + upper))
     }
 
-    /// How many milliseconds the flight took that so many were shorter than or as short as.
+    /// The flight time at a rank, in milliseconds.
     fn at(&self, place: u64) -> u64 {
         let mut passed = 0;
         let found = self.by_ms.iter().position(|count| {
@@ -80,13 +80,13 @@ mod tests {
 
     #[test]
     fn the_mean_does_not_freeze() {
-        // Bug 2: the original's mean stays at 10 ms, for a deviation below `count` nanoseconds becomes none.
+        // Bug 2: the original's mean stays at 10 ms, because a deviation below `count` nanoseconds is rounded to zero.
         let mut times = FlightTimes::default();
         for time in [ms(10), ms(14)] {
             (0..1_000_000).for_each(|_| times.add(time));
         }
         assert_eq!((times.mean(), times.median()), (ms(12), ms(12)));
-        // What the original needs ten million samples for is here a matter of arithmetic, not of time.
+        // The original needs ten million samples to show this; here it is arithmetic and takes no time.
         let half = 5_000_000;
         let times = FlightTimes { count: 2 * half, sum_ns: u128::from(half) * 24_000_000, by_ms: Vec::new() };
         assert_eq!(times.mean(), ms(12));
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_median_is_in_the_middle_and_not_below_it() {
-        // Bug 3: the original says 1 ms.
+        // Bug 3: the original prints 1 ms.
         assert_eq!(of([1, 100, 100]).median(), ms(100));
         assert_eq!(of([3, 4]).median(), Duration::from_micros(3500));
         assert_eq!(of([7]).median(), ms(7));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_value_never_seen_before_costs_no_search() {
-        // Bug 4: the original walks along all values below it. Here every millisecond of an hour is taken once.
+        // Bug 4: the original walks through all values below it. Here every millisecond of an hour is taken once.
         let times = of((0..=3_600_000).rev());
         assert_eq!(times.median(), Duration::from_secs(1800));
         assert_eq!(times.mean(), Duration::from_secs(1800));

@@ -1,4 +1,4 @@
-//! Follows a run: counts what each stage's messages took, says every two seconds how it stands, and knows when to give up.
+//! Follows a run: counts each stage's messages and their times, reports every two seconds, and decides when to give up.
 use super::flight::FlightTimes;
 use super::options::Options;
 use super::report::{Report, StageLine};
@@ -11,20 +11,20 @@ use jiff::tz::TimeZone;
 use std::cell::RefCell;
 use std::time::{Duration, SystemTime};
 
-/// How often it says how it stands.
+/// Interval of the intermediate reports.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Who follows.
+/// The observer of a run.
 #[derive(Debug)]
 pub(super) struct Follower {
     payload_bytes: u64,
-    /// Messages that are to be sent; 0 if nobody knows.
+    /// Messages to be sent; 0 if unlimited.
     limit: u64,
     patience: Duration,
     notes: RefCell<Notes>,
 }
 
-/// What has been seen.
+/// Observations so far.
 #[derive(Debug)]
 struct Notes {
     stages: Vec<Followed>,
@@ -39,11 +39,11 @@ struct Notes {
 struct Followed {
     reported: Reported,
     flights: FlightTimes,
-    /// When the last of all messages had come.
+    /// Time at which the last message had come.
     completed: Option<Duration>,
 }
 
-/// When the run began and ended, by the run's clock.
+/// Times at which the run began and ended, by the run's clock.
 #[derive(Clone, Debug)]
 struct Course {
     began: Duration,
@@ -51,12 +51,12 @@ struct Course {
     ended: Option<Duration>,
 }
 
-/// How it ended.
+/// The outcome of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     OfItself,
     Interrupted,
-    /// Nothing came any more.
+    /// No message came any more.
     GivenUp,
 }
 
@@ -77,7 +77,7 @@ impl Follower {
         self.notes.borrow().outcome
     }
 
-    /// The report as it stands: the final one after the run.
+    /// The current report; after the run it is the final one.
     pub(super) fn report(&self) -> String {
         let notes = self.notes.borrow();
         let Some(course) = &notes.course else { return String::new() };
@@ -100,7 +100,7 @@ impl Follower {
         report.to_string()
     }
 
-    /// The run is over, if it was not before.
+    /// Ends the run, if it has not ended before.
     pub(super) fn end(&self) {
         let mut notes = self.notes.borrow_mut();
         let now = notes.now;
@@ -110,7 +110,7 @@ impl Follower {
         }
     }
 
-    /// Messages that have not come to each stage.
+    /// Messages that have not reached each stage.
     pub(super) fn missing(&self) -> Vec<(&'static str, u64)> {
         let notes = self.notes.borrow();
         let missing =
@@ -118,7 +118,7 @@ impl Follower {
         notes.stages.iter().map(missing).filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Whether it is time to say how it stands; the number of the report.
+    /// The number of the intermediate report that is due, if one is.
     fn due(&self) -> Option<u32> {
         let mut notes = self.notes.borrow_mut();
         let course = notes.course.as_ref().filter(|course| course.ended.is_none())?;
@@ -149,7 +149,7 @@ impl Watcher for Follower {
 }
 
 impl Notes {
-    /// Takes notice of the time; what is to become of the run.
+    /// Takes note of the time; returns what the run is asked to do.
     fn see(&mut self, view: &View, patience: Duration) -> Asked {
         self.now = view.now;
         let course = self.course.get_or_insert_with(|| Course {
@@ -173,7 +173,7 @@ impl Notes {
     }
 }
 
-/// The time of day, local; UTC where nobody says where this is.
+/// The local time of day; UTC if the host has no time zone.
 fn local_now() -> Zoned {
     let zone = TimeZone::system();
     let zone = if zone.is_unknown() { TimeZone::UTC } else { zone };

@@ -1,5 +1,5 @@
-//! go-mades-bench: vennekilde's bench of the MADES API, flag by flag and line by line, on our engine. What differs and
-//! why: `docs/drop-in.md`.
+//! go-mades-bench: vennekilde's bench of the MADES API, with the same flags and output lines, on our engine. The
+//! differences and their reasons: `docs/drop-in.md`.
 //!
 //! ```text
 //! flags ─▶ options ─▶ plan ─▶ mades::run ─▶ every stage of every message ─▶ follower (flight times) ─▶ report
@@ -22,8 +22,8 @@ use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Runs it: 0 when all is done or it was interrupted, 1 after anything that ended it before or a message that did not
-/// get through, 2 after a bad flag.
+/// Runs it. The exit status is 0 if all is done or it was interrupted, 1 after an error that ended it or a message that
+/// did not get through, 2 after a bad flag.
 pub(super) fn run(call: &Call) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
@@ -59,7 +59,7 @@ fn bench(options: &Options, mode: mades::Mode) -> Result<ExitCode, Fatal> {
     Ok(conclude(options, &follower, &record))
 }
 
-/// What the original's report keeps to itself: what is missing, what was refused, what was somebody else's.
+/// Reports what the original's report omits: messages that are missing, were refused, or belong to other applications.
 fn conclude(options: &Options, follower: &Follower, record: &Record) -> ExitCode {
     let outcome = follower.outcome();
     if outcome == Outcome::GivenUp {

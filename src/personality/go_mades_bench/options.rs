@@ -1,27 +1,27 @@
-//! Options: go-mades-bench's flags and their defaults, how they are told and how they are listed.
+//! Options: go-mades-bench's flags and their defaults, their parsing and their listing.
 use crate::personality::go::flags::{self, BadFlag, Kind, quoted};
 use crate::personality::go::numbers::{BadNumber, boolean, unsigned};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// The longest payload that is made: it lies in memory.
+/// The largest payload accepted: it is held in memory.
 const MOST_PAYLOAD_BYTES: u64 = i32::MAX as u64;
-/// How long nothing may happen before the rest of a run is given up.
+/// Time without any progress after which the rest of a run is given up.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// What stands where a password would.
+/// Text in place of a password.
 const HIDDEN: &str = "****";
 
-/// What was asked for.
+/// The options of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
-    /// `--timeout`, which is ours: how long nothing may happen.
+    /// `--timeout`, which is our own: the time without any progress.
     pub(super) patience: Duration,
     pub(super) is_verbose: bool,
     pub(super) payload_bytes: u64,
     pub(super) messages: u64,
-    /// 0 for any number.
+    /// Limit of the messages under way; 0 for none.
     pub(super) max_in_transit: u64,
-    /// How many sends are outstanding at a time.
+    /// Number of concurrent sends.
     pub(super) goroutines: u64,
     pub(super) receiver: String,
     pub(super) message_type: String,
@@ -30,11 +30,11 @@ pub(super) struct Options {
     pub(super) outbox_reply: String,
     pub(super) outbox: Broker,
     pub(super) inbox: Broker,
-    /// As it was typed: it may be none.
+    /// The mode as given: it may be invalid.
     pub(super) mode: String,
 }
 
-/// One of the two brokers, and the queue that it has its name from.
+/// One of the two brokers, and the queue that names it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Broker {
     pub(super) queue: String,
@@ -85,7 +85,7 @@ impl Default for Options {
     }
 }
 
-/// The processors that this process may run on, as Go's runtime counts them.
+/// Number of processors that this process may use, as Go's runtime counts them.
 fn processors() -> u64 {
     rustix::thread::sched_getaffinity(None).map_or(1, |set| u64::from(set.count()))
 }
@@ -102,7 +102,7 @@ impl Options {
         options.check()
     }
 
-    /// What ours takes besides comes first.
+    /// Reads our own options, which come first.
     fn take_own<'w>(&mut self, words: &'w [String]) -> Result<&'w [String], BadFlag> {
         let [name, rest @ ..] = words else { return Ok(words) };
         if name != "--timeout" {
@@ -161,7 +161,7 @@ impl Options {
         }
     }
 
-    /// With these the original hangs for ever, or fills the memory.
+    /// Refuses values at which the original hangs for ever, or fills the memory.
     fn check(self) -> Result<Self, BadFlag> {
         let refused = |name, value: u64, why| Err(BadFlag::Refused { name, value: value.to_string(), why });
         match () {
@@ -174,7 +174,7 @@ impl Options {
         }
     }
 
-    /// All flags and their values, on one line. Passwords are not told.
+    /// All flags and their values, on one line. Passwords are left out.
     pub(super) fn listing(&self) -> String {
         FLAGS.iter().fold(String::new(), |mut line, (name, ..)| {
             let value = match *name {
@@ -202,7 +202,7 @@ fn kind(name: &str) -> Option<Kind> {
     Some(if *takes == Takes::Boolean { Kind::Boolean } else { Kind::Valued })
 }
 
-/// How it is used, as the original says it.
+/// The usage text of the original.
 pub(super) fn usage(called: &str) -> String {
     let defaults = Options::default();
     FLAGS.iter().fold(format!("Usage of {called}:\n"), |mut text, (name, takes, meaning)| {
@@ -212,7 +212,7 @@ pub(super) fn usage(called: &str) -> String {
             Takes::Number => (" uint", value.clone()),
             Takes::Text => (" string", quoted(value.as_bytes())),
         };
-        // A flag of one letter that takes nothing leaves room on its line.
+        // The help of a one-letter flag without a value stays on its line.
         let gap = if name.len() == 1 && kind.is_empty() { "\t" } else { "\n    \t" };
         let default = if value == "false" { String::new() } else { format!(" (default {default})") };
         let _ = writeln!(text, "  -{name}{kind}{gap}{meaning}{default}");
@@ -227,7 +227,7 @@ enum Takes {
     Text,
 }
 
-/// In the order in which Go lists them.
+/// The flags in the order in which Go lists them.
 const FLAGS: [(&str, Takes, &str); 19] = [
     ("durable", Takes::Boolean, "Should AMQP messages sent to the API broker be persisted"),
     ("goroutines", Takes::Number, "Number of go routines to use when sending"),

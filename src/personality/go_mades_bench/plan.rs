@@ -1,4 +1,4 @@
-//! From go-mades-bench's flags to what our engine is told.
+//! Translates go-mades-bench's flags into options of our engine.
 use super::options::{Broker, Options};
 use crate::load::spread::Spread;
 use crate::mades::{Leftovers, MadesOptions, Mode, PayloadKind, Watcher};
@@ -12,25 +12,25 @@ use std::net::ToSocketAddrs;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What messages say that they are from.
+/// Sender application that messages name.
 const SENDER: &str = "Go-MADES-Bench";
-/// The lowest: its library writes that where nobody has set one.
+/// The lowest priority: the original's library writes it if none is set.
 const PRIORITY: u8 = 0;
-/// It counts before it sends.
+/// The original increments the number before it sends.
 const FIRST_NUMBER: u64 = 1;
-/// Messages that a queue may have on their way to us.
+/// Messages that a queue may send ahead.
 const CREDIT: u32 = 1_000;
-/// The most messages under way: each has a place in a table.
+/// Largest number of messages under way: each has a place in a table.
 const MOST_IN_TRANSIT: u64 = 1_000_000;
-/// No message is given up by itself: the whole run is, when nothing comes any more.
+/// Time-out of a message: none is given up by itself, but the whole run if no message comes any more.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// How long after the last message the queues are listened to.
+/// Time after the last message for which the queues are still read.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What the engine is told.
+/// The options of the engine.
 ///
 /// # Errors
-/// [`Fatal`]: an address that is none, or where no load may go.
+/// [`Fatal`]: an invalid address, or one that load may not go to.
 pub(super) fn plan(
     options: &Options,
     mode: Mode,
@@ -39,7 +39,7 @@ pub(super) fn plan(
 ) -> Result<MadesOptions, Fatal> {
     let uses_outbox = mode != Mode::Amqp;
     let outbox = broker("outbox", if uses_outbox { &options.outbox } else { &options.inbox }, public)?;
-    // Tracing has no inbox: its flags are not looked at.
+    // Tracing has no inbox: its flags are ignored.
     let inbox = if mode == Mode::Tracing { outbox.clone() } else { broker("inbox", &options.inbox, public)? };
     let max_in_transit = in_transit(options);
     Ok(MadesOptions {
@@ -83,7 +83,7 @@ pub(super) fn plan(
     })
 }
 
-/// Messages under way at most: never more than there are.
+/// Largest number of messages under way: never more than the run has.
 fn in_transit(options: &Options) -> u64 {
     let all = if options.messages == 0 { MOST_IN_TRANSIT } else { options.messages.min(MOST_IN_TRANSIT) };
     if options.max_in_transit == 0 { all } else { options.max_in_transit.min(all) }
@@ -96,11 +96,11 @@ fn broker(side: &str, typed: &Broker, public: Public) -> Result<::mades::Broker,
     for address in found.map_err(|error| unable(format!("{}: {error}", url.host())))? {
         public.check(address.ip(), url.host()).map_err(unable)?;
     }
-    // Who stands in the address comes before who stands in the flags.
+    // A user in the address takes precedence over one in the flags.
     let url = if url.user().is_some() { url } else { url.with_login(&typed.user, Secret::new(&*typed.password)) };
     Ok(::mades::Broker {
         security: Security {
-            // As the original: it has no flag by which to trust anybody.
+            // As in the original, which has no flag for trust.
             tls: TlsSetup { verification: Verification::Off, ..TlsSetup::default() },
             ..Security::default()
         },

@@ -1,4 +1,4 @@
-//! The report, intermediate and final, to the octet as the original writes it.
+//! The report, intermediate and final, byte for byte as the original writes it.
 use super::flight::FlightTimes;
 use crate::personality::go::duration::{duration, timestamp, to_the_millisecond};
 use jiff::Zoned;
@@ -11,23 +11,23 @@ const RULE: &str = "============================================================
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) started: Zoned,
-    /// `None` while it runs.
+    /// End of the run; `None` while it runs.
     pub(super) ended: Option<Zoned>,
     pub(super) duration: Duration,
     pub(super) message_bytes: u64,
     pub(super) stages: Vec<StageLine<'a>>,
 }
 
-/// What is said of a stage.
+/// The figures of a stage.
 #[derive(Debug)]
 pub(super) struct StageLine<'a> {
     pub(super) name: &'static str,
     pub(super) flights: &'a FlightTimes,
-    /// Messages that there are to be.
+    /// Number of messages expected.
     pub(super) limit: u64,
-    /// What each is taken to weigh.
+    /// Assumed size of each event, in bytes.
     pub(super) event_bytes: u64,
-    /// From the start to the last message, or to now.
+    /// Time from the start to the last message, or to now.
     pub(super) duration: Duration,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for StageLine<'_> {
     }
 }
 
-/// Text in a column; one too long for it is followed by one blank.
+/// Text in a column; a longer text is followed by one blank.
 fn column(out: &mut fmt::Formatter<'_>, width: usize, text: &str) -> fmt::Result {
     out.write_str(text)?;
     let blanks = width.saturating_sub(text.len()).max(1);
@@ -78,7 +78,7 @@ impl fmt::Display for Figure {
 mod tests {
     use super::*;
 
-    /// What the original, commit b243801, printed for the numbers below.
+    /// Output of the original, commit b243801, for the numbers below.
     const ORIGINALS: &str = "\
 ==============================================================================
 Started at       : 2022-11-22T11:16:58+01:00
@@ -95,7 +95,7 @@ Received event    : 6.549 msgs/s     0.001 mb/s  10000/10000 msgs    duration: 2
 ==============================================================================
 ";
 
-    /// What it printed of a run that had just begun, and of one with impossible numbers.
+    /// Output of the original for a run that had just begun, and for one with impossible numbers.
     const STRANGE: &str = "\
 ==============================================================================
 Started at       : 2022-11-22T10:16:58Z

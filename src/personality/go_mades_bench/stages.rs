@@ -1,10 +1,10 @@
-//! Which stages each mode reports, under which names, and what each event is taken to weigh.
+//! The stages that each mode reports, their names, and the assumed size of each event.
 use crate::mades::{Mode, Stage};
 
-/// What an event or a toolbox' reply is taken to weigh.
+/// Assumed size of an event or of a toolbox' reply, in bytes.
 const EVENT_BYTES: u64 = 100;
 
-/// A stage as the report has it.
+/// A stage as the report names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reported {
     pub(super) name: &'static str,
@@ -40,7 +40,7 @@ pub(super) fn mode(name: &str) -> Option<Mode> {
     [Mode::Endpoint, Mode::Toolbox, Mode::Amqp, Mode::Tracing].into_iter().find(|mode| mode.name() == name)
 }
 
-/// What a mode reports, the stage last that ends the run.
+/// The stages that a mode reports; the last one ends the run.
 pub(super) fn of(mode: Mode) -> Vec<Reported> {
     let event = |name, stage| reported(name, stage, Weighs::Event);
     match mode {

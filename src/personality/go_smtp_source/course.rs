@@ -1,4 +1,4 @@
-//! The course of a run: what all sessions share, and the counts that make them one run.
+//! The state that all sessions of a run share, and its counts.
 use super::message::Message;
 use super::options::Options;
 use super::pace::Pace;
@@ -15,19 +15,19 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-/// Octets that one read may bring: replies are short.
+/// Largest number of bytes per read: replies are short.
 const READ_BYTES: usize = 16 * 1024;
 
 /// A message that a session has taken up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Task {
-    /// From 1.
+    /// Number of the message, from 1.
     pub(super) number: i64,
-    /// When it was taken up, where somebody wants to know.
+    /// Time at which it was taken up, if that is needed.
     pub(super) began: Option<Duration>,
 }
 
-/// Everything that sessions share.
+/// State that all sessions share.
 #[derive(Debug)]
 pub(super) struct Course {
     pub(super) options: Options,
@@ -36,13 +36,13 @@ pub(super) struct Course {
     pub(super) tls: Option<ClientTls>,
     pub(super) gate: Gate,
     pub(super) pace: Pace,
-    /// Where reads go, for one turn.
+    /// Buffer for reads, for one turn.
     pub(super) input: RefCell<Vec<u8>>,
-    /// What a turn writes.
+    /// Buffer for the writes of one turn.
     pub(super) outbox: RefCell<Outbox>,
-    /// Messages that a session has taken up.
+    /// Number of messages that sessions have taken up.
     taken: Cell<i64>,
-    /// Connections with which messages were given up.
+    /// Number of connections with which messages were given up.
     failed: Cell<u64>,
     closed: Cell<u64>,
     timing: Timing,
@@ -50,7 +50,7 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// Reads and looks up all that a run needs, in the original's order.
+    /// Reads the files and resolves the names that a run needs, in the original's order.
     ///
     /// # Errors
     /// In the original's words.
@@ -87,7 +87,7 @@ impl Course {
         Self::new(Options::parse(&words).unwrap(), Public::Refused).unwrap()
     }
 
-    /// Takes up a message, if there is one left.
+    /// Takes up a message, if one is left.
     pub(super) fn take_up(&self) -> Option<Task> {
         let number = self.taken.get() + 1;
         if number > self.options.messages {
@@ -98,12 +98,12 @@ impl Course {
         Some(Task { number, began: self.options.extras.want_times().then(clock::now) })
     }
 
-    /// A message was accepted.
+    /// Records that a message was accepted.
     pub(super) fn accepted(&self, task: Task) {
         self.timing.accepted(task.began);
     }
 
-    /// What `-v` says of a message that is taken up.
+    /// The line that `-v` prints when a message is taken up.
     fn announcement(&self, number: i64) -> String {
         let Options { messages, recipients, .. } = &self.options;
         let named: Vec<String> =
@@ -112,8 +112,8 @@ impl Course {
         format!("ntx:{messages} i:{} txidx:{number} nrcpt:{recipients} recipients:[{named}]", number - 1)
     }
 
-    /// A message's recipient at that place, from 0, in parts: its number stands before it, or with `--trace` where the
-    /// far end can read it, at the end of the local part.
+    /// The recipient of a message at a place, counted from 0, in parts: its number comes first, or, with `--trace`, at
+    /// the end of the local part, where the receiver can read it.
     pub(super) fn recipient(&self, message: i64, place: i64) -> [Cow<'_, str>; 3] {
         let Options { recipients: each, recipient, extras, .. } = &self.options;
         if *each <= 1 {
@@ -128,46 +128,46 @@ impl Course {
         [number.to_string().into(), "_".into(), recipient.as_str().into()]
     }
 
-    /// Waits until a message may go.
+    /// Waits until the pace allows a message.
     pub(super) async fn keep_pace(&self) {
         if self.pace.is_limited() {
             net::sleep_until(self.pace.next(clock::now())).await;
         }
     }
 
-    /// A message is given up.
+    /// Records that a message is given up.
     pub(super) fn give_up(&self, why: &str) {
         log(why);
         self.failed.set(self.failed.get() + 1);
     }
 
-    /// How many sessions have been closed, this one with them.
+    /// Counts this session as closed; returns the number of closed sessions.
     pub(super) fn count_closed(&self) -> u64 {
         self.closed.set(self.closed.get() + 1);
         self.closed.get()
     }
 
-    /// Says what `-v` tells.
+    /// Prints a line of `-v`.
     pub(super) fn verbose(&self, text: impl FnOnce() -> String) {
         if self.options.is_verbose {
             log(&text());
         }
     }
 
-    /// A session has nothing more to do, or ends the run.
+    /// Records that a session has finished, or ends the run.
     pub(super) fn leave(&self, outcome: Result<(), Fatal>) {
         self.ending.leave(outcome);
     }
 
-    /// Waits until all sessions have left, or one has ended the run.
+    /// Waits until all sessions have finished, or one has ended the run.
     pub(super) async fn ended(&self) -> Result<(), Fatal> {
         self.ending.reached().await
     }
 
-    /// How it all went.
+    /// The result of the whole run.
     ///
     /// # Errors
-    /// Messages were given up; the original does not tell.
+    /// If messages were given up; the original does not report this.
     pub(super) fn conclude(&self) -> Result<(), Fatal> {
         if self.options.extras.reports {
             log(&self.timing.report(self.options.messages));
@@ -179,7 +179,7 @@ impl Course {
     }
 }
 
-/// TLS as the original does it: nobody is verified and no server named, no session resumed.
+/// TLS as in the original: no verification, no server name, no session resumption.
 fn tls() -> Result<ClientTls, Fatal> {
     // An address as the name keeps SNI out of the handshake (RFC 6066 §3).
     let setup = ClientTls::new("127.0.0.1", &Trust::Anybody, None, SessionResumption::Off);

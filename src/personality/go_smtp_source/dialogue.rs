@@ -1,24 +1,24 @@
-//! What is said on a connection, a reply for each command, as Go's net/smtp says it. No sockets, no clock.
+//! The commands of a connection, one after each reply, as Go's net/smtp sends them. No sockets, no clock.
 //!
 //! ```text
 //! Greeting ─▶ Hello ─▶ (StartTls ─▶ SecureHello) ─▶ Mail ─▶ Recipient … ─▶ Data ─▶ EndOfData ─▶ Quit, or Mail again
 //!               └▶ OldHello ┘
 //! ```
-//! A reply that should not be ends it.
+//! An unexpected reply ends it.
 use super::course::{Course, Task};
 use super::message::HOSTNAME;
 use super::reply::Heard;
 use net::Outbox;
 
-/// What net/smtp says of a line that would be two.
+/// Error text of net/smtp for a line with CR or LF.
 const TWO_LINES: &str = "smtp: A line must not contain CR or LF";
 
-/// What is waited for.
+/// The reply that is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
     Greeting,
     Hello,
-    /// HELO, where EHLO was not understood.
+    /// HELO, after EHLO was not understood.
     OldHello,
     StartTls,
     SecureHello,
@@ -29,31 +29,31 @@ enum Awaits {
     Quit,
 }
 
-/// What is to be done after a reply.
+/// The next step after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Send what was written down, and wait.
+    /// Send the written commands, and wait.
     Wait,
-    /// Begin TLS, and tell by [`Dialogue::secured`].
+    /// Begin TLS, then call [`Dialogue::secured`].
     Tls,
-    /// The message has been taken; the connection is free for another.
+    /// The message was accepted; the connection is free for another.
     Free,
     /// Close.
     Close,
 }
 
-/// What went wrong with what.
+/// The step at which an error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// There is no session yet.
     Greeting,
-    /// What net/smtp was told to do, in the original's words.
+    /// A call of net/smtp, in the original's words.
     Sending(&'static str),
-    /// All is done.
+    /// All messages are sent.
     Quitting,
 }
 
-/// Where the dialogue writes what is to be sent.
+/// Output of the dialogue, and the shared state.
 pub(super) struct Desk<'a> {
     pub(super) course: &'a Course,
     pub(super) out: &'a mut Outbox,
@@ -71,22 +71,22 @@ impl Desk<'_> {
 #[derive(Debug)]
 pub(super) struct Dialogue {
     awaits: Awaits,
-    /// What the server offers that MAIL makes use of.
+    /// Set if the server offers 8BITMIME, which MAIL uses.
     takes_8bit: bool,
     takes_utf8: bool,
     /// The message that is under way.
     task: Task,
-    /// Its recipients that have been named.
+    /// Number of its recipients that have been sent.
     named: i64,
 }
 
 impl Dialogue {
-    /// A connection that stands, for that message: the server is to greet.
+    /// Creates the dialogue of an open connection, for that message: the server is to greet.
     pub(super) fn new(task: Task) -> Self {
         Self { awaits: Awaits::Greeting, takes_8bit: false, takes_utf8: false, task, named: 0 }
     }
 
-    /// What is being done.
+    /// The current step, for error texts.
     pub(super) fn stage(&self, course: &Course) -> Stage {
         Stage::Sending(match self.awaits {
             Awaits::Greeting => return Stage::Greeting,
@@ -108,7 +108,7 @@ impl Dialogue {
     /// Begins a message on a connection that is free.
     ///
     /// # Errors
-    /// The sender is not one line.
+    /// If the sender is not a single line.
     pub(super) fn begin(&mut self, task: Task, desk: &mut Desk<'_>) -> Result<Turn, String> {
         (self.task, self.named, self.awaits) = (task, 0, Awaits::Mail);
         let sender = one_line(&desk.course.options.sender)?;
@@ -124,16 +124,16 @@ impl Dialogue {
         self.wait_for(Awaits::Quit)
     }
 
-    /// TLS is on.
+    /// Continues after the TLS handshake.
     pub(super) fn secured(&mut self, desk: &mut Desk<'_>) {
         desk.say(&["EHLO ", HOSTNAME]);
         self.awaits = Awaits::SecureHello;
     }
 
-    /// A reply has come.
+    /// Handles a reply.
     ///
     /// # Errors
-    /// It is not what it should be: what it is.
+    /// If the reply is unexpected: its text.
     pub(super) fn replied(&mut self, heard: Heard<'_>, desk: &mut Desk<'_>) -> Result<Turn, String> {
         let text = match heard {
             Heard::Reply(code, text) if self.awaits.expects(code) => text,
@@ -181,7 +181,7 @@ impl Dialogue {
         }
     }
 
-    /// The lines behind the first of a reply to EHLO; case counts, as it does to net/smtp.
+    /// Reads the lines after the first of a reply to EHLO; case matters, as it does to net/smtp.
     fn note_offers(&mut self, text: &[u8]) {
         let offers = |keyword: &[u8]| {
             let mut lines = text.split(|&byte| byte == b'\n').skip(1);
@@ -225,7 +225,7 @@ fn one_line(text: &str) -> Result<&str, String> {
 mod tests {
     use super::*;
 
-    /// Runs replies through a dialogue: what it says, how it ends up, and where.
+    /// Runs replies through a dialogue: returns its commands, its result, and its step.
     fn play(words: &[&str], replies: &[(u16, &str)]) -> (Vec<String>, Result<Turn, String>, Stage) {
         let course = Course::for_tests(words);
         let mut dialogue = Dialogue::new(Task { number: 1, began: None });

@@ -1,7 +1,7 @@
-//! A message on the wire: line feeds become line ends, leading dots are doubled (RFC 5321 §4.5.2), and the end of data.
-//! A carriage return that stands alone stays, as with the original.
+//! A message on the wire: line feeds become line ends, leading dots are doubled (RFC 5321 §4.5.2), and the end of data
+//! is added. A lone carriage return stays, as in the original.
 
-/// Where the text stands.
+/// Position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Begin,
@@ -10,7 +10,7 @@ pub(super) enum Place {
     Data,
 }
 
-/// Appends `text` to `out`; where that leaves it.
+/// Appends `text` to `out`; returns the position after it.
 pub(super) fn encode(text: &[u8], mut place: Place, out: &mut Vec<u8>) -> Place {
     out.reserve(text.len());
     for &octet in text {
@@ -32,7 +32,7 @@ pub(super) fn encode(text: &[u8], mut place: Place, out: &mut Vec<u8>) -> Place 
     place
 }
 
-/// Appends the end of the last line, where it has none, and the end of data.
+/// Appends the end of the last line, if it has none, and the end of data.
 pub(super) fn end(place: Place, out: &mut Vec<u8>) {
     out.extend_from_slice(match place {
         Place::BeginLine => b".\r\n".as_slice(),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     proptest! {
-        /// In pieces or whole, and nothing in it ends it early.
+        /// Encoded in pieces or at once, no text ends the data early.
         #[test]
         fn the_end_is_at_the_end(text in "[.a\r\n]{0,30}", cut in 0usize..30) {
             let text = text.as_bytes();

@@ -1,4 +1,4 @@
-//! The message: headers of its own for each, and a body that all share; or a file as it is.
+//! The message: its own headers, and a body that all messages share; or a file, unchanged.
 use super::course::Task;
 use super::dots::{self, Place};
 use super::options::Options;
@@ -12,12 +12,12 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The host that messages name as theirs.
+/// The host name in messages.
 pub(super) const HOSTNAME: &str = "localhost";
-/// Octets of a body between line ends.
+/// Bytes of a body between line ends.
 const LINE_BYTES: usize = 80;
 
-/// What is sent, but for what differs from message to message.
+/// The parts that all messages share.
 #[derive(Debug)]
 pub(super) struct Message {
     postmark: Option<Postmark>,
@@ -31,15 +31,16 @@ pub(super) struct Message {
 struct Head {
     before_subject: Vec<u8>,
     subject: String,
-    /// Of the process and the time it began: no two runs have the same, not even in containers, where each is number 1.
+    /// Id made of the process and its start time: no two runs have the same, not even in containers, where each process
+    /// is number 1.
     run: String,
 }
 
 impl Message {
-    /// What the options ask for.
+    /// Builds the message that the options ask for.
     ///
     /// # Errors
-    /// The file cannot be read: in the original's words. Or the message cannot be traced.
+    /// If the file cannot be read, in the original's words; or if the message cannot be traced.
     pub(super) fn new(options: &Options) -> Result<Self, String> {
         let mut body = Vec::new();
         let (head, place) = match &options.file {
@@ -57,7 +58,7 @@ impl Message {
         Ok(Self { postmark, head, body: body.into() })
     }
 
-    /// The message of that task, dot-stuffed, with the end of data.
+    /// Renders the message of that task, dot-stuffed, with the end of data.
     pub(super) fn render(&self, task: Task, out: &mut Outbox) {
         if let Some(postmark) = &self.postmark {
             postmark.stamp(task.began, out.bytes());
@@ -91,7 +92,7 @@ impl Head {
     }
 }
 
-/// A body as the original makes it: for a size, one octet less than that, a line end behind every 80th.
+/// A body as the original makes it: one byte less than the size, with a line end after every 80th.
 fn text(size: i64) -> Vec<u8> {
     if size == 0 {
         return (1..5).flat_map(|number| format!("La de da de da {number}.\n").into_bytes()).collect();
@@ -112,7 +113,7 @@ fn read(path: &str) -> Result<Vec<u8>, String> {
     Ok(text)
 }
 
-/// What Go says of an error of the system: strerror(3) with a small letter at its beginning.
+/// Go's text for a system error: strerror(3) with a lower-case first letter.
 pub(super) fn reason(error: &io::Error) -> String {
     let text = crate::reason::reason(error);
     let mut chars = text.chars();

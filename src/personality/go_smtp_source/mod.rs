@@ -1,4 +1,4 @@
-//! go-smtp-source: nabeken's test program in Go, byte for byte, on our event loop. What differs and why:
+//! go-smtp-source: nabeken's test program in Go, byte for byte, on our event loop. The differences and their reasons:
 //! `docs/drop-in.md`.
 //!
 //! ```text
@@ -25,11 +25,11 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use voice::Fatal;
 
-/// Descriptors that are not sessions.
+/// Descriptors used for other things than sessions.
 const SPARE_FILES: u64 = 64;
 
-/// Runs it: 0 when all is done, 1 after anything that ended it before or a message that was not sent, 2 after a bad
-/// flag.
+/// Runs it. The exit status is 0 if all is done, 1 after an error that ended it or a message that was not sent, 2 after
+/// a bad flag.
 pub(super) fn run(call: &Call) -> ExitCode {
     let options = match Options::parse(&call.arguments) {
         Ok(options) => options,
@@ -60,7 +60,7 @@ fn send(options: Options) -> Result<(), Fatal> {
     conclude(&course)
 }
 
-/// What is said at the end: with `-v` in the original's words, of steps that ours takes elsewhere.
+/// Prints the end of the report: with `-v` in the original's words, for steps that ours takes elsewhere.
 fn conclude(course: &Course) -> Result<(), Fatal> {
     course.verbose(|| "Client opening session context has been canceled".to_owned());
     if course.options.keeps {

@@ -3,10 +3,10 @@ use super::flags::{self, BadFlag, Kind};
 use super::numbers::{BadNumber, boolean, float, integer};
 use crate::personality::extras::Extras;
 
-/// The longest body that is made: it lies in memory.
+/// The longest body accepted: it is held in memory.
 const MOST_BODY_BYTES: i64 = i32::MAX as i64;
 
-/// What was asked for.
+/// The options of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) extras: Extras,
@@ -14,19 +14,19 @@ pub(super) struct Options {
     pub(super) body_bytes: i64,
     pub(super) sessions: i64,
     pub(super) sender: String,
-    /// A printf format of the message's number.
+    /// Subject: a printf format for the message's number.
     pub(super) subject: String,
-    /// Messages share a connection.
+    /// Set if messages share a connection.
     pub(super) keeps: bool,
     pub(super) is_verbose: bool,
     pub(super) recipient: String,
     pub(super) recipients: i64,
     pub(super) uses_tls: bool,
     pub(super) resolves_once: bool,
-    /// Recipients a second; none or less is no limit.
+    /// Recipients per second; zero or less is no limit.
     pub(super) rate: f64,
     pub(super) file: Option<String>,
-    /// The server's address as it was typed; empty where it was not.
+    /// The server's address as given; empty if none was.
     pub(super) target: String,
 }
 
@@ -84,7 +84,7 @@ impl Options {
         Ok(())
     }
 
-    /// The original panics at these, or would fill the memory.
+    /// Refuses values at which the original panics, or would fill the memory.
     fn check(self) -> Result<Self, BadFlag> {
         let refused = |name, value: i64, why| Err(BadFlag::Refused { name, value: value.to_string(), why });
         match () {
@@ -95,12 +95,12 @@ impl Options {
         }
     }
 
-    /// Recipients of a transaction: one that is not numbered, below two.
+    /// Recipients per transaction: one without a number, if there are fewer than two.
     pub(super) fn recipients_each(&self) -> i64 {
         self.recipients.max(1)
     }
 
-    /// Sessions that have work.
+    /// Sessions that have messages to send.
     pub(super) fn sessions_at_work(&self) -> u64 {
         self.sessions.max(1).min(self.messages).unsigned_abs()
     }
@@ -114,7 +114,7 @@ fn kind(name: &str) -> Option<Kind> {
     }
 }
 
-/// How it is used, as the original says it.
+/// The usage text of the original.
 pub(super) fn usage(called: &str) -> String {
     format!("Usage of {called}:\n{FLAGS}")
 }

@@ -1,30 +1,31 @@
-//! The pace of `-q`: so many recipients a second, and the recipients of one message at once.
+//! The pace of `-q`: a number of recipients per second, where the recipients of one message count at once.
 use std::cell::Cell;
 use std::time::Duration;
 
-/// A bucket that holds as many tokens as a message takes, and is full at the beginning: a message goes when it is full.
+/// A token bucket that holds as many tokens as a message takes, and is full at the beginning: a message goes when it is
+/// full.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// What a message takes to be filled again; nothing without a limit.
+    /// Time to fill the bucket after a message; zero without a limit.
     interval: Duration,
     full_at: Cell<Duration>,
 }
 
 impl Pace {
-    /// `rate` recipients a second, `recipients` to a message.
+    /// Creates a pace of `rate` recipients per second and `recipients` per message.
     pub(super) fn new(rate: f64, recipients: i64) -> Self {
         let seconds = if rate > 0.0 { recipients as f64 / rate } else { 0.0 };
-        // A rate so low that the time cannot be told is never.
+        // A rate so low that the interval does not fit is never.
         let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         Self { interval, full_at: Cell::new(Duration::ZERO) }
     }
 
-    /// Whether there is a limit.
+    /// Reports whether there is a limit.
     pub(super) fn is_limited(&self) -> bool {
         !self.interval.is_zero()
     }
 
-    /// When the next message may go; it is counted as gone then.
+    /// Time at which the next message may go; it counts as gone then.
     pub(super) fn next(&self, now: Duration) -> Duration {
         let due = self.full_at.get().max(now);
         self.full_at.set(due.saturating_add(self.interval));

@@ -2,24 +2,24 @@
 //! the same code and no hyphen.
 use super::flags::quoted;
 
-/// The longest reply that is taken, all lines together. The original takes any, and grows with it.
+/// The longest reply accepted, all lines together. The original has no limit, and its memory grows.
 pub(super) const MOST_BYTES: usize = 64 * 1024;
 
-/// What came.
+/// A reply, or an error in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard<'a> {
     /// A reply: its code, and the texts of its lines with line feeds between them.
     Reply(u16, &'a [u8]),
-    /// A line that is too short for one, or has neither blank nor hyphen behind its code.
+    /// A line that is too short, or has neither blank nor hyphen after its code.
     Short(&'a [u8]),
-    /// A line whose code is none.
+    /// A line without a valid code.
     BadCode(&'a [u8]),
-    /// A reply above [`MOST_BYTES`].
+    /// A reply longer than [`MOST_BYTES`].
     Endless,
 }
 
 impl Heard<'_> {
-    /// What the original says of it where it is not what should have come.
+    /// The original's error text for an unexpected reply.
     pub(super) fn complaint(&self) -> String {
         match self {
             Self::Reply(code, text) => format!("{code:03} {}", quoted(text)),
@@ -30,7 +30,7 @@ impl Heard<'_> {
     }
 }
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Coded { code: u16, is_last: bool },
@@ -53,10 +53,10 @@ impl Line {
     }
 }
 
-/// Gathers a reply's lines over blocks.
+/// Assembles a reply's lines from blocks.
 #[derive(Debug, Default)]
 pub(super) struct ReplyReader {
-    /// The beginning of a line.
+    /// An incomplete line.
     partial: Vec<u8>,
     /// The first line's code, once it has come.
     code: Option<u16>,
@@ -65,7 +65,7 @@ pub(super) struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Takes one whole reply off the front of `input`; `None` needs more bytes.
+    /// Takes one whole reply from the front of `input`; `None` if it needs more bytes.
     pub(super) fn next<'s>(&'s mut self, input: &mut &[u8]) -> Option<Heard<'s>> {
         if std::mem::take(&mut self.is_spent) {
             self.text.clear();
@@ -100,11 +100,11 @@ impl ReplyReader {
         self.is_endless().then_some(Heard::Endless)
     }
 
-    /// Adds the line that has come; true if it is the last.
+    /// Adds a line; returns true if it is the last.
     fn add(&mut self, line: Line) -> bool {
         let (from, is_last) = match line {
             Line::Coded { code, is_last } if Some(code) == self.code => (4, is_last),
-            // A line in the midst that has another code, or none, is text.
+            // A line in the middle with another code, or none, is text.
             _ => (0, false),
         };
         self.text.extend_from_slice(&self.partial[from..]);

@@ -16,8 +16,8 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// How long a connection, a reply, or room for more of a message is waited for (RFC 5321 §4.5.3.2). The original waits
-/// for ever.
+/// Limit of the wait for a connection, for a reply, or for room to write (RFC 5321 §4.5.3.2). The original waits for
+/// ever.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs session `number` to its end, which it reports to the course.
@@ -26,7 +26,7 @@ pub(super) async fn run(course: Rc<Course>, number: u64) {
     course.leave(outcome);
 }
 
-/// A connection for each message.
+/// Sends each message on a connection of its own.
 async fn send_each(course: &Rc<Course>) -> Result<(), Fatal> {
     while let Some(task) = course.take_up() {
         let number = task.number;
@@ -54,7 +54,7 @@ async fn send_each(course: &Rc<Course>) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// `-d`: one connection for all messages that the session takes up.
+/// `-d`: sends all messages of the session on one connection.
 async fn keep(course: &Rc<Course>, session: u64) -> Result<(), Fatal> {
     let Some(first) = course.take_up() else { return Ok(()) };
     course.keep_pace().await;
@@ -82,7 +82,7 @@ async fn keep(course: &Rc<Course>, session: u64) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// Connects to the first of the target's addresses that can be reached, one session at a time as the original does.
+/// Connects to the first reachable address of the target, one session at a time as the original does.
 async fn connect(course: &Course) -> Result<(Stream, SocketAddr), String> {
     let _pass = course.gate.enter().await;
     let addresses = course.target.addresses().await.map_err(|why| format!("dial tcp: {why}"))?;
@@ -111,7 +111,7 @@ async fn connect_to(address: SocketAddr) -> Result<Socket, (&'static str, io::Er
     made.unwrap_or_else(|| Err(Errno::TIMEDOUT.into())).map_err(|error| ("connect", error))
 }
 
-/// A socket that cuts the connection when it is closed, so that no port is left in TIME_WAIT.
+/// Creates a socket that resets the connection when it is closed, so that no port is left in TIME_WAIT.
 fn socket(address: SocketAddr) -> rustix::io::Result<std::os::fd::OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -128,14 +128,14 @@ struct Line {
     peer: SocketAddr,
     dialogue: Dialogue,
     reader: ReplyReader,
-    /// Replies that came before they were asked for.
+    /// Bytes of replies that came before they were asked for.
     early: Vec<u8>,
     outgoing: Outgoing,
-    /// The message to begin with on the free connection.
+    /// The message to begin on the free connection.
     next: Option<Task>,
-    /// QUIT is to be said on it.
+    /// Set if QUIT is to be sent.
     is_leaving: bool,
-    /// How the conversation is to pause once all is written.
+    /// The turn at which the conversation pauses once all is written.
     parting: Option<Turn>,
     alarm: Alarm,
     deadline: Duration,
@@ -159,7 +159,7 @@ impl Line {
         }
     }
 
-    /// Writes, reads and tells the dialogue, until the connection is [`Turn::Free`] or to [`Turn::Close`].
+    /// Writes, reads and passes replies to the dialogue, until the connection is [`Turn::Free`] or to [`Turn::Close`].
     async fn converse(&mut self) -> Result<Turn, String> {
         loop {
             self.deadline = clock::now() + PATIENCE;
@@ -174,7 +174,7 @@ impl Line {
     }
 
     async fn begin_tls(&mut self) -> Result<(), String> {
-        // What came behind the reply to STARTTLS in plain text is not to be taken for the server's (CVE-2011-0411).
+        // Plain text after the reply to STARTTLS must not be taken for the server's words under TLS (CVE-2011-0411).
         self.early = Vec::new();
         self.reader = ReplyReader::default();
         let course = Rc::clone(&self.course);
@@ -196,7 +196,7 @@ impl Line {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // The next turn, another session's as like as not, must not send what was left of this.
+                    // The next turn, probably another session's, must not send the rest of this one.
                     outbox.clear();
                     return Poll::Ready(Err(self.lost("write", &error)));
                 }
@@ -216,7 +216,7 @@ impl Line {
                 self.take(&early, &mut Desk { course, out: outbox })
             };
             if let Err(why) = taken {
-                // What was said before goes out, as far as it can at once.
+                // Earlier output is sent as far as possible at once.
                 let _ = self.flush(outbox);
                 outbox.clear();
                 return Poll::Ready(Err(why));
@@ -224,7 +224,7 @@ impl Line {
         }
     }
 
-    /// Says what the session has decided since the connection was free.
+    /// Writes the commands that the session decided on while the connection was free.
     fn resume(&mut self, desk: &mut Desk<'_>) -> Result<(), String> {
         if let Some(task) = self.next.take() {
             self.dialogue.begin(task, desk)?;
@@ -234,13 +234,13 @@ impl Line {
         Ok(())
     }
 
-    /// Every reply in `input`, as far as the dialogue goes.
+    /// Handles every reply in `input`, until the dialogue pauses.
     fn take(&mut self, mut input: &[u8], desk: &mut Desk<'_>) -> Result<(), String> {
         while self.parting.is_none() {
             let Some(heard) = self.reader.next(&mut input) else { return Ok(()) };
             match self.dialogue.replied(heard, desk)? {
                 Turn::Wait => {}
-                // Without a pace to keep the next message begins in the same write.
+                // Without a pace the next message begins in the same write.
                 Turn::Free if !desk.course.pace.is_limited() => match desk.course.take_up() {
                     Some(task) => drop(self.dialogue.begin(task, desk)?),
                     None => drop(self.dialogue.quit(desk)),
@@ -252,7 +252,7 @@ impl Line {
         Ok(())
     }
 
-    /// True once nothing is left to write.
+    /// Writes the outbox; returns true if nothing is left.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
         let written = self.outgoing.flush(outbox, &mut self.stream)?;
         if matches!(written, Written::All | Written::Partly { some: true }) {
@@ -266,7 +266,7 @@ impl Line {
         Poll::Ready(Err(format!("no reply within {} s", PATIENCE.as_secs())))
     }
 
-    /// What the original says of a connection that breaks.
+    /// The original's error text for a broken connection.
     fn lost(&self, call: &str, error: &io::Error) -> String {
         if error.raw_os_error().is_none() {
             return reason(error);

@@ -1,11 +1,11 @@
 //! The subject: a printf format of one integer, as Go's fmt package reads it (`%d`, `%05d`, `%#x`, `%[1]*d` …).
 
-/// Widths and precisions above this are no numbers to Go.
+/// Largest width and precision that Go accepts as a number.
 const MOST_WIDTH: i64 = 1_000_000;
-/// What Go appends where the format has not used the number: the subject ends before it.
+/// The text that Go appends if the format has not used the number: the subject ends before it.
 const UNUSED: &str = "%!(EXTRA";
 
-/// The subject of the message of that number.
+/// The subject of the message with that number.
 pub(super) fn subject(format: &str, number: i64) -> Vec<u8> {
     let mut printer = Printer { rest: format.as_bytes(), out: Vec::new(), number, is_used: false, is_reordered: false };
     while printer.literal() {
@@ -19,7 +19,7 @@ pub(super) fn subject(format: &str, number: i64) -> Vec<u8> {
     out
 }
 
-/// What stands between `%` and the verb.
+/// The flags, width and precision between `%` and the verb.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spec {
     is_sharp: bool,
@@ -29,7 +29,7 @@ struct Spec {
     has_space: bool,
     width: Option<usize>,
     precision: Option<usize>,
-    /// An index named no argument, or stood in the wrong place.
+    /// Set if an index named no argument, or stood in the wrong place.
     is_misplaced: bool,
 }
 
@@ -37,14 +37,14 @@ struct Printer<'f> {
     rest: &'f [u8],
     out: Vec<u8>,
     number: i64,
-    /// The one argument is behind us.
+    /// Set once the one argument has been used.
     is_used: bool,
-    /// An index chose the argument: nothing is said of those that are left.
+    /// Set if an index chose the argument: unused arguments are then not reported.
     is_reordered: bool,
 }
 
 impl<'f> Printer<'f> {
-    /// Copies up to the next `%` and passes over it; false at the end.
+    /// Copies the text up to the next `%` and skips that; returns false at the end.
     fn literal(&mut self) -> bool {
         let Some(at) = memchr::memchr(b'%', self.rest) else {
             self.out.extend_from_slice(self.rest);
@@ -115,20 +115,20 @@ impl<'f> Printer<'f> {
         rest.is_some()
     }
 
-    /// The argument as a width.
+    /// Takes the argument as a width.
     fn take_argument(&mut self) -> Option<i64> {
         let is_there = !std::mem::replace(&mut self.is_used, true);
         Some(self.number).filter(|number| is_there && number.unsigned_abs() <= MOST_WIDTH.unsigned_abs())
     }
 
-    /// Digits, if there are any. A number that is too large ends the format.
+    /// Reads digits, if there are any. A number that is too large ends the format.
     fn decimal(&mut self) -> Option<usize> {
         let (number, used) = decimal(self.rest);
         self.rest = &self.rest[used..];
         number
     }
 
-    /// `[1]`: true where it was well-formed.
+    /// Reads `[1]`; returns true if it is well-formed.
     fn index(&mut self, spec: &mut Spec) -> bool {
         if self.rest.first() != Some(&b'[') {
             return false;
@@ -175,7 +175,7 @@ impl<'f> Printer<'f> {
     }
 }
 
-/// The number at the front, and how much of the text it takes.
+/// The number at the front, and its length in the text.
 fn decimal(text: &[u8]) -> (Option<usize>, usize) {
     let mut number = 0;
     for (at, digit) in text.iter().enumerate() {
@@ -193,7 +193,7 @@ fn decimal(text: &[u8]) -> (Option<usize>, usize) {
 impl Spec {
     fn print(self, verb: char, number: i64) -> String {
         match verb {
-            // `%+v` and `%#v` are other things than `%+d` and `%#d`.
+            // `%+v` and `%#v` mean other things than `%+d` and `%#d`.
             'v' => Self { is_sharp: false, has_plus: false, ..self }.integer('d', number),
             'd' | 'b' | 'o' | 'O' | 'x' | 'X' => self.integer(verb, number),
             'c' => self.padded(character(number).to_string()),
@@ -247,7 +247,7 @@ impl Spec {
         }
     }
 
-    /// Between single quotes; with `+` in ASCII.
+    /// Formats between single quotes; with `+` in ASCII.
     fn quoted(self, c: char) -> String {
         let mut out = String::from('\'');
         match u32::from(c) {

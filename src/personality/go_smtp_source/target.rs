@@ -1,4 +1,4 @@
-//! Where mail goes: `host:port` as Go's net package splits it and looks it up.
+//! The server's address: `host:port` as Go's net package splits it and looks it up.
 use super::message::reason;
 use crate::personality::fence::Public;
 use crate::personality::host_port::port_in;
@@ -9,21 +9,21 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Ports of names that a host may not know.
+/// Ports of service names that a host may not know.
 const KNOWN: [(&str, u16); 4] = [("smtp", 25), ("smtps", 465), ("submission", 587), ("submissions", 465)];
 
-/// A server as it was typed.
+/// A server as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) host: String,
     pub(super) port: String,
-    /// Where it was looked up before the first connection.
+    /// Its address, if it was looked up before the first connection.
     address: Option<IpAddr>,
     allowed: Public,
 }
 
 impl Target {
-    /// Splits it.
+    /// Splits an address into host and port.
     ///
     /// # Errors
     /// In Go's words.
@@ -32,7 +32,7 @@ impl Target {
         Ok(Self { host: host.to_owned(), port: port.to_owned(), address: None, allowed })
     }
 
-    /// `-resolve-once`: looks the host up, and takes the first address it has for all connections.
+    /// `-resolve-once`: looks the host up, and takes its first address for all connections.
     ///
     /// # Errors
     /// In Go's words.
@@ -42,10 +42,10 @@ impl Target {
         Ok(Self { address, ..self })
     }
 
-    /// The addresses to connect to, in the order to try them. A name is looked up for each connection anew.
+    /// The addresses to connect to, in the order of attempts. A name is looked up again for each connection.
     ///
     /// # Errors
-    /// In Go's words; a public address, unless that is allowed.
+    /// In Go's words; also for a public address, unless that is allowed.
     pub(super) async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         let port = port_of(&self.port)?;
         let found = match (self.address, self.host.parse()) {
@@ -59,13 +59,13 @@ impl Target {
         Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
     }
 
-    /// As it is named where it cannot be reached: the address, where the typed one is none.
+    /// The server's name in errors: the address, or `:PORT` if no host was given.
     pub(super) fn named(&self, address: SocketAddr) -> String {
         if self.host.is_empty() { format!(":{}", address.port()) } else { address.to_string() }
     }
 }
 
-/// Host and port, of which the port must be there, and a host with colons in brackets.
+/// Splits host and port; the port is required, and a host with colons must be in brackets.
 fn split(typed: &str) -> Result<(&str, &str), &'static str> {
     let Some((before, port)) = typed.rsplit_once(':') else { return Err("missing port in address") };
     let host = match typed.strip_prefix('[') {
@@ -89,7 +89,7 @@ fn split(typed: &str) -> Result<(&str, &str), &'static str> {
     Ok((host, port))
 }
 
-/// A number or the name of a service; nothing is port 0, as it is to Go.
+/// A number or the name of a service; an empty port is port 0, as in Go.
 fn port_of(port: &str) -> Result<u16, String> {
     let digits = port.strip_prefix(['+', '-']).unwrap_or(port);
     if port.is_empty() {
@@ -115,7 +115,7 @@ fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
     Ok(addresses)
 }
 
-/// Go's words for getaddrinfo(3)'s.
+/// Go's words for errors of getaddrinfo(3).
 fn why(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
@@ -125,14 +125,14 @@ fn why(error: &io::Error) -> String {
     }
 }
 
-/// What a look-up on another thread comes to.
+/// The result of a look-up on another thread.
 #[derive(Default)]
 struct Inquiry {
     answer: Option<Result<Vec<IpAddr>, String>>,
     waker: Option<Waker>,
 }
 
-/// Looks a name up on a thread of its own: a name server that is slow holds up nobody else's session.
+/// Looks a name up on a thread of its own, so that a slow name server delays no other session.
 async fn look_up_aside(host: String) -> Result<Vec<IpAddr>, String> {
     let inquiry = Arc::new(Mutex::new(Inquiry::default()));
     let asked = Arc::clone(&inquiry);

@@ -1,28 +1,28 @@
-//! The end of a message: `<CRLF>.<CRLF>` and nothing else, looked for over whole blocks.
+//! The end of a message: `<CRLF>.<CRLF>` and nothing else, searched for across blocks.
 use memchr::memmem::Finder;
 use std::sync::LazyLock;
 
 const END: &[u8; 5] = b"\r\n.\r\n";
 
-/// Built once: it chooses its vector code by what the processor has.
+/// Built once: it selects its vector code by the processor's features.
 static FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 
-/// How much of the end the message has come to.
+/// Search for the end of data; holds the part of it that was matched so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndOfData {
     matched: usize,
 }
 
 impl EndOfData {
-    /// At the start of a message, which counts as the start of a line.
+    /// Begins at the start of a message, which counts as the start of a line.
     pub(super) fn new() -> Self {
         Self { matched: 2 }
     }
 
-    /// The length of the message's last piece, its end included, where `block` has it.
+    /// Returns the length of the message's last piece, its end included, if `block` contains it.
     pub(super) fn find(&mut self, block: &[u8]) -> Option<usize> {
         let mut at = 0;
-        // What the last block began is settled octet by octet: a few of them.
+        // A match that the last block began is settled byte by byte: a few bytes.
         while self.matched > 0 {
             if self.passes(*block.get(at)?) {
                 return Some(at + 1);
@@ -40,7 +40,7 @@ impl EndOfData {
         None
     }
 
-    /// Takes one octet; true at the end. What breaks a match can only begin a new one with CR.
+    /// Takes one byte; returns true at the end. A byte that breaks a match can begin a new one only if it is CR.
     fn passes(&mut self, octet: u8) -> bool {
         self.matched = if octet == END[self.matched] { self.matched + 1 } else { usize::from(octet == b'\r') };
         self.matched == END.len()

@@ -1,4 +1,4 @@
-//! The commands that smtp-sink knows, and what it is told to do wrong at each: hang up, reject, delay, log.
+//! The commands of smtp-sink, and the faults that options order for each: hang up, reject, delay, log.
 use std::ops::{Index, IndexMut};
 
 /// A command, as `-f -q -Q -r -s -W` name them. `Connect` is the client's arrival, `Dot` the end of the message.
@@ -21,13 +21,13 @@ pub(super) enum Command {
     Quit,
 }
 
-/// How many there are.
+/// Number of commands.
 const COUNT: usize = 15;
 /// The longest of their names.
 const LONGEST: usize = 8;
 
 impl Command {
-    /// The command of that name, in whatever case.
+    /// The command of that name, in any case.
     pub(super) fn named(word: &[u8]) -> Option<Self> {
         let mut name = [0; LONGEST];
         let name = name.get_mut(..word.len())?;
@@ -54,7 +54,7 @@ impl Command {
     }
 }
 
-/// Which error a command is rejected with.
+/// Kind of the error that a command is rejected with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reject {
     /// 4xx.
@@ -63,15 +63,16 @@ pub(super) enum Reject {
     Hard,
 }
 
-/// How long a reply is held back.
+/// Time for which a reply is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Delay {
     pub(super) seconds: u32,
-    /// In a hundred: while the dice says less, another `seconds` is added, from none on. 0 waits `seconds` always.
+    /// Per cent: as long as the random number is smaller, another `seconds` is added, starting from zero. 0 waits
+    /// `seconds` always.
     pub(super) odds: u32,
 }
 
-/// What is done at a command besides answering it.
+/// Faults at a command, besides its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) is_enabled: bool,
@@ -84,7 +85,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Whether there is nothing to do but to answer.
+    /// Reports whether the command is only answered.
     pub(super) fn is_plain(&self) -> bool {
         !(self.is_logged || self.hangs_up || self.says_goodbye || self.rejects().is_some() || self.delay.is_some())
     }
@@ -101,8 +102,8 @@ impl Rule {
 pub(super) struct Rules([Rule; COUNT]);
 
 impl Default for Rules {
-    /// All are enabled but the greetings, which depend on the dialect that is spoken; CONNECT is no word that a client
-    /// can say.
+    /// All are enabled except the greetings, which depend on the protocol; CONNECT is no command that a client can
+    /// send.
     fn default() -> Self {
         let mut rules = Self([Rule { is_enabled: true, ..Rule::default() }; COUNT]);
         for command in [Command::Connect, Command::Helo, Command::Ehlo, Command::Lhlo] {
@@ -113,7 +114,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Whether any command is to be logged.
+    /// Reports whether any command is to be logged.
     pub(super) fn log_any(&self) -> bool {
         self.0.iter().any(|rule| rule.is_logged)
     }

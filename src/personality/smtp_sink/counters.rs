@@ -1,4 +1,4 @@
-//! What is counted: sessions that ended, QUITs, messages; and the running counter of `-c`.
+//! Counts of ended sessions, QUITs and messages; and the running counter of `-c`.
 use super::options::Settings;
 use crate::personality::timing::{latency, pace};
 use journey::Latencies;
@@ -15,9 +15,9 @@ pub(super) struct Counters {
     quits_wanted: Option<u64>,
     messages_wanted: Option<u64>,
     is_shown: bool,
-    /// For `--report`: when the first client came and the last message was complete.
+    /// For `--report`: the times at which the first client came and the last message was complete.
     times: Option<[Option<Duration>; 2]>,
-    /// What is to be printed.
+    /// Text to be printed.
     text: Vec<u8>,
 }
 
@@ -32,19 +32,19 @@ impl Counters {
         }
     }
 
-    /// QUIT was granted.
+    /// Counts an accepted QUIT.
     pub(super) fn count_quit(&mut self) {
         self.quits += 1;
     }
 
-    /// A client has come.
+    /// Notes that a client has connected.
     pub(super) fn note_client(&mut self) {
         if let Some([first @ None, _]) = &mut self.times {
             *first = Some(clock::now());
         }
     }
 
-    /// A message is complete.
+    /// Counts a complete message.
     pub(super) fn count_message(&mut self) {
         self.messages += 1;
         if let Some([_, last]) = &mut self.times {
@@ -53,23 +53,23 @@ impl Counters {
         self.show();
     }
 
-    /// A session has ended.
+    /// Counts an ended session.
     pub(super) fn count_session(&mut self) {
         self.sessions += 1;
         self.show();
     }
 
-    /// Whether there have been as many QUITs as `-n` says.
+    /// Reports whether the number of QUITs has reached `-n`.
     pub(super) fn has_quits(&self) -> bool {
         self.quits_wanted.is_some_and(|wanted| self.quits >= wanted)
     }
 
-    /// Whether there have been as many messages as `-M` says.
+    /// Reports whether the number of messages has reached `-M`.
     pub(super) fn has_messages(&self) -> bool {
         self.messages_wanted.is_some_and(|wanted| self.messages >= wanted)
     }
 
-    /// What `--report` tells: how fast messages came, and how long those took whose creation is known.
+    /// The text of `--report`: the rate of messages, and the latency of those whose creation time is known.
     pub(super) fn report(&self, times: Option<&Latencies>) -> String {
         let Self { sessions, quits, messages, .. } = self;
         let [first, last] = self.times.unwrap_or_default();
@@ -85,7 +85,7 @@ impl Counters {
         }
     }
 
-    /// Prints what has been counted since: once a turn, before the client hears of it.
+    /// Prints the new counts: once per turn, before the client reads its reply.
     pub(super) fn print(&mut self) {
         if !self.text.is_empty() {
             self.print_to(&mut io::stdout().lock());
@@ -93,7 +93,7 @@ impl Counters {
     }
 
     fn print_to(&mut self, out: &mut impl Write) {
-        // A closed standard output is no reason to refuse mail.
+        // A closed standard output is no reason to reject mail.
         let _ = out.write_all(&self.text).and_then(|()| out.flush());
         self.text.clear();
     }

@@ -1,4 +1,4 @@
-//! The dialogue as smtp-sink leads it: octets in, replies and remarks out; no socket, no clock.
+//! The dialogue of smtp-sink: bytes in, replies and observations out; no socket, no clock.
 //!
 //! ```text
 //!  greet ──▶ Command ── DATA: 354 ──▶ Body ── CRLF.CRLF ──▶ Command, at "."
@@ -8,8 +8,8 @@
 //!             ▼    └──────┐             │
 //!           Step::Pause ──┴─ resume ────┘
 //! ```
-//! The end of a message is taken for a command `.`, so that faults and delays apply to it as to the others; and a
-//! client may say `.` at any other time too.
+//! The end of a message counts as a command `.`, so that faults and delays apply to it as to the others; and a
+//! client may send `.` at any other time too.
 use super::body::EndOfData;
 use super::commands::{Command, Delay, Reject, Rule};
 use super::options::Settings;
@@ -18,47 +18,47 @@ use std::rc::Rc;
 
 /// The longest command, its CRLF included.
 const LINE_BYTES: usize = 2048;
-/// Replies to one `.` that are written at a time: LMTP wants one for each recipient, of whom there may be millions.
+/// Replies to one `.` that are written at a time: LMTP requires one for each recipient, and there may be millions.
 const REPLIES_AT_A_TIME: i32 = 4096;
 
-/// Who is told what a session says, to count it, to print it or to keep it.
+/// Observer of a session, which counts, prints or stores its events.
 pub(super) trait Witness {
     /// A command line, up to its first NUL.
     fn heard(&mut self, line: &[u8]);
     /// A command that is to be logged.
     fn logged(&mut self, word: &[u8], rest: &[u8]);
-    /// HELO, EHLO or LHLO was granted, and ended the transaction.
+    /// HELO, EHLO or LHLO was accepted, and ended the transaction.
     fn greeted(&mut self, command: Command, rest: &[u8]);
     /// MAIL began a transaction.
     fn began(&mut self, rest: &[u8]);
-    /// RCPT was granted.
+    /// RCPT was accepted.
     fn addressed(&mut self, rest: &[u8]);
-    /// DATA was granted.
+    /// DATA was accepted.
     fn data(&mut self);
-    /// Octets of the message as they came, its end included.
+    /// Bytes of the message as they came, its end included.
     fn content(&mut self, octets: &[u8]);
     /// The message is complete.
     fn received(&mut self);
-    /// `.` was granted: the message that was last complete, if there is one, is the sink's now.
+    /// `.` was accepted: the sink is now responsible for the last complete message, if there is one.
     fn accepted(&mut self);
     /// RSET ended the transaction, if there was one.
     fn abandoned(&mut self);
-    /// QUIT was granted.
+    /// QUIT was accepted.
     fn quit(&mut self);
     /// A line is longer than any command.
     fn overlong(&mut self);
-    /// Whether no more messages are wanted, ever.
+    /// Reports whether no more messages are wanted.
     fn has_enough(&self) -> bool;
-    /// How many seconds a reply is held back.
+    /// Time for which a reply is held back, in seconds.
     fn wait(&mut self, delay: Delay) -> u32;
 }
 
-/// What the driver does next. What was said is written first.
+/// The driver's next step. Replies are written first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Read, and call [`Dialogue::receive`].
     Read,
-    /// Call [`Dialogue::receive`] again with what is left.
+    /// Call [`Dialogue::receive`] again with the rest of the input.
     GoOn,
     /// Read nothing for that many seconds, then call [`Dialogue::resume`].
     Pause(u32),
@@ -66,18 +66,18 @@ pub(super) enum Step {
     Close,
 }
 
-/// What the next octets are.
+/// Meaning of the next bytes.
 #[derive(Debug)]
 enum Awaits {
     Command,
     Body(EndOfData),
-    /// A response to a challenge, and how many challenges come after it.
+    /// A response to a challenge, and the number of challenges that follow it.
     Response {
         more: u8,
     },
 }
 
-/// What a pause is followed by.
+/// Work after a pause.
 #[derive(Debug)]
 enum Pending {
     Answer(Command, Vec<u8>),
@@ -91,11 +91,12 @@ pub(super) struct Dialogue {
     settings: Rc<Settings>,
     awaits: Awaits,
     in_mail: bool,
-    /// Recipients taken. The original counts them down for LMTP's replies and ends below zero; MAIL begins anew.
+    /// Recipients accepted. The original counts them down for LMTP's replies and ends below zero; MAIL resets the
+    /// count.
     recipients: i32,
-    /// Replies to `.` that have still to be written.
+    /// Replies to `.` that are not written yet.
     owed: (i32, Option<Reject>),
-    /// The beginning of a line.
+    /// An incomplete line.
     held: Vec<u8>,
     pending: Option<Pending>,
 }
@@ -113,12 +114,12 @@ impl Dialogue {
         }
     }
 
-    /// The client has come.
+    /// Greets a client that has connected.
     pub(super) fn greet(&mut self, out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
         self.consider(Command::Connect, b"connect", b"", out, witness)
     }
 
-    /// Takes what was read off the front of `input`: all of it, unless the step says otherwise.
+    /// Takes bytes from the front of `input`: all of them, unless the step says otherwise.
     pub(super) fn receive(&mut self, input: &mut &[u8], out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
         loop {
             if self.owed.0 > 0 {
@@ -147,7 +148,7 @@ impl Dialogue {
         }
     }
 
-    /// The pause is over.
+    /// Continues after a pause.
     pub(super) fn resume(&mut self, out: &mut Vec<u8>, witness: &mut impl Witness) -> Step {
         match self.pending.take() {
             Some(Pending::Answer(command, rest)) => self.answer(command, &rest, out, witness),
@@ -159,7 +160,7 @@ impl Dialogue {
         }
     }
 
-    /// Whether a client waits to hear what became of its message.
+    /// Reports whether a client waits for the reply to its message.
     pub(super) fn owes_verdict(&self) -> bool {
         matches!(self.pending, Some(Pending::Answer(Command::Dot, _)))
     }
@@ -221,7 +222,7 @@ impl Dialogue {
         self.consider(command, word, rest, out, witness)
     }
 
-    /// Applies what the command line says of this command: log, hang up, say goodbye, reject, delay, in this order.
+    /// Applies the options for this command: log, hang up, say goodbye, reject, delay, in this order.
     fn consider(
         &mut self,
         command: Command,
@@ -369,8 +370,8 @@ impl Dialogue {
         }
     }
 
-    /// AUTH PLAIN and AUTH LOGIN (RFC 4954 §4), whoever asks: the original answers 250 to the first line, which no
-    /// client takes for a login.
+    /// AUTH PLAIN and AUTH LOGIN (RFC 4954 §4), for any user: the original answers 250 to the first line, which no
+    /// client accepts as a login.
     fn authenticate(&mut self, rest: &[u8], out: &mut Vec<u8>) {
         let (mechanism, initial) = split(rest).unwrap_or_default();
         let has_initial = split(initial).is_some();
@@ -392,21 +393,21 @@ impl Dialogue {
         }
     }
 
-    /// The next challenge, or success.
+    /// Sends the next challenge, or success.
     fn challenge(&mut self, next: Option<(&[u8], u8)>, out: &mut Vec<u8>) {
         self.awaits = next.map_or(Awaits::Command, |(_, more)| Awaits::Response { more });
         out.extend_from_slice(next.map_or(replies::LOGGED_IN, |(challenge, _)| challenge));
     }
 }
 
-/// Takes `length` octets off the front.
+/// Takes `length` bytes from the front.
 fn take<'i>(input: &mut &'i [u8], length: usize) -> &'i [u8] {
     let (taken, rest) = input.split_at(length);
     *input = rest;
     taken
 }
 
-/// The length of the line that `bytes` begin with, CRLF included.
+/// The length of the line that `bytes` starts with, CRLF included.
 fn line_end(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find(|&at| at > 0 && bytes[at - 1] == b'\r').map(|at| at + 1)
 }
@@ -416,7 +417,7 @@ fn text_of(line: &[u8]) -> &[u8] {
     memchr::memchr(0, line).map_or(line, |end| &line[..end])
 }
 
-/// The first word, and what follows the blank after it.
+/// The first word, and the text after the blank that follows it.
 fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_blank = |octet: &u8| matches!(octet, b' ' | b'\t');
     let line = &line[line.iter().position(|octet| !is_blank(octet))?..];
@@ -430,7 +431,7 @@ mod tests {
     use crate::personality::Call;
     use proptest::prelude::*;
 
-    /// Writes all remarks down in one string.
+    /// Writes all observations into one string.
     #[derive(Default)]
     struct Notes {
         text: String,
@@ -501,7 +502,7 @@ mod tests {
         }
     }
 
-    /// What a client hears in all, with pauses where they are, and what was remarked.
+    /// All replies that a client receives, with the pauses, and all observations.
     fn hold(options: &[&str], blocks: &[&[u8]], wanted: Option<usize>) -> (String, String) {
         let arguments = [options, &[":1", "1"]].concat().into_iter().map(str::to_owned).collect();
         let settings = Settings::read(&Call { called: "x".to_owned(), arguments }).unwrap();

@@ -1,12 +1,12 @@
-//! The dice of `-W command:delay:odds`: the C library's rand(3) as glibc documents it, so that the same command line
-//! waits for the same times as the original, run for run.
+//! The random numbers of `-W command:delay:odds`: the C library's rand(3) as glibc documents it, so that the same
+//! command line waits for the same times as the original in every run.
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// How far back the next number looks.
+/// Distance of the oldest number that the next one depends on.
 const FAR: usize = 31;
 const NEAR: usize = 3;
-/// Numbers that are thrown away after seeding.
+/// Numbers that are discarded after seeding.
 const WARM_UP: usize = 310;
 
 /// An additive feedback generator: each number is the sum of the one 3 and the one 31 before it, its lowest bit
@@ -15,7 +15,7 @@ const WARM_UP: usize = 310;
 pub(super) struct Dice(RefCell<VecDeque<u32>>);
 
 impl Dice {
-    /// Seeded; a program that seeds nothing has seed 1.
+    /// Creates a generator with that seed; a C program that does not seed has seed 1.
     pub(super) fn new(seed: u32) -> Self {
         let mut word = i64::from(seed.max(1) as i32);
         let mut words = VecDeque::from([word as u32]);
@@ -25,7 +25,7 @@ impl Dice {
             word += if word < 0 { 2_147_483_647 } else { 0 };
             words.push_back(word as u32);
         }
-        // The feedback begins with the numbers 3 places on: the first three of it repeat the first three.
+        // The feedback begins 3 places on: its first three numbers repeat the first three.
         words.rotate_left(NEAR);
         let dice = Self(RefCell::new(words));
         for _ in 0..WARM_UP {
@@ -43,7 +43,7 @@ impl Dice {
         sum >> 1
     }
 
-    /// A number of 0 to 99.
+    /// A random number from 0 to 99.
     pub(super) fn roll(&self) -> u32 {
         ((u64::from(self.number()) * 100) >> 31) as u32
     }

@@ -21,12 +21,12 @@ use std::rc::Rc;
 
 const FILE_MODE: u32 = 0o644;
 const DIRECTORY_MODE: u32 = 0o755;
-/// Names that are tried before giving up.
+/// Number of names tried before giving up.
 const TRIES: u32 = 100;
-/// What a message of `-D` may take in memory; a longer one goes to a file without a name.
+/// Largest part of a message of `-D` in memory; a longer one goes to a file without a name.
 const MEMORY_BYTES: usize = 64 * 1024;
 
-/// What could not be done with a file: the program ends, as its manual has no answer for it.
+/// A failed file operation: the program ends, because its manual names no reply for it.
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {path}: {}", reason(.source))]
 pub(super) struct DiskError {
@@ -39,7 +39,7 @@ fn failed(act: &'static str, path: &str) -> impl FnOnce(io::Error) -> DiskError 
     move |source| DiskError { act, path: path.to_owned(), source }
 }
 
-/// What all dumps of a run have in common.
+/// State that all dumps of a run share.
 #[derive(Debug)]
 pub(super) struct Archive {
     settings: Rc<Settings>,
@@ -52,7 +52,7 @@ impl Archive {
     }
 }
 
-/// What a session keeps.
+/// Stored messages of a session.
 #[derive(Debug)]
 pub(super) struct Capture {
     archive: Option<Rc<Archive>>,
@@ -62,7 +62,7 @@ pub(super) struct Capture {
     open: Option<Box<Dump>>,
 }
 
-/// A message that is being kept.
+/// A message that is being stored.
 #[derive(Debug)]
 struct Dump {
     path: String,
@@ -72,12 +72,12 @@ struct Dump {
     text: LocalText,
 }
 
-/// Where it is until it is complete.
+/// Location of the message until it is complete.
 #[derive(Debug)]
 enum Sheet {
-    /// Its own file.
+    /// A file of its own.
     Named(BufWriter<File>),
-    /// For the file that all share.
+    /// Data for the file that all messages share.
     Loose { memory: Vec<u8>, overflow: Option<File> },
 }
 
@@ -87,7 +87,7 @@ impl Capture {
         Self { archive, client, protocol: if is_lmtp { "LMTP" } else { "SMTP" }, greeting: None, open: None }
     }
 
-    /// HELO, EHLO, LHLO.
+    /// Handles HELO, EHLO or LHLO.
     pub(super) fn greeted(&mut self, command: Command, rest: &[u8]) -> Result<(), DiskError> {
         if self.archive.is_none() {
             return Ok(());
@@ -101,7 +101,7 @@ impl Capture {
         self.abandon()
     }
 
-    /// MAIL.
+    /// Handles MAIL.
     pub(super) fn begin(&mut self, rest: &[u8]) -> Result<(), DiskError> {
         let Some(archive) = &self.archive else { return Ok(()) };
         let dump = Dump::open(archive)?;
@@ -117,7 +117,7 @@ impl Capture {
         self.write(head.as_bytes())
     }
 
-    /// RCPT.
+    /// Handles RCPT.
     pub(super) fn address(&mut self, rest: &[u8]) -> Result<(), DiskError> {
         if self.open.is_none() {
             return Ok(());
@@ -125,7 +125,7 @@ impl Capture {
         self.write(format!("X-Rcpt-Args: {}\n", argument(rest)).as_bytes())
     }
 
-    /// DATA.
+    /// Handles DATA.
     pub(super) fn head(&mut self) -> Result<(), DiskError> {
         let (Some(archive), Some(dump)) = (&self.archive, &self.open) else { return Ok(()) };
         let client = address_of(self.client);
@@ -140,19 +140,19 @@ impl Capture {
         self.write(received.as_bytes())
     }
 
-    /// Octets of the message as they came.
+    /// Stores bytes of the message as they came.
     pub(super) fn content(&mut self, octets: &[u8]) -> Result<(), DiskError> {
         let Some(dump) = &mut self.open else { return Ok(()) };
         let Dump { path, sheet, text, .. } = &mut **dump;
         text.pass(octets, |piece| sheet.write(piece, path))
     }
 
-    /// The message is complete.
+    /// Completes the message.
     pub(super) fn finish(&mut self) -> Result<(), DiskError> {
         self.open.take().map_or(Ok(()), |dump| dump.finish())
     }
 
-    /// The transaction ended without a message.
+    /// Ends the transaction without a message.
     pub(super) fn abandon(&mut self) -> Result<(), DiskError> {
         self.open.take().map_or(Ok(()), |dump| dump.delete())
     }
@@ -165,7 +165,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // The program is ending; nobody is left to be told.
+        // The program is ending, so an error cannot be reported.
         let _ = self.abandon();
     }
 }
@@ -195,7 +195,7 @@ impl Dump {
 
     fn delete(self) -> Result<(), DiskError> {
         let Sheet::Named(file) = self.sheet else { return Ok(()) };
-        // What is still in memory is not worth writing to a file that goes.
+        // Data in memory need not be written to a file that is deleted.
         let (file, _) = file.into_parts();
         drop(file);
         match fs::remove_file(&self.path) {
@@ -228,12 +228,12 @@ impl Sheet {
     }
 }
 
-/// The number of a message.
+/// A random number for a message's name.
 fn random() -> u32 {
     getrandom::u32().expect("Linux has random numbers once it runs programs")
 }
 
-/// A new file whose name is `start` and a number, with the directories above it.
+/// Creates a file whose name is `start` and a number, with the directories above it.
 fn create(start: &str) -> Result<(File, String, u32), DiskError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(FILE_MODE);
@@ -281,7 +281,7 @@ fn make_parent(path: &str) -> Result<(), DiskError> {
     made.map_err(failed("mkdir", &parent.to_string_lossy()))
 }
 
-/// A client's address as the format has it.
+/// A client's address in the dump format.
 fn address_of(client: Option<SocketAddr>) -> String {
     match client {
         None => "local".to_owned(),
@@ -290,7 +290,7 @@ fn address_of(client: Option<SocketAddr>) -> String {
     }
 }
 
-/// What follows the first colon, without the blanks before it.
+/// The text after the first colon, without leading blanks.
 fn argument(rest: &[u8]) -> String {
     let text = printable(rest);
     let after = text.find(':').map_or("", |at| &text[at..]);

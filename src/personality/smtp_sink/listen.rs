@@ -1,4 +1,4 @@
-//! Opens the listening socket, with the options that the original gives its own.
+//! Opens the listening socket, with the original's socket options.
 use super::options::Settings;
 use crate::personality::host_port::{Optional, Place};
 use crate::personality::voice::Voice;
@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 /// Everybody may connect.
 const SOCKET_MODE: u32 = 0o666;
 
-/// Listens; an error is what to say of it.
+/// Opens the listener; the error is the text to print.
 pub(super) fn open(settings: &Settings, voice: &Voice) -> Result<OwnedFd, String> {
     match Place::read(&settings.address, Optional::Host, settings.family)? {
         Place::Unix(path) => open_unix(&path, settings.backlog),
@@ -40,9 +40,9 @@ fn prepare(socket: &OwnedFd, address: SocketAddr, window_bytes: Option<i32>) -> 
         sockopt::set_ipv6_v6only(socket, true)?;
     }
     sockopt::set_socket_reuseaddr(socket, true)?;
-    // Several sinks may share a port: the kernel deals the connections out among them.
+    // Several sinks may share a port: the kernel distributes the connections among them.
     sockopt::set_socket_reuseport(socket, true)?;
-    // Accepted sockets inherit it, and the window.
+    // Accepted sockets inherit it, like the window.
     sockopt::set_tcp_nodelay(socket, true)?;
     if let Some(bytes) = window_bytes {
         sockopt::set_socket_send_buffer_size(socket, bytes as usize)?;

@@ -1,6 +1,6 @@
-//! A message on its way to a local file: each CR dropped, and the first dot of a line that CRLF has begun.
+//! Conversion of a message for a local file: removes each CR, and the first dot of a line that follows CRLF.
 
-/// How far the message has come.
+/// Position in the message.
 #[derive(Debug, Default)]
 pub(super) struct LocalText {
     after: After,
@@ -15,7 +15,7 @@ enum After {
 }
 
 impl LocalText {
-    /// Hands on what is left of the next octets, in pieces.
+    /// Passes on the remaining part of the next bytes, in pieces.
     pub(super) fn pass<E>(&mut self, octets: &[u8], mut keep: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut rest = octets;
         while let Some(first) = rest.first() {

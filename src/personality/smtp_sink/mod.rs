@@ -1,10 +1,10 @@
-//! smtp-sink as in Postfix: takes SMTP and LMTP on one socket and throws the messages away, or keeps them, or does to
-//! the client what it was told to.
+//! smtp-sink as in Postfix: receives SMTP and LMTP on one socket and discards the messages, or stores them, or applies
+//! the faults that options order.
 //!
 //! ```text
-//! options ─▶ listen ─▶ privileges ─▶ accept ─▶ session ─ octets ─▶ dialogue ─ remarks ─▶ counters, dump, syslog
+//! options ─▶ listen ─▶ privileges ─▶ accept ─▶ session ─ bytes ─▶ dialogue ─ events ─▶ counters, dump, syslog
 //! ```
-//! One thread, one event loop, as the original has. Where this differs from it, `docs/drop-in.md` says so and why.
+//! One thread, one event loop, as in the original. `docs/drop-in.md` lists the differences and their reasons.
 mod body;
 mod commands;
 mod counters;
@@ -39,17 +39,17 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What descriptors are needed besides those of the sessions.
+/// Descriptors used for other things than sessions.
 const OWN_DESCRIPTORS: u64 = 64;
-/// Until descriptors may be there again.
+/// Pause before accepting again after descriptors ran out.
 const BREATH: Duration = Duration::from_millis(10);
-/// Between looks at whether a signal has come.
+/// Interval at which signals are looked for.
 const GLANCE: Duration = Duration::from_millis(20);
-/// How long clients may take to say QUIT once `-M` is reached.
+/// Time for clients to send QUIT once `-M` is reached.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Runs it. Messages go to standard error, the counter of `-c` to standard output; 0 is the end that `-n` and `-M` ask
-/// for, 1 is everything else.
+/// Runs it. Messages go to standard error, the counter of `-c` to standard output; the exit status is 0 after the end
+/// that `-n` or `-M` asks for, else 1.
 pub(super) fn run(call: &Call) -> ExitCode {
     let voice = Voice::new(&call.called);
     let refused = |Refusal(lines): Refusal| {
@@ -60,7 +60,7 @@ pub(super) fn run(call: &Call) -> ExitCode {
         Ok(prepared) => prepared,
         Err(refusal) => return refused(refusal),
     };
-    // It begins a thread: not before privileges are gone, which each thread has its own.
+    // It starts a thread: not before privileges are dropped, because each thread has its own.
     let interrupt = match settings.extras.want_times().then(Interrupt::watch).transpose() {
         Ok(interrupt) => interrupt,
         Err(error) => return refused(Refusal::fatal(format!("{error:#}"))),
@@ -72,7 +72,7 @@ pub(super) fn run(call: &Call) -> ExitCode {
     }
 }
 
-/// All that is done with the privileges the program was started with.
+/// Does all that needs the privileges that the program was started with.
 fn prepare(call: &Call, voice: &Voice) -> Result<(Settings, OwnedFd), Refusal> {
     let settings = Settings::read(call)?;
     if settings.user.is_none() && rustix::process::geteuid().is_root() {
@@ -85,7 +85,7 @@ fn prepare(call: &Call, voice: &Voice) -> Result<(Settings, OwnedFd), Refusal> {
 }
 
 async fn take_mail(settings: Settings, listener: OwnedFd, interrupt: Option<Interrupt>) -> End {
-    // The time of day is for dumps and the log; finding out where this machine is takes dozens of system calls.
+    // The time of day is needed for dumps and the log only; finding the time zone takes dozens of system calls.
     let is_dated = settings.keeping.is_some() || settings.rules.log_any();
     let zone = if is_dated { TimeZone::system() } else { TimeZone::UTC };
     let sink = Rc::new(Sink::new(settings, zone));
@@ -97,7 +97,7 @@ async fn take_mail(settings: Settings, listener: OwnedFd, interrupt: Option<Inte
     end
 }
 
-/// Ends the run at a signal, so that there is an end at which to say something.
+/// Ends the run at a signal, so that the final report is printed.
 async fn heed(interrupt: Interrupt, sink: Rc<Sink>) {
     while interrupt.asked() == Asked::Nothing {
         net::sleep(GLANCE).await;
@@ -118,7 +118,7 @@ async fn serve(sink: &Rc<Sink>, listener: OwnedFd) -> End {
                 sink.counters.borrow_mut().note_client();
                 worker::spawn_local(session::serve(Rc::clone(sink), descriptor, client));
             }
-            // The client has gone again, or descriptors have run out.
+            // The client has disconnected already, or descriptors have run out.
             Some(Err(_)) => net::sleep(BREATH).await,
         }
     }
@@ -129,7 +129,7 @@ async fn serve(sink: &Rc<Sink>, listener: OwnedFd) -> End {
     see_clients_out(sink).await
 }
 
-/// The next client; `None` where there is to be none any more.
+/// The next client; `None` if no more are accepted.
 async fn next(sink: &Sink, door: &Door) -> Option<io::Result<(OwnedFd, Option<SocketAddr>)>> {
     poll_fn(|context| {
         sink.remember(context);
@@ -141,8 +141,8 @@ async fn next(sink: &Sink, door: &Door) -> Option<io::Result<(OwnedFd, Option<So
     .await
 }
 
-/// `-M` is reached. The original exits at once, so that its last client never hears that its message was taken; here
-/// all are told what is owed to them, and have time to say QUIT.
+/// Ends the run after `-M` is reached. The original exits at once, so that its last client never reads the reply to its
+/// message; here all clients receive the replies owed to them, and have time to send QUIT.
 async fn see_clients_out(sink: &Rc<Sink>) -> End {
     let is_over = || sink.is_empty() || sink.has_ended();
     loop {

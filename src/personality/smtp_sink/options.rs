@@ -1,4 +1,4 @@
-//! smtp-sink's command line: its letters, their defaults, and what it says of those it does not take.
+//! smtp-sink's command line: its letters, their defaults, and its error texts.
 use super::commands::{Command, Delay, Rules};
 use super::replies::{Announced, Replies};
 use crate::personality::Call;
@@ -14,7 +14,7 @@ const USAGE: &str = "[-468acCeEFLpPv] [-A abort_delay] [-b soft_bounce_reply] [-
      [-n quit_count] [-q commands] [-r commands] [-R root-dir] [-s commands] [-S start-string] [-u user_privs] \
      [-w delay] [host]:port backlog";
 
-/// Where messages are kept.
+/// Destination of stored messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Keeping {
     /// `-d`: a file for each.
@@ -23,10 +23,10 @@ pub(super) enum Keeping {
     Shared(String),
 }
 
-/// What the command line means.
+/// Settings of the command line.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    /// The word the program was called by, as its messages begin.
+    /// The word that the program was called by, with which its messages begin.
     pub(super) called: String,
     pub(super) extras: Extras,
     pub(super) address: String,
@@ -54,7 +54,7 @@ pub(super) struct Settings {
     pub(super) start: Vec<u8>,
 }
 
-/// Why the program does not start: the lines it says, each without the name in front.
+/// The error that keeps the program from starting: its lines, each without the program's name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal(pub(super) Vec<String>);
 
@@ -64,7 +64,7 @@ impl Refusal {
     }
 }
 
-/// What is gathered letter by letter.
+/// Settings gathered letter by letter.
 #[derive(Debug)]
 struct Draft {
     settings: Settings,
@@ -103,8 +103,7 @@ impl Settings {
         }
     }
 
-    /// Reads the command line. Letters are acted on one by one, so that the first that is wrong is the one complained
-    /// of.
+    /// Reads the command line. Letters are processed one by one, so that the first wrong one is reported.
     pub(super) fn read(call: &Call) -> Result<Self, Refusal> {
         let mut settings = Self::new(&call.called);
         let words = settings.extras.take_off(&call.arguments);
@@ -160,7 +159,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The letters that take something off the announcements.
+    /// Handles the letters that remove something from the announcements.
     fn announce(&mut self, letter: char) {
         let announced = &mut self.announced;
         let rules = &mut self.settings.rules;
@@ -182,7 +181,7 @@ impl Draft {
                 announced.pix = true;
                 announced.esmtp = false;
             }
-            // `p` is the last there is.
+            // `p` is the last of them.
             _ => announced.pipelining = false,
         }
     }
@@ -202,7 +201,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The letters that take a list of commands.
+    /// Handles the letters that take a list of commands.
     fn mark(&mut self, letter: char, list: &str) -> Result<(), Refusal> {
         for name in list.split([',', ' ', '\t', '\r', '\n']).filter(|name| !name.is_empty()) {
             let rule = &mut self.settings.rules[named(name)?];
@@ -240,7 +239,7 @@ impl Draft {
         Ok(())
     }
 
-    /// `-W command:delay[:odds]`. Colons before a word are passed over.
+    /// Handles `-W command:delay[:odds]`. Colons before a word are skipped.
     fn take_delay(&mut self, argument: &str) -> Result<(), Refusal> {
         let mut rest = argument;
         let (Some(name), Some(seconds)) = (word(&mut rest), word(&mut rest)) else {
@@ -283,7 +282,7 @@ fn named(name: &str) -> Result<Command, Refusal> {
     Command::named(name.as_bytes()).ok_or_else(|| Refusal::fatal(format!("unknown command: {name}")))
 }
 
-/// The next word between colons, which takes the colon after it with it.
+/// The next word between colons, together with the colon after it.
 fn word<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let text = rest.trim_start_matches(':');
     let (word, after) = text.split_once(':').unwrap_or((text, ""));
@@ -325,7 +324,7 @@ fn escaped(letter: u8) -> u8 {
     }
 }
 
-/// Up to three digits, of which the first has been read. More than an octet holds wraps around, as in the original.
+/// Reads up to three digits, the first of which has been read. A number above 255 wraps around, as in the original.
 fn octal(first: u8, rest: &mut std::iter::Peekable<impl Iterator<Item = u8>>) -> u8 {
     let mut value = first - b'0';
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Leaves the privileges behind that opening the socket may have needed: `-u` and `-R`.
+//! Drops the privileges that opening the socket may have needed: `-u` and `-R`.
 use super::options::Settings;
 use crate::personality::voice::Voice;
 use crate::reason::reason;
@@ -6,8 +6,8 @@ use nix::unistd::{self, User};
 use std::ffi::CString;
 use std::io;
 
-/// Becomes the user, below the root directory where there is one; an error is what to say of it. Without a user the
-/// root directory is not looked at, as in the original.
+/// Becomes the user, below the root directory if one is given; the error is the text to print. Without a user the root
+/// directory is ignored, as in the original.
 pub(super) fn leave(settings: &Settings, voice: &Voice) -> Result<(), String> {
     let Some(name) = &settings.user else { return Ok(()) };
     let unknown = || format!("unknown user: {name}");

@@ -1,4 +1,4 @@
-//! `--trace`: which messages were recognised by the trace in their header, and in what state they came.
+//! `--trace`: the messages that were recognised by the trace in their header, and their condition.
 use crate::party;
 use journey::tally::Runs;
 use journey::trace::{ClockId, Found, MAX_RECIPIENTS, Trace, TraceReader, recipient_number};
@@ -6,15 +6,15 @@ use journey::{Latencies, Mark};
 use net::clock;
 use smtp::data::{DataReader, Piece};
 
-/// What a run has recognised.
+/// Messages that a run has recognised.
 #[derive(Debug)]
 pub(super) struct Register {
-    /// This host's, on which creation times can be compared with ours.
+    /// This host's clock, on which creation times can be compared with ours.
     clock: ClockId,
     runs: Runs,
     recognised: u64,
     corrupt: u64,
-    /// Recognised, and made 7-bit by a relay.
+    /// Messages recognised that a relay had made 7-bit.
     converted: u64,
     foreign: u64,
     duplicates: u64,
@@ -40,7 +40,7 @@ impl Default for Register {
 }
 
 impl Register {
-    /// Enters a message that was accepted.
+    /// Records a message that was accepted.
     pub(super) fn enter(&mut self, letter: &Letter) {
         match &letter.found {
             Found::Intact(trace) | Found::Converted(trace) => {
@@ -53,14 +53,14 @@ impl Register {
                 self.corrupt += 1;
                 self.mark(trace, letter);
             }
-            // As `mailrun sink` takes it: a header that cannot be read is not ours.
+            // As in `mailrun sink`: a message whose header cannot be read is not ours.
             Found::Corrupt(None) | Found::Absent => self.foreign += 1,
         }
     }
 
     fn mark(&mut self, trace: &Trace, letter: &Letter) {
         let run = self.runs.open(trace.run);
-        // The runs that were quiet longest give way to new ones.
+        // The runs without messages for the longest time give way to new ones.
         run.last_delivered = Some(clock::now());
         for number in &letter.recipients {
             match run.units.mark(trace.sequence, *number) {
@@ -80,12 +80,12 @@ impl Register {
         }
     }
 
-    /// How long messages took that were created on this host.
+    /// Latencies of messages that were created on this host.
     pub(super) fn latencies(&self) -> Option<&Latencies> {
         Some(&self.latencies).filter(|times| times.count() > 0)
     }
 
-    /// What is said at the end.
+    /// The summary at the end.
     pub(super) fn summary(&self) -> String {
         let Self { recognised, corrupt, foreign, duplicates, unkept, .. } = self;
         let units: u64 = self.runs.iter().map(|(_, run)| run.units.count()).sum();
@@ -105,13 +105,13 @@ impl Register {
     }
 }
 
-/// A message that is complete: what it carried, and for whom it is.
+/// A complete message: its trace, and its recipients.
 #[derive(Debug)]
 pub(super) struct Letter {
     found: Found,
     /// The numbers of its recipients.
     recipients: Vec<u32>,
-    /// Recipients beyond those that a trace can tell apart: each has a number that was there before.
+    /// Recipients beyond those that a trace can tell apart: each has the number of an earlier one.
     beyond: u64,
 }
 
@@ -134,7 +134,7 @@ impl Default for Reading {
 }
 
 impl Reading {
-    /// What follows RCPT.
+    /// Reads the arguments of RCPT.
     pub(super) fn address(&mut self, rest: &[u8]) {
         if self.letter.recipients.len() < MAX_RECIPIENTS as usize {
             self.letter.recipients.push(recipient_number(address(rest)));
@@ -143,7 +143,7 @@ impl Reading {
         }
     }
 
-    /// Octets as they came, the end of data included.
+    /// Reads bytes as they came, the end of data included.
     pub(super) fn content(&mut self, mut octets: &[u8]) {
         while let Some(piece) = self.dots.next(&mut octets) {
             match piece {
@@ -153,13 +153,13 @@ impl Reading {
         }
     }
 
-    /// The message, which is complete.
+    /// Returns the complete message.
     pub(super) fn letter(self) -> Letter {
         self.letter
     }
 }
 
-/// The address in what follows RCPT: ` TO:<a@b> NOTIFY=…`.
+/// The address in the arguments of RCPT: ` TO:<a@b> NOTIFY=…`.
 fn address(rest: &[u8]) -> &[u8] {
     match memchr::memchr(b'<', rest) {
         Some(at) => {

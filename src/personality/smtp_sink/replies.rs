@@ -1,4 +1,4 @@
-//! What smtp-sink says, octet for octet, rendered once.
+//! Replies of smtp-sink, byte for byte, rendered once.
 use super::commands::Reject;
 
 /// The replies that do not depend on the command line.
@@ -24,7 +24,7 @@ pub(super) const PASSWORD: &[u8] = b"334 UGFzc3dvcmQ6\r\n";
 pub(super) const CANCELLED: &[u8] = b"501 5.7.0 Authentication cancelled\r\n";
 pub(super) const NO_MECHANISM: &[u8] = b"504 5.5.4 Unrecognized authentication type\r\n";
 
-/// What EHLO announces, and how the greeting looks.
+/// The announcements of EHLO, and the form of the greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Announced {
     pub(super) pipelining: bool,
@@ -54,7 +54,7 @@ impl Default for Announced {
     }
 }
 
-/// The replies that the command line has a say in.
+/// The replies that depend on the command line.
 #[derive(Clone, Debug)]
 pub(super) struct Replies {
     pub(super) greeting: Vec<u8>,
@@ -80,7 +80,7 @@ impl Replies {
         }
     }
 
-    /// The error that a command is rejected with.
+    /// The error reply for a rejected command.
     pub(super) fn error(&self, reject: Reject) -> &[u8] {
         match reject {
             Reject::Soft => &self.soft,
@@ -93,7 +93,7 @@ fn line(text: &str) -> Vec<u8> {
     [text, "\r\n"].concat().into_bytes()
 }
 
-/// The last line has no text: `250 ` and nothing more (RFC 5321 §4.2 wants the space).
+/// The last line has no text: `250 ` and nothing more (RFC 5321 §4.2 requires the space).
 fn ehlo(hostname: &str, announced: &Announced) -> Vec<u8> {
     let keywords = [
         (true, hostname),

@@ -1,4 +1,4 @@
-//! A session: drives the dialogue over its socket, and sees to what the dialogue remarks. It decides nothing.
+//! A session: drives the dialogue over its socket, and handles the dialogue's observations. It decides nothing.
 use super::commands::{Command, Delay};
 use super::dialogue::{Dialogue, Step, Witness};
 use super::dump::{Capture, DiskError};
@@ -19,7 +19,7 @@ pub(super) async fn serve(sink: Rc<Sink>, descriptor: OwnedFd, client: Option<So
     if sink.settings.verbosity > 0 {
         sink.voice.say(format!("connect ({})", name_of(client)));
     }
-    // It fails where the kernel has no memory left for another descriptor.
+    // This fails if the kernel has no memory for another descriptor.
     if let Ok(socket) = Socket::adopt(descriptor) {
         let mut session = Session {
             dialogue: Dialogue::new(Rc::clone(&sink.settings)),
@@ -44,7 +44,7 @@ fn name_of(client: Option<SocketAddr>) -> String {
     }
 }
 
-/// What a wait came to.
+/// Result of a wait.
 enum Waited<T> {
     Came(T),
     TimedOut,
@@ -64,7 +64,7 @@ struct Session {
     capture: Capture,
     trace: Tracking,
     alarm: Alarm,
-    /// Read and not taken yet: the dialogue made a pause.
+    /// Bytes that were read and not taken yet, because the dialogue paused.
     rest: Vec<u8>,
 }
 
@@ -87,7 +87,8 @@ impl Session {
         }
     }
 
-    /// Counted before the connection is closed: who sees it closed sees it counted.
+    /// Ends the session. It is counted before the connection is closed, so that a client that sees the close also sees
+    /// the count.
     async fn part(mut self) {
         if let Err(error) = self.capture.abandon() {
             self.sink.break_off(&error);
@@ -97,7 +98,7 @@ impl Session {
         counters.print();
     }
 
-    /// One step of the dialogue, with what it said left in the sink's buffer.
+    /// Runs one step of the dialogue, and leaves its replies in the sink's buffer.
     async fn turn(&mut self, act: impl FnOnce(&mut Dialogue, &mut Vec<u8>, &mut Scribe<'_>) -> Step) -> Step {
         let Self { sink, dialogue, capture, trace, .. } = self;
         let step = take_turn(&mut Scribe { sink, capture, trace }, |out, scribe| act(dialogue, out, scribe));
@@ -105,21 +106,21 @@ impl Session {
         step
     }
 
-    /// After the end of the run nothing more is said: the task is dropped.
+    /// Waits for the end of the run; then the task is dropped and writes nothing more.
     async fn stop_at_end(&self) {
         if self.sink.has_ended() {
             pending::<()>().await;
         }
     }
 
-    /// Writes what was said; false where that was the end.
+    /// Writes the replies; returns false if the session is over.
     async fn write(&mut self, step: Step) -> bool {
         let out = self.sink.take_out();
         let waited = if out.is_empty() { Waited::Came(Ok(())) } else { self.write_out(&out).await };
         self.sink.give_back(out);
         match waited {
             Waited::Came(Ok(())) => return true,
-            // It is closed anyway.
+            // The connection is closed anyway.
             Waited::Came(Err(_)) if step == Step::Close => {}
             Waited::Came(Err(_)) => self.sink.voice.warn("lost connection"),
             Waited::TimedOut => self.sink.voice.warn("write timeout"),
@@ -133,7 +134,7 @@ impl Session {
         within(alarm, sink.settings.timeout_s, |context| write.as_mut().poll(context)).await
     }
 
-    /// Reads what has come and takes it; `None` where that was the end.
+    /// Reads and handles input; `None` if the session is over.
     async fn read(&mut self) -> Option<Step> {
         let Self { sink, socket, dialogue, capture, trace, alarm, rest } = self;
         let waited = within(alarm, sink.settings.timeout_s, |_| {
@@ -165,7 +166,7 @@ impl Session {
         }
     }
 
-    /// Takes what was left.
+    /// Handles the rest of the input.
     async fn go_on(&mut self) -> Step {
         let rest = std::mem::take(&mut self.rest);
         let mut input = rest.as_slice();
@@ -182,7 +183,7 @@ impl Session {
         net::sleep(Duration::from_secs(seconds.into())).await;
         let step = self.turn(|dialogue, out, scribe| dialogue.resume(out, scribe)).await;
         drop(expectant);
-        // What came with the command that was paused at is still to be taken.
+        // Input that came with the delayed command is still to be handled.
         if step == Step::Read { Step::GoOn } else { step }
     }
 
@@ -193,7 +194,7 @@ impl Session {
     }
 }
 
-/// Polls until it is ready, or nothing has come of it for that long.
+/// Polls until it is ready, or the time-out is over.
 async fn within<T>(alarm: &mut Alarm, timeout_s: u32, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Waited<T> {
     let mut deadline = None;
     poll_fn(|context| {
@@ -207,8 +208,8 @@ async fn within<T>(alarm: &mut Alarm, timeout_s: u32, mut poll: impl FnMut(&mut 
     .await
 }
 
-/// A step of the dialogue. What it says is added to the sink's buffer, and what it counted is printed before the client
-/// can hear of it.
+/// Runs a step of the dialogue. Its replies are added to the sink's buffer, and its counts are printed before the
+/// client can read the reply.
 fn take_turn<'s>(scribe: &mut Scribe<'s>, act: impl FnOnce(&mut Vec<u8>, &mut Scribe<'s>) -> Step) -> Step {
     let sink = scribe.sink;
     let mut out = sink.take_out();
@@ -218,7 +219,7 @@ fn take_turn<'s>(scribe: &mut Scribe<'s>, act: impl FnOnce(&mut Vec<u8>, &mut Sc
     step
 }
 
-/// Writes down what the dialogue remarks: counters, dumps, traces, the log, the terminal.
+/// Records the dialogue's observations: counters, dumps, traces, the log, the terminal.
 struct Scribe<'a> {
     sink: &'a Sink,
     capture: &'a mut Capture,
@@ -226,7 +227,7 @@ struct Scribe<'a> {
 }
 
 impl Scribe<'_> {
-    /// What is to be kept of it, if anything is.
+    /// Stores a part of the message, if messages are stored.
     fn keep(&mut self, write: impl FnOnce(&mut Capture) -> Result<(), DiskError>) {
         if let Err(error) = write(self.capture) {
             self.sink.break_off(&error);

@@ -1,4 +1,4 @@
-//! What all sessions share: settings, counters, one buffer to read into and one to write from, and the end.
+//! State that all sessions share: settings, counters, one buffer for reads and one for writes, and the end.
 use super::counters::Counters;
 use super::dice::Dice;
 use super::dump::{Archive, DiskError};
@@ -11,19 +11,19 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
-/// What one read may bring.
+/// Largest number of bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// The kernel's copy is twice as fast to the start of a page (`net::worker` has the figures).
+/// The kernel copies twice as fast to the start of a page (`net::worker` has the figures).
 const PAGE_BYTES: usize = 4096;
-/// A buffer that once grew beyond this is not kept.
+/// A buffer that has grown beyond this is not kept.
 const KEPT_BYTES: usize = 256 * 1024;
 
-/// How the run ends.
+/// End of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// As many QUITs or messages as were wanted.
+    /// The wanted number of QUITs or messages was reached.
     Done,
-    /// With these last words.
+    /// An error, with its text.
     Broken(String),
 }
 
@@ -36,22 +36,22 @@ pub(super) struct Sink {
     pub(super) dice: Dice,
     pub(super) archive: Option<Rc<Archive>>,
     pub(super) counters: RefCell<Counters>,
-    /// With `--trace`.
+    /// Recognised messages, with `--trace`.
     pub(super) register: Option<RefCell<Register>>,
     room: RefCell<Room>,
     out: RefCell<Vec<u8>>,
     sessions: Cell<usize>,
-    /// Clients that have sent a message and wait, because of `-W .`, to hear what became of it.
+    /// Clients that have sent a message and wait, because of `-W .`, for the reply.
     expectant: Cell<usize>,
     end: RefCell<Option<End>>,
-    /// Of the task that accepts.
+    /// Waker of the task that accepts.
     door_waker: RefCell<Option<Waker>>,
 }
 
 impl Sink {
     pub(super) fn new(settings: Settings, zone: TimeZone) -> Self {
         let settings = Rc::new(settings);
-        // Without dumps the original seeds nothing, and rolls the same numbers in each run.
+        // Without dumps the original does not seed, and draws the same numbers in each run.
         let seed = if settings.keeping.is_some() { net::clock::wall().as_secs() as u32 } else { 1 };
         let archive = settings.keeping.is_some().then(|| Rc::new(Archive::new(Rc::clone(&settings), zone.clone())));
         Self {
@@ -71,23 +71,22 @@ impl Sink {
         }
     }
 
-    /// Lends the buffer that reads go to.
+    /// Lends the read buffer.
     pub(super) fn lend_room<T>(&self, turn: impl FnOnce(&mut [u8]) -> T) -> T {
         turn(self.room.borrow_mut().octets())
     }
 
-    /// Takes the buffer that replies are written from; a session that has to wait keeps it, and the next one begins a
-    /// new one.
+    /// Takes the write buffer; a session that has to wait keeps it, and the next session creates a new one.
     pub(super) fn take_out(&self) -> Vec<u8> {
         self.out.take()
     }
 
-    /// Puts back what is still to be written.
+    /// Puts back a buffer that is still to be written.
     pub(super) fn hold(&self, out: Vec<u8>) {
         *self.out.borrow_mut() = out;
     }
 
-    /// Puts back what has been written.
+    /// Puts back a buffer that has been written.
     pub(super) fn give_back(&self, mut out: Vec<u8>) {
         if out.capacity() <= KEPT_BYTES {
             out.clear();
@@ -107,7 +106,7 @@ impl Sink {
         self.sessions.set(self.sessions.get() + 1);
     }
 
-    /// A session has ended.
+    /// Records that a session has ended.
     pub(super) fn leave(&self) {
         self.sessions.set(self.sessions.get() - 1);
         if self.counters.borrow().has_quits() {
@@ -117,7 +116,7 @@ impl Sink {
         }
     }
 
-    /// A client waits for a verdict, until what is returned is dropped.
+    /// Marks a client as waiting for the reply to its message, until the returned value is dropped.
     pub(super) fn expect_verdict(self: &Rc<Self>) -> Expectant {
         self.expectant.set(self.expectant.get() + 1);
         Expectant(Rc::clone(self))
@@ -127,7 +126,7 @@ impl Sink {
         self.expectant.get() > 0
     }
 
-    /// No more messages are wanted: `-M` is reached.
+    /// Reports whether `-M` is reached, so that no more messages are wanted.
     pub(super) fn has_enough(&self) -> bool {
         self.counters.borrow().has_messages()
     }
@@ -146,7 +145,7 @@ impl Sink {
         self.end.borrow().is_some()
     }
 
-    /// Says what was asked for at the end.
+    /// Prints the reports that were asked for.
     pub(super) fn conclude(&self) {
         let register = self.register.as_ref().map(RefCell::borrow);
         if self.settings.extras.reports {
@@ -162,7 +161,7 @@ impl Sink {
         self.end.borrow().clone()
     }
 
-    /// The task that accepts is woken when a session ends, or the run.
+    /// Stores the waker of the accepting task, which is woken when a session ends, or the run.
     pub(super) fn remember(&self, context: &Context<'_>) {
         self.door_waker.borrow_mut().get_or_insert_with(|| context.waker().clone());
     }
@@ -174,7 +173,7 @@ impl Sink {
     }
 }
 
-/// Counts a client that waits for a verdict.
+/// Counts a client that waits for the reply to its message.
 #[derive(Debug)]
 pub(super) struct Expectant(Rc<Sink>);
 
@@ -184,7 +183,7 @@ impl Drop for Expectant {
     }
 }
 
-/// Where reads go, at the start of a page.
+/// Buffer for reads, at the start of a page.
 #[derive(Debug)]
 struct Room {
     memory: Vec<u8>,

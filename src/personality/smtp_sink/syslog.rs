@@ -10,10 +10,10 @@ use std::path::Path;
 /// LOG_MAIL and LOG_INFO.
 const PRIORITY: u8 = (2 << 3) | 6;
 const SOCKET: &str = "/dev/log";
-/// How much of a command's arguments is logged.
+/// Largest part of a command's arguments that is logged.
 const ARGUMENT_BYTES: usize = 100;
 
-/// The way to the log. It is opened at the first line: below the root directory of `-R`, as with the original.
+/// The connection to the log. It is opened at the first line: below the root directory of `-R`, as in the original.
 #[derive(Debug)]
 pub(super) struct Syslog {
     name: String,
@@ -22,13 +22,13 @@ pub(super) struct Syslog {
 }
 
 impl Syslog {
-    /// Lines are signed with the last part of the path that the program was called by.
+    /// Creates the log. Lines carry the last part of the path that the program was called by.
     pub(super) fn new(called: &str, zone: TimeZone) -> Self {
         let name = Path::new(called).file_name().and_then(OsStr::to_str).unwrap_or(called);
         Self { name: name.to_owned(), zone, socket: RefCell::default() }
     }
 
-    /// Logs a command. Where nobody listens it is lost, as syslog(3) loses it.
+    /// Logs a command. If nothing listens, the line is lost, as with syslog(3).
     pub(super) fn log(&self, word: &[u8], rest: &[u8]) {
         let now = Zoned::new(jiff::Timestamp::now(), self.zone.clone());
         let line = line(&self.name, &now.strftime("%b %e %H:%M:%S").to_string(), word, rest);
@@ -38,7 +38,7 @@ impl Syslog {
         }
         *socket = open();
         if let Some(socket) = &*socket {
-            // Full, or gone again: not worth another try.
+            // The socket is full, or closed again: another try is not worth it.
             let _ = socket.send(&line);
         }
     }

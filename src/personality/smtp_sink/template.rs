@@ -2,12 +2,12 @@
 use jiff::Zoned;
 use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
 
-/// What glibc's strftime knows and jiff writes alike.
+/// Directives of glibc's strftime that jiff formats alike.
 const DIRECTIVES: &str = "aAbBcCdDeFgGhHIjklmMnpPrRsStTuUVwWxXyYzZ%";
-/// What may stand between the percent sign and the letter.
+/// Characters allowed between the percent sign and the letter.
 const FLAGS: &str = "_-0^#";
 
-/// Expands a template. What is no directive of strftime's stays as it is, as in glibc.
+/// Expands a template. A sequence that is no directive of strftime's stays as it is, as in glibc.
 pub(super) fn expand(template: &str, time: &Zoned) -> String {
     let config = Config::new().custom(PosixCustom::new()).lenient(true);
     let time = BrokenDownTime::from(time);

@@ -1,27 +1,27 @@
-//! What the program says on standard error, in Postfix's way: the name it was called by, a label, one line.
+//! Messages of the program on standard error, in Postfix's format: the name it was called by, a label, one line.
 use crate::personality::getopt::BadOption;
 use crate::personality::voice::Voice;
 
-/// What is said while mail goes on.
+/// A message while the run goes on.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Remark {
-    /// Only with `-v`.
+    /// Information, with `-v` only.
     Info(String),
-    /// Something failed, and it goes on.
+    /// A failure that does not end the run.
     Warning(String),
 }
 
-/// What ends the program with status 1.
+/// An error that ends the program with status 1.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Fatal(pub(super) String);
 
-/// What is wrong with the command line.
+/// An error in the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Misuse {
-    /// No such option, or not one address: how it is used.
+    /// An unknown option, or not exactly one address: the usage is printed.
     Usage(Option<BadOption>),
-    /// An argument is no good; a warning before may say more.
+    /// A bad argument; a warning may come before it.
     Bad { warning: Option<String>, fatal: String },
 }
 

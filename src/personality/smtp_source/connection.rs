@@ -1,4 +1,4 @@
-//! Making connections: the original's socket options, its count of attempts, and one at a time.
+//! Connecting: the original's socket options and number of attempts, one connection at a time.
 use super::complaints::Fatal;
 use super::course::Course;
 use crate::personality::host_port::Place;
@@ -10,12 +10,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use std::io;
 use std::time::Duration;
 
-/// Before the next attempt.
+/// Pause before the next attempt.
 const BREATH: Duration = Duration::from_micros(10);
-/// Before the next attempt where a unix-domain server's queue was full.
+/// Pause before the next attempt if a unix-domain server's queue was full.
 const QUEUE_BREATH: Duration = Duration::from_millis(1);
 
-/// Connects. `attempts` are those that a session has for its whole life, as in the original.
+/// Connects. `attempts` counts for the whole life of a session, as in the original.
 pub(super) async fn open(course: &Course, attempts: &mut u32) -> Result<Socket, Fatal> {
     let _pass = course.gate.enter().await;
     let patient_until = clock::now() + course.options.patience;
@@ -39,7 +39,7 @@ pub(super) async fn open(course: &Course, attempts: &mut u32) -> Result<Socket, 
     }
 }
 
-/// A socket that cuts the connection when it is closed, so that no port is left in TIME_WAIT.
+/// Creates a socket that resets the connection when it is closed, so that no port is left in TIME_WAIT.
 fn socket(course: &Course) -> rustix::io::Result<OwnedFd> {
     let family = match &course.target {
         Place::Inet(address) if address.is_ipv4() => AddressFamily::INET,
@@ -50,7 +50,7 @@ fn socket(course: &Course) -> rustix::io::Result<OwnedFd> {
     let descriptor = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     sockopt::set_socket_linger(&descriptor, Some(Duration::ZERO))?;
     if family != AddressFamily::UNIX {
-        // The last segment of a long message is not to wait for a delayed acknowledgement.
+        // The last segment of a long message must not wait for a delayed acknowledgement.
         sockopt::set_tcp_nodelay(&descriptor, true)?;
     }
     if let Some(bytes) = course.options.window {
@@ -71,7 +71,7 @@ async fn connect(target: &Place, descriptor: OwnedFd) -> io::Result<Socket> {
     }
 }
 
-/// An empty path is the abstract name of nothing but zeros, as it is to the original: nobody listens there.
+/// An empty path is the abstract name of zero bytes, as in the original: no server listens there.
 fn unix_address(path: &str) -> rustix::io::Result<SocketAddrUnix> {
     if path.is_empty() { SocketAddrUnix::new_abstract_name(&[0; 107]) } else { SocketAddrUnix::new(path) }
 }

@@ -1,4 +1,4 @@
-//! The course of a run: what all sessions share, and the counts that make them one run.
+//! The state that all sessions of a run share, and its counts.
 use super::complaints::Fatal;
 use super::message::{Content, Message};
 use super::options::{Delay, Dialect, Options};
@@ -17,10 +17,10 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Octets that one read may bring: replies are short.
+/// Largest number of bytes per read: replies are short.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Everything that sessions share.
+/// State that all sessions share.
 #[derive(Debug)]
 pub(super) struct Course {
     pub(super) options: Options,
@@ -31,22 +31,22 @@ pub(super) struct Course {
     pub(super) message: Message,
     pub(super) gate: Gate,
     pub(super) voice: Voice,
-    /// Where reads go, for one turn.
+    /// Buffer for reads, for one turn.
     pub(super) input: RefCell<Vec<u8>>,
-    /// What a turn writes.
+    /// Buffer for the writes of one turn.
     pub(super) outbox: RefCell<Outbox>,
-    /// A recipient's address, for as long as it is written.
+    /// Buffer for a recipient's address while it is written.
     pub(super) address: RefCell<Vec<u8>>,
     remaining: Cell<i32>,
     sent: Cell<u32>,
-    /// For random delays, seeded by the process as in the original.
+    /// Generator for random delays, seeded by the process id as in the original.
     chance: RefCell<StdRng>,
     timing: Timing,
     ending: Ending<Fatal>,
 }
 
 impl Course {
-    /// Reads, looks up and renders all that a run needs, in the original's order.
+    /// Reads, looks up and renders everything that a run needs, in the original's order.
     pub(super) fn new(options: Options, voice: Voice, allowed: Public) -> Result<Self, Fatal> {
         let content = Content::new(&options)?;
         let target = Place::read(&options.target, Optional::Port, options.family).map_err(Fatal)?;
@@ -91,8 +91,8 @@ impl Course {
         course
     }
 
-    /// Gives each session its first message; how many sessions there is work for. The count falls for those without,
-    /// as it does in the original, whose Message-Ids tell it.
+    /// Gives each session its first message; returns the number of sessions with work. The count of messages falls for
+    /// sessions without work too, as in the original, whose Message-Ids show it.
     pub(super) fn begin(&self) -> u32 {
         let Options { sessions, messages, .. } = self.options;
         self.remaining.set((i64::from(messages) - i64::from(sessions)).max(i32::MIN.into()) as i32);
@@ -106,14 +106,14 @@ impl Course {
         self.remaining.get()
     }
 
-    /// Takes up a message, if there is one left.
+    /// Takes up a message, if one is left.
     pub(super) fn take_up(&self) -> bool {
         let remaining = self.remaining.get();
         self.remaining.set(remaining.saturating_sub(1));
         remaining > 0
     }
 
-    /// How long a session waits before its next message.
+    /// Pause of a session before its next message.
     pub(super) fn pause(&self) -> Duration {
         let seconds = match self.options.delay {
             _ if self.remaining.get() < 1 => 0,
@@ -124,7 +124,7 @@ impl Course {
         Duration::from_secs(seconds.into())
     }
 
-    /// A message has left: the running count.
+    /// Counts a message that has been sent, for the running count.
     pub(super) fn count_sent(&self) {
         if self.options.counts {
             let sent = self.sent.get().wrapping_add(1);
@@ -133,27 +133,27 @@ impl Course {
         }
     }
 
-    /// The time, where somebody wants to know it.
+    /// The time, if it is needed.
     pub(super) fn stopwatch(&self) -> Option<Duration> {
         self.options.extras.want_times().then(clock::now)
     }
 
-    /// A message was accepted that had been taken up at that time.
+    /// Records that a message was accepted that had been taken up at that time.
     pub(super) fn accepted(&self, began: Option<Duration>) {
         self.timing.accepted(began);
     }
 
-    /// A session has nothing more to do, or ends the run.
+    /// Records that a session has finished, or ends the run.
     pub(super) fn leave(&self, outcome: Result<(), Fatal>) {
         self.ending.leave(outcome);
     }
 
-    /// Waits until all sessions have left, or one has ended the run.
+    /// Waits until all sessions have finished, or one has ended the run.
     pub(super) async fn ended(&self) -> Result<(), Fatal> {
         self.ending.reached().await
     }
 
-    /// What is said when all went well.
+    /// Prints the end of a successful run.
     pub(super) fn conclude(&self) {
         if self.options.counts {
             print(format_args!("\n"));
@@ -164,7 +164,7 @@ impl Course {
     }
 }
 
-/// Whether the far end can tell the recipients of a message apart.
+/// Checks that the receiver can tell the recipients of a message apart.
 fn check_recipients(options: &Options, address: &str) -> Result<(), Fatal> {
     if options.dialect == Dialect::Before39 && options.recipients > 1 {
         return Err(Fatal(
@@ -185,7 +185,7 @@ fn own_hostname(voice: &Voice) -> Result<String, Fatal> {
 
 fn print(text: std::fmt::Arguments<'_>) {
     let mut out = io::stdout().lock();
-    // Nobody reads it: nobody misses it.
+    // An error of standard output is ignored.
     let _ = out.write_fmt(text).and_then(|()| out.flush());
 }
 

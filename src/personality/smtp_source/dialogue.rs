@@ -1,11 +1,11 @@
-//! The dialogue in lock step: a reply comes in, what to say next goes out. No sockets, no clock.
+//! The dialogue in lock step: a reply comes in, the next command goes out. No sockets, no clock.
 //!
 //! ```text
 //! Greeting ─▶ Hello ─▶ Mail ─▶ Recipient … ─▶ Data ─▶ EndOfData ─▶ (next message) Mail
 //!                       │          │             │         └───────▶ Quit
 //!                       └──────────┴── with -A ──┴─▶ Reset ─────────▶ either
 //! ```
-//! A reply that should not be ends the program; with `-A` it is a warning, a refused transaction is reset, and 421 or
+//! An unexpected reply ends the program; with `-A` it is a warning, a refused transaction is reset, and 421 or
 //! 521 end the connection.
 use super::complaints::Remark;
 use super::course::Course;
@@ -15,7 +15,7 @@ use crate::personality::printable::printable;
 use net::Outbox;
 use std::time::Duration;
 
-/// What is waited for.
+/// The reply that is awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaits {
     Greeting,
@@ -28,31 +28,31 @@ enum Awaits {
     Quit,
 }
 
-/// What is to be done after a reply.
+/// The next step after a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Send what was written down, if anything, and wait.
+    /// Send the written commands, if there are any, and wait.
     Wait,
-    /// The same; it ends with a message.
+    /// The same, where the written data ends with a message.
     Message,
-    /// The transaction is over, the connection is free for another.
+    /// The transaction is over; the connection is free for another.
     Free,
     /// Close.
     Close,
 }
 
-/// A reply that ends the program: what it says.
+/// The text of a reply that ends the program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal(pub(super) String);
 
-/// Where the dialogue writes what is to be sent and what is to be said of it.
+/// Output of the dialogue: commands to send, and messages to print.
 pub(super) struct Desk<'a> {
     pub(super) course: &'a Course,
     pub(super) out: &'a mut Outbox,
     pub(super) remarks: &'a mut Vec<Remark>,
-    /// The connection's, for the Message-Id.
+    /// The connection's descriptor, for the Message-Id.
     pub(super) descriptor: i32,
-    /// When the message was taken up, where somebody looked at the clock.
+    /// Time at which the message was taken up, if it is measured.
     pub(super) began: Option<Duration>,
 }
 
@@ -68,13 +68,13 @@ impl Desk<'_> {
     }
 }
 
-/// How a reply is taken.
+/// Treatment of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judgement {
     Accepted,
-    /// It is not what it should be.
+    /// The reply is an error.
     Refused,
-    /// And the connection is over.
+    /// The reply is an error, and the connection is over.
     Dismissed,
 }
 
@@ -82,21 +82,21 @@ enum Judgement {
 #[derive(Debug)]
 pub(super) struct Dialogue {
     awaits: Awaits,
-    /// Recipients to go.
+    /// Recipients still to be sent.
     left: u32,
     accepted: u32,
     /// The last recipient's number.
     number: Option<u32>,
     /// Replies to the end of data that are still to come.
     due: u32,
-    /// None of them refused it.
+    /// Set while no reply has refused the message.
     is_delivered: bool,
-    /// Messages that were taken since somebody asked.
+    /// Messages accepted since the last call of `take_delivered`.
     delivered: u32,
 }
 
 impl Dialogue {
-    /// A connection that stands: the server is to greet.
+    /// Creates the dialogue of an open connection: the server is to greet.
     pub(super) fn new() -> Self {
         let awaits = Awaits::Greeting;
         Self { awaits, left: 0, accepted: 0, number: None, due: 0, is_delivered: false, delivered: 0 }
@@ -114,12 +114,12 @@ impl Dialogue {
         self.wait_for(Awaits::Quit)
     }
 
-    /// Whether all is done, but for a reply that does not matter.
+    /// Reports whether all is done, except for a reply that does not matter.
     pub(super) fn is_over(&self) -> bool {
         self.awaits == Awaits::Quit
     }
 
-    /// What is being done, for when it fails.
+    /// The current activity, for error texts.
     pub(super) fn deed(&self, course: &Course) -> String {
         match self.awaits {
             Awaits::Greeting => "reading server greeting".to_owned(),
@@ -131,15 +131,15 @@ impl Dialogue {
         }
     }
 
-    /// How many messages have been taken since the last call.
+    /// Takes the number of messages accepted since the last call.
     pub(super) fn take_delivered(&mut self) -> u32 {
         std::mem::take(&mut self.delivered)
     }
 
-    /// A reply has come.
+    /// Handles a reply.
     ///
     /// # Errors
-    /// It is not what it should be, and `-A` was not given.
+    /// If the reply is unexpected, and `-A` was not given.
     pub(super) fn replied(&mut self, reply: &Reply<'_>, desk: &mut Desk<'_>) -> Result<Turn, Refusal> {
         if desk.course.options.is_verbose {
             desk.remarks.extend(reply.lines().map(|line| Remark::Info(format!("<<< {}", printable(line)))));
@@ -173,7 +173,7 @@ impl Dialogue {
         }
     }
 
-    /// Whatever the greeting says, with `-A` the server is spoken to.
+    /// With `-A` the dialogue continues after any greeting.
     fn greeted(&mut self, reply: &Reply<'_>, desk: &mut Desk<'_>) -> Result<Turn, Refusal> {
         if !is_done(reply.code) {
             complain("rejected at server banner", reply, desk)?;
@@ -222,7 +222,7 @@ impl Dialogue {
             desk.remarks.push(Remark::Info(".".to_owned()));
         }
         // RFC 2033 §4.2: one reply for each recipient that was accepted. The original waits for one for each that was
-        // sent, and so for ever where one was refused.
+        // sent, and so for ever if one was refused.
         self.due = if course.options.speaks_lmtp { self.accepted } else { 1 };
         self.is_delivered = true;
         self.awaits = Awaits::EndOfData;
@@ -243,7 +243,7 @@ impl Dialogue {
         Ok(self.finish(desk))
     }
 
-    /// The transaction came to nothing.
+    /// Ends a transaction that failed.
     fn back_out(&mut self, judgement: Judgement, desk: &mut Desk<'_>) -> Turn {
         if judgement == Judgement::Dismissed {
             return Turn::Close;
@@ -252,7 +252,7 @@ impl Dialogue {
         self.wait_for(Awaits::Reset)
     }
 
-    /// The transaction is over.
+    /// Ends a transaction.
     fn finish(&mut self, desk: &mut Desk<'_>) -> Turn {
         if desk.course.options.keeps && desk.course.remaining() > 0 { Turn::Free } else { self.quit(desk) }
     }
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
     use crate::personality::smtp_source::reply::ReplyReader;
 
-    /// Runs replies through a dialogue: what it says, remarks, and how it ends up.
+    /// Runs replies through a dialogue: returns its commands, its messages, and its result.
     fn play(line: &str, replies: &[&str]) -> (Vec<String>, Vec<Remark>, Result<Turn, Refusal>) {
         let words: Vec<String> = line.split_whitespace().chain(["127.0.0.1:9"]).map(str::to_owned).collect();
         let course = Course::for_tests(&words);
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// The matrix of reference §1.3: what is said after a refusal, and what after the last word.
+    /// The matrix of reference §1.3: the commands after a refusal, and after the end.
     #[test]
     fn refusals_are_tolerated_with_a() {
         let rows: [(&str, &[&str], &str, Turn); 9] = [

@@ -1,4 +1,4 @@
-//! The message: headers and body, rendered once; what changes is filled in as it goes out.
+//! The message: headers and body, rendered once; the variable parts are filled in as it is sent.
 use super::complaints::Fatal;
 use super::options::Options;
 use super::recipient::Recipient;
@@ -11,14 +11,14 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is sent where neither length nor file is given.
+/// The body if neither length nor file is given.
 const GARBAGE: &str = "La de da de da 1.\r\nLa de da de da 2.\r\nLa de da de da 3.\r\nLa de da de da 4.\r\n";
-/// Octets of a line of a body of a given length, its end included.
+/// Bytes per line of a body of a given length, line end included.
 const LINE_BYTES: usize = 80;
-/// A body up to this size is copied behind its header; a longer one is written from where it lies.
+/// A body up to this size is copied after its header; a longer one is written without a copy.
 const COPIED_BYTES: usize = 16 * 1024;
 
-/// What every message of a run shares.
+/// The parts that all messages of a run share.
 #[derive(Debug)]
 pub(super) struct Message {
     postmark: Option<Postmark>,
@@ -27,7 +27,7 @@ pub(super) struct Message {
     body: Arc<[u8]>,
 }
 
-/// The headers around what changes: recipient's number, descriptor, messages left.
+/// The headers around the variable parts: recipient's number, descriptor, messages left.
 #[derive(Debug)]
 struct Head {
     /// `From: <a@b>`, `To: <`
@@ -39,16 +39,16 @@ struct Head {
 }
 
 impl Message {
-    /// Renders it.
+    /// Renders the message.
     ///
     /// # Errors
-    /// It cannot be traced.
+    /// If it cannot be traced.
     pub(super) fn new(options: &Options, sender: &str, hostname: &str, content: Content) -> Result<Self, Fatal> {
         let head = (!options.is_old && options.file.is_none()).then(|| Head::new(options, sender, hostname));
         let mut body = content.0;
         let postmark = if options.extras.traces {
             if options.is_old && options.file.is_none() {
-                // What `-o` sends is all body: the trace is its header, and an empty line ends that (RFC 5322 §2.1).
+                // The data of `-o` is all body: the trace is its header, and an empty line ends that (RFC 5322 §2.1).
                 body.splice(..0, *b"\r\n");
             }
             let sample = head.as_ref().map(Head::sample).unwrap_or_default();
@@ -60,8 +60,8 @@ impl Message {
         Ok(Self { postmark, head, body: body.into() })
     }
 
-    /// Writes it down to be sent: on which descriptor, with how many messages left in the run, to the recipient with
-    /// that number.
+    /// Writes the message to the outbox: for which descriptor, with how many messages left in the run, to the recipient
+    /// with that number.
     pub(super) fn render(&self, at: Place, recipient: &Recipient, outbox: &mut Outbox) {
         if let Some(postmark) = &self.postmark {
             postmark.stamp(at.began, outbox.bytes());
@@ -77,14 +77,14 @@ impl Message {
     }
 }
 
-/// What a message says of where it was sent.
+/// The parts of a message that depend on where it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) descriptor: i32,
     /// Below zero once there are more sessions than messages; printed as the original prints an unsigned int.
     pub(super) remaining: i32,
     pub(super) number: Option<u32>,
-    /// When the message was taken up, where somebody looked at the clock.
+    /// Time at which the message was taken up, if it is measured.
     pub(super) began: Option<Duration>,
 }
 
@@ -101,7 +101,7 @@ impl Head {
         }
     }
 
-    /// All that is the same in all messages.
+    /// The text that all messages share.
     fn sample(&self) -> Vec<u8> {
         [self.before_recipient.as_slice(), &self.before_id, &self.after_id].concat()
     }
@@ -115,12 +115,12 @@ impl Head {
     }
 }
 
-/// What stands between headers and end of data, as it goes on the wire.
+/// The text between headers and end of data, in wire format.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Content(Vec<u8>);
 
 impl Content {
-    /// The content that was asked for.
+    /// The content that the options ask for.
     pub(super) fn new(options: &Options) -> Result<Self, Fatal> {
         let content = match (&options.file, options.length) {
             (Some(path), _) => from_text(&read(path)?),
@@ -130,7 +130,7 @@ impl Content {
         if content.is_empty() {
             return Ok(Self(GARBAGE.into()));
         }
-        // A line end more than there was: so does the original.
+        // One line end more than the file has, as in the original.
         Ok(Self([content.as_slice(), b"\r\n"].concat()))
     }
 }
@@ -142,8 +142,8 @@ fn read(path: &str) -> Result<Vec<u8>, Fatal> {
     Ok(text)
 }
 
-/// Lines that end in `<LF>`, dot-stuffed, each with `<CRLF>` behind it (RFC 5321 §4.5.2). A `<CR>` that was there
-/// stays, as with the original.
+/// Lines that end in `<LF>`, dot-stuffed, each with `<CRLF>` behind it (RFC 5321 §4.5.2). A `<CR>` in the text stays,
+/// as in the original.
 fn from_text(text: &[u8]) -> Vec<u8> {
     let mut content = Vec::with_capacity(text.len() + text.len() / 32);
     for line in text.split_inclusive(|&byte| byte == b'\n') {
@@ -156,7 +156,7 @@ fn from_text(text: &[u8]) -> Vec<u8> {
     content
 }
 
-/// `length` octets: lines of 80 that begin with their number's last digit, the rest of the last without.
+/// Makes `length` bytes: lines of 80 that begin with their number's last digit; the incomplete last line has none.
 fn of_length(length: usize) -> Vec<u8> {
     let mut content = vec![b'X'; length];
     let whole = length.saturating_sub(1) / LINE_BYTES;
@@ -232,7 +232,7 @@ mod tests {
     }
 
     proptest! {
-        /// However long: of that length, with no line above 80 octets, and no dot to be taken for the end.
+        /// A body of any length has that length, no line above 80 bytes, and no dot that ends the data.
         #[test]
         fn any_length_is_met(length in 1usize..5000) {
             let body = of_length(length);
@@ -240,7 +240,7 @@ mod tests {
             prop_assert!(body.split(|&byte| byte == b'\n').all(|line| line.len() <= 80));
         }
 
-        /// What a receiver unstuffs is the file with other line ends.
+        /// A receiver that unstuffs the data gets the file with other line ends.
         #[test]
         fn files_come_out_as_they_went_in(lines in prop::collection::vec("[.a]{0,4}", 1..9)) {
             let wire = from_text((lines.join("\n") + "\n").as_bytes());

@@ -1,4 +1,5 @@
-//! smtp-source: Postfix's test program, byte for byte, on our event loop. What differs and why: `docs/drop-in.md`.
+//! smtp-source: Postfix's test program, byte for byte, on our event loop. The differences and their reasons:
+//! `docs/drop-in.md`.
 //!
 //! ```text
 //! options ─▶ course (message, recipient, address, counts) ─▶ session × n ─ connection ─▶ the server
@@ -24,10 +25,10 @@ use options::Options;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-/// Descriptors that are not sessions.
+/// Descriptors used for other things than sessions.
 const SPARE_FILES: u64 = 64;
 
-/// Runs it: 0 when all is done, 1 after anything that ended it before.
+/// Runs it. The exit status is 0 if all is done, 1 after an error that ended it.
 pub(super) fn run(call: &Call) -> ExitCode {
     let voice = Voice::new(&call.called);
     let options = match Options::parse(&call.arguments) {

@@ -5,41 +5,41 @@ use crate::personality::host_port::Family;
 use crate::personality::{getopt, hostname, numbers};
 use std::time::Duration;
 
-/// A letter that is followed by a colon takes an argument.
+/// The letters; one that is followed by a colon takes an argument.
 const LETTERS: &str = "46AcC:df:F:l:Lm:M:Nor:R:s:S:t:T:vw:";
 
-/// How long a reply, or room for more of a message, is waited for: what the original's `var_timeout` says.
+/// Limit of the wait for a reply, or for room to write: the original's `var_timeout`.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Whose way of numbering recipients.
+/// The way of numbering recipients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Dialect {
-    /// Up to Postfix 3.8: the number stands before the address.
+    /// Up to Postfix 3.8: the number comes before the address.
     Before39,
     /// From Postfix 3.9 on: the number ends the local part.
     #[default]
     Since39,
 }
 
-/// What is waited between messages of a session.
+/// Pause between messages of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Delay {
     #[default]
     None,
-    /// So many seconds.
+    /// A fixed number of seconds.
     Fixed(u32),
-    /// From no seconds to so many.
+    /// A random number of seconds, from zero to this.
     Random(u32),
 }
 
-/// All that was typed.
+/// All options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) dialect: Dialect,
     pub(super) extras: Extras,
     pub(super) patience: Duration,
     pub(super) family: Family,
-    /// Warn of replies that should not be, and go on.
+    /// Warn of unexpected replies, and continue.
     pub(super) tolerates: bool,
     /// Print a running count.
     pub(super) counts: bool,
@@ -49,22 +49,22 @@ pub(super) struct Options {
     pub(super) sender: Option<String>,
     pub(super) recipient: Option<String>,
     pub(super) file: Option<String>,
-    /// Octets of the body.
+    /// Size of the body in bytes.
     pub(super) length: Option<u32>,
     pub(super) speaks_lmtp: bool,
     pub(super) messages: u32,
     pub(super) hostname: Option<String>,
     pub(super) numbers_recipients: bool,
-    /// No greeting, no headers.
+    /// Send no greeting and no headers.
     pub(super) is_old: bool,
     pub(super) recipients: u32,
     pub(super) delay: Delay,
     pub(super) sessions: u32,
     pub(super) subject: Option<String>,
-    /// Octets of the socket's buffers.
+    /// Size of the socket's buffers in bytes.
     pub(super) window: Option<u32>,
     pub(super) is_verbose: bool,
-    /// Where to send it all.
+    /// The server.
     pub(super) target: String,
 }
 
@@ -100,7 +100,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads what was typed, complaining of the first mistake as the original does.
+    /// Parses the command line; reports the first mistake as the original does.
     pub(super) fn parse(words: &[String]) -> Result<Self, Misuse> {
         let mut options = Self::default();
         let words = options.take_own(words)?;
@@ -116,8 +116,8 @@ impl Options {
         Ok(options)
     }
 
-    /// Our own options, which come first; what follows them. A long option that is not ours is left for getopt to
-    /// complain of, as the original would.
+    /// Parses our own options, which come first; returns the rest. A long option that is not ours is left for getopt to
+    /// report, as in the original.
     fn take_own<'w>(&mut self, mut words: &'w [String]) -> Result<&'w [String], Misuse> {
         loop {
             words = self.extras.take_off(words);

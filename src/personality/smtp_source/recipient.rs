@@ -4,12 +4,12 @@ use journey::trace::MAX_RECIPIENTS;
 use std::cell::Cell;
 use std::io::Write;
 
-/// Where numbers come from and where they stand.
+/// Source of the numbers, and their position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbering {
-    /// There are none.
+    /// No numbers.
     Plain,
-    /// Up to 3.8, without `-N`: how many are left, before the address, for all but the last.
+    /// Up to 3.8, without `-N`: the number of recipients left, before the address, for all but the last.
     LeftBefore,
     /// Up to 3.8, with `-N`: counted from 1 over the whole run, before the address.
     CountedBefore,
@@ -17,16 +17,16 @@ enum Numbering {
     CountedBehind,
 }
 
-/// What stands between `RCPT TO:<` and `>`.
+/// The text between `RCPT TO:<` and `>`.
 #[derive(Debug)]
 pub(super) struct Recipient {
     local: String,
-    /// With its `@`; empty without.
+    /// The domain with its `@`; empty if there is none.
     domain: String,
     numbering: Numbering,
-    /// How many numbers have been given out.
+    /// Number of numbers given out.
     given: Cell<u32>,
-    /// After which they begin again from 0: a trace tells so many recipients of a message apart.
+    /// Limit at which numbers start again from 0: a trace can tell this many recipients of a message apart.
     most: u32,
 }
 
@@ -43,7 +43,7 @@ impl Recipient {
         Self { local: local.to_owned(), domain: domain.to_owned(), numbering, given: Cell::new(0), most }
     }
 
-    /// The number of the next recipient, of whom and of those to follow there are `left`.
+    /// The number of the next recipient; `left` recipients remain, this one included.
     pub(super) fn next_number(&self, left: u32) -> Option<u32> {
         let given = self.given.get();
         match self.numbering {
@@ -70,7 +70,7 @@ impl Recipient {
         out.extend_from_slice(self.domain.as_bytes());
     }
 
-    /// Writes the address for the `To:` header, where the last number of the transaction was that.
+    /// Writes the address for the `To:` header, after a transaction whose last number was that.
     pub(super) fn write_header(&self, last: Option<u32>, out: &mut Vec<u8>) {
         self.write(last.filter(|_| self.numbering == Numbering::CountedBehind), out);
     }

@@ -1,12 +1,12 @@
-//! Replies as smtp-source reads them: any three digits are a code, anything else is code 0, a `-` behind the digits
+//! Replies as smtp-source reads them: any three digits are a code, anything else is code 0, and a `-` after the digits
 //! means that more follows.
 
-/// How much of a line is looked at; what is longer is passed over.
+/// Longest part of a line that is read; the rest is ignored.
 const LINE_BYTES: usize = 10_240;
-/// The longest reply that is taken, all lines together. The original takes any, and grows with it.
+/// The longest reply accepted, all lines together. The original has no limit, and its memory grows.
 pub(super) const MOST_BYTES: usize = 64 * 1024;
 
-/// A reply above [`MOST_BYTES`].
+/// A reply longer than [`MOST_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("endless reply")]
 pub(super) struct Endless;
@@ -14,25 +14,25 @@ pub(super) struct Endless;
 /// A whole reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply<'a> {
-    /// Of its last line.
+    /// The code of its last line.
     pub(super) code: u16,
     wire: &'a [u8],
 }
 
 impl<'a> Reply<'a> {
-    /// Each line without its end, as far as it counts.
+    /// Each line without its end, up to the limit.
     pub(super) fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.wire.split_inclusive(|&byte| byte == b'\n').map(visible)
     }
 
-    /// The text of all lines behind their codes, joined by line ends.
+    /// The text of all lines after their codes, joined by line ends.
     pub(super) fn text(&self) -> Vec<u8> {
         let texts: Vec<&[u8]> = self.lines().map(|line| Parts::of(line).text).collect();
         texts.join(&b'\n')
     }
 }
 
-/// A line without its end, up to a NUL and to the most that is looked at.
+/// A line without its end, up to a NUL or to the limit.
 fn visible(line: &[u8]) -> &[u8] {
     let line = if line.len() > LINE_BYTES + b"\r\n".len() {
         &line[..LINE_BYTES]
@@ -46,7 +46,7 @@ fn visible(line: &[u8]) -> &[u8] {
     &line[..memchr::memchr(0, line).unwrap_or(line.len())]
 }
 
-/// A line taken apart.
+/// A line in its parts.
 struct Parts<'a> {
     code: u16,
     is_last: bool,
@@ -65,7 +65,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Gathers a reply's lines over blocks.
+/// Assembles a reply's lines from blocks.
 #[derive(Debug, Default)]
 pub(super) struct ReplyReader {
     held: Vec<u8>,
@@ -73,10 +73,10 @@ pub(super) struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Takes one whole reply off the front of `input`; `None` needs more bytes.
+    /// Takes one whole reply from the front of `input`; `None` if it needs more bytes.
     ///
     /// # Errors
-    /// [`Endless`]: the rest of the conversation means nothing.
+    /// [`Endless`]: the rest of the conversation cannot be read.
     pub(super) fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Reply<'s>>, Endless> {
         if std::mem::take(&mut self.spent) {
             self.held = Vec::new();
@@ -91,7 +91,7 @@ impl ReplyReader {
         self.gather(input)
     }
 
-    /// Moves one line at a time to what is held, until the last.
+    /// Moves one line at a time to the held bytes, until the last.
     fn gather<'s>(&'s mut self, input: &mut &[u8]) -> Result<Option<Reply<'s>>, Endless> {
         while !input.is_empty() {
             let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
@@ -111,7 +111,7 @@ impl ReplyReader {
     }
 }
 
-/// Code and length of the whole reply that `bytes` start with, if they hold one.
+/// Code and length of the whole reply that `bytes` starts with, if it holds one.
 fn whole(bytes: &[u8]) -> Option<(u16, usize)> {
     let mut start = 0;
     while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {

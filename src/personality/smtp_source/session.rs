@@ -46,7 +46,7 @@ async fn send(course: &Rc<Course>) -> Result<(), Fatal> {
         }
     }
     match free {
-        // The last message went to another session while this one paused: the original leaves without a word.
+        // Another session took the last message while this one paused: the original ends silently.
         Some(line) => line.with(Dialogue::quit).converse().await.map(drop),
         None => Ok(()),
     }
@@ -58,16 +58,16 @@ struct Line {
     stream: Stream,
     dialogue: Dialogue,
     reader: ReplyReader,
-    /// Replies that came before they were asked for.
+    /// Bytes of replies that came before they were asked for.
     early: Vec<u8>,
     outgoing: Outgoing,
-    /// Messages in what is being written.
+    /// Messages in the data that is being written.
     messages: u32,
-    /// How the conversation is to end once all is written.
+    /// The turn at which the conversation ends once all is written.
     parting: Option<Turn>,
     alarm: Alarm,
     deadline: Duration,
-    /// When the message was taken up.
+    /// Time at which the message was taken up.
     began: Option<Duration>,
 }
 
@@ -88,7 +88,7 @@ impl Line {
         }
     }
 
-    /// Says something of its own accord; [`Line::converse`] sends it.
+    /// Writes a command without waiting for a reply; [`Line::converse`] sends it.
     fn with(mut self, say: fn(&mut Dialogue, &mut Desk<'_>) -> Turn) -> Self {
         let course = Rc::clone(&self.course);
         let mut remarks = Vec::new();
@@ -100,7 +100,7 @@ impl Line {
         self
     }
 
-    /// Writes, reads and tells the dialogue, until it is [`Turn::Free`] or to [`Turn::Close`].
+    /// Writes, reads and passes replies to the dialogue, until it is [`Turn::Free`] or to [`Turn::Close`].
     async fn converse(&mut self) -> Result<Turn, Fatal> {
         let course = Rc::clone(&self.course);
         poll_fn(|_| self.poll(&course, &mut course.outbox.borrow_mut(), &mut course.input.borrow_mut())).await
@@ -112,7 +112,7 @@ impl Line {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(course),
                 Err(_) => {
-                    // The next turn, another session's as like as not, must not send what was left of this.
+                    // The next turn, probably another session's, must not send the rest of this one.
                     outbox.clear();
                     return Poll::Ready(self.part_from(course, "lost connection"));
                 }
@@ -136,7 +136,7 @@ impl Line {
         }
     }
 
-    /// Every reply in `input`, as far as the dialogue goes.
+    /// Handles every reply in `input`, until the dialogue pauses.
     fn take(&mut self, course: &Course, mut input: &[u8], outbox: &mut Outbox) -> Result<(), Fatal> {
         let mut remarks = Vec::new();
         while self.parting.is_none() {
@@ -166,7 +166,7 @@ impl Line {
         Ok(())
     }
 
-    /// True once nothing is left to write.
+    /// Writes the outbox; returns true if nothing is left.
     fn flush(&mut self, course: &Course, outbox: &mut Outbox) -> io::Result<bool> {
         let written = self.outgoing.flush(outbox, &mut self.stream)?;
         if matches!(written, Written::All | Written::Partly { some: true }) {
@@ -183,7 +183,7 @@ impl Line {
         Poll::Ready(self.part_from(course, "timeout"))
     }
 
-    /// The connection is of no use any more. Once QUIT has been said, that is all the same.
+    /// Handles the loss of the connection. After QUIT it does not matter.
     fn part_from(&self, course: &Course, how: &str) -> Result<Turn, Fatal> {
         if self.dialogue.is_over() {
             return Ok(Turn::Close);
