@@ -1,2 +1,2 @@
-//! Readable quantities in options and rules: those of [`journey::quantities`].
+//! Quantities in the form that people write, in options and in rules: those of [`journey::quantities`].
 pub(crate) use journey::quantities::*;

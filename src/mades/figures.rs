@@ -1,4 +1,4 @@
-//! The figures of a running run, for thresholds that end it.
+//! The figures of a run so far, for thresholds that end it.
 use super::account::Account;
 use super::stages::Stage;
 use journey::Latencies;

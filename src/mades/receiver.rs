@@ -134,7 +134,8 @@ impl Taker {
 
     /// Releases all that is held.
     async fn give_back(&mut self) -> Result<(), Error> {
-        (self.given_back, self.held_since) = (clock::now(), None);
+        self.given_back = clock::now();
+        self.held_since = None;
         // Their message is still unknown: they are not ours.
         self.strangers.iter().for_each(|_| self.books.count_foreign(self.queue));
         let strangers = self.strangers.drain(..).map(|(ticket, _)| ticket);

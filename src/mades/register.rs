@@ -33,7 +33,7 @@ enum Page {
     Settled(Vec<(u16, u8)>),
 }
 
-/// Answer to whether a fact is new.
+/// Novelty of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
     First,

@@ -90,7 +90,8 @@ async fn claim(books: &Books, outlet: &Outlet, alarm: &Alarm) -> Option<u64> {
                 }
             }
             Next::Create(_) | Next::Wait(_) => {
-                (was_early, has_waited) = (false, has_waited || matches!(next, Next::Create(_)));
+                was_early = false;
+                has_waited = has_waited || matches!(next, Next::Create(_));
                 books.room.notified().await;
             }
         }

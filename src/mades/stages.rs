@@ -182,7 +182,7 @@ impl Fate {
     pub(super) const COUNT: usize = 6;
 }
 
-/// Answer to whether a message is still waited for.
+/// State of the wait for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
     Open,

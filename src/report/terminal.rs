@@ -16,7 +16,7 @@ const BESIDE_BARS: usize = 46;
 /// Least number of bars, on a terminal that hardly has room for them.
 const LEAST_BARS: usize = 8;
 
-/// Answer to whether escape sequences may be used.
+/// Use of escape sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Ink {
     /// Text alone: for files and pipes.

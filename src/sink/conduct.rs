@@ -176,7 +176,8 @@ impl Conduct {
             if let Some(deed) = self.deed(armed, moment) {
                 armed.act();
                 self.seats.leave(seats);
-                (judgement.deed, judgement.by) = (deed, Some(Arc::clone(armed)));
+                judgement.deed = deed;
+                judgement.by = Some(Arc::clone(armed));
                 break;
             }
         }

@@ -502,7 +502,8 @@ impl Inbox {
             if matches!(joined.deed, Deed::Grant | Deed::LoseReply | Deed::Drop) {
                 self.books.note_units(&found, lost, duplicates);
             }
-            (delay, deed) = (delay + joined.delay, joined.deed);
+            delay += joined.delay;
+            deed = joined.deed;
         }
         let arrival = Arrival { found, numbers, bytes, deed, draft, is_changed, _seats: seats };
         let books = Rc::clone(&self.books);

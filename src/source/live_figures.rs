@@ -1,4 +1,4 @@
-//! The figures of a running run, for thresholds that end it.
+//! The figures of a run so far, for thresholds that end it.
 use journey::record::LatencyMs;
 use journey::threshold::{Fate, Figures, Place};
 use journey::{Latencies, SourceTally, Stage};

@@ -138,7 +138,8 @@ impl Prepared {
             .collect();
         let made = templates.len() as u64;
         let mut prepared = Self::one_of(templates, options.seed);
-        (prepared.about.mime_messages, prepared.about.sizes) = (Some(made), sizes.varied());
+        prepared.about.mime_messages = Some(made);
+        prepared.about.sizes = sizes.varied();
         Ok(prepared)
     }
 

@@ -115,7 +115,7 @@ pub(crate) struct SourceOptions {
     pub(crate) outputs: Outputs,
 }
 
-/// Answer to whether one connection is tried before the load.
+/// Trial of one connection before the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preflight {
     /// One connection is tried first.
@@ -124,7 +124,7 @@ pub(crate) enum Preflight {
     Off,
 }
 
-/// Answer to whether messages carry a trace.
+/// Presence of a trace in messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trace {
     /// Messages carry a trace.

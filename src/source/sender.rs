@@ -195,7 +195,10 @@ impl Sender {
 
     /// Records that a connection was established.
     pub(super) fn connected(&mut self, began: Duration, now: Duration) {
-        (self.connected, self.asked, self.begun, self.has_farewell) = (now, now, 0, false);
+        self.connected = now;
+        self.asked = now;
+        self.begun = 0;
+        self.has_farewell = false;
         let options = &self.setting.options;
         let first = self.jobs.front().map_or(0, |job| job.claim.number);
         self.most_here = options.reuse.as_ref().map(|reuse| reuse.of(options.seed, Purpose::Reuse, first));
@@ -371,7 +374,8 @@ impl Caller for Sender {
     fn encrypted(&mut self, handshake: &Handshake) {
         // The wait for the greeting, or for the reply to the next EHLO, begins here.
         let now = clock::now();
-        (self.asked, self.connected) = (now, now);
+        self.asked = now;
+        self.connected = now;
         self.recorder.tally(|tally| {
             tally.time(Timed::Phase(Phase::Tls), handshake.took);
             tally.handshakes.add(&handshake.version, &handshake.cipher, handshake.resumed);

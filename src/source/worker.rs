@@ -63,7 +63,8 @@ pub(super) fn start(setting: &Arc<Setting>) -> Result<Workers> {
     let began = clock::now();
     let started = (0..workers)
         .map(|number| {
-            let ((give, emptied), (begun, begins)) = (channel(), channel());
+            let (give, emptied) = channel();
+            let (begun, begins) = channel();
             let post = Post { number, workers, began, setting: Arc::clone(setting), full: full.clone(), emptied };
             let work = move |desk| async move {
                 // The starter waits for it.

@@ -110,7 +110,9 @@ impl Dialogue {
     /// # Errors
     /// If the sender is not a single line.
     pub(super) fn begin(&mut self, task: Task, desk: &mut Desk<'_>) -> Result<Turn, String> {
-        (self.task, self.named, self.awaits) = (task, 0, Awaits::Mail);
+        self.task = task;
+        self.named = 0;
+        self.awaits = Awaits::Mail;
         let sender = one_line(&desk.course.options.sender)?;
         let body = if self.takes_8bit { " BODY=8BITMIME" } else { "" };
         let utf8 = if self.takes_utf8 { " SMTPUTF8" } else { "" };
@@ -187,7 +189,8 @@ impl Dialogue {
             let mut lines = text.split(|&byte| byte == b'\n').skip(1);
             lines.any(|line| line.split(|&byte| byte == b' ').next() == Some(keyword))
         };
-        (self.takes_8bit, self.takes_utf8) = (offers(b"8BITMIME"), offers(b"SMTPUTF8"));
+        self.takes_8bit = offers(b"8BITMIME");
+        self.takes_utf8 = offers(b"SMTPUTF8");
     }
 
     fn say_recipient(&mut self, desk: &mut Desk<'_>) -> Result<Turn, String> {

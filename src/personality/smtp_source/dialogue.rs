@@ -154,7 +154,8 @@ impl Dialogue {
             }
             Awaits::Mail => match judge(reply, "sender", is_done, desk)? {
                 Judgement::Accepted => {
-                    (self.left, self.accepted) = (desk.course.options.recipients, 0);
+                    self.left = desk.course.options.recipients;
+                    self.accepted = 0;
                     Ok(self.say_recipient(desk))
                 }
                 refused => Ok(self.back_out(refused, desk)),
