@@ -16,6 +16,9 @@ pub(crate) mod quantities;
 #[path = "../../src/reach.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod reach;
+#[path = "../../src/reason.rs"]
+#[allow(dead_code)] // likewise
+pub(crate) mod reason;
 #[path = "../../src/relay/retry.rs"]
 #[allow(dead_code)] // likewise
 pub(crate) mod retry;

@@ -231,8 +231,9 @@ fn start_relay(
     if let Contestant::Running { address, .. } = relay {
         return Ok(address.clone());
     }
-    let starting = relays::prepare(relay, &options.tracing, program, directory, sink)?;
+    let starting = relays::prepare(relay, options, program, directory, sink)?;
     let started = course.start_relay(starting.context("no relay can be started")?);
+    options.listener.forget(directory);
     started.map_err(|error| match relays::last_complaint(directory) {
         Some(complaint) => anyhow::anyhow!("{error:#}; its log says: {complaint}"),
         None => error,

@@ -1,5 +1,5 @@
 //! What the bench is to do, and the command lines that follow from it.
-use super::relays::Contestant;
+use super::relays::{CERTIFICATE, Contestant, ListenerOptions};
 use crate::party::Live;
 use journey::record::{Arrival, Pipelining, Workload};
 use journey::threshold::Threshold;
@@ -32,6 +32,10 @@ pub(crate) struct BenchOptions {
     pub(crate) tracing: Tracing,
     /// The sink writes its certificate into the run directory, and the source trusts that one alone.
     pub(crate) trusts_own_sink: bool,
+    /// The source trusts the certificate of the relay that the bench starts, and that one alone.
+    pub(crate) trusts_own_relay: bool,
+    /// What the relay that the bench starts has to offer.
+    pub(crate) listener: ListenerOptions,
     /// What is asked of the run.
     pub(crate) thresholds: Vec<Threshold>,
     /// Whether the source tries one connection before the load, where the server is not the bench's own.
@@ -158,6 +162,9 @@ impl BenchOptions {
         if self.trusts_own_sink {
             push(&mut words, "--cacert", files.certificate());
         }
+        if self.trusts_own_relay {
+            push(&mut words, "--cacert", files.record.with_file_name(CERTIFICATE).to_string_lossy());
+        }
         // A server that the bench has just started is there, and its rules are for the load.
         let is_own = !matches!(self.target, Target::Server { .. } | Target::Relay(Contestant::Running { .. }));
         if is_own || self.preflight == Preflight::Off {
@@ -216,6 +223,8 @@ mod tests {
             sink_options: vec!["--drop".to_owned(), "0.001".to_owned()],
             tracing: Tracing::Off,
             trusts_own_sink: false,
+            trusts_own_relay: false,
+            listener: ListenerOptions::default(),
             thresholds: Vec::new(),
             preflight: Preflight::On,
             live: Live::Off,

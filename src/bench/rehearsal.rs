@@ -1,6 +1,6 @@
 //! Runs of the bench with a shell script for a source, a relay and a sink: what the bench itself does, without any mail.
 use super::plan::{BenchOptions, Preflight, Target, Tracing};
-use super::relays::{Contestant, Durability};
+use super::relays::{Contestant, Durability, ListenerOptions};
 use super::{BenchOutcome, run_with};
 use crate::party::Live;
 use crate::report::sample;
@@ -58,6 +58,8 @@ pub(super) fn options() -> BenchOptions {
         sink_options: Vec::new(),
         tracing: Tracing::Off,
         trusts_own_sink: false,
+        trusts_own_relay: false,
+        listener: ListenerOptions::default(),
         thresholds: Vec::new(),
         preflight: Preflight::On,
         live: Live::Off,

@@ -1,5 +1,6 @@
 //! How a source comes to speak with the server: what was typed, to what it means.
 use super::server::{Scheme, Server};
+use crate::bench::relays::{ListenerOptions, Login, OwnCertificate};
 use crate::source::{AddressRange, ApproachOptions, Declaration, ProxyVersion};
 use crate::tls_mode::TlsMode;
 use anyhow::{Context, Result, bail};
@@ -190,6 +191,7 @@ impl ApproachTyped {
             (self.user.is_some(), "--user"),
             (self.proxy_protocol.is_some(), "--proxy-protocol"),
             (!self.xclient.is_empty(), "--xclient"),
+            (self.binarymime, "--binarymime"),
         ];
         options.into_iter().find(|(is_set, _)| *is_set).map(|(_, option)| option)
     }
@@ -225,6 +227,45 @@ impl ApproachTyped {
     /// What messages are said to be.
     pub(super) fn declaration(&self) -> Declaration {
         if self.binarymime { Declaration::Binary } else { Declaration::AsItIs }
+    }
+
+    /// The reason why the relay that a bench starts cannot take such mail.
+    pub(super) fn beyond_own_relay(&self) -> Option<&'static str> {
+        let reasons = [
+            (self.binarymime, "--binarymime: the relay that bench starts takes no binary messages"),
+            (self.cacert.is_some(), "--cacert has no effect: the relay that bench starts has a certificate of its own"),
+            (
+                self.lmtp && self.tls_mode() == TlsMode::Implicit,
+                "--lmtp cannot be used with --tls implicit: the relay that bench starts offers STARTTLS with LMTP",
+            ),
+        ];
+        reasons.into_iter().find(|(is_set, _)| *is_set).map(|(_, reason)| reason)
+    }
+
+    /// What a relay that a bench starts has to offer for it, with a certificate that is made for this.
+    ///
+    /// # Errors
+    /// If there is no password, or the certificate cannot be made.
+    pub(super) fn listener(&self) -> Result<ListenerOptions> {
+        let tls = self.tls_mode();
+        let names = ["localhost", "127.0.0.1", "::1"].into_iter().chain(self.tls_name.as_deref());
+        let certificate = || -> Result<OwnCertificate> {
+            let own = net::Certificate::self_signed(&names.collect::<Vec<_>>()).context("--tls-name")?;
+            Ok(OwnCertificate { chain: own.to_pem(), key: own.key_to_pem() })
+        };
+        let client = |(attribute, value): &(Attribute, String)| {
+            let value = value.strip_prefix("IPV6:").unwrap_or(value);
+            (*attribute == Attribute::Address).then(|| value.parse().ok()).flatten()
+        };
+        Ok(ListenerOptions {
+            tls,
+            certificate: (tls != TlsMode::None).then(certificate).transpose()?,
+            login: self.credentials()?.map(|own| Login { name: own.name, password: own.secret }),
+            speaks_lmtp: self.lmtp,
+            proxy_protocol: self.proxy_protocol.is_some(),
+            xclient: !self.xclient.is_empty(),
+            clients: self.xclient.iter().filter_map(client).collect(),
+        })
     }
 
     /// What the sink at the other end needs for it.

@@ -7,7 +7,7 @@ use super::scenarios::Scenario;
 use super::server::Server;
 use super::sink::FaultsTyped;
 use super::source::Load;
-use crate::bench::relays::Contestant;
+use crate::bench::relays::{Contestant, ListenerOptions};
 use crate::bench::{self, BenchOptions, Target, Tracing};
 use crate::party::Live;
 use crate::slip::is_near;
@@ -171,6 +171,9 @@ impl Typed {
         let mut sink_options = faults;
         sink_options.extend(is_direct.then(|| approach.sink_words()).into_iter().flatten());
         let trusts_own_sink = is_direct && approach.needs_trust();
+        let has_own_relay = matches!(target, Target::Relay(Contestant::Mailrun(_)));
+        let trusts_own_relay = has_own_relay && approach.needs_trust();
+        let listener = if has_own_relay { approach.listener()? } else { ListenerOptions::default() };
         let mut source_options = load.words();
         source_options.extend(approach.words());
         source_options.extend(self.allow_public.then(|| "--allow-public".to_owned()));
@@ -183,6 +186,8 @@ impl Typed {
             sink_options,
             tracing: Tracing::Off,
             trusts_own_sink,
+            trusts_own_relay,
+            listener,
             thresholds: self.load.asked.thresholds.clone(),
             preflight: match self.load.asked.preflight() {
                 source::Preflight::On => bench::Preflight::On,
@@ -207,13 +212,15 @@ impl Typed {
 
     /// The relay between the bench's own source and sink.
     fn between(&self, approach: &ApproachTyped) -> Result<Contestant> {
-        let Some(option) = approach.to_be_agreed_on() else {
-            return Ok(self.relay.asked().unwrap_or_else(relays::usual));
-        };
-        match self.relay.asked() {
-            // The relay that a bench starts offers none of it.
-            None | Some(Contestant::None) => Ok(Contestant::None),
-            Some(relay) => bail!(
+        let relay = self.relay.asked().unwrap_or_else(relays::usual);
+        let needed = approach.to_be_agreed_on();
+        match (&relay, needed) {
+            (Contestant::None, _) | (_, None) => Ok(relay),
+            (Contestant::Mailrun(_), Some(_)) => match approach.beyond_own_relay() {
+                None => Ok(relay),
+                Some(what) => bail!("{what}; add --relay none, or name a server: mailrun bench HOST:PORT"),
+            },
+            (_, Some(option)) => bail!(
                 "{option} cannot be used with the {relay} that bench starts; add --relay none, or start a server and \
                  name it: mailrun bench HOST:PORT"
             ),

@@ -57,6 +57,7 @@ const RENAMED: &[Renamed] = &[
     renamed(RECEIVERS, "--hello", "--hostname"),
     renamed(RECEIVERS, "--tls-cert-to", "--tls-write-cert"),
     renamed(&["queue"], "--limit", "--max-rows"),
+    renamed(&["relay"], "--relayhost", "--to"),
     renamed(&[], "--password", "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 

@@ -337,8 +337,7 @@ pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
             (format!("{complaints}\n{many} {noun}, the first in line {line}"), false)
         }
         Ok(config) => {
-            let listeners: Vec<String> =
-                config.listen.iter().chain(&config.listen_tls).map(ToString::to_string).collect();
+            let listeners: Vec<String> = config.listeners().map(ToString::to_string).collect();
             let aliases = config.router.aliases();
             let bounds = format!(
                 "at most {} bytes of incoming mail, {} bytes of queued mail in memory, {} bytes of spool",

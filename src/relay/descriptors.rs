@@ -33,7 +33,7 @@ struct Need {
 
 impl Need {
     fn of(config: &Config, segments_there: u64) -> Self {
-        let listeners = (config.listen.len() + config.listen_tls.len()) as u64;
+        let listeners = config.listeners().count() as u64;
         let workers = config.workers.unwrap_or_else(net::worker::default_count) as u64;
         let size = config.spool.most_bytes;
         let segments = match config.spool.durability {

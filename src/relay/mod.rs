@@ -98,7 +98,7 @@ use config::{Config, Durability};
 use control::Control;
 use journal::Press;
 use labour::Labour;
-use net::{Endpoint, Running, Security, Server, Service};
+use net::{Endpoint, Proxied, Running, Security, Server, Service};
 use office::Office;
 use reception::Reception;
 pub(crate) use reload::Reread;
@@ -106,6 +106,8 @@ use report::Report;
 use resolver::Resolver;
 use setting::Setting;
 use smtp::sasl::Mechanisms;
+use smtp::server::Protocol;
+use smtp::xclient::Attributes;
 use spool::{OnDamage, RealDisk, Spool};
 pub(crate) use spool_directory::can_be_made as can_store_in;
 use std::net::SocketAddr;
@@ -153,6 +155,8 @@ impl Done {
 /// If it could not run, or the spool failed.
 pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
     let interrupt = Interrupt::watch()?;
+    let outputs = Outputs { json: orders.json, live: orders.live, ..Outputs::default() };
+    outputs.open()?;
     if let Some(warning) = descriptors::provide(&mut config)? {
         tracing::warn!("{warning}");
     }
@@ -184,7 +188,6 @@ pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
     let failed = setting.spool.failure();
     end(&setting, running, control);
     let failed = failed.or_else(|| setting.spool.failure());
-    let outputs = Outputs { json: orders.json, live: orders.live, ..Outputs::default() };
     let unwritten = outputs.keep(&report.record(&setting), &journey::Ledger::default(), &telling);
     telling.event(&Event::Done);
     if let Some(failure) = failed {
@@ -256,17 +259,26 @@ fn listen(setting: &Arc<Setting>) -> Result<Vec<Running>> {
     let tls = config.tls.as_ref().map(|tls| tls.setup.clone());
     let offered = tls.clone().map_or(Security::None, Security::Offered);
     let implicit = tls.map_or(Security::None, Security::Implicit);
-    let plain = config.listen.iter().map(|endpoint| (endpoint, &offered));
-    let all = plain.chain(config.listen_tls.iter().map(|endpoint| (endpoint, &implicit)));
-    all.map(|(endpoint, security)| serve(setting, &config, endpoint, security.clone())).collect()
+    let plain = config.listen.iter().map(|endpoint| (endpoint, &offered, Protocol::Smtp));
+    let encrypted = config.listen_tls.iter().map(|endpoint| (endpoint, &implicit, Protocol::Smtp));
+    let lmtp = config.listen_lmtp.iter().map(|endpoint| (endpoint, &offered, Protocol::Lmtp));
+    let all = plain.chain(encrypted).chain(lmtp);
+    all.map(|(endpoint, security, protocol)| serve(setting, &config, endpoint, security.clone(), protocol)).collect()
 }
 
-fn serve(setting: &Arc<Setting>, config: &Config, endpoint: &Endpoint, security: Security) -> Result<Running> {
+fn serve(
+    setting: &Arc<Setting>,
+    config: &Config,
+    endpoint: &Endpoint,
+    security: Security,
+    protocol: Protocol,
+) -> Result<Running> {
     let make = {
         let setting = Arc::clone(setting);
         move || Post::begin(Arc::clone(&setting))
     };
     let has_users = config.users.is_some();
+    let xclient = if config.xclient.0.is_empty() { Attributes::NONE } else { Attributes::ALL };
     // A password in the clear is for nobody's ears but this host's.
     let is_inside = endpoint.ip().is_none_or(|ip| ip.is_loopback());
     Server::new(make)
@@ -276,7 +288,10 @@ fn serve(setting: &Arc<Setting>, config: &Config, endpoint: &Endpoint, security:
         .clients(Arc::clone(&setting.clients))
         .workers(config.workers.unwrap_or_else(net::worker::default_count))
         .security(security)
+        .proxied(if config.proxy_protocol { Proxied::Yes } else { Proxied::No })
         .offering(move |offer| {
+            offer.protocol = protocol;
+            offer.extensions.xclient = xclient;
             // A next hop may not take it, and it cannot be made into lines.
             offer.extensions.binary_mime = false;
             offer.extensions.auth = if has_users { Mechanisms::ALL } else { Mechanisms::NONE };

@@ -479,6 +479,6 @@ impl Drop for Teller {
 /// How many offices share what there is: each listener has its own workers.
 fn offices(config: &Config) -> u32 {
     let workers = config.workers.unwrap_or_else(net::worker::default_count).max(1);
-    let listeners = (config.listen.len() + config.listen_tls.len()).max(1);
+    let listeners = config.listeners().count().max(1);
     u32::try_from(workers * listeners).unwrap_or(u32::MAX)
 }

@@ -5,14 +5,16 @@ use super::intake::{Claim, Entry};
 use super::letter::Letter;
 use super::login::Logins;
 use super::office::{Errand, Office};
-use super::received::{self, Header, Hops, MOST_HOPS, Stamp};
+use super::received::{self, Header as MessageHeader, Hops, MOST_HOPS, Stamp};
 use super::routing::{Hop, Routed, Standing};
 use net::{Answer, ClientKey, Handler, Handshake, LoginOutcome, Parting, Peer, clock};
 use smtp::Path;
 use smtp::command::{Hello, Mail, Recipient as Rcpt};
 use smtp::login::Auth;
+use smtp::proxy::Header;
 use smtp::reply::Reply;
 use smtp::verdict::Verdict;
+use smtp::xclient::{Attribute, Told, Xclient};
 use spool::{Draft, Error, Receipt, Stored};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -131,6 +133,20 @@ impl Reception {
         }
     }
 
+    /// Stands for another client from now on: a proxy, or an authorised client, says so.
+    fn stand_for(&mut self, client: IpAddr) {
+        let client = client.to_canonical();
+        self.client = Some(client);
+        self.client_literal = received::literal(client);
+        self.logins = Logins::new(&self.office.setting, &self.config, self.client);
+        self.pay();
+    }
+
+    /// Tells whether the client may speak for others with XCLIENT.
+    fn may_speak_for_others(&self) -> bool {
+        self.client.is_none_or(|client| self.config.xclient.contain(client))
+    }
+
     /// Whoever may write to a unix-domain socket is on this host and was let in by its permissions.
     fn standing(&self) -> Standing {
         self.client.map_or(Standing::Friend, |client| self.config.standing(client, self.logged_in))
@@ -208,7 +224,8 @@ impl Reception {
         if hops.is_loop() || hops.count() > self.config.limits.hops.min(MOST_HOPS) {
             return Some(Reply::fixed("554 5.4.6 Too many hops: this message goes in circles\r\n"));
         }
-        (hops.header() == Header::TooLarge).then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
+        (hops.header() == MessageHeader::TooLarge)
+            .then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
     }
 
     /// Hands the message to the spool; what remains to be known is whether it is kept.
@@ -405,6 +422,33 @@ impl Handler for Reception {
                 Err(error) => not_kept(&office, &error),
             }
         })
+    }
+
+    fn proxied(&mut self, header: &Header) {
+        if let Header::Proxied { source, .. } = header {
+            self.stand_for(source.ip());
+        }
+    }
+
+    fn not_proxied(&mut self, why: &std::io::Error) {
+        tracing::warn!(client = ?self.client, %why, "a connection without a PROXY header was closed");
+    }
+
+    fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
+        if !self.may_speak_for_others() {
+            return Answer::Reply(Reply::fixed("550 5.7.0 This client may not use XCLIENT\r\n"));
+        }
+        let login = match xclient.told(Attribute::Login) {
+            Some(Told::Value(login)) => Some(login.decode().into_owned()),
+            Some(Told::Unavailable | Told::TemporarilyUnavailable) | None => None,
+        };
+        self.logged_in = if login.is_some() { LoggedIn::Yes } else { LoggedIn::No };
+        self.user = login;
+        match xclient.address() {
+            Some(address) => self.stand_for(address),
+            None => self.pay(),
+        }
+        Answer::Yes
     }
 
     fn encrypted(&mut self, handshake: &Handshake) {

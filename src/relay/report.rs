@@ -102,7 +102,7 @@ impl Report {
         self.next_tick = Duration::ZERO;
         self.look(setting);
         let config = setting.first();
-        let target = config.listen.iter().chain(&config.listen_tls).map(ToString::to_string);
+        let target = config.listeners().map(ToString::to_string);
         let workload = Workload {
             protocol: "smtp".to_owned(),
             target: target.collect::<Vec<_>>().join(", "),

@@ -15,6 +15,7 @@
 
 mod architecture;
 mod bench;
+mod bench_modes;
 mod certificates;
 mod ci_gate;
 mod crash;
@@ -81,3 +82,4 @@ mod wire;
 mod words;
 mod workloads;
 mod wrong_inputs_mades;
+mod wrong_inputs_relay;

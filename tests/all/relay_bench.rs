@@ -99,14 +99,6 @@ fn what_is_lost_behind_the_relay_is_found_out() {
     assert!(said && !run.path().join("relay.spool").exists(), "{:?}", record.verdict);
 }
 
-#[test]
-fn what_a_source_agrees_on_with_its_server_needs_a_direct_way() {
-    let run = bench_as_typed(&["--messages", "50", "--sessions", "5", "--tls", "starttls"]);
-    let record = run.record_of(0);
-    assert_eq!(fates(&record.ledger), [50, 50, 0, 0, 0]);
-    assert_eq!(record.parties.len(), 2, "no relay is between");
-}
-
 /// Whether a private Postfix can be had.
 fn postfix_is_there() -> bool {
     let is_there = peer("postfix").is_some();

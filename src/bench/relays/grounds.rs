@@ -1,5 +1,6 @@
 //! The grounds that a scenario is held on: its directory, the shape of its load, runs one after the other until Ctrl-C.
 use super::contestant::Contestant;
+use super::listener::ListenerOptions;
 use crate::bench::directory::{self, RunDirectory};
 use crate::bench::plan::{BenchOptions, Preflight, Tracing};
 use crate::bench::tables::Sheet;
@@ -151,6 +152,8 @@ impl Occasion {
             sink_options: Vec::new(),
             tracing: Tracing::Off,
             trusts_own_sink: false,
+            trusts_own_relay: false,
+            listener: ListenerOptions::default(),
             thresholds: self.thresholds.clone(),
             preflight: Preflight::Off,
             live: self.live,

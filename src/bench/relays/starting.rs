@@ -3,7 +3,7 @@ use super::contestant::Contestant;
 use super::{port, postfix};
 use crate::bench::directory::RunDirectory;
 use crate::bench::parties::Order;
-use crate::bench::plan::Tracing;
+use crate::bench::plan::{BenchOptions, Tracing};
 use anyhow::{Context, Result};
 use journey::record::Role;
 use std::fs::DirBuilder;
@@ -53,7 +53,7 @@ impl Ready {
 /// If it cannot run here.
 pub(in crate::bench) fn prepare(
     contestant: &Contestant,
-    tracing: &Tracing,
+    options: &BenchOptions,
     program: &Path,
     directory: &RunDirectory,
     sink: &str,
@@ -64,15 +64,16 @@ pub(in crate::bench) fn prepare(
         Contestant::Mailrun(durability) => {
             let record = directory.party(Role::Relay).record;
             let [spool, record] = [&spool, &record].map(|path| path.to_string_lossy().into_owned());
-            let words = ["relay", "--listen", "127.0.0.1:0", "--to", sink, "--spool", &spool].into_iter().chain([
-                "--durability",
-                durability.word(),
-                "--json",
-                &record,
-                "--live",
-                "json",
-            ]);
-            let order = Order::relay(program, words.map(str::to_owned).collect(), directory);
+            let durability = durability.word();
+            let mut words: Vec<String> = match options.listener.is_plain() {
+                true => ["relay", "--listen", "127.0.0.1:0", "--to", sink, "--spool", &spool].map(str::to_owned).into(),
+                false => {
+                    let file = options.listener.write(directory, sink, durability)?;
+                    ["relay", "--config", &file].map(str::to_owned).into()
+                }
+            };
+            words.extend(["--durability", durability, "--json", &record, "--live", "json"].map(str::to_owned));
+            let order = Order::relay(program, words, directory);
             Starting { order, ready: Ready::Says }
         }
         Contestant::Postfix => postfix::prepare(directory, sink)?,
@@ -86,7 +87,7 @@ pub(in crate::bench) fn prepare(
             Starting { order, ready: Ready::Answers(listen) }
         }
     };
-    Ok(Some(match tracing {
+    Ok(Some(match &options.tracing {
         Tracing::Off => starting,
         Tracing::Strace(strace) => {
             Starting { order: super::strace::wrapped(starting.order, strace, directory), ..starting }

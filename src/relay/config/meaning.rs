@@ -4,6 +4,7 @@ use super::routes::Routing;
 use super::{Complaints, Config, Delivery, Dns, Durability, Limits, LogLevel, Networks, NoticeTarget, Outside, Reach};
 use super::{RefusedGreeting, Spool, SuccessNotices, Tls};
 use crate::quantities::{bytes, duration};
+use crate::reason::reason;
 use crate::relay::retry::Schedule;
 use crate::relay::routing::{Standing, is_domain};
 use crate::users::Users;
@@ -160,10 +161,13 @@ impl<'a> Reader<'a> {
         config.listen = root.values("listen", EXAMPLE, endpoint).unwrap_or_else(|| config.listen.clone());
         let implicit = root.key("listen_tls");
         config.listen_tls = root.values("listen_tls", EXAMPLE, endpoint).unwrap_or_default();
+        config.listen_lmtp = root.values("listen_lmtp", EXAMPLE, endpoint).unwrap_or_default();
+        config.proxy_protocol = root.flag("proxy_protocol").unwrap_or_default();
+        config.xclient = Networks(root.values("xclient", "[\"10.0.0.6\"]", network).unwrap_or_default());
         let tls = root.table("tls");
         match (&tls, implicit) {
             (None, Some(key)) => self.notes.add(&key, "listen_tls requires [tls] with cert and key"),
-            (None, None) if config.listen.is_empty() => {
+            (None, None) if config.listen.is_empty() && config.listen_lmtp.is_empty() => {
                 self.notes.add(&listen.unwrap_or(0..0), format!("no address to listen on; write listen = {EXAMPLE}"));
             }
             _ => {}
@@ -197,7 +201,8 @@ impl<'a> Reader<'a> {
             return section.end();
         };
         let is_inside = |endpoint: &Endpoint| endpoint.ip().is_none_or(|ip| ip.is_loopback());
-        if config.tls.is_none() && !config.listen.iter().all(is_inside) {
+        let in_the_clear = config.listen.iter().chain(&config.listen_lmtp);
+        if config.tls.is_none() && !in_the_clear.clone().all(is_inside) {
             let what = "passwords would cross the network unencrypted; add [tls], or listen on loopback only";
             self.notes.add(&section.span, what);
         }
@@ -296,7 +301,8 @@ impl<'a> Reader<'a> {
 
     /// What a file holds, whose name stands there.
     pub(super) fn file(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
-        let bytes = (self.outside.read)(path).map_err(|error| format!("cannot read {}: {error}", path.display()));
+        let bytes =
+            (self.outside.read)(path).map_err(|error| format!("cannot read {}: {}", path.display(), reason(&error)));
         self.notes.keep(span, bytes)
     }
 

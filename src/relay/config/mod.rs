@@ -14,6 +14,7 @@ mod routes;
 use super::retry::Schedule;
 use super::routing::{DomainPattern, Route, Router, Standing};
 use super::routing::{Local, Mx, Way};
+use crate::reason::reason;
 use crate::users::Users;
 pub(crate) use document::{Complaint, Complaints};
 use ipnet::IpNet;
@@ -38,6 +39,12 @@ pub(crate) struct Config {
     pub(crate) listen: Vec<Endpoint>,
     /// TLS before the greeting.
     pub(crate) listen_tls: Vec<Endpoint>,
+    /// LMTP in place of SMTP.
+    pub(crate) listen_lmtp: Vec<Endpoint>,
+    /// Each connection begins with a PROXY header, which names the client.
+    pub(crate) proxy_protocol: bool,
+    /// Clients that may speak for others with XCLIENT.
+    pub(crate) xclient: Networks,
     pub(crate) networks: Networks,
     pub(crate) spool: Spool,
     pub(crate) limits: Limits,
@@ -398,7 +405,7 @@ impl Config {
     fn read_with(file: &Path, outside: &Outside<'_>) -> Result<Self, Complaints> {
         let complain =
             |what: String| Complaints { file: file.to_owned(), list: vec![Complaint { line: 1, column: 1, what }] };
-        let bytes = (outside.read)(file).map_err(|error| complain(format!("it cannot be read: {error}")))?;
+        let bytes = (outside.read)(file).map_err(|error| complain(format!("it cannot be read: {}", reason(&error))))?;
         let text = String::from_utf8(bytes).map_err(|_| complain("it is not UTF-8, which TOML is".to_owned()))?;
         Self::parse(&text, file, outside)
     }
@@ -439,6 +446,9 @@ impl Config {
             hostname: hostname.clone(),
             listen: vec![Endpoint::Tcp(LISTEN.parse().expect("it is an address"))],
             listen_tls: Vec::new(),
+            listen_lmtp: Vec::new(),
+            proxy_protocol: false,
+            xclient: Networks(Vec::new()),
             networks: Networks::default(),
             spool: Spool {
                 directory: spool.to_owned(),
@@ -466,6 +476,11 @@ impl Config {
         }
     }
 
+    /// All addresses that it listens on.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = &Endpoint> {
+        self.listen.iter().chain(&self.listen_tls).chain(&self.listen_lmtp)
+    }
+
     /// What a client may do.
     pub(crate) fn standing(&self, client: IpAddr, login: LoggedIn) -> Standing {
         match login {
@@ -486,6 +501,9 @@ impl Config {
         let changes = [
             ("listen", self.listen != new.listen),
             ("listen_tls", self.listen_tls != new.listen_tls),
+            ("listen_lmtp", self.listen_lmtp != new.listen_lmtp),
+            ("proxy_protocol", self.proxy_protocol != new.proxy_protocol),
+            ("xclient", self.xclient.0.is_empty() != new.xclient.0.is_empty()),
             ("http", self.http != new.http),
             ("control", self.control != new.control),
             ("workers", self.workers != new.workers),
@@ -634,7 +652,8 @@ mod tests {
         let config = parse(EXAMPLE).unwrap_or_else(|complaints| panic!("{complaints}"));
         assert_eq!((config.hostname.as_str(), config.workers), ("relay.example.com", Some(2)));
         assert_eq!((config.spool.most_bytes, config.spool.memory_bytes), (10 << 30, 128 << 20));
-        assert_eq!(config.listen_tls.len(), 1);
+        assert_eq!((config.listen_tls.len(), config.listen_lmtp.len()), (1, 1));
+        assert!(!config.proxy_protocol && config.xclient.contain("10.0.0.6".parse().unwrap()));
         assert!(config.tls.is_some() && config.users.is_some());
         assert_eq!(config.retry.backoff.longest, Duration::from_secs(3600));
         assert_eq!(config.retry.lifetime, Duration::from_secs(5 * 86_400));
@@ -688,6 +707,9 @@ mod tests {
                 &["3:3: listen must be text, or a list of texts; use something like listen = ["],
             ),
             ("listen_tls = '127.0.0.1:1'", &["2:1: listen_tls requires [tls]"]),
+            ("proxy_protocol = 'v1'", &["2:18: proxy_protocol must be true or false, without quotes"]),
+            ("xclient = 'all'", &["2:11: \"all\" is not a valid network"]),
+            ("xclient = '0.0.0.0/0'", &["2:11: \"0.0.0.0/0\" is everyone"]),
             ("hostname = 5", &["2:12: \"5\" is not a valid host name; use something like relay.example.com"]),
             ("control = 5", &["2:11: control has the wrong type; use something like control = "]),
             ("hostname = 'a b'", &["2:12: \"a b\" is not a valid host name; use something like relay"]),

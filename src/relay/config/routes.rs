@@ -48,7 +48,7 @@ pub(super) fn hop(text: &str, reach: Reach) -> Result<Hop, String> {
     let (policy, default_port) = match scheme {
         "smtp" => (TlsPolicy::default(), SMTP_PORT),
         "smtps" => (TlsPolicy::Implicit, SMTPS_PORT),
-        _ => return Err(format!("{text:?} is no next hop; write smtp://, smtps:// or lmtp://HOST[:PORT]")),
+        _ => return Err(format!("{text:?} is not a next hop; write smtp://, smtps:// or lmtp://HOST[:PORT]")),
     };
     let to = To::Hosts(Box::new([host(rest, default_port, reach)?]));
     let security = Security { policy, ..Security::default() };

@@ -1,0 +1,138 @@
+//! The listener of the relay that a bench starts: what the load needs of it, as a relay.toml and the files that it names.
+use crate::bench::directory::RunDirectory;
+use crate::tls_mode::TlsMode;
+use anyhow::{Context, Result};
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+
+/// What the load needs of the listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListenerOptions {
+    pub(crate) tls: TlsMode,
+    /// Of TLS; made for this run.
+    pub(crate) certificate: Option<OwnCertificate>,
+    /// The user that the load logs in as.
+    pub(crate) login: Option<Login>,
+    pub(crate) speaks_lmtp: bool,
+    /// Connections begin with a PROXY header.
+    pub(crate) proxy_protocol: bool,
+    /// XCLIENT is offered.
+    pub(crate) xclient: bool,
+    /// The clients for whom the load claims to speak.
+    pub(crate) clients: Vec<IpAddr>,
+}
+
+/// A certificate and its key, in PEM form.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct OwnCertificate {
+    pub(crate) chain: String,
+    pub(crate) key: String,
+}
+
+impl fmt::Debug for OwnCertificate {
+    /// Leaves the key out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnCertificate(…)")
+    }
+}
+
+/// A name and its password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) name: String,
+    pub(crate) password: String,
+}
+
+impl fmt::Debug for Login {
+    /// Leaves the password out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Login({:?}, …)", self.name)
+    }
+}
+
+/// The certificate's file in the run directory.
+pub(in crate::bench) const CERTIFICATE: &str = "relay-certificate.pem";
+const KEY: &str = "relay-key.pem";
+const USERS: &str = "relay-users";
+const CONFIGURATION: &str = "relay.toml";
+
+impl ListenerOptions {
+    /// Tells whether a plain SMTP listener will do.
+    pub(super) fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Writes relay.toml and the files that it names into the run directory; the name of relay.toml.
+    pub(super) fn write(&self, directory: &RunDirectory, sink: &str, durability: &str) -> Result<String> {
+        let secret = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+            let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+            written.with_context(|| format!("cannot write {}", path.display()))
+        };
+        if let Some(OwnCertificate { chain, key }) = &self.certificate {
+            directory.write(CERTIFICATE, chain)?;
+            secret(KEY, key)?;
+        }
+        if let Some(Login { name, password }) = &self.login {
+            secret(USERS, &format!("{name}:{password}\n"))?;
+        }
+        directory.write(CONFIGURATION, &self.configuration(sink, durability))?;
+        Ok(directory.path().join(CONFIGURATION).to_string_lossy().into_owned())
+    }
+
+    /// Removes the files with secrets: the relay has read them.
+    pub(in crate::bench) fn forget(&self, directory: &RunDirectory) {
+        for name in [KEY, USERS] {
+            // What was not written is not there.
+            let _ = std::fs::remove_file(directory.path().join(name));
+        }
+    }
+
+    fn configuration(&self, sink: &str, durability: &str) -> String {
+        let listen = match (self.speaks_lmtp, self.tls) {
+            (true, _) => "listen = []\nlisten_lmtp = \"127.0.0.1:0\"\n",
+            (false, TlsMode::Implicit) => "listen = []\nlisten_tls = \"127.0.0.1:0\"\n",
+            (false, TlsMode::None | TlsMode::StartTls) => "listen = \"127.0.0.1:0\"\n",
+        };
+        let clients: String = self.clients.iter().map(|client| format!(", \"{client}\"")).collect();
+        let mut text = format!("{listen}log = \"warn\"\nnetworks = [\"127.0.0.0/8\", \"::1\"{clients}]\n");
+        let parts = [
+            (self.proxy_protocol, "proxy_protocol = true\n".to_owned()),
+            (self.xclient, "xclient = [\"127.0.0.0/8\", \"::1\"]\n".to_owned()),
+            (self.certificate.is_some(), format!("\n[tls]\ncert = \"{CERTIFICATE}\"\nkey = \"{KEY}\"\n")),
+            (self.login.is_some(), format!("\n[auth]\nusers = \"{USERS}\"\n")),
+        ];
+        text.extend(parts.into_iter().filter(|(is_set, _)| *is_set).map(|(_, part)| part));
+        text + &format!(
+            "\n[spool]\ndirectory = \"relay.spool\"\ndurability = \"{durability}\"\n\n[[route]]\nto = \"*\"\n\
+             smtp = \"{sink}\"\n"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_load_needs_is_configured() {
+        let all = ListenerOptions {
+            proxy_protocol: true,
+            xclient: true,
+            clients: vec!["192.0.2.1".parse().unwrap()],
+            ..ListenerOptions::default()
+        };
+        assert!(!all.is_plain() && ListenerOptions::default().is_plain());
+        let text = all.configuration("127.0.0.1:9", "write");
+        for line in ["proxy_protocol = true", "xclient = [\"127.0.0.0/8\", \"::1\"]", "smtp = \"127.0.0.1:9\""] {
+            assert!(text.lines().any(|one| one == line), "{text}");
+        }
+        assert!(text.contains("\"192.0.2.1\"]"), "{text}");
+        let lmtp = ListenerOptions { speaks_lmtp: true, ..ListenerOptions::default() };
+        assert!(lmtp.configuration("127.0.0.1:9", "sync").starts_with("listen = []\nlisten_lmtp = "));
+    }
+}
