@@ -34,7 +34,7 @@ enum Shape {
     LogNormal { median: f64, sigma: f64, most: u64 },
 }
 
-/// From `least` to `most`, both included.
+/// A range from `least` to `most`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     least: u64,
@@ -132,7 +132,7 @@ impl Spread {
         }
     }
 
-    /// The number that stands at `chance` of 2^64 in the distribution.
+    /// The quantile of the distribution at `chance` / 2^64.
     fn draw(&self, chance: u64) -> u64 {
         match &self.shape {
             Shape::Range(range) => range.draw(chance),

@@ -42,7 +42,7 @@ impl RateStage {
         format!("{:?}:{}/s..{}/s", self.length, self.from_per_s, self.to_per_s)
     }
 
-    /// For the record.
+    /// Describes the stage for the record.
     pub(crate) fn offered(&self) -> OfferedStage {
         let length_s = self.length.as_secs_f64();
         OfferedStage { length_s, from_per_s: self.from_per_s, to_per_s: self.to_per_s }

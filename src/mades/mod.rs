@@ -8,7 +8,7 @@
 //!                                   │ fifty times a second
 //!                                collector ─→ time-outs, live line, series, record
 //! ```
-//! Everything is on one thread. `account` and what it stands on are pure.
+//! Everything is on one thread. `account` and the modules that it uses are pure.
 mod account;
 mod alarm;
 mod arrivals;

@@ -90,7 +90,7 @@ impl Mode {
         }
     }
 
-    /// The stage at which a message has arrived where it should.
+    /// The stage at which a message has arrived at its destination.
     pub(crate) fn arrival(self) -> Stage {
         if self == Self::Tracing { Stage::Traced } else { Stage::Inbox }
     }

@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_sample_counts_in_the_median() {
-        // go-mades-bench's median ignores what is smaller than the first sample (reference §1.7.1): here it said 0.
+        // go-mades-bench's median ignores samples below the first one (reference §1.7.1): here it gave 0.
         let waterfall = run(Mode::Amqp, 2_000, |number| {
             let inbox = if number == 0 { 60 } else { 3 + number % 3 };
             vec![(Stage::Sent, 0), (Stage::Settled, 1), (Stage::Inbox, inbox)]

@@ -45,7 +45,7 @@ use journey::record::Record;
 pub(crate) enum Extent {
     /// The verdict, in one line.
     Verdict,
-    /// As much as fits a terminal of 80×24.
+    /// A report that fits a terminal of 80×24.
     Short,
     /// All tables.
     Full,

@@ -1,6 +1,6 @@
 //! Messages stored as they came: the bytes of the wire, dots unstuffed, line ends CRLF, nothing added.
 //!
-//! | where | what |
+//! | place | format |
 //! |---|---|
 //! | a directory | a file each, `SECONDS-PID-NUMBER.eml` |
 //! | a Maildir | a file each, from `tmp` to `new` |

@@ -39,7 +39,7 @@ fn decimal(number: u128, unit: u128) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A point of time to the second (RFC 3339), `Z` where the offset is none.
+/// A point of time to the second (RFC 3339), with `Z` for a zero offset.
 pub(crate) fn timestamp(time: &Zoned) -> String {
     let zone = if time.offset().is_zero() { "Z" } else { "%:z" };
     time.strftime(&format!("%Y-%m-%dT%H:%M:%S{zone}")).to_string()

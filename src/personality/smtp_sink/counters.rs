@@ -15,7 +15,7 @@ pub(super) struct Counters {
     quits_wanted: Option<u64>,
     messages_wanted: Option<u64>,
     is_shown: bool,
-    /// For `--report`: the times at which the first client came and the last message was complete.
+    /// Times for `--report`: the arrival of the first client, and the completion of the last message.
     times: Option<[Option<Duration>; 2]>,
     /// Text to be printed.
     text: Vec<u8>,

@@ -50,7 +50,7 @@ enum Waited<T> {
     TimedOut,
 }
 
-/// With `--trace`: the message that is being read, and the one that is complete and not accepted yet.
+/// Messages under `--trace`: the one that is being read, and the one that is complete and not accepted yet.
 #[derive(Default)]
 struct Tracking {
     reading: Option<Box<Reading>>,

@@ -142,7 +142,7 @@ fn read(path: &str) -> Result<Vec<u8>, Fatal> {
     Ok(text)
 }
 
-/// Lines that end in `<LF>`, dot-stuffed, each with `<CRLF>` behind it (RFC 5321 §4.5.2). A `<CR>` in the text stays,
+/// Lines that end in `<LF>`, dot-stuffed, each followed by `<CRLF>` (RFC 5321 §4.5.2). A `<CR>` in the text stays,
 /// as in the original.
 fn from_text(text: &[u8]) -> Vec<u8> {
     let mut content = Vec::with_capacity(text.len() + text.len() / 32);
