@@ -11,6 +11,7 @@ mod getopt;
 mod go;
 mod go_mades_bench;
 mod go_smtp_source;
+mod help;
 mod host_port;
 mod hostname;
 mod numbers;
@@ -54,6 +55,10 @@ fn named(called: &str) -> Option<&'static str> {
 }
 
 fn run(name: &str, call: Call) -> ExitCode {
+    if help::is_asked(&call.arguments) {
+        help::print(name);
+        return ExitCode::SUCCESS;
+    }
     match name {
         "smtp-source" => smtp_source::run(&call),
         "smtp-sink" => smtp_sink::run(&call),

@@ -148,7 +148,7 @@ fn how_it_is_used_is_told_in_the_originals_words() {
     let Some(original) = peer("go-mades-bench") else { return };
     let place = tempfile::tempdir().unwrap();
     let ours = ours(place.path());
-    let lines = "-h\n--help\n-x\n-n x\n-n -1\n-n +1\n-n\n-size 1e6\n-durable=maybe\n-=\n---n\n-goroutines 18446744073709551616\n\
+    let lines = "-h\n--h\n-x\n-n x\n-n -1\n-n +1\n-n\n-size 1e6\n-durable=maybe\n-=\n---n\n-goroutines 18446744073709551616\n\
                  -n 1 -max-in-transit=\n-v=x";
     for line in lines.split('\n') {
         let words: Vec<&str> = line.split_whitespace().collect();

@@ -349,7 +349,7 @@ fn broken_connections() -> Vec<Case> {
 
 fn misuse() -> Vec<Case> {
     let lines = "-x\n-m x\n-m\n-d=maybe\n-=x\n--=x\n---m\n-m 99999999999999999999\n-m 08\n-m 1__0\n-m=\n-q x\n-q=1e999\n-q 0x1\n\
-                 -h\n-help\n--help\n-h=1\n-dv\n-md\n-tls=T=x\n-v=\n-s a -x\n-r 1.5\n-l 1e3\n-resolve\n-F /none h:1\n-F / h:1\n\
+                 -h\n-help\n--h\n-h=1\n-dv\n-md\n-tls=T=x\n-v=\n-s a -x\n-r 1.5\n-l 1e3\n-resolve\n-F /none h:1\n-F / h:1\n\
                  h\na:b:c\n[::1\n[::1]\n[a]b:1\na[b:1\na]b:1\n[a]:b:c\n::1\n--\n\n-\n-d\n-F /none\n-m 2 h -x\n-S\n-f\n-t\n-F\n-l\n\
                  -r\n-s\n-q\n-resolve-once :1";
     let mut cases: Vec<Case> = lines.split('\n').map(|line| case(line).nobody(None)).collect();

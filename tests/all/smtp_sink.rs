@@ -329,7 +329,7 @@ fn wrong_addresses() {
 /// Options that are wrong before an address and a backlog that are right.
 const WRONG_OPTIONS: [&[&str]; 38] = [
     &["-Z"],
-    &["--help"],
+    &["--hel"],
     &["-cZv"],
     &["-A", "x"],
     &["-A", ""],

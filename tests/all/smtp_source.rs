@@ -608,7 +608,7 @@ const MISUSED: &[&str] = &[
     "127.0.0.1:2",
     "-Y",
     "-q",
-    "--help",
+    "--hel",
     "-d --dialect 3.8",
     "-M aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     "-M 1111111111111111111111111111111111111111111111111111111111111111",
