@@ -8,6 +8,8 @@ mod rulebook;
 #[path = "../../src/sink/rules.rs"]
 #[allow(dead_code)] // likewise
 mod rules;
+#[path = "../../src/slip.rs"]
+mod slip;
 
 use libfuzzer_sys::fuzz_target;
 use rulebook::Rulebook;

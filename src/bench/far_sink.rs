@@ -5,7 +5,7 @@
 use super::course::Course;
 use super::gather::SinkFinds;
 use crate::interrupt::Asked;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use journey::ledger::Ledger;
 use journey::record::Record;
 use journey::trace::RunId;
@@ -40,7 +40,11 @@ impl FarSink {
     /// Makes sure that it is there, before any load is sent.
     pub(super) fn reach(address: &str) -> Result<Self> {
         let base = address.trim_end_matches('/');
-        let base = if base.contains("://") { base.to_owned() } else { format!("http://{base}") };
+        let base = match base.split_once("://") {
+            Some(("http", host)) if !host.is_empty() => base.to_owned(),
+            None if !base.is_empty() => format!("http://{base}"),
+            _ => bail!("--sink {address} is not the HTTP address of a mailrun sink; use http://HOST:PORT"),
+        };
         let agent = ureq::Agent::config_builder()
             .timeout_global(Some(ANSWER_WITHIN))
             .timeout_connect(Some(Duration::from_secs(5)))
@@ -51,10 +55,17 @@ impl FarSink {
         let sink = Self { base, agent: agent.into(), quiet: QUIET };
         let there = sink.ask("/status", |_| Ok(()));
         let there = there.and_then(|answer| answer.context("it has no /status"));
-        there.with_context(|| {
-            format!("no mailrun sink answers at {address}; start it with: mailrun sink --http {}", sink.host())
-        })?;
-        Ok(sink)
+        match there {
+            Ok(()) => Ok(sink),
+            Err(error) => {
+                let why = error.root_cause().to_string();
+                let why = why.strip_prefix("io: ").unwrap_or(&why);
+                bail!(
+                    "no mailrun sink answers at {address} ({why}); start it with: mailrun sink --http {}",
+                    sink.host()
+                )
+            }
+        }
     }
 
     /// Waits until all that was accepted has arrived or nothing new does, and fetches what is known of it.

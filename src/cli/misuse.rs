@@ -1,6 +1,6 @@
 //! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
-use super::mades_names;
 use super::values::POSITIONAL;
+use super::{mades_names, other_tools};
 use crate::slip::is_near;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
@@ -106,13 +106,30 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
         return Some(format!("{name:?}: a value must not be negative"));
     }
     if !name.starts_with('-') {
-        return Some(format!("unexpected argument {name:?}"));
+        let is_address = command() == "sink" && name.contains(':');
+        let hint = if is_address { format!("; write --listen {name}") } else { String::new() };
+        return Some(format!("unexpected argument {name:?}{hint}"));
     }
+    let name = as_typed(name);
     let known = one(error, ContextKind::SuggestedArg);
-    match known.as_deref().filter(|known| is_near(&name, known)) {
-        _ if let Some(ours) = our_name(&name) => Some(format!("unknown option {name:?}; use {ours}")),
-        known => Some(with_suggestion(format!("unknown option {name:?}"), &name, known)),
+    if let Some(ours) = our_name(&name) {
+        return Some(format!("unknown option {name:?}; use {ours}"));
     }
+    match known.filter(|known| is_near(&name, known)) {
+        Some(known) => Some(format!("unknown option {name:?}; did you mean {known:?}?")),
+        None => match other_tools::commands_with(&name) {
+            Some(commands) => Some(format!("unknown option {name:?} here; {commands}")),
+            None => Some(format!("unknown option {name:?}")),
+        },
+    }
+}
+
+/// The word in which clap found an unknown short option, if it is a name of its own: swaks' `-au` is no `-a`.
+fn as_typed(name: String) -> String {
+    let is_short = name.len() == 2 && !name.starts_with("--");
+    let words = std::env::args_os().skip(2).filter_map(|word| word.into_string().ok());
+    let word = words.filter(|_| is_short).find(|word| word.starts_with(&name) && our_name(word).is_some());
+    word.unwrap_or(name)
 }
 
 /// The command on the command line.
@@ -124,23 +141,27 @@ fn command() -> String {
 fn our_name(typed: &str) -> Option<&'static str> {
     let (command, typed) = (command(), typed.split('=').next().unwrap_or(typed));
     let is_meant = |row: &&Renamed| row.commands.is_empty() || row.commands.contains(&command.as_str());
-    RENAMED.iter().filter(is_meant).find(|row| row.typed == typed).map(|row| row.ours)
+    let renamed = RENAMED.iter().filter(is_meant).find(|row| row.typed == typed).map(|row| row.ours);
+    renamed.or_else(|| other_tools::our_name(&command, typed))
 }
 
 /// A value that its parser rejects. The parser's text mostly repeats the value; it is not said twice.
 fn invalid_value(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
-    let name = name.trim_start_matches('[').split([' ', '[', ']']).next().unwrap_or(&name);
+    let name = name.split([' ', '[', '<']).next().unwrap_or(&name);
     let value = one(error, ContextKind::InvalidValue)?;
     let why = error.source()?.to_string();
     if why == POSITIONAL {
         return Some(why.replace("COMMAND", &command()));
     }
-    if why.contains(&value) || value.is_empty() {
-        Some(format!("{name}: {why}"))
-    } else {
-        Some(format!("{name} {value:?}: {why}"))
-    }
+    let is_said = why.contains(&value) || value.is_empty();
+    Some(match (name, is_said) {
+        // A positional argument.
+        ("", true) => why,
+        ("", false) => format!("{value:?}: {why}"),
+        (name, true) => format!("{name}: {why}"),
+        (name, false) => format!("{name} {value:?}: {why}"),
+    })
 }
 
 /// A value that is not in the list of those that are possible, or that is missing.
@@ -179,7 +200,13 @@ fn conflict(error: &clap::Error) -> Option<String> {
     if others.iter().all(|other| *other == name) {
         return Some(format!("{name} must not be given more than once"));
     }
-    Some(format!("{name} cannot be used together with {}", others.join(" and ")))
+    let others: Vec<&str> = others.iter().map(|other| unbracketed(other)).collect();
+    Some(format!("{} cannot be used together with {}", unbracketed(&name), others.join(" and ")))
+}
+
+/// The name of a positional argument, without its brackets.
+fn unbracketed(name: &str) -> &str {
+    name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name)
 }
 
 /// Appends the name that may have been meant, if it is near enough.
@@ -233,14 +260,19 @@ mod tests {
             ("bench --message-size -1", "--message-size: \"-1\": must be positive. See --help."),
             ("bench --messages -1", "--messages: \"-1\": must be positive. See --help."),
             ("bench --delay -1", "--delay: \"-1\": must not be negative. See --help."),
-            ("bench --messages -1k", "\"-1\": a value must not be negative. See --help."),
+            ("bench --messages -1k", "--messages: \"-1k\": must be positive. See --help."),
+            ("bench -d -1s", "--duration: \"-1s\": must be positive. See --help."),
+            ("bench --reuse -5", "--reuse: \"-5\": must be positive. See --help."),
+            ("bench --reuse 0..5", "--reuse \"0..5\": \"0\": must be more than zero. See --help."),
             ("bench a:1 b:1", "unexpected argument \"b:1\"; one server is measured at a time. See --help."),
+            ("source a:1 --sink http://a:1", "unknown option \"--sink\" here; mailrun bench has it. See --help."),
+            ("sink -1", "\"-1\": a value must not be negative. See --help."),
             ("bench --seed 1 --seed 2", "--seed <N> must not be given more than once. See --help."),
             ("bench --tls maybe", "--tls: \"maybe\" is not one of none, starttls, implicit. See --help."),
             ("bench --rate", "--rate <PER SECOND> needs a value. See --help."),
-            ("bench a:1 --relay none", "[SERVER] cannot be used together with --relay <WHICH>. See --help."),
+            ("bench a:1 --relay none", "SERVER cannot be used together with --relay <WHICH>. See --help."),
             ("source", "a server is required: HOST or HOST:PORT. See --help."),
-            ("source a:x", "<SERVER> \"a:x\": the port must be a number from 1 to 65535, not \"x\". See --help."),
+            ("source a:x", "\"a:x\": the port must be a number from 1 to 65535, not \"x\". See --help."),
             ("relay", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required. See --help."),
             ("mades-endpoint", "--embedded or --broker <URL> is required. See --help."),
             ("queue retry --spool d", "an id, all, or --hop <NAME> is required. See --help."),

@@ -22,6 +22,7 @@ mod mades_plan;
 mod mades_queues;
 mod misuse;
 mod notices;
+mod other_tools;
 mod queue;
 mod relay;
 mod relays;
@@ -40,7 +41,7 @@ use crate::party::{Finished, Live, Outputs, cannot_write};
 use crate::printable::printable;
 use crate::source::Offer;
 use anyhow::Result;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use journey::judge;
 use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};
@@ -63,10 +64,9 @@ struct Typed {
 }
 
 impl Typed {
-    /// Reads a command line; a negative number is a value, which its option refuses in its own words.
+    /// Reads a command line.
     fn parse_words(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
-        let matches = values::with_negative_numbers(Self::command()).try_get_matches_from(with_reuse_joined(words))?;
-        Self::from_arg_matches(&matches)
+        Self::try_parse_from(with_values_joined(words))
     }
 }
 
@@ -227,20 +227,34 @@ pub(crate) fn main() -> ExitCode {
     })
 }
 
-/// The same words, with `--reuse 5` as `--reuse=5`: a number after --reuse is its value, anything else is not.
-fn with_reuse_joined(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
+/// The same words, with `--reuse 5` as `--reuse=5`, for anything else after --reuse is no value; and `--messages -1` as
+/// `--messages=-1`, for the option refuses it in its own words, and clap as an unknown option `-1`.
+fn with_values_joined(words: impl IntoIterator<Item = impl Into<OsString>>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     for word in words.into_iter().map(Into::into) {
-        let is_number = word.to_str().is_some_and(|word| values::reuse(word).is_ok());
-        match joined.last_mut().filter(|last| is_number && *last == "--reuse") {
-            Some(last) => {
-                last.push("=");
-                last.push(word);
+        let option = joined.last_mut().filter(|last| is_value_of(last.to_str(), word.to_str()));
+        match option {
+            Some(option) => {
+                let is_long = option.as_encoded_bytes().starts_with(b"--");
+                option.push(if is_long { "=" } else { "" });
+                option.push(word);
             }
             None => joined.push(word),
         }
     }
     joined
+}
+
+fn is_value_of(option: Option<&str>, word: Option<&str>) -> bool {
+    let (Some(option), Some(word)) = (option, word) else { return false };
+    let is_option = option.len() > 1 && option.starts_with('-') && option != "--" && !option.contains('=');
+    let is_digit = |c: char| c.is_ascii_digit();
+    let is_negative = word.strip_prefix('-').is_some_and(|rest| rest.starts_with(is_digit));
+    let is_range = word.starts_with(is_digit) && word.contains("..");
+    match option {
+        "--reuse" => is_negative || is_range || values::reuse(word).is_ok(),
+        _ => is_option && is_negative,
+    }
 }
 
 /// Last words of a command that could not run: a line for each complaint.

@@ -29,7 +29,7 @@ pub(super) struct RelayTyped {
     #[arg(long, value_name = "WHICH", conflicts_with = "server")]
     relay: Option<Contestant>,
     /// Address on which the bench's own sink listens for the mail that SERVER delivers.
-    #[arg(long, value_name = "HOST:PORT", requires = "server")]
+    #[arg(long, value_name = "HOST:PORT", requires = "server", value_parser = values::listening)]
     sink_listen: Option<String>,
 }
 

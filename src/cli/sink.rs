@@ -49,6 +49,7 @@ pub(super) struct Typed {
     #[arg(
         long,
         value_name = "N",
+        value_parser = values::seed,
         help_heading = "Faults, to test senders and mailrun itself: P is a probability, 1% or 0.01"
     )]
     seed: Option<u64>,

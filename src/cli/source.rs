@@ -84,7 +84,7 @@ pub(super) struct Load {
     #[arg(long, value_name = "TIME", value_parser = values::some_duration)]
     pub(super) warm_up: Option<Duration>,
     /// Seed of all random choices.
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = values::seed)]
     pub(super) seed: u64,
     /// Worker threads of the source [default: half of the processors].
     #[arg(long, value_name = "N", value_parser = values::workers)]
@@ -232,7 +232,9 @@ impl Load {
     /// # Errors
     /// If the run is known to end before the warm-up does.
     pub(super) fn check_warm_up(&self, offer: Option<&Offer>) -> Result<()> {
-        let limit = self.duration.or(offer.and_then(Offer::length));
+        let all_due = offer.zip(self.messages).map(|(offer, messages)| offer.due_s(messages as f64));
+        let all_due = all_due.and_then(|due_s| Duration::try_from_secs_f64(due_s).ok());
+        let limit = self.duration.into_iter().chain(offer.and_then(Offer::length)).chain(all_due).min();
         match (self.warm_up, limit) {
             (Some(warm_up), Some(limit)) if warm_up >= limit => {
                 bail!("--warm-up {warm_up:?} leaves nothing of {limit:?} to measure; use a shorter one")

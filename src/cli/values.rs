@@ -182,15 +182,15 @@ fn small_count(text: &str, most: u32) -> Result<u32, String> {
     count_up_to(text, u64::from(most)).map(|number| number as u32)
 }
 
-/// Lets every option take a negative number as its value, so that its own parser says what is wrong with it; otherwise
-/// `--messages -1` is refused as an unknown option `-1`.
-pub(super) fn with_negative_numbers(command: clap::Command) -> clap::Command {
-    command
-        .mut_args(|argument| {
-            let takes_values = argument.get_action().takes_values() && !argument.is_positional();
-            argument.allow_negative_numbers(takes_values)
-        })
-        .mut_subcommands(with_negative_numbers)
+/// A seed of random choices.
+pub(super) fn seed(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a valid seed; a seed is a whole number from 0 to {}", u64::MAX);
+    text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(wrong)
+}
+
+/// Where to listen, looked at and kept as it was typed.
+pub(super) fn listening(text: &str) -> Result<String, String> {
+    Endpoint::listening(text).map(|_| text.to_owned()).map_err(|why| why.to_string())
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@
 //! The words are smtp-sink's if it has them. Rules are evaluated in their order: delays add up, and the first that
 //! refuses or cuts decides.
 use crate::quantities::{bytes, count_up_to, duration, interval, positive, probability, rate};
+use crate::slip::is_near;
 use smtp::{Path, Reply};
 use std::fmt;
 use std::time::Duration;
@@ -278,10 +279,12 @@ fn head(words: &mut Words<'_>) -> Result<(Commands, Option<Pattern>), Mistake> {
 
 fn no_command(word: Option<&str>) -> String {
     let known: Vec<&str> = Command::ALL.iter().map(|(_, name)| *name).collect();
+    let meant = word.and_then(|word| known.iter().find(|name| name.len() > 1 && is_near(word, name)));
     let known = known.join(" ");
-    match word {
-        Some(word) => format!("{word:?} is not a command of the sink; use {known}, or * for all"),
-        None => format!("a command is missing; use {known}, or * for all"),
+    match (word, meant) {
+        (Some(word), Some(meant)) => format!("{word:?} is not a command of the sink; did you mean {meant:?}?"),
+        (Some(word), None) => format!("{word:?} is not a command of the sink; use {known}, or * for all"),
+        (None, _) => format!("a command is missing; use {known}, or * for all"),
     }
 }
 
@@ -316,8 +319,15 @@ fn action(words: &mut Words<'_>) -> Result<Action, Mistake> {
         }
     }
     let known: Vec<&str> = ACTIONS.iter().map(|(name, _)| *name).collect();
-    let what = words.peek().map_or("an action is missing".to_owned(), |word| format!("{word:?} is not an action"));
-    Err(words.mistake(format!("{what}; use {}", known.join(", "))))
+    let Some(word) = words.peek() else {
+        return Err(words.mistake(format!("an action is missing; use {}", known.join(", "))));
+    };
+    let pair = words.peek_pair();
+    if let Some(meant) = known.iter().find(|name| is_near(word, name) || is_near(&pair, name)) {
+        let typed = if meant.contains(' ') && !is_near(word, meant) { &pair } else { word };
+        return Err(words.mistake(format!("{typed:?} is not an action; did you mean {meant:?}?")));
+    }
+    Err(words.mistake(format!("{word:?} is not an action; use {}", known.join(", "))))
 }
 
 /// Checks whether the action is possible on those commands.
@@ -455,6 +465,13 @@ impl<'t> Words<'t> {
         self.words.get(self.place).map(|(_, word)| *word)
     }
 
+    /// The next two words, in lower case.
+    fn peek_pair(&self) -> String {
+        let pair: Vec<String> =
+            self.words[self.place..].iter().take(2).map(|(_, word)| word.to_ascii_lowercase()).collect();
+        pair.join(" ")
+    }
+
     fn next(&mut self) -> Option<&'t str> {
         let word = self.peek();
         self.place += usize::from(word.is_some());
@@ -588,12 +605,16 @@ mod tests {
             ("", "column 1: write a rule as COMMAND: ACTION"),
             ("rcpt soft reject", "column 17: write a rule as COMMAND: ACTION"),
             (": soft reject", "column 1: a command is missing; use connect helo"),
-            ("rctp: soft reject", "column 1: \"rctp\" is not a command of the sink; use"),
+            ("rctp: soft reject", "column 1: \"rctp\" is not a command of the sink; did you mean \"rcpt\"?"),
+            ("fnord: soft reject", "column 1: \"fnord\" is not a command of the sink; use connect"),
             ("mail, rctp: soft reject", "column 7: \"rctp\" is not a command"),
             ("xclient: soft reject", "column 1: \"xclient\" is not a command"),
             ("rcpt:", "column 6: an action is missing; use hang up, soft reject"),
             ("rcpt: reject", "column 7: \"reject\" is not an action"),
-            ("rcpt: soft", "column 7: \"soft\" is not an action"),
+            ("rcpt: soft", "column 7: \"soft\" is not an action; use hang up"),
+            ("rcpt: Soft rejct", "column 7: \"soft rejct\" is not an action; did you mean \"soft reject\"?"),
+            ("rcpt: softreject", "column 7: \"softreject\" is not an action; did you mean \"soft reject\"?"),
+            ("rcpt: dely 1s", "column 7: \"dely\" is not an action; did you mean \"delay\"?"),
             ("rcpt: soft reject 2", "column 19: \"2\" is not a valid probability"),
             ("rcpt: soft reject 101%", "column 19: \"101%\" is not a valid probability"),
             ("rcpt: soft reject -1%", "column 19: \"-1%\" is not a valid probability"),
