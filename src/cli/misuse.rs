@@ -70,6 +70,7 @@ pub(super) fn sentence(error: &clap::Error) -> String {
         ErrorKind::InvalidValue => impossible_value(error),
         ErrorKind::MissingRequiredArgument => missing(error),
         ErrorKind::ArgumentConflict => conflict(error),
+        ErrorKind::TooManyValues => argument(error).map(|name| format!("{name} takes no value")),
         ErrorKind::NoEquals => {
             argument(error).map(|name| format!("the value of {name} needs an equal sign, without blanks"))
         }
@@ -266,6 +267,7 @@ mod tests {
             ("bench --reuse 0..5", "--reuse \"0..5\": \"0\": must be more than zero. See --help."),
             ("bench a:1 b:1", "unexpected argument \"b:1\"; one server is measured at a time. See --help."),
             ("source a:1 --sink http://a:1", "unknown option \"--sink\" here; mailrun bench has it. See --help."),
+            ("source a:1 --strict=yes", "--strict takes no value. See --help."),
             ("sink -1", "\"-1\": a value must not be negative. See --help."),
             ("bench --seed 1 --seed 2", "--seed <N> must not be given more than once. See --help."),
             ("bench --tls maybe", "--tls: \"maybe\" is not one of none, starttls, implicit. See --help."),

@@ -41,7 +41,7 @@ use crate::party::{Finished, Live, Outputs, cannot_write};
 use crate::printable::printable;
 use crate::source::Offer;
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use journey::judge;
 use journey::record::{Ending, Outcome, Record};
 use journey::{RunId, record};

@@ -47,7 +47,7 @@ const OF_SENDERS: &[Row] = &[
 
 const OF_SINK: &[Row] = &[
     (&["-p", "--port", "--address", "--bind", "--host"], "--listen HOST:PORT"),
-    (&["-c", "--connections", "--concurrency", "--max-connections"], "--max-sessions"),
+    (&["--connections", "--concurrency", "--max-connections"], "--max-sessions"),
     (&["-M", "--exit-after", "--count"], "--max-messages"),
     (&["-L"], "--lmtp"),
     (&["-d"], "--dump-dir"),

@@ -29,8 +29,8 @@ Usage: mailrun smtp-source [OUR OPTIONS] [OPTIONS] [inet:]HOST[:PORT]
        mailrun smtp-source [OUR OPTIONS] [OPTIONS] unix:PATH
 
 Our options, before all others:
-  --trace            add a header line to each message, by which mailrun sink and
-                     smtp-sink --trace recognise it
+  --trace            add a header line to each message, by which mailrun sink
+                     and smtp-sink --trace recognise it
   --report           print number, rate and latency of the messages at the end
   --dialect VERSION  numbers of recipients: 3.9 at the end of the local part
                      [default], 3.8 before the address, as Postfix 3.8 does
@@ -76,8 +76,8 @@ Usage: mailrun smtp-sink [OUR OPTIONS] [OPTIONS] [inet:][HOST]:PORT BACKLOG
        mailrun smtp-sink [OUR OPTIONS] [OPTIONS] unix:PATH BACKLOG
 
 Our options, before all others:
-  --trace       look for the header line of smtp-source --trace or mailrun source
-                in each message, and report duplicate and corrupt messages
+  --trace       look for the header line of smtp-source --trace or mailrun
+                source in each message, and report duplicates and corruption
   --report      print number and rate of the messages at the end
   --help        print this help
 
@@ -168,7 +168,7 @@ Measures a MADES endpoint like go-mades-bench, with the same flags
 Usage: mailrun go-mades-bench [OUR OPTIONS] [FLAGS]
 
 Our options, before all others:
-  --timeout SECONDS   give up if nothing is received for that long [default: 300]
+  --timeout SECONDS   give up if nothing is received that long [default: 300]
   --help              print this help
 
 Flags of the original (-h lists them in its own words):

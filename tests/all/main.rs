@@ -81,5 +81,6 @@ mod verdict;
 mod wire;
 mod words;
 mod workloads;
+mod wrong_inputs;
 mod wrong_inputs_mades;
 mod wrong_inputs_relay;

@@ -399,7 +399,10 @@ fn what_is_wrong_with_rules_is_said_with_its_place() {
     let file = file.to_str().unwrap();
     for (words, expected) in [
         (["sink", "--fault", "rctp: soft reject"], "column 1: \"rctp\" is not a command".to_owned()),
-        (["sink", "--rules", file], format!("{file}:3:10: \"soft\" is not an action")),
+        (
+            ["sink", "--rules", file],
+            format!("{file}:3:10: \"soft rejekt\" is not an action; did you mean \"soft reject\"?"),
+        ),
         (["sink", "--rules", "/nonexistent"], "cannot read /nonexistent".to_owned()),
         (["bench", "--fault", ".: lose"], "column 4: \"lose\" is not an action".to_owned()),
         (["sink", "--dump-dir", "/dev/null/x"], "cannot create /dev/null/x".to_owned()),
