@@ -213,7 +213,8 @@ mod tests {
     #[test]
     fn a_delayed_ack_is_named_with_its_side() {
         let row = |phase, count| PauseRow { party: "x".to_owned(), phase, count, of: 1000 };
-        let (mail, reply) = (row(Phase::Mail, 20), row(Phase::Reply, 50));
+        let mail = row(Phase::Mail, 20);
+        let reply = row(Phase::Reply, 50);
         let text = delayed_acks(Role::Source, &[&mail, &reply]).unwrap();
         assert!(text.starts_with("The server's replies (mail, reply): 5 % (50 of 1,000)"), "{text}");
         assert!(text.contains("set TCP_NODELAY"), "{text}");

@@ -93,7 +93,8 @@ fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
 
 /// Fills in what was accepted and not yet delivered at the end of each row.
 fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
-    let (mut accepted, mut delivered) = (0, 0);
+    let mut accepted = 0;
+    let mut delivered = 0;
     for row in &mut rows {
         accepted += row.accepted;
         delivered += row.delivered;

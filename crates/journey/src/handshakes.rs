@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn kinds_add_up_over_workers_and_do_not_grow_without_end() {
-        let (mut one, mut all) = (Handshakes::default(), Handshakes::default());
+        let mut one = Handshakes::default();
+        let mut all = Handshakes::default();
         one.add("TLSv1.3", "A", false);
         one.add("TLSv1.3", "A", true);
         one.add("TLSv1.2", "B", false);

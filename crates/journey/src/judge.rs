@@ -346,7 +346,8 @@ const NOTHING_CAME: &str = " The sink has seen nothing of this run: does the ser
 
 fn sentence(record: &Record, fate: Fate, count: u64, bounds: &Bounds) -> String {
     let noun = unit_noun(record);
-    let (amount, of_created) = (grouped(count), of_created(record));
+    let amount = grouped(count);
+    let of_created = of_created(record);
     let were = if count == 1 { "was" } else { "were" };
     let text = match fate {
         Fate::Lost => {
@@ -365,7 +366,8 @@ fn sentence(record: &Record, fate: Fate, count: u64, bounds: &Bounds) -> String 
             format!("{amount}{of_created} {noun} failed because the connection did{said}.")
         }
     };
-    let (least, most) = (bounds.least(fate), bounds.most(fate));
+    let least = bounds.least(fate);
+    let most = bounds.most(fate);
     match most {
         0 => text,
         _ if count > most => format!("{text} At most {} of them were asked for.", grouped(most)),

@@ -79,7 +79,8 @@ impl Latencies {
     /// How many were `from` or longer and shorter than `to`, to the histogram's digits.
     pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
-        let (from, to) = (ns(from), ns(to).saturating_sub(1));
+        let from = ns(from);
+        let to = ns(to).saturating_sub(1);
         // What lies beyond its last bucket, the histogram would look for in that bucket.
         let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
         reached.map_or(0, |histogram| histogram.count_between(from, to))
@@ -272,7 +273,8 @@ mod tests {
 
     #[test]
     fn merging_is_recording_both() {
-        let (short, long) = (of([Duration::from_micros(3)]), of([Duration::from_secs(30)]));
+        let short = of([Duration::from_micros(3)]);
+        let long = of([Duration::from_secs(30)]);
         let mut merged = Latencies::default();
         merged.merge(&short);
         merged.merge(&long);

@@ -13,7 +13,8 @@ impl SourceTally {
     pub fn stages(&self, party: &str, since: Stage, offered: Option<Duration>) -> Vec<StageRow> {
         let span = |last: Option<Duration>| span(self.first_created, last);
         let warm = &self.warm_up;
-        let (created, sent) = (self.created - warm.created, self.sent - warm.sent);
+        let created = self.created - warm.created;
+        let sent = self.sent - warm.sent;
         let unsent = created.saturating_sub(sent);
         let created = Passed { count: created, failed: 0, bytes: 0, took: span(self.last_created) };
         let bytes_sent = self.bytes_sent - warm.bytes_sent;
@@ -58,7 +59,8 @@ impl RunTally {
     /// The stage that a sink sees, without the warm-up.
     pub fn stage(&self, party: &str, since: Stage) -> StageRow {
         let took = span(self.first_created, self.last_counted);
-        let (count, bytes) = (self.messages - self.warm_up_messages, self.bytes - self.warm_up_bytes);
+        let count = self.messages - self.warm_up_messages;
+        let bytes = self.bytes - self.warm_up_bytes;
         Passed { count, failed: 0, bytes, took }.row(Stage::Delivered, party, since, &self.delivered)
     }
 }

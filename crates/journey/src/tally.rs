@@ -577,7 +577,9 @@ mod tests {
     #[test]
     fn a_unit_that_two_workers_saw_is_a_duplicate() {
         let run = RunId([1; 16]);
-        let (mut one, mut other, mut all) = (SinkTally::default(), SinkTally::default(), SinkTally::default());
+        let mut one = SinkTally::default();
+        let mut other = SinkTally::default();
+        let mut all = SinkTally::default();
         arrive(&mut one, run, 1, 1);
         arrive(&mut one, run, 1, 1);
         arrive(&mut one, run, 2, 1);
@@ -592,7 +594,8 @@ mod tests {
     #[test]
     fn a_cleared_tally_adds_nothing() {
         let run = RunId([1; 16]);
-        let (mut worker, mut all) = (SinkTally::default(), SinkTally::default());
+        let mut worker = SinkTally::default();
+        let mut all = SinkTally::default();
         arrive(&mut worker, run, 1, 1);
         for _ in 0..3 {
             all.merge(&worker);
@@ -606,7 +609,8 @@ mod tests {
     #[test]
     fn recipients_that_follow_their_message_in_a_later_tick_are_added() {
         let run = RunId([1; 16]);
-        let (mut worker, mut all) = (SinkTally::default(), SinkTally::default());
+        let mut worker = SinkTally::default();
+        let mut all = SinkTally::default();
         arrive(&mut worker, run, 1, 1);
         all.merge(&worker);
         worker.clear();
@@ -635,7 +639,8 @@ mod tests {
 
     #[test]
     fn a_source_adds_up_over_ticks() {
-        let (mut worker, mut all) = (SourceTally::default(), SourceTally::default());
+        let mut worker = SourceTally::default();
+        let mut all = SourceTally::default();
         for second in 1..=3 {
             worker.created += 2;
             worker.accepted_units.mark(second, 0);
@@ -654,7 +659,8 @@ mod tests {
 
     #[test]
     fn what_ran_out_is_counted_over_ticks_and_has_a_row_each() {
-        let (mut worker, mut all) = (SourceTally::default(), SourceTally::default());
+        let mut worker = SourceTally::default();
+        let mut all = SourceTally::default();
         for _ in 0..2 {
             worker.shortages.add(Resource::Ports);
             worker.shortages.add(Resource::Descriptors);
@@ -693,7 +699,8 @@ mod tests {
 
     #[test]
     fn errors_of_ever_new_kinds_are_counted_and_not_kept() {
-        let (mut errors, mut all) = (Errors::default(), Errors::default());
+        let mut errors = Errors::default();
+        let mut all = Errors::default();
         (0..1000).for_each(|code| errors.add(Phase::Data, code, &"é".repeat(1000)));
         all.merge(&errors);
         all.merge(&errors);

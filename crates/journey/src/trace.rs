@@ -585,7 +585,8 @@ mod tests {
 
     #[test]
     fn clocks_of_one_boot_are_of_one_host() {
-        let (monotonic, realtime) = (ClockId::monotonic("a-boot\n"), ClockId::realtime("a-boot"));
+        let monotonic = ClockId::monotonic("a-boot\n");
+        let realtime = ClockId::realtime("a-boot");
         assert!(realtime.is_realtime() && !monotonic.is_realtime());
         assert!(monotonic.same_host(realtime));
         assert!(!monotonic.same_host(ClockId::monotonic("another boot")));

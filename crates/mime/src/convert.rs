@@ -128,7 +128,8 @@ enum End {
 impl<'a> Converter<'a> {
     fn run(&mut self) -> Result<(), Obstacle> {
         let mut walker = Walker::new();
-        let (mut at, mut is_clean) = (0, true);
+        let mut at = 0;
+        let mut is_clean = true;
         let message = self.message;
         for line in lines(message) {
             match walker.line(line, is_clean)? {
@@ -159,7 +160,8 @@ impl<'a> Converter<'a> {
 
     /// The empty line at `at` ends a header.
     fn end_header(&mut self, at: usize, entity: Entity) -> Result<(), Obstacle> {
-        let (header, next) = (self.header..at, at + 2);
+        let header = self.header..at;
+        let next = at + 2;
         self.header = next;
         match entity.content {
             Content::Multipart | Content::Message => {

@@ -215,7 +215,10 @@ impl Default for Restorer {
 fn marked(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = line.get(MARKER.len()..).filter(|_| line.starts_with(MARKER))?;
     let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-    let (from, old, to, new) = (words.next()?, words.next()?, words.next()?, words.next()?);
+    let from = words.next()?;
+    let old = words.next()?;
+    let to = words.next()?;
+    let new = words.next()?;
     let is_ours = from == b"from" && to == b"to" && [b"7bit".as_slice(), b"quoted-printable", b"base64"].contains(&new);
     is_ours.then_some((old, new))
 }

@@ -156,7 +156,8 @@ impl Walker {
     /// Whether the line is a delimiter of an open multipart; what follows then is of another part.
     fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, Obstacle> {
         let text = line[2..].trim_ascii_end();
-        let (mut found, mut looks_like_one) = (None, false);
+        let mut found = None;
+        let mut looks_like_one = false;
         for (number, multipart) in self.open.iter().enumerate() {
             let Some(rest) = text.strip_prefix(multipart.boundary.as_slice()) else { continue };
             looks_like_one = true;
@@ -247,7 +248,8 @@ impl Walker {
             _ => Place::Leaf,
         };
         self.header.is_message = content == Content::Message;
-        let (has_type, has_version) = (header.types > 0, header.has_version);
+        let has_type = header.types > 0;
+        let has_version = header.has_version;
         Ok(Entity { content, label, has_type, has_version, is_message: header.is_message })
     }
 }

@@ -1,26 +1,25 @@
-//! What a batch of events has in common: input is read for all its tasks before the first of them is polled, and what
-//! they say is written when all have spoken.
+//! Batching of events: input is read for all tasks of a batch before the first of them is polled, and their output is
+//! written after all have been polled.
 //!
 //! ```text
 //! epoll ─▶ read, read, read … ─▶ task, task, task … ─▶ write, write, write …
 //! ```
-//! Each of the three is a different piece of code, the kernel's two by far the largest, and each pushes the others out
-//! of the first-level caches. Taken in turns for every session they are fetched anew every time; taken one after the
-//! other for a whole batch, once a batch. (Routers that forward packets on processors work so: VPP calls it vector
-//! packet processing.) A batch of one is read by its task, without a copy.
+//! These are three different pieces of code, the kernel's two by far the largest, and each evicts the others from the
+//! first-level caches. If they alternate for every session, each is fetched anew every time; if each runs for a whole
+//! batch, it is fetched once per batch. (Software routers work the same way: VPP calls it vector packet processing.) In
+//! a batch of one event the task reads for itself, without a copy.
 use rustix::fd::OwnedFd;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Events taken together: enough to share the fetching of code, few enough for their octets to stay in the first-level
-/// cache.
+/// Events per batch: enough to share the fetching of code, few enough for their bytes to stay in the first-level cache.
 pub(crate) const BATCH: usize = 64;
-/// What is read ahead of a task at most. One that fills it is read by its task from then on: large messages are not to
-/// be copied twice.
+/// Most bytes that are read ahead of a task. A task whose input fills this reads for itself from then on, so that large
+/// messages are not copied twice.
 pub(crate) const AHEAD_BYTES: usize = 2048;
 /// The longest write that waits for the others of its batch.
 pub(crate) const GATHERED_BYTES: usize = 2048;
-/// What reads begin at a multiple of: a line of the cache.
+/// Alignment of reads: one cache line.
 const LINE_BYTES: usize = 64;
 
 /// Input of a batch's sessions, one after the other.
@@ -31,49 +30,49 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// A new batch begins; what the last one left has been taken or kept elsewhere.
+    /// Begins a new batch. The bytes of the last one have been taken or kept elsewhere.
     pub(crate) fn begin(&mut self) {
         self.memory.resize(BATCH * (AHEAD_BYTES + LINE_BYTES), 0);
         self.used = 0;
     }
 
-    /// Room for one more session.
+    /// Free space for one more session's input.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.memory[self.used..self.used + AHEAD_BYTES]
     }
 
-    /// So many octets were read into the room; where they lie.
+    /// Notes that `count` bytes were read into the free space, and returns their place.
     pub(crate) fn read(&mut self, count: usize) -> Range<usize> {
         let begins = self.used;
         self.used += count.next_multiple_of(LINE_BYTES);
         begins..begins + count
     }
 
-    /// What lies there.
+    /// The bytes at that place.
     pub(crate) fn octets(&self, place: Range<usize>) -> &[u8] {
         &self.memory[place]
     }
 }
 
-/// Output of a batch's sessions, in the order in which they spoke.
+/// Output of a batch's sessions, in the order in which they wrote.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     bytes: Vec<u8>,
     pieces: Vec<Piece>,
 }
 
-/// What one session says.
+/// Output of one session.
 #[derive(Debug)]
 pub(crate) struct Piece {
     /// The source's name.
     pub(crate) name: u64,
-    /// Kept open until it is written to: a session may have ended meanwhile.
+    /// Kept open until the piece is written: the session may have ended meanwhile.
     pub(crate) descriptor: Rc<OwnedFd>,
     length: usize,
 }
 
 impl Gathered {
-    /// Adds to it.
+    /// Appends a session's output.
     pub(crate) fn push(&mut self, name: u64, descriptor: &Rc<OwnedFd>, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         match self.pieces.last_mut() {
@@ -86,7 +85,7 @@ impl Gathered {
         self.pieces.is_empty()
     }
 
-    /// Hands each piece to `write` with its bytes, and forgets all.
+    /// Hands each piece to `write` with its bytes, and empties the batch.
     pub(crate) fn drain(&mut self, mut write: impl FnMut(&Piece, &[u8])) {
         let mut rest = self.bytes.as_slice();
         for piece in self.pieces.drain(..) {
@@ -114,7 +113,7 @@ mod tests {
     use std::task::Poll;
     use std::time::Duration;
 
-    /// A connection with small buffers, so that writes find no room now and then.
+    /// A connection with small buffers, so that writes sometimes find no space.
     fn pair() -> (OwnedFd, OwnedFd) {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let (one, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("sockets");
@@ -133,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Says back what it hears, reading no more than `room` octets at a time, until the end.
+    /// Echoes its input, reading at most `room` bytes at a time, until the end.
     async fn echo(descriptor: OwnedFd, room: usize) {
         let socket = Socket::adopt(descriptor).expect("watched");
         let mut room = vec![0; room];
@@ -146,9 +145,10 @@ mod tests {
         }
     }
 
-    /// Writes a piece and reads as much, each as far as it goes: neither end may wait for the other to read first.
+    /// Writes a piece and reads as much, each as far as possible: neither end may wait for the other to read first.
     async fn exchange(socket: &Socket, mut piece: &[u8], room: &mut [u8]) -> Vec<u8> {
-        let (all, mut back) = (piece.len(), Vec::new());
+        let all = piece.len();
+        let mut back = Vec::new();
         poll_fn(|_| {
             loop {
                 let before = (piece.len(), back.len());
@@ -175,7 +175,7 @@ mod tests {
         back
     }
 
-    /// Sends pieces of these lengths, hears each back before the next, and reports what it heard.
+    /// Sends pieces of these lengths, reads each echo before it sends the next, and reports the bytes that it read.
     async fn talk(descriptor: OwnedFd, lengths: Vec<usize>, salt: usize, heard: Rc<RefCell<usize>>) {
         let socket = Socket::adopt(descriptor).expect("watched");
         let mut room = vec![0; 8192];
@@ -187,7 +187,7 @@ mod tests {
         *heard.borrow_mut() += 1;
     }
 
-    /// Runs as many connections as there are lists of lengths, all on one loop; how many came to their end.
+    /// Runs as many connections as there are lists of lengths, all on one loop, and returns the number that completed.
     fn conversations(lists: Vec<Vec<usize>>, room: usize) -> usize {
         let heard = Rc::new(RefCell::new(0));
         let count = Rc::clone(&heard);
@@ -198,7 +198,7 @@ mod tests {
                 Reactor::current().spawn(echo(one, room));
                 Reactor::current().spawn(talk(other, lengths, salt, Rc::clone(&count)));
             }
-            // A minute, for a machine that has other things to do.
+            // A minute, for a busy machine.
             for _ in 0..12_000 {
                 if *count.borrow() == all {
                     return;
@@ -213,7 +213,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
-        /// However long the pieces are, and however little a session reads at a time, all octets come back in order.
+        /// Checks that all bytes come back in order, however long the pieces are and however little a session reads at
+        /// a time.
         #[test]
         fn nothing_is_lost_between_batch_and_task(
             lists in prop::collection::vec(
@@ -227,7 +228,7 @@ mod tests {
             ),
             room in prop_oneof![1..10usize, 100..5000usize],
         ) {
-            // A room of a few octets with long pieces is many turns: the long ones are cut short then.
+            // Few bytes per read and long pieces make many turns, so the long ones are shortened then.
             let longest = if room < 10 { 3000 } else { usize::MAX };
             let lists: Vec<Vec<usize>> =
                 lists.into_iter().map(|list| list.into_iter().map(|length| length.min(longest)).collect()).collect();

@@ -1,4 +1,4 @@
-//! Wakes tasks from outside their own events: other tasks, other threads.
+//! Wakes tasks for other reasons than their own events: from other tasks, from other threads.
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::thread::{self, ThreadId};
 
-/// Who was woken since it was last answered.
+/// Tasks that were woken since the last `answer`.
 pub(crate) struct Bell {
     woken: Mutex<Vec<usize>>,
     has_rung: AtomicBool,
-    /// Ends the loop's sleep.
+    /// Wakes the loop from its sleep.
     eventfd: OwnedFd,
     owner: ThreadId,
 }
@@ -23,29 +23,29 @@ struct Cord {
 }
 
 impl Bell {
-    /// The bell of the loop on this thread.
+    /// Creates the bell of the loop on this thread.
     pub(crate) fn new() -> io::Result<Self> {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         let owner = thread::current().id();
         Ok(Self { woken: Mutex::default(), has_rung: AtomicBool::new(false), eventfd, owner })
     }
 
-    /// A waker for that task.
+    /// Creates a waker for that task.
     pub(crate) fn waker(bell: &Arc<Self>, task: usize) -> Waker {
         Arc::new(Cord { bell: Arc::clone(bell), task }).into()
     }
 
-    /// What to watch: it becomes readable, edge by edge, when another thread rings.
+    /// Descriptor to watch: it becomes readable, edge by edge, when another thread wakes a task.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }
 
-    /// Whether anybody was woken.
+    /// Reports whether a task was woken.
     pub(crate) fn has_rung(&self) -> bool {
         self.has_rung.load(Ordering::Acquire)
     }
 
-    /// Adds everybody that was woken to `woken`.
+    /// Appends all tasks that were woken to `woken`.
     pub(crate) fn answer(&self, woken: &mut Vec<usize>) {
         if self.has_rung() {
             let mut rang = self.woken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,7 +60,7 @@ impl Bell {
         let is_first = !self.has_rung.swap(true, Ordering::AcqRel);
         drop(woken);
         if is_first && thread::current().id() != self.owner {
-            // It fails only when the count is full, and then the loop is awake already.
+            // It fails only if the count is full, and then the loop is awake already.
             let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }

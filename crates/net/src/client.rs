@@ -1,5 +1,5 @@
-//! A client for programs that send a message now and then: connect, send, quit. It blocks, so it goes with any
-//! program; one that has many connections at a time drives [`crate::Conversation`]s.
+//! A client for programs that send a message now and then: connect, send, quit. It blocks, so it suits any program; a
+//! program with many connections at a time drives [`crate::Conversation`]s.
 use crate::clock;
 use smtp::client::{Client as Session, Outcome, Pipelining, Verb, Violation, Want};
 use smtp::data;
@@ -9,41 +9,41 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a conversation could not go on.
+/// Reasons why a conversation could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The connection could not be made, or broke.
+    /// The connection could not be made, or it broke.
     #[error("network: {0}")]
     Network(#[from] io::Error),
-    /// Nothing was heard in time.
+    /// No reply came in time.
     #[error("no reply within {0:?}")]
     Silent(Duration),
     /// The peer does not speak SMTP.
     #[error("{0}")]
     PeerMisbehaved(#[from] Violation),
-    /// The peer ended the session: its last reply.
+    /// The peer ended the session. Holds its last reply.
     #[error("the peer closed the session: {0}")]
     Closed(String),
 }
 
-/// What became of a message.
+/// Result of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The peer took responsibility for the recipients it accepted.
     pub accepted: bool,
     /// The reply that decided it.
     pub code: u16,
-    /// Its text.
+    /// Text of that reply.
     pub text: String,
     /// Recipients refused, with code and text.
     pub refused: Vec<(u32, u16, String)>,
 }
 
-/// What the replies to a transaction said.
+/// Content of the replies to a transaction.
 #[derive(Debug, Default)]
 struct Notes {
     outcome: Option<(Outcome, u16, String)>,
-    /// A refused MAIL decides, though the replies to the commands that travelled with it come after it.
+    /// A rejected MAIL decides, although the replies to the commands that were pipelined with it come after it.
     mail_refused: Option<(u16, String)>,
     refused: Vec<(u32, u16, String)>,
     last: String,
@@ -63,7 +63,7 @@ impl Notes {
         }
     }
 
-    /// What became of the message, unless the peer closed before that was known.
+    /// Returns the result of the message, unless the peer closed before it was known.
     fn delivery(self) -> Result<Delivery, Error> {
         let (outcome, code, text) = self.outcome.ok_or(Error::Closed(self.last))?;
         let accepted = outcome == Outcome::Accepted;
@@ -81,7 +81,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and greets, as `name`. Each reply may take `patience`.
+    /// Connects and greets as `name`. Each reply may take up to `patience`.
     ///
     /// # Errors
     /// [`Error`]; a server that refuses to greet is [`Error::Closed`].
@@ -119,10 +119,10 @@ impl Client {
         notes.delivery()
     }
 
-    /// Says QUIT and waits for the reply.
+    /// Sends QUIT and waits for the reply.
     ///
     /// # Errors
-    /// [`Error`]; every message answered before is delivered all the same.
+    /// [`Error`]; every message that was answered before is delivered nevertheless.
     pub fn quit(mut self) -> Result<(), Error> {
         let mut out = Vec::new();
         self.session.quit(clock::now(), &mut out);
@@ -137,7 +137,7 @@ impl Client {
         self.stream.write_all(bytes).map_err(|error| in_time(error, self.patience))
     }
 
-    /// Reads replies, and writes the commands they bring about, until the session wants what it should.
+    /// Reads replies, and writes the commands that they cause, until the session wants that.
     fn read_until(
         &mut self,
         wanted: impl Fn(Want) -> bool,
@@ -154,7 +154,8 @@ impl Client {
                 Ok(count) => count,
                 Err(error) => return Err(self.turned_away(error, last)),
             };
-            let (mut input, mut out) = (&buffer[..count], Vec::new());
+            let mut input = &buffer[..count];
+            let mut out = Vec::new();
             while let Some(event) = self.session.next_event(&mut input, clock::now(), &mut out)? {
                 if event.to != Verb::Quit {
                     last = format!("{} {}", event.reply.code(), event.reply.text());
@@ -168,7 +169,7 @@ impl Client {
         Ok(())
     }
 
-    /// A peer that refused to serve, and did not wait for QUIT, has said why.
+    /// The error for a peer that refused service and did not wait for QUIT: its last reply has the reason.
     fn turned_away(&self, error: io::Error, last: String) -> Error {
         match self.session.waits_for() {
             Some(Verb::Quit) if !last.is_empty() => Error::Closed(last),
@@ -177,7 +178,7 @@ impl Client {
     }
 }
 
-/// A socket's time-out in our words.
+/// Translates a socket's time-out into [`Error::Silent`].
 fn in_time(error: io::Error, patience: Duration) -> Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Error::Silent(patience),

@@ -1,13 +1,13 @@
-//! How much one client address may ask of a server: connections at a time, and how often it may come, log in and send.
+//! Limits per client address: connections at a time, and the rates of connections, logins and messages.
 //!
 //! ```text
 //! accept ── admit ──▶ Admission ── take(messages) … ──▶ dropped: one connection fewer
 //!             │                        │
 //!             └─ 421 4.7.0             └─ 421 4.7.0; recipients: 450 4.7.0
 //! ```
-//! A rate is a bucket that holds what a minute allows and refills all the time (GCRA, ITU-T I.371): after a pause a client
-//! may do at once what it may do in a minute. IPv6 addresses count by their /64, which is what one customer has
-//! (RFC 6177 §2). A client that is exempt is never looked up: it costs nothing.
+//! A rate is a bucket that holds a minute's allowance and refills continuously (GCRA, ITU-T I.371): after a pause a
+//! client may use a minute's allowance at once. IPv6 addresses count by their /64, the block that one customer has (RFC
+//! 6177 §2). An exempt client is never looked up: it costs nothing.
 use crate::recent::{RecentMap, Shards};
 use smtp::reply::Reply;
 use std::collections::HashMap;
@@ -17,19 +17,19 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What rates are counted by.
+/// Period of the rates.
 const MINUTE: Duration = Duration::from_secs(60);
-/// How often the refusals of one client are reported.
+/// Pause between two reports of one client's refusals.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Reports a minute, of all clients.
+/// Reports per minute, over all clients.
 const MAX_REPORTS: u32 = 600;
 
-/// A client as limits know it: an IPv4 address, or the /64 of an IPv6 address.
+/// Key of a client in the limits: an IPv4 address, or the /64 of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ClientKey(IpAddr);
 
 impl ClientKey {
-    /// That of an address. An IPv4 address is one however it is written (RFC 4291 §2.5.5.2).
+    /// Returns the key of an address. An IPv4 address has one key in all its notations (RFC 4291 §2.5.5.2).
     pub fn of(address: IpAddr) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & (u128::from(u64::MAX) << 64))),
@@ -47,25 +47,25 @@ impl fmt::Display for ClientKey {
     }
 }
 
-/// What is limited.
+/// Kinds of limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClientLimit {
     /// Connections at a time.
     Connections,
-    /// Connections a minute.
+    /// Connections per minute.
     ConnectionRate,
-    /// MAIL commands a minute.
+    /// MAIL commands per minute.
     MessageRate,
-    /// RCPT commands a minute.
+    /// RCPT commands per minute.
     RecipientRate,
-    /// AUTH commands a minute.
+    /// AUTH commands per minute.
     LoginRate,
-    /// TLS handshakes a minute.
+    /// TLS handshakes per minute.
     HandshakeRate,
 }
 
 impl ClientLimit {
-    /// All of them.
+    /// All limits.
     pub const ALL: [Self; 6] = [
         Self::Connections,
         Self::ConnectionRate,
@@ -87,8 +87,8 @@ impl ClientLimit {
         }
     }
 
-    /// What a client is answered. All but a recipient ends the session: the recipients before it can still have their
-    /// message.
+    /// Reply to a client that exceeds the limit. Every limit except that of recipients ends the session: the recipients
+    /// that were accepted before can still get their message.
     pub fn reply(self) -> &'static Reply {
         macro_rules! fixed {
             ($text:literal) => {{
@@ -107,27 +107,28 @@ impl ClientLimit {
     }
 }
 
-/// How much each client address may ask; `None` is no limit.
+/// Limits for each client address; `None` is no limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
     /// Connections at a time.
     pub connections: Option<u32>,
-    /// Connections a minute.
+    /// Connections per minute.
     pub connection_rate: Option<u32>,
-    /// Messages a minute.
+    /// Messages per minute.
     pub message_rate: Option<u32>,
-    /// Recipients a minute.
+    /// Recipients per minute.
     pub recipient_rate: Option<u32>,
-    /// Logins a minute, whether they succeed or not.
+    /// Logins per minute, whether they succeed or not.
     pub login_rate: Option<u32>,
-    /// TLS handshakes a minute.
+    /// TLS handshakes per minute.
     pub handshake_rate: Option<u32>,
-    /// Addresses whose rates are remembered; of more, those that came last. Each takes some 200 bytes.
+    /// Largest number of addresses whose rates are remembered; beyond it, the latest are kept. Each takes some 200
+    /// bytes.
     pub clients: usize,
 }
 
 impl Default for ClientLimits {
-    /// 50 connections at a time as Postfix has it, and rates that no honest sender reaches.
+    /// 50 connections at a time, as in Postfix, and rates that no honest sender reaches.
     fn default() -> Self {
         Self {
             connections: Some(50),
@@ -142,7 +143,7 @@ impl Default for ClientLimits {
 }
 
 impl ClientLimits {
-    /// No limits: each client may do what it likes.
+    /// No limits.
     pub fn none() -> Self {
         Self {
             connections: None,
@@ -155,7 +156,7 @@ impl ClientLimits {
         }
     }
 
-    /// What a minute allows; `None` too for what is no rate.
+    /// Allowance per minute; `None` also for a limit that is no rate.
     fn rate(&self, limit: ClientLimit) -> Option<u32> {
         match limit {
             ClientLimit::Connections => None,
@@ -168,20 +169,20 @@ impl ClientLimits {
     }
 }
 
-/// A client that was refused something, for a log: told at once, and then once a minute for each client.
+/// A refusal of a client, for a log: reported at once, and then once a minute for each client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRefusal {
-    /// Whose.
+    /// The client.
     pub client: ClientKey,
-    /// What it asked too much of this time.
+    /// The limit that it exceeded this time.
     pub limit: ClientLimit,
-    /// Its refusals since it was told of last.
+    /// Its refusals since the last report.
     pub times: u64,
 }
 
 type Report = Box<dyn Fn(&ClientRefusal) + Send + Sync>;
 
-/// The clients of one or several servers, and what they have asked lately.
+/// The clients of one or several servers, with their recent use of each limit.
 pub struct Clients {
     limits: ClientLimits,
     shards: Shards<Table>,
@@ -194,12 +195,12 @@ pub struct Clients {
 /// Some of the clients.
 #[derive(Debug)]
 struct Table {
-    /// Connections at a time of those that have any.
+    /// Open connections of each client that has any.
     open: HashMap<ClientKey, u32>,
     recent: RecentMap<ClientKey, Recent>,
 }
 
-/// What a client has done lately.
+/// A client's recent activity.
 #[derive(Debug, Default)]
 struct Recent {
     rates: [Bucket; ClientLimit::ALL.len()],
@@ -207,14 +208,14 @@ struct Recent {
     untold: u64,
 }
 
-/// A rate limit, kept as the time at which the bucket will be full.
+/// A rate limit, stored as the time at which the bucket will be full.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     full_at: Duration,
 }
 
 impl Bucket {
-    /// Takes one of those that a minute allows, if there is one.
+    /// Takes one of a minute's allowance, if any is left.
     fn take(&mut self, per_minute: u32, now: Duration) -> bool {
         let full_at = self.full_at.max(now) + MINUTE / per_minute.max(1);
         let has_one = full_at.saturating_sub(now) <= MINUTE;
@@ -232,7 +233,7 @@ impl fmt::Debug for Clients {
 }
 
 impl Clients {
-    /// Nobody yet.
+    /// Creates an empty table.
     pub fn new(limits: ClientLimits) -> Self {
         let table = |capacity| Table { open: HashMap::new(), recent: RecentMap::new(capacity) };
         Self {
@@ -245,27 +246,28 @@ impl Clients {
         }
     }
 
-    /// Tells of refusals, from the thread of the worker that refused: seldom enough for a log, however many there are.
+    /// Sets the function that refusals are reported to, from the thread of the worker that refused: seldom enough for a
+    /// log, however many there are.
     #[must_use]
     pub fn reporting(mut self, report: impl Fn(&ClientRefusal) + Send + Sync + 'static) -> Self {
         self.report = Some(Box::new(report));
         self
     }
 
-    /// Connections of clients that are not exempt.
+    /// Open connections of clients that are not exempt.
     pub fn connected(&self) -> usize {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// How often a limit has refused something.
+    /// Number of refusals by a limit.
     pub fn refused(&self, limit: ClientLimit) -> u64 {
         self.refused[limit as usize].load(Ordering::Relaxed)
     }
 
-    /// Lets a connection in, for as long as the admission is kept.
+    /// Admits a connection, for as long as the admission is kept.
     ///
     /// # Errors
-    /// What the client asked too much of.
+    /// The limit that the client exceeded.
     pub fn admit(self: &Arc<Self>, address: IpAddr, now: Duration) -> Result<Admission, ClientLimit> {
         let client = ClientKey::of(address);
         let mut table = self.shards.lock(&client);
@@ -310,7 +312,7 @@ impl Clients {
         }
     }
 
-    /// Counts a refusal, and tells of it where that is due.
+    /// Counts a refusal, and reports it if a report is due.
     fn refuse(&self, client: ClientKey, limit: ClientLimit, times: Option<u64>, now: Duration) {
         self.refused[limit as usize].fetch_add(1, Ordering::Relaxed);
         let (Some(report), Some(times)) = (&self.report, times) else { return };
@@ -334,7 +336,7 @@ impl Table {
         if recent.rates[limit as usize].take(rate, now) { Ok(()) } else { Err(limit) }
     }
 
-    /// Notes a refusal; how many there were, where they are to be told of now.
+    /// Notes a refusal, and returns the number of refusals if they are to be reported now.
     fn note(&mut self, client: ClientKey, now: Duration) -> Option<u64> {
         let recent = self.recent.get_or_insert_with(client, Recent::default);
         recent.untold += 1;
@@ -346,7 +348,7 @@ impl Table {
     }
 }
 
-/// A connection that was let in. Dropped, it is over.
+/// An admitted connection. Dropping it ends it.
 #[derive(Debug)]
 pub struct Admission {
     clients: Arc<Clients>,
@@ -355,7 +357,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Takes one of what a minute allows.
+    /// Takes one of a minute's allowance.
     ///
     /// # Errors
     /// The limit, if there is none left.
@@ -366,7 +368,7 @@ impl Admission {
         self.clients.take(self.client, limit, now)
     }
 
-    /// From here on only the connection counts: the client has logged in.
+    /// Lifts the rate limits, for the client has logged in: only the connection counts from here on.
     pub fn waive_rates(&mut self) {
         self.has_rates = false;
     }
@@ -464,8 +466,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client does and when: no window of a minute and more holds more than the rate allows, and no more
-        /// connections are open than may be.
+        /// Checks that no window of a minute or more holds more than the rate allows, and that no more connections are
+        /// open than allowed, whatever a client does and when.
         #[test]
         fn no_window_holds_more_than_it_may(
             rate in 1..100_u32, most in 1..5_u32, steps in prop::collection::vec((0..3000_u64, 0..3_u8, 0..3_u8), 1..300)
@@ -497,7 +499,7 @@ mod tests {
             }
         }
 
-        /// However many addresses come, the table holds no more of them than it may.
+        /// Checks that the table never holds more addresses than its limit, however many come.
         #[test]
         fn strangers_without_number_take_bounded_memory(seeds in prop::collection::vec(any::<u64>(), 1..2000)) {
             let limits = ClientLimits { connection_rate: Some(10), clients: 128, ..ClientLimits::none() };

@@ -1,4 +1,4 @@
-//! Drives a client session for a caller that has many of them: write, read, tell. It decides nothing.
+//! Drives a client session for a caller that has many of them: writes, reads, reports. It decides nothing.
 use crate::clock;
 use crate::outbox::Outbox;
 use crate::session::no_handshake;
@@ -15,71 +15,72 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// A write that has so much to carry is not kept for the sake of another message: the peer can begin.
+/// Output of this size is written at once and not held back for another message, so that the peer can begin.
 const BURST_BYTES: usize = 16 * 1024;
 
-/// What a caller wants of a session that is free.
+/// Requests of a caller to a session that is free.
 #[derive(Debug)]
 pub enum Next {
-    /// Send a message under this envelope.
+    /// Send a message with this envelope.
     Transaction(Arc<Envelope>),
-    /// Say QUIT.
+    /// Send QUIT.
     Quit,
 }
 
-/// Who has messages to send. `now` is [`crate::clock::now`] at the read or write in question.
+/// A source of messages. `now` is [`crate::clock::now`] at the read or write in question.
 pub trait Caller {
-    /// The session is free, or, if `early`, will be when the message just rendered is answered. `Pending` leaves
-    /// it idle until the task is woken.
+    /// The session is free, or, if `early`, will be when the message just rendered is answered. `Pending` leaves it
+    /// idle until the task is woken.
     fn poll_next(&mut self, cx: &mut Context<'_>, client: &Client, early: bool, now: Duration) -> Poll<Next>;
     /// The peer waits for the message: its bytes, dot-stuffed, and the end of data.
     fn render(&mut self, outbox: &mut Outbox);
-    /// All that was to be written has been handed to the kernel. `now` was read after that where a message was in
-    /// it, and before where only commands were: they take no time worth a look at the clock.
+    /// All output has been handed to the kernel. `now` was read after that if the output held a message, and before if
+    /// it held only commands: their time is too short to be worth reading the clock.
     fn written(&mut self, now: Duration);
     /// A reply came in.
     fn replied(&mut self, event: &Event<'_>, now: Duration);
-    /// How many octets the message has, for a peer that takes it in a chunk (RFC 3030).
+    /// Length of the message, for a peer that takes it in a chunk (RFC 3030).
     fn message_bytes(&self) -> u64 {
         0
     }
-    /// The message as it is, not dot-stuffed and without end of data: as many octets as [`Caller::message_bytes`] said.
+    /// Renders the message as it is, not dot-stuffed and without end of data: as many bytes as
+    /// [`Caller::message_bytes`] returned.
     fn render_chunk(&mut self, outbox: &mut Outbox) {
         let _ = outbox;
     }
-    /// TLS is on.
+    /// TLS has begun.
     fn encrypted(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
 }
 
-/// When TLS begins.
+/// The time at which TLS begins.
 #[derive(Clone, Debug)]
 pub enum ClientSecurity {
     /// Before the greeting (RFC 8314).
     Implicit(ClientTls),
-    /// When the session wants it: STARTTLS (RFC 3207).
+    /// On the session's request: STARTTLS (RFC 3207).
     OnDemand(ClientTls),
 }
 
-/// How a conversation ended.
+/// Reasons why a conversation ended.
 #[derive(Debug)]
 pub enum Ended {
     /// After QUIT, or because the peer said 421 or refused to greet.
     Closed,
-    /// The peer lacks, or refused, what was insisted on: the session said QUIT before it sent anything.
+    /// The peer lacks, or refused, an extension that is required: the session sent QUIT before it sent anything else.
     GaveUp(GaveUp),
-    /// The connection broke while this reply was waited for.
+    /// The connection broke while this reply was awaited.
     Lost(Option<Verb>, io::Error),
     /// This reply did not come in time.
     Timeout(Option<Verb>),
     /// The peer does not speak SMTP.
     Violated(Option<Verb>, Violation),
-    /// TLS could not be begun.
+    /// TLS could not be started.
     NotEncrypted(io::Error),
 }
 
-/// Why a conversation pauses.
+/// Reasons why a conversation pauses.
 enum Pause {
     Over(Ended),
     /// All is written, and TLS is to begin.
@@ -94,21 +95,21 @@ pub struct Conversation<'a, C: Caller> {
     alarm: &'a mut Alarm,
     patience: Duration,
     desk: Desk,
-    /// The time of this turn: of the last read, or of waking.
+    /// Time of this turn: of the last read, or of the last wake-up.
     now: Duration,
     /// Nothing has been read since the task was woken, so `now` may be long ago.
     is_woken: bool,
-    /// What is being written holds a message, or takes more than one write: its end is worth a look at the clock.
+    /// The output holds a message, or takes more than one write: the clock is read when it has been written.
     has_message: bool,
-    /// A message waits to be written with the others of the turn: when it was is learned at the next.
+    /// A message waits to be written with the others of the turn. The time of its write is known at the next turn.
     is_gathered: bool,
-    /// What the connection has not taken yet.
+    /// Output that the connection has not taken yet.
     unsent: Option<Box<Outbox>>,
     security: Option<ClientSecurity>,
 }
 
 impl<'a, C: Caller> Conversation<'a, C> {
-    /// A conversation on a connection that has just been made.
+    /// Creates a conversation on a connection that has just been made.
     pub fn new(
         stream: impl Into<Stream>,
         client: Client,
@@ -135,13 +136,13 @@ impl<'a, C: Caller> Conversation<'a, C> {
         }
     }
 
-    /// The same under TLS.
+    /// Sets TLS for it.
     #[must_use]
     pub fn secured(self, security: Option<ClientSecurity>) -> Self {
         Self { security, ..self }
     }
 
-    /// Runs it to its end.
+    /// Runs it until it ends.
     pub async fn run(mut self) -> Ended {
         if let Some(ClientSecurity::Implicit(setup)) = self.security.clone()
             && let Err(ended) = self.begin_tls(&setup).await
@@ -183,13 +184,13 @@ impl<'a, C: Caller> Conversation<'a, C> {
         self.write_now(&desk).map_err(|error| self.lost(error))
     }
 
-    /// Hands what is in the shared outbox to the connection before another session has its turn.
+    /// Writes the content of the shared outbox to the connection before another session has its turn.
     fn write_now(&mut self, desk: &Desk) -> io::Result<()> {
         desk.lend(|buffers| self.flush(&mut buffers.outbox)).map(|_| ())
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, buffers: &mut Buffers) -> Poll<Pause> {
-        // Polled twice in one turn, by a timer for one, it has not been written yet.
+        // If the task is polled twice in one turn, for example by a timer, the output has not been written yet.
         if self.is_gathered && !self.stream.is_gathered() {
             self.is_gathered = false;
             self.caller.written(self.stream.written_at());
@@ -206,7 +207,8 @@ impl<'a, C: Caller> Conversation<'a, C> {
                 Ok(true) => {}
                 Ok(false) => return self.poll_timeout(),
                 Err(error) => {
-                    // The worker's next turn, another session's as like as not, must not send what was left of this.
+                    // The worker's next turn probably belongs to another session, which must not send the rest of this
+                    // output.
                     buffers.outbox.clear();
                     return Poll::Ready(Pause::Over(self.cut_off(buffers.input.bytes(), error)));
                 }
@@ -233,13 +235,13 @@ impl<'a, C: Caller> Conversation<'a, C> {
         }
     }
 
-    /// Does what the session wants, as far as it can go without the peer.
+    /// Does what the session wants, as far as possible without the peer.
     fn advance(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
-        // Where the session bursts, a message that is begun goes out at once, and the next one behind it.
+        // If the session sends in bursts, a message that was begun is written at once, and the next one behind it.
         while self.step(cx, outbox) && self.client.bursts() && self.client.wants() == Want::Chunk {}
     }
 
-    /// Writes the message that is due, and begins the next one if there is any; whether it did that.
+    /// Writes the message that is due, and begins the next one if there is any. Returns whether it began one.
     fn step(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) -> bool {
         let mut early = false;
         if self.client.wants() == Want::Message {
@@ -269,7 +271,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         false
     }
 
-    /// True once nothing is left to write.
+    /// Writes the output; true once nothing is left to write.
     fn flush(&mut self, outbox: &mut Outbox) -> io::Result<bool> {
         if self.unsent.is_none() {
             if outbox.is_empty() {
@@ -304,7 +306,7 @@ impl<'a, C: Caller> Conversation<'a, C> {
         }
     }
 
-    /// Every reply in `input`.
+    /// Handles every reply in `input`.
     fn take(&mut self, mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Ended> {
         let now = self.stream.input_at();
         self.now = now;
@@ -323,11 +325,11 @@ impl<'a, C: Caller> Conversation<'a, C> {
         Ended::Lost(self.client.waits_for(), error)
     }
 
-    /// Writing failed. The peer may have said why before it closed: `552`, `421`, or an alert of TLS.
+    /// Handles a failed write. The peer may have sent a reason before it closed: `552`, `421`, or a TLS alert.
     fn cut_off(&mut self, input: &mut [u8], error: io::Error) -> Ended {
         let taken = match self.stream.try_read(input) {
             Ok(count) if count > 0 => self.take(&input[..count], &mut Vec::new()),
-            // Under TLS: what came is an alert, or no record. It says more than the broken pipe.
+            // Under TLS, the input is an alert, or no record. It says more than the broken pipe.
             Err(alert) if alert.kind() == io::ErrorKind::InvalidData => return self.lost(alert),
             Ok(_) | Err(_) => Ok(()),
         };
@@ -358,7 +360,7 @@ mod tests {
 
     const MESSAGES: usize = 20;
 
-    /// Sends messages one after the other, and notes when each had been rendered and when it was said to be written.
+    /// Sends messages one after the other, and notes when each was rendered and when it was reported as written.
     #[derive(Default)]
     struct Notary {
         rendered: Vec<Duration>,
@@ -402,15 +404,16 @@ mod tests {
         let server = Server::new(|| |_peer| Taker).start(([127, 0, 0, 1], 0).into()).expect("a server");
         let address = server.address();
         let work = move |desk: crate::Desk| async move {
-            let (mut notary, mut alarm) = (Notary::default(), Alarm::default());
+            let mut notary = Notary::default();
+            let mut alarm = Alarm::default();
             let socket = Socket::connect(address).await.expect("connects");
             let client = Client::new("test".into(), Pipelining::Group, clock::now());
             let patience = Duration::from_secs(10);
             let ended = {
                 let talk = Conversation::new(socket, client, &mut notary, &mut alarm, patience, desk).run();
                 let mut talk = pin!(talk);
-                // A timer or another task may wake a session in the turn in which it has spoken: it is polled again
-                // before what it said is written.
+                // A timer or another task may wake a session in the turn in which it wrote: then it is polled again
+                // before its output is written.
                 poll_fn(|cx| match talk.as_mut().poll(cx) {
                     Poll::Pending => talk.as_mut().poll(cx),
                     ready => ready,

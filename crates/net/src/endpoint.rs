@@ -1,12 +1,12 @@
-//! Where a server listens and a client connects to: a TCP address, or a socket in the file system.
+//! Addresses that a server listens at and a client connects to: a TCP address, or a socket in the file system.
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
-/// What stands before a path.
+/// Prefix of a path.
 const UNIX: &str = "unix:";
-/// The longest path that a socket may have (unix(7)), its end included.
+/// The longest path that a socket may have (unix(7)), with the zero byte at its end.
 const LONGEST_PATH_BYTES: usize = 108;
 
 /// One end of a connection.
@@ -19,18 +19,18 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `HOST:PORT`, whose name is looked up, or `unix:PATH`. Of several addresses it is the first.
+    /// Reads `HOST:PORT`, whose name is looked up, or `unix:PATH`. Returns the first of several addresses.
     ///
     /// # Errors
-    /// If the name has no address, or it is neither.
+    /// If the name has no address, or the text is neither.
     pub fn resolve(text: &str) -> io::Result<Self> {
         Self::resolve_all(text).map(|mut all| all.swap_remove(0))
     }
 
-    /// Reads the same; every address of the name, in the order of the system's resolver, at least one.
+    /// Reads the same, and returns every address of the name, in the order of the system's resolver; at least one.
     ///
     /// # Errors
-    /// If the name has no address, or it is neither.
+    /// If the name has no address, or the text is neither.
     pub fn resolve_all(text: &str) -> io::Result<Vec<Self>> {
         if let Some(path) = text.strip_prefix(UNIX) {
             if path.is_empty() || path.len() >= LONGEST_PATH_BYTES {
@@ -44,7 +44,7 @@ impl Endpoint {
         }
         let unknown = |why: &str| io::Error::new(io::ErrorKind::NotFound, format!("unknown host {host:?}{why}"));
         let addresses = (host, port).to_socket_addrs().map_err(|error| match error.raw_os_error() {
-            // Out of descriptors, and the like: the host may well be known.
+            // For example, descriptors have run out: the host may well exist.
             Some(_) => error,
             None => unknown(""),
         })?;
@@ -52,7 +52,8 @@ impl Endpoint {
         if all.is_empty() { Err(unknown(": it has no address")) } else { Ok(all) }
     }
 
-    /// Reads where to listen: as [`resolve`](Self::resolve), and `:PORT` for all addresses of this host, IPv6 and IPv4.
+    /// Reads an address to listen at: as [`resolve`](Self::resolve), and `:PORT` for all addresses of this host, IPv6
+    /// and IPv4.
     ///
     /// # Errors
     /// Those of `resolve`.
@@ -66,7 +67,7 @@ impl Endpoint {
     /// Splits `HOST:PORT`, `ADDRESS:PORT`, `[ADDRESS]:PORT` or `:PORT`, whose host is empty.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first fault in it.
     pub fn host_and_port(text: &str) -> Result<(&str, u16), String> {
         const EXAMPLE: &str = "use something like 127.0.0.1:2525";
         if text.parse::<Ipv6Addr>().is_ok() {

@@ -1,5 +1,4 @@
-//! What a program that embeds the server answers: one handler a session, every method with a default that says
-//! yes.
+//! The trait that an embedding program implements: one handler per session; every method has a default that accepts.
 use crate::tls::Handshake;
 use smtp::Path;
 use smtp::command::{Hello, Mail, Recipient};
@@ -16,7 +15,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// Who is at the other end.
+/// The other end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its address.
@@ -31,42 +30,43 @@ pub enum Answer {
     Reply(Reply),
     /// The answer that the future ends with. The session reads nothing meanwhile.
     Later(Pin<Box<dyn Future<Output = Answer>>>),
-    /// What [`Handler::look_up`] asked for; `None` if there is nobody of that name. To any other question it is none, and
-    /// the connection is closed.
+    /// The secret that [`Handler::look_up`] was asked for; `None` if the name is unknown. It is no answer to any other
+    /// question: the connection is then closed.
     Secret(Option<Secret>),
-    /// The connection is closed, after this last word where there is one: a server that falters on purpose.
+    /// The connection is closed, after this last reply if there is one: simulates a failing server.
     HangUp(Option<Reply>),
-    /// The connection is reset (RST), without a word.
+    /// The connection is reset (RST), without a reply.
     Reset,
 }
 
-/// How much of what has come a session reads next.
+/// Amount of input that a session reads next.
 #[derive(Debug)]
 pub enum Appetite {
-    /// All there is room for.
+    /// All that there is space for.
     All,
-    /// That many octets at most, at least one.
+    /// That many bytes at most, at least one.
     AtMost(usize),
-    /// Nothing until then: the peer finds the connection full in the end.
+    /// Nothing before that time: the peer eventually finds the connection full.
     NotBefore(Duration),
-    /// Nothing any more: a [`Answer::HangUp`] or [`Answer::Reset`] that no command asked for. Other answers are
-    /// taken for [`Answer::HangUp`] without a word.
+    /// Nothing any more: an [`Answer::HangUp`] or [`Answer::Reset`] that is not the answer to a command. Other answers
+    /// are treated as [`Answer::HangUp`] without a reply.
     Nothing(Answer),
 }
 
 impl Answer {
-    /// An answer that takes time: after a disk, a directory, a policy has been asked. The worker polls it, which is no
-    /// tokio runtime: what needs one is spawned there, and its handle awaited here. `None` is the usual reply.
+    /// An answer that takes time, for example after a query to a disk, a directory or a policy service. The worker
+    /// polls the future. It is no tokio runtime: work that needs one is spawned there, and its handle awaited here.
+    /// `None` is the usual reply.
     pub fn later(answer: impl Future<Output = Option<Reply>> + 'static) -> Self {
         Self::eventually(async { answer.await.map_or(Self::Yes, Self::Reply) })
     }
 
-    /// Likewise, an answer of any kind.
+    /// Likewise, for an answer of any kind.
     pub fn eventually(answer: impl Future<Output = Self> + 'static) -> Self {
         Self::Later(Box::pin(answer))
     }
 
-    /// A reply of that code and text.
+    /// A reply with that code and text.
     pub fn reply(code: u16, text: &str) -> Self {
         Self::Reply(Reply::new(code, text))
     }
@@ -85,31 +85,31 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// How a session ended.
+/// Reasons why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
     /// QUIT.
     Quit,
     /// The peer closed or cut the connection.
     Lost,
-    /// It was silent, or slow, for too long.
+    /// The peer was silent, or slow, for too long.
     Timeout,
-    /// This side ended it: 421, too many errors.
+    /// This side ended the session: 421, too many errors.
     HungUp,
-    /// The server stops.
+    /// The server is stopping.
     ShuttingDown,
 }
 
-/// How AUTH ended.
+/// Results of AUTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginOutcome {
-    /// The client is who it said it was.
+    /// The client proved its identity.
     Proved,
-    /// It is not, or gave up.
+    /// The client did not, or gave up.
     NotProved,
 }
 
-/// One session's decisions. `now` is [`crate::clock::now`] at the read that brought the command.
+/// Decisions about one session. `now` is [`crate::clock::now`] at the read that brought the command.
 pub trait Handler: 'static {
     /// A client has connected: the greeting.
     fn connect(&mut self, now: Duration) -> Answer {
@@ -135,7 +135,7 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// RCPT with what the sender wants to be told (RFC 3461), for a handler that needs more than
+    /// RCPT with the sender's requests for notifications (RFC 3461), for a handler that needs more than
     /// [`Handler::recipient`].
     fn recipient_with(&mut self, recipient: &Recipient<'_>) -> Answer {
         self.recipient(&recipient.path)
@@ -146,35 +146,35 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Octets of the message, dot-unstuffed, as they come.
+    /// Bytes of the message, dot-unstuffed, as they come.
     fn block(&mut self, block: &[u8]) {
         let _ = block;
     }
 
-    /// The message is whole; its size in octets. A positive answer takes responsibility (RFC 5321 §6.1).
+    /// The message is complete; `bytes` is its size. A positive answer takes responsibility (RFC 5321 §6.1).
     fn message(&mut self, bytes: u64, now: Duration) -> Answer {
         let _ = (bytes, now);
         Answer::Yes
     }
 
-    /// LMTP: what becomes of the message for the recipient of that number, of those that were taken. Asked after
-    /// [`Handler::message`] said yes; any other answer of that is said for each recipient.
+    /// LMTP: result of the message for the recipient of that number, counted over the accepted ones. Asked after
+    /// [`Handler::message`] answered yes; any other answer to that is sent for each recipient.
     fn delivery(&mut self, recipient: u32, now: Duration) -> Answer {
         let _ = (recipient, now);
         Answer::Yes
     }
 
-    /// STARTTLS, where it is offered.
+    /// STARTTLS, if it is offered.
     fn start_tls(&mut self) -> Answer {
         Answer::Yes
     }
 
-    /// The connection began with a PROXY header: whose it really is.
+    /// The connection began with a PROXY header, which names the real client.
     fn proxied(&mut self, header: &Header) {
         let _ = header;
     }
 
-    /// It should have begun with a PROXY header, and did not; the session is over.
+    /// The connection should have begun with a PROXY header, and did not; the session is over.
     fn not_proxied(&mut self, why: &io::Error) {
         let _ = why;
     }
@@ -184,7 +184,7 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// TLS is on.
+    /// TLS has begun.
     fn encrypted(&mut self, handshake: &Handshake) {
         let _ = handshake;
     }
@@ -194,38 +194,38 @@ pub trait Handler: 'static {
         let _ = why;
     }
 
-    /// AUTH, where it is offered, by a mechanism that shows the secret: whether name and secret go together.
+    /// AUTH, if it is offered, by a mechanism that shows the secret: decides whether name and secret belong together.
     fn login(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Yes
     }
 
-    /// AUTH by one that does not: the secret, or `None` if there is nobody of that name. That is told by the reply to
-    /// SCRAM-SHA-256: who does not want to tell gives [made-up keys](smtp::sasl::MadeUp).
+    /// AUTH by a mechanism that does not show the secret: returns the secret, or `None` if the name is unknown. The
+    /// reply to SCRAM-SHA-256 reveals that; to hide it, return [made-up keys](smtp::sasl::MadeUp).
     fn secret(&mut self, auth: &Auth<'_>) -> Option<Secret> {
         let _ = auth;
         Some(Secret::Any)
     }
 
-    /// The same, for a handler that needs time, or refuses: [`Answer::Secret`], or any reply. [`Answer::Yes`] lets anybody
-    /// in.
+    /// The same, for a handler that needs time, or rejects: [`Answer::Secret`], or any reply. [`Answer::Yes`] lets
+    /// anybody in.
     fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         Answer::Secret(self.secret(auth))
     }
 
-    /// Where the secret was looked up before the proof came (SCRAM-SHA-256), the proof is here: whether it may be
+    /// The proof has come, where the secret was looked up before it (SCRAM-SHA-256): decides whether the proof may be
     /// checked. The other mechanisms are checked as soon as [`Handler::login`] or [`Handler::look_up`] has answered.
     fn proof(&mut self, auth: &Auth<'_>) -> Answer {
         let _ = auth;
         Answer::Yes
     }
 
-    /// AUTH came to its end.
+    /// AUTH has ended.
     fn login_ended(&mut self, outcome: LoginOutcome) {
         let _ = outcome;
     }
 
-    /// XCLIENT, where it is offered: who the client really is.
+    /// XCLIENT, if it is offered: names the real client.
     fn xclient(&mut self, xclient: &Xclient<'_>) -> Answer {
         let _ = xclient;
         Answer::Yes
@@ -237,7 +237,7 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// RSET; where it is granted, [`Handler::reset`] follows.
+    /// RSET; if it is accepted, [`Handler::reset`] follows.
     fn rset(&mut self) -> Answer {
         Answer::Yes
     }
@@ -252,18 +252,18 @@ pub trait Handler: 'static {
         Answer::Yes
     }
 
-    /// Asked before each read: how much of it. A server whose disk or next hop is slow passes that on here.
+    /// Asked before each read: the amount to read. A server whose disk or next hop is slow slows its clients down here.
     fn appetite(&mut self) -> Appetite {
         Appetite::All
     }
 
-    /// The transaction is over without a message: RSET, EHLO, or the message broke a rule and was refused.
+    /// The transaction ended without a message: RSET, EHLO, or the message broke a rule and was rejected.
     fn reset(&mut self, why: Option<Verdict>) {
         let _ = why;
     }
 
-    /// The session has given the client up: another protocol, too many errors, too many commands without mail. It is
-    /// told nothing else before [`Handler::disconnect`].
+    /// The session has given the client up: another protocol, too many errors, too many commands without mail. Only
+    /// [`Handler::disconnect`] is called after this.
     fn gave_up(&mut self, why: Verdict) {
         let _ = why;
     }

@@ -1,32 +1,32 @@
 //! SMTP over sockets: an embeddable server, a client, and the clock.
 //!
-//! The protocol is `smtp`'s; here is only what moves bytes. One event loop a core, sessions pinned to it; one read
-//! buffer a core, so that an idle session holds none.
+//! The protocol is in `smtp`; this crate only moves bytes. One event loop per core, with sessions pinned to it; one
+//! read buffer per core, so that an idle session holds none.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `bell` | wakes tasks from outside their own events |
-//! | `client_limits` | how much one client address may ask of a server |
+//! | `bell` | wakes tasks for other reasons than their own events |
+//! | `client_limits` | limits per client address |
 //! | `client` | a client for programs that send a message now and then |
 //! | `clock` | CLOCK_MONOTONIC, the time of everything measured |
 //! | `conversation` | drives a client session for a caller that has many of them |
 //! | `endpoint` | a TCP address, or a socket in the file system |
-//! | `handler` | what a program that embeds the server answers |
+//! | `handler` | the trait that an embedding program implements |
 //! | `listener` | listening sockets |
-//! | `nonce` | octets that nobody can guess |
+//! | `nonce` | bytes that nobody can guess |
 //! | `open_files` | raises this process's own `ulimit -n` |
-//! | `outbox` | what a turn has to write, message uncopied |
+//! | `outbox` | output of a turn, message uncopied |
 //! | `proxied` | the PROXY header before a session |
 //! | `reactor` | the event loop: one epoll, and the tasks that wait on it |
 //! | `recent` | tables of bounded size: keys that were used lately, in shards |
 //! | `server` | workers, accepting, stopping |
 //! | `session` | drives a server session for its handler |
-//! | `shortage` | what ran out, where a connection could not be made or accepted |
+//! | `shortage` | resources that ran out when a connection could not be made or accepted |
 //! | `socket` | one read, one write, one system call each |
 //! | `stream` | a connection, plain or under TLS |
 //! | `timers` | all timers of a worker on one timerfd |
 //! | `tls` | TLS as a state machine over a connection |
-//! | `tls_setup` | certificates, keys, whom to trust |
+//! | `tls_setup` | certificates, keys, trusted roots |
 //! | `worker` | a thread with its event loop and its buffers |
 mod batch;
 mod bell;

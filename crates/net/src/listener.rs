@@ -1,4 +1,4 @@
-//! Listening sockets, with a queue long enough for a thousand clients that come at once.
+//! Listening sockets, with a queue long enough for a thousand clients that connect at once.
 use crate::endpoint::Endpoint;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -12,8 +12,8 @@ use std::path::Path;
 /// Clients that may wait to be accepted; the kernel takes the smaller of this and `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Listens on `address`; port 0 lets the kernel choose. `[::]` is every address of this host, IPv4 ones too, whatever
-/// the sysctl net.ipv6.bindv6only says, and those alone on a host without IPv6.
+/// Listens on `address`; port 0 lets the kernel choose. `[::]` is every address of this host, including the IPv4 ones,
+/// whatever the sysctl net.ipv6.bindv6only says, and only the IPv4 ones on a host without IPv6.
 ///
 /// # Errors
 /// Those of `socket`, `bind` and `listen`.
@@ -41,17 +41,17 @@ fn listen_once(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED) {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
-    // Accepted sockets inherit it: a 40 ms wait for a delayed ACK is the classic false result of this field.
+    // Accepted sockets inherit it: a 40 ms wait for a delayed ACK is a classic source of false results.
     sockopt::set_tcp_nodelay(&socket, true)?;
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
 }
 
-/// Listens at `endpoint`, of either kind: the socket, and where it is.
+/// Listens at `endpoint`, of either kind. Returns the socket and its address.
 ///
 /// # Errors
-/// As [`listen`]; a path that is there and no socket that nobody listens at any more is not taken over.
+/// As [`listen`]. An existing path is taken over only if it is a socket that nobody listens at any more.
 pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
     match endpoint {
         Endpoint::Tcp(address) => {
@@ -64,8 +64,8 @@ pub fn listen_at(endpoint: &Endpoint) -> io::Result<(OwnedFd, Endpoint)> {
 }
 
 fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
-    // What a server that was killed left behind is in the way; one that still runs answers. Any file refuses
-    // connections: only a socket may be taken away.
+    // The socket of a killed server is in the way; a server that still runs accepts. Any file refuses connections, so
+    // only a socket may be removed.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     let refuses = || UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
     if is_socket && refuses() {
@@ -96,7 +96,8 @@ mod tests {
     fn a_dead_socket_is_replaced_and_a_file_is_left_alone() {
         let place = std::env::temp_dir().join(format!("mailrun-listener-{}", std::process::id()));
         std::fs::create_dir_all(&place).unwrap();
-        let (file, socket) = (place.join("file"), place.join("socket"));
+        let file = place.join("file");
+        let socket = place.join("socket");
         std::fs::write(&file, "letters").unwrap();
         assert!(listen_unix(&file).is_err());
         assert_eq!(std::fs::read(&file).unwrap(), b"letters");

@@ -1,7 +1,7 @@
-//! Octets that nobody can guess, for CRAM-MD5 and SCRAM-SHA-256.
+//! Bytes that nobody can guess, for CRAM-MD5 and SCRAM-SHA-256.
 use smtp::sasl::{NONCE_BYTES, Nonce};
 
-/// A new one.
+/// Creates a nonce.
 pub fn nonce() -> Nonce {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).expect("the kernel has random octets once it has booted");

@@ -1,4 +1,4 @@
-//! What a turn has to write: bytes, and at most one long message body among them, which is not copied.
+//! Output of a turn: bytes, and at most one long message body among them, which is not copied.
 use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
-    /// A shared body: where among `bytes` it belongs, and how much of it.
+    /// A shared body: its place among `bytes`, and the length to send.
     body: Option<Body>,
     written: usize,
 }
@@ -26,17 +26,17 @@ impl Body {
 }
 
 impl Outbox {
-    /// Where short pieces go.
+    /// Buffer for short pieces.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Puts a long body behind what is there, without copying it; a second one in the same turn is copied.
+    /// Appends a long body without copying it; a second one in the same turn is copied.
     pub fn append_shared(&mut self, body: &Arc<[u8]>) {
         self.append_beginning(body, body.len());
     }
 
-    /// The same with no more than the first `length` octets of it. Panics where it has fewer.
+    /// Appends only the first `length` bytes of the body. Panics if it has fewer.
     pub fn append_beginning(&mut self, body: &Arc<[u8]>, length: usize) {
         if self.body.is_none() && length <= body.len() {
             self.body = Some(Body { at: self.bytes.len(), shared: Arc::clone(body), length });
@@ -45,7 +45,7 @@ impl Outbox {
         }
     }
 
-    /// Takes the last `count` octets off again; they are all in the piece that was put there last.
+    /// Removes the last `count` bytes; all of them are in the piece that was appended last.
     pub fn drop_last(&mut self, count: usize) {
         match &mut self.body {
             Some(body) if body.at == self.bytes.len() => body.length -= count.min(body.length),
@@ -53,12 +53,12 @@ impl Outbox {
         }
     }
 
-    /// How many octets it holds.
+    /// Length in bytes.
     pub fn length(&self) -> usize {
         self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length)
     }
 
-    /// Puts what another holds behind what is there; its long body is not copied where this has none.
+    /// Appends the content of another outbox; its long body is not copied if this one has none.
     pub fn append(&mut self, other: Self) {
         match other.body {
             None => self.bytes.extend_from_slice(&other.bytes),
@@ -70,7 +70,7 @@ impl Outbox {
         }
     }
 
-    /// All of it in one piece, as it will be written.
+    /// Copies all of it into one piece, as it will be written.
     pub fn to_vec(&self) -> Vec<u8> {
         match &self.body {
             Some(body) => [&self.bytes[..body.at], body.bytes(), &self.bytes[body.at..]].concat(),
@@ -78,22 +78,22 @@ impl Outbox {
         }
     }
 
-    /// Whether there is nothing to write.
+    /// Reports whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.body.is_none()
     }
 
-    /// Forgets everything; the memory stays.
+    /// Empties it; the memory is kept.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.body = None;
         self.written = 0;
     }
 
-    /// Writes what the connection takes; true once all is written. Then it is empty again.
+    /// Writes as much as the connection takes; true once all is written. Then it is empty again.
     ///
     /// # Errors
-    /// Those of `writev`, but for `WouldBlock`.
+    /// Those of `writev`, except `WouldBlock`.
     pub fn write_to(&mut self, stream: &mut Stream) -> io::Result<bool> {
         let total = self.bytes.len() + self.body.as_ref().map_or(0, |body| body.length);
         while self.written < total {

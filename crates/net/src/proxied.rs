@@ -1,16 +1,16 @@
-//! The PROXY header before a session's first octet: read off a connection that a proxy passes on.
+//! The PROXY header before the first byte of a session: read from a connection that a proxy passes on.
 use crate::socket::Socket;
 use smtp::proxy::{self, BadHeader, Header, LONGEST_V1_BYTES};
 use std::future::poll_fn;
 use std::io;
 
-/// What a long header takes in memory at a time: its sender may announce 64 KB and send none of them.
+/// Memory that a long header takes at a time: its sender may announce 64 KB and send none of them.
 const STEP_BYTES: usize = 4096;
 
-/// Takes the header, and not a byte more: what follows may be a TLS handshake.
+/// Takes the header, and not a byte more: a TLS handshake may follow.
 ///
 /// # Errors
-/// Those of the connection; `InvalidData` where it does not begin with a header.
+/// Those of the connection; `InvalidData` if it does not begin with a header.
 pub(crate) async fn take_header(socket: &Socket) -> io::Result<Header> {
     let length = header_length(socket).await?;
     let mut header = Vec::new();
@@ -30,7 +30,7 @@ pub(crate) async fn take_header(socket: &Socket) -> io::Result<Header> {
     }
 }
 
-/// Looks at the first bytes without taking them: only they tell where the header ends.
+/// Looks at the first bytes without taking them: only they give the length of the header.
 async fn header_length(socket: &Socket) -> io::Result<usize> {
     let mut first = [0; LONGEST_V1_BYTES];
     loop {

@@ -5,9 +5,9 @@
 //! timerfd ───────▶ timers ──────────────────────────────▶ the tasks that are due
 //! bell (wakers) ──────────────────────────────────────────▶ the tasks that were woken
 //! ```
-//! A runtime for one purpose: an event polls its task directly, with no queue, no lock and no waker between. That is
-//! why it is here and tokio is not (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future
-//! and may await anything that wakes it.
+//! A runtime for one purpose: an event polls its task directly, without a queue, a lock or a waker between. That is why
+//! tokio is not used here (`docs/decisions/0004-an-event-loop-of-our-own.md`). A task is an ordinary future and may
+//! await anything that wakes it.
 use crate::batch::{AHEAD_BYTES, BATCH, Gathered, Intake};
 use crate::bell::Bell;
 use crate::clock;
@@ -33,13 +33,13 @@ use std::time::Duration;
 
 /// Events taken at a time.
 const EVENTS: usize = 1024;
-/// Reads or accepts a task may make before the others have their turn.
+/// Reads or accepts that a task may make before the others have their turn.
 const BUDGET: u32 = 64;
 /// The task that the loop was started for.
 const MAIN: usize = 0;
-/// The event of the timerfd.
+/// Event of the timerfd.
 const TIMER: u64 = u64::MAX;
-/// The event of the bell.
+/// Event of the bell.
 const BELL: u64 = u64::MAX - 1;
 
 /// Tasks of this process that ended by a panic.
@@ -53,11 +53,11 @@ pub(crate) fn failed() -> u64 {
 thread_local! {
     /// The loop that runs on this thread.
     static CURRENT: RefCell<Option<Rc<Reactor>>> = const { RefCell::new(None) };
-    /// Where records are read and decrypted; made when the first TLS connection reads.
+    /// Buffer in which records are read and decrypted; allocated when the first TLS connection reads.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Octets of TLS records that one read may bring, and a record that was begun before it.
+/// Bytes of TLS records that one read may bring, and a record that was begun before it.
 const SCRATCH_BYTES: usize = 128 * 1024;
 
 /// Lends the worker's buffer for TLS records.
@@ -76,20 +76,20 @@ pub(crate) struct Reactor {
     sources: RefCell<Slab<Source>>,
     intake: RefCell<Intake>,
     gathered: RefCell<Gathered>,
-    /// When the input of the batch had been read.
+    /// Time at which the input of the batch had been read.
     batch_read_at: Cell<Duration>,
-    /// When what was read last had been read; none where nobody looked at the clock for it.
+    /// Time at which the last input had been read; none if the clock was not read for it.
     input_at: Cell<Option<Duration>>,
     tasks: RefCell<Slab<Option<Task>>>,
-    /// Tasks to be polled though nothing happened to them: new ones, and those whose budget ran out.
+    /// Tasks to be polled although no event came for them: new ones, and those whose budget ran out.
     eager: RefCell<Vec<usize>>,
     /// The task that is being polled.
     turn: Cell<usize>,
     budget: Cell<u32>,
-    /// What the loop runs for has ended. No other task is polled then, not even for an event of the same batch: what it
-    /// did, nobody would count any more.
+    /// The main task has ended. No other task is polled then, not even for an event of the same batch: nobody would
+    /// count its work any more.
     finished: Cell<bool>,
-    /// How many sources there have been: an event that names an older one is stale.
+    /// Number of sources created so far: an event that names an older one is stale.
     stamps: Cell<u32>,
 }
 
@@ -99,38 +99,38 @@ struct Source {
     stamp: u32,
     readable: bool,
     writable: bool,
-    /// The peer has closed, or the connection failed: what is read last may be followed by nothing but the end.
+    /// The peer has closed, or the connection failed: after the last input only the end can follow.
     ended: bool,
     /// Its task has asked for input when there was none: a batch may read for it.
     awaits_input: bool,
-    /// More came at once than a batch reads ahead: its task is to read it into the large buffer.
+    /// More came at once than a batch reads ahead: its task reads it into the large buffer.
     comes_in_bulk: bool,
-    /// What a batch has read for it.
+    /// Input that a batch has read for it.
     ahead: Option<Ahead>,
-    /// Of a connection.
+    /// The descriptor of a connection.
     descriptor: Option<Rc<OwnedFd>>,
-    /// What its task wrote last waits for the end of the batch.
+    /// The last output of its task waits for the end of the batch.
     is_gathered: bool,
-    /// Whether its task wants to know when its writes were handed to the kernel.
+    /// Its task needs the time at which its writes were handed to the kernel.
     is_timed: bool,
-    /// When what a batch wrote for it had been.
+    /// Time at which a batch had written its output.
     written_at: Duration,
     rare: Option<Box<Rare>>,
 }
 
-/// What was read for a task before it was polled.
+/// Input that was read for a task before it was polled.
 enum Ahead {
-    /// Where it lies in the batch's intake; nothing is the peer's end.
+    /// Place of the input in the batch's intake; an empty one is the peer's end.
     Read(Range<usize>),
     Failed(Errno),
 }
 
-/// What few sources have.
+/// Fields that few sources need.
 #[derive(Default)]
 struct Rare {
-    /// Read for its task, which did not take it in its turn.
+    /// Input that was read for its task, which did not take it in its turn.
     input: Vec<u8>,
-    /// Gathered, and not taken by the socket.
+    /// Gathered output that the socket has not taken.
     unsent: Vec<u8>,
     /// A write of a batch failed.
     failed: Option<Errno>,
@@ -149,7 +149,7 @@ impl Source {
         self.rare.as_ref().is_some_and(|rare| !rare.input.is_empty())
     }
 
-    /// Notes what it can do now.
+    /// Notes the readiness that an event reports.
     fn note(&mut self, flags: EventFlags) {
         let ended = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         self.ended |= ended;
@@ -160,7 +160,7 @@ impl Source {
         }
     }
 
-    /// Reads for its task what there is room for in the batch.
+    /// Reads for its task as much as the batch has space for.
     fn read_ahead(&mut self, intake: &mut Intake) {
         let Some(descriptor) = &self.descriptor else { return };
         let room = intake.room();
@@ -179,7 +179,7 @@ impl Source {
         };
     }
 
-    /// Sends what a batch could not.
+    /// Sends the output that a batch could not send.
     fn send_rest(&mut self) {
         let (Some(rare), Some(descriptor)) = (&mut self.rare, &self.descriptor) else { return };
         while !rare.unsent.is_empty() {
@@ -205,7 +205,7 @@ struct Task {
 }
 
 impl Rare {
-    /// What was read for the task at an earlier turn; an error comes after it.
+    /// Returns the input that was read for the task at an earlier turn; an error comes after it.
     fn take_input(&mut self, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let count = self.input.len().min(room.len());
         room[..count].copy_from_slice(&self.input[..count]);
@@ -214,32 +214,32 @@ impl Rare {
     }
 }
 
-/// The source of that name, unless it is gone.
+/// Returns the source of that name, unless it is gone.
 fn named(sources: &mut Slab<Source>, name: u64) -> Option<&mut Source> {
     sources.get_mut(name as u32 as usize).filter(|source| source.stamp == (name >> 32) as u32)
 }
 
-/// Whose the table of a worker's descriptors is.
+/// Owner of the table of a worker's descriptors.
 ///
-/// The kernel counts each use of a descriptor in a table that threads share, by two atomic operations a system call;
-/// a table of its own makes a worker 5 to 8 % faster in the modes with the fewest calls a message (measured). Then a
-/// descriptor that was made on one thread means nothing on another: none may be handed over after the worker has
-/// begun, and those of before stay open, for the other table, until the process ends.
+/// The kernel counts each use of a descriptor in a table that threads share, by two atomic operations per system call;
+/// a table of its own makes a worker 5 to 8 % faster in the modes with the fewest calls per message (measured). Then a
+/// descriptor that was made on one thread means nothing on another: none may be handed over after the worker has begun,
+/// and the earlier ones stay open, for the other table, until the process ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Files {
-    /// All threads' together.
+    /// One table for all threads.
     #[default]
     Shared,
     /// The worker's own.
     Private,
 }
 
-/// How a descriptor is watched.
+/// Kinds of watched descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watch {
-    /// A connection: both ways.
+    /// A connection: in both directions.
     Connection,
-    /// A connection that is being made: it can be written to when it stands.
+    /// A connection that is being made: it becomes writable when it is established.
     Connecting,
     /// A listener.
     Listener,
@@ -251,7 +251,7 @@ impl Reactor {
         CURRENT.with_borrow(|current| current.clone()).expect("sockets, timers and tasks live on worker threads only")
     }
 
-    /// Runs `work` and the tasks it spawns on this thread; those that are left when `work` ends are dropped.
+    /// Runs `work` and the tasks that it spawns on this thread; those that are left when `work` ends are dropped.
     pub(crate) fn run<T: 'static>(files: Files, work: impl Future<Output = T> + 'static) -> io::Result<T> {
         let reactor = Rc::new(Self::new(files)?);
         let before = CURRENT.replace(Some(Rc::clone(&reactor)));
@@ -269,10 +269,10 @@ impl Reactor {
     }
 
     fn new(files: Files) -> io::Result<Self> {
-        // Other threads ring the bell: its descriptor has to be in their table too.
+        // Other threads write to the bell: its descriptor has to be in their table too.
         let bell = Arc::new(Bell::new()?);
         if files == Files::Private {
-            // Where it is not allowed the table stays shared, which is only slower.
+            // If this is not allowed the table stays shared, which is only slower.
             let _ = unshare(CloneFlags::CLONE_FILES);
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -335,7 +335,7 @@ impl Reactor {
         }
     }
 
-    /// Sleeps until something happens, unless something is to be done at once.
+    /// Sleeps until an event comes, unless there is work to do at once.
     fn wait(&self, events: &mut Vec<Event>) -> io::Result<()> {
         self.timers.arm()?;
         let is_busy = self.bell.has_rung() || !self.eager.borrow().is_empty();
@@ -364,9 +364,10 @@ impl Reactor {
         }
     }
 
-    /// Notes what the sources can do now, and reads for those whose tasks wait for it.
+    /// Notes the readiness of the sources, and reads for those whose tasks wait for input.
     fn read_ahead(&self, batch: &[Event]) {
-        let (mut sources, mut intake) = (self.sources.borrow_mut(), self.intake.borrow_mut());
+        let mut sources = self.sources.borrow_mut();
+        let mut intake = self.intake.borrow_mut();
         intake.begin();
         for event in batch {
             let Some(source) = named(&mut sources, event.data.u64()) else { continue };
@@ -380,7 +381,7 @@ impl Reactor {
         }
     }
 
-    /// Tasks that did not take what was read for them find it at their next turn.
+    /// Keeps input that its task did not take for that task's next turn.
     fn keep_untaken(&self, batch: &[Event]) {
         if batch.len() == 1 {
             return;
@@ -400,7 +401,7 @@ impl Reactor {
         }
     }
 
-    /// Writes what has been gathered.
+    /// Writes the gathered output.
     fn write_out(&self) {
         if self.gathered.borrow().is_empty() {
             return;
@@ -430,7 +431,7 @@ impl Reactor {
                     source.writable = false;
                 }
                 Err(error) => {
-                    // Its task is to learn it, after what the peer may have said before.
+                    // Its task learns of the error after it has read what the peer may have sent before.
                     source.rare().failed = Some(error);
                     source.readable = true;
                     self.eager.borrow_mut().push(source.task);
@@ -443,7 +444,7 @@ impl Reactor {
         if self.finished.get() {
             return;
         }
-        // Polled by a stale wake: the task is gone.
+        // A stale wake-up: the task is gone.
         let Some(mut task) = self.tasks.borrow_mut().get_mut(key).and_then(Option::take) else { return };
         self.turn.set(key);
         self.budget.set(BUDGET);
@@ -455,7 +456,7 @@ impl Reactor {
                 FAILED.fetch_add(1, Ordering::Relaxed);
                 resume_unwind(panic)
             }
-            // A session that panicked has said so on standard error and is over; the others are not to suffer for it.
+            // A session that panicked has reported it on standard error and is over; the others must not suffer for it.
             Err(_) => {
                 FAILED.fetch_add(1, Ordering::Relaxed);
                 drop(self.tasks.borrow_mut().remove(key));
@@ -506,12 +507,13 @@ impl Reactor {
         Ok(key)
     }
 
-    /// Forgets a descriptor that is about to be closed, which takes it out of the epoll.
+    /// Forgets a descriptor that is about to be closed; closing removes it from the epoll.
     pub(crate) fn forget(&self, key: usize) {
         self.sources.borrow_mut().remove(key);
     }
 
-    /// Whether a read is worth a try, and the task's turn not over: then it comes again by itself.
+    /// Reports whether a read may succeed and the task still has budget in this turn; if it has none, it is polled
+    /// again.
     pub(crate) fn may_read(&self, key: usize) -> bool {
         let source = &self.sources.borrow()[key];
         if !source.readable && source.ahead.is_none() && !source.has_kept_input() {
@@ -526,8 +528,8 @@ impl Reactor {
         true
     }
 
-    /// A read brought so many octets. Less than there was room for: all has been read, but for the end where it has
-    /// come.
+    /// Notes that a read brought `count` bytes. If that is less than there was space for, all has been read, except the
+    /// end if it has come.
     pub(crate) fn brought(&self, key: usize, count: usize, room: usize) {
         let source = &mut self.sources.borrow_mut()[key];
         source.comes_in_bulk = count > AHEAD_BYTES;
@@ -536,27 +538,27 @@ impl Reactor {
         }
     }
 
-    /// Why a write of a batch failed, if one did.
+    /// Returns the error of a batch's write, if one failed.
     pub(crate) fn failure(&self, key: usize) -> Option<Errno> {
         self.sources.borrow()[key].rare.as_ref()?.failed
     }
 
-    /// Something may have come that no event has told of yet.
+    /// Assumes that there may be input that no event has reported yet.
     pub(crate) fn suppose_readable(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = true;
     }
 
-    /// There is nothing to read.
+    /// Notes that there is nothing to read.
     pub(crate) fn ran_dry(&self, key: usize) {
         self.sources.borrow_mut()[key].readable = false;
     }
 
-    /// There is nothing to read, and the task waits for it.
+    /// Notes that there is nothing to read, and that the task waits for input.
     pub(crate) fn await_input(&self, key: usize) {
         self.sources.borrow_mut()[key].awaits_input = true;
     }
 
-    /// What was read for the task already, if anything was.
+    /// Returns the input that was read ahead for the task, if any.
     pub(crate) fn take_ahead(&self, key: usize, room: &mut [u8]) -> Option<Result<usize, Errno>> {
         let mut sources = self.sources.borrow_mut();
         let source = &mut sources[key];
@@ -579,7 +581,7 @@ impl Reactor {
         }
     }
 
-    /// When what was read last had been read.
+    /// Time at which the last input had been read.
     pub(crate) fn input_at(&self) -> Duration {
         self.input_at.get().unwrap_or_else(clock::now)
     }
@@ -600,7 +602,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Before the task writes by itself: what was gathered goes first.
+    /// Writes the gathered output first, before the task writes by itself.
     pub(crate) fn write_before(&self, key: usize) -> Result<(), Errno> {
         self.write_out();
         match self.sources.borrow()[key].rare.as_deref() {
@@ -610,38 +612,38 @@ impl Reactor {
         }
     }
 
-    /// Whether nothing of what was gathered has been left over.
+    /// Reports whether all gathered output was sent.
     pub(crate) fn is_flushed(&self, key: usize) -> bool {
         !self.sources.borrow()[key].has_unsent()
     }
 
-    /// Whether what the task wrote last waits for the end of the batch.
+    /// Reports whether the task's last output waits for the end of the batch.
     pub(crate) fn is_gathered(&self, key: usize) -> bool {
         self.sources.borrow()[key].is_gathered
     }
 
-    /// The task wants to know when its writes were handed to the kernel.
+    /// Turns on the timing of the task's writes.
     pub(crate) fn time_writes(&self, key: usize) {
         self.sources.borrow_mut()[key].is_timed = true;
     }
 
-    /// When what was gathered last had been handed to the kernel, where writes are timed.
+    /// Time at which the last gathered output had been handed to the kernel, if writes are timed.
     pub(crate) fn written_at(&self, key: usize) -> Duration {
         self.sources.borrow()[key].written_at
     }
 
-    /// Whether a write is worth a try.
+    /// Reports whether a write may succeed.
     pub(crate) fn may_write(&self, key: usize) -> bool {
         let source = &self.sources.borrow()[key];
         source.writable && !source.has_unsent()
     }
 
-    /// The socket takes nothing more.
+    /// Notes that the socket takes nothing more.
     pub(crate) fn ran_full(&self, key: usize) {
         self.sources.borrow_mut()[key].writable = false;
     }
 
-    /// Whether the connection has failed, or the peer closed.
+    /// Reports whether the connection has failed, or the peer closed.
     pub(crate) fn has_ended(&self, key: usize) -> bool {
         self.sources.borrow()[key].ended
     }

@@ -1,13 +1,14 @@
-//! Tables of bounded size for what strangers make a server remember: keys that have been used lately, in shards.
+//! Tables of bounded size for state that unknown clients cause: keys that were used lately, in shards.
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A map that forgets the keys that were not used lately. It holds the latest `capacity / 2` keys at least, and
+/// A map that drops the keys that were not used lately. It holds the latest `capacity / 2` keys at least, and
 /// `capacity` at most.
 ///
-/// Keys live in two generations. A key that is used moves to the younger one; when that is full the older one is dropped
-/// and the younger one takes its place. So each use costs one or two look-ups, and nothing is ordered or scanned.
+/// Keys live in two generations. A key that is used moves to the younger one; when that is full the older one is
+/// dropped and the younger one takes its place. So each use costs one or two look-ups, and nothing is ordered or
+/// scanned.
 #[derive(Debug)]
 pub struct RecentMap<K, V> {
     young: HashMap<K, V>,
@@ -16,12 +17,12 @@ pub struct RecentMap<K, V> {
 }
 
 impl<K: Hash + Eq, V> RecentMap<K, V> {
-    /// An empty map of that capacity, two at least. No memory is taken before it is used.
+    /// Creates an empty map of that capacity, at least two. No memory is taken before it is used.
     pub fn new(capacity: usize) -> Self {
         Self { young: HashMap::new(), old: HashMap::new(), generation: (capacity / 2).max(1) }
     }
 
-    /// The value of a key, which counts as used.
+    /// Returns the value of a key, which counts as used.
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         if !self.young.contains_key(key) {
             let (key, value) = self.old.remove_entry(key)?;
@@ -30,14 +31,14 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.get_mut(key)
     }
 
-    /// The value of a key, made where there is none. The key counts as used.
+    /// Returns the value of a key, and makes it if there is none. The key counts as used.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         if !self.young.contains_key(&key) {
             let value = self.old.remove(&key).unwrap_or_else(make);
             self.make_room();
             return self.young.entry(key).or_insert(value);
         }
-        // It is there: nothing is made.
+        // The key is there: nothing is made.
         self.young.entry(key).or_insert_with(make)
     }
 
@@ -50,22 +51,22 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
         self.young.insert(key, value);
     }
 
-    /// Forgets a key; its value.
+    /// Removes a key and returns its value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.young.remove(key).or_else(|| self.old.remove(key))
     }
 
-    /// Keys that it holds.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
 
-    /// Whether it holds none.
+    /// Reports whether it holds no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Sees to it that one more key has room in the younger generation.
+    /// Makes room for one more key in the younger generation.
     fn make_room(&mut self) {
         if self.young.len() >= self.generation {
             self.old = std::mem::take(&mut self.young);
@@ -73,7 +74,7 @@ impl<K: Hash + Eq, V> RecentMap<K, V> {
     }
 }
 
-/// How many locks share the keys: more than workers of any host that we know, so that they seldom meet.
+/// Number of locks that share the keys: more than any known host has workers, so that they seldom contend.
 const SHARDS: usize = 64;
 
 /// Tables that share keys by hash, each behind a lock of its own. The hash is keyed at random.
@@ -84,21 +85,21 @@ pub struct Shards<T> {
 }
 
 impl<T> Shards<T> {
-    /// Tables made by `make`, which is told what share of a capacity each has.
+    /// Creates tables by `make`, which gets the share of a capacity that each has.
     pub fn new(capacity: usize, make: impl Fn(usize) -> T) -> Self {
         let share = capacity.div_ceil(SHARDS);
         let shards = (0..SHARDS).map(|_| Mutex::new(make(share))).collect();
         Self { shards, hasher: RandomState::new() }
     }
 
-    /// The table of that key.
+    /// Locks and returns the table of that key.
     pub fn lock(&self, key: &impl Hash) -> MutexGuard<'_, T> {
         let number = self.hasher.hash_one(key) as usize % self.shards.len();
-        // What a thread that panicked has left is counters: at worst one of them is off by one.
+        // A thread that panicked leaves only counters: at worst one of them is off by one.
         self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All of them, one after the other.
+    /// Locks and returns all tables, one after the other.
     pub fn iter(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -124,8 +125,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list in the order of use: the latest half is always there with its value, and there are never more
-        /// than the capacity.
+        /// Compares it with a list in the order of use: the latest half is always there with its value, and there are
+        /// never more keys than the capacity.
         #[test]
         fn the_latest_keys_are_held(
             capacity in 2..40_usize, steps in prop::collection::vec((0..60_u8, 0..4_u8), 0..400)

@@ -1,4 +1,4 @@
-//! The embeddable server: workers that accept and serve, a service that makes a handler for each session.
+//! The embeddable server: workers that accept and serve, and a service that makes a handler for each session.
 use crate::client_limits::{ClientLimits, Clients};
 use crate::clock;
 use crate::endpoint::Endpoint;
@@ -26,23 +26,23 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often a worker's service is told the time.
+/// Interval of [`Service::tick`].
 const TICK: Duration = Duration::from_millis(250);
-/// After the end was asked for, how long sessions may take to say QUIT.
+/// Time that sessions get to send QUIT after the stop was requested.
 const GRACE: Duration = Duration::from_millis(300);
-/// How often it is looked whether they have.
+/// Interval of the checks whether they have.
 const LOOK: Duration = Duration::from_millis(5);
-/// After accepting failed (descriptors ran out), before it is tried again.
+/// Pause after a failed accept (descriptors ran out) before the next try.
 const BREATH: Duration = Duration::from_millis(20);
 
-/// What one worker needs to serve: made on the worker's own thread, so it needs no lock.
+/// State that one worker serves with: made on the worker's own thread, so it needs no lock.
 pub trait Service: 'static {
-    /// What answers for a session.
+    /// Handler of one session.
     type Handler: Handler;
-    /// A client has connected.
+    /// Makes the handler for a client that has connected.
     fn session(&self, peer: Peer) -> Self::Handler;
-    /// Whether a client has no limits ([`Server::client_limits`]) and may have the last quarter of the sessions: asked once
-    /// for each connection. By default this host's own clients have none.
+    /// Reports whether a client has no limits ([`Server::client_limits`]) and may have the last quarter of the
+    /// sessions; called once per connection. By default this is true of this host's own clients.
     fn is_exempt(&self, client: IpAddr) -> bool {
         client.to_canonical().is_loopback()
     }
@@ -50,11 +50,11 @@ pub trait Service: 'static {
     fn not_accepted(&self, why: &io::Error) {
         let _ = why;
     }
-    /// Comes a few times a second, and once more when the worker ends.
+    /// Called a few times a second, and once more when the worker ends.
     fn tick(&self, now: Duration) {
         let _ = now;
     }
-    /// What is to be done when no session is left and before the worker ends; its tasks still run meanwhile.
+    /// Final work of the worker, after its last session; its tasks still run meanwhile.
     fn wind_up(&self) -> impl Future<Output = ()> {
         std::future::ready(())
     }
@@ -67,17 +67,17 @@ impl<H: Handler, F: Fn(Peer) -> H + 'static> Service for F {
     }
 }
 
-/// Whether connections come through a proxy that says whose they are.
+/// Use of a proxy that names the real client of each connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Proxied {
-    /// They do not.
+    /// Connections come directly.
     #[default]
     No,
-    /// They do, and each begins with a PROXY header, of version 1 or 2.
+    /// Connections come through a proxy, and each begins with a PROXY header, of version 1 or 2.
     Yes,
 }
 
-/// What a program changes of what a server offers.
+/// Change that a program makes to the server's offer.
 type Change = Box<dyn FnOnce(&mut Offer)>;
 
 /// A server to be started.
@@ -104,7 +104,7 @@ pub struct Server<S, M> {
 }
 
 impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
-    /// A server whose every worker calls `make` once for its service.
+    /// Creates a server. Every worker calls `make` once for its service.
     pub fn new(make: M) -> Self {
         Self {
             make,
@@ -121,72 +121,72 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         }
     }
 
-    /// The name it gives itself.
+    /// Sets the server's own name.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         name.clone_into(&mut self.name);
         self
     }
 
-    /// What a session may ask of it.
+    /// Sets the limits of a session.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Threads that serve.
+    /// Sets the number of threads that serve.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
         self
     }
 
-    /// Sessions at a time, over all workers; more are answered 421. The last quarter is for clients that are
-    /// [exempt](Service::is_exempt).
+    /// Sets the number of sessions at a time, over all workers; more are answered 421. The last quarter is for clients
+    /// that are [exempt](Service::is_exempt).
     #[must_use]
     pub fn sessions(mut self, sessions: usize) -> Self {
         self.sessions = sessions;
         self
     }
 
-    /// How much each client address may ask, but for those that are [exempt](Service::is_exempt).
+    /// Sets the limits for each client address, except those that are [exempt](Service::is_exempt).
     #[must_use]
     pub fn client_limits(self, limits: ClientLimits) -> Self {
         self.clients(Arc::new(Clients::new(limits)))
     }
 
-    /// The same, counted together with other servers.
+    /// Sets the same, counted together with other servers.
     #[must_use]
     pub fn clients(mut self, clients: Arc<Clients>) -> Self {
         self.clients = clients;
         self
     }
 
-    /// Begins TLS as that says; [`Security::Offered`] puts STARTTLS into the reply to EHLO.
+    /// Sets the use of TLS; [`Security::Offered`] puts STARTTLS into the reply to EHLO.
     #[must_use]
     pub fn security(mut self, security: Security) -> Self {
         self.security = security;
         self
     }
 
-    /// Whether each connection begins with a PROXY header.
+    /// Sets whether each connection begins with a PROXY header.
     #[must_use]
     pub fn proxied(mut self, proxied: Proxied) -> Self {
         self.proxied = proxied;
         self
     }
 
-    /// Whose the workers' tables of descriptors are. With [`Files::Private`] the listening socket stays open until the
-    /// process ends, and handlers may use no descriptor that another thread made after the server was started: for
-    /// programs that are nothing but a server.
+    /// Sets the owner of the workers' tables of descriptors. With [`Files::Private`] the listening socket stays open
+    /// until the process ends, and handlers may use no descriptor that another thread made after the server was
+    /// started: for programs that only run a server.
     #[must_use]
     pub fn files(mut self, files: Files) -> Self {
         self.files = files;
         self
     }
 
-    /// Changes what is offered and insisted on: AUTH, XCLIENT, LMTP, or less than all.
+    /// Changes the extensions that are offered and required: AUTH, XCLIENT, LMTP, or fewer than by default.
     #[must_use]
     pub fn offering(mut self, change: impl FnOnce(&mut Offer) + 'static) -> Self {
         self.change = Some(Box::new(change));
@@ -214,11 +214,14 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
         let mut running = Running { endpoint, stop, workers: Vec::new() };
         let begins = (0..self.workers)
             .map(|number| {
-                let (identity, sessions) = (identity.clone(), sessions.clone());
-                let (security, proxied) = (self.security.clone(), self.proxied);
+                let identity = identity.clone();
+                let sessions = sessions.clone();
+                let security = self.security.clone();
+                let proxied = self.proxied;
                 let listener = listener.try_clone()?;
                 let place = Place { identity, security, proxied, sessions, clients: Arc::clone(&self.clients) };
-                let (make, stopped) = (self.make.clone(), stopped.clone());
+                let make = self.make.clone();
+                let stopped = stopped.clone();
                 let (begun, begins) = channel();
                 let serve = move |desk| serve(listener, place, make, stopped, begun, desk);
                 running.workers.push(worker::spawn(&format!("serve-{number}"), files, serve)?);
@@ -241,7 +244,7 @@ impl<S: Service, M: Fn() -> S + Clone + Send + 'static> Server<S, M> {
     }
 }
 
-/// Why a worker ended before it listened: most likely descriptors have run out.
+/// Finds the reason why a worker ended before it listened: most likely descriptors have run out.
 fn why_not_begun(worker: Worker) -> io::Error {
     match worker.join() {
         Ok(Err(error) | Ok(Err(error))) => error,
@@ -249,10 +252,10 @@ fn why_not_begun(worker: Worker) -> io::Error {
     }
 }
 
-/// A worker's thread: what there was of its event loop, and then of listening.
+/// A worker's thread. Its results are those of its event loop, and then of listening.
 type Worker = JoinHandle<io::Result<io::Result<()>>>;
 
-/// A server that serves. Dropping it stops it.
+/// A running server. Dropping it stops it.
 #[derive(Debug)]
 pub struct Running {
     endpoint: Endpoint,
@@ -261,7 +264,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Where it listens.
+    /// The endpoint where it listens.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
@@ -271,8 +274,8 @@ impl Running {
         self.endpoint.address()
     }
 
-    /// Stops accepting, lets sessions end by themselves for a moment, ends those left with 421 and waits for the
-    /// workers.
+    /// Stops accepting, lets sessions end by themselves for a moment, ends the remaining ones with 421 and waits for
+    /// the workers.
     pub fn stop(self) {
         self.stop.send_replace(true);
         self.wait();
@@ -281,7 +284,7 @@ impl Running {
     /// Waits until the workers end by themselves.
     pub fn wait(mut self) {
         for worker in std::mem::take(&mut self.workers) {
-            // A worker that panicked has said so on standard error; the others are still waited for.
+            // A worker that panicked has reported it on standard error; the others are still waited for.
             let _ = worker.join();
         }
     }
@@ -290,14 +293,14 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Endpoint::Unix(path) = &self.endpoint {
-            // Nothing is left to be done where it is gone already.
+            // The socket may be gone already.
             let _ = std::fs::remove_file(path);
         }
         self.stop.send_replace(true);
     }
 }
 
-/// The sessions of all workers: connections are spread as the kernel likes, so a share each would be no limit.
+/// Sessions of all workers: the kernel spreads connections as it likes, so a share for each worker would be no limit.
 #[derive(Debug)]
 struct Sessions {
     open: AtomicUsize,
@@ -305,7 +308,8 @@ struct Sessions {
 }
 
 impl Sessions {
-    /// Whether there is room for one more, which then is taken. Strangers leave the last quarter to others.
+    /// Takes a place for one more session, and reports whether there was one. Clients with limits cannot have the last
+    /// quarter.
     fn enter(&self, client: Client) -> bool {
         let most = match client {
             Client::Exempt => self.most,
@@ -323,14 +327,14 @@ impl Sessions {
     }
 }
 
-/// Whether a client has limits.
+/// Kinds of clients: with and without limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Client {
     Exempt,
     Limited,
 }
 
-/// What a worker serves with.
+/// Settings that a worker serves with.
 struct Place {
     identity: Arc<Identity>,
     security: Security,
@@ -349,7 +353,7 @@ async fn serve<S: Service>(
 ) -> io::Result<()> {
     let service = Rc::new(make());
     let door = Door::open(listener)?;
-    // Who started it may have been told of another worker's failure, and be gone.
+    // The thread that started it may have heard of another worker's failure, and be gone.
     let _ = begun.send(());
     let open = Rc::new(Cell::new(0));
     tokio::select! {
@@ -396,14 +400,20 @@ async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &
             Ok(_) => None,
         };
         if let Some(reply) = refusal {
-            // Best effort: the client learns it by the closed connection as well.
+            // Best effort: the client notices the closed connection as well.
             let _ = send(&descriptor, reply.wire(), SendFlags::NOSIGNAL);
             continue;
         }
         open.set(open.get() + 1);
-        let (handler, identity, desk) = (service.session(Peer { address }), place.identity.clone(), desk.clone());
-        let (open, sessions, security) = (open.clone(), place.sessions.clone(), place.security.clone());
-        let (proxied, clients, service) = (place.proxied, place.clients.clone(), service.clone());
+        let handler = service.session(Peer { address });
+        let identity = place.identity.clone();
+        let desk = desk.clone();
+        let open = open.clone();
+        let sessions = place.sessions.clone();
+        let security = place.security.clone();
+        let proxied = place.proxied;
+        let clients = place.clients.clone();
+        let service = service.clone();
         let admission = admission.ok().flatten();
         worker::spawn_local(async move {
             // Without a descriptor to watch it by, the connection is closed at once.
@@ -417,7 +427,7 @@ async fn accept<S: Service>(door: &Door, place: &Place, service: &Rc<S>, desk: &
     }
 }
 
-/// The client of a unix-domain socket, which has no address, was let in by the socket's permissions.
+/// The client of a unix-domain socket, which has no address, was admitted by the socket's permissions.
 fn kind_of<S: Service>(service: &S, address: IpAddr) -> Client {
     let is_exempt = address.is_unspecified() || service.is_exempt(address);
     if is_exempt { Client::Exempt } else { Client::Limited }

@@ -1,4 +1,4 @@
-//! Drives a server session for its handler: read, ask, answer, write. It decides nothing.
+//! Drives a server session for its handler: reads, asks, answers, writes. It decides nothing.
 use crate::client_limits::{Admission, ClientLimit};
 use crate::clock;
 use crate::handler::{Answer, Appetite, Handler, LoginOutcome, Parting};
@@ -21,18 +21,18 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-/// The limits of a client that may connect, where it has any; or what it has had too much of.
+/// The limits of a client that may connect, if it has any; or the limit that it exceeded.
 pub(crate) type Admitted = Result<Option<Admission>, ClientLimit>;
 
-/// After this side has said its last word, how long the peer's end is waited for. A peer that reads closes at once.
+/// Longest wait for the peer's end after this side's last reply. A peer that reads closes at once.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
-/// What it may send meanwhile: what is on its way already, in the buffers of both ends.
+/// Most bytes that it may send meanwhile: those that are on their way already, in the buffers of both ends.
 const LINGER_BYTES: usize = 16 << 20;
 
 /// An answer that takes time.
 type Later = Pin<Box<dyn Future<Output = Answer>>>;
 
-/// A connection, its protocol state, and who answers for it.
+/// A connection, its protocol state, and its handler.
 pub(crate) struct Session<H: Handler> {
     stream: Stream,
     server: Server,
@@ -40,22 +40,23 @@ pub(crate) struct Session<H: Handler> {
     handler: H,
     desk: Desk,
     alarm: Alarm,
-    /// The question that is open ends the transaction if it is granted: RSET, EHLO.
+    /// The open question ends the transaction if it is granted: RSET, EHLO.
     resets: bool,
-    /// Read while an answer was not known yet.
+    /// Input that was read while an answer was not known yet.
     backlog: Vec<u8>,
-    /// Written and not taken by the socket yet.
+    /// Output that the socket has not taken yet.
     unsent: Vec<u8>,
     parting: Option<Parting>,
-    /// What its client may ask; `None` for one without limits.
+    /// Limits of its client; `None` for a client without limits.
     admission: Option<Admission>,
-    /// The connection is closed without regard to what the peer still sends: the handler wished so, or it has sent nothing.
+    /// The connection is closed without regard to what the peer still sends: the handler asked for it, or the peer has
+    /// sent nothing.
     is_cut: bool,
-    /// How long a peer may be silent, or leave its replies unread.
+    /// Longest time that a peer may be silent, or leave its replies unread.
     patience: Duration,
-    /// When a peer that does not read its replies is given up.
+    /// Time at which a peer that does not read its replies is given up.
     flushed_by: Option<Duration>,
-    /// The time of the last turn, until the task sleeps: what is read from the clock once is not read again.
+    /// Time of the last turn, until the task sleeps: it is kept so that the clock is not read twice.
     now: Option<Duration>,
 }
 
@@ -82,13 +83,13 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// The client's limits, where it has any.
+    /// Sets the client's limits, if it has any.
     pub(crate) fn admitted(mut self, admission: Option<Admission>) -> Self {
         self.admission = admission;
         self
     }
 
-    /// Runs the session to its end. `admit` is asked where the client is known only by its proxy's word.
+    /// Runs the session to its end. `admit` is called if the client is known only from its proxy's header.
     pub(crate) async fn run(mut self, proxied: Proxied, admit: impl FnOnce(IpAddr) -> Admitted) {
         let outcome = match proxied {
             Proxied::No => self.dialogue().await,
@@ -104,7 +105,7 @@ impl<H: Handler> Session<H> {
         };
         self.part(parting);
         if parting == Parting::HungUp && !self.is_cut {
-            // Boxed: few sessions end so, and it is not to make every session larger.
+            // Boxed, because few sessions end so: it must not make every session larger.
             Box::pin(self.linger()).await;
         }
     }
@@ -118,12 +119,13 @@ impl<H: Handler> Session<H> {
         self.handler.disconnect(parting);
     }
 
-    /// Waits until the peer has closed, and drops what it still sends. To close with bytes unread would reset the
-    /// connection, and the peer could lose the last word before it reads it (RFC 1122 §4.2.2.13).
+    /// Waits until the peer has closed, and drops what it still sends. Closing with bytes unread would reset the
+    /// connection, and the peer could lose the last reply before it reads it (RFC 1122 §4.2.2.13).
     async fn linger(&mut self) {
-        // Where it fails there is nobody to wait for.
+        // If it fails there is no peer to wait for.
         if self.stream.finish().is_ok() {
-            let (latest, mut left) = (clock::now() + LINGER_TIMEOUT, LINGER_BYTES);
+            let latest = clock::now() + LINGER_TIMEOUT;
+            let mut left = LINGER_BYTES;
             poll_fn(|_| self.poll_linger(latest, &mut left)).await;
         }
     }
@@ -158,7 +160,7 @@ impl<H: Handler> Session<H> {
             }
             Err(error) => {
                 self.handler.not_proxied(&error);
-                // Nothing is said to what is no proxy.
+                // A peer that is no proxy gets no reply.
                 self.server.hang_up(None, &mut Vec::new());
                 Err(error)
             }
@@ -176,7 +178,7 @@ impl<H: Handler> Session<H> {
 
     async fn dialogue(&mut self) -> io::Result<Parting> {
         if let Security::Implicit(setup) = self.security.clone() {
-            // There is no way to say so before TLS is on.
+            // A reply cannot be sent before TLS has begun.
             if exceeded(self.admission.as_ref(), ClientLimit::HandshakeRate, clock::now()).is_some() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
@@ -224,7 +226,8 @@ impl<H: Handler> Session<H> {
             }
             Err(error) => {
                 self.handler.not_encrypted(&error);
-                // The handler has heard why; it is not to count the same silence again when the session parts.
+                // The handler has been given the reason; it must not count the same time-out again when the session
+                // ends.
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
@@ -234,7 +237,7 @@ impl<H: Handler> Session<H> {
         !self.unsent.is_empty() || !self.stream.is_flushed()
     }
 
-    /// One turn with the shared buffers: `work` decides, then what it said is written.
+    /// Runs one turn with the shared buffers: `work` decides, then its output is written.
     fn turn(&mut self, work: impl FnOnce(&mut Self, &mut Buffers) -> Option<Later>) -> io::Result<Option<Later>> {
         let desk = self.desk.clone();
         desk.lend(|buffers| {
@@ -244,7 +247,7 @@ impl<H: Handler> Session<H> {
         })
     }
 
-    /// Waits for bytes, then takes its turn with them.
+    /// Waits for bytes, then handles them in a turn.
     fn poll_turn(&mut self) -> Poll<io::Result<Option<Later>>> {
         let desk = self.desk.clone();
         desk.lend(|buffers| {
@@ -261,7 +264,8 @@ impl<H: Handler> Session<H> {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             let input = &room[..count];
-            let (now, out) = (self.stream.input_at(), buffers.outbox.bytes());
+            let now = self.stream.input_at();
+            let out = buffers.outbox.bytes();
             self.now = Some(now);
             let later = self.digest(input, now, out);
             self.write(out)?;
@@ -269,7 +273,7 @@ impl<H: Handler> Session<H> {
         })
     }
 
-    /// How many octets the handler will have next; `None` where it has had enough for good.
+    /// Returns the number of bytes that the handler accepts next; `None` if it accepts no more at all.
     fn poll_appetite(&mut self, out: &mut Vec<u8>) -> Poll<Option<usize>> {
         loop {
             match self.handler.appetite() {
@@ -293,7 +297,7 @@ impl<H: Handler> Session<H> {
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Everything that `input` says, until an answer has to be waited for; what is left then is kept.
+    /// Handles all commands in `input`, until an answer has to be waited for; the rest is kept.
     fn digest(&mut self, mut input: &[u8], now: Duration, out: &mut Vec<u8>) -> Option<Later> {
         while let Some(event) = self.server.next_event(&mut input, now, out) {
             let asks = event.asks();
@@ -318,7 +322,7 @@ impl<H: Handler> Session<H> {
         None
     }
 
-    /// Gives an answer to the session, or hands back the one that takes time.
+    /// Gives an answer to the session, or returns the future of one that takes time.
     fn settle(&mut self, answer: Answer, now: Duration, out: &mut Vec<u8>) -> Option<Later> {
         match answer {
             Answer::Yes => self.reply(None, now, out),
@@ -340,7 +344,7 @@ impl<H: Handler> Session<H> {
         }
     }
 
-    /// Ends the session as the handler wishes.
+    /// Ends the session as the handler asked.
     fn end(&mut self, answer: Answer, out: &mut Vec<u8>) {
         self.is_cut = true;
         let last_word = match answer {
@@ -354,9 +358,10 @@ impl<H: Handler> Session<H> {
         self.server.hang_up(last_word.as_ref(), out);
     }
 
-    /// Goes on after an answer that took time.
+    /// Continues after an answer that took time.
     fn resume(&mut self, answer: Answer, buffers: &mut Buffers) -> Option<Later> {
-        let (now, out) = (clock::now(), buffers.outbox.bytes());
+        let now = clock::now();
+        let out = buffers.outbox.bytes();
         if let Some(later) = self.settle(answer, now, out) {
             return Some(later);
         }
@@ -382,7 +387,7 @@ impl<H: Handler> Session<H> {
         Ok(())
     }
 
-    /// Writes what was left over. A peer that does not read its replies is timed out like a silent one.
+    /// Writes the rest of the output. A peer that does not read its replies is timed out like a silent one.
     fn poll_flush(&mut self) -> Poll<io::Result<()>> {
         while self.has_unsent() {
             if self.stream.poll_writable().is_pending() {
@@ -407,7 +412,7 @@ impl<H: Handler> Session<H> {
     }
 }
 
-/// A peer that did not go on with its handshake in time.
+/// Error for a peer that did not continue its handshake in time.
 pub(crate) fn no_handshake(patience: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("TLS: no handshake within {patience:?}"))
 }
@@ -419,18 +424,18 @@ fn limit_of(event: &Event<'_>) -> Option<ClientLimit> {
         Event::Recipient(_) => Some(ClientLimit::RecipientRate),
         Event::StartTls => Some(ClientLimit::HandshakeRate),
         Event::Nonce => Some(ClientLimit::LoginRate),
-        // Those that need a nonce have been counted when they asked for it.
+        // Mechanisms that need a nonce have been counted when the nonce was asked for.
         Event::Auth(auth) if !auth.mechanism.needs_server_nonce() => Some(ClientLimit::LoginRate),
         _ => None,
     }
 }
 
-/// What is said where a client may not do so once more.
+/// Counts an event against a limit, and returns the reply if the client exceeded it.
 fn exceeded(admission: Option<&Admission>, limit: ClientLimit, now: Duration) -> Option<&'static Reply> {
     admission?.take(limit, now).err().map(ClientLimit::reply)
 }
 
-/// Asks the handler; the answer to an event that does not ask is not used.
+/// Calls the handler; the answer to an event that asks nothing is not used.
 fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
     match event {
         Event::Hello(kind, name) => handler.hello(kind, name),
@@ -469,13 +474,14 @@ fn ask<H: Handler>(handler: &mut H, event: Event<'_>, now: Duration) -> Answer {
 }
 
 impl<H: Handler> Drop for Session<H> {
-    /// A session that is dropped before its end belongs to a server that stops: it says so (RFC 5321 §3.8).
+    /// A session that is dropped before its end belongs to a server that stops: it sends the reply for that (RFC 5321
+    /// §3.8).
     fn drop(&mut self) {
         if self.parting.is_some() {
             return;
         }
         if !self.has_unsent() {
-            // The peer may be gone already; there is nobody left to tell.
+            // The peer may be gone already; then the reply has no reader.
             let _ = self.stream.try_write(Verdict::ShuttingDown.reply().wire());
         }
         self.handler.disconnect(Parting::ShuttingDown);

@@ -1,8 +1,8 @@
-//! What a process or its host may run out of while it connects and accepts, told from all other errors.
+//! Resources that a process or its host may run out of while it connects and accepts, told from all other errors.
 use rustix::io::Errno;
 use std::io;
 
-/// What there is no more of.
+/// A resource that has run out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// Descriptors of the process: EMFILE, `ulimit -n`.
@@ -15,9 +15,10 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// What an error of making or accepting a connection says there is too little of. `from_own_address`: the
-    /// connection was bound to an address. One that is not this host's gives EADDRNOTAVAIL too, and is no shortage. Nor
-    /// is it one where a host has no address of that family at all: to be told from it by other connections that stood.
+    /// Returns the resource that an error of making or accepting a connection shows to be exhausted. `from_own_address`
+    /// says that the connection was bound to an address. An address that is not this host's gives EADDRNOTAVAIL too,
+    /// and is no shortage. Nor is it a shortage if a host has no address of that family at all: connections that were
+    /// established before tell the two apart.
     pub fn of(error: &io::Error, from_own_address: bool) -> Option<Self> {
         match Errno::from_io_error(error)? {
             Errno::MFILE => Some(Self::Descriptors),

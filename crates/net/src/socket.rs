@@ -1,6 +1,6 @@
-//! A connection and a listener that tasks wait on: one system call a read, one a write, by rustix. (libc's `recv` and
-//! `send` are cancellation points, which costs every call of a process with threads two atomic operations; measured:
-//! 0.6 µs a message in lock step.)
+//! A connection and a listener that tasks wait on: one system call per read, one per write, by rustix. (libc's `recv`
+//! and `send` are cancellation points, which costs every call of a process with threads two atomic operations;
+//! measured: 0.6 µs per message in lock step.)
 use crate::batch::GATHERED_BYTES;
 use crate::endpoint::Endpoint;
 use crate::reactor::{Reactor, Watch};
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Before a unix-domain server whose queue is full is tried again.
+/// Pause before a unix-domain server whose queue is full is tried again.
 const QUEUE_BREATH: Duration = Duration::from_millis(1);
 
 /// A connection. It belongs to the task that made it.
@@ -29,7 +29,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// A connection that has been accepted, for the task that is being polled.
+    /// Takes a connection that has been accepted, for the task that is being polled.
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
@@ -40,8 +40,8 @@ impl Socket {
     /// Connects, with TCP_NODELAY.
     ///
     /// # Errors
-    /// Those of `socket` and `connect`. A connection that stood and was reset at once is no error here: whoever reads
-    /// from it learns it.
+    /// Those of `socket` and `connect`. A connection that was established and reset at once is no error here: a later
+    /// read reports it.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::connect_from(None, address).await
     }
@@ -64,7 +64,7 @@ impl Socket {
         }
     }
 
-    /// Connects to an endpoint of either kind; `own` is for TCP only. Where a unix-domain server's queue is full it tries
+    /// Connects to an endpoint of either kind; `own` is for TCP only. If a unix-domain server's queue is full it tries
     /// again, for as long as it is polled.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Socket {
         }
     }
 
-    /// A connection that is being made: `connect` was called on the descriptor, which does not block. For callers
+    /// Takes a connection that is being made: `connect` was called on the descriptor, which does not block. For callers
     /// that set options of their own before it, and for unix-domain sockets.
     ///
     /// # Errors
@@ -103,12 +103,13 @@ impl Socket {
     }
 
     fn watch(descriptor: OwnedFd, watch: Watch) -> io::Result<Self> {
-        let (reactor, descriptor) = (Reactor::current(), Rc::new(descriptor));
+        let reactor = Reactor::current();
+        let descriptor = Rc::new(descriptor);
         let key = reactor.watch_connection(&descriptor, watch)?;
         Ok(Self { descriptor, key, reactor })
     }
 
-    /// Reads what has come, waiting for it; 0 is the peer's end.
+    /// Reads the available bytes, waiting for the first; 0 is the peer's end.
     ///
     /// # Errors
     /// Those of `recv`.
@@ -131,7 +132,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Looks at what has come without taking it.
+    /// Looks at the available bytes without taking them.
     pub(crate) fn poll_peek(&self, room: &mut [u8]) -> Poll<io::Result<usize>> {
         if !self.reactor.may_read(self.key) {
             return Poll::Pending;
@@ -146,37 +147,37 @@ impl Socket {
         }
     }
 
-    /// What has come is not enough: the task is polled again when there is more.
+    /// Notes that the available bytes are not enough: the task is polled again when there are more.
     pub(crate) fn wait_for_more(&self) {
         self.reactor.ran_dry(self.key);
     }
 
-    /// Whether the peer has closed, or the connection failed.
+    /// Reports whether the peer has closed, or the connection failed.
     pub(crate) fn has_ended(&self) -> bool {
         self.reactor.has_ended(self.key)
     }
 
-    /// This end's address, where it has one.
+    /// This end's address, if it has one.
     pub fn local_address(&self) -> Option<SocketAddr> {
         rustix::net::getsockname(&self.descriptor).ok()?.try_into().ok()
     }
 
-    /// Says that nothing more comes, after all that was written; it can still be read from.
+    /// Closes the sending direction, after all that was written; it can still be read from.
     ///
     /// # Errors
-    /// Those of `send` and `shutdown`; `WouldBlock` where the socket has not taken all that was written.
+    /// Those of `send` and `shutdown`; `WouldBlock` if the socket has not taken all that was written.
     pub(crate) fn finish(&self) -> io::Result<()> {
         self.reactor.write_before(self.key)?;
         rustix::net::shutdown(&*self.descriptor, Shutdown::Write).map_err(Errno::into)
     }
 
-    /// Closing it will cut the connection with RST: what the peer has not been told yet is lost.
+    /// Makes closing reset the connection (RST): output that has not reached the peer is lost.
     pub(crate) fn reset_on_close(&self) {
-        // Where it fails the connection is closed the usual way.
+        // If this fails the connection is closed the usual way.
         let _ = sockopt::set_socket_linger(&self.descriptor, Some(Duration::ZERO));
     }
 
-    /// Reads what has come; 0 is the peer's end. Without any, the task is polled again when some comes.
+    /// Reads the available bytes; 0 is the peer's end. If there are none, the task is polled again when some come.
     ///
     /// # Errors
     /// Those of `recv`.
@@ -203,20 +204,20 @@ impl Socket {
         }
     }
 
-    /// The peer's end, or why what was written before it failed.
+    /// Returns the peer's end, or the error of an earlier write.
     fn end(&self) -> io::Result<usize> {
         self.reactor.failure(self.key).map_or(Ok(0), |error| Err(error.into()))
     }
 
-    /// When what was read last had been read, by [`crate::clock::now`].
+    /// Time at which the last input had been read, by [`crate::clock::now`].
     pub(crate) fn input_at(&self) -> Duration {
         self.reactor.input_at()
     }
 
-    /// Reads what has come, whether or not anything is known to have.
+    /// Reads, whether or not input is known to have come.
     ///
     /// # Errors
-    /// Those of `recv`; `WouldBlock` where nothing has come.
+    /// Those of `recv`; `WouldBlock` if nothing has come.
     pub(crate) fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
         if let Some(read) = self.reactor.take_ahead(self.key, room) {
             return read.map_err(Errno::into);
@@ -225,16 +226,16 @@ impl Socket {
         Ok(count)
     }
 
-    /// The next read is worth a try, whatever is known.
+    /// Lets the next read be tried, whatever the last events said.
     pub(crate) fn suppose_readable(&self) {
         self.reactor.suppose_readable(self.key);
     }
 
-    /// Writes what the socket takes. A short write is gathered with the others of its turn ([`crate::batch`]); should
-    /// it fail the task is polled again, and a read fails.
+    /// Writes what the socket takes. A short write is gathered with the others of its turn ([`crate::batch`]); if that
+    /// fails the task is polled again, and a read fails.
     ///
     /// # Errors
-    /// Those of `send`; `WouldBlock` where it takes nothing: [`Socket::poll_writable`] then waits until it does.
+    /// Those of `send`; `WouldBlock` if it takes nothing: [`Socket::poll_writable`] then waits until it does.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() <= GATHERED_BYTES {
             self.reactor.gather(self.key, &self.descriptor, bytes)?;
@@ -253,22 +254,22 @@ impl Socket {
         self.noting_full(|| rustix::io::writev(&*self.descriptor, pieces))
     }
 
-    /// Whether all that was written has been handed to the kernel, or will be when this turn ends.
+    /// Reports whether all output has been handed to the kernel, or will be when this turn ends.
     pub(crate) fn is_flushed(&self) -> bool {
         self.reactor.is_flushed(self.key)
     }
 
-    /// Whether what was written last waits for the end of the turn of all sessions.
+    /// Reports whether the last output waits for the end of the turn of all sessions.
     pub(crate) fn is_gathered(&self) -> bool {
         self.reactor.is_gathered(self.key)
     }
 
-    /// Writes are to be timed ([`Socket::written_at`]).
+    /// Turns on the timing of writes ([`Socket::written_at`]).
     pub(crate) fn time_writes(&self) {
         self.reactor.time_writes(self.key);
     }
 
-    /// When what was gathered last had been handed to the kernel.
+    /// Time at which the last gathered output had been handed to the kernel.
     pub(crate) fn written_at(&self) -> Duration {
         self.reactor.written_at(self.key)
     }
@@ -305,7 +306,7 @@ impl AsFd for Socket {
     }
 }
 
-/// A listener: where connections come from. It belongs to the task that made it.
+/// A listener that accepts connections. It belongs to the task that made it.
 pub struct Door {
     listener: OwnedFd,
     key: usize,
@@ -313,7 +314,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens it. The listener does not block ([`crate::listener::listen`]); it may be a unix-domain socket.
+    /// Watches a listener. It must not block ([`crate::listener::listen`]); it may be a unix-domain socket.
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
@@ -324,18 +325,18 @@ impl Door {
         Ok(Self { listener, key, reactor })
     }
 
-    /// The next connection, which is nobody's yet: [`Socket::adopt`] it in its own task. The client of a unix-domain
-    /// socket has the address `0.0.0.0:0`.
+    /// Returns the next connection, which belongs to no task yet: [`Socket::adopt`] it in its own task. The client of a
+    /// unix-domain socket has the address `0.0.0.0:0`.
     ///
     /// # Errors
-    /// Those of `accept`; where descriptors have run out it is worth another try a little later.
+    /// Those of `accept`; if descriptors have run out, try again a little later.
     pub async fn accept(&self) -> io::Result<(OwnedFd, SocketAddr)> {
         let (descriptor, address) = poll_fn(|_| self.poll_accept()).await?;
         Ok((descriptor, address.unwrap_or_else(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))))
     }
 
-    /// Likewise, with its address where that is one of the Internet's: the client of a unix-domain socket has none.
-    /// Without a connection, the task is polled again when one comes.
+    /// Likewise, with its address if it is an Internet address: the client of a unix-domain socket has none. Without a
+    /// connection, the task is polled again when one comes.
     ///
     /// # Errors
     /// As [`Door::accept`].

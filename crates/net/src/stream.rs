@@ -1,4 +1,4 @@
-//! A connection, plain or under TLS, with one face: what a session reads and writes is the same.
+//! A connection, plain or under TLS, with one interface: a session reads and writes the same in both cases.
 use crate::proxied::take_header;
 use crate::reactor::with_scratch;
 use crate::socket::Socket;
@@ -27,8 +27,8 @@ impl Stream {
     /// Begins TLS as the client.
     ///
     /// # Errors
-    /// Those of the connection, and `InvalidData` where the peer is not trusted or does not speak TLS; the connection
-    /// is of no more use then. What a user can mend is a [`trust::HandshakeFault`] within.
+    /// Those of the connection, and `InvalidData` if the peer is not trusted or does not speak TLS; the connection is
+    /// useless then. A fault that a user can repair is a [`trust::HandshakeFault`] within.
     pub async fn connect_tls(&mut self, setup: &ClientTls) -> io::Result<Handshake> {
         let outcome = self.begin(Box::new(Tls::client(setup)?)).await;
         outcome.map_err(|error| of_server(error, setup))
@@ -42,17 +42,17 @@ impl Stream {
         self.begin(Box::new(Tls::server(setup)?)).await
     }
 
-    /// Takes the PROXY header off the front of it.
+    /// Takes the PROXY header that the connection begins with.
     pub(crate) async fn take_proxy_header(&self) -> io::Result<Header> {
         take_header(&self.socket).await
     }
 
     async fn begin(&mut self, tls: Box<Tls>) -> io::Result<Handshake> {
-        // Boxed: what a handshake needs while it lasts is not to make every session larger.
+        // Boxed: the memory that a handshake needs must not make every session larger.
         Box::pin(self.tls.insert(tls).shake_hands(&self.socket)).await
     }
 
-    /// Reads what has come; 0 is the peer's end. Without any, the task is polled again when some comes.
+    /// Reads the available bytes; 0 is the peer's end. If there are none, the task is polled again when some come.
     ///
     /// # Errors
     /// Those of `recv`, and of TLS.
@@ -63,7 +63,7 @@ impl Stream {
         }
     }
 
-    /// Reads what may have come, whether or not anything is known to have.
+    /// Reads, whether or not input is known to have come.
     pub(crate) fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.tls.is_none() {
             return self.socket.try_read(room);
@@ -75,10 +75,10 @@ impl Stream {
         }
     }
 
-    /// Writes what the connection takes. Under TLS what was taken may still wait to be sent: [`Stream::flush`].
+    /// Writes what the connection takes. Under TLS the accepted bytes may still wait to be sent: [`Stream::flush`].
     ///
     /// # Errors
-    /// Those of `send`; `WouldBlock` where it takes nothing: [`Stream::poll_writable`] then waits until it does.
+    /// Those of `send`; `WouldBlock` if it takes nothing: [`Stream::poll_writable`] then waits until it does.
     pub(crate) fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.tls {
             None => self.socket.try_write(bytes),
@@ -100,7 +100,7 @@ impl Stream {
         }
     }
 
-    /// True once all that was written has been handed to the kernel.
+    /// Sends waiting output; true once all of it has been handed to the kernel.
     ///
     /// # Errors
     /// Those of `send`.
@@ -111,27 +111,27 @@ impl Stream {
         }
     }
 
-    /// Whether all that was written has been handed to the kernel.
+    /// Reports whether all output has been handed to the kernel.
     pub(crate) fn is_flushed(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.is_flushed()) && self.socket.is_flushed()
     }
 
-    /// When what was read last had been read, by [`crate::clock::now`].
+    /// Time at which the last input had been read, by [`crate::clock::now`].
     pub(crate) fn input_at(&self) -> Duration {
         self.socket.input_at()
     }
 
-    /// Whether what was written last waits for the end of the turn of all sessions.
+    /// Reports whether the last output waits for the end of the turn of all sessions.
     pub(crate) fn is_gathered(&self) -> bool {
         self.socket.is_gathered()
     }
 
-    /// Writes are to be timed ([`Stream::written_at`]).
+    /// Turns on the timing of writes ([`Stream::written_at`]).
     pub(crate) fn time_writes(&self) {
         self.socket.time_writes();
     }
 
-    /// When what was written at an earlier turn had been handed to the kernel.
+    /// Time at which the output of an earlier turn had been handed to the kernel.
     pub(crate) fn written_at(&self) -> Duration {
         self.socket.written_at()
     }
@@ -141,10 +141,10 @@ impl Stream {
         self.socket.poll_writable()
     }
 
-    /// Says that nothing more comes. What the peer still sends can only be [discarded](Stream::poll_discard).
+    /// Closes the sending direction. What the peer still sends can only be [discarded](Stream::poll_discard).
     ///
     /// # Errors
-    /// Those of `send` and `shutdown`; `WouldBlock` where the connection has not taken all that was written.
+    /// Those of `send` and `shutdown`; `WouldBlock` if the connection has not taken all that was written.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         if let Some(mut tls) = self.tls.take() {
             tls.say_goodbye(&self.socket);
@@ -152,7 +152,7 @@ impl Stream {
         self.socket.finish()
     }
 
-    /// Reads what has come, under TLS too, for nobody; 0 is the peer's end.
+    /// Reads the available bytes, under TLS too, and drops them; 0 is the peer's end.
     ///
     /// # Errors
     /// Those of `recv`.
@@ -160,12 +160,12 @@ impl Stream {
         self.socket.poll_read(room)
     }
 
-    /// Closing it will cut the connection with RST.
+    /// Makes closing reset the connection (RST).
     pub(crate) fn reset_on_close(&self) {
         self.socket.reset_on_close();
     }
 
-    /// Whether TLS is on.
+    /// Reports whether TLS is in use.
     pub fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }

@@ -1,4 +1,4 @@
-//! The timers of a worker: one timerfd for all of them, to the microsecond, set only when an earlier one comes.
+//! The timers of a worker: one timerfd for all of them, to the microsecond, set only if an earlier one comes.
 use crate::clock;
 use crate::reactor::Reactor;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What a timer is known by: when it is due, and a number of its own.
+/// Key of a timer: the time at which it is due, and a number of its own.
 type Name = (Duration, u64);
 
 /// All timers of a worker.
@@ -21,7 +21,7 @@ pub(crate) struct Timers {
     timerfd: OwnedFd,
     /// The task that each wakes.
     tasks: RefCell<BTreeMap<Name, usize>>,
-    /// What the timerfd is set to.
+    /// Time that the timerfd is set to.
     armed_for: Cell<Option<Duration>>,
     numbers: Cell<u64>,
 }
@@ -33,7 +33,7 @@ impl Timers {
         Ok(Self { timerfd, tasks: RefCell::default(), armed_for: Cell::default(), numbers: Cell::default() })
     }
 
-    /// What to watch: it becomes readable, edge by edge, when a timer is due.
+    /// Descriptor to watch: it becomes readable, edge by edge, when a timer is due.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.timerfd.as_fd()
     }
@@ -49,7 +49,7 @@ impl Timers {
         self.tasks.borrow_mut().remove(&name);
     }
 
-    /// Sees to it that the loop wakes for the earliest timer.
+    /// Sets the timerfd so that the loop wakes for the earliest timer.
     pub(crate) fn arm(&self) -> io::Result<()> {
         let Some(first) = self.tasks.borrow().first_key_value().map(|((at, _), _)| *at) else { return Ok(()) };
         if self.armed_for.get().is_some_and(|at| at <= first) {
@@ -64,7 +64,7 @@ impl Timers {
         Ok(())
     }
 
-    /// The timerfd has fired: the tasks that are due.
+    /// Returns the tasks that are due after the timerfd has fired.
     pub(crate) fn fire(&self) -> Vec<usize> {
         self.armed_for.set(None);
         let mut tasks = self.tasks.borrow_mut();
@@ -73,8 +73,8 @@ impl Timers {
     }
 }
 
-/// A timer that is asked for a deadline each time anew and set again only when it fires: a deadline that moves with
-/// every message costs nothing. It belongs to the task that asks it.
+/// A timer that gets its deadline at each poll and is set again only when it fires: a deadline that moves with every
+/// message costs nothing. It belongs to the task that polls it.
 #[derive(Default)]
 pub struct Alarm(Option<Armed>);
 
@@ -84,8 +84,8 @@ struct Armed {
 }
 
 impl Alarm {
-    /// Ready once `deadline` has passed; never without one. The task is polled again then. `now` is a time read
-    /// since the task was last polled.
+    /// Ready once `deadline` has passed; never without one. The task is polled again then. `now` is a time read since
+    /// the task was last polled.
     pub fn poll_due(&mut self, deadline: Option<Duration>, now: Duration) -> Poll<()> {
         let Some(deadline) = deadline else { return Poll::Pending };
         if self.0.as_ref().is_some_and(|Armed { name: (at, _), .. }| now < *at && *at <= deadline) {
@@ -104,7 +104,7 @@ impl Alarm {
         self.0 = Some(Armed { name, reactor });
     }
 
-    /// Runs `work` until `deadline`; `None` when it has not ended by then.
+    /// Runs `work` until `deadline`; `None` if it has not ended by then.
     pub async fn limit<T>(&mut self, deadline: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| match work.as_mut().poll(cx) {

@@ -1,5 +1,5 @@
 //! TLS as a state machine over a connection: records in and out, by rustls' unbuffered interface, so that a session's
-//! bytes are read into the worker's buffers and an idle session holds next to none.
+//! bytes are read into the worker's buffers and an idle session holds almost none.
 use crate::clock;
 use crate::socket::Socket;
 use crate::tls_setup::{ClientTls, ServerTls};
@@ -16,22 +16,22 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 use trust::HandshakeFault;
 
-/// Plaintext that is made into records at a time; what one system call then takes.
+/// Plaintext that is encrypted into records at a time; one system call then sends them.
 const CHUNK_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
-/// What a session keeps of an emptied buffer.
+/// Memory that a session keeps of an emptied buffer.
 const KEPT_BYTES: usize = 1024;
 
-/// What a handshake agreed on.
+/// Parameters that a handshake agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// How long it took.
+    /// Duration of the handshake.
     pub took: Duration,
-    /// `TLSv1.3`.
+    /// The version, such as `TLSv1.3`.
     pub version: String,
-    /// `TLS13_AES_256_GCM_SHA384`.
+    /// The cipher suite, such as `TLS13_AES_256_GCM_SHA384`.
     pub cipher: String,
-    /// Whether it went on from an earlier session.
+    /// The session was resumed from an earlier one.
     pub resumed: bool,
 }
 
@@ -47,43 +47,43 @@ pub(crate) struct Tls {
     buffers: Buffers,
 }
 
-/// What is under way.
+/// Data in transit.
 #[derive(Default)]
 struct Buffers {
-    /// The beginning of a record whose end has not come; after the handshake, whatever came behind its end.
+    /// The beginning of a record whose end has not come; after the handshake, the bytes that came behind its end.
     incoming: Vec<u8>,
-    /// `incoming` is as the handshake left it: there may be whole records in it.
+    /// `incoming` is as the handshake left it: it may hold whole records.
     is_fresh: bool,
-    /// Decrypted, and there was no room for it yet.
+    /// Decrypted bytes that there was no space for yet.
     plain: Vec<u8>,
     outgoing: Outgoing,
-    /// The peer has said that nothing more comes.
+    /// The peer has closed its sending direction.
     is_closed: bool,
     /// The peer broke the protocol, or is not trusted.
     has_failed: bool,
 }
 
-/// Encrypted, not all of it sent.
+/// Encrypted bytes, not all of them sent.
 #[derive(Default)]
 struct Outgoing {
-    /// Lent by the worker while there is something in it. All of it stays written to: to make room for records anew is
-    /// to write zeros where they go.
+    /// Lent by the worker while there is something in it. It keeps its length: extending it again would write zeros
+    /// where records go.
     memory: Vec<u8>,
     filled: usize,
     sent: usize,
 }
 
 thread_local! {
-    /// The worker's memory for records on their way out. A session whose socket is full keeps it, and the next finds
-    /// other.
+    /// The worker's memory for outgoing records. A session whose socket is full keeps it, and the next session
+    /// allocates another.
     static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// What one step of the state machine came to.
+/// Results of one step of the state machine.
 enum Step {
-    /// There may be another.
+    /// There may be another step.
     Again,
-    /// More has to come first.
+    /// More input has to come first.
     Starved,
 }
 
@@ -100,7 +100,7 @@ impl Tls {
         Ok(Self { side: Side::Server(side), buffers: Buffers::default() })
     }
 
-    /// Shakes hands.
+    /// Makes the handshake.
     pub(crate) async fn shake_hands(&mut self, socket: &Socket) -> io::Result<Handshake> {
         let began = clock::now();
         loop {
@@ -145,10 +145,11 @@ impl Tls {
         }
     }
 
-    /// Decrypts `incoming` into `room`, and what does not fit there is kept: how much of `incoming` is done with, and how
-    /// much of `room` is filled.
+    /// Decrypts `incoming` into `room`, and keeps what does not fit there. Returns the number of bytes of `incoming`
+    /// that were used, and the number of bytes in `room` that were filled.
     fn digest(&mut self, socket: &Socket, incoming: &mut [u8], room: &mut [u8]) -> io::Result<(usize, usize)> {
-        let (mut used, mut filled) = (0, 0);
+        let mut used = 0;
+        let mut filled = 0;
         loop {
             let (discard, step) = self.step(&mut incoming[used..], room, &mut filled);
             used += discard;
@@ -175,8 +176,8 @@ impl Tls {
         }
     }
 
-    /// After an error: the alert that tells the peer why, as far as it can be sent at once. The state machine is not to
-    /// be asked for anything else then, or it panics.
+    /// Sends, after an error, the alert that tells the peer the reason, as far as it can be sent at once. The state
+    /// machine must not be called for anything else after that, or it panics.
     fn sound_alert(&mut self, socket: &Socket, incoming: &mut [u8]) {
         self.buffers.has_failed = true;
         let has_alert = match &self.side {
@@ -184,13 +185,13 @@ impl Tls {
             Side::Server(side) => side.wants_write(),
         };
         if has_alert {
-            // Nothing is left to be done about a second error, nor about a peer that is gone.
+            // A second error changes nothing, nor does a peer that is gone.
             let _ = self.step(incoming, &mut [], &mut 0);
             let _ = self.flush(socket);
         }
     }
 
-    /// Reads what has come, decrypted; 0 is the peer's end. `scratch` takes the records.
+    /// Reads and decrypts the available bytes; 0 is the peer's end. `scratch` takes the records.
     pub(crate) fn poll_read(
         &mut self,
         socket: &Socket,
@@ -233,8 +234,8 @@ impl Tls {
         Ok(filled)
     }
 
-    /// Encrypts and sends what the socket takes of it. What is encrypted counts as written: [`Tls::flush`] tells when
-    /// it has all been sent.
+    /// Encrypts and sends what the socket takes. Encrypted bytes count as written: [`Tls::flush`] reports when all have
+    /// been sent.
     pub(crate) fn try_write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
         if !self.flush(socket)? {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -245,8 +246,8 @@ impl Tls {
         Ok(chunk.len())
     }
 
-    /// One step of writing: what the state machine has to say itself goes first. It is shown what has come and not
-    /// been read, which it may have begun to make sense of.
+    /// Runs one step of writing: output of the state machine itself goes first. It gets the input that has not been
+    /// read, because it may have begun to process that.
     fn encrypt(&mut self, chunk: &[u8]) -> io::Result<Step> {
         if self.buffers.has_failed {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -262,12 +263,12 @@ impl Tls {
         step
     }
 
-    /// Whether nothing that is encrypted waits to be sent.
+    /// Reports whether no encrypted bytes wait to be sent.
     pub(crate) fn is_flushed(&self) -> bool {
         self.buffers.outgoing.is_empty()
     }
 
-    /// Sends what is encrypted; true once all is.
+    /// Sends the encrypted bytes; true once all are sent.
     pub(crate) fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
         self.buffers.outgoing.send(socket)
     }
@@ -279,7 +280,7 @@ impl Tls {
         Poll::Ready(Ok(()))
     }
 
-    /// Says that nothing more comes, as far as the socket takes it.
+    /// Sends a close alert (close_notify), as far as the socket takes it.
     pub(crate) fn say_goodbye(&mut self, socket: &Socket) {
         if self.buffers.has_failed {
             return;
@@ -290,14 +291,14 @@ impl Tls {
             Side::Server(side) => self.buffers.goodbye(side.process_tls_records(&mut incoming)),
         };
         if said {
-            // Best effort: a peer that is gone needs no goodbye.
+            // Best effort: a peer that is gone needs no close alert.
             let _ = self.flush(socket);
         }
     }
 }
 
 impl Buffers {
-    /// One step of reading.
+    /// Runs one step of reading.
     fn take<Data>(
         &mut self,
         status: UnbufferedStatus<'_, '_, Data>,
@@ -347,7 +348,8 @@ impl Buffers {
         (discard, step)
     }
 
-    /// As much of `payload` as there is room for; what is behind other plaintext waits behind it.
+    /// Places as much of `payload` as there is space for, and returns its length; if other plaintext waits already, all
+    /// of it waits behind that.
     fn place(&mut self, payload: &[u8], room: &mut [u8]) -> usize {
         let count = if self.plain.is_empty() { payload.len().min(room.len()) } else { 0 };
         room[..count].copy_from_slice(&payload[..count]);
@@ -355,7 +357,7 @@ impl Buffers {
         count
     }
 
-    /// One step of writing.
+    /// Runs one step of writing.
     fn encrypt<Data>(&mut self, status: UnbufferedStatus<'_, '_, Data>, chunk: &[u8]) -> (usize, io::Result<Step>) {
         let UnbufferedStatus { discard, state } = status;
         let Ok(ConnectionState::WriteTraffic(mut traffic)) = state else {
@@ -392,7 +394,7 @@ impl Outgoing {
         self.filled == 0
     }
 
-    /// Appends what `write` makes, which says how much room it wants where there is too little.
+    /// Appends the output of `write`, which returns the space that it needs if there is too little.
     fn append(&mut self, mut write: impl FnMut(&mut [u8]) -> Result<io::Result<usize>, usize>) -> io::Result<()> {
         if self.is_empty() {
             self.memory = SPARE.try_with(Cell::take).unwrap_or_default();
@@ -411,7 +413,7 @@ impl Outgoing {
         }
     }
 
-    /// Hands it to the socket; true once all is.
+    /// Sends it to the socket; true once all is sent.
     fn send(&mut self, socket: &Socket) -> io::Result<bool> {
         while self.sent < self.filled {
             match socket.try_write(&self.memory[self.sent..self.filled]) {
@@ -446,13 +448,13 @@ fn take_front(from: &mut Vec<u8>, room: &mut [u8]) -> usize {
     count
 }
 
-/// What is wrong in TLS itself: always of the kind [`io::ErrorKind::InvalidData`], by which a caller tells it from a
-/// connection that broke.
+/// Wraps an error of TLS itself: always of the kind [`io::ErrorKind::InvalidData`], so that a caller can tell it from a
+/// broken connection.
 fn refused(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsRefusal(error))
 }
 
-/// The error of a handshake with that server, with a [`HandshakeFault`] in it where it is one.
+/// Adds a [`HandshakeFault`] to the error of a handshake with that server, if it is one.
 pub(crate) fn of_server(error: io::Error, setup: &ClientTls) -> io::Error {
     let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsRefusal>());
     match refusal.and_then(|refusal| HandshakeFault::of(&refusal.0, &setup.name().to_str())) {
@@ -461,7 +463,7 @@ pub(crate) fn of_server(error: io::Error, setup: &ClientTls) -> io::Error {
     }
 }
 
-/// What rustls complains about, or the peer's side of TLS.
+/// An error that rustls reports, or the peer's side of TLS.
 #[derive(Debug)]
 struct TlsRefusal(rustls::Error);
 
@@ -481,7 +483,7 @@ impl fmt::Display for TlsRefusal {
     }
 }
 
-/// Alerts that a certificate, or the lack of one, brings about (RFC 8446 §6.2).
+/// Reports whether an alert concerns a certificate, or the lack of one (RFC 8446 §6.2).
 fn is_about_certificate(alert: AlertDescription) -> bool {
     matches!(
         alert,
@@ -512,7 +514,8 @@ mod tests {
 
     #[test]
     fn a_workers_memory_is_lent_to_one_session_at_a_time() {
-        let (mut first, mut second) = (Outgoing::default(), Outgoing::default());
+        let mut first = Outgoing::default();
+        let mut second = Outgoing::default();
         write(&mut first, b"abc");
         write(&mut second, &[7; 5000]);
         write(&mut first, b"defg");

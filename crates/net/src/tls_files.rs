@@ -5,20 +5,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often files are looked at; what has changed is read when it has rested for as long, since certificate and key are
-/// not replaced in one step.
+/// Interval between looks at the files. A changed file is read after it has been unchanged for as long, since
+/// certificate and key are not replaced in one step.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Files from which a server's side of TLS is made, all in PEM form.
+/// Files from which a server's side of TLS is made, all in PEM format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificate chain.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// Who signs certificates of clients; without it clients need none.
+    /// Authorities that sign certificates of clients; without them clients need none.
     pub client_roots: Option<PathBuf>,
-    /// Whether sessions may be resumed.
+    /// Resumption of sessions.
     pub resumption: SessionResumption,
 }
 
@@ -51,7 +51,8 @@ impl TlsFiles {
     /// # Errors
     /// [`TlsFilesError`].
     pub fn load(&self) -> Result<ServerTls, TlsFilesError> {
-        let (chain, key) = (read(&self.certificate)?, read(&self.key)?);
+        let chain = read(&self.certificate)?;
+        let key = read(&self.key)?;
         let roots = self.client_roots.as_deref().map(read).transpose()?;
         let setup = Certificate::from_pem(&chain, &key)
             .and_then(|certificate| ServerTls::new(certificate, roots.as_deref(), self.resumption));
@@ -70,12 +71,12 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsFilesError> {
     std::fs::read(path).map_err(|why| TlsFilesError::Unreadable { path: path.to_owned(), why })
 }
 
-/// A file's identity and times, by which a change of it is known without reading it.
+/// A file's identity and times, which reveal a change without reading it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileStamp(Option<[i128; 5]>);
 
 impl FileStamp {
-    /// That of the file behind any symbolic links, as it is now.
+    /// Returns the stamp of the file behind any symbolic links, as it is now.
     pub fn of(path: &Path) -> Self {
         let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
         Self(std::fs::metadata(path).ok().map(|data| {
@@ -86,29 +87,29 @@ impl FileStamp {
     }
 }
 
-/// Looks at a server's files and renews its side of TLS when they change. Sessions under way keep what they began with.
+/// Watches a server's files and renews its side of TLS when they change. Sessions under way keep what they began with.
 #[derive(Debug)]
 pub struct TlsWatch {
     files: TlsFiles,
     setup: ServerTls,
-    /// The files as they were read last.
+    /// State of the files when they were read last.
     read: [FileStamp; 3],
-    /// The files as they were at the last look, where they differ from that.
+    /// State of the files at the last look, if it differs from that.
     changing: Option<[FileStamp; 3]>,
     next_look: Duration,
-    /// Files of which it was told that they cannot be read. They may be for reasons of the moment, and are tried again.
+    /// State of the files that were reported as unreadable. The reason may be temporary, so they are tried again.
     unreadable: Option<[FileStamp; 3]>,
 }
 
 impl TlsWatch {
-    /// For files from which `setup` has been made.
+    /// Watches files from which `setup` has been made.
     pub fn new(files: TlsFiles, setup: ServerTls) -> Self {
         let read = files.stamps();
         Self { files, setup, read, changing: None, next_look: Duration::ZERO, unreadable: None }
     }
 
-    /// Looks at the files, at most once a second. Where they have changed, and changed no more since the last look, they
-    /// are read; `Some` says what came of it. What cannot be used changes nothing, and is told once.
+    /// Looks at the files, at most once a second. If they have changed, and have not changed again since the last look,
+    /// they are read; `Some` has the result. Unusable files change nothing, and are reported once.
     pub fn look(&mut self, now: Duration) -> Option<Result<(), TlsFilesError>> {
         if now < self.next_look {
             return None;
@@ -136,9 +137,9 @@ impl TlsWatch {
     /// Reads the files now.
     ///
     /// # Errors
-    /// [`TlsFilesError`]; the server goes on as before.
+    /// [`TlsFilesError`]; the server continues as before.
     pub fn read_again(&mut self) -> Result<(), TlsFilesError> {
-        // Before they are read: what changes meanwhile is read again.
+        // Before they are read, so that a change meanwhile is noticed and read again.
         self.read = self.files.stamps();
         self.changing = None;
         self.files.load().map(|renewed| self.setup.renew(&renewed))
@@ -162,7 +163,8 @@ mod tests {
         fn new() -> Self {
             let directory = tempfile::tempdir().unwrap();
             let path = |name: &str| directory.path().join(name);
-            let (certificate, key) = (path("certificate.pem"), path("key.pem"));
+            let certificate = path("certificate.pem");
+            let key = path("key.pem");
             let files = TlsFiles { certificate, key, client_roots: None, resumption: SessionResumption::On };
             let place = Self { directory, files, now: Duration::ZERO };
             place.renew();
@@ -175,7 +177,7 @@ mod tests {
             fs::write(&self.files.key, made.key_to_pem()).unwrap();
         }
 
-        /// What a watch says over some seconds.
+        /// Results of a watch over some seconds.
         fn seconds(&mut self, watch: &mut TlsWatch) -> Vec<Result<(), String>> {
             let mut said = Vec::new();
             for _ in 0..40 {

@@ -1,4 +1,4 @@
-//! What each end brings to a TLS handshake: certificates, keys, whom to trust.
+//! Settings of each end for a TLS handshake: certificates, keys, trusted roots.
 use rustls::client::{ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
@@ -9,14 +9,14 @@ use rustls::{ClientConfig, NamedGroup, RootCertStore, ServerConfig, SupportedPro
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// Tickets of TLS 1.3 that a client keeps: each is good for one handshake, so with fewer than there are sessions at a
-/// time some handshakes would be full ones. (rustls' own store keeps eight a server.)
+/// Tickets of TLS 1.3 that a client keeps. Each is good for one handshake, so with fewer tickets than sessions at a
+/// time some handshakes would be full ones. (rustls' own store keeps eight per server.)
 const REMEMBERED: usize = 1024;
 
-/// What cannot be used for TLS.
+/// Reasons why input cannot be used for TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsSetupError {
-    /// A PEM file that holds nothing of what it should.
+    /// A PEM file without the expected content.
     #[error("no {0} in PEM form")]
     NoPem(&'static str),
     /// Neither a host name nor an address.
@@ -28,25 +28,25 @@ pub enum TlsSetupError {
     /// rustls refuses it.
     #[error(transparent)]
     Refused(#[from] rustls::Error),
-    /// A certificate of our own could not be made.
+    /// A self-signed certificate could not be made.
     #[error("cannot make a certificate: {0}")]
     Unmade(#[from] rcgen::Error),
-    /// Client certificates cannot be verified by what was given.
+    /// Client certificates cannot be verified with the given roots.
     #[error("cannot verify clients: {0}")]
     NoVerifier(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// Whether a session may go on from an earlier one.
+/// Resumption of earlier sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionResumption {
-    /// It may.
+    /// A session may be resumed.
     #[default]
     On,
     /// Every handshake is a full one.
     Off,
 }
 
-/// Which versions of TLS a client offers.
+/// Versions of TLS that a client offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TlsVersions {
     /// 1.3 and 1.2.
@@ -78,7 +78,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// From the text of PEM files.
+    /// Reads the text of PEM files.
     ///
     /// # Errors
     /// If there is no certificate, or no key.
@@ -88,10 +88,10 @@ impl Certificate {
         Ok(Self { chain, key })
     }
 
-    /// One that vouches for itself, for those names and addresses.
+    /// Creates a self-signed certificate for those names and addresses.
     ///
     /// # Errors
-    /// If a name is none.
+    /// If a name is invalid.
     pub fn self_signed(names: &[&str]) -> Result<Self, TlsSetupError> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let made = rcgen::generate_simple_self_signed(names)?;
@@ -99,7 +99,7 @@ impl Certificate {
         Ok(Self { chain: vec![made.cert.der().clone()], key: key.into() })
     }
 
-    /// The first certificate as PEM, for those who are to trust it.
+    /// The first certificate as PEM, for clients that are to trust it.
     pub fn to_pem(&self) -> String {
         pem("CERTIFICATE", self.chain.first().map(|first| first.as_ref()).unwrap_or_default())
     }
@@ -115,12 +115,13 @@ impl Certificate {
     }
 }
 
-/// A server's side of TLS. Clones share it: one that is [renewed](ServerTls::renew) is so for all.
+/// A server's side of TLS. Clones share it: [renewing](ServerTls::renew) one renews all.
 #[derive(Clone, Debug)]
 pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl ServerTls {
-    /// With that certificate. Where `client_roots` (PEM) are given, clients must show a certificate that they signed.
+    /// Creates it with that certificate. If `client_roots` (PEM) are given, clients must show a certificate that is
+    /// signed by one of them.
     ///
     /// # Errors
     /// [`TlsSetupError`].
@@ -142,8 +143,8 @@ impl ServerTls {
         match resumption {
             SessionResumption::On => {
                 config.ticketer = rustls::crypto::ring::Ticketer::new()?;
-                // One a handshake, resumed ones included, is what a client needs that comes again; each costs both
-                // sides a key derivation, an encryption and a record.
+                // A client that returns needs one per handshake, resumed ones included; each costs both sides a key
+                // derivation, an encryption and a record.
                 config.send_tls13_tickets = 1;
             }
             SessionResumption::Off => {
@@ -154,7 +155,7 @@ impl ServerTls {
         Ok(Self(Arc::new(RwLock::new(Arc::new(config)))))
     }
 
-    /// Begins new sessions as `other` does. Sessions under way keep what they began with.
+    /// Begins new sessions with the settings of `other`. Sessions under way keep what they began with.
     pub fn renew(&self, other: &Self) {
         let config = other.config();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -165,26 +166,26 @@ impl ServerTls {
     }
 }
 
-/// When a server begins TLS.
+/// The time at which a server begins TLS.
 #[derive(Clone, Debug, Default)]
 pub enum Security {
     /// Never.
     #[default]
     None,
-    /// When a client says STARTTLS (RFC 3207).
+    /// After a client sends STARTTLS (RFC 3207).
     Offered(ServerTls),
     /// Before the greeting (RFC 8314).
     Implicit(ServerTls),
 }
 
-/// Whom a client trusts.
+/// Certificates that a client trusts.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// The system's certificates.
     System,
-    /// Those of a PEM file: authorities, and certificates that are the server's own.
+    /// Those of a PEM file: authorities, and certificates of servers themselves.
     Roots(Vec<u8>),
-    /// Anybody: nothing is verified.
+    /// Any certificate: nothing is verified.
     Anybody,
 }
 
@@ -196,7 +197,7 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// For a server of that name (a host name or an address), which also goes into SNI.
+    /// Creates it for a server of that name (a host name or an address), which also goes into SNI.
     ///
     /// # Errors
     /// [`TlsSetupError`].
@@ -209,7 +210,7 @@ impl ClientTls {
         Self::of_versions(TlsVersions::All, name, trust, certificate, resumption)
     }
 
-    /// The same with no other versions than these.
+    /// The same with only these versions.
     ///
     /// # Errors
     /// [`TlsSetupError`].
@@ -250,7 +251,7 @@ impl ClientTls {
     }
 }
 
-/// What a client remembers of the one server that it talks to.
+/// Sessions that a client remembers of the one server that it connects to.
 #[derive(Default)]
 struct Remembered(Mutex<Memory>);
 
@@ -258,13 +259,13 @@ struct Remembered(Mutex<Memory>);
 struct Memory {
     group: Option<NamedGroup>,
     session: Option<Tls12ClientSessionValue>,
-    /// The latest last.
+    /// The latest is last.
     tickets: Vec<Tls13ClientSessionValue>,
 }
 
 impl Remembered {
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        // Whoever panicked with it left a whole value behind: none is changed in more than one step.
+        // A panic leaves a whole value behind: none is changed in more than one step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -299,7 +300,7 @@ impl ClientSessionStore for Remembered {
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
         let tickets = &mut self.memory().tickets;
-        // A full store is as good as ever: the ones in it are younger than the run, and a server says for how long.
+        // A full store needs no more: the tickets in it are younger than the run, and a server sets their lifetime.
         if tickets.len() < REMEMBERED {
             tickets.push(ticket);
         }
@@ -357,7 +358,7 @@ mod tests {
         ServerTls::new(Certificate::self_signed(&["localhost"]).unwrap(), None, SessionResumption::On).unwrap()
     }
 
-    /// A pair of ends, and what either has to say handed to the other until both are silent.
+    /// Exchanges the output of a pair of ends until both have none.
     fn shake(client: &mut ClientConnection, server: &mut ServerConnection) {
         while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
             let mut wire = Vec::new();
@@ -379,10 +380,11 @@ mod tests {
     #[test]
     fn as_many_sessions_are_resumed_at_a_time_as_there_were_before() {
         for versions in [TlsVersions::Only13, TlsVersions::Only12] {
-            let (client, server) = (client_of(versions), server());
+            let client = client_of(versions);
+            let server = server();
             let mut kinds = Vec::new();
             for _ in 0..3 {
-                // All begin before the first is done, as parallel sessions do.
+                // All begin before the first has ended, as parallel sessions do.
                 let mut pairs: Vec<_> = (0..40).map(|_| ends(&client, &server)).collect();
                 pairs.iter_mut().for_each(|(client, server)| shake(client, server));
                 kinds

@@ -1,4 +1,4 @@
-//! A worker: a thread with an event loop, and the buffers all its sessions share.
+//! A worker: a thread with an event loop, and the buffers that all its sessions share.
 use crate::outbox::Outbox;
 pub use crate::reactor::Files;
 use crate::reactor::{self, Reactor};
@@ -8,11 +8,11 @@ use std::io;
 use std::rc::Rc;
 use std::thread::JoinHandle;
 
-/// Bytes one read may bring. Large enough that a 10 MB message is few system calls, small enough for the
-/// second-level cache that end of data, line endings and checksum are then looked for in.
+/// Most bytes of one read. Large enough that a 10 MB message takes few system calls, small enough for the second-level
+/// cache, in which end of data, line endings and checksum are then computed.
 pub(crate) const READ_BYTES: usize = 256 * 1024;
 
-/// What the sessions of a worker share: a session borrows it for one turn, and never while it waits.
+/// Buffers that the sessions of a worker share: a session borrows them for one turn, and never while it waits.
 #[derive(Clone, Debug)]
 pub struct Desk(Rc<RefCell<Buffers>>);
 
@@ -23,15 +23,15 @@ pub(crate) struct Buffers {
     pub(crate) outbox: Outbox,
 }
 
-/// Where reads go, at the start of a page: the kernel's copy of 10 MB costs twice the processor time where it lands
-/// 16 octets past one (measured: 4.2 ms against 1.9 ms).
+/// Buffer of reads, at the start of a page: the kernel's copy of 10 MB costs twice the processor time if it goes to 16
+/// bytes past one (measured: 4.2 ms against 1.9 ms).
 #[derive(Debug)]
 pub(crate) struct Input {
     memory: Vec<u8>,
     start: usize,
 }
 
-/// What the kernel's copy likes the buffer aligned to.
+/// Alignment that makes the kernel's copy fast.
 const PAGE_BYTES: usize = 4096;
 
 impl Default for Input {
@@ -62,8 +62,8 @@ impl Desk {
     }
 }
 
-/// How many sessions of this process ended by a panic: each a defect, of which standard error tells more. The others
-/// go on, so whoever reports what the sessions did has to ask.
+/// Number of sessions of this process that ended by a panic: each is a defect, with details on standard error. The
+/// others continue, so a program that reports on sessions has to ask for it.
 pub fn failed_sessions() -> u64 {
     reactor::failed()
 }
@@ -96,13 +96,12 @@ pub fn run<T: 'static, W: Future<Output = T> + 'static>(work: impl FnOnce(Desk) 
 /// Adds a task to the worker that runs on this thread.
 ///
 /// # Panics
-/// On a thread that is no worker.
+/// If the thread is no worker.
 pub fn spawn_local(task: impl Future<Output = ()> + 'static) {
     Reactor::current().spawn(task);
 }
 
-/// Half of the processors, at least one: the other half belongs to the peer, which is on this host more often
-/// than not.
+/// Half of the processors, at least one: the other half is for the peer, which usually runs on this host.
 pub fn default_count() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
 }

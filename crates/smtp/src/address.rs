@@ -107,7 +107,8 @@ fn closing_bracket(text: &[u8]) -> Option<usize> {
     {
         return Some(end);
     }
-    let (mut quoted, mut escaped) = (false, false);
+    let mut quoted = false;
+    let mut escaped = false;
     text.iter().position(|&byte| {
         let found = byte == b'>' && !quoted;
         quoted ^= byte == b'"' && !escaped;
@@ -199,7 +200,8 @@ fn is_domain(domain: &[u8]) -> bool {
     if domain.first() == Some(&b'[') {
         return address_literal(domain).is_some();
     }
-    let (mut label_at, mut seen) = (0, 0);
+    let mut label_at = 0;
+    let mut seen = 0;
     for (at, &byte) in domain.iter().enumerate() {
         let class = CLASSES[usize::from(byte)];
         seen |= class;
@@ -240,7 +242,8 @@ fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
         let (groups, count) = groups(text)?;
         return (count == 8).then(|| groups.into());
     };
-    let (before, after) = (&text[..at], &text[at + 2..]);
+    let before = &text[..at];
+    let after = &text[at + 2..];
     let (mut all, begin) = groups(before).filter(|_| !before.contains(&b'.'))?;
     let (rest, end) = groups(after)?;
     all[8 - end..].copy_from_slice(&rest[..end]);
@@ -249,7 +252,8 @@ fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
 
 /// The groups of a part of an IPv6 address that has no `::`, and how many there are.
 fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
-    let (mut groups, mut count) = ([0; 8], 0);
+    let mut groups = [0; 8];
+    let mut count = 0;
     if text.is_empty() {
         return Some((groups, 0));
     }

@@ -884,7 +884,8 @@ mod tests {
     fn play(mut client: Client, recipients: &[&str], messages: u32, script: &str) -> Client {
         let envelope = Arc::new(Envelope::new("a@b", "", recipients.iter().copied()).unwrap());
         let mut caller = Caller { left: messages, envelope, is_half_way: false };
-        let (mut said, mut expected) = (String::new(), String::new());
+        let mut said = String::new();
+        let mut expected = String::new();
         for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
             if let Some(text) = line.strip_prefix(">") {
                 expected += &format!("{}\n", text.strip_prefix(' ').unwrap_or(text));
@@ -1142,7 +1143,8 @@ mod tests {
         let mut client = Client::with_options("me".into(), options, None, NOW);
         let mut out = Vec::new();
         let mut hear = |client: &mut Client, bytes: &str| {
-            let (mut input, mut ends) = (bytes.as_bytes(), Vec::new());
+            let mut input = bytes.as_bytes();
+            let mut ends = Vec::new();
             while let Some(event) = client.next_event(&mut input, NOW, &mut out).unwrap() {
                 ends.extend(event.ends);
             }
@@ -1177,7 +1179,8 @@ mod tests {
     #[test]
     fn lmtp_tells_which_recipient_a_reply_is_for() {
         let mut client = Client::with_options("me".into(), Arc::new(lmtp()), None, NOW);
-        let (mut input, mut out) = (b"220 hi\r\n250-x\r\n250 PIPELINING\r\n".as_slice(), Vec::new());
+        let mut input = b"220 hi\r\n250-x\r\n250 PIPELINING\r\n".as_slice();
+        let mut out = Vec::new();
         while client.next_event(&mut input, NOW, &mut out).unwrap().is_some() {}
         client.begin(Arc::new(Envelope::new("a@b", "", ["c@d", "e@f", "g@h"]).unwrap()), NOW, &mut out);
         let mut input = b"250 ok\r\n250 ok\r\n550 no\r\n250 ok\r\n354 go\r\n".as_slice();
@@ -1234,7 +1237,8 @@ mod tests {
             let mut client = Client::with_options("me".into(), Arc::new(with_tls(StartTls::Required)), None, NOW);
             let whole = [b"220 hi\r\n250-x\r\n250 STARTTLS\r\n220 go\r\n".as_slice(), injected].concat();
             let (head, tail) = whole.split_at(if is_cut { whole.len() - injected.len() } else { whole.len() });
-            let (mut outcome, mut events) = (Ok(None), 0);
+            let mut outcome = Ok(None);
+            let mut events = 0;
             for block in [head, tail] {
                 let mut input = block;
                 loop {

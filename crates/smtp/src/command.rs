@@ -235,8 +235,15 @@ fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: Verdict) -> Result<(P
 
 fn mail(argument: &[u8]) -> Result<Command<'_>, Verdict> {
     let (sender, rest) = path_after(b"FROM:", argument, Verdict::BadSender)?;
-    let (size, body, smtp_utf8, returns, envelope_id, auth) = (None, BodyType::SevenBit, false, None, None, None);
-    let mut mail = Mail { sender, size, body, smtp_utf8, returns, envelope_id, auth };
+    let mut mail = Mail {
+        sender,
+        size: None,
+        body: BodyType::SevenBit,
+        smtp_utf8: false,
+        returns: None,
+        envelope_id: None,
+        auth: None,
+    };
     if !rest.is_empty() {
         let mut body = None;
         for word in words(rest) {

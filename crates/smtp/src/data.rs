@@ -344,9 +344,10 @@ mod tests {
 
         #[test]
         fn any_cut_gives_the_same(wire in alphabet(), one in 0usize..60, two in 0usize..60) {
-            let (one, two) = (one.min(two).min(wire.len()), one.max(two).min(wire.len()));
+            let first_cut = one.min(two).min(wire.len());
+            let second_cut = one.max(two).min(wire.len());
             let whole = read(&[&wire], 12);
-            prop_assert_eq!(read(&[&wire[..one], &wire[one..two], &wire[two..]], 12), whole);
+            prop_assert_eq!(read(&[&wire[..first_cut], &wire[first_cut..second_cut], &wire[second_cut..]], 12), whole);
         }
 
         #[test]

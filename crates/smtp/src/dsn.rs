@@ -98,7 +98,8 @@ impl<'a> OriginalRecipient<'a> {
     /// Reads the value of ORCPT.
     pub(crate) fn parse(value: &'a [u8]) -> Option<Self> {
         let at = memchr::memchr(b';', value)?;
-        let (kind, address) = (&value[..at], &value[at + 1..]);
+        let kind = &value[..at];
+        let address = &value[at + 1..];
         let is_atom = !kind.is_empty() && kind.iter().all(|octet| octet.is_ascii_alphanumeric() || *octet == b'-');
         let fits = value.len() <= ORIGINAL_RECIPIENT_BYTES && !address.is_empty();
         let is_address = match is_utf8(kind) {

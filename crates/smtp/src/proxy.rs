@@ -110,8 +110,10 @@ fn v1_header(text: &str) -> Option<Header> {
     }
     let mut words = text.split(' ');
     let family = words.next()?;
-    let (source, destination) = (words.next()?, words.next()?);
-    let (source_port, destination_port) = (port(words.next()?)?, port(words.next()?)?);
+    let source = words.next()?;
+    let destination = words.next()?;
+    let source_port = port(words.next()?)?;
+    let destination_port = port(words.next()?)?;
     let address = |text: &str| match family {
         "TCP4" => text.parse::<Ipv4Addr>().ok().map(IpAddr::V4),
         "TCP6" => text.parse::<Ipv6Addr>().ok().map(IpAddr::V6),

@@ -146,7 +146,9 @@ impl Enhanced {
     pub fn parse(text: &[u8]) -> Option<Self> {
         let word = text.split(|&byte| byte == b' ').next()?;
         let mut parts = std::str::from_utf8(word).ok()?.split('.');
-        let (class, subject, detail) = (parts.next()?, parts.next()?, parts.next()?);
+        let class = parts.next()?;
+        let subject = parts.next()?;
+        let detail = parts.next()?;
         let number = |part: &str| if part.len() <= 3 { part.parse::<u16>().ok() } else { None };
         match (class, parts.next()) {
             ("2" | "4" | "5", None) => Some(Self(class.parse().ok()?, number(subject)?, number(detail)?)),

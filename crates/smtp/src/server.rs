@@ -564,7 +564,9 @@ impl Dialogue {
     fn piece<'a>(&mut self, piece: Piece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
         self.heard = now;
         let State::ExpectMessage { reader, recipients, .. } = &self.state else { return Event::Answered };
-        let (bytes, flaw, limit) = (reader.bytes(), reader.flaw(), self.identity.limits.message_bytes);
+        let bytes = reader.bytes();
+        let flaw = reader.flaw();
+        let limit = self.identity.limits.message_bytes;
         match piece {
             Piece::Content(_) if bytes > self.most_bytes() => self.overwhelmed(Verdict::MessageEndless, out),
             Piece::Content(_) if bytes > limit => Event::Answered,
@@ -852,7 +854,8 @@ impl Dialogue {
     }
 
     fn mechanism_in_order(&self, mechanism: Option<Mechanism>) -> Result<(), Verdict> {
-        let (here, over_tls) = (self.offers().auth, self.identity.extensions_over_tls.auth);
+        let here = self.offers().auth;
+        let over_tls = self.identity.extensions_over_tls.auth;
         match mechanism {
             Some(mechanism) if here.has(mechanism) => Ok(()),
             Some(mechanism) if over_tls.has(mechanism) => Err(Verdict::AuthNeedsTls),
@@ -868,7 +871,8 @@ impl Dialogue {
             return self.refuse(Verdict::NotImplemented, out);
         }
         let so_far = if let State::ExpectChunk { reader, .. } = &self.state { reader.bytes() } else { 0 };
-        let (total, limit) = (so_far.saturating_add(chunk.bytes), self.identity.limits.message_bytes);
+        let total = so_far.saturating_add(chunk.bytes);
+        let limit = self.identity.limits.message_bytes;
         if total > self.most_bytes() {
             return self.overwhelmed(Verdict::MessageTooBig, out);
         }
@@ -1079,7 +1083,8 @@ mod tests {
 
     /// The most memory that the session held while it heard that many blocks.
     fn heap_bytes(server: &mut Server, block: &[u8], blocks: usize) -> usize {
-        let (mut most, mut out) = (0, Vec::new());
+        let mut most = 0;
+        let mut out = Vec::new();
         for _ in 0..blocks {
             let mut input = block;
             while let Some(event) = server.next_event(&mut input, NOW, &mut out) {

@@ -1,7 +1,8 @@
-//! Messages a second that the spool makes durable, beside the raw limit of the same disk in the same run: one write and
-//! one sync of as many octets, over a file that is as long as it will be.
+//! Messages per second that the spool makes durable, beside the raw limit of the same disk in the same run: one write
+//! and one sync of as many bytes, in a file that already has its full length.
 //!
-//! `SPOOL_BENCH_DIR` says where; without it, the build directory. Rounds of spool and raw alternate; medians are printed.
+//! `SPOOL_BENCH_DIR` sets the directory; without it, the build directory. Rounds of spool and raw alternate; medians
+//! are printed.
 #![allow(clippy::print_stdout)]
 use spool::{Draft, Options, RealDisk, Receipt, Spool};
 use std::collections::VecDeque;
@@ -34,7 +35,7 @@ fn main() {
     reopen(&directory.path().join("queue"));
 }
 
-/// How long a spool with many messages takes to open, and what they cost in memory.
+/// Measures the time that a spool with many messages takes to open, and the memory that they cost.
 fn reopen(directory: &Path) {
     let open = || {
         let disk = RealDisk::new(directory).expect("the directory can be written");
@@ -48,9 +49,11 @@ fn reopen(directory: &Path) {
         receipts.into_iter().for_each(|receipt| assert!(receipt.wait().is_ok()));
     }
     spool.close();
-    let (before, start) = (resident_bytes(), Instant::now());
+    let before = resident_bytes();
+    let start = Instant::now();
     let (spool, backlog) = open();
-    let (opened, grown) = (start.elapsed(), resident_bytes().saturating_sub(before));
+    let opened = start.elapsed();
+    let grown = resident_bytes().saturating_sub(before);
     let read = backlog.map(|left| left.expect("it is whole")).filter(|left| left.body_bytes == 400).count();
     println!(
         "{read} messages of 400 bytes: opened in {:.2} s with {} bytes of memory each, listed after {:.2} s",
@@ -61,7 +64,7 @@ fn reopen(directory: &Path) {
     drop(spool);
 }
 
-/// Resident memory of this process; Linux only, as is all of mailrun's probing.
+/// Resident memory of this process; Linux only, as are all of mailrun's measurements.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("every process has a VmRSS line");
@@ -75,10 +78,11 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     let (spool, backlog) = Spool::open(Arc::new(disk), options).expect("the spool opens");
     backlog.for_each(|left| spool.done(left.expect("it is whole").id));
     let body: Arc<[u8]> = vec![b'x'; bytes].into();
-    // Once unmeasured: segments are made then, and used again later.
+    // One round is not measured: it makes the segments that later rounds use again.
     spool_rate(&spool, &body, batch);
     let before = spool.usage();
-    let (mut ours, mut raws) = (Vec::new(), Vec::new());
+    let mut ours = Vec::new();
+    let mut raws = Vec::new();
     for _ in 0..ROUNDS {
         ours.push(spool_rate(&spool, &body, batch));
         raws.push(raw_rate(raw, &body, batch));
@@ -86,15 +90,17 @@ fn compare(directory: &Path, raw: &File, bytes: usize, batch: usize) {
     let usage = spool.usage();
     spool.close();
     let a_sync = (usage.stored - before.stored) as f64 / (usage.syncs - before.syncs).max(1) as f64;
-    let (ours, raws) = (median(ours), median(raws));
+    let ours = median(ours);
+    let raws = median(raws);
     println!("{bytes:>7} {batch:>6} {ours:>12.0} {a_sync:>9.1} {raws:>12.0} {:>6.2}", ours / raws);
 }
 
-/// Messages stored and done a second, by one sender that always has one batch gathering while another is synced.
+/// Messages stored and done per second, by one sender that always has one batch gathering while another is synced.
 fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     let in_flight = if batch == 1 { 1 } else { 2 * batch };
     let mut waiting: VecDeque<Receipt> = VecDeque::with_capacity(in_flight);
-    let (start, mut stored) = (Instant::now(), 0);
+    let start = Instant::now();
+    let mut stored = 0;
     while start.elapsed() < ROUND || !waiting.is_empty() {
         while waiting.len() < in_flight && start.elapsed() < ROUND {
             waiting.push_back(spool.store(Draft {
@@ -103,7 +109,7 @@ fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
                 body: Arc::clone(body),
             }));
         }
-        // Those of one sync come together.
+        // Receipts of one sync resolve together.
         for receipt in waiting.drain(..batch.min(waiting.len())) {
             spool.done(receipt.wait().expect("the disk does not fail").id());
             stored += 1;
@@ -112,11 +118,13 @@ fn spool_rate(spool: &Spool, body: &Arc<[u8]>, batch: usize) -> f64 {
     f64::from(stored) / start.elapsed().as_secs_f64()
 }
 
-/// What the disk could do: the same octets in batches of exactly that many, nothing computed.
+/// Rate that the disk could reach: the same bytes in batches of exactly that many, nothing computed.
 fn raw_rate(file: &File, body: &Arc<[u8]>, batch: usize) -> f64 {
     let record = 40 + ENVELOPE.len() + body.len();
     let bytes = vec![1; (32 + batch * record).next_multiple_of(4096)];
-    let (start, mut at, mut stored) = (Instant::now(), 0, 0);
+    let start = Instant::now();
+    let mut at = 0;
+    let mut stored = 0;
     while start.elapsed() < ROUND {
         if at + bytes.len() as u64 > SEGMENT_BYTES {
             at = 0;

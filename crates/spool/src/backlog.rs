@@ -1,15 +1,15 @@
-//! What a spool that is opened still has to do.
+//! The unfinished messages of a spool that is opened.
 use crate::live::SharedLive;
 use crate::tidying::notes_of;
 use crate::{Error, Id, Left};
 use std::sync::Arc;
 
-/// The messages that were not done when the spool was opened, in the order in which they stand in the log. Costs 8
-/// bytes a message; each is read when it is asked for, and left out if it is done by then.
+/// The messages that were not done when the spool was opened, in the order of the log. Costs 8 bytes per message; each
+/// is read when it is asked for, and left out if it is done by then.
 pub struct Backlog {
     live: Arc<SharedLive>,
     ids: std::vec::IntoIter<Id>,
-    /// Those whose body is damaged, in the order of their numbers.
+    /// Messages whose body is damaged, in the order of their numbers.
     damaged_bodies: Vec<Id>,
 }
 
@@ -23,19 +23,20 @@ impl Backlog {
         Self { live: Arc::default(), ids: Vec::new().into_iter(), damaged_bodies: Vec::new() }
     }
 
-    /// How many are still to come, at most.
+    /// Largest number of messages still to come.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether nothing is still to come.
+    /// Reports whether no message is still to come.
     pub fn is_empty(&self) -> bool {
         self.ids.len() == 0
     }
 
     fn read(&self, id: Id) -> Result<Left, Error> {
         self.live.read(id, |whereabouts| {
-            let (segment, spot) = (&whereabouts.segment, whereabouts.spot);
+            let segment = &whereabouts.segment;
+            let spot = whereabouts.spot;
             let head = segment.head(spot)?.ok_or_else(|| segment.damaged(spot.at()))?;
             Ok(Left {
                 id,

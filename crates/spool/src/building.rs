@@ -1,15 +1,15 @@
-//! A batch while it is put together: small things copied into one buffer, large bodies where they are.
+//! A batch under construction: small parts are copied into one buffer, large bodies stay where they are.
 use crate::format::{BATCH_BYTES, BLOCK, Batch, Record};
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bodies up to this are copied: that costs less than a piece of their own in the system call.
+/// Bodies up to this length are copied: that costs less than a piece of their own in the system call.
 const COPIED_BYTES: usize = 4096;
 
 pub(crate) struct Building {
     bytes: Vec<u8>,
-    /// Up to which of `bytes` the pieces reach.
+    /// End of the part of `bytes` that the pieces cover.
     pieced: usize,
     pieces: Vec<Piece>,
     length: u64,
@@ -21,7 +21,7 @@ enum Piece {
     Body(Arc<[u8]>),
 }
 
-/// A body on its way into a batch, and what goes with it.
+/// A body on its way into a batch, with the fields that go with it.
 pub(crate) struct Content<'a> {
     pub(crate) record: Record,
     pub(crate) envelope: &'a [u8],
@@ -37,7 +37,7 @@ impl Default for Building {
 }
 
 impl Building {
-    /// How long the batch is by now, its own header included.
+    /// Length of the batch so far, its own header included.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
@@ -46,7 +46,7 @@ impl Building {
         self.records == 0
     }
 
-    /// Adds a record, and says where in the batch it stands.
+    /// Adds a record, and returns its offset in the batch.
     pub(crate) fn push(&mut self, content: &Content<'_>, seed: u32) -> u64 {
         let at = self.length;
         content.record.write(content.envelope, content.notes, seed, &mut self.bytes);
@@ -65,7 +65,7 @@ impl Building {
         at
     }
 
-    /// What has been added to `bytes` becomes a piece.
+    /// Makes a piece of the bytes that were added to `bytes` since the last one.
     fn piece(&mut self) {
         if self.pieced < self.bytes.len() {
             self.pieces.push(Piece::Own(self.pieced..self.bytes.len()));
@@ -73,7 +73,7 @@ impl Building {
         }
     }
 
-    /// Completes the batch, up to the end of its last block, and gives what is to be written at once.
+    /// Completes the batch, up to the end of its last block, and returns the pieces to be written at once.
     pub(crate) fn finish(&mut self, seed: u32, synced: u64) -> Vec<IoSlice<'_>> {
         let batch = Batch { records: self.records, bytes: self.length, synced };
         self.bytes[..BATCH_BYTES].copy_from_slice(&batch.written(seed));
@@ -87,7 +87,7 @@ impl Building {
         self.pieces.iter().map(slice_of).collect()
     }
 
-    /// Begins anew, with the buffers that there are.
+    /// Empties the batch, and keeps its buffers.
     pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.resize(BATCH_BYTES, 0);
@@ -97,7 +97,7 @@ impl Building {
     }
 }
 
-/// A buffer that a burst has made larger is given back.
+/// A buffer that a burst has made larger than this is freed.
 const MOST_KEPT_BYTES: usize = 4 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The commit thread: takes what has gathered, writes and syncs it, tells the receipts, tidies up.
+//! The commit thread: takes the gathered messages, writes and syncs them, resolves the receipts, makes room.
 use crate::inbox::{Inbox, Meanwhile, Taken};
 use crate::log::Log;
 use crate::tidying::Progress;
@@ -6,8 +6,8 @@ use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Runs until the spool is closed or its disk fails.
-/// `unproven` are messages of a former run that are written anew before anything else.
+/// Runs until the spool is closed or its disk fails. `unproven` are messages of a former run that are written anew
+/// before anything else.
 pub(crate) fn run(inbox: &Arc<Inbox>, mut log: Log, unproven: Vec<Id>) {
     let _guard = Guard(Arc::clone(inbox));
     if let Err(error) = log.write_anew(unproven).and_then(|()| until_closed(inbox, &mut log)) {
@@ -39,7 +39,7 @@ fn until_closed(inbox: &Inbox, log: &mut Log) -> io::Result<()> {
     }
 }
 
-/// Nobody waits forever for a thread that is gone, for whatever reason. What it had taken, `Taken` tells.
+/// Ends all waits when the thread ends, for whatever reason. `Taken` answers for what the thread had taken.
 struct Guard(Arc<Inbox>);
 
 impl Drop for Guard {

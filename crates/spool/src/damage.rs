@@ -1,64 +1,64 @@
-//! Damage: what a spool holds that does not read as it was written, and what that costs.
+//! Damage: the parts of a spool that do not read as they were written, and their cost.
 use crate::Id;
 use std::fmt;
 
 /// A part of a spool that does not read as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The file's name in the spool's directory; of a segment that is missing, of the one after it.
+    /// The file's name in the spool's directory; for a segment that is missing, the name of the one after it.
     pub segment: String,
     /// The first byte that is damaged.
     pub offset: u64,
-    /// How many bytes are damaged, at most.
+    /// Largest number of bytes that are damaged.
     pub bytes: u64,
-    /// What is damaged.
+    /// The damaged part.
     pub kind: DamageKind,
-    /// What it costs.
+    /// The loss that it causes.
     pub cost: Cost,
-    /// The messages that it costs, as far as their numbers can be told: from what is legible of them, or because their
-    /// numbers are missing in the row. At most [`Damage::MOST_NAMED`].
+    /// The lost messages, as far as their numbers are known: from the legible parts, or because their numbers are
+    /// missing in the row. At most [`Damage::MOST_NAMED`].
     pub messages: Vec<Id>,
-    /// How many messages may be lost besides those that are named.
+    /// Number of messages that may be lost besides those that are named.
     pub unnamed: u64,
-    /// The same bytes are in the quarantine from an earlier start, which said all this.
+    /// The same bytes are in the quarantine from an earlier start, which reported all this.
     pub is_known: bool,
 }
 
-/// What is damaged.
+/// Kinds of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DamageKind {
-    /// A header of a segment: neither legible nor zeros, or zeros where one was written.
+    /// A header of a segment: neither legible nor zeros, or zeros where a header was written.
     Header,
-    /// A segment that must have been there is not.
+    /// A segment is missing that must have existed.
     MissingSegment,
     /// Two segments claim the same place in the log.
     DoubledSegment,
-    /// Batches or records that had been synced. What is sound between them is kept.
+    /// Batches or records that had been synced. The sound ones between them are kept.
     Records,
     /// The content of a message whose envelope is sound. The message is known, and cannot be delivered.
     Body,
-    /// The end of what a crash tore, which had not been synced. No damage, if there was a crash.
+    /// The end of the log that a crash tore, which had not been synced. It is no damage if there was a crash.
     TornEnd,
 }
 
-/// What a damage costs.
+/// Losses that damage causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
-    /// All that stood there was done, stands elsewhere, or was found all the same.
+    /// Everything in it was done, is also stored elsewhere, or was recovered.
     Nothing,
-    /// Notes of messages, or marks that they are done: some of the work may be done twice.
+    /// Notes of messages, or marks that they are done: some of the work may be repeated.
     Notes,
-    /// Nobody can tell what stood there: notes, or a message that had been moved.
+    /// The content is unknown: notes, or a message that had been moved.
     Unknown,
     /// Messages that were not done.
     Messages,
 }
 
 impl Damage {
-    /// No more messages are named.
+    /// Limit of messages that are named.
     pub const MOST_NAMED: usize = 10_000;
 
-    /// Whether a person has to be told: it costs something, and is not what a crash leaves.
+    /// Reports whether an administrator must act: the damage costs something, and is not what a crash leaves.
     pub fn is_alarming(&self) -> bool {
         self.cost != Cost::Nothing && self.kind != DamageKind::TornEnd
     }
@@ -89,7 +89,7 @@ impl fmt::Display for Cost {
 }
 
 impl fmt::Display for Damage {
-    /// One line: where, what, and what it costs.
+    /// Writes one line: place, damaged part and cost.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { segment, offset, bytes, kind, cost, .. } = self;
         write!(f, "{segment}, offset {offset}, {bytes} bytes: {kind}; ")?;

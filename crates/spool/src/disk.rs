@@ -1,4 +1,4 @@
-//! What a spool asks of a disk, and the directory of a file system that gives it.
+//! The interface of a disk, and its implementation by a directory of a file system.
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice};
@@ -10,20 +10,21 @@ use std::time::{Duration, Instant};
 
 /// A directory for one spool.
 pub trait Disk: Send + Sync {
-    /// Keeps every other process off, for as long as what is returned lives. `WouldBlock` if one is there already.
+    /// Excludes every other process for as long as the returned value lives. `WouldBlock` if another process has the
+    /// lock.
     fn lock(&self) -> io::Result<Box<dyn Send + Sync>>;
     /// The names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Makes an empty file, or empties the one that has this name. A name may have one slash: the directory before it is
-    /// made if need be.
+    /// Creates an empty file, or empties the existing one. A name may have one slash: the directory before it is
+    /// created if needed.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens a file that is there.
+    /// Opens an existing file.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Returns when files made and removed before are so for good.
+    /// Returns when the creation and removal of files before it are durable.
     fn sync_directory(&self) -> io::Result<()>;
-    /// How many octets more files may have, as far as that can be told.
+    /// Number of bytes that further files may have, as far as that is known.
     fn room(&self) -> io::Result<u64> {
         Ok(u64::MAX)
     }
@@ -33,23 +34,24 @@ pub trait Disk: Send + Sync {
 pub trait DiskFile: Send + Sync {
     /// Its length.
     fn bytes(&self) -> io::Result<u64>;
-    /// Reads until `buffer` is full or the file ends, and says how much that was.
+    /// Reads until `buffer` is full or the file ends, and returns the number of bytes.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
     /// Writes all pieces, one after the other.
     fn write_at(&self, pieces: &mut [IoSlice<'_>], at: u64) -> io::Result<()>;
-    /// Makes an empty file so long and fills it with zeros, so that a later write changes nothing but data: no block
-    /// has to be found, and a sync of it needs no commit of the file system's journal. It does so in portions, and
-    /// after each calls `rest` with how long that took: who is in no hurry leaves the disk to others meanwhile.
+    /// Extends an empty file to that length and fills it with zeros, so that a later write changes nothing but data: no
+    /// block has to be allocated, and a sync of it needs no commit of the file system's journal. It works in portions,
+    /// and after each calls `rest` with the time that it took: a caller without hurry then leaves the disk to others.
     fn preallocate(&self, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()>;
-    /// Whether blocks stand behind all of it: a copy of a file may have holes, in which a write finds no room.
+    /// Reports whether blocks are allocated for all of it: a copy of a file may have holes, and a write into a hole may
+    /// find no space.
     fn is_allocated(&self) -> io::Result<bool> {
         Ok(true)
     }
-    /// Returns when everything that was written before survives power loss.
+    /// Returns when everything that was written before survives a power failure.
     fn sync_data(&self) -> io::Result<()>;
 }
 
-/// Reads, and tries a read that fails once more: no message is given up for a single error.
+/// Reads, and repeats a failed read once: no message is given up for a single error.
 pub(crate) fn read_twice(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     file.read_at(buffer, at).or_else(|_| file.read_at(buffer, at))
 }
@@ -58,7 +60,7 @@ pub(crate) fn read_twice(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io:
 #[derive(Debug)]
 pub struct RealDisk {
     directory: PathBuf,
-    /// The directory, open: a sync of it needs no descriptor that may not be there.
+    /// The open directory: a sync of it then needs no new descriptor, which may not be available.
     opened: File,
     /// Files have been put into a directory below it since the last sync.
     has_quarantined: AtomicBool,
@@ -67,7 +69,7 @@ pub struct RealDisk {
 impl RealDisk {
     const LOCK: &'static str = "lock";
 
-    /// Uses that directory, and makes it if need be: for its owner only, since it will hold other people's mail.
+    /// Uses that directory, and creates it if needed: for its owner only, since it will hold other people's mail.
     pub fn new(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let directory = directory.into();
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
@@ -81,7 +83,7 @@ impl RealDisk {
         &self.directory
     }
 
-    /// A file of the directory itself: a symbolic link in its place is not followed.
+    /// Opens a file of the directory itself: a symbolic link in its place is not followed.
     fn file(&self, name: &str, options: &mut OpenOptions) -> io::Result<File> {
         let no_follow = OFlags::NOFOLLOW.bits() as i32;
         options.read(true).write(true).mode(0o600).custom_flags(no_follow).open(self.directory.join(name))
@@ -129,7 +131,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// A directory of a file system that is only read.
+/// A directory of a file system, for reading only.
 pub(crate) struct ReadOnlyDisk {
     directory: PathBuf,
 }
@@ -139,7 +141,7 @@ impl ReadOnlyDisk {
         Self { directory: directory.to_owned() }
     }
 
-    /// Keeps every process off that would open the spool. Where there is no lock's file, nobody has ever done so.
+    /// Excludes every process that would open the spool. Without a lock file, none has ever done so.
     pub(crate) fn lock_shared(&self) -> Result<Box<dyn Send + Sync>, crate::Error> {
         match File::open(self.directory.join(RealDisk::LOCK)) {
             Ok(file) => match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -183,14 +185,15 @@ impl Disk for ReadOnlyDisk {
     }
 }
 
-/// Returns when the directory's own name survives power loss, and the names of those above it. To be called by every
-/// process before it relies on the directory: a former one may have made it, and have ended or failed before the sync.
+/// Returns when the directory's own name survives a power failure, and the names of those above it. Every process must
+/// call it before it relies on the directory: a former process may have created it, and have ended or failed before the
+/// sync.
 pub fn sync_names_of(directory: &Path) -> io::Result<()> {
     for above in directory.canonicalize()?.ancestors().skip(1) {
         match File::open(above).and_then(|opened| opened.sync_all()) {
-            // Where this user may not look, or nobody may write, this user has made nothing.
+            // In a directory that this user may not read, or that nobody may write, this user has created nothing.
             Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {}
-            // Some file systems cannot sync a directory, and need not.
+            // Some file systems cannot sync a directory, and do not need it.
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
             synced => synced?,
         }
@@ -242,7 +245,7 @@ impl DiskFile for File {
 
     fn preallocate(&self, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<()> {
         match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, bytes) {
-            // Not every file system can; the zeros do it too.
+            // Not every file system can allocate; writing the zeros does it too.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS | rustix::io::Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
@@ -253,7 +256,7 @@ impl DiskFile for File {
             let length = (bytes - at).min(ZEROS_BYTES as u64);
             self.write_all_at(&zeros[..length as usize], at)?;
             at += length;
-            // In portions, so that a sync of another file does not find all of it in its way.
+            // In portions, so that a sync of another file does not have to wait for all of it.
             self.sync_data()?;
             rest(began.elapsed());
         }
@@ -270,9 +273,9 @@ impl DiskFile for File {
     }
 }
 
-/// The directory in a spool's, whose files are named with it and a slash.
+/// The directory in a spool's directory; its files are named with it and a slash.
 const QUARANTINE: &str = "quarantine";
-/// IOV_MAX: what Linux takes in one call.
+/// IOV_MAX: the pieces that Linux takes in one call.
 const MOST_PIECES: usize = 1024;
-/// A portion: some milliseconds of a disk's time.
+/// Size of a portion: some milliseconds of a disk's time.
 const ZEROS_BYTES: usize = 1 << 20;

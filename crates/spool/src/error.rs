@@ -1,27 +1,27 @@
-//! What can go wrong with a spool, named by whom to blame.
+//! Errors of a spool, named by who is to blame.
 use crate::{Damage, Id};
 use std::io;
 use std::sync::Arc;
 
-/// Why the spool did not do what it was asked. Cheap to clone: a whole batch may fail of one cause.
+/// Reasons why the spool did not do what it was asked. Cheap to clone: a whole batch may fail for one reason.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// There is no room for this message now; there will be when others are done. An SMTP server answers 452.
     #[error("the spool is full")]
     Full,
-    /// Writing or a sync failed, so nobody knows what the disk holds: nothing is taken any more. An SMTP server answers
-    /// 451; a restart recovers what is there.
+    /// A write or a sync failed, so the content of the disk is unknown: the spool accepts nothing any more. An SMTP
+    /// server answers 451; a restart recovers what is on the disk.
     #[error("the spool's disk failed; no mail is accepted until a restart: {0}")]
     Poisoned(Arc<str>),
-    /// What was once synced does not read as it was written. The file and the offset say where.
+    /// Synced bytes do not read as they were written. The file and the offset give the place.
     #[error("{file} is damaged at offset {offset}")]
     Damaged {
         /// Its name in the spool's directory.
         file: String,
-        /// The first octet that does not make sense.
+        /// The first byte that is wrong.
         offset: u64,
     },
-    /// The spool is damaged, and was to be opened only if it is not ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
+    /// The spool is damaged, and was to be opened only if it is sound ([`OnDamage::Refuse`](crate::OnDamage::Refuse)).
     #[error("the spool is damaged, and damage is not permitted; nothing was changed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     DamageRefused(Arc<[Damage]>),
     /// A copy of damaged bytes could not be kept. Nothing was removed.
@@ -29,7 +29,7 @@ pub enum Error {
     NotKept {
         /// The file in the spool's directory.
         file: String,
-        /// Why not.
+        /// The reason.
         error: Arc<io::Error>,
     },
     /// A later mailrun has written this segment.
@@ -46,18 +46,18 @@ pub enum Error {
     /// The message, or its envelope, is larger than the options allow, whatever room there is.
     #[error("{bytes} bytes are more than the limit of {most} per message")]
     TooLarge {
-        /// What was to be stored.
+        /// Size of the message or envelope.
         bytes: u64,
         /// The limit.
         most: u64,
     },
-    /// The spool has been closed.
+    /// The spool was closed.
     #[error("the spool has been closed")]
     Closed,
-    /// There is no such message: it is done, or never was.
+    /// There is no such message: it is done, or never existed.
     #[error("there is no message {0}")]
     Unknown(Id),
-    /// The disk could not be read or its directory not be used.
+    /// The disk could not be read, or its directory could not be used.
     #[error("the spool's disk: {0}")]
     Disk(Arc<io::Error>),
 }

@@ -1,5 +1,5 @@
-//! A disk in memory that does what disks do at their worst: it crashes at any operation, tears and reorders what was
-//! not synced, fills up, fails a sync. For tests, also of others.
+//! A disk in memory that behaves as badly as disks can: it crashes at any operation, tears and reorders unsynced
+//! writes, fills up, fails a sync. For tests, also those of other crates.
 use crate::disk::{Disk, DiskFile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, IoSlice};
@@ -7,10 +7,10 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// What is written whole or not at all; what was not synced may have any of its sectors old, new, or neither.
+/// Unit that is written whole or not at all; each unsynced sector may be old, new, or neither after a crash.
 const SECTOR: usize = 512;
 
-/// A disk in memory. Clones are of the same disk.
+/// A disk in memory. Clones refer to the same disk.
 #[derive(Clone, Default)]
 pub struct FaultyDisk(Arc<Shared>);
 
@@ -24,7 +24,7 @@ struct Shared {
 struct State {
     /// The files by their names, as a process sees them.
     files: BTreeMap<String, usize>,
-    /// The files by their names as they are for good.
+    /// The files by their names, as they are stored durably.
     durable_files: BTreeMap<String, usize>,
     contents: Vec<Content>,
     operations: u64,
@@ -33,7 +33,7 @@ struct State {
     freeze_at_operation: Option<u64>,
     freeze_at_sync: Option<u64>,
     fail_sync: Option<u64>,
-    /// The operation that fails, and with which error.
+    /// The operation that fails, and its error.
     fail_operation: Option<(u64, i32)>,
     failed: Option<FailedOperation>,
     /// Parts of files that cannot be read.
@@ -48,7 +48,7 @@ struct State {
     is_locked: bool,
 }
 
-/// What an operation was about that has failed.
+/// Targets of a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedOperation {
     /// A file that has never held more than its first header: a segment was being made.
@@ -59,19 +59,19 @@ pub enum FailedOperation {
     Directory,
 }
 
-/// What an operation comes to.
+/// Results of an operation.
 enum Course {
     Done,
     Freezes,
     Fails(io::Error),
 }
 
-/// How large a write was and of how many pieces.
+/// Size of a write and the number of its pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSize {
-    /// Octets.
+    /// Bytes.
     pub bytes: u64,
-    /// Pieces given together.
+    /// Pieces that were given together.
     pub pieces: usize,
 }
 
@@ -79,11 +79,11 @@ pub struct WriteSize {
 struct Content {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// What has been written since the last sync.
+    /// Ranges that were written since the last sync.
     dirty: Vec<Range<usize>>,
 }
 
-/// A generator that is good enough to choose sectors.
+/// A random generator that is good enough to choose sectors.
 struct Dice(u64);
 
 impl Dice {
@@ -98,7 +98,7 @@ impl Dice {
 }
 
 impl FaultyDisk {
-    /// An empty disk without faults.
+    /// Creates an empty disk without faults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -107,12 +107,12 @@ impl FaultyDisk {
         self.0.state.lock().expect("nothing panics while it holds the disk")
     }
 
-    /// How many operations have changed it or asked for a sync.
+    /// Number of operations that have changed it or asked for a sync.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// How many syncs there were, of files and of the directory.
+    /// Number of syncs, of files and of the directory.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
     }
@@ -122,12 +122,13 @@ impl FaultyDisk {
         self.state().writes.clone()
     }
 
-    /// Freezes at that operation, counted from 0 over the disk's life: it is done in part, and nothing after it at all.
+    /// Freezes at that operation, counted from 0 over the disk's life: it is done in part, and nothing is done after
+    /// it.
     pub fn freeze_at_operation(&self, operation: u64) {
         self.state().freeze_at_operation = Some(operation);
     }
 
-    /// Freezes at that sync, counted from 0 over the disk's life: it is not done, nor is anything after it.
+    /// Freezes at that sync, counted from 0 over the disk's life: neither it nor anything after it is done.
     pub fn freeze_at_sync(&self, sync: u64) {
         self.state().freeze_at_sync = Some(sync);
     }
@@ -138,23 +139,23 @@ impl FaultyDisk {
         self.0.released.notify_all();
     }
 
-    /// Fails that sync, counted from 0. As Linux does, it forgets what was to be synced: the next one succeeds.
+    /// Fails that sync, counted from 0. As on Linux, the data to be synced is forgotten: the next sync succeeds.
     pub fn fail_sync(&self, sync: u64) {
         self.state().fail_sync = Some(sync);
     }
 
-    /// Fails that operation, counted from 0 over the disk's life, with that error of the system's: a write is done in
-    /// part, a sync forgets what was to be synced. What comes after it succeeds.
+    /// Fails that operation, counted from 0 over the disk's life, with that system error: a write is done in part, a
+    /// sync forgets the data to be synced. Later operations succeed.
     pub fn fail_operation(&self, operation: u64, errno: i32) {
         self.state().fail_operation = Some((operation, errno));
     }
 
-    /// What [`Self::fail_operation`] has met, once it has.
+    /// Returns the target of the operation that [`Self::fail_operation`] failed, once it has.
     pub fn failed(&self) -> Option<FailedOperation> {
         self.state().failed
     }
 
-    /// Makes a part of a file give an error to whoever reads it.
+    /// Makes reads of a part of a file fail.
     pub fn fail_reads(&self, name: &str, range: Range<usize>) {
         let mut state = self.state();
         let file = state.files[name];
@@ -166,22 +167,22 @@ impl FaultyDisk {
         self.state().fail_one_read_of = Some(reads);
     }
 
-    /// Brings all that was written to the media, as a kernel does with what is old enough.
+    /// Brings all writes to the media, as a kernel does with old ones.
     pub fn write_back(&self) {
         self.state().contents.iter_mut().for_each(Content::sync);
     }
 
-    /// Says of every sync of a file that it is done, and does nothing: for tests of tests.
+    /// Reports success for every sync of a file, and does nothing: for tests of tests.
     pub fn lie_about_syncs(&self) {
         self.state().lies = true;
     }
 
-    /// Has room for so many octets; none: for any.
+    /// Limits its capacity to so many bytes; `None` removes the limit.
     pub fn limit(&self, capacity: Option<u64>) {
         self.state().capacity = capacity;
     }
 
-    /// Lets every sync wait until they are released: what is stored meanwhile gathers.
+    /// Makes every sync wait until they are released: what is stored meanwhile gathers.
     pub fn hold_syncs(&self) {
         self.state().holds_syncs = true;
     }
@@ -192,7 +193,7 @@ impl FaultyDisk {
         self.0.released.notify_all();
     }
 
-    /// The disk as it is after the process has died, and not the host: all writes are there.
+    /// Returns the disk as it is after the process has died, but not the host: all writes are there.
     pub fn after_kill(&self) -> Self {
         let state = self.state();
         let contents = state.contents.clone();
@@ -205,7 +206,7 @@ impl FaultyDisk {
         Self::of(fresh)
     }
 
-    /// The disk as it may be after the power has failed: of what was not synced, `seed` chooses what is there.
+    /// Returns the disk as it may be after a power failure: `seed` chooses which unsynced writes are there.
     pub fn after_power_loss(&self, seed: u64) -> Self {
         let mut dice = Dice(seed);
         let state = self.state();
@@ -229,13 +230,13 @@ impl FaultyDisk {
         self.state().files.keys().cloned().collect()
     }
 
-    /// What a file holds; nothing, if there is none of that name.
+    /// Content of a file; `None` if there is no file of that name.
     pub fn octets(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
         state.files.get(name).map(|file| state.contents[*file].seen.clone())
     }
 
-    /// Puts a file there, for good.
+    /// Stores a file durably.
     pub fn put(&self, name: &str, octets: &[u8]) {
         let mut state = self.state();
         let content = Content { seen: octets.to_vec(), durable: octets.to_vec(), dirty: Vec::new() };
@@ -268,7 +269,7 @@ impl Content {
 
     fn after_power_loss(&self, dice: &mut Dice) -> Self {
         let mut octets = self.durable.clone();
-        // All, none, or any of what was not synced.
+        // All unsynced writes, none, or some.
         let mood = dice.roll(4);
         let sectors: BTreeSet<usize> =
             self.dirty.iter().flat_map(|range| range.start / SECTOR..range.end.div_ceil(SECTOR)).collect();
@@ -284,7 +285,7 @@ impl Content {
             if takes && octets.len() < from + new.len() {
                 octets.resize(from + new.len(), 0);
             }
-            // Only what has never been written before is torn within a sector: assumed of the media.
+            // Only bytes that were never written before are torn within a sector: an assumption about the media.
             let is_fresh = octets.get(from..from + new.len()).is_some_and(|old| *old == [0; SECTOR][..old.len()]);
             let length = if tears && is_fresh { dice.roll(new.len() as u64 + 1) as usize } else { new.len() };
             if takes {
@@ -300,7 +301,7 @@ fn frozen() -> io::Error {
 }
 
 impl State {
-    /// Counts an operation, and says what it comes to; `about` is what it is about.
+    /// Counts an operation, and returns its result; `about` gives its target.
     fn count(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Course> {
         if self.is_frozen {
             return Err(frozen());
@@ -315,14 +316,14 @@ impl State {
         Ok(if self.is_frozen { Course::Freezes } else { Course::Done })
     }
 
-    /// Whether a file is a log's, or a segment in the making.
+    /// Returns the target: a log, or a segment that is being made.
     fn about(&self, content: usize) -> FailedOperation {
         let used = self.contents[content].seen.get(4096..).unwrap_or_default();
         let is_new = used.iter().all(|byte| *byte == 0);
         if is_new { FailedOperation::Making } else { FailedOperation::Log }
     }
 
-    /// An operation on the directory that is done or not.
+    /// Counts an operation on the directory that is done or not.
     fn step(&mut self) -> io::Result<()> {
         match self.count(|_| FailedOperation::Directory)? {
             Course::Done => Ok(()),
@@ -331,7 +332,7 @@ impl State {
         }
     }
 
-    /// Counts a sync, and says with which error it fails, if it does.
+    /// Counts a sync, and returns the error with which it fails, if it does.
     fn sync(&mut self, about: impl FnOnce(&Self) -> FailedOperation) -> io::Result<Option<io::Error>> {
         let course = self.count(about)?;
         let number = self.syncs;

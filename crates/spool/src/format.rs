@@ -1,25 +1,25 @@
-//! The octets of a spool, written and read: headers of segments, batches and records. `docs/spool-format.md` draws them.
+//! The bytes of a spool, written and read: headers of segments, batches and records. `docs/spool-format.md` draws them.
 //!
-//! All numbers are little-endian. Whatever a reader is given, it answers with a value or with "not one of ours".
+//! All numbers are little-endian. For any input, a reader returns a value or "not one of ours".
 use crate::Id;
 use std::hash::{BuildHasher, RandomState};
 
-/// Batches begin at multiples of this, so that no write touches a block that an earlier sync has promised.
+/// Batches begin at multiples of this, so that no write touches a block that an earlier sync has made durable.
 pub(crate) const BLOCK: u64 = 4096;
-/// Two blocks for the header, which is written to one and the other in turn; then the batches.
+/// Two blocks for the header, which is written to one and the other alternately; then the batches.
 pub(crate) const BATCHES_AT: u64 = 2 * BLOCK;
 pub(crate) const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"mrspool\0";
-/// Nothing has ever been counted so far; what says so would make the next number overflow.
+/// No counter has ever reached this; a header with a larger one would make the next number overflow.
 const MOST_COUNTED: u64 = u64::MAX >> 1;
 
 pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const BATCH_BYTES: usize = 32;
 pub(crate) const RECORD_BYTES: usize = 40;
-/// Where in a record the checksum of its body stands.
+/// Offset of the checksum of its body in a record.
 pub(crate) const BODY_CRC_AT: usize = 36;
 
-/// What a segment is used for.
+/// Uses of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nothing in it counts.
@@ -32,35 +32,35 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) state: State,
-    /// How often this file's header has been written; says in which of its two places it stands.
+    /// Number of times that this file's header has been written; it determines which of its two places holds this one.
     pub(crate) turn: u64,
-    /// The number of this use: each use of any segment has the next one. Of a free segment, the last.
+    /// The number of this use: each use of any segment has the next one. In a free segment, the number of the last use.
     pub(crate) use_number: u64,
-    /// A number that nobody outside knows, so that no message can contain what would read as a record.
+    /// A secret number, so that no message can contain bytes that would read as a record.
     pub(crate) salt: u64,
     /// Every number below has been given to a message.
     pub(crate) next_id: u64,
-    /// Where the batches of the use before end, which was then synced; 0 if it was not.
+    /// End of the batches of the previous use, which was then synced; 0 if it was not.
     pub(crate) previous_end: u64,
 }
 
-/// What stands in one of the two places of a header.
+/// Content of one of the two places of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Header(Header),
     Newer(u32),
-    /// Zeros: nothing was ever written there.
+    /// Zeros: nothing was ever written here.
     Blank,
     Illegible,
 }
 
 impl Header {
-    /// Where this header belongs.
+    /// Offset of this header.
     pub(crate) fn at(&self) -> u64 {
         self.turn % 2 * BLOCK
     }
 
-    /// What the checksums of this use are combined with.
+    /// Seed that the checksums of this use are combined with.
     pub(crate) fn seed(&self) -> u32 {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.use_number.to_le_bytes());
@@ -68,7 +68,7 @@ impl Header {
         checksum(&bytes)
     }
 
-    /// The header with which a new use of this segment begins.
+    /// Makes the header with which a new use of this segment begins.
     pub(crate) fn begin(self, use_number: u64, next_id: u64, previous_end: u64) -> Self {
         let mut next = Self { state: State::Used, turn: self.turn + 1, use_number, salt: 0, next_id, previous_end };
         loop {
@@ -79,7 +79,7 @@ impl Header {
         }
     }
 
-    /// The header with which a use ends.
+    /// Makes the header with which a use ends.
     pub(crate) fn end(self, next_id: u64) -> Self {
         Self { state: State::Free, turn: self.turn + 1, next_id, previous_end: 0, ..self }
     }
@@ -98,7 +98,7 @@ impl Header {
         bytes
     }
 
-    /// Makes the checksum right.
+    /// Sets the checksum.
     pub(crate) fn seal(bytes: &mut [u8; HEADER_BYTES]) {
         let crc = checksum(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
@@ -110,7 +110,7 @@ impl Place {
         if bytes[..8] != MAGIC {
             return if *bytes == [0; HEADER_BYTES] { Self::Blank } else { Self::Illegible };
         }
-        // Before the checksum, which a later version may have elsewhere.
+        // Read before the checksum, which a later version may have elsewhere.
         let version = u32_at(bytes, 8);
         if version > VERSION {
             return Self::Newer(version);
@@ -137,7 +137,8 @@ impl Place {
 }
 
 impl Header {
-    /// The header that those bytes were before one bit of them was flipped. A CRC of 32 bits tells which bit it was.
+    /// Returns the header that those bytes were before one bit of them was flipped. A CRC of 32 bits shows which bit it
+    /// was.
     pub(crate) fn corrected(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         (0..HEADER_BYTES * 8).find_map(|bit| {
             let mut flipped = *bytes;
@@ -149,7 +150,7 @@ impl Header {
         })
     }
 
-    /// The numbers of a header that is illegible, for what they are worth: use and salt.
+    /// Reads the numbers of an illegible header, which may be wrong: use and salt.
     pub(crate) fn illegible_use(bytes: &[u8; HEADER_BYTES]) -> Option<(u64, u32)> {
         let use_number = u64_at(bytes, 24);
         let salt = u64_at(bytes, 32);
@@ -158,13 +159,13 @@ impl Header {
     }
 }
 
-/// What stands before the records of one write.
+/// The header of the records of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     pub(crate) records: u32,
-    /// Its length, this included, without what fills its last block.
+    /// Its length, this header included, without the padding of its last block.
     pub(crate) bytes: u64,
-    /// Everything in this use before that offset had been synced when this was written.
+    /// Everything in this use before that offset had been synced when this batch was written.
     pub(crate) synced: u64,
 }
 
@@ -179,13 +180,13 @@ impl Batch {
         bytes
     }
 
-    /// What the checksum of the batch that may begin here would be combined with.
+    /// Returns the seed for the checksum of a batch that may begin here.
     pub(crate) fn seed_of(bytes: &[u8]) -> Option<u32> {
         let bytes: &[u8; BATCH_BYTES] = bytes.first_chunk()?;
         (bytes[4] == BATCH_KIND).then(|| u32_at(bytes, 0) ^ checksum(&bytes[4..]))
     }
 
-    /// The batch that begins at `at`, if it could stand there in a segment of `segment_bytes`.
+    /// Reads the batch that begins at `at`, if it could be there in a segment of `segment_bytes`.
     pub(crate) fn read(bytes: &[u8], seed: u32, at: u64, segment_bytes: u64) -> Option<Self> {
         let bytes: &[u8; BATCH_BYTES] = bytes.first_chunk()?;
         if bytes[4] != BATCH_KIND || u32_at(bytes, 0) != checksum(&bytes[4..]) ^ seed {
@@ -197,16 +198,16 @@ impl Batch {
     }
 }
 
-/// What a record is about.
+/// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A message: envelope and body.
     Stored = 1,
-    /// A message that stood elsewhere before, with all that had been noted of it.
+    /// A message that was stored elsewhere before, with all its notes.
     Moved = 2,
-    /// Something noted of a message.
+    /// A note about a message.
     Note = 3,
-    /// A message that nothing is left to be done of.
+    /// A mark that a message is done.
     Done = 4,
 }
 
@@ -227,17 +228,17 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// A record without envelope, notes and body.
+    /// Makes a record without envelope, notes and body.
     pub(crate) fn bare(kind: Kind, id: Id) -> Self {
         Self { kind, id, received_ns: 0, envelope_bytes: 0, notes_bytes: 0, body_bytes: 0, body_crc: 0 }
     }
 
-    /// From its first octet to its body's: what its own checksum covers.
+    /// Length from its first byte to its body: the part that its own checksum covers.
     pub(crate) fn head_bytes(&self) -> u64 {
         RECORD_BYTES as u64 + u64::from(self.envelope_bytes) + u64::from(self.notes_bytes)
     }
 
-    /// All of it; records begin at multiples of 8.
+    /// Length of all of it; records begin at multiples of 8.
     pub(crate) fn bytes(&self) -> u64 {
         (self.head_bytes() + u64::from(self.body_bytes)).next_multiple_of(8)
     }
@@ -256,7 +257,7 @@ impl Record {
         seal(&mut out[from..], seed);
     }
 
-    /// The fixed part as it stands, not yet checked.
+    /// Reads the fixed part, without a check.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; RECORD_BYTES] = bytes.first_chunk()?;
         let kind = match bytes[4] {
@@ -278,13 +279,13 @@ impl Record {
         })
     }
 
-    /// Whether `head`, from first octet to body, is as it was written.
+    /// Reports whether `head`, from first byte to body, is as it was written.
     pub(crate) fn is_intact(head: &[u8], seed: u32) -> bool {
         head.len() >= RECORD_BYTES && u32_at(head, 0) == checksum(&head[4..]) ^ seed
     }
 }
 
-/// Notes as a moved message carries them.
+/// Joins notes into the form that a moved message carries.
 pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
     let mut joined = Vec::with_capacity(notes.iter().map(|note| note.len() + 4).sum());
     for note in notes {
@@ -294,7 +295,7 @@ pub(crate) fn join_notes(notes: &[Vec<u8>]) -> Vec<u8> {
     joined
 }
 
-/// Undoes [`join_notes`]; nothing, if it is not that.
+/// Undoes [`join_notes`]; `None` if the bytes are no joined notes.
 pub(crate) fn split_notes(mut joined: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut notes = Vec::new();
     while !joined.is_empty() {

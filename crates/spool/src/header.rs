@@ -1,7 +1,7 @@
-//! What a file in a spool's directory is, by its header: in use, free, or one whose header was lost.
+//! Classification of the files in a spool's directory by their headers: in use, free, or with a lost header.
 //!
-//! A header stands in two places in turn. A place that is neither legible nor zeros is damaged, and so is one that is
-//! zeros where something must have been written. Of a use whose header was lost, the first batch gives the seed.
+//! A header is written to two places alternately. A place that is neither legible nor zeros is damaged, and so is one
+//! with zeros where something must have been written. For a use whose header was lost, the first batch gives the seed.
 use crate::disk::{DiskFile, read_twice};
 use crate::format::{BATCH_BYTES, BATCHES_AT, BLOCK, Batch, HEADER_BYTES, Header, Kind, Place, State};
 use crate::scan::{Bodies, Found, Scan, read_what_can_be};
@@ -9,10 +9,10 @@ use crate::{Error, Id};
 use std::io;
 use std::sync::Arc;
 
-/// No segment is made longer: the largest record has 4 GiB and two notes' worth.
+/// No segment is longer: the largest record has 4 GiB and the length of two notes.
 const MOST_SEGMENT_BYTES: u64 = 8 << 30;
 
-/// A file of the spool's, looked at.
+/// A file of the spool that has been examined.
 pub(crate) struct Look {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -22,7 +22,7 @@ pub(crate) struct Look {
     pub(crate) bad_places: Vec<u64>,
 }
 
-/// What a file turns out to be.
+/// Roles of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Used(Header),
@@ -35,20 +35,20 @@ pub(crate) enum Role {
     Free(Header),
     /// A file that was being made when the power failed.
     Unfinished,
-    /// Something else than a segment, or a segment of which neither header nor first batch is legible.
+    /// Something other than a segment, or a segment of which neither header nor first batch is legible.
     Illegible,
 }
 
-/// What stands in the two places of a header.
+/// Content of the two places of a header.
 struct Places {
-    /// The newest header; one flipped bit in it has been taken back.
+    /// The newest header; one flipped bit in it has been corrected.
     newest: Option<Header>,
     bad: Vec<u64>,
     /// Use and seed, as far as damaged places still have them.
     hints: Vec<(u64, u32)>,
 }
 
-/// Looks at a file.
+/// Examines a file.
 pub(crate) fn look_at(name: &str, file: Arc<dyn DiskFile>) -> Result<Look, Error> {
     let bytes = file.bytes()?.min(MOST_SEGMENT_BYTES);
     let places = read_places(name, &*file)?;
@@ -97,7 +97,7 @@ fn read_places(name: &str, file: &dyn DiskFile) -> Result<Places, Error> {
         places.newest = places.newest.filter(|other| other.turn > header.turn).or(Some(header));
     }
     if failures.len() == 2 {
-        // Not a bad place, but a bad disk: what it holds may be sound.
+        // This is no bad place but a bad disk: its content may be sound.
         return Err(Error::from(failures.swap_remove(0)));
     }
     // The first header goes to the first place, and each of the others has been written before.
@@ -115,8 +115,8 @@ struct FirstBatch {
     has_moved: bool,
 }
 
-/// Whether a file with a damaged header, and without a first batch, has batches of a use that the header does not know.
-/// Nothing tells that it was not a message that made them look so: that file is for a person to look at.
+/// Reports whether a file with a damaged header, and without a first batch, has batches of a use that the header does
+/// not mention. A message could have caused that too, so an administrator has to examine that file.
 fn has_later_batch(places: &Places, next_id: u64, file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<bool> {
     if places.bad.is_empty() {
         return Ok(false);
@@ -137,7 +137,8 @@ fn has_later_batch(places: &Places, next_id: u64, file: &Arc<dyn DiskFile>, segm
     Ok(false)
 }
 
-/// Reads the first batch of a segment by the seed that its own checksum gives. It is none unless a record agrees.
+/// Reads the first batch of a segment by the seed that its own checksum gives. It counts only if the checksum of a record
+/// agrees.
 fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Option<FirstBatch>> {
     let mut bytes = [0; BATCH_BYTES];
     if read_what_can_be(&**file, &mut bytes, BATCHES_AT)? < BATCH_BYTES {
@@ -149,7 +150,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     }
     let mut scan = Scan::new(Arc::clone(file), seed, segment_bytes, Bodies::Skipped);
     let mut seen = Vec::new();
-    // Several batches: the first may hold notes alone.
+    // Several batches are read: the first may hold only notes.
     let mut first = None;
     for _ in 0..MOST_PROBED {
         let found = scan.next(&mut seen)?;
@@ -168,7 +169,7 @@ fn first_batch(file: &Arc<dyn DiskFile>, segment_bytes: u64) -> io::Result<Optio
     Ok(first)
 }
 
-/// So many batches are looked through for a message's number.
+/// Number of batches that are searched for a message's number.
 const MOST_PROBED: u32 = 4096;
 
 fn role_of(places: &Places, first: Option<FirstBatch>, is_blank: bool) -> Role {
@@ -188,16 +189,16 @@ fn role_of(places: &Places, first: Option<FirstBatch>, is_blank: bool) -> Role {
     }
 }
 
-/// Whether that first batch belongs to a use after the free header, and not to one long before: to one whose header
-/// never came to the disk, or was lost.
+/// Reports whether that first batch belongs to a use after the free header, and not to one long before: a use whose
+/// header never reached the disk, or was lost.
 fn is_later(places: &Places, free: &Header, first: FirstBatch) -> bool {
     let is_new = first.last_id.is_some_and(|id| id.0 >= free.next_id);
     let is_hinted = places.hints.iter().any(|(_, seed)| *seed == first.seed);
     is_new || is_hinted || (!places.bad.is_empty() && first.first_id.is_none() && first.has_moved)
 }
 
-/// Whether nothing was ever written where batches begin. A file's first header is synced before any batch is written,
-/// so a file without a header and with a batch is damaged; one without either was just being made.
+/// Reports whether nothing was ever written where batches begin. A file's first header is synced before any batch is
+/// written, so a file without a header and with a batch is damaged; one without either was just being made.
 fn is_blank(file: &dyn DiskFile) -> io::Result<bool> {
     let mut block = [0; BLOCK as usize];
     let read = read_what_can_be(file, &mut block, BATCHES_AT)?;

@@ -1,4 +1,4 @@
-//! Where messages gather while the commit thread is at the disk: what comes together is committed together.
+//! Queue in which messages gather while the commit thread writes: messages that come together are committed together.
 use crate::message::{Lazy, Numbered};
 use crate::receipt::{NotesReceipt, Outcome, Ticket};
 use crate::supply::Purpose;
@@ -7,9 +7,9 @@ use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long notes wait for a batch to go with.
+/// Longest time that notes wait for a batch to go with.
 pub(crate) const LAZINESS: Duration = Duration::from_secs(1);
-/// So many notes do not wait: memory is bounded.
+/// With so many notes the wait ends: memory is bounded.
 const MOST_LAZY: usize = 16_384;
 
 pub(crate) struct Inbox {
@@ -20,16 +20,16 @@ pub(crate) struct Inbox {
 struct State {
     stores: Vec<Numbered>,
     lazies: Vec<Lazy>,
-    /// When the oldest of `lazies` came.
+    /// Time at which the oldest of `lazies` came.
     lazy_since: Option<Instant>,
     ticket: Arc<Ticket>,
-    /// Those who wait until all notes so far are durable.
+    /// Receipts that wait until all notes so far are durable.
     note_syncs: Option<NoteSyncs>,
     next_id: u64,
-    /// Whether the commit thread waits for the bell.
+    /// The commit thread waits for a wake-up.
     is_asleep: bool,
     is_closing: bool,
-    /// Why nothing is taken any more.
+    /// Reason why nothing is accepted any more.
     stopped: Option<Error>,
 }
 
@@ -41,13 +41,13 @@ pub(crate) struct NoteSyncs {
 }
 
 impl NoteSyncs {
-    /// Tells all who asked.
+    /// Resolves all requests.
     pub(crate) fn settle(&self, outcome: Outcome) {
         self.ticket.settle(outcome);
     }
 }
 
-/// What the commit thread takes at once. Given back empty, so that the vectors go around.
+/// Messages and notes that the commit thread takes at once. The emptied vectors are given back and used again.
 #[derive(Default)]
 pub(crate) struct Taken {
     pub(crate) stores: Vec<Numbered>,
@@ -59,12 +59,12 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Whether there is nothing to write or sync.
+    /// Reports whether there is nothing to write or sync.
     pub(crate) fn is_empty(&self) -> bool {
         self.stores.is_empty() && self.lazies.is_empty() && self.note_syncs.is_none()
     }
 
-    /// Tells everybody whose message or notes are among it.
+    /// Resolves the receipts of all messages and notes in it.
     pub(crate) fn settle(&mut self, outcome: Result<Vec<(u32, Error)>, Error>) {
         let (of_notes, of_messages) = match outcome {
             Ok(refused) => (Outcome::StoredBut(Vec::new()), Outcome::StoredBut(refused)),
@@ -78,13 +78,13 @@ impl Taken {
 }
 
 impl Drop for Taken {
-    /// Nobody waits forever for a batch that the commit thread has come to grief over.
+    /// Ends all waits for a batch in which the commit thread panicked.
     fn drop(&mut self) {
         self.settle(Err(Error::Poisoned("the commit thread failed".into())));
     }
 }
 
-/// Whether the commit thread has something to do when nothing has come.
+/// Activity of the commit thread when nothing has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meanwhile {
     Chores,
@@ -111,9 +111,9 @@ impl Inbox {
         self.state.lock().expect("nothing panics while it holds the inbox")
     }
 
-    /// Hands a message to the next batch.
+    /// Adds a message to the next batch.
     pub(crate) fn store(&self, draft: Draft, purpose: Purpose) -> Receipt {
-        // Here, in the caller's thread: of these there are many, of commit threads one.
+        // Computed in the caller's thread: there are many of these, and one commit thread.
         let body_crc = format::checksum(&draft.body);
         let mut state = self.state();
         if let Some(error) = &state.stopped {
@@ -128,7 +128,7 @@ impl Inbox {
         receipt
     }
 
-    /// Hands a note to some later batch.
+    /// Adds a note to some later batch.
     pub(crate) fn add(&self, lazy: Lazy) {
         let mut state = self.state();
         if state.stopped.is_some() {
@@ -144,7 +144,7 @@ impl Inbox {
         }
     }
 
-    /// Asks for a sync of all notes that have come so far.
+    /// Requests a sync of all notes that have come so far.
     pub(crate) fn sync_notes(&self) -> NotesReceipt {
         let mut state = self.state();
         if let Some(error) = &state.stopped {
@@ -159,19 +159,19 @@ impl Inbox {
     }
 
     fn ring(&self, mut state: MutexGuard<'_, State>) {
-        // The one who wakes it says so, and nobody rings twice.
+        // The first to wake it clears this, so that nobody wakes it twice.
         if mem::take(&mut state.is_asleep) {
             drop(state);
             self.bell.notify_one();
         }
     }
 
-    /// Why nothing is taken any more, where something has failed.
+    /// The reason why nothing is accepted any more, if something has failed.
     pub(crate) fn failure(&self) -> Option<Error> {
         self.state().stopped.clone().filter(|error| matches!(error, Error::Poisoned(_)))
     }
 
-    /// Lets what is here be committed, and nothing more come.
+    /// Lets the gathered messages be committed, and accepts no more.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_closing = true;
@@ -179,7 +179,7 @@ impl Inbox {
         self.ring(state);
     }
 
-    /// Refuses everything from now on, and what is here.
+    /// Rejects everything from now on, including the gathered messages.
     pub(crate) fn stop(&self, error: Error) {
         let mut state = self.state();
         state.stopped = Some(error.clone());
@@ -194,7 +194,7 @@ impl Inbox {
         ticket.settle(Outcome::Failed(error));
     }
 
-    /// The commit thread is gone. Of those who still wait, nobody will be heard.
+    /// Ends all remaining waits, because the commit thread is gone.
     pub(crate) fn end(&self, reason: Error) {
         let known = self.state.lock().map(|state| state.stopped.clone()).unwrap_or_default();
         match known {
@@ -231,7 +231,7 @@ impl Inbox {
 }
 
 impl State {
-    /// How long what is here may wait: nothing at all for messages.
+    /// Time that the gathered messages and notes may wait: zero if there are messages.
     fn patience(&self) -> Option<Duration> {
         let is_awaited = !self.stores.is_empty() || self.note_syncs.is_some();
         if is_awaited || self.is_closing || self.lazies.len() >= MOST_LAZY {

@@ -1,4 +1,4 @@
-//! A spool looked at from outside: read as opening it would, and nothing changed.
+//! Inspection of a spool from outside: read as opening it would, without a change.
 use crate::disk::ReadOnlyDisk;
 use crate::live::SharedLive;
 use crate::reading::read;
@@ -6,15 +6,15 @@ use crate::{Backlog, Damage, Error, Id, format, quarantine};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a spool holds, as opening it would find it.
+/// The content of a spool, as opening it would find it.
 ///
-/// While this lives, no relay opens the spool: it waits for nothing, and says that another process has it.
+/// While this lives, no relay can open the spool: it does not wait, and reports that another process has it.
 pub struct Inspection {
-    /// All segments, in the order of the log; those that are free or hold nothing after them.
+    /// All segments, in the order of the log; after them those that are free or hold nothing.
     pub segments: Vec<Segment>,
     /// All damage, in no particular order.
     pub damage: Vec<Damage>,
-    /// How many bytes a crash has torn at the end of the log: nobody was answered for them.
+    /// Number of bytes that a crash has torn at the end of the log: no message in them was answered 250.
     pub cut_bytes: u64,
     live: Arc<SharedLive>,
     damaged_bodies: Vec<Id>,
@@ -26,29 +26,29 @@ pub struct Inspection {
 pub struct Segment {
     /// Its name in the directory.
     pub name: String,
-    /// What it is.
+    /// Its state.
     pub state: SegmentState,
     /// Its length.
     pub bytes: u64,
-    /// How many messages in it are not done.
+    /// Number of messages in it that are not done.
     pub messages: u64,
 }
 
-/// What a file of a spool is.
+/// States of a file of a spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentState {
     /// It holds batches.
     Used {
         /// The number of this use.
         use_number: u64,
-        /// Where its batches end.
+        /// End of its batches.
         end: u64,
     },
     /// Nothing in it counts.
     Free,
     /// It was being made when the process ended, and holds nothing.
     Unfinished,
-    /// Nothing can be made of it.
+    /// It cannot be read at all.
     Illegible,
 }
 
@@ -57,11 +57,11 @@ pub enum SegmentState {
 pub struct Message {
     /// Its number.
     pub id: Id,
-    /// When it was received, in nanoseconds of Unix time.
+    /// Time at which it was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Whatever was to be known of it besides its content.
+    /// Everything stored of it besides its content.
     pub envelope: Vec<u8>,
-    /// What has been noted of it since, oldest first.
+    /// Its notes, oldest first.
     pub notes: Vec<Vec<u8>>,
     /// Its content.
     pub body: Body,
@@ -72,15 +72,15 @@ pub struct Message {
 pub enum Body {
     /// As it was written.
     Sound(Arc<[u8]>),
-    /// Not as it was written: zeros stand where it cannot be read.
+    /// Not as it was written: the parts that cannot be read are zeros.
     Damaged(Arc<[u8]>),
 }
 
-/// Reads a spool, and changes nothing. Reads all there is, as opening it does.
+/// Reads a spool without changing it. It reads everything, as opening does.
 ///
 /// # Errors
-/// [`Error::Held`] where a relay has it open; [`Error::Newer`] where a later version has written it; [`Error::Disk`] where
-/// it cannot be read.
+/// [`Error::Held`] if a relay has it open; [`Error::Newer`] if a later version has written it; [`Error::Disk`] if it
+/// cannot be read.
 pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
     let disk = ReadOnlyDisk::new(directory);
     let lock = disk.lock_shared()?;
@@ -113,12 +113,12 @@ pub fn inspect(directory: &Path) -> Result<Inspection, Error> {
 }
 
 impl Inspection {
-    /// Whether nothing is damaged that costs anything.
+    /// Reports whether no damage costs anything.
     pub fn is_sound(&self) -> bool {
         !self.damage.iter().any(Damage::is_alarming)
     }
 
-    /// All messages that are not done, in the order of the log; each is read when it is asked for.
+    /// Returns all messages that are not done, in the order of the log; each is read when it is asked for.
     pub fn messages(&self) -> Messages<'_> {
         let backlog = Backlog::new(Arc::clone(&self.live), &self.damaged_bodies);
         Messages { inspection: self, backlog }
@@ -126,7 +126,8 @@ impl Inspection {
 
     fn body(&self, id: Id) -> Result<Body, Error> {
         self.live.read(id, |whereabouts| {
-            let (segment, spot) = (&whereabouts.segment, whereabouts.spot);
+            let segment = &whereabouts.segment;
+            let spot = whereabouts.spot;
             let head = segment.head(spot)?.ok_or_else(|| segment.damaged(spot.at()))?;
             let body = segment.readable_body(spot, &head.record);
             let is_sound = format::checksum(&body) == head.record.body_crc;
@@ -142,19 +143,19 @@ pub struct Messages<'a> {
 }
 
 impl Messages<'_> {
-    /// How many are still to come.
+    /// Number of messages still to come.
     pub fn len(&self) -> usize {
         self.backlog.len()
     }
 
-    /// Whether none is still to come.
+    /// Reports whether no message is still to come.
     pub fn is_empty(&self) -> bool {
         self.backlog.is_empty()
     }
 }
 
 impl Iterator for Messages<'_> {
-    /// A message, or why it can be read no more.
+    /// A message, or the reason why it cannot be read any more.
     type Item = Result<Message, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,8 +1,8 @@
-//! Keeps promises: a log of messages that survives power loss, and hands out the receipt that a 250 needs.
+//! A log of messages that survives a power failure, and gives out the receipt that a 250 needs.
 //!
-//! One thread commits. What comes while it is at the disk is committed together, by one write and one sync: no timer, no
-//! batch size to be tuned. Only what has been synced is [`Stored`], and nothing else makes one. What has been done of a
-//! message is noted lazily, so that a crash may repeat work, and never loses any.
+//! One thread commits. Messages that come while it writes are committed together, by one write and one sync: no timer,
+//! no batch size to be tuned. Only a synced message is [`Stored`], and nothing else makes that value. Progress of a
+//! message is noted lazily, so that a crash may repeat work, but never loses any.
 //!
 //! ```
 //! use spool::{Draft, Options, RealDisk, Spool};
@@ -23,34 +23,34 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `backlog` | what a spool that is opened still has to do |
-//! | `building` | a batch while it is put together |
+//! | `backlog` | the unfinished messages of a spool that is opened |
+//! | `building` | a batch under construction |
 //! | `commit` | the commit thread |
-//! | `damage` | what does not read as it was written, and what that costs |
-//! | `disk` | what is asked of a disk; a real one |
-//! | `error` | what can go wrong |
+//! | `damage` | the parts that do not read as they were written, and their cost |
+//! | `disk` | the interface of a disk; a real one |
+//! | `error` | errors, named by who is to blame |
 //! | `faulty` | a disk in memory that crashes, tears, fills up and fails, for tests |
-//! | `format` | the octets: headers, batches, records |
-//! | `header` | what a file is, by its header |
-//! | `inbox` | where messages gather |
-//! | `inspect` | a spool looked at from outside, without a change |
-//! | `live` | what is not done yet, and where it stands |
+//! | `format` | the bytes: headers, batches, records |
+//! | `header` | classification of a file by its header |
+//! | `inbox` | the queue before the commit thread |
+//! | `inspect` | inspection of a spool from outside, without a change |
+//! | `live` | messages that are not done, and the places of their records |
 //! | `log` | batches written and synced, segments begun and given up |
 //! | `memory` | the spool that keeps nothing |
-//! | `message` | what goes in and comes out |
-//! | `options` | sizes, and what a receipt promises |
+//! | `message` | drafts, receipts' content, unfinished messages |
+//! | `options` | sizes, and the durability that a receipt promises |
 //! | `quarantine` | copies of damaged bytes |
 //! | `reading` | all of a directory, read and not changed |
 //! | `receipt` | a future that resolves when a message is stored |
 //! | `recovery` | opening a directory |
-//! | `replay` | records in their order, and the account of what is damaged |
-//! | `scan` | the way through a segment's batches |
+//! | `replay` | records in their order, and the account of the damage |
+//! | `scan` | reading through a segment's batches |
 //! | `segment` | a segment in use, single records read |
 //! | `spool` | the handle |
 //! | `supply` | free segments |
 //! | `tender` | the thread that keeps a free segment ready |
 //! | `tidying` | making room |
-//! | `usage` | how full it is |
+//! | `usage` | fill level and counters |
 mod backlog;
 mod building;
 mod commit;

@@ -1,10 +1,11 @@
-//! What is not done yet: where each message and its notes stand, and how much of each segment still counts.
+//! Index of the messages that are not done: the places of each message and its notes, and the live bytes of each
+//! segment.
 use crate::segment::{Segment, Spot};
 use crate::{Error, Id};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Messages that are not done, and the segments in use, oldest first, in a row that has no gap.
+/// Messages that are not done, and the segments in use, oldest first, in a row without a gap.
 #[derive(Default)]
 pub(crate) struct Live {
     messages: HashMap<u64, Entry, foldhash::fast::FixedState>,
@@ -12,10 +13,10 @@ pub(crate) struct Live {
     bytes: u64,
 }
 
-/// A message: 24 bytes, and 8 of its number.
+/// A message: 24 bytes, and 8 for its number.
 struct Entry {
     spot: Spot,
-    /// Where its notes stand; most messages have none.
+    /// Places of its notes; most messages have none.
     #[expect(clippy::box_collection, reason = "a third of a vector's size, for every message")]
     notes: Option<Box<Vec<Spot>>>,
 }
@@ -26,7 +27,7 @@ struct Tenant {
     bytes: u64,
 }
 
-/// Where a message and its notes stand, and in which segment it is.
+/// Places of a message and its notes, and their segment.
 #[derive(Clone)]
 pub(crate) struct Whereabouts {
     pub(crate) segment: Arc<Segment>,
@@ -34,19 +35,19 @@ pub(crate) struct Whereabouts {
     pub(crate) notes: Vec<(Arc<Segment>, Spot)>,
 }
 
-/// How full the segments are.
+/// Fill level of the segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fill {
     pub(crate) messages: u64,
     pub(crate) live_bytes: u64,
     pub(crate) segments: u64,
     pub(crate) segment_bytes: u64,
-    /// What in all segments but the newest does not count.
+    /// Bytes in all segments but the newest that do not count any more.
     pub(crate) wasted_bytes: u64,
 }
 
 impl Live {
-    /// A new segment begins.
+    /// Adds a new segment.
     pub(crate) fn begin(&mut self, segment: Arc<Segment>) {
         debug_assert!(self.newest().is_none_or(|newest| newest.wrapping_add(1) == segment.order));
         self.segments.push_back(Tenant { segment, messages: 0, bytes: 0 });
@@ -56,13 +57,13 @@ impl Live {
         self.segments.back().map(|tenant| tenant.segment.order)
     }
 
-    /// The oldest segment, if it is not the newest too, and how many messages in it are not done.
+    /// Returns the oldest segment, unless it is also the newest, and the number of messages in it that are not done.
     pub(crate) fn oldest(&self) -> Option<(&Arc<Segment>, u32)> {
         let is_alone = self.segments.len() < 2;
         self.segments.front().filter(|_| !is_alone).map(|tenant| (&tenant.segment, tenant.messages))
     }
 
-    /// Gives up the oldest segment.
+    /// Removes the oldest segment.
     pub(crate) fn pop_oldest(&mut self) -> Option<Arc<Segment>> {
         let tenant = self.segments.pop_front()?;
         debug_assert_eq!((tenant.messages, tenant.bytes), (0, 0));
@@ -79,7 +80,7 @@ impl Live {
         self.segments.get(order.checked_sub(oldest)? as usize).map(|tenant| &tenant.segment)
     }
 
-    /// A message stands there, and no longer elsewhere. Its notes are in the same record.
+    /// Sets the place of a message, and forgets its former one. Its notes are in the same record.
     pub(crate) fn place(&mut self, id: Id, spot: Spot) {
         if let Some(former) = self.messages.insert(id.0, Entry { spot, notes: None }) {
             self.leave(former.spot);
@@ -91,14 +92,14 @@ impl Live {
         }
     }
 
-    /// A note of it stands there. Notes of messages that are done are forgotten.
+    /// Adds the place of a note. Notes of messages that are done are forgotten.
     pub(crate) fn note(&mut self, id: Id, spot: Spot) {
         if let Some(entry) = self.messages.get_mut(&id.0) {
             entry.notes.get_or_insert_default().push(spot);
         }
     }
 
-    /// Nothing is left to be done of it.
+    /// Removes a message that is done.
     pub(crate) fn done(&mut self, id: Id) {
         if let Some(entry) = self.messages.remove(&id.0) {
             self.leave(entry.spot);
@@ -113,12 +114,12 @@ impl Live {
         }
     }
 
-    /// Whether that message is known, and not done.
+    /// Reports whether that message is known, and not done.
     pub(crate) fn has(&self, id: Id) -> bool {
         self.messages.contains_key(&id.0)
     }
 
-    /// Whether that message stands exactly there.
+    /// Reports whether that message is stored exactly there.
     pub(crate) fn is_at(&self, id: Id, spot: Spot) -> bool {
         self.messages.get(&id.0).is_some_and(|entry| entry.spot == spot)
     }
@@ -130,25 +131,25 @@ impl Live {
         Some(Whereabouts { segment: Arc::clone(self.segment(entry.spot.order)?), spot: entry.spot, notes })
     }
 
-    /// How many messages in that segment are not done.
+    /// Number of messages in that segment that are not done.
     pub(crate) fn count_in(&self, order: u64) -> u64 {
         let found = self.segments.iter().find(|tenant| tenant.segment.order == order);
         found.map_or(0, |tenant| u64::from(tenant.messages))
     }
 
-    /// The messages in that segment. Goes through all there are.
+    /// Returns the messages in that segment. Goes through all messages.
     pub(crate) fn in_segment(&self, segment: &Segment) -> Vec<Id> {
         let is_there = |entry: &Entry| entry.spot.order == segment.order;
         self.messages.iter().filter(|(_, entry)| is_there(entry)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// The messages in any of those segments, named by their place in the row, from that offset on.
+    /// Returns the messages in any of those segments (given by their place in the row) from that offset on.
     pub(crate) fn behind(&self, tails: &[(u64, u64)]) -> Vec<Id> {
         let is_there = |spot: Spot| tails.iter().any(|(order, from)| spot.order == *order && spot.at() >= *from);
         self.messages.iter().filter(|(_, entry)| is_there(entry.spot)).map(|(id, _)| Id(*id)).collect()
     }
 
-    /// All messages, in the order in which they stand in the log.
+    /// Returns all messages, in the order of the log.
     pub(crate) fn in_log_order(&self) -> Vec<Id> {
         let mut all: Vec<(Spot, u64)> = self.messages.iter().map(|(id, entry)| (entry.spot, *id)).collect();
         all.sort_unstable();
@@ -167,7 +168,7 @@ impl Live {
     }
 }
 
-/// What the commit thread writes and readers look up.
+/// The index that the commit thread writes and readers look up.
 #[derive(Default)]
 pub(crate) struct SharedLive(Mutex<Live>);
 
@@ -180,8 +181,8 @@ impl SharedLive {
         self.0.lock().expect("nothing panics while it holds the index")
     }
 
-    /// Reads something of a message. While `read` was at it, the message may have been moved and its segment have been
-    /// used anew: only what does not make sense where the message still stands is damage.
+    /// Reads a part of a message. During `read`, the message may have been moved and its segment used anew: wrong bytes
+    /// are damage only if the message is still stored there.
     pub(crate) fn read<T>(&self, id: Id, mut read: impl FnMut(&Whereabouts) -> Result<T, Error>) -> Result<T, Error> {
         loop {
             let Some(whereabouts) = self.lock().whereabouts(id) else { return Err(Error::Unknown(id)) };

@@ -1,4 +1,4 @@
-//! The log as the commit thread has it: batches written and synced, segments begun and given up.
+//! The log as the commit thread sees it: batches written and synced, segments begun and given up.
 use crate::building::{Building, Content};
 use crate::format::{BATCH_BYTES, BATCHES_AT, BLOCK, Kind, Record};
 use crate::inbox::Taken;
@@ -18,31 +18,31 @@ pub(crate) struct Log {
     pub(crate) live: Arc<SharedLive>,
     pub(crate) supply: Arc<Tended>,
     pub(crate) counters: Arc<Counters>,
-    /// The segment that is written; none after opening, since a torn one is never continued.
+    /// The segment that is being written; none after opening, since a torn one is never continued.
     current: Option<Current>,
-    /// Where the last segment of the former run ends.
+    /// End of the last segment of the former run.
     previous_end: u64,
     next_use: u64,
     next_id: u64,
     building: Building,
-    /// What the batch will have changed when it is written.
+    /// Changes that take effect when the batch is written.
     changes: Vec<Change>,
-    /// Whether something moved has not been synced since: what it was moved from still counts.
+    /// A moved message has not been synced since: its former place still counts.
     has_unsynced_moves: bool,
-    /// Whether a message has been refused for want of room since there was any.
+    /// A message has been rejected for lack of room since there was room.
     pub(crate) is_pressed: bool,
     pub(crate) tidying: Tidying,
 }
 
 struct Current {
     segment: Arc<Segment>,
-    /// Where the next batch goes.
+    /// Offset of the next batch.
     end: u64,
     /// Everything before this has been synced; 0 if not even the header has.
     synced: u64,
 }
 
-/// The batch without records with which a log is closed has room in each segment.
+/// Room that each segment keeps for the batch without records with which a log is closed.
 const CLOSING_BYTES: u64 = BLOCK;
 
 enum Change {
@@ -51,14 +51,14 @@ enum Change {
     Done(Id),
 }
 
-/// Whether a batch is synced or only written.
+/// Tells whether a batch is synced or only written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flush {
     Synced,
     Buffered,
 }
 
-/// Where a log that is opened goes on.
+/// State from which an opened log continues.
 pub(crate) struct Resumption {
     pub(crate) previous_end: u64,
     pub(crate) next_use: u64,
@@ -90,8 +90,8 @@ impl Log {
         }
     }
 
-    /// Writes all that was taken, and syncs it if messages are among it or notes have to be durable. An error is the end of the log; what was only
-    /// refused is returned with its place.
+    /// Writes all that was taken, and syncs it if it has messages or notes that must be durable. An error is the end of
+    /// the log; messages that were only rejected are returned with their places.
     pub(crate) fn commit(&mut self, taken: &mut Taken) -> io::Result<Vec<(u32, Error)>> {
         for lazy in taken.lazies.drain(..) {
             self.lazy(lazy)?;
@@ -140,7 +140,7 @@ impl Log {
         let appended = self.append(&Content { record, envelope: note, notes: &[], body: None }, Purpose::Notes);
         match (lazy, appended) {
             (Lazy::Note(id, _), Ok(spot)) => self.changes.push(Change::Note(id, spot)),
-            // Done it is, even where that could not be written: a restart would find it anew, and deliver it twice.
+            // It is done even if that could not be written: a restart would find it again, and deliver it twice.
             (Lazy::Done(id), Ok(_)) => self.changes.push(Change::Done(id)),
             (lazy, Err(Shortage::Room)) => {
                 self.counters.unwritten.add(1);
@@ -153,7 +153,7 @@ impl Log {
         Ok(())
     }
 
-    /// Moves a message here, with its notes.
+    /// Moves a message to this log's end, with its notes.
     pub(crate) fn relocate(&mut self, content: &Content<'_>) -> Result<(), Shortage> {
         let spot = self.append(content, Purpose::Moves)?;
         self.changes.push(Change::Place(content.record.id, spot));
@@ -162,11 +162,11 @@ impl Log {
         Ok(())
     }
 
-    /// Adds a record to the batch, which is first brought to an end if the segment has no room for it.
+    /// Adds a record to the batch. If the segment has no room for it, the batch is completed first.
     fn append(&mut self, content: &Content<'_>, purpose: Purpose) -> Result<Spot, Shortage> {
         let bytes = content.record.bytes();
         if !self.supply.lock().permits(0, purpose) {
-            // A segment that was begun with what is kept back is not for everything either.
+            // A segment that was begun with reserved room is not for every purpose either.
             return Err(Shortage::Room);
         }
         if self.room() < bytes {
@@ -181,7 +181,7 @@ impl Log {
         Ok(Spot::new(current.segment.order, at, bytes))
     }
 
-    /// How many bytes of records the batch can still take.
+    /// Number of bytes of records that the batch can still take.
     fn room(&self) -> u64 {
         let Some(current) = &self.current else { return 0 };
         current.segment.bytes.saturating_sub(CLOSING_BYTES + current.end + self.building.length())
@@ -190,7 +190,8 @@ impl Log {
     /// Begins the next segment.
     fn begin(&mut self, bytes: u64, purpose: Purpose) -> Result<(), Shortage> {
         if self.has_unsynced_moves {
-            // What they were moved from is given up when the segment in use is synced, and this will be that no more.
+            // The sources of moved messages are given up when the segment in use is synced, and this one will not be
+            // that any more.
             self.sync().map_err(Shortage::Disk)?;
         }
         let previous_end = match &self.current {
@@ -216,7 +217,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the batch, and syncs it if that is asked for and promised.
+    /// Writes the batch, and syncs it if that is requested and promised.
     pub(crate) fn flush(&mut self, flush: Flush) -> io::Result<()> {
         if let Some(current) = self.current.as_mut().filter(|_| !self.building.is_empty()) {
             let mut pieces = self.building.finish(current.segment.seed, current.synced);
@@ -243,7 +244,7 @@ impl Log {
         Ok(())
     }
 
-    /// From now on readers find what has been written.
+    /// Lets readers find what has been written.
     fn apply_changes(&mut self) {
         if self.changes.is_empty() {
             return;
@@ -258,8 +259,8 @@ impl Log {
         }
     }
 
-    /// Gives up the oldest segments in which nothing is left. In order, oldest first: so what is noted in a segment is
-    /// about messages in it or in older ones, and nothing that counts is given up with it.
+    /// Gives up the oldest segments in which nothing is left. It goes in order, oldest first: notes in a segment are
+    /// about messages in it or in older ones, so nothing that counts is given up with it.
     pub(crate) fn retire(&mut self) -> io::Result<()> {
         while self.live.lock().oldest().is_some_and(|(_, messages)| messages == 0) {
             let is_header_synced = self.current.as_ref().is_none_or(|current| current.synced > 0);
@@ -274,8 +275,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes and syncs what there is, and says behind it that nothing comes after: so that what is damaged later is not
-    /// taken for what a crash has torn.
+    /// Writes and syncs the rest, and marks behind it that nothing comes after: so that later damage is not mistaken
+    /// for the torn end of a crash.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.flush(Flush::Synced)?;
         self.sync()?;

@@ -1,4 +1,4 @@
-//! The spool that keeps nothing: drafts in memory until they are done, for runs that measure what durability costs.
+//! The spool that keeps nothing: drafts in memory until they are done, for runs that measure the cost of durability.
 use crate::supply::Purpose;
 use crate::{Draft, Error, Id, Options, Receipt, Usage};
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 pub(crate) struct Memory {
     kept: Mutex<Kept>,
     most_bytes: u64,
-    /// Of these, what only notices may have.
+    /// Part of it that only notices may use.
     kept_back: u64,
 }
 
@@ -21,7 +21,7 @@ struct Kept {
 
 impl Memory {
     pub(crate) fn new(options: &Options) -> Self {
-        // Nothing tells which numbers a former run has used; those of a later time it has not.
+        // The numbers that a former run has used are not known; those of a later time are unused.
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let next_id = u64::try_from(now.as_nanos()).unwrap_or(1);
         let kept = Kept { drafts: HashMap::new(), usage: Usage::default(), next_id, is_closed: false };

@@ -1,9 +1,9 @@
-//! What goes into a spool and what comes out: drafts, receipts' content, what is left from a former run.
+//! Input and output of a spool: drafts, receipts' content, unfinished messages of a former run.
 use crate::supply::Purpose;
 use std::fmt;
 use std::sync::Arc;
 
-/// A message's number in the spool: grows, and is never used again. Users see it as 16 hexadecimal digits.
+/// A message's number in the spool: it grows, and is never used again. Users see it as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub u64);
 
@@ -16,18 +16,18 @@ impl fmt::Display for Id {
 /// A message that is to be stored.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// When it was received, in nanoseconds of Unix time.
+    /// Time at which it was received, in nanoseconds of Unix time.
     pub received_ns: u64,
-    /// Whatever has to be known of it besides its content; opaque to the spool.
+    /// Everything to be stored of it besides its content; opaque to the spool.
     pub envelope: Vec<u8>,
     /// Its content. Not copied if it is large.
     pub body: Arc<[u8]>,
 }
 
-/// What is known of a message without its content.
+/// A stored message without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEnvelope {
-    /// When it was received, in nanoseconds of Unix time.
+    /// Time at which it was received, in nanoseconds of Unix time.
     pub received_ns: u64,
     /// The draft's envelope.
     pub envelope: Vec<u8>,
@@ -40,24 +40,24 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// The number by which the message is known from now on.
+    /// The number that identifies the message from now on.
     pub fn id(&self) -> Id {
         self.id
     }
 }
 
-/// A message that is still to be done, as a spool that is opened finds it.
+/// An unfinished message, as opening a spool finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Its number.
     pub id: Id,
-    /// When it was received, in nanoseconds of Unix time.
+    /// Time at which it was received, in nanoseconds of Unix time.
     pub received_ns: u64,
     /// The draft's envelope.
     pub envelope: Vec<u8>,
-    /// What has been noted of it since, oldest first.
+    /// Its notes, oldest first.
     pub notes: Vec<Vec<u8>>,
-    /// How long its body is; [`Spool::read`](crate::Spool::read) has it.
+    /// Length of its body; [`Spool::read`](crate::Spool::read) returns the body.
     pub body_bytes: u64,
     /// The body did not read as it was written when the spool was opened: it can be neither read nor delivered.
     pub is_body_damaged: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Numbered {
     pub(crate) purpose: Purpose,
 }
 
-/// What is written when there is an occasion.
+/// A record that is written with some later batch.
 #[derive(Debug)]
 pub(crate) enum Lazy {
     Note(Id, Box<[u8]>),

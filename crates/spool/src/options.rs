@@ -1,6 +1,6 @@
-//! How large a spool may be and what its receipts promise.
+//! Options of a spool: its size, and the durability that its receipts promise.
 
-/// What a receipt promises.
+/// Durability that a receipt promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
     /// The message survives power loss: it has been synced.
@@ -8,35 +8,35 @@ pub enum Durability {
     Sync,
     /// The message survives the death of the process, not that of the host: it has been written.
     Write,
-    /// The message survives nothing: it is in memory only, and the directory is not even opened.
+    /// The message survives nothing: it is only in memory, and the directory is not even opened.
     Memory,
 }
 
-/// How large a spool may be and what its receipts promise.
+/// Options of a spool: its size, and the durability that its receipts promise.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The size of a segment. A larger message has one of its own. Made smaller where `most_bytes` would hold fewer than
+    /// The size of a segment. A larger message has one of its own. It is reduced if `most_bytes` would hold fewer than
     /// eight.
     pub segment_bytes: u64,
-    /// How much of the disk the spool may use, free segments included. One segment's worth of it is kept back for notes
-    /// and notices, and another for messages that are moved, so that a full spool can empty itself.
+    /// Disk space that the spool may use, free segments included. One segment's worth of it is reserved for notes and
+    /// notices, and another for messages that are moved, so that a full spool can empty itself.
     pub most_bytes: u64,
-    /// The largest body; at most 4 GiB less 64 KiB, which is what a record can hold.
+    /// The largest body; at most 4 GiB less 64 KiB, the limit of a record.
     pub most_message_bytes: u64,
-    /// What a receipt promises.
+    /// Durability that a receipt promises.
     pub durability: Durability,
-    /// What is done about damage that is found when the spool is opened.
+    /// Reaction to damage that is found when the spool is opened.
     pub on_damage: OnDamage,
 }
 
-/// What is done about damage that is found when a spool is opened.
+/// Reactions to damage that is found when a spool is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
-    /// The spool is opened with what is sound; copies of the damaged bytes are kept in its directory `quarantine`.
+    /// The spool is opened with its sound parts; copies of the damaged bytes are kept in its directory `quarantine`.
     #[default]
     Quarantine,
-    /// The spool is not opened ([`Error::DamageRefused`](crate::Error::DamageRefused)), and nothing is changed, unless all
-    /// that is damaged costs nothing or is in the quarantine already.
+    /// The spool is not opened ([`Error::DamageRefused`](crate::Error::DamageRefused)), and nothing is changed, unless
+    /// all damage costs nothing or is in the quarantine already.
     Refuse,
 }
 
@@ -53,12 +53,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// No segment is smaller, nor is its size a broken number of blocks.
+    /// The smallest segment; every size is a whole number of blocks.
     pub const LEAST_SEGMENT_BYTES: u64 = 64 << 10;
     /// The longest envelope, and the longest note.
     pub const MOST_ENVELOPE_BYTES: u64 = 16 << 20;
 
-    /// These options with values that fit each other.
+    /// Adjusts the values so that they fit each other.
     pub(crate) fn fitted(mut self) -> Self {
         let wanted = self.segment_bytes.min(self.most_bytes / 8).clamp(Self::LEAST_SEGMENT_BYTES, 4 << 30);
         self.segment_bytes = wanted / Self::LEAST_SEGMENT_BYTES * Self::LEAST_SEGMENT_BYTES;

@@ -7,13 +7,13 @@ use crate::{Damage, DamageKind, Error};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-/// So much is copied at a time.
+/// Number of bytes copied at a time.
 const COPIED_BYTES: u64 = 1 << 20;
 
-/// The name of a damage's copy: the segment's, the seed of its use, the offset, and what is damaged.
+/// The name of a damage's copy: the segment's name, the seed of its use, the offset, and the kind of damage.
 fn name_of(damage: &Damage, reading: &Reading) -> String {
     if let (DamageKind::Body, [id]) = (damage.kind, &damage.messages[..]) {
-        // It keeps its number where it is moved to.
+        // A body keeps its number when it is moved.
         return format!("quarantine/message-{id}");
     }
     let used = reading.used.iter().find(|(segment, _)| segment.name == damage.segment);
@@ -36,7 +36,7 @@ fn file_of(disk: &dyn Disk, damage: &Damage, reading: &Reading) -> io::Result<Ar
     known.map_or_else(|| disk.open(&damage.segment), |file| Ok(Arc::clone(file)))
 }
 
-/// Marks the damage of which there is a copy already.
+/// Marks the damage that already has a copy.
 pub(crate) fn compare(disk: &dyn Disk, reading: &mut Reading) {
     let known: Vec<bool> =
         reading.damage.iter().map(|damage| is_kept(disk, damage, reading).unwrap_or(false)).collect();
@@ -54,7 +54,8 @@ fn is_kept(disk: &dyn Disk, damage: &Damage, reading: &Reading) -> io::Result<bo
     if copy.bytes()? != end_of(damage, &*file)? - damage.offset.min(file.bytes()?) {
         return Ok(false);
     }
-    let (mut one, mut other) = (Vec::new(), Vec::new());
+    let mut one = Vec::new();
+    let mut other = Vec::new();
     for (at, length) in parts(damage, &*file)? {
         one.resize(length, 0);
         other.resize(length, 0);
@@ -71,15 +72,15 @@ fn end_of(damage: &Damage, file: &dyn DiskFile) -> io::Result<u64> {
     Ok((damage.offset + damage.bytes).min(file.bytes()?))
 }
 
-/// Offsets and lengths of the parts in which that is read.
+/// Returns offsets and lengths of the parts in which it is read.
 fn parts(damage: &Damage, file: &dyn DiskFile) -> io::Result<impl Iterator<Item = (u64, usize)> + use<>> {
     let end = end_of(damage, file)?;
     let parts = (damage.offset..end).step_by(COPIED_BYTES as usize);
     Ok(parts.map(move |at| (at, (end - at).min(COPIED_BYTES) as usize)))
 }
 
-/// Copies what is damaged, and returns when the copies are there for good. What a crash has torn is copied if there is
-/// room; of all else, nothing is done without a copy.
+/// Copies the damaged bytes, and returns when the copies are durable. A torn end is copied if there is room; nothing is
+/// done about other damage without a copy.
 pub(crate) fn keep(disk: &dyn Disk, reading: &Reading) -> Result<(), Error> {
     let mut is_any = false;
     for damage in reading.damage.iter().filter(|damage| !damage.is_known) {

@@ -1,4 +1,4 @@
-//! Reads all of a spool, and changes nothing: its segments in order, what in them still counts, what is damaged.
+//! Reads all of a spool, and changes nothing: its segments in order, the records that still count, the damage.
 //!
 //! Opening a spool and inspecting one both begin here, so that they agree.
 use crate::damage::{Cost, Damage, DamageKind};
@@ -13,20 +13,21 @@ use crate::supply::{Spare, Supply};
 use crate::{Error, Id};
 use std::sync::Arc;
 
-/// What a directory holds.
+/// The content of a directory.
 pub(crate) struct Reading {
     pub(crate) live: Live,
-    /// Segments in use, oldest first, and where the batches of each end.
+    /// Segments in use, oldest first, with the end of the batches of each.
     pub(crate) used: Vec<(Arc<Segment>, u64)>,
     pub(crate) spares: Vec<Spare>,
-    /// Files in which there is nothing.
+    /// Files that hold nothing.
     pub(crate) unfinished: Vec<String>,
-    /// Files of which nothing can be made.
+    /// Files that cannot be read at all.
     pub(crate) illegible: Vec<(String, Arc<dyn crate::DiskFile>)>,
     pub(crate) resumption: Resumption,
     pub(crate) damage: Vec<Damage>,
     pub(crate) damaged_bodies: Vec<Id>,
-    /// Messages that the media may not have, although they can be read: nothing says that a sync of them succeeded.
+    /// Messages that may be missing on the media, although they can be read: nothing proves that a sync of them
+    /// succeeded.
     pub(crate) unproven: Vec<Id>,
     /// Bytes of a torn end.
     pub(crate) cut_bytes: u64,
@@ -34,12 +35,12 @@ pub(crate) struct Reading {
     pub(crate) next_file: u64,
 }
 
-/// A segment in use, before all of the row is known.
+/// A segment in use, before the whole row is known.
 struct Candidate {
     segment: Segment,
-    /// Nothing but what the first batch tells is known of it.
+    /// Only the first batch tells something about it.
     headless: Option<Headless>,
-    /// The other place of its header is damaged, and may have said that it is free.
+    /// The other place of its header is damaged, and may have marked it as free.
     may_be_free: bool,
 }
 
@@ -49,7 +50,7 @@ struct Headless {
     first_id: Option<Id>,
 }
 
-/// Reads it.
+/// Reads the directory.
 pub(crate) fn read(disk: &dyn Disk) -> Result<Reading, Error> {
     let mut reading = Reading {
         live: Live::default(),
@@ -76,7 +77,7 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<Reading, Error> {
     Ok(reading)
 }
 
-/// The number in a segment's name; other files are none of ours.
+/// Returns the number in a segment's name; other files do not belong to the spool.
 fn file_number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(Supply::PREFIX)?;
     let is_ours = digits.len() >= 8 && digits.len() < 16 && digits.bytes().all(|c| c.is_ascii_hexdigit());
@@ -97,17 +98,17 @@ fn header_damage(segment: &str, offset: u64, bytes: u64, cost: Cost) -> Damage {
 }
 
 impl Reading {
-    /// Free segments that have holes, as a copy may, are not used again: a write could find no room in them.
+    /// Drops free segments that have holes, as a copy may: a write could find no space in them.
     pub(crate) fn drop_sparse_spares(&mut self) {
         let is_sparse = |spare: &mut Spare| !spare.file.is_allocated().unwrap_or(true);
         self.unfinished.extend(self.spares.extract_if(.., is_sparse).map(|spare| spare.name));
     }
 
-    /// Puts a file where it belongs; what is in use is returned.
+    /// Adds a file to the lists; a segment in use is returned.
     fn sort_in(&mut self, look: Look) -> Option<Candidate> {
         let Look { name, file, bytes, role, bad_places } = look;
         for at in &bad_places {
-            // What it was the header of is found all the same, or else has damage of its own.
+            // The use that it was the header of is found nevertheless, or else has damage of its own.
             self.damage.push(header_damage(&name, *at, HEADER_BYTES as u64, Cost::Nothing));
         }
         if let Role::Used(header) | Role::Free(header) = role {
@@ -122,7 +123,7 @@ impl Reading {
             }
             Role::Headless { use_number, seed, first_id } => {
                 if bad_places.is_empty() {
-                    // It never came to the disk: a crash may do that, or the disk.
+                    // The header never reached the disk: a crash can cause that, or the disk.
                     self.damage.push(header_damage(&name, 0, HEADER_BYTES as u64, Cost::Nothing));
                 }
                 let header =
@@ -135,7 +136,7 @@ impl Reading {
                     may_be_free: false,
                 });
             }
-            // What has a bad header is not used again.
+            // A file with a bad header is not used again.
             Role::Free(_) if !bad_places.is_empty() => self.unfinished.push(name),
             Role::Free(header) => self.spares.push(Spare { name, file, header, bytes }),
             Role::Unfinished => self.unfinished.push(name),
@@ -147,7 +148,7 @@ impl Reading {
         None
     }
 
-    /// The segments in use in their order, those without a header among them.
+    /// Returns the segments in use in their order, including those without a header.
     fn row(&mut self, candidates: Vec<Candidate>) -> Vec<Candidate> {
         let (headless, mut row): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|candidate| candidate.headless.is_some());
@@ -170,7 +171,7 @@ impl Reading {
         self.without_freed(row)
     }
 
-    /// Leaves out what was given up, by all appearances: the oldest segment, whose other header is damaged, while those
+    /// Leaves out a segment that was apparently given up: the oldest one, if its other header is damaged and those
     /// after it are gone.
     fn without_freed(&mut self, mut row: Vec<Candidate>) -> Vec<Candidate> {
         let is_gap = |row: &[Candidate]| {
@@ -197,7 +198,8 @@ impl Reading {
             if replay.damage.iter().any(|damage| damage.segment == segment.name) {
                 segment.mark_damaged();
             }
-            let (use_number, is_headless) = (segment.header.use_number, headless.is_some());
+            let use_number = segment.header.use_number;
+            let is_headless = headless.is_some();
             let segment = Arc::new(segment);
             if let Some((before, was_headless)) = before {
                 replay.check_row(&segment, before, was_headless || is_headless);
@@ -220,8 +222,8 @@ impl Reading {
     }
 }
 
-/// Where in the row a use without a header belongs: by its number, or by that of its first message, which those before
-/// it had not given when they began, and those after it had.
+/// Returns the place in the row where a use without a header belongs: by its number, or by that of its first message,
+/// which those before it had not given when they began, and those after it had.
 fn place_in(row: &[Candidate], known: Headless) -> usize {
     let is_before = |candidate: &Candidate| {
         let header = &candidate.segment.header;
@@ -232,7 +234,7 @@ fn place_in(row: &[Candidate], known: Headless) -> usize {
         }
     };
     if known.use_number.is_none() && known.first_id.is_none() {
-        // Notes and moved messages alone: where one is missing, or at the end.
+        // Only notes and moved messages: its place is where one is missing, or at the end.
         let numbers: Vec<u64> = row.iter().map(|candidate| candidate.segment.header.use_number).collect();
         return numbers.windows(2).position(|two| two[1] == two[0] + 2).map_or(row.len(), |at| at + 1);
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 /// Resolves when the message is as durable as the spool's mode promises, or when it is known that it will not be.
-/// To drop it changes nothing: the message may be stored nevertheless.
+/// Dropping it changes nothing: the message may be stored nevertheless.
 #[derive(Debug)]
 #[must_use = "only the receipt tells whether the message was stored"]
 pub struct Receipt(Awaited);
@@ -28,7 +28,7 @@ impl Receipt {
         Self(Awaited::Known(Some(outcome.map(|id| Stored { id }))))
     }
 
-    /// Waits for it in a thread that may sleep.
+    /// Blocks the thread until it resolves.
     pub fn wait(self) -> Result<Stored, Error> {
         wait_for(self)
     }
@@ -45,7 +45,7 @@ fn wait_for<F: Future + Unpin>(mut future: F) -> F::Output {
     }
 }
 
-/// Resolves when notes are as durable as the spool's mode promises of a message: [`Spool::sync_notes`] gives one.
+/// Resolves when notes are as durable as the spool's mode promises for a message: [`Spool::sync_notes`] returns one.
 ///
 /// [`Spool::sync_notes`]: crate::Spool::sync_notes
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub struct NotesReceipt {
     unwritten: Option<Unwritten>,
 }
 
-/// The count of notes for which there was no room, and what it was before.
+/// The counter of notes that found no room, and its former value.
 #[derive(Debug)]
 struct Unwritten {
     counters: Arc<Counters>,
@@ -63,7 +63,7 @@ struct Unwritten {
 }
 
 impl NotesReceipt {
-    /// The id stands for nothing: it is what a receipt carries.
+    /// The id is a placeholder, because a receipt needs one.
     pub(crate) fn of_batch(ticket: Arc<Ticket>, place: u32) -> Self {
         Self { receipt: Receipt::of_batch(ticket, place, Id(0)), unwritten: None }
     }
@@ -72,13 +72,13 @@ impl NotesReceipt {
         Self { receipt: Receipt::known(outcome.map(|()| Id(0))), unwritten: None }
     }
 
-    /// Fails too if more notes than `before` have found no room by then.
+    /// Makes it fail also if more notes than `before` have found no room by then.
     pub(crate) fn unless_unwritten(mut self, counters: &Arc<Counters>, before: u64) -> Self {
         self.unwritten = Some(Unwritten { counters: Arc::clone(counters), before });
         self
     }
 
-    /// Waits for it in a thread that may sleep.
+    /// Blocks the thread until it resolves.
     pub fn wait(self) -> Result<(), Error> {
         wait_for(self)
     }
@@ -87,7 +87,7 @@ impl NotesReceipt {
 impl Future for NotesReceipt {
     type Output = Result<(), Error>;
 
-    /// Panics when it is polled again after it has resolved, as futures may.
+    /// Panics if it is polled again after it has resolved, as futures may.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.receipt).poll(context).map(|outcome| {
             outcome?;
@@ -100,7 +100,7 @@ impl Future for NotesReceipt {
 impl Future for Receipt {
     type Output = Result<Stored, Error>;
 
-    /// Panics when it is polled again after it has resolved, as futures may.
+    /// Panics if it is polled again after it has resolved, as futures may.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Awaited::Known(outcome) => Poll::Ready(outcome.take().expect("a receipt resolves once")),
@@ -124,7 +124,7 @@ impl std::task::Wake for Sleeper {
     }
 }
 
-/// What the receipts of one batch wait for together: one allocation for all of them.
+/// Shared state of the receipts of one batch: one allocation for all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Ticket(Mutex<Waiting>);
 
@@ -134,13 +134,13 @@ struct Waiting {
     wakers: Vec<Option<Waker>>,
 }
 
-/// Receipts that a batch has room for at once.
+/// Number of receipts that a batch has room for at first.
 const USUAL_BATCH: usize = 32;
 
-/// What became of a batch.
+/// Results of a batch.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// All are stored but these, each with its place in the batch; in that order.
+    /// All are stored except these, each with its place in the batch, in that order.
     StoredBut(Vec<(u32, Error)>),
     /// None is.
     Failed(Error),
@@ -175,7 +175,7 @@ impl Ticket {
         Poll::Pending
     }
 
-    /// Tells all receipts. What has been said once holds.
+    /// Resolves all receipts. The first result stays.
     pub(crate) fn settle(&self, outcome: Outcome) {
         let wakers = {
             let mut waiting = self.waiting();

@@ -1,4 +1,4 @@
-//! Opening a directory: what was read of it is made whole, and what is damaged is put aside.
+//! Opening a directory: the log is made whole, and damaged bytes are copied to the quarantine.
 use crate::damage::Damage;
 use crate::disk::Disk;
 use crate::faulty::FaultyDisk;
@@ -19,14 +19,14 @@ pub(crate) struct Recovered {
     pub(crate) resumption: Resumption,
     pub(crate) cut_bytes: u64,
     pub(crate) damage: Vec<Damage>,
-    /// Messages whose envelope is sound, and whose body is not.
+    /// Messages whose envelope is sound, but not their body.
     pub(crate) damaged_bodies: Vec<Id>,
-    /// Messages to be written once more before anything is built upon them.
+    /// Messages to be written once more before any work relies on them.
     pub(crate) unproven: Vec<Id>,
 }
 
-/// Reads the whole spool. Nothing is changed but what makes it whole: damaged bytes are copied, and files that were
-/// never finished are removed.
+/// Reads the whole spool. The only changes are those that make it whole: damaged bytes are copied, and unfinished files
+/// are removed.
 pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recovered, Error> {
     let mut reading = read(&**disk)?;
     quarantine::compare(&**disk, &mut reading);
@@ -34,8 +34,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     if options.on_damage == OnDamage::Refuse && reading.damage.iter().any(|damage| is_refused(&damage)) {
         return Err(Error::DamageRefused(reading.damage.iter().filter(is_refused).cloned().collect()));
     }
-    // What a process left that was killed may be in the page cache only. From here on it is built upon, so that first
-    // it has to be there for good: names, headers and batches.
+    // The writes of a process that was killed may be in the page cache only. From here on the spool relies on them, so
+    // they must be made durable first: names, headers and batches.
     disk.sync_directory()?;
     for (segment, _) in &reading.used {
         segment.file.sync_data()?;
@@ -45,8 +45,8 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     }
     quarantine::keep(&**disk, &reading)?;
     reading.drop_sparse_spares();
-    // A sync that failed in a former process has left its pages clean: they are read from the cache, the syncs above say
-    // that all is well, and the media has nothing of them. So what nothing vouches for is written anew.
+    // A sync that failed in a former process has left its pages clean: they are read from the cache, the syncs above
+    // succeed, and the media has none of them. So messages without proof of a sync are written anew.
     let unproven =
         if options.durability == Durability::Sync { std::mem::take(&mut reading.unproven) } else { Vec::new() };
     if !unproven.is_empty() {
@@ -82,7 +82,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
     Ok(Recovered { live, supply, resumption, cut_bytes, damage, damaged_bodies, unproven })
 }
 
-/// What a segment would be taken for, whatever its octets, and how many messages it would hold: for fuzzing.
+/// Reads a segment with any bytes, and returns the number of messages that it would hold: for fuzzing.
 #[doc(hidden)]
 pub fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     let disk = FaultyDisk::new();
@@ -93,14 +93,15 @@ pub fn try_octets(octets: &[u8]) -> Result<u64, Error> {
     Backlog::new(Arc::clone(&live), &recovered.damaged_bodies).try_fold(0, |messages, left| left.map(|_| messages + 1))
 }
 
-/// Those octets, with all checksums that stand where one would be made right: for fuzzing, to get behind them.
+/// Returns those bytes, with every possible checksum made right: for fuzzing, to get behind the checksums.
 #[doc(hidden)]
 pub fn with_checksums(octets: &[u8]) -> Vec<u8> {
     let mut octets = octets.to_vec();
     let Some(header) = octets.first_chunk_mut::<HEADER_BYTES>() else { return octets };
     Header::seal(header);
     let Place::Header(header) = Place::read(header) else { return octets };
-    let (mut at, length) = (BATCHES_AT as usize, octets.len() as u64);
+    let mut at = BATCHES_AT as usize;
+    let length = octets.len() as u64;
     while let Some(batch) = octets.get_mut(at..).filter(|rest| rest.len() >= BATCH_BYTES) {
         seal(&mut batch[..BATCH_BYTES], header.seed());
         let Some(read) = Batch::read(batch, header.seed(), at as u64, length) else { return octets };
@@ -123,7 +124,7 @@ mod tests {
     use crate::{Draft, Spool};
     use proptest::prelude::*;
 
-    /// A segment with messages, notes and one that is done.
+    /// Bytes of a segment with messages, notes and one message that is done.
     fn octets() -> Vec<u8> {
         let disk = FaultyDisk::new();
         let options = Options { segment_bytes: 1 << 16, ..Options::default() };
@@ -144,7 +145,7 @@ mod tests {
     fn what_is_whole_has_its_checksums_already() {
         let octets = octets();
         assert_eq!(try_octets(&octets).unwrap(), 3);
-        // The free header that a new segment has is in the first place, and the batches' seed in the second.
+        // The free header of a new segment is in the first place, and the batches' seed in the second.
         assert_eq!(with_checksums(&octets).len(), octets.len());
     }
 
@@ -157,7 +158,7 @@ mod tests {
             whole: bool,
         ) {
             let mut octets = octets();
-            // The header in use where the checksums are made right by.
+            // The header in use, which has the seed for the checksums.
             octets.copy_within(4096..4160, 0);
             octets[16] = 2;
             changes.into_iter().for_each(|(at, octet)| octets[at] = octet);

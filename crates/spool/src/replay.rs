@@ -1,5 +1,5 @@
-//! Goes through the records of all segments in their order, and keeps account of what is damaged: which messages it
-//! costs can often be told only by what comes later.
+//! Goes through the records of all segments in their order, and keeps an account of the damage: often only later
+//! records show which messages it costs.
 use crate::damage::{Cost, Damage, DamageKind};
 use crate::format::{BATCHES_AT, Kind, RECORD_BYTES};
 use crate::live::Live;
@@ -9,35 +9,35 @@ use crate::{Error, Id};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// The account.
+/// The account of the damage.
 pub(crate) struct Replay {
     live: Live,
     pub(crate) damage: Vec<Damage>,
     next_id: u64,
     previous_end: u64,
     cut_bytes: u64,
-    /// Segments, by their place in the row, and from where nothing says that they had been synced.
+    /// Segments, by their place in the row, with the offset from which nothing proves that they had been synced.
     unproven: Vec<(u64, u64)>,
-    /// The last message in the row of numbers, or the number before the first that the first segment may hold.
+    /// The last message in the row of numbers, or the number before the first one that the first segment may hold.
     last_stored: Option<u64>,
-    /// Holes after which no message has come yet.
+    /// Holes that no message has followed yet.
     pending: Vec<Pending>,
-    /// What was done or moved since the first of these.
+    /// Messages that were done or moved since the first of these.
     settled: HashSet<u64>,
-    /// Messages that may have been in a hole, and in which damage that is.
+    /// Messages that may have been in a hole, with the index of that damage.
     missing: HashMap<u64, usize>,
-    /// Messages whose content is damaged, and in which damage that is.
+    /// Messages whose content is damaged, with the index of that damage.
     bodies: HashMap<u64, usize>,
-    /// Messages of which there are notes, and no more.
+    /// Messages of which only notes were found.
     orphans: HashSet<u64>,
 }
 
-/// A hole, and what is known of what stood there.
+/// A hole, and the known facts about its content.
 struct Pending {
     damage: usize,
     /// The last message before it.
     after: Option<u64>,
-    /// How many records are missing in its region, if that is known.
+    /// Number of records missing in its region, if that is known.
     records: Option<u64>,
     most_records: u64,
     named: Option<Named>,
@@ -45,7 +45,7 @@ struct Pending {
     before: Option<u64>,
 }
 
-/// What an account comes to.
+/// Result of an account.
 pub(crate) struct Done {
     pub(crate) live: Live,
     pub(crate) damage: Vec<Damage>,
@@ -53,7 +53,7 @@ pub(crate) struct Done {
     pub(crate) next_id: u64,
     pub(crate) previous_end: u64,
     pub(crate) cut_bytes: u64,
-    /// Messages in parts of which nothing says that they had been synced.
+    /// Messages in parts without proof of a sync.
     pub(crate) unproven: Vec<Id>,
 }
 
@@ -106,24 +106,24 @@ impl Replay {
         }
     }
 
-    /// Goes through a segment, up to `claimed_end`, which the next one states, or to where it ends by itself (0).
-    /// Returns where that is.
+    /// Goes through a segment, up to `claimed_end`, which the next one states, or to its own end (0). Returns the
+    /// offset of the end.
     pub(crate) fn segment(&mut self, segment: &Arc<Segment>, claimed_end: u64) -> Result<u64, Error> {
         self.live.begin(Arc::clone(segment));
         if self.last_stored.is_none() && segment.header.next_id > 0 {
-            // The message for which a segment is begun has its number before the header is written.
+            // The message for which a segment is begun gets its number before the header is written.
             self.last_stored = Some(segment.header.next_id.saturating_sub(2));
         }
         let bound = Some(segment.header.next_id).filter(|next_id| *next_id > 0);
         self.pending.iter_mut().for_each(|pending| pending.before = pending.before.or(bound));
         let mut scan = Scan::new(Arc::clone(&segment.file), segment.seed, segment.bytes, Bodies::Checked);
         let mut seen = Vec::new();
-        // Where it is cut, if nothing sound comes behind that.
+        // Offset where it is cut, if nothing sound comes behind that.
         let mut cut = None;
         loop {
             match scan.pass(&mut seen, claimed_end)? {
                 Step::Batch => {
-                    // A claim of the next one would be read as damage of what is torn here.
+                    // A claim of the next segment would make the torn end here look like damage.
                     cut = cut.map(|_| 0);
                     for one in &seen {
                         self.apply(segment, one);
@@ -203,7 +203,7 @@ impl Replay {
         }
     }
 
-    /// That message is done, or stands here: whatever it has left elsewhere costs nothing.
+    /// Notes that a message is done, or stored here: its records elsewhere cost nothing.
     fn is_settled(&mut self, id: Id) {
         // Most spools are sound: nothing is hashed for them.
         if !self.orphans.is_empty() {
@@ -220,7 +220,7 @@ impl Replay {
         }
     }
 
-    /// A message comes in the row of numbers: those between the last one and it were in the holes between.
+    /// Handles a message in the row of numbers: those between the last one and it were in the holes between.
     fn stored(&mut self, id: Id) {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, Some(id.0));
@@ -229,7 +229,7 @@ impl Replay {
         self.last_stored = Some(id.0);
     }
 
-    /// Names what was in a hole, up to the next message's number.
+    /// Names the messages that were in a hole, up to the next message's number.
     fn resolve(&mut self, pending: &Pending, next: Option<u64>) {
         let next = next.or(pending.before);
         let before_next = next.unwrap_or_else(|| {
@@ -244,7 +244,7 @@ impl Replay {
         match pending.named {
             Some(Named::Message(id)) if is_in_row(id) => self.miss(pending.damage, id.0..id.0 + 1),
             Some(Named::Message(id)) => {
-                // One that was moved, which has an older number; or the number is what is damaged.
+                // It was moved and has an older number; or the number itself is damaged.
                 if id.0 < self.next_id {
                     self.miss(pending.damage, id.0..id.0 + 1);
                 }
@@ -261,7 +261,7 @@ impl Replay {
         let damage = &mut self.damage[pending.damage];
         damage.cost = damage.cost.max(cost);
         if next.is_none() && pending.before.is_none() {
-            // Numbers that were given to what stood there are not given again.
+            // Numbers that the lost records had are not given again.
             let given = pending.most_records.min(self.next_id);
             self.next_id = self.next_id.saturating_add(given);
         }
@@ -275,7 +275,7 @@ impl Replay {
         }
     }
 
-    /// Adds it up.
+    /// Completes the account.
     pub(crate) fn finish(mut self) -> Done {
         for pending in std::mem::take(&mut self.pending) {
             self.resolve(&pending, None);
@@ -285,7 +285,7 @@ impl Replay {
         for (id, damage) in self.missing.drain().chain(self.bodies.drain()) {
             self.damage[damage].messages.push(Id(id));
         }
-        // A moved message whose record is gone may still have notes elsewhere.
+        // A moved message whose record is lost may still have notes elsewhere.
         if let Some(damage) = self.damage.iter_mut().find(|damage| damage.cost == Cost::Unknown) {
             damage.messages.extend(self.orphans.drain().map(Id));
         }

@@ -1,4 +1,4 @@
-//! Goes through the batches of a segment: past those that are whole, and through what is not, record by record.
+//! Goes through the batches of a segment: batch by batch where they are whole, and record by record elsewhere.
 use crate::Id;
 use crate::disk::{DiskFile, read_twice};
 use crate::format::{BATCH_BYTES, BATCHES_AT, BLOCK, Batch, Kind, RECORD_BYTES, Record, checksum};
@@ -13,65 +13,65 @@ pub(crate) struct Seen {
     pub(crate) id: Id,
     pub(crate) at: u64,
     pub(crate) bytes: u64,
-    /// Whether the body has another checksum than it was written with; `false` where bodies are skipped.
+    /// The body does not match its checksum; `false` if bodies are skipped.
     pub(crate) is_body_damaged: bool,
 }
 
-/// Whether bodies are read and checked, or passed over.
+/// Tells whether bodies are read and checked, or skipped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bodies {
     Checked,
     Skipped,
 }
 
-/// What stands at the scan's offset.
+/// Content at the scan's offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Batch,
-    /// No whole batch; the offset is where it goes wrong.
+    /// No whole batch; the offset is that of the first wrong byte.
     Nothing(u64),
 }
 
-/// What comes next on the way through a segment.
+/// Steps on the way through a segment.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// A batch that is whole, but for bodies.
+    /// A batch that is whole, except perhaps for bodies.
     Batch,
-    /// Something that is no whole batch; what was sound in it has been seen.
+    /// A part that is no whole batch; its sound records have been seen.
     Region(Region),
-    /// Nothing more.
+    /// The end.
     End,
 }
 
 /// A part of a segment that does not read as batches.
 #[derive(Debug)]
 pub(crate) struct Region {
-    /// From the beginning of a batch to where another begins, or the log ends.
+    /// From the beginning of a batch to the beginning of another, or the end of the log.
     pub(crate) range: Range<u64>,
-    /// The first byte that does not make sense.
+    /// The first byte that is wrong.
     pub(crate) bad_at: u64,
-    /// Something says that all of it had been synced.
+    /// There is proof that all of it had been synced.
     pub(crate) is_vouched: bool,
     /// The batch's header, if that is legible.
     pub(crate) batch: Option<Batch>,
-    /// Between what is sound: ranges that may hold records.
+    /// Ranges between the sound parts that may hold records.
     pub(crate) holes: Vec<Hole>,
 }
 
-/// A range in which nothing is sound.
+/// A range without sound records.
 #[derive(Debug)]
 pub(crate) struct Hole {
     pub(crate) range: Range<u64>,
-    /// How many of the region's sound records stand before it.
+    /// Number of the region's sound records before it.
     pub(crate) after: usize,
-    /// The record that this would be, if its own length is to be believed.
+    /// The record that this would be, if its own length is right.
     pub(crate) named: Option<Named>,
 }
 
-/// What a damaged record says of itself.
+/// Content of a damaged record, by its own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// It has what only messages have.
+    /// It has fields that only messages have.
     Message(Id),
     /// A note, or a mark that a message is done.
     Mark,
@@ -89,19 +89,19 @@ impl Named {
     }
 }
 
-/// Where in a record its kind stands.
+/// Offset of the kind in a record.
 const KIND_AT: usize = 4;
 
-/// A way through one use of a segment.
+/// A pass through one use of a segment.
 pub(crate) struct Scan {
     window: Window,
     seed: u32,
     segment_bytes: u64,
     bodies: Bodies,
     at: u64,
-    /// The last batch said that the log was closed behind it.
+    /// The last batch stated that the log was closed behind it.
     is_closed: bool,
-    /// Everything before this had been synced, as the batches passed say.
+    /// Everything before this had been synced, according to the batches passed.
     synced: u64,
 }
 
@@ -111,23 +111,23 @@ impl Scan {
         Self { window, seed, segment_bytes, bodies, at: BATCHES_AT, is_closed: false, synced: 0 }
     }
 
-    /// A way that begins somewhere, and passes over bodies.
+    /// Creates a scan that begins at an offset, and skips bodies.
     pub(crate) fn starting(file: Arc<dyn DiskFile>, seed: u32, segment_bytes: u64, at: u64) -> Self {
         Self { at, ..Self::new(file, seed, segment_bytes, Bodies::Skipped) }
     }
 
-    /// Where the next batch begins, or would.
+    /// Offset of the next batch, if there is one.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
-    /// Where the part begins of which nothing says that it had been synced; `claimed_end` is the next segment's claim.
+    /// Offset of the part without proof that it had been synced; `claimed_end` is the next segment's claim.
     pub(crate) fn unproven_from(&self, claimed_end: u64) -> Option<u64> {
         let is_proven = self.is_closed || (claimed_end > 0 && claimed_end == self.at);
         (!is_proven).then_some(self.synced)
     }
 
-    /// Passes one batch; `seen` is what it holds, if it is whole. Damage of a body leaves it whole.
+    /// Passes one batch; `seen` gets its records, if it is whole. Damage of a body leaves it whole.
     pub(crate) fn next(&mut self, seen: &mut Vec<Seen>) -> io::Result<Found> {
         seen.clear();
         let Some(batch) = self.batch(self.at)? else { return Ok(Found::Nothing(self.at)) };
@@ -147,8 +147,8 @@ impl Scan {
         Ok(Found::Batch)
     }
 
-    /// Passes whatever comes next, up to `claimed_end`, where something else states that the batches end (0: nothing
-    /// does). `seen` is what is sound in it.
+    /// Passes the next part, up to `claimed_end`, where another segment states that the batches end (0: none does).
+    /// `seen` gets the sound records in it.
     pub(crate) fn pass(&mut self, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
         seen.clear();
         let begin = self.at;
@@ -162,8 +162,8 @@ impl Scan {
         }
     }
 
-    /// Passes a batch, from `begin` to the scan's offset, in which bodies are damaged: or only torn, if nothing says that
-    /// it had been synced.
+    /// Passes a batch, from `begin` to the scan's offset, in which bodies are damaged, or only torn if nothing proves
+    /// that it had been synced.
     fn pass_bodies(&mut self, begin: u64, seen: &mut Vec<Seen>, claimed_end: u64) -> io::Result<Step> {
         let is_vouched = claimed_end > begin || self.later_batches(begin, self.segment_bytes)?.synced > begin;
         if is_vouched {
@@ -190,7 +190,7 @@ impl Scan {
         }
         let stated_end = batch.map_or(begin, |batch| begin + batch.bytes);
         let seen_end = seen.last().map_or(begin, |one| one.at + one.bytes);
-        // Where nothing else tells, the log ends where what is legible does.
+        // Without other evidence, the log ends where the legible part does.
         let is_last = next.is_none() && !is_claimed;
         let end = if is_last { stated_end.max(seen_end).next_multiple_of(BLOCK).min(to) } else { to };
         if end == begin {
@@ -200,14 +200,15 @@ impl Scan {
         let is_stated = batch.is_some() && stated_end.next_multiple_of(BLOCK) == end;
         let is_vouched = is_claimed || synced > begin;
         if !is_vouched {
-            // Torn within the body: nobody was answered.
+            // Torn within the body: the message was not answered 250.
             seen.retain(|one| !one.is_body_damaged);
         }
         let holes = self.holes(begin, if is_stated { stated_end } else { end }, seen)?;
         Ok(Step::Region(Region { range: begin..end, bad_at, is_vouched, batch, holes }))
     }
 
-    /// Where the first later batch before `last` begins, and the farthest that any of them says to have been synced.
+    /// Finds the beginning of the first later batch before `last`, and the largest offset that any later batch states
+    /// as synced.
     fn later_batches(&mut self, begin: u64, last: u64) -> io::Result<Later> {
         let mut later = Later { first: None, synced: 0, is_blank: self.is_blank(begin)? };
         let mut at = begin + BLOCK;
@@ -224,13 +225,13 @@ impl Scan {
         Ok(later)
     }
 
-    /// Whether the block at `at` is zeros, or behind the end of the file.
+    /// Reports whether the block at `at` is zeros, or behind the end of the file.
     fn is_blank(&mut self, at: u64) -> io::Result<bool> {
         let length = BLOCK.min(self.segment_bytes.saturating_sub(at));
         Ok(self.window.bytes(at, length)?.is_none_or(|bytes| *bytes == ZEROS[..bytes.len()]))
     }
 
-    /// Looks for single records that are sound, wherever they may begin.
+    /// Searches for single sound records at every possible offset.
     fn salvage(&mut self, from: u64, to: u64, seen: &mut Vec<Seen>) -> io::Result<()> {
         let mut at = from;
         let mut budget = SALVAGE_LIMIT;
@@ -254,8 +255,8 @@ impl Scan {
         Ok(())
     }
 
-    /// The record at `at`, if it is sound; long heads are looked at only while there is `budget` left, since anything
-    /// may be said where one would begin.
+    /// Returns the record at `at`, if it is sound. Long heads are read only while there is `budget` left, since
+    /// arbitrary bytes may claim any length.
     fn sound_record(&mut self, at: u64, to: u64, budget: &mut u64) -> io::Result<Option<Seen>> {
         let head = match self.window.bytes(at, RECORD_BYTES as u64)?.and_then(Record::read) {
             Some(record) if record.bytes() <= to - at => record.head_bytes(),
@@ -268,13 +269,13 @@ impl Scan {
         self.record(at, to)
     }
 
-    /// The ranges of a region between its batch's header and `end` that hold nothing sound, without what pads it.
+    /// Returns the ranges of a region between its batch's header and `end` that hold nothing sound, without padding.
     fn holes(&mut self, begin: u64, end: u64, seen: &[Seen]) -> io::Result<Vec<Hole>> {
         let mut holes = Vec::new();
         let mut at = begin + BATCH_BYTES as u64;
         let ends = seen.iter().map(|one| (one.at, one.at + one.bytes)).chain([(end, end)]);
         for (after, (next, next_end)) in ends.enumerate() {
-            // What would be a batch's first record is no padding.
+            // Bytes at the place of a batch's first record are no padding.
             let is_first = at == begin + BATCH_BYTES as u64;
             if at < next && (is_first || !self.is_padding(at, next)?) {
                 self.divide(at..next, after, &mut holes)?;
@@ -284,7 +285,7 @@ impl Scan {
         Ok(holes)
     }
 
-    /// Divides a range into the records that it would hold, if their lengths are to be believed.
+    /// Divides a range into the records that it would hold, if their lengths are right.
     fn divide(&mut self, range: Range<u64>, after: usize, holes: &mut Vec<Hole>) -> io::Result<()> {
         let mut at = range.start;
         while at < range.end {
@@ -297,7 +298,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Whether that is what fills the last block of a batch, and the header of another one.
+    /// Reports whether the range is the padding of a batch's last block, and the header of another batch.
     fn is_padding(&mut self, from: u64, to: u64) -> io::Result<bool> {
         let block_end = from.next_multiple_of(BLOCK);
         if to < block_end || to > block_end + BATCH_BYTES as u64 {
@@ -308,12 +309,13 @@ impl Scan {
     }
 
     fn batch(&mut self, at: u64) -> io::Result<Option<Batch>> {
-        let (seed, segment_bytes) = (self.seed, self.segment_bytes);
+        let seed = self.seed;
+        let segment_bytes = self.segment_bytes;
         let bytes = self.window.bytes(at, BATCH_BYTES as u64)?;
         Ok(bytes.and_then(|bytes| Batch::read(bytes, seed, at, segment_bytes)))
     }
 
-    /// The record at `at`, before `end`, if all of it but its body is as it was written.
+    /// Returns the record at `at`, before `end`, if all of it except its body is as it was written.
     fn record(&mut self, at: u64, end: u64) -> io::Result<Option<Seen>> {
         let Some(bytes) = self.window.bytes(at, RECORD_BYTES as u64)? else { return Ok(None) };
         let Some(record) = Record::read(bytes).filter(|record| record.bytes() <= end - at.min(end)) else {
@@ -334,27 +336,27 @@ impl Scan {
 
 const ZEROS: [u8; BLOCK as usize] = [0; BLOCK as usize];
 
-/// What stands behind something that is no batch.
+/// Content behind a part that is no batch.
 struct Later {
-    /// Where the first batch begins.
+    /// Beginning of the first batch.
     first: Option<u64>,
-    /// The farthest that any batch says to have been synced.
+    /// The largest offset that any batch states as synced.
     synced: u64,
-    /// Nothing at all stands there, nor before it.
+    /// There are only zeros, also before it.
     is_blank: bool,
 }
 
-/// So many bytes of long heads are summed up in one damaged region.
+/// Limit of the bytes of long heads that are checksummed in one damaged region.
 const SALVAGE_LIMIT: u64 = 1 << 30;
 
-/// Where in a block, of which records begin at multiples of 8, one might: a kind, and three zeros behind it.
+/// Finds the first offset in a block at which a record may begin (a multiple of 8): a kind, and three zeros behind it.
 fn first_plausible(bytes: &[u8]) -> Option<u64> {
     let words = bytes.chunks_exact(8);
     let is_plausible = |word: &[u8]| matches!(word[4..], [1..=4, 0, 0, 0]);
     words.map(is_plausible).position(|is| is).map(|at| at as u64 * 8)
 }
 
-/// So much of a file is read at once.
+/// Bytes of a file that are read at once.
 const AHEAD: u64 = 1 << 20;
 
 /// A part of a file that is read ahead.
@@ -367,7 +369,7 @@ struct Window {
 }
 
 impl Window {
-    /// Those bytes; nothing, if the file ends before.
+    /// Returns those bytes; `None` if the file ends before.
     fn bytes(&mut self, at: u64, length: u64) -> io::Result<Option<&[u8]>> {
         if at < self.from || at + length > self.from + self.filled as u64 {
             self.fill(at, length.max(self.ahead) as usize)?;
@@ -385,7 +387,7 @@ impl Window {
         Ok(())
     }
 
-    /// Their checksum.
+    /// Computes their checksum.
     fn checksum(&mut self, mut at: u64, length: u64) -> io::Result<Option<u32>> {
         if length <= AHEAD {
             return Ok(self.bytes(at, length)?.map(checksum));
@@ -402,7 +404,8 @@ impl Window {
     }
 }
 
-/// Reads what the disk gives, and zeros where it gives an error: there the checksums will tell. Says how much there is.
+/// Reads what the disk returns, and zeros where it returns an error: the checksums will show that. Returns the number
+/// of bytes.
 pub(crate) fn read_what_can_be(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     if let Ok(read) = file.read_at(buffer, at) {
         return Ok(read);
@@ -410,7 +413,7 @@ pub(crate) fn read_what_can_be(file: &dyn DiskFile, buffer: &mut [u8], at: u64) 
     let length = file.bytes()?.saturating_sub(at).min(buffer.len() as u64) as usize;
     let mut from = 0;
     while from < length {
-        // Up to the next multiple of a block of the disk's.
+        // Up to the next multiple of a block of the disk.
         let to = (from + (BLOCK - (at + from as u64) % BLOCK) as usize).min(length);
         let part = &mut buffer[from..to];
         if read_twice(file, part, at + from as u64).is_err() {

@@ -13,16 +13,16 @@ pub(crate) struct Segment {
     pub(crate) header: Header,
     /// The length of the file.
     pub(crate) bytes: u64,
-    /// What the checksums of this use are combined with; the header's, unless that was lost.
+    /// Seed that the checksums of this use are combined with; the header's, unless the header was lost.
     pub(crate) seed: u32,
-    /// Its place in the row of segments in use, which has no gap: the use number, unless the row had one when the spool
-    /// was opened.
+    /// Its place in the row of segments in use, which has no gap: the use number, unless the row had a gap when the
+    /// spool was opened.
     pub(crate) order: u64,
     /// Something in it was damaged when the spool was opened. It is removed, not used again, when it is given up.
     pub(crate) is_damaged: AtomicBool,
 }
 
-/// Where a record stands. Small, since every message that is not done has one.
+/// Place of a record. It is small, since every message that is not done has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Spot {
     /// The segment's place in the row.
@@ -63,17 +63,18 @@ impl Head {
     }
 }
 
-/// What a first read of a record takes in: most heads.
+/// Bytes of the first read of a record: enough for most heads.
 const GLANCE: u64 = 1024;
 
 impl Segment {
-    /// A segment as its header states it.
+    /// Creates a segment as its header states it.
     pub(crate) fn new(name: String, file: Arc<dyn DiskFile>, header: Header, bytes: u64) -> Self {
-        let (seed, order) = (header.seed(), header.use_number);
+        let seed = header.seed();
+        let order = header.use_number;
         Self { name, file, header, bytes, seed, order, is_damaged: AtomicBool::new(false) }
     }
 
-    /// Notes that something in it is damaged.
+    /// Marks the segment as damaged.
     pub(crate) fn mark_damaged(&self) {
         self.is_damaged.store(true, Ordering::Relaxed);
     }
@@ -82,14 +83,15 @@ impl Segment {
         Error::Damaged { file: self.name.clone(), offset }
     }
 
-    /// The record at that spot up to its body; nothing, if none stands there.
+    /// Reads the record at that spot up to its body; `None` if there is none.
     pub(crate) fn head(&self, spot: Spot) -> io::Result<Option<Head>> {
         let mut bytes = vec![0; spot.bytes().min(GLANCE) as usize];
         let read = read_twice(&*self.file, &mut bytes, spot.at())?;
         let Some(record) = Record::read(&bytes[..read]).filter(|record| record.bytes() == spot.bytes()) else {
             return Ok(None);
         };
-        let (length, known) = (record.head_bytes() as usize, read);
+        let length = record.head_bytes() as usize;
+        let known = read;
         bytes.truncate(known);
         bytes.resize(length, 0);
         if length > known && read_twice(&*self.file, &mut bytes[known..], spot.at() + known as u64)? < length - known {
@@ -98,8 +100,8 @@ impl Segment {
         Ok(Record::is_intact(&bytes, self.seed).then_some(Head { record, bytes }))
     }
 
-    /// The body of that record as far as it can be read, zeros where it cannot: for a message that is moved, whose old
-    /// checksum goes with it and says so.
+    /// Reads the body of that record as far as possible, with zeros for the rest: for a message that is moved; its old
+    /// checksum is kept and reveals the damage.
     pub(crate) fn readable_body(&self, spot: Spot, record: &Record) -> Arc<[u8]> {
         match self.body(spot, record) {
             Ok(Some(body)) => body,
@@ -107,9 +109,9 @@ impl Segment {
         }
     }
 
-    /// The body of that record, unchecked; nothing, if the file ends before.
+    /// Reads the body of that record, without a check; `None` if the file ends before.
     pub(crate) fn body(&self, spot: Spot, record: &Record) -> io::Result<Option<Arc<[u8]>>> {
-        // Collected from an iterator whose length is known, it is allocated once, where it stays.
+        // Collected from an iterator of known length, it is allocated once, at its final place.
         let mut body: Arc<[u8]> = std::iter::repeat_n(0, record.body_bytes as usize).collect();
         let buffer = Arc::get_mut(&mut body).expect("nobody else has it yet");
         let read = read_twice(&*self.file, buffer, spot.at() + record.head_bytes())?;

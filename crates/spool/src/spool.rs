@@ -1,4 +1,4 @@
-//! The spool as others have it: a handle to store, note, read and close.
+//! The spool's public handle: store, note, read and close.
 use crate::disk::Disk;
 use crate::inbox::Inbox;
 use crate::live::SharedLive;
@@ -17,7 +17,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// A log of messages that survives power loss. A handle: clones are of the same spool, which is closed with the last.
+/// A log of messages that survives a power failure. It is a handle: clones refer to the same spool, which is closed
+/// with the last.
 #[derive(Clone)]
 pub struct Spool {
     keeper: Arc<Keeper>,
@@ -44,8 +45,8 @@ struct Keeping {
 }
 
 impl Spool {
-    /// Opens the spool that is in that directory, or begins one, and says what is still to be done. Reads all that is
-    /// there and checks it, which takes as long as reading the segments in use does. What is damaged is left out and named
+    /// Opens the spool in that directory, or begins one, and returns the unfinished messages. It reads and checks
+    /// everything, which takes as long as reading the segments in use does. Damage is left out and reported
     /// ([`Spool::damage`]), or the reason not to open it ([`Options::on_damage`]).
     pub fn open(disk: Arc<dyn Disk>, options: Options) -> Result<(Self, Backlog), Error> {
         let options = options.fitted();
@@ -59,15 +60,15 @@ impl Spool {
         Ok((Self { keeper: Arc::new(keeper), most_message_bytes }, backlog))
     }
 
-    /// Stores a message with the next batch: with all that gathers while the last one is synced. Never blocks on the
-    /// disk; the receipt resolves when the message is as durable as the mode promises.
+    /// Stores a message with the next batch: together with all that gathers while the last one is synced. It never
+    /// blocks on the disk; the receipt resolves when the message is as durable as the mode promises.
     pub fn store(&self, draft: Draft) -> Receipt {
         self.store_for(draft, Purpose::Messages)
     }
 
-    /// Stores a message by which others come to their end, a notice to their sender for one: where new ones are refused
-    /// for want of room, it may use what is kept back for notes. Without that, a spool that is full of messages whose
-    /// senders have to be told would stay so.
+    /// Stores a message that lets others end, for example a notice to their sender: if new ones are rejected for lack
+    /// of room, it may use the reserve for notes. Otherwise a spool that is full of messages whose senders must be
+    /// notified would stay full.
     pub fn store_from_reserve(&self, draft: Draft) -> Receipt {
         self.store_for(draft, Purpose::Notes)
     }
@@ -85,10 +86,10 @@ impl Spool {
         }
     }
 
-    /// Notes something of a message: what has been done for some of its recipients, when to try again. It is written
-    /// with the next batch or after at most about a second, and never synced by itself: after a crash the last notes may
-    /// be missing, so that something is done twice, never not at all. A note above [`Options::MOST_ENVELOPE_BYTES`] is
-    /// not taken, and of a message's notes the oldest are forgotten where together they exceed that.
+    /// Adds a note to a message: the recipients that are done, the time of the next try. It is written with the next
+    /// batch or after at most about a second, and never synced by itself: after a crash the last notes may be missing,
+    /// so that work is repeated, but never left out. A note above [`Options::MOST_ENVELOPE_BYTES`] is not taken, and
+    /// the oldest notes of a message are dropped if together they exceed that.
     pub fn note(&self, id: Id, note: &[u8]) {
         let Keeper::Log(keeping) = &*self.keeper else { return };
         if note.len() as u64 > Options::MOST_ENVELOPE_BYTES {
@@ -97,7 +98,7 @@ impl Spool {
         keeping.inbox.add(Lazy::Note(id, note.into()));
     }
 
-    /// Nothing is left to be done of a message. Written as notes are.
+    /// Marks a message as done. Written as notes are.
     pub fn done(&self, id: Id) {
         match &*self.keeper {
             Keeper::Log(keeping) => keeping.inbox.add(Lazy::Done(id)),
@@ -105,7 +106,8 @@ impl Spool {
         }
     }
 
-    /// The point from which a later [`Spool::sync_notes`] answers for notes: to be taken before the first of them.
+    /// Returns the point from which a later [`Spool::sync_notes`] answers for notes: to be taken before the first of
+    /// them.
     pub fn notes_mark(&self) -> NotesMark {
         match &*self.keeper {
             Keeper::Log(keeping) => NotesMark(keeping.counters.unwritten.value()),
@@ -113,9 +115,8 @@ impl Spool {
         }
     }
 
-    /// Makes durable, at once, everything that has been noted so far and all that is done: as durable as the mode
-    /// promises of a message that is stored. Fails with [`Error::Full`] if a note was left out for want of room since
-    /// `mark`, whoever's it was.
+    /// Makes durable, at once, all notes so far and all marks of done messages: as durable as the mode promises for a
+    /// stored message. Fails with [`Error::Full`] if any note was left out for lack of room since `mark`.
     pub fn sync_notes(&self, mark: NotesMark) -> NotesReceipt {
         match &*self.keeper {
             Keeper::Log(keeping) => keeping.inbox.sync_notes().unless_unwritten(&keeping.counters, mark.0),
@@ -123,12 +124,12 @@ impl Spool {
         }
     }
 
-    /// The body of a message that is stored and not done, from the disk, checked. Blocks while it is read.
+    /// Reads the body of a message that is stored and not done from the disk, and checks it. Blocks while it reads.
     pub fn read(&self, id: Id) -> Result<Arc<[u8]>, Error> {
         self.fetch(id).map(|draft| draft.body)
     }
 
-    /// All of a message that is stored and not done, as it was handed in. Blocks like [`Spool::read`].
+    /// Reads all of a message that is stored and not done, as it was handed in. Blocks like [`Spool::read`].
     pub fn fetch(&self, id: Id) -> Result<Draft, Error> {
         match &*self.keeper {
             Keeper::Log(keeping) => keeping.fetch(id),
@@ -136,8 +137,8 @@ impl Spool {
         }
     }
 
-    /// The envelope alone of a message that is stored and not done, checked by its own checksum: it can be read where
-    /// the body is damaged. Blocks like [`Spool::read`].
+    /// Reads only the envelope of a message that is stored and not done, checked by its own checksum: it can be read
+    /// even if the body is damaged. Blocks like [`Spool::read`].
     pub fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
         match &*self.keeper {
             Keeper::Log(keeping) => keeping.fetch_envelope(id),
@@ -147,7 +148,7 @@ impl Spool {
         }
     }
 
-    /// Why it takes nothing any more ([`Error::Poisoned`]): also where nobody waited for what failed.
+    /// The reason why it accepts nothing any more ([`Error::Poisoned`]), even if no caller waited for what failed.
     pub fn failure(&self) -> Option<Error> {
         match &*self.keeper {
             Keeper::Log(keeping) => keeping.inbox.failure(),
@@ -163,7 +164,7 @@ impl Spool {
         }
     }
 
-    /// How full it is and what it has done.
+    /// Fill level, and counters of its work.
     pub fn usage(&self) -> Usage {
         match &*self.keeper {
             Keeper::Log(keeping) => keeping.usage(),
@@ -171,8 +172,8 @@ impl Spool {
         }
     }
 
-    /// Stores what is being stored, writes what is lazy, syncs, and lets go of the directory. Whatever other handles ask
-    /// for afterwards is refused.
+    /// Stores the gathered messages, writes the waiting notes, syncs, and releases the directory. Later requests of
+    /// other handles are rejected.
     pub fn close(self) {
         match &*self.keeper {
             Keeper::Log(keeping) => keeping.close(),
@@ -209,7 +210,8 @@ impl Keeping {
         let log =
             Log::new(options, Arc::clone(&live), Arc::clone(&supply), Arc::clone(&counters), &recovered.resumption);
         let tender = Builder::new().name("spool-tender".to_owned()).spawn({
-            let (supply, lock) = (Arc::clone(&supply), Arc::clone(&lock));
+            let supply = Arc::clone(&supply);
+            let lock = Arc::clone(&lock);
             move || {
                 supply.tend();
                 drop(lock);
@@ -231,7 +233,8 @@ impl Keeping {
 
     fn fetch(&self, id: Id) -> Result<Draft, Error> {
         self.live.read(id, |whereabouts| {
-            let (segment, spot) = (&whereabouts.segment, whereabouts.spot);
+            let segment = &whereabouts.segment;
+            let spot = whereabouts.spot;
             let damaged = || segment.damaged(spot.at());
             let head = segment.head(spot)?.ok_or_else(damaged)?;
             let body = segment.body(spot, &head.record)?.ok_or_else(damaged)?;
@@ -244,7 +247,8 @@ impl Keeping {
 
     fn fetch_envelope(&self, id: Id) -> Result<StoredEnvelope, Error> {
         self.live.read(id, |whereabouts| {
-            let (segment, spot) = (&whereabouts.segment, whereabouts.spot);
+            let segment = &whereabouts.segment;
+            let spot = whereabouts.spot;
             let head = segment.head(spot)?.filter(|head| head.record.id == id);
             let head = head.ok_or_else(|| segment.damaged(spot.at()))?;
             Ok(StoredEnvelope { received_ns: head.record.received_ns, envelope: head.envelope().to_vec() })
@@ -270,7 +274,7 @@ impl Keeping {
         self.supply.close();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
-            // They end by themselves, also if one panicked: then its guard has told everybody.
+            // The threads end by themselves, even if one panicked: then its guard has resolved all waits.
             _ = thread.join();
         }
     }

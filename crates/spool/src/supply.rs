@@ -1,4 +1,4 @@
-//! Segments that are free: made, used again, and no more of them than the spool may have.
+//! Free segments: made, used again, and never more than the spool may have.
 use crate::Options;
 use crate::disk::{Disk, DiskFile};
 use crate::format::{BLOCK, Header, State};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A segment in which nothing counts, zeros or records of former uses throughout.
+/// A segment in which nothing counts: zeros or records of former uses throughout.
 pub(crate) struct Spare {
     pub(crate) name: String,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -16,20 +16,20 @@ pub(crate) struct Spare {
     pub(crate) bytes: u64,
 }
 
-/// What a segment is wanted for.
+/// Purposes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// New messages.
     Messages,
-    /// Notes, and messages by which others come to their end: these may use a segment more.
+    /// Notes, and messages that let others end: these may use one segment more.
     Notes,
-    /// Messages that are moved, by which room is made: these may use all.
+    /// Messages that are moved, which makes room: these may use all.
     Moves,
 }
 
 impl Purpose {
-    /// How many segments' worth is kept back from it. The last one is for moves alone: if anything else could use it up,
-    /// one message that waits at the beginning of a full log would keep all the room behind it.
+    /// Number of segments that are reserved from it. The last one is only for moves: if anything else could use it up,
+    /// one message that waits at the beginning of a full log would block all the room behind it.
     fn kept_back(self) -> u64 {
         match self {
             Self::Messages => 2,
@@ -39,19 +39,19 @@ impl Purpose {
     }
 }
 
-/// Why something could not be written. There is no conversion from [`io::Error`] on purpose: an error of any other write
-/// or sync than those that make a segment must never pass for a want of room.
+/// Reasons why something could not be written. There is no conversion from [`io::Error`] on purpose: an error of any
+/// other write or sync than those that make a segment must never pass for a lack of room.
 #[derive(Debug)]
 pub(crate) enum Shortage {
     /// The spool, or the disk, has no room for one more segment: nothing else has happened.
     Room,
-    /// A write or a sync has failed: nobody knows what the disk holds.
+    /// A write or a sync has failed: the content of the disk is unknown.
     Disk(io::Error),
 }
 
 impl Shortage {
-    /// Reads the error of making a segment, which nothing stands in yet: that, and nothing else, may fail for want of
-    /// room, or of file descriptors, without harm.
+    /// Classifies the error of making a segment, which holds nothing yet: only that may fail for lack of room, or of
+    /// file descriptors, without harm.
     fn of_making(error: io::Error) -> Self {
         let is_out_of_files = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(|errno| errno.raw_os_error());
         match error.kind() {
@@ -71,15 +71,15 @@ pub(crate) struct Supply {
     pub(crate) used_bytes: u64,
     /// The number in the next file's name.
     pub(crate) next_file: u64,
-    /// Whether the tender is making a segment now.
+    /// The tender is making a segment now.
     pub(crate) is_making: bool,
-    /// Whether it could not: then it leaves it until a segment was taken or given back.
+    /// The tender failed to make one: it tries again after a segment was taken or given back.
     pub(crate) has_failed: bool,
     pub(crate) is_closed: bool,
 }
 
-/// Those options for a disk that may have less room than the spool may use: there segments are smaller, so that the two
-/// that are kept back are not most of it.
+/// Fits the options to a disk that may have less room than the spool may use: there segments are smaller, so that the
+/// two reserved ones are not most of it.
 pub(crate) fn fitted_to(disk: &dyn Disk, options: Options) -> io::Result<Options> {
     let mut bytes = disk.room().unwrap_or(u64::MAX);
     for name in disk.list()?.iter().filter(|name| name.starts_with(Supply::PREFIX)) {
@@ -88,7 +88,7 @@ pub(crate) fn fitted_to(disk: &dyn Disk, options: Options) -> io::Result<Options
     Ok(Options { segment_bytes: options.segment_bytes.min(bytes / 8), ..options }.fitted())
 }
 
-/// Spares beyond so many are removed, unless more segments than that are in use.
+/// Spares beyond this number are removed, unless more segments than that are in use.
 const MOST_IDLE_SPARES: u64 = 4;
 
 impl Supply {
@@ -99,7 +99,7 @@ impl Supply {
         self.used_bytes + self.spares.iter().map(|spare| spare.bytes).sum::<u64>()
     }
 
-    /// Whether it would be well to have one more segment ready.
+    /// Reports whether one more segment should be made ready.
     pub(crate) fn wants_spare(&self) -> bool {
         self.spares.is_empty() && !self.has_failed && self.permits(self.segment_bytes, Purpose::Messages)
     }
@@ -112,8 +112,8 @@ impl Supply {
         }
     }
 
-    /// Takes in what was made ahead. Where it could not be, the commit thread will try for itself, when it needs one, and
-    /// say what is the matter.
+    /// Takes in a segment that was made ahead. If making it failed, the commit thread will try itself when it needs
+    /// one, and report the error.
     pub(crate) fn keep(&mut self, made: io::Result<Spare>) {
         match made {
             Ok(spare) => self.spares.push(spare),
@@ -126,7 +126,7 @@ impl Supply {
         format!("{}{:08x}", Self::PREFIX, self.next_file - 1)
     }
 
-    /// Whether a segment of that size may be taken; 0: whether the one in use may be written to.
+    /// Reports whether a segment of that size may be taken; 0: whether the segment in use may be written to.
     pub(crate) fn permits(&self, bytes: u64, purpose: Purpose) -> bool {
         self.used_bytes + bytes + self.kept_back(purpose) <= self.most_bytes
     }
@@ -135,14 +135,14 @@ impl Supply {
         purpose.kept_back() * self.segment_bytes
     }
 
-    /// Whether the disk has that much, and what is kept back besides. Others may use it up: that cannot be helped.
+    /// Reports whether the disk has that much, and the reserve besides. Others may use it up: that cannot be prevented.
     fn has_disk_for(&self, bytes: u64, purpose: Purpose) -> bool {
         let spare = self.spares.iter().map(|spare| spare.bytes).sum::<u64>();
         let room = self.disk.room().unwrap_or(u64::MAX).saturating_add(spare);
         purpose == Purpose::Moves || room >= bytes + self.kept_back(purpose)
     }
 
-    /// A segment of exactly that size.
+    /// Takes or makes a segment of exactly that size.
     pub(crate) fn take(&mut self, bytes: u64, purpose: Purpose) -> Result<Spare, Shortage> {
         if !self.permits(bytes, purpose) || !self.has_disk_for(bytes, purpose) {
             return Err(Shortage::Room);
@@ -157,7 +157,7 @@ impl Supply {
     }
 
     fn make(&mut self, bytes: u64) -> Result<Spare, Shortage> {
-        // Of the wrong size, as it turns out.
+        // It turns out to have the wrong size.
         while self.bytes() + bytes > self.most_bytes && !self.spares.is_empty() {
             self.drop_spare().map_err(Shortage::Disk)?;
         }
@@ -165,12 +165,13 @@ impl Supply {
         Self::make_file(&*self.disk, &name, bytes, &|_| ()).map_err(Shortage::of_making)
     }
 
-    /// Makes a segment, which nobody needs to be told of before it is done; `rest` is called
-    /// [in the midst of it](DiskFile::preallocate).
+    /// Makes a segment, which needs no record before it is complete; `rest` is called [in the midst of
+    /// it](DiskFile::preallocate).
     pub(crate) fn make_file(disk: &dyn Disk, name: &str, bytes: u64, rest: &dyn Fn(Duration)) -> io::Result<Spare> {
         let made = Self::fill_file(disk, name, bytes, rest);
         if made.is_err() {
-            // A part of a segment helps nobody, least of all on a full disk. What stays is found when the spool is opened.
+            // A part of a segment is of no use, least of all on a full disk. If it stays, it is found when the spool is
+            // opened.
             _ = disk.remove(name);
         }
         made
@@ -194,8 +195,8 @@ impl Supply {
         self.spares.pop().map_or(Ok(()), |spare| self.disk.remove(&spare.name))
     }
 
-    /// Ends the use of a segment, for good when this returns. To be called in the order in which they were begun, or a
-    /// restart would find a gap.
+    /// Ends the use of a segment, durably when this returns. It must be called in the order in which they were begun,
+    /// or a restart would find a gap.
     pub(crate) fn retire(&mut self, segment: &Segment, next_id: u64) -> io::Result<()> {
         self.used_bytes -= segment.bytes;
         self.has_failed = false;
@@ -211,12 +212,13 @@ impl Supply {
         let header = segment.header.end(next_id);
         write_header(&*segment.file, &header)?;
         segment.file.sync_data()?;
-        let (name, file) = (segment.name.clone(), Arc::clone(&segment.file));
+        let name = segment.name.clone();
+        let file = Arc::clone(&segment.file);
         self.spares.push(Spare { name, file, header, bytes: segment.bytes });
         Ok(())
     }
 
-    /// Removes spares of which nothing is known to be of use: those of another size.
+    /// Removes spares that may never be of use: those of another size.
     pub(crate) fn drop_odd_ones(&mut self) -> io::Result<()> {
         let segment_bytes = self.segment_bytes;
         for spare in self.spares.extract_if(.., |spare| spare.bytes != segment_bytes) {

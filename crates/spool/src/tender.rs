@@ -6,14 +6,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-/// A disk that stalls does not make the segment come later still.
+/// Upper bound of a pause: a disk that stalls must not delay the segment further.
 const LONGEST_REST: Duration = Duration::from_millis(50);
 
-/// The supply, and the bell of whoever tends it.
+/// The supply, and the wake-up of the thread that fills it.
 pub(crate) struct Tended {
     supply: Mutex<Supply>,
     bell: Condvar,
-    /// Whether somebody waits for the segment that is being made: the commit thread, or whoever closes the spool.
+    /// Someone waits for the segment that is being made: the commit thread, or the caller that closes the spool.
     is_awaited: AtomicBool,
 }
 
@@ -26,8 +26,8 @@ impl Tended {
         self.supply.lock().expect("nothing panics while it holds the supply")
     }
 
-    /// A segment of exactly that size: one that is ready, or about to be, or else made now. Nothing is made by two at
-    /// once, so that together they keep to what the spool may have.
+    /// Takes a segment of exactly that size: one that is ready, or about to be, or else made now. Only one thread makes
+    /// segments at a time, so that the limit of the spool holds.
     pub(crate) fn take(&self, bytes: u64, purpose: Purpose) -> Result<Spare, crate::supply::Shortage> {
         let mut supply = self.lock();
         while supply.is_making && supply.spares.iter().all(|spare| spare.bytes != bytes) {
@@ -45,15 +45,15 @@ impl Tended {
         self.bell.wait(supply).expect("nothing panics while it holds the supply")
     }
 
-    /// Ends the tender.
+    /// Ends the thread.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.is_awaited.store(true, Ordering::Relaxed);
         self.bell.notify_all();
     }
 
-    /// Leaves the disk to the commit thread for as long as it was kept busy: what is synced meanwhile is what senders
-    /// wait for. Unless that thread waits for the segment itself.
+    /// Leaves the disk to the commit thread for as long as it was kept busy, because senders wait for that thread's
+    /// syncs; but not if that thread waits for the segment itself.
     fn rest(&self, busy: Duration) {
         if !self.is_awaited.load(Ordering::Relaxed) {
             thread::sleep(busy.min(LONGEST_REST));
@@ -71,7 +71,9 @@ impl Tended {
                 return;
             }
             supply.is_making = true;
-            let (disk, name, bytes) = (Arc::clone(&supply.disk), supply.next_name(), supply.segment_bytes);
+            let disk = Arc::clone(&supply.disk);
+            let name = supply.next_name();
+            let bytes = supply.segment_bytes;
             drop(supply);
             let made: io::Result<Spare> = Supply::make_file(&*disk, &name, bytes, &|busy| self.rest(busy));
             supply = self.lock();

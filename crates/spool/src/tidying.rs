@@ -1,8 +1,8 @@
 //! Making room: the messages that still count in the oldest segment are moved to the end of the log.
 //!
 //! Segments are given up in order, so one message that waits for days would hold up all after it. Moving it costs
-//! writing; so it is done only when the segments in use hold more than twice what counts. Then, of what is written, at
-//! most about half is moved messages.
+//! writes, so it is done only if the segments in use hold more than twice the bytes that count. Then at most about half
+//! of the written bytes are moved messages.
 use crate::building::Content;
 use crate::format::{Kind, Record, join_notes, split_notes};
 use crate::live::{Fill, Whereabouts};
@@ -14,27 +14,27 @@ use crate::{Error, Id, Options};
 use std::io;
 use std::sync::Arc;
 
-/// How far it has come in the oldest segment.
+/// Progress in the oldest segment.
 #[derive(Default)]
 pub(crate) struct Tidying {
     at: Option<(u64, Scan)>,
-    /// What could not be read or had no room; tried again when something has changed.
+    /// Records could not be read or found no room; tried again after a change.
     is_stuck: bool,
 }
 
-/// So many bytes are moved at a time, so that messages that come meanwhile do not wait long.
+/// Bytes that are moved at a time, so that messages that come meanwhile do not wait long.
 const SLICE_BYTES: u64 = 4 << 20;
-/// And so many batches passed.
+/// Batches that are passed at a time.
 const SLICE_BATCHES: u32 = 256;
 
-/// Whether there is more to do at once.
+/// Tells whether there is more to do at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     More,
     Nothing,
 }
 
-/// Whether the oldest segment is worth emptying.
+/// Reports whether the oldest segment is worth emptying.
 fn is_worth_it(fill: Fill, is_pressed: bool, options: &Options) -> bool {
     let segment = options.segment_bytes;
     let is_sparse = fill.segments > 4 && fill.segment_bytes > 2 * fill.live_bytes + 2 * segment;
@@ -42,7 +42,7 @@ fn is_worth_it(fill: Fill, is_pressed: bool, options: &Options) -> bool {
 }
 
 impl Log {
-    /// What is done between batches: gives up segments, and makes a part of the way to the next one.
+    /// Works between batches: gives up segments, and makes part of the progress to the next one.
     pub(crate) fn tidy(&mut self) -> io::Result<Progress> {
         self.retire()?;
         if !self.has_to_tidy() {
@@ -64,8 +64,8 @@ impl Log {
         Ok(if more { Progress::More } else { Progress::Nothing })
     }
 
-    /// Writes those messages again at the end of the log and syncs them, as far as there is room. Older copies of them are
-    /// still in the spool: no segment may be released before this.
+    /// Writes those messages again at the end of the log and syncs them, as far as there is room. Older copies of them
+    /// are still in the spool: no segment may be released before this.
     pub(crate) fn write_anew(&mut self, messages: Vec<Id>) -> io::Result<()> {
         for id in messages {
             let Some(whereabouts) = self.live.lock().whereabouts(id) else { continue };
@@ -83,17 +83,18 @@ impl Log {
         is_worth_it(fill, self.is_pressed, &self.options)
     }
 
-    /// Moves some of what counts in that segment.
+    /// Moves some of the messages that count in that segment.
     fn empty_some(&mut self, oldest: &Arc<Segment>) -> Result<(), Shortage> {
         let mut scan = match self.tidying.at.take() {
             Some((order, scan)) if order == oldest.order => scan,
             _ => Scan::new(Arc::clone(&oldest.file), oldest.seed, oldest.bytes, Bodies::Skipped),
         };
-        let (mut seen, mut moved) = (Vec::new(), 0);
+        let mut seen = Vec::new();
+        let mut moved = 0;
         for _ in 0..SLICE_BATCHES {
             match scan.next(&mut seen) {
                 Ok(Found::Batch) => moved += self.relocate_all(oldest, &seen)?,
-                // The end; or damage.
+                // The end, or damage.
                 Ok(Found::Nothing(_)) | Err(_) => return self.empty_the_rest(oldest),
             }
             if moved >= SLICE_BYTES {
@@ -120,8 +121,8 @@ impl Log {
         Ok(moved)
     }
 
-    /// Moves what the way through the batches has not come by, since it ends at damage. What cannot be moved keeps the
-    /// segment until a restart, which reads it as damage.
+    /// Moves the messages that the scan did not reach because it ended at damage. A message that cannot be moved keeps
+    /// the segment until a restart, which reads it as damage.
     fn empty_the_rest(&mut self, oldest: &Arc<Segment>) -> Result<(), Shortage> {
         self.tidying.is_stuck = true;
         self.flush(Flush::Buffered).map_err(Shortage::Disk)?;
@@ -141,21 +142,21 @@ impl Log {
 
     fn relocate_one(&mut self, whereabouts: &Whereabouts) -> Result<(), Shortage> {
         let Whereabouts { segment, spot, .. } = whereabouts;
-        // What cannot be read stays, and so does its segment.
+        // A message that cannot be read stays, and so does its segment.
         let Ok(Some(head)) = segment.head(*spot) else { return Ok(()) };
         let Ok(mut notes) = notes_of(whereabouts, &head) else { return Ok(()) };
         while notes.iter().map(|note| note.len() as u64 + 4).sum::<u64>() > Options::MOST_ENVELOPE_BYTES {
             notes.remove(0);
         }
         let notes = join_notes(&notes);
-        // Its checksum goes with it: a body that has been spoiled stays known as such.
+        // It keeps its checksum: a damaged body remains recognizable.
         let body = segment.readable_body(*spot, &head.record);
         let record = Record { kind: Kind::Moved, notes_bytes: notes.len() as u32, ..head.record };
         self.relocate(&Content { record, envelope: head.envelope(), notes: &notes, body: Some(&body) })
     }
 }
 
-/// All notes of a message whose head has been read: those it carries, and those that follow.
+/// Returns all notes of a message whose head has been read: those that it carries, and those that follow.
 pub(crate) fn notes_of(whereabouts: &Whereabouts, head: &crate::segment::Head) -> Result<Vec<Vec<u8>>, Error> {
     let mut notes = split_notes(head.notes()).ok_or_else(|| whereabouts.segment.damaged(whereabouts.spot.at()))?;
     for (segment, spot) in &whereabouts.notes {

@@ -1,16 +1,16 @@
-//! How full a spool is and what it has done.
+//! Fill level of a spool, and counters of its work.
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How full a spool is and what it has done since it was opened.
+/// Fill level of a spool, and counters of its work since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Messages that are not done.
     pub messages: u64,
-    /// What they take in the log.
+    /// Bytes that they take in the log.
     pub bytes: u64,
     /// Segments in use.
     pub segments: u64,
-    /// What all files take on the disk, free segments included.
+    /// Bytes that all files take on the disk, free segments included.
     pub disk_bytes: u64,
     /// Batches written.
     pub commits: u64,
@@ -18,17 +18,17 @@ pub struct Usage {
     pub syncs: u64,
     /// Messages stored.
     pub stored: u64,
-    /// Messages refused because there was no room.
+    /// Messages rejected because there was no room.
     pub refused: u64,
     /// Messages moved to make room.
     pub moved: u64,
-    /// Notes that could not be written for want of room.
+    /// Notes that could not be written for lack of room.
     pub unwritten: u64,
     /// Bytes at the end of the log that were cut off when the spool was opened, because a crash had torn them.
     pub cut_bytes: u64,
-    /// Damaged places that were found when the spool was opened and cost something, but for torn ends.
+    /// Damaged places that were found when the spool was opened and cost something, except torn ends.
     pub damaged: u64,
-    /// Messages that these cost, as far as that can be told.
+    /// Messages lost by these, as far as that is known.
     pub lost_messages: u64,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// What has been done, without how full it is.
+    /// Returns the counters, without the fill level.
     pub(crate) fn usage(&self) -> Usage {
         Usage {
             commits: self.commits.value(),

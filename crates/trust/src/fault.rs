@@ -1,14 +1,14 @@
-//! Why a handshake with a server failed, in plain words, and what to do about it.
+//! Reasons why a handshake with a server failed, in plain words, with their remedies.
 use crate::verifier::is_marked_as_authority;
 use rustls::pki_types::UnixTime;
 use rustls::{CertificateError, Error, InvalidMessage};
 
-/// Names of a certificate that are told: there may be hundreds.
+/// Largest number of a certificate's names that are reported: there may be hundreds.
 const MAX_NAMES: usize = 3;
 const HOUR_SECONDS: u64 = 3600;
 const DAY_SECONDS: u64 = 24 * HOUR_SECONDS;
 
-/// Why a handshake with a server failed, where that is for the user to mend. `server` is the name that was asked for.
+/// Reasons why a handshake with a server failed that the user can remove. `server` is the name that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeFault {
     /// No trusted certificate is the server's, or has signed it.
@@ -22,7 +22,7 @@ pub enum HandshakeFault {
     OtherName {
         /// The name asked for.
         server: String,
-        /// Those that it is for: printable, some of them.
+        /// Names that it is for: printable, some of them.
         names: Vec<String>,
     },
     /// The certificate has expired.
@@ -41,12 +41,12 @@ pub enum HandshakeFault {
         /// `, but in 3 days`, or empty.
         until: String,
     },
-    /// What came is no TLS.
+    /// The answer is not TLS.
     #[error("the server does not speak TLS on this port")]
     NotTls,
 }
 
-/// The options by which a user can mend it, as that user writes them.
+/// Options that remove a fault, as the user writes them.
 #[derive(Clone, Copy, Debug)]
 pub struct Remedies {
     /// Trusts more certificates: `--cacert FILE`.
@@ -58,7 +58,7 @@ pub struct Remedies {
 }
 
 impl HandshakeFault {
-    /// The fault of a server that was asked for by that name; `None` of an error that is something else.
+    /// Returns the fault of a server that was asked for by that name; `None` if the error is something else.
     pub fn of(error: &Error, server: &str) -> Option<Self> {
         let server = server.to_owned();
         if is_marked_as_authority(error) {
@@ -70,7 +70,7 @@ impl HandshakeFault {
             _ => return None,
         };
         Some(match certificate {
-            // Signed by somebody who has the name of a trusted certificate.
+            // Signed by an authority with the same name as a trusted certificate.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::Untrusted { server },
             CertificateError::NotValidForNameContext { presented, .. } => {
                 let names = presented.iter().filter_map(|name| plain_name(name)).take(MAX_NAMES).collect();
@@ -88,7 +88,7 @@ impl HandshakeFault {
         })
     }
 
-    /// The fault, and what to do about it where `remedies` are for it.
+    /// Describes the fault, with the remedy if `remedies` has one for it.
     pub fn with_remedy(&self, remedies: &Remedies) -> String {
         let Remedies { trust, name, insecure } = remedies;
         match self {
@@ -97,7 +97,7 @@ impl HandshakeFault {
                 format!("{self}: create one with subjectAltName={}:{server}, or {insecure}", kind_of(server))
             }
             Self::OtherName { names, .. } => {
-                // A pattern is no name to ask for.
+                // A pattern is not a name to ask for.
                 let asked = names.iter().find(|name| !name.contains('*')).map_or("NAME", String::as_str);
                 format!("{self}: {}", name.replace("NAME", asked))
             }
@@ -115,8 +115,8 @@ fn of_names(names: &[String]) -> String {
     }
 }
 
-/// The name in webpki's words for it, `DnsName("mx.example")` or `IpAddress(127.0.0.1)`. It comes from the server, so
-/// one that cannot be printed as it is, is left out.
+/// Returns the name in webpki's notation, `DnsName("mx.example")` or `IpAddress(127.0.0.1)`. It comes from the server,
+/// so a name that is not printable is left out.
 fn plain_name(words: &str) -> Option<String> {
     let dns = words.strip_prefix("DnsName(\"").and_then(|rest| rest.strip_suffix("\")"));
     let address = || words.strip_prefix("IpAddress(").and_then(|rest| rest.strip_suffix(')'));

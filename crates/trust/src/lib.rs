@@ -1,8 +1,8 @@
-//! TLS servers: which certificates a client accepts, and why a handshake failed, in plain words.
+//! TLS servers: the certificates that a client accepts, and the reasons why a handshake failed, in plain words.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `fault` | why a handshake with a server failed, and what to do about it |
+//! | `fault` | reasons why a handshake with a server failed, with their remedies |
 //! | `verifier` | verification by trusted certificates, and none at all |
 mod fault;
 mod verifier;

@@ -26,29 +26,29 @@ pub fn servers_of(
     Ok(Arc::new(TrustedServers { ordinary, roots, trusted, algorithms }))
 }
 
-/// Accepts any certificate and any name. The handshake's signatures are verified all the same: whoever shows a
-/// certificate has its key.
+/// Accepts any certificate and any name. The handshake's signatures are verified nevertheless: the server has proved
+/// that it has the key of its certificate.
 pub fn any_server(provider: &Arc<CryptoProvider>) -> Arc<dyn ServerCertVerifier> {
     Arc::new(AnyServer(provider.signature_verification_algorithms))
 }
 
-/// The ordinary verification, but that a trusted certificate may be the server's own.
+/// The ordinary verification, except that a trusted certificate may be the server's own.
 ///
 /// `openssl req -x509` marks its certificates as those of an authority (CA:TRUE), and webpki accepts none of these as a
 /// server's, whoever has signed it. A user who gives that very certificate means that server. Nobody else gains by it:
-/// the holder of a trusted key could sign itself any certificate.
+/// the holder of a trusted key could sign any certificate for itself.
 #[derive(Debug)]
 struct TrustedServers {
     ordinary: Arc<WebPkiServerVerifier>,
     roots: Arc<RootCertStore>,
-    /// As they were given: byte for byte what a server has to show.
+    /// Certificates as they were given: the server must show one of them byte for byte.
     trusted: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl TrustedServers {
-    /// Returns true if the certificate is valid at `now`. webpki has no function for that; but it checks the dates before
-    /// the issuer and the signature, so an error about those means that the dates are valid.
+    /// Returns true if the certificate is valid at `now`. webpki has no function for that; but it checks the dates
+    /// before the issuer and the signature, so an error about those means that the dates are valid.
     fn is_in_date(&self, certificate: &ParsedCertificate<'_>, now: UnixTime) -> bool {
         let verified =
             verify_server_cert_signed_by_trust_anchor(certificate, &self.roots, &[], now, self.algorithms.all);
@@ -60,7 +60,7 @@ impl TrustedServers {
     }
 }
 
-/// Whether a certificate was refused because it is an authority's (CA:TRUE).
+/// Reports whether a certificate was refused because it is an authority's (CA:TRUE).
 pub(crate) fn is_marked_as_authority(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
     matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
@@ -157,14 +157,14 @@ mod tests {
     fn params(names: &[&str], is_ca: IsCa, years: [i32; 2]) -> CertificateParams {
         let mut params =
             CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
-        // As `openssl req -x509 -subj /CN=…`: the issuer of a certificate that is signed by itself has a name.
+        // As `openssl req -x509 -subj /CN=…`: the issuer of a self-signed certificate has a name.
         params.distinguished_name.push(DnType::CommonName, "localhost");
         params.is_ca = is_ca;
         [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));
         params
     }
 
-    /// A certificate signed by itself.
+    /// Makes a self-signed certificate.
     fn own(names: &[&str], is_ca: IsCa, years: [i32; 2]) -> CertificateDer<'static> {
         params(names, is_ca, years).self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
     }

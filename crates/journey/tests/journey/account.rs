@@ -66,7 +66,9 @@ fn what_arrived_though_no_reply_was_heard_is_delivered() {
 
 #[test]
 fn what_is_in_the_relays_queue_is_not_lost() {
-    let (accepted, delivered, queued) = (ledger(0..10), ledger(0..6), ledger(5..9));
+    let accepted = ledger(0..10);
+    let delivered = ledger(0..6);
+    let queued = ledger(5..9);
     let arrivals = Some(arrivals(&delivered));
     let with = |given_up| Books {
         relay: Some(RelayBooks { queued: &queued, given_up }),

@@ -8,7 +8,8 @@ const S: u64 = 1_000_000_000;
 
 #[test]
 fn seconds_are_joined_by_the_hosts_clock() {
-    let (mut source, mut sink) = (sample::source(), sample::sink());
+    let mut source = sample::source();
+    let mut sink = sample::sink();
     (source.origin_ns, sink.origin_ns) = (1000 * S, 998 * S);
     source.series = vec![
         SeriesRow { sent: 6, accepted: 5, p99_ms: 1.0, errors: 1, ..second(0) },
@@ -29,7 +30,8 @@ fn seconds_are_joined_by_the_hosts_clock() {
 
 #[test]
 fn a_run_begins_after_its_warm_up() {
-    let (mut source, mut sink) = (sample::source(), sample::sink());
+    let mut source = sample::source();
+    let mut sink = sample::sink();
     (source.origin_ns, sink.origin_ns) = (1000 * S, 998 * S);
     source.series = vec![SeriesRow { accepted: 5, ..second(3) }, SeriesRow { accepted: 5, ..second(4) }];
     let delivered = |number| SeriesRow { delivered: number / 5 * 5, errors: 1, ..second(number) };
@@ -41,7 +43,8 @@ fn a_run_begins_after_its_warm_up() {
 
 #[test]
 fn a_sink_on_another_host_adds_no_seconds() {
-    let (mut source, mut sink) = (sample::source(), sample::sink());
+    let mut source = sample::source();
+    let mut sink = sample::sink();
     sink.origin_ns = 10_000_000 * S;
     source.series = vec![SeriesRow { sent: 1, ..second(0) }];
     sink.series = vec![SeriesRow { delivered: 1, ..second(0) }];
@@ -59,7 +62,8 @@ fn without_a_sink_the_record_is_the_sources() {
 
 #[test]
 fn parties_stages_and_errors_are_joined() {
-    let (mut source, mut sink) = (sample::source(), sample::sink());
+    let mut source = sample::source();
+    let mut sink = sample::sink();
     let error = |code, count| ErrorRow { phase: Phase::Reply, code, text: "cut".to_owned(), count };
     source.errors = vec![error(0, 2)];
     sink.errors = vec![error(451, 1), error(0, 1)];

@@ -130,7 +130,8 @@ proptest! {
 
     #[test]
     fn a_ledger_is_a_set(units in vec(unit(), 0..300), probes in vec(unit(), 0..50)) {
-        let (mut model, mut ledger) = (HashSet::new(), Ledger::default());
+        let mut model = HashSet::new();
+        let mut ledger = Ledger::default();
         for &(sequence, recipient) in &units {
             let expected = if model.insert((sequence, recipient)) { Mark::First } else { Mark::Again };
             prop_assert_eq!(ledger.mark(sequence, recipient), expected);
@@ -143,8 +144,10 @@ proptest! {
 
     #[test]
     fn ledgers_are_merged_and_compared_as_sets(ours in vec(unit(), 0..200), theirs in vec(unit(), 0..200)) {
-        let (mut merged, other) = (ledger(&ours), ledger(&theirs));
-        let (ours, theirs) = (set(&ours), set(&theirs));
+        let mut merged = ledger(&ours);
+        let other = ledger(&theirs);
+        let ours = set(&ours);
+        let theirs = set(&theirs);
         prop_assert_eq!(merged.count_without(&other), ours.difference(&theirs).count() as u64);
         prop_assert_eq!(merged.merge(&other).again, ours.intersection(&theirs).count() as u64);
         prop_assert_eq!(merged.count(), ours.union(&theirs).count() as u64);
@@ -188,7 +191,8 @@ proptest! {
             model.meet(outcome, arrives, is_queued);
         }
         let [_, rejected, failed, open] = counted;
-        let (recipients_created, overflow) = (units.len() as u64, 0);
+        let recipients_created = units.len() as u64;
+        let overflow = 0;
         let alone = Books { recipients_created, accepted: &accepted, rejected, failed, open, overflow, arrivals: None, relay: None };
         prop_assert!(fates_sum(&settle(alone)));
         let arrivals =

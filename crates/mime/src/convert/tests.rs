@@ -19,7 +19,8 @@ fn check(message: &[u8], converted: &[u8], block: usize) {
     assert!(is_seven_bit(converted), "{}", converted.escape_ascii());
     let top = memchr::memchr(b'\n', converted).unwrap() + 1;
     assert!(converted.starts_with(MARKER));
-    let (mut restorer, mut restored) = (Restorer::new(), Vec::new());
+    let mut restorer = Restorer::new();
+    let mut restored = Vec::new();
     for block in converted[top..].chunks(block) {
         restorer.receive(block, |text| restored.extend_from_slice(text));
     }

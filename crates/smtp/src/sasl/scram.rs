@@ -78,7 +78,8 @@ fn unescaped(name: &str) -> Option<String> {
     let mut parts = name.split('=');
     let mut text = parts.next()?.to_owned();
     for part in parts {
-        let (octet, rest) = (part.get(..2)?, part.get(2..)?);
+        let octet = part.get(..2)?;
+        let rest = part.get(2..)?;
         text.push(match octet {
             "2C" => ',',
             "3D" => '=',

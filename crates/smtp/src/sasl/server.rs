@@ -83,7 +83,8 @@ impl Exchange {
     /// An exchange by that mechanism; those that [need one](Mechanism::needs_server_nonce) use the nonce, and
     /// CRAM-MD5 the server's name.
     pub fn new(mechanism: Mechanism, nonce: &Nonce, host: &str) -> Self {
-        let (nonce, host) = (encode(nonce), host.to_owned());
+        let nonce = encode(nonce);
+        let host = host.to_owned();
         Self { mechanism, state: State::First, name: String::new(), shown: Vec::new(), nonce, host }
     }
 
@@ -205,7 +206,9 @@ impl Exchange {
     /// password is.
     fn plain(&mut self, response: &[u8]) -> Option<Turn> {
         let mut parts = response.split(|octet| *octet == 0);
-        let (acts_as, name, password) = (parts.next()?, parts.next()?, parts.next()?);
+        let acts_as = parts.next()?;
+        let name = parts.next()?;
+        let password = parts.next()?;
         if parts.next().is_some() {
             return None;
         }
@@ -221,7 +224,8 @@ impl Exchange {
     fn xoauth2(&mut self, response: &[u8]) -> Option<Turn> {
         let text = response.strip_suffix(b"\x01\x01")?;
         let mut parts = text.split(|octet| *octet == 1);
-        let (user, bearer) = (parts.next()?.strip_prefix(b"user=")?, parts.next()?.strip_prefix(b"auth=Bearer ")?);
+        let user = parts.next()?.strip_prefix(b"user=")?;
+        let bearer = parts.next()?.strip_prefix(b"auth=Bearer ")?;
         if parts.next().is_some() {
             return None;
         }

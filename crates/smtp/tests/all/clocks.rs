@@ -22,7 +22,8 @@ fn silent_server() -> Server {
 }
 
 fn server() -> (Server, Vec<u8>) {
-    let (mut server, mut out) = (silent_server(), Vec::new());
+    let mut server = silent_server();
+    let mut out = Vec::new();
     server.answer(None, at(0), &mut out);
     (server, out)
 }
@@ -240,7 +241,8 @@ fn a_refusal_leaves_the_session_where_it_was() {
 #[test]
 fn a_refused_greeting_waits_for_quit_and_not_for_ever() {
     let turned_away = || {
-        let (mut server, mut out) = (silent_server(), Vec::new());
+        let mut server = silent_server();
+        let mut out = Vec::new();
         server.answer(Some(&Reply::new(554, "no")), at(1), &mut out);
         assert_eq!(text(&out), "554 no\r\n");
         assert!(!server.is_closed());
@@ -266,7 +268,8 @@ fn a_refused_greeting_waits_for_quit_and_not_for_ever() {
 
 #[test]
 fn a_client_that_is_turned_away_may_be_refused_its_quit_and_stays_turned_away() {
-    let (mut server, mut out) = (silent_server(), Vec::new());
+    let mut server = silent_server();
+    let mut out = Vec::new();
     server.answer(Some(&Reply::new(554, "no")), at(1), &mut out);
     let mut input = b"QUIT\r\nMAIL FROM:<a@b>\r\n".as_slice();
     out.clear();

@@ -33,7 +33,9 @@ fn smtp() -> Server {
 
 /// Says those bytes; questions are answered with `answers` as long as there are any, then with yes. The replies.
 fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String {
-    let (mut input, mut out, mut answers) = (bytes, Vec::new(), answers.iter());
+    let mut input = bytes;
+    let mut out = Vec::new();
+    let mut answers = answers.iter();
     while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
         if event.asks() {
             server.answer(answers.next().copied().flatten(), at(1), &mut out);
@@ -44,7 +46,9 @@ fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String 
 
 /// The events those bytes bring, all questions answered with yes.
 fn events(server: &mut Server, bytes: &[u8]) -> Vec<String> {
-    let (mut input, mut out, mut seen) = (bytes, Vec::new(), Vec::new());
+    let mut input = bytes;
+    let mut out = Vec::new();
+    let mut seen = Vec::new();
     while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
         let asks = event.asks();
         seen.push(format!("{event:?}"));
@@ -113,7 +117,8 @@ fn tls_may_be_on_before_the_greeting() {
 #[test]
 fn who_logs_in_is_told_with_the_secret_or_asks_for_it() {
     let mut server = smtp();
-    let (mut input, mut out) = (b"AUTH PLAIN AHRpbQB0YW4=\r\n".as_slice(), Vec::new());
+    let mut input = b"AUTH PLAIN AHRpbQB0YW4=\r\n".as_slice();
+    let mut out = Vec::new();
     assert_eq!(server.next_event(&mut input, at(1), &mut out), Some(Event::Answered));
     let Some(Event::Auth(auth)) = server.next_event(&mut input, at(1), &mut out) else { panic!("it asks") };
     assert_eq!((auth.mechanism, auth.name), (Mechanism::Plain, "tim"));
@@ -136,7 +141,8 @@ fn who_logs_in_is_told_with_the_secret_or_asks_for_it() {
 fn anybody_is_let_in_where_any_proof_will_do() {
     let answer = b"dGltIGI5MTNhNjAyYzdlZGE3YTQ5NWI0ZTZlNzMzNGQzODkw\r\n";
     for secret in [Some(Secret::Any), None] {
-        let (mut server, mut out) = (smtp(), Vec::new());
+        let mut server = smtp();
+        let mut out = Vec::new();
         assert_eq!(server.next_event(&mut b"AUTH CRAM-MD5\r\n".as_slice(), at(1), &mut out), Some(Event::Nonce));
         server.answer_nonce(&[1; 18], at(1), &mut out);
         let mut input = answer.as_slice();
@@ -336,7 +342,9 @@ fn logins_that_the_application_refuses_are_errors_too_and_the_last_is_told() {
     let no = Reply::new(535, "5.7.8 No");
     for login in ["AUTH PLAIN AGEAYg==\r\n", "AUTH XOAUTH2 dXNlcj1hAWF1dGg9QmVhcmVyIGIBAQ==\r\n\r\n"] {
         let mut server = server(Protocol::Smtp, Limits { errors: 3, ..Limits::default() });
-        let (lines, mut out, mut ended) = (login.repeat(6), Vec::new(), 0);
+        let lines = login.repeat(6);
+        let mut out = Vec::new();
+        let mut ended = 0;
         let mut input = lines.as_bytes();
         while let Some(event) = server.next_event(&mut input, at(1), &mut out) {
             ended += u32::from(matches!(event, Event::NotAuthenticated));
@@ -366,7 +374,8 @@ fn a_proof_by_scram_is_not_checked_before_the_application_says_so() {
     let late = Reply::new(421, "4.7.0 Too many failed logins");
     let busy = Reply::new(454, "4.7.0 Not now");
     for answer in [None, Some(&busy), Some(&late)] {
-        let (mut server, mut out) = (smtp(), Vec::new());
+        let mut server = smtp();
+        let mut out = Vec::new();
         let credentials = Credentials::new("user", "pencil");
         let mut client = client::Exchange::new(Mechanism::ScramSha256, &credentials, Some(&[7; 18])).unwrap();
         let send = |server: &mut smtp::Server, line: &str, out: &mut Vec<u8>| {

@@ -254,7 +254,9 @@ type Told = (Vec<String>, Option<Violation>);
 fn client_run(blocks: &[&[u8]], options: &Arc<Options>) -> Told {
     let mut client = Client::with_options("me".into(), options.clone(), Some([3; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).unwrap());
-    let (mut told, mut out, mut begun) = (Vec::new(), Vec::new(), 0);
+    let mut told = Vec::new();
+    let mut out = Vec::new();
+    let mut begun = 0;
     for block in blocks {
         let mut input = *block;
         loop {

@@ -368,7 +368,9 @@ struct Plan {
 
 impl Plan {
     fn new(seed: u64, mode: Mode, temper: Temper, messages: Vec<usize>) -> Self {
-        let (features, errors, breaks) = (Features::default(), u32::MAX, u64::MAX);
+        let features = Features::default();
+        let errors = u32::MAX;
+        let breaks = u64::MAX;
         Self { seed, mode, features, temper, messages, errors, up_breaks: breaks, down_breaks: breaks }
     }
 
@@ -431,8 +433,10 @@ impl Pair {
             taken: Vec::new(),
             out: Vec::new(),
         };
-        let (up, down) = (dice.roll(u64::MAX), dice.roll(u64::MAX));
-        let (up, down) = (Link::new(up, plan.up_breaks), Link::new(down, plan.down_breaks));
+        let up = dice.roll(u64::MAX);
+        let down = dice.roll(u64::MAX);
+        let up = Link::new(up, plan.up_breaks);
+        let down = Link::new(down, plan.down_breaks);
         Self { sender, receiver, up, down, now: Duration::ZERO }
     }
 
@@ -526,7 +530,8 @@ fn features() -> impl Strategy<Value = Features> {
     let protocol = prop_oneof![Just(Protocol::Smtp), Just(Protocol::Lmtp)];
     let chunk_bytes = proptest::option::of(1usize..60);
     let mechanism = proptest::option::weighted(0.3, proptest::sample::select(Mechanism::ALL.to_vec()));
-    let (tls, xclient) = (proptest::bool::weighted(0.3), proptest::bool::weighted(0.3));
+    let tls = proptest::bool::weighted(0.3);
+    let xclient = proptest::bool::weighted(0.3);
     let all = (protocol, chunk_bytes, 0u32..5, tls, mechanism, xclient);
     all.prop_map(|(protocol, chunk_bytes, burst, tls, mechanism, xclient)| Features {
         protocol,
@@ -614,7 +619,8 @@ fn check_broken(plan: &Plan) {
     let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, Mode::Stream | Mode::Eager);
     let in_doubt = if is_ahead { plan.features.burst.max(2) as usize } else { 1 };
     let mut pair = Pair::run(plan);
-    let (accepted, taken) = (pair.accepted(), &pair.receiver.taken);
+    let accepted = pair.accepted();
+    let taken = &pair.receiver.taken;
     assert!(taken.starts_with(&accepted), "what was accepted was taken");
     assert!(taken.len() <= accepted.len() + in_doubt, "no more messages are in doubt");
     assert!(pair.up.is_broken() || pair.down.is_broken() || pair.is_over(), "no hang without a break");

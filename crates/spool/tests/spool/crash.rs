@@ -1,9 +1,10 @@
-//! Whatever is asked of a spool and wherever its disk stops: what was answered is there when it is opened again.
+//! Crashes: whatever is asked of a spool and wherever its disk stops, what was answered is there when it is opened
+//! again.
 use crate::model::{Model, Step, open, small, steps};
 use proptest::prelude::*;
 use spool::faulty::FaultyDisk;
 
-/// Asks for all steps, or until the disk stops, and gives the disk as the crash leaves it.
+/// Runs all steps, or until the disk stops, and returns the disk as the crash leaves it.
 fn run(model: &mut Model, disk: &FaultyDisk, steps: &[Step], power_loss: Option<u64>) -> FaultyDisk {
     let Ok((spool, backlog)) = open(disk, small()) else {
         disk.freeze();
@@ -28,7 +29,7 @@ fn after(disk: &FaultyDisk, power_loss: Option<u64>) -> FaultyDisk {
     }
 }
 
-/// Enough of everything that segments are begun, emptied and used again.
+/// Steps enough that segments are begun, emptied and used again.
 pub(crate) fn long_story() -> Vec<Step> {
     let index = |at: usize| prop::sample::Index::from_raw_for_test(at);
     let mut steps = Vec::new();

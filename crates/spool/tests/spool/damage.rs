@@ -1,4 +1,4 @@
-//! Damage of what is at rest: a bit, a sector, a header, a file. Nothing that is sound is lost, and nothing silently.
+//! Damage of a spool at rest: a bit, a sector, a header, a file. No sound record is lost, and no loss is silent.
 use crate::model::{assert_genuine, draft, open, small};
 use proptest::prelude::*;
 use spool::faulty::FaultyDisk;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-/// A spool at rest, and what it holds.
+/// A spool at rest, and its content.
 struct Base {
     files: BTreeMap<String, Vec<u8>>,
     /// The messages that are not done, and their drafts.
@@ -15,7 +15,7 @@ struct Base {
     next_id: u64,
 }
 
-/// Several segments: messages in batches of one and of many, notes, some that are done, some that were moved.
+/// Makes several segments: messages in batches of one and of many, notes, some that are done, some that were moved.
 fn base() -> &'static Base {
     static BASE: OnceLock<Base> = OnceLock::new();
     BASE.get_or_init(|| make(false))
@@ -56,7 +56,8 @@ fn make(moves: bool) -> Base {
         }
     }
     spool.sync_notes(spool.notes_mark()).wait().unwrap();
-    let (usage, last) = (spool.usage(), spool.store(draft(9999, 10)).wait().unwrap().id());
+    let usage = spool.usage();
+    let last = spool.store(draft(9999, 10)).wait().unwrap().id();
     waiting.insert(last, draft(9999, 10));
     assert!(usage.segments >= 2 && (usage.moved > 0) == moves, "{usage:?}");
     spool.close();
@@ -65,7 +66,7 @@ fn make(moves: bool) -> Base {
 }
 
 impl Base {
-    /// The disk with its files as `change` leaves one of them.
+    /// Returns the disk with one of its files as `change` leaves it.
     fn disk(&self, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> FaultyDisk {
         let disk = FaultyDisk::new();
         for (name, octets) in self.files.iter().filter(|(name, _)| *name != file) {
@@ -77,13 +78,13 @@ impl Base {
         disk
     }
 
-    /// The messages of which some record, whether it counts or not, reaches into that part of a file.
+    /// Returns the messages of which some record, whether it counts or not, reaches into that part of a file.
     fn touched(&self, file: &str, range: &Range<usize>) -> Vec<Id> {
         let octets = &self.files[file];
         let reaches = |draft: &Draft| {
             let found = memchr_all(octets, &draft.envelope);
             found.into_iter().any(|at| {
-                // Notes may stand between the envelope and the body of one that was moved.
+                // Notes may be between the envelope and the body of a moved message.
                 let end = at + draft.envelope.len() + 4096 + draft.body.len();
                 at - 40 < range.end && range.start < end
             })
@@ -91,7 +92,8 @@ impl Base {
         self.waiting.iter().filter(|(_, draft)| reaches(draft)).map(|(id, _)| *id).collect()
     }
 
-    /// Opens a damaged disk: all that is not touched is there, and what is missing is named, or not to be named.
+    /// Opens a damaged disk, and checks that everything untouched is there and that missing messages are named, or may
+    /// be unnamed.
     fn check(&self, disk: &FaultyDisk, touched: &[Id], has_moves: bool, what: &str) {
         let (spool, backlog) = open(disk, small()).unwrap();
         let left: BTreeMap<Id, _> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
@@ -116,7 +118,7 @@ impl Base {
         let next = spool.store(draft(1, 1)).wait().unwrap().id();
         assert!(next.0 >= self.next_id, "{what}: {next} was given before");
         spool.close();
-        // What was kept aside is no news the next time, and nothing more is lost.
+        // Damage in the quarantine is not reported as new the next time, and nothing more is lost.
         let (again, backlog) = open(&disk.after_kill(), small()).unwrap();
         assert!(again.damage().iter().all(|damage| damage.is_known || !damage.is_alarming()), "{:?}", again.damage());
         assert_eq!(backlog.len(), left.len() + 1, "{what}");
@@ -124,11 +126,11 @@ impl Base {
 }
 
 fn memchr_all(octets: &[u8], wanted: &[u8]) -> Vec<usize> {
-    // An envelope is followed by no digit.
+    // An envelope is not followed by a digit.
     octets.windows(wanted.len()).enumerate().filter(|(_, window)| window == &wanted).map(|(at, _)| at).collect()
 }
 
-/// A place in one of the files, biased to where headers, batches and records are.
+/// Returns a place in one of the files, biased to the places of headers, batches and records.
 fn place(base: &Base, file: prop::sample::Index, at: prop::sample::Index, near: usize) -> (String, usize) {
     let names: Vec<&String> = base.files.keys().collect();
     let name = names[file.index(names.len())].clone();
@@ -176,7 +178,7 @@ proptest! {
         let base = if moves { base_with_moves() } else { base() };
         let (name, at) = place(base, file, at, 0);
         let disk = base.disk(&name, |_| ());
-        // A disk gives errors for whole blocks.
+        // A disk returns errors for whole blocks.
         let at = at / 4096 * 4096;
         disk.fail_reads(&name, at..at + 4096);
         let touched = base.touched(&name, &(at..at + 4096));

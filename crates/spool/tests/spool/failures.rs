@@ -1,5 +1,5 @@
-//! A disk that fails once, in any operation and with any error, and works again ever after: what was answered is there,
-//! and nothing is answered any more once the log is in doubt.
+//! A disk that fails once, in any operation and with any error, and then works again: what was answered is there, and
+//! nothing is answered any more once the log is in doubt.
 use crate::crash::long_story;
 use crate::model::{Model, Step, draft, open, small};
 use rustix::io::Errno;
@@ -7,10 +7,10 @@ use spool::faulty::{FailedOperation, FaultyDisk};
 use spool::{Durability, Error, Id, Options, Spool};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a write or a sync may come back with; a failed write is short besides.
+/// Errors that a write or a sync may return; a failed write is also short.
 const ERRNOS: [Errno; 6] = [Errno::IO, Errno::NOSPC, Errno::DQUOT, Errno::ROFS, Errno::FBIG, Errno::MFILE];
 
-/// Asks for all steps of a disk of which one operation fails; says what that was.
+/// Runs all steps on a disk of which one operation fails; returns that operation's target.
 fn run(steps: &[Step], operation: u64, errno: Errno, durability: Durability) -> Option<FailedOperation> {
     let disk = FaultyDisk::new();
     let options = Options { durability, ..small() };
@@ -21,7 +21,7 @@ fn run(steps: &[Step], operation: u64, errno: Errno, durability: Durability) -> 
         model.compare(&spool, backlog, 0);
         let is_whole = steps.iter().all(|step| model.step(&spool, step));
         if disk.failed() == Some(FailedOperation::Log) {
-            // It may have failed after the last answer: then the next one tells.
+            // It may have failed after the last answer: then the next one shows it.
             let again = spool.store(draft(0, 10)).wait();
             assert!(!is_whole || matches!(again, Err(Error::Poisoned(_))), "{errno} at {operation}: {again:?}");
             assert!(matches!(spool.failure(), Some(Error::Poisoned(_))), "{errno} at {operation}");
@@ -75,7 +75,7 @@ fn a_disk_without_room_for_a_segment_is_full_and_goes_on() {
     assert!(store(1).is_ok());
 }
 
-/// `durability = "write"`: what the kernel has brought to the disk is not lost by being moved.
+/// `durability = "write"`: a message that the kernel has brought to the disk is not lost when it is moved.
 #[test]
 fn what_is_on_the_disk_is_not_lost_by_being_moved() {
     let options = Options { durability: Durability::Write, most_bytes: 24 * (64 << 10), ..small() };
@@ -91,7 +91,7 @@ fn what_is_on_the_disk_is_not_lost_by_being_moved() {
         ids.iter().filter(|id| !waiting.contains(id)).for_each(|id| spool.done(*id));
         let mut round = 0;
         while spool.usage().moved < waiting.len() as u64 / 2 {
-            // Whatever comes, room is made for it.
+            // Room is made for it in any case.
             _ = spool.store(draft(round, 100)).wait();
             round += 1;
             assert!(round < 10_000, "{:?}", spool.usage());
@@ -108,7 +108,7 @@ fn what_is_on_the_disk_is_not_lost_by_being_moved() {
     }
 }
 
-/// While messages are stored, moved, read at a restart and fetched: a read that fails once costs nothing.
+/// Checks that a read that fails once costs nothing: while messages are stored, moved, read at a restart and fetched.
 #[test]
 fn reads_that_fail_once_lose_nothing() {
     for of in 2..7 {
@@ -140,7 +140,7 @@ fn reads_that_fail_once_lose_nothing() {
     }
 }
 
-/// An end that cannot be read is no end that a crash has torn: somebody must be told.
+/// Checks that an unreadable end is not taken for the torn end of a crash: it must be reported.
 #[test]
 fn an_end_that_cannot_be_read_is_damage() {
     let disk = FaultyDisk::new();
@@ -177,8 +177,8 @@ fn until_moved(spool: &Spool, moved: u64) -> BTreeSet<Id> {
     waiting
 }
 
-/// After a failed sync the page cache has what the media has not, and the next sync says that all is well. The process
-/// ends, another opens the spool from the page cache, builds upon that, and then the power is cut.
+/// Checks the case of a failed sync: the page cache then has data that the media lacks, and the next sync succeeds. The
+/// process ends, another opens the spool from the page cache and relies on it, and then the power is cut.
 #[test]
 fn what_the_page_cache_alone_has_is_not_built_upon() {
     let mut met = 0;
@@ -191,7 +191,7 @@ fn what_the_page_cache_alone_has_is_not_built_upon() {
         drop(spool);
         let disk = disk.after_kill();
         let (spool, _) = open(&disk, small()).unwrap();
-        // What is in the way is given up for these.
+        // The older segments are given up for these.
         let more = until_moved(&spool, 10);
         disk.freeze();
         drop(spool);

@@ -1,20 +1,20 @@
-//! What a spool must hold by what it has answered: a naive model, and the comparison after a crash.
+//! A naive model of the messages that a spool must hold by its answers, and the comparison after a crash.
 use proptest::prelude::*;
 use spool::faulty::FaultyDisk;
 use spool::{Backlog, Draft, Error, Id, Left, Options, Receipt, Spool, Stored};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Something that is asked of a spool.
+/// An operation of a spool.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// So many messages at once, of that size.
+    /// That many messages at once, of that size.
     Store { messages: usize, bytes: usize },
     /// A note of one of the messages that are not done.
     Note(prop::sample::Index),
-    /// One of them is done.
+    /// A mark that one of them is done.
     Done(prop::sample::Index),
-    /// All but one of them are.
+    /// Marks that all but one of them are done.
     DoneButOne,
 }
 
@@ -29,21 +29,21 @@ pub(crate) fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..most)
 }
 
-/// What is known of a message.
+/// The known facts about a message.
 #[derive(Clone, Debug, Default)]
 struct Known {
     notes: Vec<Vec<u8>>,
-    /// So many of the notes were taken before a message that has been stored since.
+    /// Number of the notes that were taken before a message that has been stored since.
     sure_notes: usize,
     is_done: bool,
     is_surely_done: bool,
 }
 
-/// What has been answered and asked of a spool, over any number of crashes.
+/// The requests to a spool and its answers, over any number of crashes.
 #[derive(Clone, Default)]
 pub(crate) struct Model {
     known: BTreeMap<Id, Known>,
-    /// Every number that was ever answered; those of messages that are done too.
+    /// The highest number that was ever answered, including those of messages that are done.
     highest: u64,
     drafts: u64,
 }
@@ -56,7 +56,7 @@ pub(crate) fn open(disk: &FaultyDisk, options: Options) -> Result<(Spool, Backlo
     Spool::open(Arc::new(disk.clone()), options)
 }
 
-/// A draft that tells from itself what it must be.
+/// Makes a draft from which its own correct content can be computed.
 pub(crate) fn draft(number: u64, bytes: usize) -> Draft {
     let envelope = format!("draft {number} of {bytes}").into_bytes();
     Draft { received_ns: number, envelope, body: body(number, bytes) }
@@ -69,11 +69,12 @@ fn body(number: u64, bytes: usize) -> Arc<[u8]> {
     body.into()
 }
 
-/// Asserts that a message is a draft, whole, whether it was answered or not.
+/// Asserts that a message is a complete draft, whether it was answered or not.
 pub(crate) fn assert_genuine(spool: &Spool, left: &Left) {
     let envelope = String::from_utf8(left.envelope.clone()).unwrap();
     let words: Vec<&str> = envelope.split(' ').collect();
-    let (number, bytes): (u64, usize) = (words[1].parse().unwrap(), words[3].parse().unwrap());
+    let number: u64 = words[1].parse().unwrap();
+    let bytes: usize = words[3].parse().unwrap();
     assert_eq!((left.received_ns, left.body_bytes), (number, bytes as u64));
     assert!(spool.read(left.id).unwrap() == body(number, bytes), "{} has another body", left.id);
 }
@@ -88,7 +89,7 @@ impl Model {
         self.known.iter().filter(|(_, known)| !known.is_done).map(|(id, _)| *id)
     }
 
-    /// Does it, and says whether the spool still answers.
+    /// Runs the step, and reports whether the spool still answers.
     pub(crate) fn step(&mut self, spool: &Spool, step: &Step) -> bool {
         match step {
             Step::Store { messages, bytes } => return self.store(spool, *messages, *bytes),
@@ -132,7 +133,7 @@ impl Model {
         true
     }
 
-    /// What was handed over before a message that is stored has been synced with it.
+    /// Notes that everything handed over before a stored message has been synced with it.
     fn stored(&mut self, id: Id, before: &BTreeMap<Id, Known>) {
         assert!(id.0 > self.highest, "{id} is not new");
         self.highest = id.0;
@@ -144,7 +145,7 @@ impl Model {
         }
     }
 
-    /// Compares what a spool has kept with what it must have, and takes that as known from now on.
+    /// Compares the content of a spool with the required one, and takes it as known from now on.
     pub(crate) fn compare(&mut self, spool: &Spool, backlog: Backlog, unwritten: u64) {
         let left: BTreeMap<Id, Left> = backlog.map(|left| left.unwrap()).map(|left| (left.id, left)).collect();
         for (id, known) in &self.known {

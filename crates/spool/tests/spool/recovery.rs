@@ -1,10 +1,10 @@
-//! Opening: what is torn is cut, what is damaged is refused by name and place, what belongs to others is left alone.
+//! Tests of opening: a torn end is cut, damage is refused by name and place, foreign files are left alone.
 use crate::model::{assert_genuine, draft, open, small};
 use spool::faulty::FaultyDisk;
 use spool::{Cost, Damage, DamageKind, Durability, Error, OnDamage, Options, RealDisk, Receipt, Spool};
 use std::sync::Arc;
 
-/// A disk with three batches of one small message each, in one segment, whose spool was closed.
+/// Makes a disk with three batches of one small message each, in one segment, whose spool was closed.
 fn three_batches() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     store_three(&disk).close();
@@ -12,7 +12,7 @@ fn three_batches() -> (FaultyDisk, String) {
     (disk, name)
 }
 
-/// The same, but that the process was killed.
+/// The same, but the process was killed.
 fn three_batches_killed() -> (FaultyDisk, String) {
     let disk = FaultyDisk::new();
     let spool = store_three(&disk);
@@ -37,7 +37,7 @@ fn segment_of(disk: &FaultyDisk) -> String {
 
 const BATCHES_AT: usize = 8192;
 const BLOCK: usize = 4096;
-/// A batch of one message of 300 octets: heads, envelope and body, before what fills the block.
+/// Bytes of a batch of one message of 300 bytes: heads, envelope and body, before the padding of the block.
 const BATCH: usize = UNPADDED.next_multiple_of(8);
 const UNPADDED: usize = 32 + 40 + "draft 1 of 300".len() + 300;
 
@@ -51,7 +51,7 @@ fn refusing() -> Options {
     Options { on_damage: OnDamage::Refuse, ..small() }
 }
 
-/// What is said to be damaged where damage is refused.
+/// Returns the damage that is reported if damage is refused.
 fn refused(disk: &FaultyDisk) -> Vec<Damage> {
     match open(disk, refusing()) {
         Err(Error::DamageRefused(damage)) => damage.to_vec(),
@@ -77,13 +77,14 @@ fn a_torn_tail_is_cut_wherever_it_is_torn() {
         let is_same = cut == octets;
         let disk = with_octets(&name, &cut);
         assert_eq!(numbers_left(&disk).unwrap(), if is_same { vec![1, 2, 3] } else { vec![1, 2] }, "{torn}");
-        // And the file itself may end there.
+        // The file itself may end there, too.
         let disk = with_octets(&name, &octets[..last + torn]);
         assert_eq!(numbers_left(&disk).unwrap().len(), if torn == BATCH { 3 } else { 2 }, "{torn}");
     }
 }
 
-/// These were not written by this code, but by a script that knows `docs/spool-format.md`; fuzzing begins from them.
+/// Reads bytes that were written by a script that follows `docs/spool-format.md`, not by this code; fuzzing begins from
+/// them.
 #[test]
 fn what_the_format_says_is_what_is_read() {
     let seed = |name: &str| {
@@ -115,7 +116,7 @@ fn after_a_cut_the_log_goes_on_and_the_torn_rest_never_counts() {
     assert_eq!(spool.usage().cut_bytes, BATCH as u64);
     spool.store(draft(4, 300)).wait().unwrap();
     spool.close();
-    // The flipped octet flips back: the message was not answered to anybody by this spool.
+    // The flipped byte flips back: this spool answered that message to nobody.
     let mut octets = disk.octets(&name).unwrap();
     octets[BATCHES_AT + 2 * BLOCK + 100] ^= 1;
     disk.put(&name, &octets);
@@ -131,7 +132,7 @@ fn a_bad_middle_is_refused_with_file_and_offset() {
         let mut bad = octets.clone();
         bad[batch + at] ^= 0x10;
         let disk = with_octets(&name, &bad);
-        // A batch's header costs nothing, nor does what fills the block.
+        // Damage of a batch's header costs nothing, nor does damage of the padding.
         if !(32..UNPADDED).contains(&at) {
             assert_eq!(open(&disk, refusing()).unwrap().1.len(), 3, "{at}");
             continue;
@@ -141,7 +142,7 @@ fn a_bad_middle_is_refused_with_file_and_offset() {
         assert_eq!((&damage[0].segment, damage[0].offset), (&name, batch as u64 + 32), "{at}");
         assert_eq!((damage[0].cost, damage[0].messages[0].0), (Cost::Messages, 2), "{at}: {damage:?}");
     }
-    // A write that never reached the media, though it was synced.
+    // A write that never reached the media, although it was synced.
     let mut bad = octets.clone();
     bad[batch..batch + BLOCK].fill(0);
     let damage = refused(&with_octets(&name, &bad));
@@ -264,7 +265,7 @@ fn numbers_are_never_used_again() {
     for round in 0..6 {
         let (spool, backlog) = open(&disk, small()).unwrap();
         assert!(backlog.is_empty());
-        // An oversized one is removed as a file, and its numbers must not go with it.
+        // An oversized one is removed as a file, but its numbers must not be forgotten.
         let bytes = if round % 2 == 0 { 200_000 } else { 100 };
         let id = spool.store(draft(1, bytes)).wait().unwrap().id();
         assert!(id.0 > last, "{id}");
@@ -275,7 +276,7 @@ fn numbers_are_never_used_again() {
     }
 }
 
-/// The names of all files below a directory, and what they hold.
+/// Returns the names of all files below a directory, and their content.
 fn files_in(directory: &std::path::Path) -> Vec<(String, Vec<u8>)> {
     let read = |entry: std::io::Result<std::fs::DirEntry>| {
         let entry = entry.unwrap();
@@ -324,7 +325,7 @@ fn inspection_finds_what_opening_finds_and_changes_nothing() {
     assert_eq!(left, [(ids[0], false), (ids[1], true)]);
     assert_eq!(files_in(&place.path().join("quarantine")).len(), 2);
     spool.close();
-    // What is in the quarantine is not said twice.
+    // Damage in the quarantine is not reported twice.
     let inspection = spool::inspect(place.path()).unwrap();
     assert!(inspection.damage.iter().all(|one| one.is_known), "{:?}", inspection.damage);
     drop(inspection);

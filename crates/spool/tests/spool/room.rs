@@ -1,4 +1,5 @@
-//! Room: a full spool says so and recovers by itself, segments are used again, one message holds up no others.
+//! Tests of room: a full spool reports it and recovers by itself, segments are used again, one message blocks no
+//! others.
 use crate::model::{assert_genuine, draft, open, small};
 use spool::faulty::FaultyDisk;
 use spool::{Disk, DiskFile, Durability, Error, Id, Options, Receipt, Spool};
@@ -11,7 +12,7 @@ fn store(spool: &Spool, number: u64, bytes: usize) -> Result<Id, Error> {
     spool.store(draft(number, bytes)).wait().map(|stored| stored.id())
 }
 
-/// Waits until it holds; what is lazy takes about a second.
+/// Waits until it holds; deferred records take about a second.
 fn wait_until(mut holds: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -20,7 +21,7 @@ fn wait_until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a free segment is ready, and nothing is at the disk any more.
+/// Waits until a free segment is ready, and no disk operation is under way.
 fn settle(spool: &Spool) {
     settle_at(spool, 2 * (64 << 10));
 }
@@ -70,10 +71,10 @@ fn a_full_spool_whose_messages_are_spread_recovers_too() {
     }
 }
 
-/// All but the first are done, of a spool that was filled to the brim, with notes too: there is room again.
+/// Marks all but the first as done in a completely full spool, also full of notes, and checks that there is room again.
 fn assert_recovers_but_for_one(spool: &Spool) {
     let mut ids = fill(spool, 10_000);
-    // More notes than what is kept back for them can hold; and whatever room is left then is tried.
+    // More notes than their reserve can hold; then all remaining room is tried.
     let note = vec![b'n'; 3000];
     (0..100).for_each(|_| spool.note(ids[1], &note));
     wait_until(|| spool.usage().unwritten > 0);
@@ -105,12 +106,12 @@ fn one_message_that_waits_does_not_keep_a_full_disk_full() {
 fn what_brings_others_to_their_end_is_stored_in_a_full_spool() {
     for durability in [Durability::Sync, Durability::Memory] {
         let (spool, _) = open(&FaultyDisk::new(), Options { durability, ..small() }).unwrap();
-        // Of a size that fills a block: tidying makes no room.
+        // Of a size that fills a block: moving messages makes no room.
         let ids = fill(&spool, 4000);
         let notice = || spool.store_from_reserve(draft(7, 4000)).wait();
         assert!((0..10).all(|_| notice().is_ok()));
         assert!(matches!(store(&spool, 8, 1000), Err(Error::Full)), "it is none the less full");
-        // What is kept back has an end too.
+        // The reserve has an end too.
         assert!((0..100).any(|_| matches!(notice(), Err(Error::Full))));
         ids.iter().for_each(|id| spool.done(*id));
         wait_until(|| store(&spool, 9, 1000).is_ok());
@@ -124,7 +125,7 @@ fn a_full_disk_is_a_full_spool() {
     let (spool, _) = open(&disk, small()).unwrap();
     let ids = fill(&spool, 10_000);
     assert!(!ids.is_empty());
-    // Two are kept back, as far as they are there.
+    // Two are reserved, as far as there are two.
     let usage = spool.usage();
     assert!(usage.segments == 3 && usage.disk_bytes <= 5 * (64 << 10), "{usage:?}");
     disk.limit(None);
@@ -232,7 +233,8 @@ fn what_gathers_while_a_sync_runs_is_one_write_and_one_sync() {
     let first = spool.store(draft(1, 100));
     wait_until(|| disk.writes().len() > writes_before);
     let gathered: Vec<Receipt> = (2..50).map(|number| spool.store(draft(number, 100))).collect();
-    let (writes, syncs) = (disk.writes().len(), disk.syncs());
+    let writes = disk.writes().len();
+    let syncs = disk.syncs();
     disk.release_syncs();
     first.wait().unwrap();
     gathered.into_iter().for_each(|receipt| assert!(receipt.wait().is_ok()));
@@ -349,7 +351,7 @@ fn notes_are_durable_when_that_is_asked_for() {
     spool.note(ids[0], b"held");
     spool.done(ids[1]);
     spool.sync_notes(mark).wait().unwrap();
-    // Also where they were written before, and only not synced.
+    // Also messages that were written before, and only not synced.
     spool.note(ids[2], b"held too");
     let commits = spool.usage().commits;
     wait_until(|| spool.usage().commits > commits);
