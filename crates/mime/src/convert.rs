@@ -1,7 +1,7 @@
-//! A message in memory made 7-bit for a server without 8BITMIME (RFC 6152 §3): its 8-bit parts in quoted-printable or
-//! base64, all else as it was.
+//! Converts a message in memory to 7-bit for a server without 8BITMIME (RFC 6152 §3): its 8-bit parts become
+//! quoted-printable or base64, everything else stays as it was.
 //!
-//! What is done is told in the field that sendmail writes, so that it can be undone (`restore`):
+//! The conversion is recorded in the header field that sendmail writes, so that it can be undone (`restore`):
 //! ```text
 //! X-MIME-Autoconverted: from 8bit to 7bit by relay.example          on top of the message
 //! X-MIME-Autoconverted: from 8bit to base64 by relay.example        in a part whose encoding was changed
@@ -9,7 +9,7 @@
 //! X-Original-Content-Transfer-Encoding: 8bit                        the field as it was, under another name
 //! X-MIME-Autoconverted: from none to base64 by relay.example        before fields that were added at a header's end
 //! ```
-//! The outcome is ASCII, in lines of at most 998 bytes that end in CRLF. One pass, and as much memory as the outcome has.
+//! The result is ASCII, in lines of at most 998 bytes that end in CRLF. One pass, and as much memory as the result has.
 use super::encode::Encoding;
 use super::field::LabelKind;
 use super::restore::{MARKER, ORIGINAL};
@@ -18,16 +18,16 @@ use std::ops::Range;
 
 /// The longest line, its end not counted (RFC 5322 §2.1.1).
 const LINE_BYTES: usize = 998;
-/// How much longer than twice the message the outcome may be: an encoding needs less than twice as much, and each part a
-/// few lines.
+/// Bytes that the result may have beyond twice the length of the message: an encoding needs less than twice as much,
+/// and each part needs a few lines.
 const GROWTH_BYTES: usize = 64 << 10;
 /// The longest field that is kept under a longer name.
 const LABEL_FIELD_BYTES: usize = LINE_BYTES - ORIGINAL.len();
 
-/// Why a message is not converted.
+/// Reasons why a message is not converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// A signature would not fit any more.
+    /// A signature would not match any more.
     #[error("its body is signed")]
     Signed,
     /// 8-bit bytes within multipart/signed or multipart/encrypted (RFC 1847 §2.1).
@@ -36,10 +36,10 @@ pub enum Obstacle {
     /// Within `message/partial` and the like (RFC 2045 §6.4).
     #[error("it has 8-bit bytes in a part that may not be encoded")]
     FixedMessage,
-    /// Within what says that it is encoded already.
+    /// Within a part whose label says that it is encoded already.
     #[error("it has 8-bit bytes in a part declared as encoded")]
     Encoded,
-    /// In a header, where only encoded words could stand; or a header that readers may read in several ways.
+    /// In a header, where only encoded words are allowed; or a header that readers may read in several ways.
     #[error("it has a header that is not ASCII or not well-formed")]
     Header,
     /// Before, between or behind parts.
@@ -48,23 +48,23 @@ pub enum Obstacle {
     /// A line that some readers take for a delimiter.
     #[error("its parts cannot be separated reliably")]
     Delimiter,
-    /// So many parts that what is said of each would be more than the message.
+    /// So many parts that their labels would be longer than the message.
     #[error("it has too many parts that need encoding")]
     Growth,
-    /// Parts in parts without end.
+    /// Parts nested too deeply.
     #[error("its parts are nested too deep")]
     Depth,
 }
 
-/// Whether a message may go to any server as it is: ASCII, in lines that are not too long and end in CRLF.
+/// Reports whether a message may go to any server as it is: ASCII, in lines that are not too long and end in CRLF.
 pub fn is_seven_bit(message: &[u8]) -> bool {
     message.is_ascii() && memchr::memchr(0, message).is_none() && lines(message).all(|line| is_plain_line(line, true))
 }
 
-/// The message as a server without 8BITMIME can have it; `None` if it can have it as it is. `host` is whoever converts.
+/// Converts a message for a server without 8BITMIME; `None` if it needs no conversion. `host` is the converting host.
 ///
 /// # Errors
-/// Why it must not be converted: it is to be sent as it is, or not at all.
+/// The reason why it must not be converted: it must be sent as it is, or not at all.
 pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Obstacle> {
     if is_seven_bit(message) {
         return Ok(None);
@@ -81,7 +81,7 @@ pub fn to_seven_bit(message: &[u8], host: &str) -> Result<Option<Vec<u8>>, Obsta
     Ok(Some(converter.out))
 }
 
-/// Lines with their ends, which are LF; whatever stands before it.
+/// Splits text into lines with their ends (LF); a CR before the LF belongs to the line.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -92,7 +92,7 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether a line may stand in a 7-bit message. Only the last of a message may have no end.
+/// Reports whether a line is allowed in a 7-bit message. Only the last line of a message may lack its end.
 fn is_plain_line(line: &[u8], may_be_open: bool) -> bool {
     let text = match line.strip_suffix(b"\r\n") {
         Some(text) => text,
@@ -106,7 +106,7 @@ struct Converter<'a> {
     message: &'a [u8],
     host: &'a str,
     out: Vec<u8>,
-    /// Where the header begins that is being read.
+    /// Offset of the header that is being read.
     header: usize,
     leaf: Option<Leaf>,
 }
@@ -118,7 +118,7 @@ struct Leaf {
     body: usize,
 }
 
-/// Whether a body is followed by a delimiter.
+/// Tells whether a body is followed by a delimiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Delimiter,
@@ -158,7 +158,7 @@ impl<'a> Converter<'a> {
         self.end_leaf(at, End::Message)
     }
 
-    /// The empty line at `at` ends a header.
+    /// Handles the empty line at `at`, which ends a header.
     fn end_header(&mut self, at: usize, entity: Entity) -> Result<(), Obstacle> {
         let header = self.header..at;
         let next = at + 2;
@@ -172,7 +172,7 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// What was read last ends before `at`.
+    /// Handles the end at `at` of the part that was read last.
     fn end_leaf(&mut self, at: usize, end: End) -> Result<(), Obstacle> {
         let message = self.message;
         let Some(Leaf { header, entity, body }) = self.leaf.take() else {
@@ -182,7 +182,7 @@ impl<'a> Converter<'a> {
             return Ok(());
         };
         self.header = at;
-        // The line end before a delimiter belongs to it (RFC 2046 §5.1.1).
+        // The line end before a delimiter belongs to the delimiter (RFC 2046 §5.1.1).
         let content = match end {
             End::Delimiter => &message[body..at.saturating_sub(2).max(body)],
             End::Message => &message[body..at],
@@ -217,7 +217,7 @@ impl<'a> Converter<'a> {
         encoding.encode(content, &mut self.out);
         match (end, encoding) {
             (End::Delimiter, _) => {}
-            // The line end that DATA will add is not the content's.
+            // The line end that DATA will add does not belong to the content.
             (End::Message, Encoding::QuotedPrintable) if content.ends_with(b"\r\n") => {}
             (End::Message, Encoding::QuotedPrintable) => self.out.extend_from_slice(b"=\r\n"),
             (End::Message, Encoding::Base64) => self.out.extend_from_slice(b"\r\n"),
@@ -225,7 +225,7 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// Writes a header and the empty line behind it, where `word` is the encoding of what follows.
+    /// Writes a header and the empty line behind it; `word` is the encoding of what follows.
     fn write_header(
         &mut self,
         header: &Range<usize>,
@@ -265,14 +265,15 @@ impl<'a> Converter<'a> {
         Ok(())
     }
 
-    /// What a header lacks for its content to be decoded.
+    /// Adds the fields that a header lacks for its content to be decoded.
     fn add_fields(&mut self, entity: &Entity, word: &str, content: &[u8]) {
         let mut add = |field: &[u8]| self.out.extend_from_slice(field);
         if entity.is_message && !entity.has_version {
             add(b"MIME-Version: 1.0\r\n");
         }
         if !entity.has_type {
-            // Nobody said; what is UTF-8 by chance is not text. RFC 1428 §3 has a name for the rest.
+            // No charset was declared; bytes that are valid UTF-8 are hardly anything else. RFC 1428 §3 has a name for
+            // the rest.
             let charset = if std::str::from_utf8(content).is_ok() { "utf-8" } else { "unknown-8bit" };
             add(format!("Content-Type: text/plain; charset={charset}\r\n").as_bytes());
         }
@@ -286,7 +287,7 @@ impl<'a> Converter<'a> {
     }
 }
 
-/// Whether a label says what is true already: `7bit` of what is 7-bit.
+/// Reports whether a label is already right: `7bit` for 7-bit content.
 fn says(kind: LabelKind, word: &str) -> bool {
     match kind {
         LabelKind::SevenBit => word == "7bit",

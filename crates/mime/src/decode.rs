@@ -1,8 +1,8 @@
-//! Quoted-printable and base64 as they are read, in blocks of any size.
+//! Decoders of quoted-printable and base64, for blocks of any size.
 
 use super::encode::Encoding;
 
-/// What content was before it was encoded. Strict: what this crate's encoders do not write is not decoded.
+/// Decodes content. It is strict: it decodes only what this crate's encoders can write.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     state: State,
@@ -15,13 +15,13 @@ enum State {
     Quoted(Quoted),
 }
 
-/// Four characters of base64, as far as they have come.
+/// Up to four characters of base64.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     bits: u32,
     digits: u8,
     padding: u8,
-    /// One with padding was the last.
+    /// A group with padding was the last.
     is_last: bool,
 }
 
@@ -38,7 +38,7 @@ enum Quoted {
 }
 
 impl Decoder {
-    /// A decoder at the start of its content.
+    /// Creates a decoder at the start of its content.
     pub fn new(encoding: Encoding) -> Self {
         let state = match encoding {
             Encoding::Base64 => State::Base64(Group::default()),
@@ -47,7 +47,7 @@ impl Decoder {
         Self { state, is_sound: true }
     }
 
-    /// What it decodes.
+    /// The encoding that it decodes.
     pub fn encoding(&self) -> Encoding {
         match self.state {
             State::Base64(_) => Encoding::Base64,
@@ -55,12 +55,12 @@ impl Decoder {
         }
     }
 
-    /// Whether all of it was as an encoder writes it.
+    /// Reports whether all of it was as an encoder writes it.
     pub fn is_sound(&self) -> bool {
         self.is_sound
     }
 
-    /// Decodes the next block, behind what `out` holds.
+    /// Decodes the next block, and appends the result to `out`.
     pub fn decode(&mut self, block: &[u8], out: &mut Vec<u8>) {
         match &mut self.state {
             State::Quoted(state) => *state = unquote(*state, block, &mut self.is_sound, out),
@@ -74,7 +74,7 @@ impl Decoder {
 }
 
 impl Group {
-    /// Takes the next character; false where none like it may stand.
+    /// Takes the next character; false if it is not allowed here.
     fn take(&mut self, byte: u8, out: &mut Vec<u8>) -> bool {
         match (sextet(byte), byte) {
             (None, b'\r' | b'\n') => return true,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is encoded is short lines of ASCII, and is decoded again, however it is cut.
+        /// Checks that encoded content is short lines of ASCII, and that decoding restores it, however it is cut.
         #[test]
         fn decoding_undoes_encoding(content in any_content(), block in 1..100_usize) {
             for encoding in [Encoding::QuotedPrintable, Encoding::Base64] {

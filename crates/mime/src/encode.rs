@@ -1,11 +1,11 @@
-//! Quoted-printable and base64 as they are written: lines of 76 characters, nothing that a gateway could change.
+//! Encoders of quoted-printable and base64: lines of 76 characters, and nothing that a gateway could change.
 use super::convert::lines;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 /// The longest encoded line, its end not counted (RFC 2045 §6.7 rule 5, §6.8).
 const LINE_BYTES: usize = 76;
-/// Bytes that a line of base64 holds.
+/// Bytes that a line of base64 encodes.
 const BASE64_LINE_BYTES: usize = LINE_BYTES / 4 * 3;
 /// Lines of base64 that are encoded at a time.
 const BASE64_LINES: usize = 64;
@@ -20,8 +20,8 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Quoted-printable where people could still read it: no more than a third of it is escaped. What has line ends of
-    /// its own is no text.
+    /// Chooses quoted-printable if people can still read it: no more than a third of it is escaped. Content with bare
+    /// CR or LF is not text.
     pub fn for_text(content: &[u8]) -> Self {
         let escaped = content.iter().filter(|byte| !byte.is_ascii() || **byte == b'=').count();
         let has_plain_ends = || {
@@ -41,7 +41,7 @@ impl Encoding {
         }
     }
 
-    /// Writes `content` encoded. Behind base64 there is no line end; quoted-printable ends as the content does.
+    /// Writes `content` encoded. Base64 ends without a line end; quoted-printable ends as the content does.
     pub fn encode(self, content: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::QuotedPrintable => quoted_printable(content, out),
@@ -50,7 +50,7 @@ impl Encoding {
     }
 }
 
-/// Writes `content` as base64, the lines apart by CRLF; none behind the last.
+/// Writes `content` as base64, with CRLF between the lines and none behind the last.
 fn base64_lines(content: &[u8], out: &mut Vec<u8>) {
     out.reserve(content.len().div_ceil(BASE64_LINE_BYTES) * (LINE_BYTES + 2));
     let mut text = [0; BASE64_LINES * LINE_BYTES];
@@ -80,7 +80,7 @@ fn quoted_printable(content: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// One line of content, in as many lines as it takes.
+/// Writes one line of content, in as many lines as it takes.
 fn quote_line(line: &[u8], out: &mut Vec<u8>) {
     let mut column = 0;
     for (at, byte) in line.iter().enumerate() {
@@ -88,18 +88,18 @@ fn quote_line(line: &[u8], out: &mut Vec<u8>) {
         let is_literal = match byte {
             b' ' | b'\t' => !is_last,
             b'=' => false,
-            // A line that was broken here must not look like a delimiter.
+            // At the start of a line that was broken here, it must not look like a delimiter.
             b'-' => column > 0,
             byte => byte.is_ascii_graphic(),
         };
         let width = if is_literal { 1 } else { 3 };
-        // The last line needs no room for the `=` of a soft break; one less is simpler.
+        // The last line needs no space for the `=` of a soft break; treating all lines alike is simpler.
         if column + width > LINE_BYTES - 1 {
             out.extend_from_slice(b"=\r\n");
             column = 0;
         }
         match (is_literal, byte) {
-            // It stood in the middle of a line until the break came before it.
+            // It was in the middle of a line until the break came before it.
             (true, b'-') if column == 0 => column += push_quoted(b'-', out),
             (true, byte) => {
                 out.push(*byte);

@@ -1,19 +1,19 @@
-//! Values of the two header fields that decide how a part is read: Content-Type and Content-Transfer-Encoding
-//! (RFC 2045 §5.1, §6.1).
+//! Values of the two header fields that decide how a part is read: Content-Type and Content-Transfer-Encoding (RFC 2045
+//! §5.1, §6.1).
 use std::ops::Range;
 
 /// The longest boundary that is read. RFC 2046 §5.1.1 allows 70 characters; some programs write longer ones.
 const MAX_BOUNDARY_BYTES: usize = 200;
 
-/// A value that cannot be read in one way only.
+/// A value that can be read in more than one way, or in none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable;
 
-/// The media type of an entity, as far as it decides what may be encoded.
+/// The media type of an entity, as far as it decides which parts may be encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MediaType {
     Text,
-    /// `multipart/signed` and `multipart/encrypted` (RFC 1847): what is in them may not be changed.
+    /// `multipart/signed` and `multipart/encrypted` (RFC 1847): their content must not be changed.
     Sealed,
     Multipart {
         boundary: Vec<u8>,
@@ -23,7 +23,7 @@ pub(crate) enum MediaType {
     Message,
     /// `message/partial` and others of which only 7bit is allowed (RFC 2045 §6.4).
     FixedMessage,
-    /// What may be encoded as a whole; `message/global` too (RFC 6532 §3.7).
+    /// Any other type, which may be encoded as a whole; `message/global` too (RFC 6532 §3.7).
     Other,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum MediaType {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Label {
     pub(crate) kind: LabelKind,
-    /// Where the word stands in the value.
+    /// Place of the word in the value.
     pub(crate) word: Range<usize>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum LabelKind {
 }
 
 impl LabelKind {
-    /// Whether the content stands there as it is (RFC 2045 §6.2).
+    /// Reports whether the encoding leaves the content as it is (RFC 2045 §6.2).
     pub(crate) fn is_identity(self) -> bool {
         matches!(self, Self::SevenBit | Self::EightBit | Self::Binary)
     }
@@ -113,7 +113,7 @@ impl<'a> Scanner<'a> {
         is_there
     }
 
-    /// White space, line ends of folding, and comments in any depth.
+    /// Skips white space, line ends of folding, and comments in any depth.
     fn skip_blanks(&mut self) -> Result<(), Unreadable> {
         let mut depth = 0_usize;
         while let Some(byte) = self.peek() {
@@ -130,7 +130,7 @@ impl<'a> Scanner<'a> {
         if depth == 0 && self.at <= self.text.len() { Ok(()) } else { Err(Unreadable) }
     }
 
-    /// A token, empty where none stands.
+    /// Reads a token; empty if there is none.
     fn word(&mut self) -> &'a [u8] {
         let begin = self.at;
         while self.peek().is_some_and(is_token) {
@@ -139,7 +139,7 @@ impl<'a> Scanner<'a> {
         &self.text[begin..self.at]
     }
 
-    /// A token or a quoted string.
+    /// Reads a token or a quoted string.
     fn value(&mut self) -> Result<Vec<u8>, Unreadable> {
         if !self.take(b'"') {
             let word = self.word();
@@ -160,7 +160,8 @@ impl<'a> Scanner<'a> {
         Err(Unreadable)
     }
 
-    /// The boundary among the parameters. All of them have to be sound: who reads past a mistake may read another one.
+    /// Returns the boundary among the parameters. All of them must be correct: a reader that skips a mistake may read
+    /// another boundary.
     fn boundary(&mut self) -> Result<Option<Vec<u8>>, Unreadable> {
         let mut found = None;
         loop {
@@ -182,7 +183,7 @@ impl<'a> Scanner<'a> {
             }
             self.skip_blanks()?;
             let value = self.value()?;
-            // In pieces or with a charset (RFC 2231) not all read it alike.
+            // In pieces or with a charset (RFC 2231), readers do not agree on it.
             if name.starts_with(b"boundary*") {
                 return Err(Unreadable);
             }
@@ -200,7 +201,7 @@ fn sound_boundary(boundary: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
     if is_sound { Ok(boundary) } else { Err(Unreadable) }
 }
 
-/// RFC 2045 §5.1.
+/// Reports whether a token may contain that byte (RFC 2045 §5.1).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte)
 }

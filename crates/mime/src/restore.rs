@@ -1,24 +1,26 @@
-//! A converted message made what it was, in blocks of any size: what `convert` or another relay encoded is decoded, and
-//! labels that were changed read as before. In bounded memory; for checksums, not for readers.
+//! Restores a converted message, in blocks of any size: parts that `convert` or another relay encoded are decoded, and
+//! changed labels read as before. In bounded memory; for checksums, not for readers.
 use super::decode::Decoder;
 use super::encode::Encoding;
 use super::field::LabelKind;
 use super::walk::{Content, Line, Walker};
 
-/// The name of the field that tells of a conversion, as sendmail writes it.
+/// Name of the field that records a conversion, as sendmail writes it.
 pub const MARKER: &[u8] = b"X-MIME-Autoconverted:";
 
-/// Before the name of a field that was changed.
+/// Prefix of the name of a field that was changed.
 pub(crate) const ORIGINAL: &[u8] = b"X-Original-";
 
 /// The longest line of a converted message.
 const LINE_BYTES: usize = 1000;
-/// The longest line of the outermost header, which others may have written.
+/// The longest line of the outermost header, which other programs may have written.
 const HEADER_LINE_BYTES: usize = 64 << 10;
 
-/// Undoes a conversion. Begins within the outermost header, behind the marker on its top; gives the body as it was.
+/// Undoes a conversion. It begins within the outermost header, behind the marker on its top, and returns the body as it
+/// was.
 ///
-/// A message whose own parts bear the marker is not restored as it was: nobody can tell which of them are ours.
+/// A message whose own parts had the marker before the conversion is not restored exactly: the two cannot be told
+/// apart.
 #[derive(Clone, Debug)]
 pub struct Restorer {
     walker: Walker,
@@ -26,28 +28,28 @@ pub struct Restorer {
     line: Vec<u8>,
     out: Vec<u8>,
     mend: Mend,
-    /// Of the leaf that is being read.
+    /// Decoder of the leaf that is being read.
     decoder: Option<Decoder>,
-    /// Of the outermost header where nothing else is known: another relay's conversion of a message of one part.
+    /// Set in the outermost header if nothing else is known: another relay's conversion of a message of one part.
     is_simple: bool,
     is_sound: bool,
 }
 
-/// What is to be done with the next lines of a header.
+/// Changes to be made to the next lines of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mend {
     #[default]
     Nothing,
-    /// The next one is new, and the one behind it had another name.
+    /// The next line is new, and the one behind it had another name.
     Changed,
-    /// It had another name.
+    /// The line had another name.
     Renamed,
-    /// All that follows is new.
+    /// All lines that follow are new.
     Added,
 }
 
 impl Restorer {
-    /// Behind the marker on top of a message.
+    /// Begins behind the marker on top of a message.
     pub fn new() -> Self {
         Self {
             walker: Walker::new(),
@@ -60,17 +62,17 @@ impl Restorer {
         }
     }
 
-    /// Behind a field of the outermost header that says that all of the body is encoded.
+    /// Begins behind a field of the outermost header that says that all of the body is encoded.
     pub fn of_one_part(encoding: Encoding) -> Self {
         Self { decoder: Some(Decoder::new(encoding)), is_simple: true, ..Self::new() }
     }
 
-    /// Whether it was read as a converted message is.
+    /// Reports whether it was read as a converted message is.
     pub fn is_sound(&self) -> bool {
         self.is_sound && self.decoder.as_ref().is_none_or(Decoder::is_sound)
     }
 
-    /// Takes the next block; `take` has what the body was.
+    /// Takes the next block; `take` gets the original body.
     pub fn receive(&mut self, block: &[u8], mut take: impl FnMut(&[u8])) {
         let mut rest = block;
         while let (Some(end), true) = (memchr::memchr(b'\n', rest), self.is_sound) {
@@ -159,7 +161,7 @@ impl Restorer {
         }
     }
 
-    /// A body in that encoding follows.
+    /// Prepares for a body in that encoding.
     fn expect(&mut self, word: &[u8]) {
         self.decoder = match word {
             b"quoted-printable" => Some(Decoder::new(Encoding::QuotedPrintable)),
@@ -197,7 +199,7 @@ impl Restorer {
         if let Some(decoder) = self.decoder.take() {
             self.is_sound &= decoder.is_sound();
             if decoder.encoding() == Encoding::Base64 {
-                // What no decoder gives: the line end that belongs to the delimiter.
+                // The decoder does not return the line end that belongs to the delimiter.
                 self.out.extend_from_slice(b"\r\n");
             }
         }
@@ -211,7 +213,7 @@ impl Default for Restorer {
     }
 }
 
-/// The old and the new word of a marker that `convert` writes.
+/// Returns the old and the new word of a marker that `convert` writes.
 fn marked(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = line.get(MARKER.len()..).filter(|_| line.starts_with(MARKER))?;
     let mut words = text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());

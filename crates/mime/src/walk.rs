@@ -1,31 +1,32 @@
-//! The structure of a message, told line by line: what a line is, in bounded memory, however deep parts are nested.
+//! Structure of a message, line by line: the kind of each line, in bounded memory, however deep parts are nested.
 //!
 //! ```text
 //! Header ─empty line─▶ Leaf | Gap (of a multipart, until its first delimiter) | Header (of a message/rfc822)
 //!    ▲                                     │
 //!    └───────────── delimiter ◀────────────┘        closing delimiter ─▶ Gap, until a delimiter of one further out
 //! ```
-//! Strict where readers of mail disagree (RFC 2046 §5.1.1 lets them compare the beginning of a line only): a line that
-//! some would take for a delimiter and others would not is an obstacle, and so is a header that is not made of fields.
+//! Strict where readers of mail disagree (RFC 2046 §5.1.1 lets them compare only the beginning of a line): a line that
+//! some would take for a delimiter and others would not is an obstacle, and so is a header that does not consist of
+//! fields.
 use super::convert::Obstacle;
 use super::field::{self, Label, LabelKind, MediaType};
 use std::ops::Range;
 
-/// Parts in parts in parts: nobody nests them deeper who means well. Postfix allows 100.
+/// Depth of nested parts: honest mail is never nested deeper. Postfix allows 100.
 const MAX_DEPTH: usize = 50;
 /// The longest value of a field that is read.
 const MAX_FIELD_BYTES: usize = 8 << 10;
 
-/// What a line is.
+/// Kinds of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// Of a header.
+    /// A line of a header.
     Header,
-    /// The empty line behind a header, and what it is the header of.
+    /// The empty line behind a header, and the entity that the header describes.
     EndOfHeader(Entity),
-    /// Of a body.
+    /// A line of a body.
     Body,
-    /// Before the first part or behind the last: for nobody to read.
+    /// A line before the first part or behind the last, which readers ignore.
     Gap,
     /// The delimiter before a part, or behind the last.
     Delimiter,
@@ -35,15 +36,15 @@ pub(crate) enum Line {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entity {
     pub(crate) content: Content,
-    /// Where its Content-Transfer-Encoding stands, if there is one.
+    /// Place of its Content-Transfer-Encoding, if it has one.
     pub(crate) label: Option<LabelPlace>,
     pub(crate) has_type: bool,
     pub(crate) has_version: bool,
-    /// Whether it is a message, or else a part of one.
+    /// It is a message, and not a part of one.
     pub(crate) is_message: bool,
 }
 
-/// Offsets in the message.
+/// Place of a label, as offsets in the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LabelPlace {
     pub(crate) kind: LabelKind,
@@ -59,22 +60,22 @@ pub(crate) enum Content {
     Message,
     Text,
     Other,
-    /// Content that may not be encoded (again), and why not.
+    /// Content that may not be encoded (again), and the reason.
     Fixed(Obstacle),
 }
 
 /// Reads a message line by line.
 #[derive(Clone, Debug)]
 pub(crate) struct Walker {
-    /// Multiparts that are open, the outermost first.
+    /// Open multiparts, the outermost first.
     open: Vec<Multipart>,
     place: Place,
     header: Header,
-    /// Messages in messages.
+    /// Number of messages within messages.
     messages: usize,
-    /// Where the next line begins.
+    /// Offset of the next line.
     offset: usize,
-    /// A signature over the body stands in the first header.
+    /// The first header holds a signature over the body.
     is_signed: bool,
 }
 
@@ -92,7 +93,7 @@ enum Place {
     Gap,
 }
 
-/// What has been seen of a header.
+/// State of a header that is being read.
 #[derive(Clone, Debug, Default)]
 struct Header {
     is_message: bool,
@@ -103,7 +104,7 @@ struct Header {
     media_type: Vec<u8>,
     labels: usize,
     label: Vec<u8>,
-    /// Where the field of the label begins, its value, and where it ends.
+    /// Offsets of the label's field, its value, and its end.
     label_places: [usize; 3],
     has_version: bool,
 }
@@ -128,17 +129,17 @@ impl Walker {
         }
     }
 
-    /// Whether the first header has been read.
+    /// Reports whether the first header has been read.
     pub(crate) fn is_beyond_header(&self) -> bool {
         self.place != Place::Header || !self.header.is_outermost
     }
 
-    /// Whether the first header holds a signature over the body.
+    /// Reports whether the first header holds a signature over the body.
     pub(crate) fn is_signed(&self) -> bool {
         self.is_signed
     }
 
-    /// Takes the next line with its end. `is_clean`: the one before ended in CRLF.
+    /// Takes the next line with its end. `is_clean`: the line before ended in CRLF.
     pub(crate) fn line(&mut self, line: &[u8], is_clean: bool) -> Result<Line, Obstacle> {
         let begin = self.offset;
         self.offset += line.len();
@@ -153,7 +154,7 @@ impl Walker {
         }
     }
 
-    /// Whether the line is a delimiter of an open multipart; what follows then is of another part.
+    /// Reports whether the line is a delimiter of an open multipart; the lines after it belong to another part.
     fn is_delimiter(&mut self, line: &[u8], is_clean: bool) -> Result<bool, Obstacle> {
         let text = line[2..].trim_ascii_end();
         let mut found = None;
@@ -254,7 +255,7 @@ impl Walker {
     }
 }
 
-/// Fields whose signatures are over the body (RFC 6376, RFC 8617, RFC 4870).
+/// Fields whose signatures cover the body (RFC 6376, RFC 8617, RFC 4870).
 const SIGNATURES: [&[u8]; 3] = [b"DKIM-Signature", b"ARC-Message-Signature", b"DomainKey-Signature"];
 
 impl Header {
@@ -265,7 +266,7 @@ impl Header {
         self.keep(line)
     }
 
-    /// Keeps what belongs to a field that will be read.
+    /// Keeps a line of a field that will be read.
     fn keep(&mut self, more: &[u8]) -> Result<(), Obstacle> {
         let value = match self.in_field {
             Field::Other => return Ok(()),

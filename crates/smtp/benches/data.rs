@@ -1,5 +1,4 @@
-//! How fast a message is read off the wire: end of data, dots, line endings and line length, in GB/s.
-//! `cargo bench -p mailrun-smtp --bench data`
+//! Speed at which a message is read off the wire: end of data, dots, line endings and line length, in GB/s.
 #![allow(clippy::print_stdout, reason = "a benchmark's output is its result")]
 use smtp::data::{DataReader, END, Piece, stuff};
 use std::hint::black_box;
@@ -36,7 +35,7 @@ fn report(name: &str, wire: &[u8]) {
     println!("{name:<34} {:>10.2} {:>10.2} {:>10.2}", rates[0], rates[ROUNDS / 2], rates[ROUNDS - 1]);
 }
 
-/// Seconds.
+/// Reads the message, and returns the seconds that it took.
 fn read(wire: &[u8]) -> f64 {
     let began = Instant::now();
     let mut reader = DataReader::new(1000);

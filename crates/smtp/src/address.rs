@@ -1,4 +1,4 @@
-//! Paths and mailboxes: what stands between `<` and `>` (RFC 5321 §4.1.2; UTF-8, RFC 6531 §3.3).
+//! Paths and mailboxes: the text between `<` and `>` (RFC 5321 §4.1.2; UTF-8, RFC 6531 §3.3).
 //!
 //! ```text
 //! <@a,@b:local@domain>   source route passed over (RFC 5321 §4.1.1.3, appendix C)
@@ -9,29 +9,29 @@
 use crate::limits::{DOMAIN_BYTES, LOCAL_PART_BYTES, PATH_BYTES};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A label of a domain (RFC 1035 §2.3.4).
+/// Longest label of a domain (RFC 1035 §2.3.4).
 const LABEL_BYTES: usize = 63;
 
-/// A path that obeys the syntax; borrowed from the command line.
+/// A path with correct syntax; borrowed from the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path<'a> {
     mailbox: &'a [u8],
     at: Option<usize>,
 }
 
-/// What is wrong with a path.
+/// Faults of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPath {
     /// It does not follow the grammar.
     #[error("the address is not of the form <local-part@domain>")]
     Syntax,
-    /// A path above 256, local part above 64 or domain above 255 octets.
+    /// A path above 256, local part above 64 or domain above 255 bytes.
     #[error("the address is too long")]
     TooLong,
 }
 
 impl<'a> Path<'a> {
-    /// Reads a path at the start of `text`; returns it and what follows.
+    /// Reads a path at the start of `text`; returns it and the rest of the text.
     ///
     /// # Errors
     /// [`BadPath`], by the grammar and lengths of RFC 5321.
@@ -65,11 +65,11 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// What [`Self::as_bytes`] of a path gave, kept since: it is only divided again, not checked. Of other octets the
-    /// parts mean nothing.
+    /// Takes a value that [`Self::as_bytes`] of a path returned: it is only divided again, not checked. For other bytes
+    /// the parts are meaningless.
     pub fn checked_before(mailbox: &'a [u8]) -> Self {
         let is_quoted = mailbox.first() == Some(&b'"');
-        // A quoted local part may have an @ of its own.
+        // A quoted local part may contain an @.
         let at = if is_quoted { quoted_length(mailbox) } else { memchr::memchr(b'@', mailbox) };
         Self { mailbox, at }
     }
@@ -79,28 +79,28 @@ impl<'a> Path<'a> {
         self.mailbox
     }
 
-    /// What stands before the `@`, quotes included.
+    /// The part before the `@`, quotes included.
     pub fn local_part(&self) -> &'a [u8] {
         &self.mailbox[..self.at.unwrap_or(self.mailbox.len())]
     }
 
-    /// What stands behind the `@`; `None` for the null path and a bare `Postmaster`.
+    /// The part after the `@`; `None` for the null path and a bare `Postmaster`.
     pub fn domain(&self) -> Option<&'a [u8]> {
         self.at.map(|at| &self.mailbox[at + 1..])
     }
 
-    /// `<>`, the sender of notifications.
+    /// Reports whether it is `<>`, the sender of notifications.
     pub fn is_null(&self) -> bool {
         self.mailbox.is_empty()
     }
 
-    /// Whether it needs SMTPUTF8 (RFC 6531 §3.2).
+    /// Reports whether it needs SMTPUTF8 (RFC 6531 §3.2).
     pub fn is_internationalized(&self) -> bool {
         !self.mailbox.is_ascii()
     }
 }
 
-/// The `>` that is not inside a quoted string.
+/// Finds the `>` that is not inside a quoted string.
 fn closing_bracket(text: &[u8]) -> Option<usize> {
     if let Some(end) = memchr::memchr2(b'>', b'"', text)
         && text[end] == b'>'
@@ -166,14 +166,14 @@ fn quoted_length(mailbox: &[u8]) -> Option<usize> {
     None
 }
 
-/// May stand in a dot-string (RFC 5322 §3.2.3; above ASCII, RFC 6531 §3.3).
+/// Allowed in a dot-string (RFC 5322 §3.2.3; above ASCII, RFC 6531 §3.3).
 const ATEXT: u8 = 1;
-/// May stand in a label. Underscores are let through: hosts have them, whatever RFC 1123 says.
+/// Allowed in a label. Underscores are accepted: hosts have them, whatever RFC 1123 says.
 const LABEL: u8 = 2;
 /// Above ASCII.
 const HIGH: u8 = 4;
 
-/// What each octet may be: a look-up an octet, for every address of every message passes here.
+/// Classes of each byte: one look-up per byte, because every address of every message passes here.
 static CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut octet = 0;
@@ -195,7 +195,7 @@ static CLASSES: [u8; 256] = {
     classes
 };
 
-/// A domain or an address literal.
+/// Reports whether it is a domain or an address literal.
 fn is_domain(domain: &[u8]) -> bool {
     if domain.first() == Some(&b'[') {
         return address_literal(domain).is_some();
@@ -216,7 +216,7 @@ fn is_domain(domain: &[u8]) -> bool {
 }
 
 /// Reads an address literal with its brackets: `[192.0.2.1]`, `[IPv6:2001:db8::1]` (RFC 5321 §4.1.3). That grammar
-/// leaves room for other tags; none but `IPv6` has been registered, so what stands behind another is no address.
+/// allows other tags; only `IPv6` has been registered, so the text behind another tag is not an address.
 pub fn address_literal(domain: &[u8]) -> Option<IpAddr> {
     let text = domain.strip_prefix(b"[")?.strip_suffix(b"]")?;
     match text.split_first_chunk::<5>() {
@@ -225,7 +225,8 @@ pub fn address_literal(domain: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Four decimal numbers of one to three digits. The grammar lets them begin with zeros, which make none of them octal.
+/// Reads four decimal numbers of one to three digits. The grammar lets them begin with zeros, which do not make them
+/// octal.
 fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
     let mut numbers = text.split(|byte| *byte == b'.');
@@ -236,7 +237,7 @@ fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     numbers.next().is_none().then(|| octets.into())
 }
 
-/// Eight groups of 16 bits, or six at most and a `::` for two zeros or more; the last two may be an IPv4 address.
+/// Reads eight groups of 16 bits, or six at most and a `::` for two zeros or more; the last two may be an IPv4 address.
 fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
     let Some(at) = memchr::memmem::find(text, b"::") else {
         let (groups, count) = groups(text)?;
@@ -250,7 +251,7 @@ fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
     (begin + end <= 6).then(|| all.into())
 }
 
-/// The groups of a part of an IPv6 address that has no `::`, and how many there are.
+/// Reads the groups of a part of an IPv6 address without `::`, and returns them with their number.
 fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
     let mut groups = [0; 8];
     let mut count = 0;
@@ -275,12 +276,12 @@ fn groups(text: &[u8]) -> Option<([u16; 8], usize)> {
     Some((groups, count))
 }
 
-/// Whether text that may stand in a label makes one.
+/// Reports whether text of characters allowed in a label is a label.
 fn is_label(text: &[u8]) -> bool {
     (1..=LABEL_BYTES).contains(&text.len()) && !text.starts_with(b"-") && !text.ends_with(b"-")
 }
 
-/// Whether text whose octets had the classes `seen`, all together, is UTF-8.
+/// Reports whether text is UTF-8; `seen` holds the classes of all its bytes.
 fn is_utf8(text: &[u8], seen: u8) -> bool {
     seen & HIGH == 0 || std::str::from_utf8(text).is_ok()
 }
@@ -420,7 +421,7 @@ mod tests {
 
         #[test]
         fn what_is_read_as_an_address_is_one_for_others_too(text in "[0-9a-f:.]{1,24}") {
-            // Save for zeros in front of a decimal number, which others refuse.
+            // Zeros in front of a decimal number are an exception: other parsers reject them.
             let plain = text.split('.').all(|part| part.rsplit(':').next().is_some_and(|it| it == "0" || !it.starts_with('0')));
             if plain && let Some(address) = address_literal(format!("[IPv6:{text}]").as_bytes()) {
                 prop_assert_eq!(text.parse::<IpAddr>().ok(), Some(address));

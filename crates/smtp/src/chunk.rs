@@ -1,11 +1,11 @@
-//! The message in chunks: so many octets after each BDAT, whatever they are (RFC 3030).
+//! The message in chunks: a given number of bytes after each BDAT, with any content (RFC 3030).
 //!
-//! A message that is not said to be binary is one of lines all the same, and its line endings and lengths are held to
-//! what DATA would hold them to: what comes in by BDAT may have to go out by DATA.
+//! A message that is not declared as binary consists of lines nevertheless, and the rules of DATA apply to its line
+//! endings and lengths: a message that comes by BDAT may have to be forwarded by DATA.
 use crate::command::Chunk;
 use crate::data::{Flaw, Text};
 
-/// What the octets of a message may be.
+/// Bytes that a message may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Octets {
     /// Lines of text.
@@ -17,7 +17,7 @@ pub enum Octets {
 /// A part of the message as it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Octets of the message.
+    /// Bytes of the message.
     Content(&'a [u8]),
     /// The chunk has been read.
     End(Chunk),
@@ -34,32 +34,32 @@ pub struct ChunkReader {
 }
 
 impl ChunkReader {
-    /// A reader at the start of a message whose lines, if it has lines, may have `line_limit` octets.
+    /// Creates a reader at the start of a message. If it has lines, they may have `line_limit` bytes.
     pub fn new(octets: Octets, line_limit: usize) -> Self {
         let chunk = Chunk { bytes: 0, last: false };
         Self { text: Text::new(line_limit), octets, chunk, left: 0, is_open: false }
     }
 
-    /// A chunk follows.
+    /// Begins a chunk.
     pub fn begin(&mut self, chunk: Chunk) {
         (self.chunk, self.left, self.is_open) = (chunk, chunk.bytes, true);
     }
 
-    /// Whether what comes next belongs to a chunk, or is the end of one.
+    /// Reports whether the next bytes belong to a chunk, or are the end of one.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Octets of content so far.
+    /// Bytes of content so far.
     pub fn bytes(&self) -> u64 {
         self.text.bytes
     }
 
-    /// The worst thing that was wrong so far.
+    /// The worst fault so far.
     pub fn flaw(&self) -> Option<Flaw> {
         match self.octets {
             Octets::Any => None,
-            // The message has ended, or may have: nothing comes that could make a line end of it.
+            // The message has ended, or may have: no byte follows that could complete the line end.
             Octets::Lines if !self.is_open && self.chunk.last && self.text.previous == b'\r' => {
                 Some(Flaw::BareLineEnding)
             }
@@ -98,7 +98,7 @@ mod tests {
 
     const BARE: Option<Flaw> = Some(Flaw::BareLineEnding);
 
-    /// Content and flaw of a message whose chunks are `sizes` octets long, from blocks.
+    /// Returns content and flaw of a message whose chunks are `sizes` bytes long, from blocks.
     fn read(octets: Octets, sizes: &[u64], blocks: &[&[u8]]) -> Option<(Vec<u8>, Option<Flaw>, Vec<u8>)> {
         let mut reader = ChunkReader::new(octets, 10);
         let mut sizes = sizes.iter().enumerate().map(|(at, &bytes)| Chunk { bytes, last: at + 1 == sizes.len() });

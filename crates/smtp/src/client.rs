@@ -12,11 +12,11 @@
 //!   ├── RSET ◀── refused ───┴────────────┘                                                       ▼
 //!   └────────────────────────── the reply to it, in LMTP one for each recipient ◀──────────── Message
 //!
-//! what is required and not offered, or refused ─▶ QUIT, and gave_up tells
+//! a required extension is not offered, or refused ─▶ QUIT, and gave_up has the reason
 //! ```
-//! The session keeps the queue of replies it expects, so pipelined and lock-step dialogues are one machine: they
-//! differ only in how many commands [`Client::begin`] writes at once. The caller asks [`Client::wants`] what the
-//! session wants next, and writes the message itself, uncopied.
+//! The session keeps the queue of replies it expects, so pipelined and lock-step dialogues are one machine: they differ
+//! only in the number of commands that [`Client::begin`] writes at once. The caller asks [`Client::wants`] for the
+//! session's next request, and writes the message itself, uncopied.
 use crate::data::END;
 use crate::envelope::Envelope;
 use crate::extensions::Extensions;
@@ -31,7 +31,7 @@ use std::time::Duration;
 
 pub use crate::identity::Protocol;
 
-/// What a reply answers.
+/// Commands that replies belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// The connection.
@@ -50,7 +50,7 @@ pub enum Verb {
     Recipient(u32),
     /// DATA.
     Data,
-    /// BDAT, but for the last.
+    /// BDAT, except the last.
     Chunk,
     /// The final dot, or the last BDAT.
     Message,
@@ -62,10 +62,10 @@ pub enum Verb {
     Quit,
 }
 
-/// A reply and what it answers.
+/// A reply and its command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// What it answers.
+    /// The command that it belongs to.
     pub to: Verb,
     /// The reply.
     pub reply: Received<'a>,
@@ -73,17 +73,17 @@ pub struct Event<'a> {
     pub ends: Option<Outcome>,
 }
 
-/// How a transaction ended.
+/// Results of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer took responsibility for the recipients it accepted; in LMTP for some of them at least: those whose
-    /// [`Verb::Delivery`] had a positive reply.
+    /// The peer took responsibility for the recipients that it accepted; in LMTP for at least one of them, namely those
+    /// whose [`Verb::Delivery`] had a positive reply.
     Accepted,
-    /// It did not.
+    /// The peer did not.
     Refused,
 }
 
-/// What the session wants of its caller.
+/// Requests of the session to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// Replies: read.
@@ -94,110 +94,111 @@ pub enum Want {
     Transaction,
     /// The message and its end of data, then [`Client::message_sent`].
     Message,
-    /// The next [chunk](Client::chunk) of the message, and its octets as they are.
+    /// The next [chunk](Client::chunk) of the message, and its bytes as they are.
     Chunk,
     /// Nothing more: close the connection.
     Close,
 }
 
-/// How far commands run ahead of replies.
+/// Number of commands that are sent before their replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pipelining {
     /// One command at a time.
     #[default]
     Off,
-    /// MAIL, RCPT and DATA together, where the peer offers PIPELINING (RFC 2920); or MAIL, RCPT and every BDAT.
+    /// MAIL, RCPT and DATA together, if the peer offers PIPELINING (RFC 2920); or MAIL, RCPT and every BDAT.
     Group,
 }
 
-/// Whether to begin TLS with STARTTLS.
+/// Use of STARTTLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StartTls {
-    /// Not: in the clear, or over TLS from the first octet on.
+    /// Not used: no TLS, or TLS from the first byte on.
     #[default]
     Never,
-    /// Where it is offered, and granted.
+    /// Used if it is offered and granted.
     IfOffered,
-    /// In any case: without it nothing is sent.
+    /// Required: without it nothing is sent.
     Required,
 }
 
-/// How a message is sent.
+/// Ways to send a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Chunking {
     /// By DATA.
     #[default]
     Never,
-    /// By BDAT where it is offered (RFC 3030).
+    /// By BDAT if it is offered (RFC 3030).
     IfOffered,
 }
 
-/// Whether envelopes say what the sender wants to be told (RFC 3461).
+/// Use of requests for notifications in envelopes (RFC 3461).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notifications {
-    /// They do not.
+    /// Envelopes have none.
     #[default]
     Unasked,
-    /// They do: nothing is sent to a server that does not offer DSN.
+    /// Envelopes have some: nothing is sent to a server that does not offer DSN.
     Asked,
 }
 
-/// What is last in a chunk.
+/// Position of a chunk in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// More chunks follow.
     Middle,
-    /// It ends the message.
+    /// The chunk ends the message.
     Last,
 }
 
-/// How a session is to go.
+/// Options of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What is spoken.
+    /// Protocol to speak.
     pub protocol: Protocol,
-    /// How far commands run ahead of replies.
+    /// Number of commands that are sent before their replies.
     pub pipelining: Pipelining,
-    /// Whether to begin TLS with STARTTLS.
+    /// Use of STARTTLS.
     pub tls: StartTls,
-    /// Who to log in as.
+    /// Credentials to log in with.
     pub credentials: Option<Credentials>,
-    /// How a message is sent.
+    /// Way to send a message.
     pub chunking: Chunking,
-    /// Who to introduce with XCLIENT.
+    /// Client to introduce with XCLIENT.
     pub introduction: Option<Introduction>,
-    /// Whether envelopes have parameters of DSN.
+    /// Use of the parameters of DSN in envelopes.
     pub notifications: Notifications,
-    /// How many messages may be under way at a time where they go by BDAT and commands in groups; 0 is two, the one
-    /// and what [may begin early](Client::may_begin_early). More are each behind a RSET, so that none depends on what
-    /// becomes of another (RFC 3030 §2); so many are in doubt if the connection breaks.
+    /// Number of messages that may be under way at a time if they go by BDAT and commands in groups; 0 means two: the
+    /// current one and the one that [may begin early](Client::may_begin_early). Beyond two, each message is behind a
+    /// RSET, so that none depends on the result of another (RFC 3030 §2). If the connection breaks, the result of that
+    /// many is unknown.
     pub burst: u32,
-    /// How long to wait for the answer to QUIT, where that is less than for others: nothing depends on it any more.
+    /// Longest wait for the answer to QUIT, if it is shorter than for other replies: nothing depends on it any more.
     pub quit_patience: Option<Duration>,
 }
 
-/// Why a session said QUIT before it sent anything.
+/// Reasons why a session sent QUIT before it sent anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GaveUp {
     /// TLS is required and not offered.
     #[error("the server does not offer STARTTLS")]
     NoTls,
-    /// It is required and was refused.
+    /// TLS is required and was refused.
     #[error("the server rejected STARTTLS")]
     TlsRefused,
     /// No mechanism of AUTH is both allowed and offered.
     #[error("the server offers no usable AUTH mechanism")]
     NoMechanism,
-    /// The peer does not believe the credentials.
+    /// The peer rejected the credentials.
     #[error("the server rejected AUTH")]
     NotAuthenticated,
-    /// The exchange could not go on.
+    /// The exchange could not continue.
     #[error("AUTH: {0}")]
     Exchange(Failure),
-    /// XCLIENT is not offered, or with none of the attributes to be told.
+    /// XCLIENT is not offered, or with none of the attributes to be sent.
     #[error("the server does not offer XCLIENT")]
     NoXclient,
-    /// It was refused.
+    /// XCLIENT was refused.
     #[error("the server rejected XCLIENT")]
     XclientRefused,
     /// Notifications are asked for, and DSN is not offered.
@@ -205,21 +206,21 @@ pub enum GaveUp {
     NoDsn,
 }
 
-/// What a peer did that ends the conversation.
+/// Violations by a peer that end the conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A line that is no reply.
+    /// A line that is not a reply.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A reply to nothing.
+    /// A reply that no command asked for.
     #[error("the peer sent an unexpected reply {0}")]
     Unasked(u16),
-    /// Octets in the clear behind the 220 to STARTTLS: somebody on the way put them there (CVE-2011-0411).
+    /// Bytes in the clear behind the 220 to STARTTLS: injected by a third party (CVE-2011-0411).
     #[error("{0} bytes of plain text followed the reply to STARTTLS")]
     Injected(usize),
 }
 
-/// A session as the client sees it.
+/// The client's side of a session.
 #[derive(Debug)]
 pub struct Client {
     reader: ReplyReader,
@@ -227,12 +228,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// A session on a connection that stands; the peer speaks first. `name` goes into EHLO.
+    /// Creates a session on an established connection; the peer speaks first. `name` goes into EHLO.
     pub fn new(name: Arc<str>, pipelining: Pipelining, now: Duration) -> Self {
         Self { reader: ReplyReader::default(), dialogue: Dialogue::new(name, pipelining, now) }
     }
 
-    /// The same with more than that; SCRAM-SHA-256 is not chosen without a nonce.
+    /// Creates a session with options; SCRAM-SHA-256 is not chosen without a nonce.
     pub fn with_options(name: Arc<str>, options: Arc<Options>, nonce: Option<Nonce>, now: Duration) -> Self {
         let mut dialogue = Dialogue::new(name, options.pipelining, now);
         dialogue.protocol = options.protocol;
@@ -243,11 +244,11 @@ impl Client {
         Self { reader: ReplyReader::default(), dialogue }
     }
 
-    /// Takes one reply off the front of `input`; the commands that follow from it go to `out`. `None` needs more
-    /// bytes. A session that is over takes no more replies: what still comes is passed over.
+    /// Takes one reply off the front of `input`; the commands that follow from it go to `out`. `None` needs more bytes.
+    /// A session that is over skips all further replies.
     ///
     /// # Errors
-    /// [`Violation`], after which the connection is of no more use.
+    /// [`Violation`], after which the connection is useless.
     pub fn next_event<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -281,7 +282,7 @@ impl Client {
         Ok(Some(Event { to, reply, ends }))
     }
 
-    /// The same where transactions are only tried: MAIL and each RCPT in lock step, and RSET in place of DATA.
+    /// Makes transactions probes: MAIL and each RCPT in lock step, and RSET in place of DATA.
     #[must_use]
     pub fn probing(mut self) -> Self {
         self.dialogue.is_probe = true;
@@ -289,13 +290,14 @@ impl Client {
         self
     }
 
-    /// Begins a transaction: MAIL, or MAIL, RCPT and DATA where that is agreed.
+    /// Begins a transaction: MAIL, or MAIL, RCPT and DATA if groups are agreed.
     pub fn begin(&mut self, envelope: Arc<Envelope>, now: Duration, out: &mut Vec<u8>) {
         self.dialogue.heard = now;
         self.dialogue.begin(envelope, out);
     }
 
-    /// The message and its end of data are on their way: a reply is due. A session that is over does not wait for it.
+    /// Notes that the message and its end of data are being sent: a reply is due. A session that is over does not wait
+    /// for it.
     pub fn message_sent(&mut self, now: Duration) {
         if self.dialogue.progress != Progress::GoAhead {
             return;
@@ -306,8 +308,8 @@ impl Client {
         self.dialogue.mail_stands = false;
     }
 
-    /// Announces a chunk: so many octets of the message, which the caller puts behind what is in `out` as they are.
-    /// Writes nothing, and is told so by `false`, where no [chunk is wanted](Want::Chunk).
+    /// Announces a chunk of `bytes` bytes of the message, which the caller appends to `out` as they are. If no [chunk
+    /// is wanted](Want::Chunk) it writes nothing and returns `false`.
     pub fn chunk(&mut self, bytes: u64, part: Part, now: Duration, out: &mut Vec<u8>) -> bool {
         if self.wants() != Want::Chunk {
             return false;
@@ -317,13 +319,13 @@ impl Client {
         true
     }
 
-    /// Part of a message went out: the peer is not silent, it is being talked to.
+    /// Notes that part of a message was sent: the peer is not silent, but receiving.
     pub fn progressed(&mut self, now: Duration) {
         self.dialogue.heard = now;
     }
 
-    /// TLS is on: where [it was wanted](Want::Tls) EHLO is said again, for nothing that was said in the clear counts
-    /// (RFC 3207 §4.2). Where it was on before the greeting this is called before the first reply.
+    /// Notes that TLS has begun. If [it was requested](Want::Tls) EHLO is sent again, for nothing that was said in the
+    /// clear counts (RFC 3207 §4.2). If TLS began before the greeting this is called before the first reply.
     pub fn tls_started(&mut self, now: Duration, out: &mut Vec<u8>) {
         let dialogue = &mut self.dialogue;
         dialogue.heard = now;
@@ -336,13 +338,13 @@ impl Client {
         }
     }
 
-    /// Says QUIT.
+    /// Sends QUIT.
     pub fn quit(&mut self, now: Duration, out: &mut Vec<u8>) {
         self.dialogue.heard = now;
         self.dialogue.quit(out);
     }
 
-    /// What the session wants next.
+    /// The session's next request.
     pub fn wants(&self) -> Want {
         let dialogue = &self.dialogue;
         match dialogue.progress {
@@ -355,11 +357,11 @@ impl Client {
         }
     }
 
-    /// Whether the next transaction may [begin](Client::begin) in the same write as the message just
-    /// [sent](Client::message_sent): RFC 2920 §3.1 lets MAIL follow the end of data. Behind a BDAT it may only where
-    /// it is known that the peer took the recipients: else it could want RSET first (RFC 3030 §2). There the next
-    /// message itself goes out too, so that two are in doubt if the connection breaks, and never more; unless
-    /// [more](Options::burst) were asked for.
+    /// Reports whether the next transaction may [begin](Client::begin) in the same write as the message just
+    /// [sent](Client::message_sent): RFC 2920 §3.1 lets MAIL follow the end of data. Behind a BDAT it may only if the
+    /// peer is known to have accepted the recipients: otherwise it could want RSET first (RFC 3030 §2). There the next
+    /// message itself is sent too, so that the results of at most two are unknown if the connection breaks; unless
+    /// [more](Options::burst) were requested.
     pub fn may_begin_early(&self) -> bool {
         let dialogue = &self.dialogue;
         if dialogue.bursts() && dialogue.under_way > 0 {
@@ -373,27 +375,27 @@ impl Client {
             && !(is_message && dialogue.is_doomed)
     }
 
-    /// Whether several messages may be [under way](Options::burst) at a time.
+    /// Reports whether several messages may be [under way](Options::burst) at a time.
     pub fn bursts(&self) -> bool {
         self.dialogue.bursts()
     }
 
-    /// What the peer's EHLO offered, the last one that was answered.
+    /// The extensions in the peer's latest reply to EHLO.
     pub fn extensions(&self) -> &Extensions {
         &self.dialogue.extensions
     }
 
-    /// Why the session ended itself before it sent anything.
+    /// The reason why the session ended itself before it sent anything else.
     pub fn gave_up(&self) -> Option<GaveUp> {
         self.dialogue.setup.as_ref().and_then(|setup| setup.gave_up)
     }
 
-    /// The mechanism by which the session logged in, or tries to.
+    /// The mechanism by which the session logged in, or is trying to.
     pub fn mechanism(&self) -> Option<Mechanism> {
         self.dialogue.setup.as_ref().and_then(|setup| setup.exchange.as_ref()).map(Exchange::mechanism)
     }
 
-    /// The reply that is waited for, if any.
+    /// The command whose reply is awaited, if any.
     pub fn waits_for(&self) -> Option<Verb> {
         let front = self.dialogue.expected.front().copied();
         match (front, self.dialogue.taken.front()) {
@@ -402,7 +404,7 @@ impl Client {
         }
     }
 
-    /// When `patience` with the peer ends, if anything is waited for.
+    /// Time at which `patience` with the peer ends, if a reply is awaited.
     pub fn deadline(&self, patience: Duration) -> Option<Duration> {
         let quits = self.dialogue.progress == Progress::Closing;
         let patience = self.dialogue.quit_patience.filter(|_| quits).map_or(patience, |short| short.min(patience));
@@ -410,20 +412,20 @@ impl Client {
     }
 }
 
-/// Where in the current transaction the session is.
+/// Progress of the session in the current transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     /// None is open.
     Idle,
     /// STARTTLS was granted.
     Tls,
-    /// Commands are out.
+    /// Commands have been sent.
     Asking,
     /// 354 was read.
     GoAhead,
-    /// The message goes out in chunks.
+    /// The message is being sent in chunks.
     Chunks,
-    /// QUIT is out.
+    /// QUIT has been sent.
     Closing,
     /// It is over.
     Closed,
@@ -435,7 +437,7 @@ enum Greeting {
     Helo,
 }
 
-/// What is to happen between EHLO and the first transaction, and how far it has.
+/// Steps between EHLO and the first transaction, with their progress.
 #[derive(Debug, Default)]
 struct Setup {
     options: Arc<Options>,
@@ -444,7 +446,7 @@ struct Setup {
     /// Lines of XCLIENT that are still to be sent, once they are known.
     introduction: Option<VecDeque<String>>,
     exchange: Option<Exchange>,
-    /// The exchange was cancelled for this.
+    /// The reason why the exchange was cancelled.
     failure: Option<Failure>,
     gave_up: Option<GaveUp>,
 }
@@ -457,22 +459,22 @@ struct Dialogue {
     chunking: Chunking,
     burst: u32,
     quit_patience: Option<Duration>,
-    /// Transactions that have been begun and are not over.
+    /// Transactions that have begun and are not over.
     under_way: u32,
     expected: VecDeque<Verb>,
     extensions: Extensions,
     greeting: Greeting,
     progress: Progress,
     envelope: Option<Arc<Envelope>>,
-    /// Recipients of the current transaction that the peer took.
+    /// Recipients of the current transaction that the peer accepted.
     accepted: u32,
-    /// LMTP: their numbers, as long as nothing is known of their message.
+    /// LMTP: numbers of the accepted recipients, until the result of their message is known.
     taken: VecDeque<u32>,
-    /// LMTP: the message was taken for one of them.
+    /// LMTP: the message was accepted for one of them.
     is_delivered: bool,
     /// MAIL was accepted, so a failed transaction needs RSET before the next.
     mail_stands: bool,
-    /// The message that is sent in chunks will come to nothing: MAIL, every RCPT or a chunk was refused.
+    /// The message that is being sent in chunks cannot be accepted any more: MAIL, every RCPT or a chunk was refused.
     is_doomed: bool,
     is_over_tls: bool,
     /// Transactions end before their message.
@@ -520,8 +522,8 @@ impl Dialogue {
         self.burst > 0 && self.groups() && self.chunks()
     }
 
-    /// Whether the next chunk is worth sending before there are replies. What was refused may have been an earlier
-    /// message where several are under way.
+    /// Reports whether the next chunk is worth sending before replies come. If several messages are under way, the
+    /// refused one may have been an earlier one.
     fn is_hopeful(&self) -> bool {
         self.groups() && (!self.is_doomed || self.under_way > 1)
     }
@@ -571,7 +573,7 @@ impl Dialogue {
         }
     }
 
-    /// In LMTP each reply to the message is one recipient's.
+    /// Assigns a reply to the message in LMTP to its recipient.
     fn of_recipient(&mut self, to: Verb) -> Verb {
         match to {
             Verb::Message => self.taken.pop_front().map_or(Verb::Message, Verb::Delivery),
@@ -587,7 +589,7 @@ impl Dialogue {
             Verb::Data => self.data_answered(reply.code() == 354, out),
             Verb::Chunk => {
                 if !yes {
-                    // The transaction is over, so what is left of it has one reply in LMTP too.
+                    // The transaction is over, so the rest of it has one reply in LMTP too.
                     self.is_doomed = true;
                     self.taken.clear();
                 }
@@ -606,7 +608,7 @@ impl Dialogue {
         ends
     }
 
-    /// A reply that belongs to no transaction.
+    /// Handles a reply that belongs to no transaction.
     fn step_between(&mut self, to: Verb, yes: bool, reply: &Received<'_>, out: &mut Vec<u8>) {
         match to {
             Verb::Greeting if yes => self.hello(out),
@@ -624,9 +626,9 @@ impl Dialogue {
         }
     }
 
-    /// A reply that no command asked for. A refusal while the message is being written is the peer's last word on
-    /// it (too big, time-out): the message can be neither finished nor recalled, so the session is over. A 421
-    /// between messages is the peer taking its leave (RFC 5321 §3.8), as if it had been asked to.
+    /// Handles a reply that no command asked for. A refusal while the message is being written is the peer's final
+    /// reply to it (too big, time-out): the message can be neither finished nor recalled, so the session is over. A 421
+    /// between messages is the end of the session (RFC 5321 §3.8), as after QUIT.
     fn interrupted(&mut self, reply: &Received<'_>) -> Result<(Verb, Option<Outcome>), Violation> {
         match std::mem::replace(&mut self.progress, Progress::Closed) {
             Progress::GoAhead | Progress::Chunks if !reply.is_positive() => Ok((Verb::Message, Some(Outcome::Refused))),
@@ -645,7 +647,7 @@ impl Dialogue {
         self.send(&line, Verb::Hello, out);
     }
 
-    /// EHLO refused for good falls back to HELO (RFC 5321 §3.2); LHLO to nothing.
+    /// Handles the reply to EHLO: a permanent refusal falls back to HELO (RFC 5321 §3.2); LHLO has no fallback.
     fn greeted(&mut self, reply: &Received<'_>, out: &mut Vec<u8>) {
         match (reply.code() / 100, self.greeting) {
             (2, Greeting::Ehlo) => {
@@ -686,7 +688,7 @@ impl Dialogue {
         None
     }
 
-    /// Lock step: RCPT of that number, or after the last DATA or a chunk.
+    /// Sends the next command in lock step: RCPT of that number, or after the last recipient DATA or a chunk.
     fn ask(&mut self, number: usize, out: &mut Vec<u8>) -> Option<Outcome> {
         let envelope = self.envelope.clone()?;
         if number < envelope.recipients() {
@@ -701,8 +703,8 @@ impl Dialogue {
         None
     }
 
-    /// A peer that says 354 though it refused MAIL, or took no recipient, gets an empty message (RFC 2920 §3.1). In LMTP
-    /// nobody is there for whom it could be answered.
+    /// Handles the reply to DATA. A peer that answers 354 although it refused MAIL, or accepted no recipient, gets an
+    /// empty message (RFC 2920 §3.1). In LMTP there is no recipient that such a message could have a reply for.
     fn data_answered(&mut self, go_ahead: bool, out: &mut Vec<u8>) -> Option<Outcome> {
         if go_ahead && self.accepted > 0 && self.mail_stands {
             self.progress = Progress::GoAhead;
@@ -720,7 +722,7 @@ impl Dialogue {
         self.refused(out)
     }
 
-    /// A yes to a message that lacks a chunk is none.
+    /// Handles the reply to the message. A positive reply to a message that lacks a chunk does not count.
     fn message_answered(&mut self, yes: bool, out: &mut Vec<u8>) -> Option<Outcome> {
         if yes && !self.is_doomed {
             self.mail_stands = false;
@@ -729,7 +731,8 @@ impl Dialogue {
         self.message_refused(out)
     }
 
-    /// RFC 3030 §2: RSET follows a BDAT that was refused, unless the next transaction is under way.
+    /// Handles a refused message. RFC 3030 §2: RSET follows a BDAT that was refused, unless the next transaction is
+    /// under way.
     fn message_refused(&mut self, out: &mut Vec<u8>) -> Option<Outcome> {
         if self.progress == Progress::Idle && self.expected.is_empty() {
             self.refused(out)
@@ -762,7 +765,7 @@ impl Dialogue {
     }
 }
 
-/// Between EHLO and the first transaction: TLS, then XCLIENT, then AUTH.
+/// Steps between EHLO and the first transaction: TLS, then XCLIENT, then AUTH.
 impl Dialogue {
     fn set_up(&mut self, out: &mut Vec<u8>) {
         let Some(setup) = &mut self.setup else { return };
@@ -799,7 +802,7 @@ impl Dialogue {
         self.quit(out);
     }
 
-    /// The next line of XCLIENT, or EHLO again after the last.
+    /// Sends the next line of XCLIENT, or EHLO again after the last.
     fn introduced(&mut self, out: &mut Vec<u8>) {
         let lines = self.setup.as_mut().and_then(|setup| setup.introduction.as_mut());
         match lines.and_then(VecDeque::pop_front) {
@@ -811,8 +814,8 @@ impl Dialogue {
         }
     }
 
-    /// AUTH by the strongest mechanism that is allowed, offered and can carry the credentials. The first response
-    /// goes with it where the line is no longer than a command may be (RFC 4954 §4).
+    /// Sends AUTH by the strongest mechanism that is allowed, offered and suited to the credentials. The first response
+    /// is part of the command if the line is no longer than a command may be (RFC 4954 §4).
     fn log_in(&mut self, credentials: &Credentials, out: &mut Vec<u8>) {
         let Some(setup) = &mut self.setup else { return };
         let mut left = credentials.mechanisms.and(self.extensions.auth);
@@ -869,13 +872,13 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// Runs a dialogue: `< reply` lines go in, what the client says is compared with the `> ` lines after it. A
-    /// message is one `> (message)`, one in chunks `hello` and nothing, and the beginning of TLS `> (tls)`.
+    /// Runs a dialogue: `< reply` lines are input, and the client's output is compared with the `> ` lines after them.
+    /// A message is one `> (message)`, one in chunks `hello` and nothing, and the beginning of TLS `> (tls)`.
     fn dialogue(pipelining: Pipelining, recipients: &[&str], messages: u32, script: &str) {
         play(Client::new("me".into(), pipelining, NOW), recipients, messages, script);
     }
 
-    /// The same with options; gives the client as it is afterwards.
+    /// Runs it with options, and returns the client in its final state.
     fn dialogue_with(options: Options, recipients: &[&str], messages: u32, script: &str) -> Client {
         let client = Client::with_options("me".into(), Arc::new(options), Some([7; 18]), NOW);
         play(client, recipients, messages, script)
@@ -905,16 +908,16 @@ mod tests {
         client
     }
 
-    /// Somebody with messages.
+    /// A caller with messages.
     struct Caller {
         left: u32,
         envelope: Arc<Envelope>,
-        /// The first chunk of a message is out.
+        /// The first chunk of a message has been sent.
         is_half_way: bool,
     }
 
     impl Caller {
-        /// Does what the session wants; whether there may be more of it.
+        /// Fulfils the session's request, and reports whether there may be another.
         fn act(&mut self, client: &mut Client, out: &mut Vec<u8>) -> bool {
             match client.wants() {
                 Want::Transaction if self.left > 0 => {
@@ -1125,7 +1128,7 @@ mod tests {
     #[test]
     fn a_chunked_message_that_failed_is_reset() {
         let rows = [
-            // The mail was refused, every recipient, a chunk, the last one; and a yes that makes no sense.
+            // MAIL was refused, every recipient, a chunk, the last chunk; and a positive reply that makes no sense.
             "< 550 no\n< 503 no\n< 503 no\n< 503 no\n< 503 no\n> QUIT\n",
             "< 250 ok\n< 550 no\n< 550 no\n< 554 no\n< 554 no\n> RSET\n< 250 ok\n> QUIT\n",
             "< 250 ok\n< 250 ok\n< 250 ok\n< 452 no\n< 503 no\n> RSET\n< 250 ok\n> QUIT\n",

@@ -1,4 +1,4 @@
-//! Command lines, read strictly (RFC 5321 §4.1.1); a wrong one names its verdict.
+//! Command lines, read strictly (RFC 5321 §4.1.1); an invalid one gets a verdict.
 use crate::address::{BadPath, Path};
 use crate::dsn::{Notify, OriginalRecipient, Return, envelope_id};
 use crate::extensions::number;
@@ -9,38 +9,38 @@ use crate::xclient::Xclient;
 use crate::xtext::Xtext;
 use std::ops::Deref;
 
-/// The longest command line that any verb but AUTH may have.
+/// The longest command line of any verb except AUTH.
 pub(crate) const LONGEST_LINE_BYTES: usize = COMMAND_LINE_BYTES + MAIL_PARAMETER_BYTES;
 
-/// Which greeting a client used.
+/// Kinds of greeting of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hello {
     /// EHLO: extensions are on.
     Extended,
-    /// HELO: they are not.
+    /// HELO: extensions are off.
     Plain,
-    /// LHLO: they are, and the protocol is LMTP (RFC 2033).
+    /// LHLO: extensions are on, and the protocol is LMTP (RFC 2033).
     Lmtp,
 }
 
-/// What the message's octets may be (RFC 6152).
+/// Bytes that the message may contain (RFC 6152).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BodyType {
     /// ASCII.
     #[default]
     SevenBit,
-    /// Any octet, in lines.
+    /// Any byte, in lines.
     EightBitMime,
-    /// Any octet at all (RFC 3030 §3).
+    /// Any byte, without lines (RFC 3030 §3).
     Binary,
 }
 
-/// MAIL: the sender and what it says of the message.
+/// MAIL: the sender and the parameters of the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mail<'a> {
     /// The reverse-path.
     pub sender: Path<'a>,
-    /// SIZE, where the client gave it.
+    /// SIZE, if the client gave it.
     pub size: Option<u64>,
     /// BODY.
     pub body: BodyType,
@@ -50,11 +50,11 @@ pub struct Mail<'a> {
     pub returns: Option<Return>,
     /// ENVID (RFC 3461).
     pub envelope_id: Option<Xtext<'a>>,
-    /// AUTH: who sent it first, as the client believes (RFC 4954 §5); `<>` is nobody it can name.
+    /// AUTH: the original sender, as the client believes (RFC 4954 §5); `<>` is an unknown one.
     pub auth: Option<Xtext<'a>>,
 }
 
-/// RCPT: the recipient and when the sender wants to hear of it.
+/// RCPT: the recipient and the events that the sender wants to be notified of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recipient<'a> {
     /// The forward-path.
@@ -73,10 +73,10 @@ impl<'a> Deref for Recipient<'a> {
     }
 }
 
-/// BDAT: how many octets follow.
+/// BDAT: number of bytes that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// So many.
+    /// That number.
     pub bytes: u64,
     /// LAST: the message ends with them.
     pub last: bool,
@@ -107,7 +107,7 @@ pub enum Command<'a> {
     Chunk(Chunk),
     /// STARTTLS.
     StartTls,
-    /// AUTH: a mechanism, if it is known here, and the first response as it came.
+    /// AUTH: a mechanism, if it is known here, and the first response as it was sent.
     Auth(Option<Mechanism>, Option<&'a [u8]>),
     /// XCLIENT.
     Xclient(Xclient<'a>),
@@ -148,10 +148,10 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Stands for a verb of more than four letters.
+/// Placeholder of a verb of more than four letters.
 const LONG_VERB: &[u8; 4] = b"\0\0\0\0";
 
-/// The longest line that the verb may have, `<CRLF>` included.
+/// Longest line of that verb, `<CRLF>` included.
 fn longest(verb: [u8; 4]) -> usize {
     match &verb {
         b"MAIL" => LONGEST_LINE_BYTES,
@@ -162,7 +162,7 @@ fn longest(verb: [u8; 4]) -> usize {
     }
 }
 
-/// The verb in capitals and its trimmed argument. Most verbs have four letters.
+/// Returns the verb in capitals and its trimmed argument. Most verbs have four letters.
 fn split_verb(line: &[u8]) -> ([u8; 4], &[u8]) {
     let end = memchr::memchr(b' ', line).unwrap_or(line.len());
     let (word, argument) = line.split_at(end);
@@ -185,7 +185,8 @@ fn long_verb<'a>(line: &'a [u8], argument: &'a [u8]) -> Result<Command<'a>, Verd
     Err(Verdict::UnknownCommand)
 }
 
-/// BDAT without a size that can be read ends the session: what follows may be the message or may be commands.
+/// Reads BDAT. A size that cannot be read ends the session: the bytes that follow may be the message or may be
+/// commands.
 fn chunk(argument: &[u8]) -> Result<Command<'_>, Verdict> {
     let mut words = argument.split(|octet| *octet == b' ').filter(|word| !word.is_empty());
     let bytes = words.next().and_then(number).ok_or(Verdict::BadChunk)?;
@@ -210,8 +211,8 @@ fn bare<'a>(argument: &[u8], command: Command<'a>) -> Result<Command<'a>, Verdic
     if argument.is_empty() { Ok(command) } else { Err(Verdict::Syntax) }
 }
 
-/// The name is not checked beyond being one word of printable text. RFC 5321 §4.1.4 forbids to refuse mail for a name
-/// that is not the client's; that it be a domain or an address literal could be asked for (§4.1.3), but many an honest
+/// Reads a greeting. The name is only checked to be one word of printable text. RFC 5321 §4.1.4 forbids refusing mail
+/// for a name that is not the client's. A domain or an address literal could be required (§4.1.3), but many an honest
 /// client says `[::1]` or a name with an underscore, and nothing here depends on it.
 fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, Verdict> {
     if name.is_empty() || name.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
@@ -220,7 +221,7 @@ fn hello(kind: Hello, name: &[u8]) -> Result<Command<'_>, Verdict> {
     Ok(Command::Hello(kind, name))
 }
 
-/// The path after `FROM:` or `TO:` and the parameters after it. A blank after the colon is forgiven.
+/// Returns the path after `FROM:` or `TO:` and the parameters after it. A blank after the colon is accepted.
 fn path_after<'a>(keyword: &[u8], argument: &'a [u8], bad: Verdict) -> Result<(Path<'a>, &'a [u8]), Verdict> {
     let matches = argument.len() >= keyword.len() && argument[..keyword.len()].eq_ignore_ascii_case(keyword);
     if !matches {
@@ -258,7 +259,7 @@ fn words(parameters: &[u8]) -> impl Iterator<Item = &[u8]> {
     parameters.split(|&byte| byte == b' ').filter(|word| !word.is_empty())
 }
 
-/// Keyword and value.
+/// Splits a parameter into keyword and value.
 fn split_parameter(word: &[u8]) -> (&[u8], Option<&[u8]>) {
     match memchr::memchr(b'=', word) {
         Some(at) => (&word[..at], Some(&word[at + 1..])),
@@ -266,7 +267,7 @@ fn split_parameter(word: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Sets what a parameter says; each may stand once (RFC 5321 §4.1.2: esmtp-param), and must be one that may be.
+/// Sets the value of a parameter; each may occur once (RFC 5321 §4.1.2: esmtp-param), and must have a valid value.
 fn set<T>(place: &mut Option<T>, value: Option<T>) -> Result<(), Verdict> {
     if place.is_some() || value.is_none() {
         return Err(Verdict::BadParameter);
@@ -275,7 +276,7 @@ fn set<T>(place: &mut Option<T>, value: Option<T>) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// One parameter of MAIL.
+/// Reads one parameter of MAIL.
 fn mail_parameter<'a>(word: &'a [u8], mail: &mut Mail<'a>, body: &mut Option<BodyType>) -> Result<(), Verdict> {
     let (keyword, value) = split_parameter(word);
     let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
@@ -321,7 +322,7 @@ fn recipient(argument: &[u8]) -> Result<Command<'_>, Verdict> {
     Ok(Command::Recipient(recipient))
 }
 
-/// One parameter of RCPT.
+/// Reads one parameter of RCPT.
 fn recipient_parameter<'a>(word: &'a [u8], recipient: &mut Recipient<'a>) -> Result<(), Verdict> {
     let (keyword, value) = split_parameter(word);
     if keyword.eq_ignore_ascii_case(b"NOTIFY") {

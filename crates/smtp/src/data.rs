@@ -17,14 +17,14 @@
 use memchr::memmem::Finder;
 use std::sync::LazyLock;
 
-/// Where a line begins with a dot: the end of data, or a stuffed line. Built once: it chooses its vector code
-/// by what the processor has.
+/// Searches for lines that begin with a dot: the end of data, or a stuffed line. Built once, because it chooses its
+/// vector code by the processor.
 static DOT_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n."));
 
-/// What ends a message whose last line is whole.
+/// The end of a message whose last line is complete.
 pub const END: &[u8] = b".\r\n";
 
-/// What was wrong with the lines of a message.
+/// Faults in the lines of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     /// CR or LF without the other, or NUL.
@@ -36,7 +36,7 @@ pub enum Flaw {
 /// A part of the message as it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Octets of the message, unstuffed, any number of them.
+    /// Bytes of the message, unstuffed, any number of them.
     Content(&'a [u8]),
     /// `<CRLF>.<CRLF>` has been read.
     End,
@@ -58,18 +58,18 @@ pub struct DataReader {
 }
 
 impl DataReader {
-    /// A reader at the start of a message whose lines, `<CRLF>` included, may have `line_limit` octets.
+    /// Creates a reader at the start of a message whose lines, `<CRLF>` included, may have `line_limit` bytes.
     pub fn new(line_limit: usize) -> Self {
         Self { at: At::LineStart, text: Text::new(line_limit) }
     }
 
-    /// Octets of content so far.
+    /// Bytes of content so far.
     pub fn bytes(&self) -> u64 {
         self.text.bytes
     }
 
-    /// The worst thing that was wrong so far: a bare line ending before a long line, whichever came first, so that
-    /// the reply does not depend on how the message was cut into blocks.
+    /// The worst fault so far: a bare line ending ranks before a long line, whichever came first, so that the reply
+    /// does not depend on how the message was cut into blocks.
     pub fn flaw(&self) -> Option<Flaw> {
         self.text.flaw
     }
@@ -104,7 +104,7 @@ impl DataReader {
         self.at = at;
     }
 
-    /// Everything up to the next line that begins with a dot, or to the end of the block.
+    /// Takes everything up to the next line that begins with a dot, or to the end of the block.
     fn text<'a>(&mut self, input: &mut &'a [u8]) -> Piece<'a> {
         let length = DOT_LINE.find(input).map_or(input.len(), |at| at + 2);
         let (content, rest) = input.split_at(length);
@@ -121,10 +121,10 @@ impl DataReader {
     }
 }
 
-/// What has been seen of the lines of a message, however it comes.
+/// State of the check of a message's lines, whether it comes by DATA or by BDAT.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
-    /// The last octet of content; a message begins as if after a line.
+    /// The last byte of content; a message begins as if after a line.
     pub(crate) previous: u8,
     line_bytes: usize,
     line_limit: usize,
@@ -137,7 +137,7 @@ impl Text {
         Self { previous: b'\n', line_bytes: 0, line_limit, bytes: 0, flaw: None }
     }
 
-    /// Looks at the octets that come next.
+    /// Checks the next bytes.
     pub(crate) fn look(&mut self, content: &[u8]) {
         self.bytes += content.len() as u64;
         if has_bare_line_ending(self.previous, content) {
@@ -149,8 +149,8 @@ impl Text {
         self.previous = content.last().copied().unwrap_or(self.previous);
     }
 
-    /// Whether every line stays within the limit. Looks for the last line end within each limit's length, from
-    /// behind, so that short lines cost one look a thousand octets rather than one each.
+    /// Reports whether every line stays within the limit. It searches backwards for the last line end within each
+    /// limit's length, so that short lines cost one search per thousand bytes rather than one each.
     fn lines_fit(&mut self, content: &[u8]) -> bool {
         let mut rest = content;
         loop {
@@ -166,7 +166,7 @@ impl Text {
                     return true;
                 }
                 None => {
-                    // Too long: count anew from here, so that the rest of the message is still looked at.
+                    // Too long: the count begins again here, so that the rest of the message is still checked.
                     self.line_bytes = 0;
                     return false;
                 }
@@ -175,8 +175,8 @@ impl Text {
     }
 }
 
-/// Whether `block`, coming after `previous`, has CR or LF without the other, or NUL. Written so that the
-/// compiler makes vector code of it: every octet is looked at once, with no branch.
+/// Reports whether `block`, coming after `previous`, has CR or LF without the other, or NUL. It is written so that the
+/// compiler generates vector code: every byte is read once, without a branch.
 fn has_bare_line_ending(previous: u8, block: &[u8]) -> bool {
     let Some(&first) = block.first() else { return false };
     let flawed = |before: u8, octet: u8| u8::from((octet == b'\n') != (before == b'\r')) | u8::from(octet == 0);
@@ -194,12 +194,12 @@ pub fn stuff(message: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(&rest[..at + 2]);
         out.push(b'.');
         rest = &rest[at + 2..];
-        // The dot itself goes with what follows: it cannot match again, for a match begins with CR.
+        // The dot itself goes with the next part: it cannot match again, for a match begins with CR.
     }
     out.extend_from_slice(rest);
 }
 
-/// A dot-stuffed message as it was before; the end of data is not part of it.
+/// Undoes the dot-stuffing of a message; the end of data is not part of it.
 pub fn unstuffed(stuffed: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(stuffed.len());
     let mut rest = stuffed.strip_prefix(b".").unwrap_or(stuffed);
@@ -211,7 +211,7 @@ pub fn unstuffed(stuffed: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Text with any line endings to text whose lines, the last one too, end in `<CRLF>`.
+/// Converts text with any line endings to text whose lines, the last one too, end in `<CRLF>`.
 pub fn with_crlf(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + text.len() / 32 + 2);
     let mut rest = text;
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Content, flaw, and what is left after the end; or `None` where there is no end.
+    /// Returns content, flaw, and the input after the end; or `None` if there is no end.
     fn read(blocks: &[&[u8]], limit: usize) -> Option<(Vec<u8>, Option<Flaw>, Vec<u8>)> {
         let mut reader = DataReader::new(limit);
         let mut content = Vec::new();
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    /// Octets that matter to SMTP, often.
+    /// Bytes, with those that matter to SMTP being frequent.
     fn alphabet() -> impl Strategy<Value = Vec<u8>> {
         let octets: Vec<&[u8]> = vec![b"\r", b"\n", b".", b"a", b"\0", b"\xff", b"\r\n", b"\r\n.", b".\r", b".\r\n"];
         proptest::collection::vec(proptest::sample::select(octets), 0..30).prop_map(|octets| octets.concat())

@@ -1,10 +1,10 @@
-//! What a sender wants to be told of its message: the parameters of RFC 3461, RET and ENVID on MAIL, NOTIFY and ORCPT
-//! on RCPT; addresses in UTF-8 among them (RFC 6533 §3).
+//! Delivery status notifications that a sender requests: the parameters of RFC 3461, RET and ENVID on MAIL, NOTIFY and
+//! ORCPT on RCPT, with addresses in UTF-8 (RFC 6533 §3).
 use crate::xtext::{self, Xtext};
 use std::borrow::Cow;
 use std::fmt;
 
-/// What a notification returns of the message (RFC 3461 §4.3).
+/// Part of the message that a notification returns (RFC 3461 §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Return {
     /// FULL: all of it.
@@ -32,26 +32,26 @@ impl Return {
     }
 }
 
-/// When a sender wants a notification for a recipient (RFC 3461 §4.1).
+/// Events that a sender wants notifications for, for one recipient (RFC 3461 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notify(u8);
 
 impl Notify {
-    /// NEVER, which stands alone.
+    /// NEVER, which cannot be combined.
     pub const NEVER: Self = Self(0);
-    /// When it is delivered.
+    /// The message was delivered.
     pub const SUCCESS: Self = Self(1);
-    /// When it cannot be.
+    /// The message could not be delivered.
     pub const FAILURE: Self = Self(2);
-    /// When it takes longer than usual.
+    /// Delivery takes longer than usual.
     pub const DELAY: Self = Self(4);
 
-    /// This and `other`.
+    /// Combines this with `other`.
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` is wanted; nothing is where NEVER was said.
+    /// Reports whether all of `other` is wanted; false after NEVER.
     pub fn wants(self, other: Self) -> bool {
         other.0 != 0 && self.0 & other.0 == other.0
     }
@@ -85,7 +85,7 @@ impl Notify {
 pub struct OriginalRecipient<'a> {
     /// `rfc822`, `utf-8`, `x400`.
     pub kind: &'a [u8],
-    /// The address as it came: [`crate::xtext`], or, where the kind is `utf-8`, one of the forms of RFC 6533 §3.
+    /// The address as it was sent: [`crate::xtext`], or, if the kind is `utf-8`, one of the forms of RFC 6533 §3.
     pub address: &'a [u8],
 }
 
@@ -109,7 +109,7 @@ impl<'a> OriginalRecipient<'a> {
         (is_atom && fits && is_address).then_some(Self { kind, address })
     }
 
-    /// Whether it needs SMTPUTF8 at the server that is to read it (RFC 6533 §3: utf-8-addr-unitext).
+    /// Reports whether it needs SMTPUTF8 at the server that is to read it (RFC 6533 §3: utf-8-addr-unitext).
     pub fn is_internationalized(&self) -> bool {
         !self.address.is_ascii()
     }
@@ -121,14 +121,14 @@ impl fmt::Debug for OriginalRecipient<'_> {
     }
 }
 
-/// Whether addresses of that kind are written as RFC 6533 §3 says.
+/// Reports whether addresses of that kind are written as RFC 6533 §3 says.
 pub fn is_utf8(kind: &[u8]) -> bool {
     kind.eq_ignore_ascii_case(b"utf-8")
 }
 
 /// Checks an address of the kind `utf-8`: utf-8-addr-xtext or utf-8-addr-unitext (RFC 6533 §3). Printable ASCII stands
-/// for itself save `\`, `+` and `=`, and so does UTF-8; any of them may be written as `\x{FC}`. The `+2B` of xtext,
-/// which that grammar leaves out, is let through: mail is not to bounce for a choice of escapes.
+/// for itself except `\`, `+` and `=`, and so does UTF-8; any of them may be written as `\x{FC}`. The `+2B` of xtext,
+/// which that grammar omits, is accepted: mail must not bounce because of a choice of escapes.
 fn is_utf8_address(address: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(address) else { return false };
     let mut rest = text;
@@ -152,7 +152,7 @@ fn is_printable_xtext(text: &str) -> bool {
 
 /// Length of the EmbeddedUnicodeChar that the text begins with (RFC 6533 §3): `\x{`, 2 to 6 hexadecimal digits of a
 /// character that is not ASCII, or of one that xtext has no other form for, and `}`. Control characters, which that
-/// grammar has too, stand in no mailbox.
+/// grammar has too, occur in no mailbox.
 fn embedded_character(text: &str) -> Option<usize> {
     let (digits, _) = text.strip_prefix("\\x{")?.split_once('}')?;
     let is_hexadecimal = (2..=6).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -163,8 +163,8 @@ fn embedded_character(text: &str) -> Option<usize> {
     (is_hexadecimal && is_shortest && may_be_embedded).then_some("\\x{}".len() + digits.len())
 }
 
-/// The address of an ORCPT of the kind `utf-8` in ASCII (RFC 6533 §3: utf-8-addr-xtext), the form that may stand
-/// everywhere. What is not UTF-8 stays out of it.
+/// Converts the address of an ORCPT of the kind `utf-8` to ASCII (RFC 6533 §3: utf-8-addr-xtext), the form that is
+/// allowed everywhere. Bytes that are not UTF-8 are left out.
 pub fn ascii_form(address: &[u8]) -> Cow<'_, [u8]> {
     if address.is_ascii() {
         return Cow::Borrowed(address);
@@ -177,17 +177,17 @@ pub fn ascii_form(address: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(written.collect::<String>().into_bytes())
 }
 
-/// The value of ORCPT as it is passed on: to a server that does not offer SMTPUTF8, or for a message without it, in
-/// ASCII. `None` where that is longer than a value may be: the mail goes without it then, for it is not to be lost for
-/// the sake of a line in a notification.
+/// Returns the value of ORCPT for forwarding: to a server that does not offer SMTPUTF8, or for a message without it, in
+/// ASCII. `None` if that is longer than a value may be: the mail is sent without it then, because it must not be lost
+/// for a line in a notification.
 pub fn forwarded_original_recipient(kind: &[u8], address: &[u8], may_be_utf8: bool) -> Option<String> {
     let address = if may_be_utf8 || !is_utf8(kind) { Cow::Borrowed(address) } else { ascii_form(address) };
     let value = format!("{};{}", String::from_utf8_lossy(kind), String::from_utf8_lossy(&address));
     (value.len() <= ORIGINAL_RECIPIENT_BYTES).then_some(value)
 }
 
-/// The value of ORCPT for that mailbox: `rfc822;a+2Bb@c`, or, where it is no ASCII, `utf-8;` and an escape for each
-/// character that is none (RFC 6533 §3). `None` where that is longer than a value may be.
+/// Returns the value of ORCPT for that mailbox: `rfc822;a+2Bb@c`, or, if it is not ASCII, `utf-8;` and an escape for
+/// each character that is not (RFC 6533 §3). `None` if that is longer than a value may be.
 pub fn render_original_recipient(mailbox: &str) -> Option<String> {
     let (kind, address) = match mailbox.is_ascii() {
         true => ("rfc822;", xtext::encode(mailbox.as_bytes())),
@@ -205,7 +205,7 @@ fn escaped(character: char) -> String {
     }
 }
 
-/// Reads the value of ENVID: 1 to 100 octets of [`crate::xtext`].
+/// Reads the value of ENVID: 1 to 100 bytes of [`crate::xtext`].
 pub fn envelope_id(value: &[u8]) -> Option<Xtext<'_>> {
     let id = Xtext::parse(value)?;
     (!value.is_empty() && value.len() <= ENVELOPE_ID_BYTES && id.is_printable()).then_some(id)

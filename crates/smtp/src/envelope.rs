@@ -1,7 +1,7 @@
-//! MAIL, RCPT and DATA rendered once, to be sent many times: whole, or one command at a time.
+//! Rendered MAIL, RCPT and DATA, to be sent many times: whole, or one command at a time.
 use crate::address::{BadPath, Path};
 
-/// A transaction's commands as they go on the wire.
+/// Commands of a transaction in the form in which they are sent.
 ///
 /// ```
 /// let envelope = smtp::Envelope::new("a@example.com", "SIZE=400", ["b@example.com"]).unwrap();
@@ -10,18 +10,18 @@ use crate::address::{BadPath, Path};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
     wire: Vec<u8>,
-    /// Where MAIL ends, then each RCPT.
+    /// End of MAIL, then of each RCPT.
     ends: Vec<u32>,
 }
 
 const DATA: &[u8] = b"DATA\r\n";
 
 impl Envelope {
-    /// Renders the commands. `parameters` go behind the sender (`SIZE=400 BODY=8BITMIME`); an empty sender is the
+    /// Renders the commands. `parameters` are appended to the sender (`SIZE=400 BODY=8BITMIME`); an empty sender is the
     /// null path.
     ///
     /// # Errors
-    /// [`BadPath`] where an address is none: nothing can be smuggled in through it.
+    /// [`BadPath`] if an address is invalid: no command can be injected through it.
     pub fn new<'a>(
         sender: &str,
         parameters: &str,
@@ -33,7 +33,7 @@ impl Envelope {
         Ok(envelope)
     }
 
-    /// The same with parameters behind each recipient (`NOTIFY=NEVER`; [`crate::dsn`]).
+    /// Renders them with parameters after each recipient (`NOTIFY=NEVER`; [`crate::dsn`]).
     ///
     /// # Errors
     /// As [`Envelope::new`].
@@ -48,11 +48,10 @@ impl Envelope {
         Ok(envelope)
     }
 
-    /// Renders other commands in the place of these: in memory that has held as many octets before, without
-    /// allocating any.
+    /// Renders other commands in their place: without allocation if the memory has held as many bytes before.
     ///
     /// # Errors
-    /// As [`Envelope::new`]; the envelope then is of no use until it is rewritten.
+    /// As [`Envelope::new`]; the envelope is then useless until it is rewritten.
     pub fn rewrite<'a>(
         &mut self,
         sender: &[u8],
@@ -62,7 +61,7 @@ impl Envelope {
         self.fill(sender, parameters, recipients.map(|recipient| (recipient, b"".as_slice())))
     }
 
-    /// The same with parameters behind each recipient.
+    /// Does the same with parameters after each recipient.
     ///
     /// # Errors
     /// As [`Envelope::rewrite`].
@@ -109,7 +108,7 @@ impl Envelope {
         Ok(())
     }
 
-    /// How many recipients it has; at least one.
+    /// Number of recipients; at least one.
     pub fn recipients(&self) -> usize {
         self.ends.len() - 1
     }
@@ -134,7 +133,7 @@ impl Envelope {
         &self.wire[..self.wire.len() - DATA.len()]
     }
 
-    /// All of them in one piece (RFC 2920 §3.1).
+    /// MAIL, each RCPT and DATA in one piece (RFC 2920 §3.1).
     pub fn group(&self) -> &[u8] {
         &self.wire
     }

@@ -1,25 +1,25 @@
-//! What a server offers in its reply to EHLO (RFC 5321 §4.1.1.1), written and read by the same table.
+//! Extensions in a server's reply to EHLO (RFC 5321 §4.1.1.1), written and read by the same table.
 use crate::sasl::Mechanisms;
 use crate::xclient::Attributes;
 
-/// The extensions this crate speaks.
+/// The extensions that this crate supports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// PIPELINING (RFC 2920): commands need not wait for replies.
     pub pipelining: bool,
-    /// 8BITMIME (RFC 6152): octets above 127 in the message.
+    /// 8BITMIME (RFC 6152): bytes above 127 in the message.
     pub eight_bit_mime: bool,
     /// SMTPUTF8 (RFC 6531): UTF-8 in addresses and headers.
     pub smtp_utf8: bool,
     /// ENHANCEDSTATUSCODES (RFC 2034).
     pub enhanced_status_codes: bool,
-    /// SIZE (RFC 1870) and the largest message taken; 0 is announced for no fixed limit.
+    /// SIZE (RFC 1870) and the largest message accepted; 0 announces no fixed limit.
     pub size: Option<u64>,
-    /// DSN (RFC 3461): what the sender wants to be told.
+    /// DSN (RFC 3461): requests for notifications.
     pub dsn: bool,
     /// CHUNKING (RFC 3030): messages by BDAT.
     pub chunking: bool,
-    /// BINARYMIME (RFC 3030): any octets, by BDAT.
+    /// BINARYMIME (RFC 3030): any bytes, by BDAT.
     pub binary_mime: bool,
     /// STARTTLS (RFC 3207).
     pub starttls: bool,
@@ -30,7 +30,7 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// All that a server of this crate offers without being told: not those that need a certificate, a list of users
+    /// All extensions that a server of this crate offers by default: not those that need a certificate, a list of users
     /// or trust.
     pub fn all(message_bytes: u64) -> Self {
         Self {
@@ -48,7 +48,7 @@ impl Extensions {
         }
     }
 
-    /// The text of an EHLO reply: the server's name, then a line a keyword.
+    /// Renders the text of an EHLO reply: the server's name, then one line per keyword.
     pub fn render(&self, name: &str) -> String {
         let mut lines = vec![name.to_owned()];
         let keywords = [
@@ -68,7 +68,7 @@ impl Extensions {
         lines.join("\n")
     }
 
-    /// Reads the lines of an EHLO reply; the first, the server's name, is passed over. What is unknown is ignored.
+    /// Reads the lines of an EHLO reply; the first one, the server's name, is skipped. Unknown keywords are ignored.
     pub fn parse<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut offered = Self::default();
         for line in lines.skip(1) {
@@ -79,7 +79,7 @@ impl Extensions {
         offered
     }
 
-    /// One line of an EHLO reply.
+    /// Reads one line of an EHLO reply.
     fn take(&mut self, keyword: &[u8], argument: &[u8]) {
         let is = |name: &[u8]| keyword.eq_ignore_ascii_case(name);
         self.pipelining |= is(b"PIPELINING");
@@ -100,7 +100,7 @@ impl Extensions {
     }
 }
 
-/// A decimal number of at most 20 digits (RFC 1870 §3); one beyond 64 bits is the largest there is.
+/// Reads a decimal number of at most 20 digits (RFC 1870 §3); one beyond 64 bits is read as the largest number.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
     if !(1..=20).contains(&digits.len()) {
         return None;

@@ -1,26 +1,28 @@
-//! Other protocols: what their first lines look like. Whoever speaks one is hung up on, for nothing that follows is meant
-//! as mail.
+//! Detection of other protocols by their first lines. The connection of a client that speaks one is closed, for nothing
+//! that follows is meant as mail.
 //!
-//! A web page can make a browser POST to any port of its host, the loopback ones too, and a POST's body may hold a whole
-//! transaction. A server that answers 500 to the request line and the header and goes on takes it (cross-protocol
-//! request forgery). TLS is no better: names, tickets and session ids in a ClientHello are chosen by others, and may hold
-//! line ends. Postfix does likewise (`smtpd_forbidden_commands`, and any line that looks like a header field).
+//! A web page can make a browser POST to any port of its host, the loopback ones too, and a POST's body may hold a
+//! whole transaction. A server that answers 500 to the request line and the header and continues would accept it
+//! (cross-protocol request forgery). TLS is no better: names, tickets and session ids in a ClientHello are chosen by
+//! others, and may hold line ends. Postfix does likewise (`smtpd_forbidden_commands`, and any line that looks like a
+//! header field).
 
 /// Requests of HTTP (RFC 9110 §9, RFC 5789): SMTP has no such verbs.
 const METHODS: [&[u8]; 9] = [b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"];
-/// Versions, at the end of a request of any method or at the start of a response: HTTP, RTSP (RFC 7826), SIP (RFC 3261).
+/// Versions, at the end of a request of any method or at the start of a response: HTTP, RTSP (RFC 7826), SIP (RFC
+/// 3261).
 const VERSIONS: [&[u8]; 3] = [b"HTTP/", b"RTSP/", b"SIP/"];
-/// What both ends of SSH begin with (RFC 4253 §4.2).
+/// The first bytes of both ends of SSH (RFC 4253 §4.2).
 const SSH: &[u8] = b"SSH-";
 
-/// Whether no command line begins with that byte: a verb is made of letters (RFC 5321 §4.1.1). TLS begins with 0x16,
-/// SSLv2 with 0x80, SOCKS with 0x04 or 0x05. Blank lines and blanks are a person's, and a dot is the end of a message
-/// that nobody wanted.
+/// Reports whether no command line begins with that byte: a verb consists of letters (RFC 5321 §4.1.1). TLS begins with
+/// 0x16, SSLv2 with 0x80, SOCKS with 0x04 or 0x05. Blank lines and blanks are typed by people, and a dot is the end of
+/// a message that was refused.
 pub(crate) fn begins_otherwise(first: u8) -> bool {
     !(first.is_ascii_alphabetic() || matches!(first, b' ' | b'\t' | b'\r' | b'\n' | b'.'))
 }
 
-/// Whether a line that is no command of SMTP is one of another protocol, or of a message's header.
+/// Reports whether a line that is no command of SMTP belongs to another protocol, or to a message's header.
 pub(crate) fn is_foreign(line: &[u8]) -> bool {
     let line = line.trim_ascii_end();
     let word = line.split(|byte| *byte == b' ').next().unwrap_or_default();
@@ -35,7 +37,7 @@ pub(crate) fn is_foreign(line: &[u8]) -> bool {
         || is_field_name(word)
 }
 
-/// Whether a word begins with the name of a header field and its colon: `Host:`.
+/// Reports whether a word begins with the name of a header field and its colon: `Host:`.
 fn is_field_name(word: &[u8]) -> bool {
     let name = word.split(|byte| *byte == b':').next().unwrap_or_default();
     (1..word.len()).contains(&name.len())

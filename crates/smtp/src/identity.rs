@@ -1,62 +1,62 @@
-//! What all sessions of a server share: who it is, what it offers and what it insists on.
+//! Settings that all sessions of a server share: its name, its offer and its requirements.
 use crate::command::LONGEST_LINE_BYTES;
 use crate::extensions::Extensions;
 use crate::limits::Limits;
 use crate::reply::Reply;
 use crate::sasl::{EXCHANGE_LINE_BYTES, Mechanisms};
 
-/// What is spoken.
+/// Protocols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// SMTP: one answer for a message.
+    /// SMTP: one reply to a message.
     #[default]
     Smtp,
-    /// LMTP (RFC 2033): LHLO for EHLO, and an answer for each recipient.
+    /// LMTP (RFC 2033): LHLO in place of EHLO, and a reply for each recipient.
     Lmtp,
 }
 
-/// What a server insists on before it does anything for a client.
+/// Requirements of a server before it serves a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requires {
-    /// TLS before all but NOOP, EHLO, STARTTLS and QUIT (RFC 3207 §4).
+    /// TLS before all commands except NOOP, EHLO, STARTTLS and QUIT (RFC 3207 §4).
     pub tls: bool,
-    /// TLS before AUTH, which is not offered without.
+    /// TLS before AUTH, which is not offered without it.
     pub tls_for_auth: bool,
-    /// AUTH before MAIL, and all that follows it (RFC 4954 §6).
+    /// AUTH before MAIL and everything after it (RFC 4954 §6).
     pub auth: bool,
 }
 
-/// What a server offers.
+/// Offer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// What is spoken.
+    /// Protocol to speak.
     pub protocol: Protocol,
-    /// What EHLO lists. STARTTLS is no longer listed where TLS is on.
+    /// Extensions that EHLO lists. STARTTLS is not listed once TLS has begun.
     pub extensions: Extensions,
-    /// What it insists on.
+    /// Its requirements.
     pub requires: Requires,
 }
 
 impl Offer {
-    /// All that needs no certificate, no list of users and no trust, to everybody.
+    /// Offers everything that needs no certificate, no list of users and no trust, to all clients.
     pub fn new(limits: &Limits) -> Self {
         let extensions = Extensions::all(limits.message_bytes);
         Self { protocol: Protocol::Smtp, extensions, requires: Requires::default() }
     }
 }
 
-/// What all sessions of a server share: its limits, and the replies that bear its name.
+/// Settings that all sessions of a server share: its limits, and the replies that contain its name.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// How much of anything.
+    /// Limits of its sessions.
     pub limits: Limits,
-    /// What EHLO offers where TLS is not on.
+    /// Extensions in EHLO without TLS.
     pub extensions: Extensions,
-    /// What it offers where TLS is on.
+    /// Extensions in EHLO over TLS.
     pub extensions_over_tls: Extensions,
-    /// What is spoken.
+    /// Protocol to speak.
     pub protocol: Protocol,
-    /// What it insists on.
+    /// Its requirements.
     pub requires: Requires,
     pub(crate) name: String,
     pub(crate) greeting: Reply,
@@ -66,16 +66,16 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A server of that name with those limits, offering all that [`Offer::new`] does.
+    /// Creates a server's settings with that name, those limits, and the offer of [`Offer::new`].
     pub fn new(name: &str, limits: Limits) -> Self {
         let offer = Offer::new(&limits);
         Self::offering(name, limits, offer)
     }
 
-    /// A server of that name with those limits and that offer.
+    /// Creates a server's settings with that name, those limits and that offer.
     pub fn offering(name: &str, limits: Limits, offer: Offer) -> Self {
         let Offer { protocol, extensions: offered, requires } = offer;
-        // RFC 3030 §3: BINARYMIME means nothing without CHUNKING.
+        // RFC 3030 §3: BINARYMIME is useless without CHUNKING.
         let offered = Extensions { binary_mime: offered.binary_mime && offered.chunking, ..offered };
         let over_tls = Extensions { starttls: false, ..offered.clone() };
         let hides_auth = requires.tls_for_auth || requires.tls;
@@ -95,7 +95,7 @@ impl Identity {
         }
     }
 
-    /// What is offered to a client in that state.
+    /// Extensions that are offered to a client in that state.
     pub(crate) fn offers(&self, is_over_tls: bool) -> &Extensions {
         if is_over_tls { &self.extensions_over_tls } else { &self.extensions }
     }
@@ -104,7 +104,7 @@ impl Identity {
         if is_over_tls { &self.ehlo_over_tls } else { &self.ehlo }
     }
 
-    /// The longest line that a command may have, AUTH and its long responses being a case of their own.
+    /// Longest line of a command, except AUTH with its long responses.
     pub(crate) fn line_bytes(&self) -> usize {
         if self.extensions_over_tls.auth.is_empty() { LONGEST_LINE_BYTES } else { EXCHANGE_LINE_BYTES }
     }

@@ -9,33 +9,33 @@
 //!         │  Some(event): decide, answer   ▲
 //!         │  None: needs more bytes, or ───┘ bytes in `out`
 //!         ▼         an answer
-//!     deadline(), tick(now): when to give up
+//!     deadline(), tick(now): the time-outs
 //! ```
 //!
-//! Events borrow from the bytes that were read, so bodies pass through uncopied; that is why `receive` and
-//! `next_event` are one call here. `now` is a `Duration` since any fixed moment.
+//! Events borrow from the bytes that were read, so bodies pass through uncopied; that is why `receive` and `next_event`
+//! are one call here. `now` is a `Duration` since any fixed moment.
 //!
-//! | file | what it knows |
+//! | file | subject |
 //! |---|---|
 //! | `address` | paths, mailboxes, their syntax and lengths (RFC 5321 §4.1.2, §4.5.3.1) |
 //! | `chunk` | messages in chunks (RFC 3030) |
 //! | `client` | the side that sends mail |
 //! | `command` | command lines in (RFC 5321 §4.1.1) |
 //! | `data` | dot-stuffing, end of data, line endings (RFC 5321 §4.5.2) |
-//! | `dsn` | what a sender wants to be told (RFC 3461) |
+//! | `dsn` | requests for delivery status notifications (RFC 3461) |
 //! | `envelope` | MAIL, RCPT and DATA rendered once |
-//! | `extensions` | what EHLO offers (RFC 5321 §4.1.1.1) |
-//! | `foreign` | what other protocols begin with |
-//! | `identity` | what all sessions of a server share |
-//! | `limits` | how much of anything (RFC 5321 §4.5.3) |
+//! | `extensions` | extensions in the reply to EHLO (RFC 5321 §4.1.1.1) |
+//! | `foreign` | first lines of other protocols |
+//! | `identity` | settings that all sessions of a server share |
+//! | `limits` | limits of a server (RFC 5321 §4.5.3) |
 //! | `line` | lines gathered over blocks, bounded |
 //! | `login` | AUTH in a server session (RFC 4954) |
 //! | `proxy` | the header that a proxy puts before the session |
 //! | `reply` | replies out and in (RFC 5321 §4.2, RFC 2034) |
 //! | `sasl` | the mechanisms of AUTH, both sides |
-//! | `server` | the side that takes mail |
-//! | `verdict` | every refusal the server can make by itself, and its words |
-//! | `xclient` | a proxy tells who its client is (Postfix) |
+//! | `server` | the side that receives mail |
+//! | `verdict` | every reply that the server sends by itself, with its text |
+//! | `xclient` | a proxy names its client (Postfix) |
 //! | `xtext` | text in a parameter's value (RFC 3461 §4) |
 pub mod address;
 pub mod chunk;

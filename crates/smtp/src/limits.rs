@@ -1,49 +1,50 @@
-//! How much of anything a server takes: the sizes of RFC 5321 §4.5.3.1 and the times of §4.5.3.2.
+//! Limits of a server: the sizes of RFC 5321 §4.5.3.1 and the times of §4.5.3.2.
 use std::time::Duration;
 
-/// A command line, `<CRLF>` included (RFC 5321 §4.5.3.1.4).
+/// Longest command line, `<CRLF>` included (RFC 5321 §4.5.3.1.4).
 pub const COMMAND_LINE_BYTES: usize = 512;
-/// What extensions add to MAIL: SIZE 26 (RFC 1870 §3), BODY 17 (RFC 6152 §2), SMTPUTF8 10 (RFC 6531 §3.1), RET 9 and
-/// ENVID 107 (RFC 3461 §4.3, §4.4), AUTH 500 (RFC 4954 §3).
+/// Length that extensions add to MAIL: SIZE 26 (RFC 1870 §3), BODY 17 (RFC 6152 §2), SMTPUTF8 10 (RFC 6531 §3.1), RET 9
+/// and ENVID 107 (RFC 3461 §4.3, §4.4), AUTH 500 (RFC 4954 §3).
 pub const MAIL_PARAMETER_BYTES: usize = 26 + 17 + 10 + 9 + 107 + 500;
-/// What extensions add to RCPT: NOTIFY 29 and ORCPT 507 (RFC 3461 §4.1, §4.2).
+/// Length that extensions add to RCPT: NOTIFY 29 and ORCPT 507 (RFC 3461 §4.1, §4.2).
 pub const RCPT_PARAMETER_BYTES: usize = 29 + 507;
-/// A path with its brackets and any source route (RFC 5321 §4.5.3.1.3).
+/// Longest path, with its brackets and any source route (RFC 5321 §4.5.3.1.3).
 pub const PATH_BYTES: usize = 256;
-/// A local part (RFC 5321 §4.5.3.1.1).
+/// Longest local part (RFC 5321 §4.5.3.1.1).
 pub const LOCAL_PART_BYTES: usize = 64;
-/// A domain (RFC 5321 §4.5.3.1.2).
+/// Longest domain (RFC 5321 §4.5.3.1.2).
 pub const DOMAIN_BYTES: usize = 255;
 
-/// What a session may ask of the server. The sizes are the least that RFC 5321 lets a server offer, save where
-/// a larger one costs nothing.
+/// Limits of a session. The sizes are the smallest that RFC 5321 lets a server offer, except where a larger one costs
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A line of text, `<CRLF>` included, before dot-stuffing (RFC 5321 §4.5.3.1.6).
+    /// Longest line of text, `<CRLF>` included, before dot-stuffing (RFC 5321 §4.5.3.1.6).
     pub text_line_bytes: usize,
     /// Recipients of one message (RFC 5321 §4.5.3.1.8: at least 100).
     pub recipients: usize,
-    /// Octets of a message; what SIZE announces (RFC 1870).
+    /// Bytes of a message; SIZE announces this (RFC 1870).
     pub message_bytes: u64,
-    /// How many times `message_bytes` are read of a message that is too long. Its client hears 552 at its end only, and
-    /// one that is cut off before would send it again; beyond this the session ends with 421.
+    /// Factor of `message_bytes` up to which a message that is too long is read. Its client gets 552 only at its end,
+    /// and would send the message again if it were cut off before; beyond this the session ends with 421.
     pub oversize_factor: u64,
-    /// Refused commands with no message between them, after which the session ends. Recipients beyond the limit are
+    /// Rejected commands without a message between them, after which the session ends. Recipients beyond the limit are
     /// not counted here.
     pub errors: u32,
-    /// Unknown commands before EHLO, after which the session ends: the client may speak something else.
+    /// Unknown commands before EHLO, after which the session ends: the client may speak another protocol.
     pub unknown_before_hello: u32,
-    /// Commands with no message between them, accepted recipients not counted, after which the session ends.
+    /// Commands without a message between them, accepted recipients not counted, after which the session ends.
     pub idle_commands: u32,
-    /// Commands that have nothing to do with mail (NOOP, VRFY, HELP, a greeting, RSET where there is nothing to reset) with
-    /// no message between them, after which the session ends. As Postfix's `smtpd_junk_command_limit`.
+    /// Commands that have nothing to do with mail (NOOP, VRFY, HELP, a greeting, RSET with nothing to reset) without a
+    /// message between them, after which the session ends. As Postfix's `smtpd_junk_command_limit`.
     pub junk_commands: u32,
-    /// From one complete command, or block of a message, to the next (RFC 5321 §4.5.3.2.7: at least 5 minutes).
+    /// Longest time from one complete command, or block of a message, to the next (RFC 5321 §4.5.3.2.7: at least 5
+    /// minutes).
     pub idle: Duration,
-    /// From DATA to the end of the message: a sender that drips one byte at a time is not idle.
+    /// Longest time from DATA to the end of the message: a sender that sends one byte at a time is not idle.
     pub message_time: Duration,
-    /// From the greeting, or the last message, to the next: a session that keeps itself alive by NOOP is not idle. A
-    /// message that has begun is not counted here.
+    /// Longest time from the greeting, or the last message, to the next: a session that keeps itself alive by NOOP is
+    /// not idle. A message that has begun is not counted here.
     pub without_message: Duration,
     /// Failed logins of one session, after which it ends.
     pub login_failures: u32,

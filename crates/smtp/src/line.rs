@@ -1,13 +1,13 @@
 //! Lines gathered over blocks, bounded: an endless line costs no more memory than the longest that is allowed.
 
-/// What the next bytes amount to.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     /// A whole line, without its `<CRLF>`.
     Whole(&'a [u8]),
     /// A line that ended in a bare `<LF>`, without it.
     BareLf(&'a [u8]),
-    /// A line longer than the limit; it has been passed over.
+    /// A line longer than the limit; it has been skipped.
     TooLong,
     /// No line end yet: needs more bytes.
     Partial,
@@ -18,7 +18,7 @@ pub(crate) enum Line<'a> {
 pub(crate) struct LineReader {
     held: Vec<u8>,
     overlong: bool,
-    /// `held` was handed out by the last call and is to be dropped by this one.
+    /// `held` was returned by the last call and must be dropped by this one.
     spent: bool,
 }
 
@@ -44,7 +44,7 @@ impl LineReader {
         if std::mem::take(&mut self.overlong) { Line::TooLong } else { whole(&self.held, limit) }
     }
 
-    /// Whether the next byte is the first of a line.
+    /// Reports whether the next byte is the first of a line.
     pub(crate) fn is_at_start(&self) -> bool {
         !self.overlong && (self.held.is_empty() || self.spent)
     }

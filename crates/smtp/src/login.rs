@@ -1,33 +1,33 @@
-//! AUTH as a server session has it (RFC 4954): an exchange, its lines on the wire, and what the application is asked.
+//! AUTH in a server session (RFC 4954): an exchange, its lines on the wire, and the questions to the application.
 use crate::reply::Reply;
 use crate::sasl::server::{Exchange, Turn};
 use crate::sasl::{self, Mechanism, Nonce, Secret};
 use crate::verdict::Verdict;
 use std::fmt;
 
-/// What the application is asked of a client that says who it is.
+/// A question to the application about a client that logs in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Auth<'a> {
-    /// By which mechanism.
+    /// The client's mechanism.
     pub mechanism: Mechanism,
-    /// Who it says it is.
+    /// Name that the client claims.
     pub name: &'a str,
-    /// What it has for proof.
+    /// The client's proof.
     pub proof: Proof<'a>,
 }
 
-/// What a client has for proof.
+/// Proofs of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Proof<'a> {
-    /// The secret itself, password or token: a positive answer, 235 by default, lets it in.
+    /// The secret itself, password or token: a positive answer, 235 by default, accepts the login.
     Shown(&'a [u8]),
-    /// A digest, which the session compares: it is to be told the secret, with
+    /// A digest, which the session checks: the application has to give it the secret, with
     /// [`Server::answer_secret`](crate::Server::answer_secret).
     Digest,
 }
 
 impl Auth<'_> {
-    /// Whether the session wants the secret, rather than a verdict.
+    /// Reports whether the session wants the secret, rather than a verdict.
     pub fn is_lookup(&self) -> bool {
         self.proof == Proof::Digest
     }
@@ -40,30 +40,30 @@ impl fmt::Debug for Auth<'_> {
     }
 }
 
-/// What an exchange waits for.
+/// States of an exchange, by what it waits for.
 #[derive(Debug)]
 pub(crate) enum Login {
-    /// A nonce, to begin with; and the response that came with AUTH.
+    /// A nonce, at the beginning; holds the response that came with AUTH.
     Nonce(Mechanism, Option<Vec<u8>>),
     /// The next response.
     Response(Exchange),
     /// The application's verdict.
     Check(Exchange),
-    /// The application's knowledge.
+    /// The secret from the application.
     Lookup(Exchange),
-    /// The application's leave to check this proof.
+    /// The application's permission to check this proof.
     Proof(Exchange, Vec<u8>),
-    /// XOAUTH2 was refused, and the client has been told why: its empty response, then this reply.
+    /// XOAUTH2 was refused, and the client has been sent the reason: its empty response, then this reply.
     Acknowledgement(Reply),
-    /// Nothing: it is over. A verdict is still to be said.
+    /// Nothing: it is over. A verdict is still to be sent.
     Over(Result<(), Option<Verdict>>),
 }
 
-/// What XOAUTH2 tells a client that it refuses.
+/// Reason that XOAUTH2 sends to a client that it refuses.
 const XOAUTH2_REFUSAL: &[u8] = br#"{"status":"401","schemes":"bearer"}"#;
 
 impl Login {
-    /// An exchange, and the response that came with AUTH: `=` is an empty one.
+    /// Begins an exchange, with the response that came with AUTH: `=` is an empty one.
     pub(crate) fn new(mechanism: Mechanism, initial: Option<&[u8]>) -> Result<Self, ()> {
         let initial = match initial {
             None => None,
@@ -73,22 +73,22 @@ impl Login {
         Ok(Self::Nonce(mechanism, initial))
     }
 
-    /// Whether it is to be asked, or has ended, before another line is read.
+    /// Reports whether it has a question or a result, before another line is read.
     pub(crate) fn has_news(&self) -> bool {
         matches!(self, Self::Check(_) | Self::Lookup(_) | Self::Proof(..) | Self::Over(_))
     }
 
-    /// Whether a proof is here that the application has not let be checked yet.
+    /// Reports whether there is a proof that the application has not permitted to check yet.
     pub(crate) fn holds_proof(&self) -> bool {
         matches!(self, Self::Proof(..))
     }
 
-    /// How it ended.
+    /// The result, if it is over.
     pub(crate) fn outcome(&self) -> Option<Result<(), Option<Verdict>>> {
         if let Self::Over(outcome) = self { Some(*outcome) } else { None }
     }
 
-    /// What the application is to say.
+    /// The question to the application, if there is one.
     pub(crate) fn question(&self) -> Option<Auth<'_>> {
         let (exchange, proof) = match self {
             Self::Check(exchange) => (exchange, Proof::Shown(exchange.shown())),
@@ -105,7 +105,7 @@ impl Login {
         self.turn(exchange, turn, out);
     }
 
-    /// A line of the client's.
+    /// Takes a line of the client.
     pub(crate) fn response(&mut self, line: Result<&[u8], Verdict>, out: &mut Vec<u8>) {
         let decoded = match line {
             Err(verdict) => Err(verdict),
@@ -126,7 +126,7 @@ impl Login {
         }
     }
 
-    /// The application knows the secret, or nobody of that name.
+    /// Takes the secret from the application, or `None` if the name is unknown.
     pub(crate) fn know(&mut self, secret: Option<&Secret>, out: &mut Vec<u8>) {
         if let Self::Lookup(exchange) = std::mem::replace(self, Self::Over(Err(Some(Verdict::AuthUnavailable)))) {
             let mut exchange = exchange;
@@ -135,7 +135,7 @@ impl Login {
         }
     }
 
-    /// The application lets the proof be checked.
+    /// Checks the proof, because the application permits it.
     pub(crate) fn check_proof(&mut self, out: &mut Vec<u8>) {
         match std::mem::replace(self, Self::Over(Err(Some(Verdict::AuthUnavailable)))) {
             Self::Proof(mut exchange, response) => {
@@ -146,7 +146,7 @@ impl Login {
         }
     }
 
-    /// The application has compared.
+    /// Takes the application's verdict.
     pub(crate) fn checked(&mut self, answer: Option<&Reply>, out: &mut Vec<u8>) {
         let Self::Check(exchange) = self else { return };
         match answer {
@@ -162,13 +162,13 @@ impl Login {
         }
     }
 
-    /// The application refuses.
+    /// Takes the application's refusal.
     pub(crate) fn refused(&mut self, reply: &Reply, out: &mut Vec<u8>) {
         out.extend_from_slice(reply.wire());
         *self = Self::Over(Err(None));
     }
 
-    /// There is no nonce, or no answer that means anything.
+    /// Ends the exchange because there is no nonce, or no meaningful answer.
     pub(crate) fn unavailable(&mut self) {
         *self = Self::Over(Err(Some(Verdict::AuthUnavailable)));
     }

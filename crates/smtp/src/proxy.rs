@@ -1,22 +1,21 @@
-//! The PROXY protocol, versions 1 and 2 (haproxy, proxy-protocol.txt): a header before the session's first octet that
-//! tells whose connection a proxy passes on.
+//! The PROXY protocol, versions 1 and 2 (haproxy, proxy-protocol.txt): a header before the session's first byte that
+//! names the client of a connection that a proxy passes on.
 //!
 //! ```text
 //! v1   PROXY TCP4 192.0.2.1 198.51.100.7 56324 25<CRLF>          at most 107 octets
 //! v2   12 octets of signature | version, command | family | length | addresses | extensions
 //! ```
-//! It is believed only where the peer is a proxy, and says so itself or not at all: a header that is not exactly of
-//! its form ends the connection.
+//! It is trusted only if the peer is a proxy. A header that does not exactly follow the grammar ends the connection.
 use crc_fast::{CrcAlgorithm, Digest};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// The longest header of version 1, `<CRLF>` included.
 pub const LONGEST_V1_BYTES: usize = 107;
-/// The longest header of version 2 that tells whose connection it is: the addresses of UNIX sockets, and extensions, of
-/// which a client's certificate may be one. The protocol would let it be 64 KB.
+/// The longest header of version 2 that names a client: the addresses of UNIX sockets, and extensions, of which a
+/// client's certificate may be one. The protocol would allow 64 KB.
 const LONGEST_PROXIED_BYTES: usize = V2_HEAD_BYTES + 216 + (16 << 10);
-/// The longest header of version 2 at all: one that says nothing of use may be as long as its length can tell, and is
-/// skipped.
+/// The longest header of version 2 at all: one without useful content may be as long as its length field can express,
+/// and is skipped.
 pub const LONGEST_V2_BYTES: usize = V2_HEAD_BYTES + u16::MAX as usize;
 
 const V1: &[u8] = b"PROXY ";
@@ -25,47 +24,48 @@ const V2_HEAD_BYTES: usize = 16;
 /// Version 2 and its commands (§2.2).
 const LOCAL: u8 = 0x20;
 const PROXY: u8 = 0x21;
-/// The family and protocol of connections of which nothing is told.
+/// The family and protocol of connections without addresses.
 const UNSPECIFIED: u8 = 0x00;
 
-/// What a header tells.
+/// Content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// The proxy speaks for itself, a health check as like as not; or it does not know for whom it speaks. The
-    /// connection's own addresses stand.
+    /// The proxy speaks for itself, probably for a health check; or it does not know the client. The connection's own
+    /// addresses are valid.
     Local,
-    /// It speaks for somebody.
+    /// The proxy speaks for a client.
     Proxied {
-        /// Who connected to it.
+        /// The client's address.
         source: SocketAddr,
-        /// To where.
+        /// The address that the client connected to.
         destination: SocketAddr,
     },
-    /// It speaks for somebody at a UNIX socket.
+    /// The proxy speaks for a client at a UNIX socket.
     Unix,
 }
 
-/// What is wrong with a header.
+/// Faults of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
-    /// It is not the beginning of any.
+    /// The bytes are not the beginning of a header.
     #[error("the connection does not begin with a PROXY header")]
     Absent,
-    /// It does not follow the grammar, or contradicts itself.
+    /// The header does not follow the grammar, or contradicts itself.
     #[error("the PROXY header is malformed")]
     Malformed,
-    /// It is longer than any that is needed.
+    /// The header is longer than any useful one.
     #[error("the PROXY header is too long")]
     TooLong,
-    /// Its checksum is another.
+    /// The checksum is wrong.
     #[error("the checksum of the PROXY header is wrong")]
     Checksum,
 }
 
-/// Reads the header that `bytes` begin with, of either version, and how long it is; `None` needs more bytes.
+/// Reads the header that `bytes` begin with, of either version, and returns it with its length; `None` needs more
+/// bytes.
 ///
 /// # Errors
-/// [`BadHeader`], as soon as it is certain: no byte more has to come first.
+/// [`BadHeader`], as soon as it is certain: no further byte is waited for.
 pub fn parse(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
     let Some(length) = length(bytes)? else { return Ok(None) };
     let Some(whole) = bytes.get(..length) else { return Ok(None) };
@@ -74,7 +74,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<(Header, usize)>, BadHeader> {
 }
 
 /// Length of the header that `bytes` begin with, which need not hold all of it: the first [`LONGEST_V1_BYTES`] of any
-/// header tell it. `None` needs more bytes.
+/// header are enough. `None` needs more bytes.
 ///
 /// # Errors
 /// As [`parse`].
@@ -104,7 +104,7 @@ fn parse_v1(whole: &[u8]) -> Result<Header, BadHeader> {
 }
 
 fn v1_header(text: &str) -> Option<Header> {
-    // What follows UNKNOWN means nothing, whatever it is.
+    // Anything that follows UNKNOWN is ignored.
     if text == "UNKNOWN" || text.starts_with("UNKNOWN ") {
         return Some(Header::Local);
     }
@@ -124,7 +124,7 @@ fn v1_header(text: &str) -> Option<Header> {
     words.next().is_none().then_some(Header::Proxied { source, destination })
 }
 
-/// A port without a sign or leading noughts.
+/// Reads a port without a sign or leading zeros.
 fn port(text: &str) -> Option<u16> {
     let is_plain = text.bytes().all(|octet| octet.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain)
@@ -132,7 +132,7 @@ fn port(text: &str) -> Option<u16> {
 
 fn length_v2(bytes: &[u8]) -> Result<Option<usize>, BadHeader> {
     let Some(head) = bytes.get(..V2_HEAD_BYTES) else {
-        // Version and command come before the rest: a wrong one need not be waited for.
+        // Version and command come before the rest: a wrong one is reported without waiting.
         return bytes.get(12).map_or(Ok(None), |command| is_command(*command).map(|()| None));
     };
     is_command(head[12])?;
@@ -151,18 +151,19 @@ fn parse_v2(whole: &[u8]) -> Result<Header, BadHeader> {
     Ok(header)
 }
 
-/// Version 2, LOCAL or PROXY.
+/// Checks that it is version 2, LOCAL or PROXY.
 fn is_command(octet: u8) -> Result<(), BadHeader> {
     if matches!(octet, LOCAL | PROXY) { Ok(()) } else { Err(BadHeader::Malformed) }
 }
 
-/// Whether the block behind the head is to be skipped, whatever it says (§2.2): of a LOCAL connection all of it, the
-/// family too; of one that is passed on if its family is unspecified.
+/// Reports whether the block behind the head is skipped, whatever its content (§2.2): all of it for a LOCAL connection,
+/// the family too; for a proxied one if its family is unspecified.
 fn is_skipped(head: &[u8]) -> bool {
     head[12] == LOCAL || head[13] == UNSPECIFIED
 }
 
-/// Reads the addresses; gives what follows them too. A stream is all that SMTP runs over, so datagrams are a lie.
+/// Reads the addresses, and returns the bytes that follow them too. SMTP only runs over streams, so datagrams are
+/// rejected.
 fn v2_header(family: u8, body: &[u8]) -> Option<(Header, &[u8])> {
     let (header, length) = match family {
         0x11 => (proxied::<4>(body)?, 12),
@@ -173,7 +174,7 @@ fn v2_header(family: u8, body: &[u8]) -> Option<(Header, &[u8])> {
     Some((header, &body[length..]))
 }
 
-/// Two addresses of so many octets, then two ports.
+/// Reads two addresses of `N` bytes, then two ports.
 fn proxied<const N: usize>(body: &[u8]) -> Option<Header>
 where
     IpAddr: From<[u8; N]>,
@@ -189,7 +190,7 @@ where
 /// The extension that holds a CRC32c of the header (PP2_TYPE_CRC32C).
 const CHECKSUM: u8 = 0x03;
 
-/// Every extension must end where it says; a checksum must be right.
+/// Checks that every extension ends where it states, and that a checksum is right.
 fn check_extensions(extensions: &[u8], whole: &[u8]) -> Result<(), BadHeader> {
     let mut rest = extensions;
     while !rest.is_empty() {
@@ -208,7 +209,7 @@ fn check_extensions(extensions: &[u8], whole: &[u8]) -> Result<(), BadHeader> {
     Ok(())
 }
 
-/// CRC32c of a header with noughts in the checksum's place.
+/// Computes CRC32c of a header with zeros in the checksum's place.
 fn checksum(before: &[u8], after: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(before);
@@ -217,7 +218,7 @@ fn checksum(before: &[u8], after: &[u8]) -> u32 {
     u32::try_from(digest.finalize()).expect("it has 32 bits")
 }
 
-/// Writes a header of version 1. Addresses of two families are told as IPv6 ones.
+/// Writes a header of version 1. Addresses of two families are written as IPv6 ones.
 pub fn render_v1(header: &Header) -> String {
     let Header::Proxied { source, destination } = header else { return "PROXY UNKNOWN\r\n".to_owned() };
     let (from, to) = same_family(source.ip(), destination.ip());
@@ -225,7 +226,7 @@ pub fn render_v1(header: &Header) -> String {
     format!("PROXY {family} {from} {to} {} {}\r\n", source.port(), destination.port())
 }
 
-/// Writes a header of version 2. Addresses of two families are told as IPv6 ones; UNIX sockets without their names.
+/// Writes a header of version 2. Addresses of two families are written as IPv6 ones; UNIX sockets without their names.
 pub fn render_v2(header: &Header) -> Vec<u8> {
     let mut body = Vec::with_capacity(36);
     let (command, family) = match header {
@@ -346,7 +347,7 @@ mod tests {
             (v2(0x21, 0x11, &FOUR), four),
             (v2(0x20, 0x11, &FOUR), Header::Local),
             (v2(0x20, 0x00, b""), Header::Local),
-            // Of LOCAL nothing but the length is read (§2.2): a family that is none, half an address, a wrong checksum.
+            // Of LOCAL only the length is read (§2.2): an invalid family, half an address, a wrong checksum.
             (v2(0x20, 0x12, &FOUR), Header::Local),
             (v2(0x20, 0xff, b"anything"), Header::Local),
             (v2(0x20, 0x11, &FOUR[..11]), Header::Local),

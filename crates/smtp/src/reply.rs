@@ -2,12 +2,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
-/// What the first digit of a code says (RFC 5321 §4.2.1).
+/// Meaning of the first digit of a code (RFC 5321 §4.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// 2yz: done.
     Completion,
-    /// 3yz: go on.
+    /// 3yz: continue.
     Intermediate,
     /// 4yz: not now.
     Transient,
@@ -34,7 +34,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// A reply written out at compile time, `<CRLF>` included: `Reply::fixed("250 2.0.0 Ok\r\n")`.
+    /// Makes a reply at compile time from its text, `<CRLF>` included: `Reply::fixed("250 2.0.0 Ok\r\n")`.
     pub const fn fixed(wire: &'static str) -> Self {
         let bytes = wire.as_bytes();
         assert!(bytes.len() > 5 && bytes[bytes.len() - 2] == b'\r' && bytes[bytes.len() - 1] == b'\n');
@@ -43,7 +43,7 @@ impl Reply {
         Self { code, wire: Cow::Borrowed(bytes) }
     }
 
-    /// A reply of one line for each line of `text`; an enhanced code is part of the text. Control characters
+    /// Makes a reply of one line for each line of `text`; an enhanced code is part of the text. Control characters
     /// become `?`, so that no text can forge a second reply. Codes outside 200 to 599 become 451.
     pub fn new(code: u16, text: &str) -> Self {
         let code = if (200..600).contains(&code) { code } else { 451 };
@@ -68,12 +68,12 @@ impl Reply {
         self.code
     }
 
-    /// What the first digit says.
+    /// Meaning of the first digit.
     pub fn kind(&self) -> Kind {
         Kind::of(self.code)
     }
 
-    /// 2yz or 3yz.
+    /// Reports whether it is 2yz or 3yz.
     pub fn is_positive(&self) -> bool {
         self.code < 400
     }
@@ -84,7 +84,7 @@ impl Reply {
     }
 }
 
-/// A `&'static Reply` of that text, built at compile time.
+/// Makes a `&'static Reply` of that text at compile time.
 macro_rules! say {
     ($text:literal) => {{
         static REPLY: $crate::reply::Reply = $crate::reply::Reply::fixed(concat!($text, "\r\n"));
@@ -93,7 +93,7 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// A reply that came in, all its lines, as they came.
+/// A received reply with all its lines, unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received<'a> {
     code: u16,
@@ -106,12 +106,12 @@ impl<'a> Received<'a> {
         self.code
     }
 
-    /// What the first digit says.
+    /// Meaning of the first digit.
     pub fn kind(&self) -> Kind {
         Kind::of(self.code)
     }
 
-    /// 2yz or 3yz.
+    /// Reports whether it is 2yz or 3yz.
     pub fn is_positive(&self) -> bool {
         self.code < 400
     }
@@ -125,13 +125,13 @@ impl<'a> Received<'a> {
         })
     }
 
-    /// The text of all lines, fit to print: lines joined by a blank, what is not printable as `?`.
+    /// The text of all lines in printable form: lines joined by a blank, unprintable characters as `?`.
     pub fn text(&self) -> String {
         let joined: Vec<String> = self.lines().map(|line| String::from_utf8_lossy(line).into_owned()).collect();
         joined.join(" ").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
     }
 
-    /// The enhanced status code, where the reply has one (RFC 2034).
+    /// The enhanced status code, if the reply has one (RFC 2034).
     pub fn enhanced(&self) -> Option<Enhanced> {
         Enhanced::parse(self.lines().last()?)
     }
@@ -142,7 +142,7 @@ impl<'a> Received<'a> {
 pub struct Enhanced(pub u8, pub u16, pub u16);
 
 impl Enhanced {
-    /// Reads one at the start of a reply's text.
+    /// Reads a code at the start of a reply's text.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let word = text.split(|&byte| byte == b' ').next()?;
         let mut parts = std::str::from_utf8(word).ok()?.split('.');
@@ -163,7 +163,7 @@ impl fmt::Display for Enhanced {
     }
 }
 
-/// What a peer did that no reply may do.
+/// Violations in a peer's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// A line that does not start with three digits from 200 to 599.
@@ -174,7 +174,7 @@ pub enum Malformed {
     TooLong,
 }
 
-/// The longest reply that is taken, all lines together. EHLO replies of real servers stay below 2 KB.
+/// The longest reply that is accepted, all lines together. EHLO replies of real servers stay below 2 KB.
 pub const MOST_BYTES: usize = 64 * 1024;
 
 /// Gathers a reply's lines over blocks.
@@ -185,11 +185,11 @@ pub struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// Takes one whole reply off the front of `input`; `None` needs more bytes. A bare `<LF>` ends a line too:
-    /// nothing can be smuggled to a client that way.
+    /// Takes one whole reply off the front of `input`; `None` needs more bytes. A bare `<LF>` ends a line too: nothing
+    /// can be smuggled to a client that way.
     ///
     /// # Errors
-    /// [`Malformed`], after which the rest of the conversation means nothing.
+    /// [`Malformed`], after which the rest of the conversation is meaningless.
     pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Received<'s>>, Malformed> {
         if self.spent {
             self.held = Vec::new();
@@ -214,7 +214,7 @@ impl ReplyReader {
         self.held.capacity()
     }
 
-    /// A reply that began in an earlier block: one line at a time is moved to what is held.
+    /// Reads a reply that began in an earlier block: moves one line at a time to the held bytes.
     fn next_held(&mut self, input: &mut &[u8]) -> Result<Option<Received<'_>>, Malformed> {
         while !input.is_empty() {
             let end = memchr::memchr(b'\n', input).map_or(input.len(), |at| at + 1);
@@ -234,7 +234,7 @@ impl ReplyReader {
     }
 }
 
-/// Code and length of the whole reply that `bytes` start with, if they hold one.
+/// Returns code and length of the whole reply that `bytes` start with, if they hold one.
 fn whole_reply(bytes: &[u8]) -> Result<Option<(u16, usize)>, Malformed> {
     let mut start = 0;
     while let Some(at) = memchr::memchr(b'\n', &bytes[start..]) {

@@ -16,8 +16,8 @@
 //! any state ──a BDAT that is refused──▶ Skip: its octets ──▶ that state, or ExpectMail
 //! any state ── QUIT, 421, too many errors, another protocol, time-out ──▶ Closed
 //! ```
-//! An event that [asks](Event::asks) waits for [`Server::answer`]; until then no further event comes, so that
-//! replies leave in the order of their commands (RFC 2920 §3.2). All else the session answers by itself.
+//! An event that [asks](Event::asks) waits for [`Server::answer`]; until then no further event comes, so that replies
+//! leave in the order of their commands (RFC 2920 §3.2). The session answers all other commands by itself.
 use crate::chunk::{self, ChunkReader, Octets};
 use crate::command::{BodyType, Chunk, Command, Hello, Mail, Recipient};
 use crate::data::{DataReader, Flaw, Piece};
@@ -34,62 +34,63 @@ use std::time::Duration;
 
 pub use crate::identity::{Identity, Offer, Protocol, Requires};
 
-/// What happened in a session.
+/// Events of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// Asks: EHLO, HELO or LHLO, and the name the client gives itself.
+    /// Asks: EHLO, HELO or LHLO, with the client's own name.
     Hello(Hello, &'a [u8]),
     /// Asks: MAIL.
     Mail(Mail<'a>),
     /// Asks: RCPT.
     Recipient(Recipient<'a>),
-    /// Asks: DATA, or the first BDAT: a message begins. The default answer to DATA is 354; of a BDAT a positive one
-    /// is not said, and any other when its octets have been read.
+    /// Asks: DATA, or the first BDAT: a message begins. The default answer to DATA is 354; for a BDAT a positive answer
+    /// is not sent, and any other is sent after its bytes have been read.
     Data,
-    /// Octets of the message, unstuffed.
+    /// Bytes of the message, unstuffed.
     Block(&'a [u8]),
-    /// Asks: the message is whole; a positive answer takes responsibility for it (RFC 5321 §6.1). In LMTP any
-    /// answer but the default one is repeated for each recipient; after the default one [`Event::Delivery`] follows.
+    /// Asks: the message is complete; a positive answer takes responsibility for it (RFC 5321 §6.1). In LMTP any answer
+    /// but the default one is repeated for each recipient; after the default one [`Event::Delivery`] follows.
     Message {
-        /// Octets of the message, unstuffed.
+        /// Bytes of the message, unstuffed.
         bytes: u64,
     },
-    /// Asks, in LMTP: what becomes of the message for the recipient of that number, from 0, of those that were taken.
+    /// Asks, in LMTP: the result of the message for the recipient of that number, from 0, counted over the accepted
+    /// ones.
     Delivery {
         /// The recipient's number.
         recipient: u32,
     },
     /// The message ended and was refused; the transaction is over.
     Discarded(Verdict),
-    /// Asks: RSET; granted, the transaction, if there was one, is over. (A granted [`Event::Hello`] ends it too.)
+    /// Asks: RSET; if granted, the transaction, if there was one, is over. (A granted [`Event::Hello`] ends it too.)
     Reset,
     /// Asks: NOOP.
     Noop,
-    /// Asks: QUIT; granted, it is the end.
+    /// Asks: QUIT; if granted, the session ends.
     Quit,
     /// Asks: VRFY; the default answer is 252.
     Verify(&'a [u8]),
-    /// Asks: STARTTLS. Granted, the session [wants TLS](Server::wants_tls).
+    /// Asks: STARTTLS. If granted, the session [wants TLS](Server::wants_tls).
     StartTls,
     /// Asks: AUTH by a mechanism that needs a nonce: [`Server::answer_nonce`]. Any other answer refuses.
     Nonce,
-    /// Asks: whether name and secret go together, or what the secret is; see [`Auth::proof`].
+    /// Asks: whether name and secret belong together, or for the secret; see [`Auth::proof`].
     Auth(Auth<'a>),
-    /// Asks, where a secret was looked up before the client's proof came: whether the proof may be checked. Any refusal
-    /// ends the exchange, and nobody learns what the proof was worth.
+    /// Asks, if a secret was looked up before the client's proof came: whether the proof may be checked. Any refusal
+    /// ends the exchange, and does not reveal whether the proof was right.
     Proof(Auth<'a>),
-    /// AUTH went well: the client is who it said it was.
+    /// AUTH succeeded: the client proved its identity.
     Authenticated,
-    /// AUTH went otherwise.
+    /// AUTH failed.
     NotAuthenticated,
-    /// Asks: XCLIENT, who the client really is. Granted, the session begins anew with a greeting.
+    /// Asks: XCLIENT, which names the real client. If granted, the session begins anew with a greeting.
     Xclient(Xclient<'a>),
     /// The session took a step by itself, and answered if that was a command.
     Answered,
 }
 
 impl Event<'_> {
-    /// Whether it waits for [`Server::answer`].
+    /// Reports whether it waits for [`Server::answer`].
     pub fn asks(&self) -> bool {
         !matches!(
             self,
@@ -98,7 +99,7 @@ impl Event<'_> {
     }
 }
 
-/// What the session waits for.
+/// States of the session, by what it waits for.
 #[derive(Debug)]
 enum State {
     ExpectHello,
@@ -131,32 +132,32 @@ impl Transaction {
     }
 }
 
-/// What MAIL said of the addresses of its transaction (RFC 6531 §3.4).
+/// Form of the addresses of a transaction, by its MAIL (RFC 6531 §3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Addresses {
     Ascii,
     Utf8,
 }
 
-/// Octets of a chunk that is refused: they are read all the same (RFC 3030 §2).
+/// Remaining bytes of a chunk that is refused: they are read nevertheless (RFC 3030 §2).
 #[derive(Debug)]
 struct Skip {
     left: u64,
     since: Duration,
     then: State,
     say: Refusal,
-    /// How often: LMTP has an answer for each recipient.
+    /// Number of replies: LMTP has one for each recipient.
     times: u32,
 }
 
-/// What is said after a chunk that was skipped.
+/// Reply after a chunk that was skipped.
 #[derive(Debug)]
 enum Refusal {
     /// The command was out of order.
     Command(Verdict),
     /// The message was refused.
     Message(Verdict),
-    /// The application said so.
+    /// The application refused with this reply.
     Said(Reply),
 }
 
@@ -184,7 +185,7 @@ enum Asked {
     Xclient { is_logged_in: bool },
 }
 
-/// A session as the server sees it.
+/// The server's side of a session.
 #[derive(Debug)]
 pub struct Server {
     lines: LineReader,
@@ -192,7 +193,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A session that has just begun: it asks for the greeting, so the first call is [`Server::answer`].
+    /// Creates a session: it asks for the greeting, so the first call is [`Server::answer`].
     pub fn new(identity: Arc<Identity>, now: Duration) -> Self {
         let dialogue = Dialogue {
             identity,
@@ -215,8 +216,8 @@ impl Server {
         Self { lines: LineReader::default(), dialogue }
     }
 
-    /// Takes one event off the front of `input`. Replies the session gives by itself go to `out`. `None` needs
-    /// more bytes, or an answer, or [TLS](Server::wants_tls), or is the end: see [`Server::is_closed`].
+    /// Takes one event off the front of `input`. Replies of the session itself go to `out`. `None` needs more bytes, or
+    /// an answer, or [TLS](Server::wants_tls), or is the end: see [`Server::is_closed`].
     pub fn next_event<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -251,7 +252,7 @@ impl Server {
             State::Closed => return None,
         }
         if self.lines.is_at_start() && foreign::begins_otherwise(*input.first()?) {
-            // At once: a ClientHello need not have a line's end.
+            // At once: a ClientHello may lack a line's end.
             return Some(self.dialogue.give_up(Verdict::OtherProtocol, out));
         }
         let line = self.lines.next(input, self.dialogue.identity.line_bytes());
@@ -264,7 +265,7 @@ impl Server {
         Some(self.dialogue.command(command, now, out))
     }
 
-    /// An exchange of AUTH: a question, its end, or the next response.
+    /// Returns the next event of an exchange of AUTH: a question, its end, or the next response.
     fn next_of_login<'s, 'i: 's>(
         &'s mut self,
         input: &mut &'i [u8],
@@ -285,8 +286,9 @@ impl Server {
         Some(Event::Answered)
     }
 
-    /// Answers the open question; `None` gives the answer that lets the session go on. A 421 ends it. After any other
-    /// refusal to greet the session waits for QUIT and says 503 to all else (RFC 5321 §3.1), within its limits.
+    /// Answers the open question; `None` gives the answer that lets the session continue. A 421 ends it. After any
+    /// other refusal to greet the session waits for QUIT and answers 503 to everything else (RFC 5321 §3.1), within its
+    /// limits.
     pub fn answer(&mut self, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         self.dialogue.answer(answer, now, out);
     }
@@ -300,7 +302,7 @@ impl Server {
         }
     }
 
-    /// Answers an [`Event::Auth`] that wants to know the secret; `None` if there is nobody of that name.
+    /// Answers an [`Event::Auth`] that asks for the secret; `None` if the name is unknown.
     pub fn answer_secret(&mut self, secret: Option<&Secret>, now: Duration, out: &mut Vec<u8>) {
         if self.dialogue.asked == Asked::Secret {
             self.dialogue.asked = Asked::Nothing;
@@ -309,19 +311,19 @@ impl Server {
         }
     }
 
-    /// Whether it waits for [`Server::answer_secret`].
+    /// Reports whether it waits for [`Server::answer_secret`].
     pub fn awaits_secret(&self) -> bool {
         self.dialogue.asked == Asked::Secret
     }
 
-    /// Whether STARTTLS was granted: `out` is to be sent, then TLS begun, then [`Server::tls_started`] called. What
-    /// came in the clear behind STARTTLS is dropped ([`Server::injected_bytes`]).
+    /// Reports whether STARTTLS was granted: send `out`, then begin TLS, then call [`Server::tls_started`]. Bytes in
+    /// the clear behind STARTTLS are dropped ([`Server::injected_bytes`]).
     pub fn wants_tls(&self) -> bool {
         matches!(self.dialogue.state, State::ExpectTls)
     }
 
-    /// TLS is on: the session begins anew, without a greeting (RFC 3207 §4.2). Where it was on before the greeting
-    /// this is called before the greeting is answered.
+    /// Notes that TLS has begun: the session begins anew, without a greeting (RFC 3207 §4.2). If TLS began before the
+    /// greeting this is called before the greeting is answered.
     pub fn tls_started(&mut self, now: Duration) {
         if self.wants_tls() || self.dialogue.asked == Asked::Greeting {
             self.lines = LineReader::default();
@@ -332,23 +334,23 @@ impl Server {
         }
     }
 
-    /// Octets that came in the clear behind STARTTLS and were dropped: nobody honest sends any (CVE-2011-0411).
+    /// Bytes in the clear behind STARTTLS that were dropped: no honest client sends any (CVE-2011-0411).
     pub fn injected_bytes(&self) -> u64 {
         self.dialogue.injected
     }
 
-    /// Whether TLS is on.
+    /// Reports whether the session is over TLS.
     pub fn is_over_tls(&self) -> bool {
         self.dialogue.is_over_tls
     }
 
-    /// Whether AUTH went well.
+    /// Reports whether AUTH succeeded.
     pub fn is_authenticated(&self) -> bool {
         self.dialogue.is_authenticated
     }
 
-    /// When [`Server::tick`] has something to do: never while an answer is awaited, for then it is not the peer that
-    /// is silent.
+    /// Time at which [`Server::tick`] has work to do: none while an answer is awaited, for then the peer is not to
+    /// blame for the silence.
     pub fn deadline(&self) -> Option<Duration> {
         self.dialogue.deadline()
     }
@@ -363,12 +365,12 @@ impl Server {
         }
     }
 
-    /// Ends the session with a last word. A question that is open stays without answer.
+    /// Ends the session with the verdict's reply. An open question stays without an answer.
     pub fn close(&mut self, verdict: Verdict, out: &mut Vec<u8>) {
         self.hang_up(Some(verdict.reply()), out);
     }
 
-    /// Ends the session without a last word, or with one that is no 421. A question that is open stays without answer.
+    /// Ends the session without a reply, or with one that is not 421. An open question stays without an answer.
     pub fn hang_up(&mut self, last_word: Option<&Reply>, out: &mut Vec<u8>) {
         if !self.is_closed() {
             out.extend_from_slice(last_word.map_or(&[], Reply::wire));
@@ -377,23 +379,23 @@ impl Server {
         }
     }
 
-    /// Nothing more is to be read; what is in `out` is to be sent, then the connection closed.
+    /// Reports whether the session is over: nothing more is read; send `out`, then close the connection.
     pub fn is_closed(&self) -> bool {
         matches!(self.dialogue.state, State::Closed)
     }
 
-    /// Why the session gave the client up, if it did: another protocol, too many errors, commands without mail. A
-    /// message that would not end is told by [`Event::Discarded`].
+    /// The reason why the session gave the client up, if it did: another protocol, too many errors, commands without
+    /// mail. An endless message is reported by [`Event::Discarded`].
     pub fn gave_up(&self) -> Option<Verdict> {
         self.dialogue.gave_up
     }
 
-    /// Whether it was the client that ended the session, with QUIT.
+    /// Reports whether the client ended the session, with QUIT.
     pub fn has_quit(&self) -> bool {
         self.dialogue.has_quit
     }
 
-    /// Whether the session waits for [`Server::answer`].
+    /// Reports whether the session waits for [`Server::answer`].
     pub fn awaits_answer(&self) -> bool {
         self.dialogue.asked != Asked::Nothing
     }
@@ -404,14 +406,14 @@ fn refusal(line: &[u8], verdict: Verdict) -> Verdict {
     if foreign::is_foreign(line) { Verdict::OtherProtocol } else { verdict }
 }
 
-/// Everything of a session but its half-read line.
+/// State of a session except its half-read line.
 #[derive(Debug)]
 struct Dialogue {
     identity: Arc<Identity>,
     state: State,
     asked: Asked,
     errors: u32,
-    /// Unknown commands before EHLO, in all of the session.
+    /// Unknown commands before EHLO, over the whole session.
     unknown: u32,
     idle_commands: u32,
     failed_logins: u32,
@@ -420,11 +422,11 @@ struct Dialogue {
     has_open_mail: bool,
     gave_up: Option<Verdict>,
     heard: Duration,
-    /// The end of the last message, or the beginning of the session; later by the time that the application took since.
+    /// The end of the last message, or the beginning of the session, plus the application's time since then.
     last_message: Duration,
-    /// Octets dropped behind STARTTLS.
+    /// Bytes dropped behind STARTTLS.
     injected: u64,
-    /// The client said QUIT.
+    /// The client sent QUIT.
     has_quit: bool,
     is_over_tls: bool,
     is_authenticated: bool,
@@ -443,7 +445,7 @@ impl Dialogue {
         })
     }
 
-    /// When the message began that is being read.
+    /// Time at which the message that is being read began.
     fn message_since(&self) -> Option<Duration> {
         match &self.state {
             State::ExpectMessage { since, .. } | State::ExpectChunk { since, .. } => Some(*since),
@@ -460,7 +462,7 @@ impl Dialogue {
         out.extend_from_slice(verdict.reply().wire());
     }
 
-    /// A command, or what is wrong with it, in the state it meets.
+    /// Handles a command, or a fault, in the current state.
     fn command<'a>(&mut self, command: Result<Command<'a>, Verdict>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
         self.heard = now;
         self.idle_commands += 1;
@@ -478,8 +480,8 @@ impl Dialogue {
         }
     }
 
-    /// Counts a command that has nothing to do with mail; whether there have been too many. A client whose message
-    /// failed has to say RSET: that is none.
+    /// Counts a command that has nothing to do with mail, and reports whether there have been too many. A client whose
+    /// message failed has to send RSET: that is not counted.
     fn is_too_much_junk(&mut self, command: &Command<'_>) -> bool {
         let is_junk = match command {
             Command::Noop | Command::Verify(_) | Command::Help | Command::Hello(..) => true,
@@ -516,9 +518,9 @@ impl Dialogue {
         Event::Answered
     }
 
-    /// Recipients beyond the limit are no error: the sender is to send the others later (RFC 5321 §4.5.3.1.10), so
-    /// hanging up on it would lose the message for those that were taken. RCPT or BDAT after a refused MAIL or BDAT
-    /// is what a pipelining client sends in good faith (RFC 2920 §3.1, RFC 3030 §4.2).
+    /// Refuses a command. Recipients beyond the limit are no error: the sender will send the others later (RFC 5321
+    /// §4.5.3.1.10), so closing the connection would lose the message for the accepted ones. RCPT or BDAT after a
+    /// refused MAIL or BDAT is what a pipelining client sends in good faith (RFC 2920 §3.1, RFC 3030 §4.2).
     fn refuse<'a>(&mut self, verdict: Verdict, out: &mut Vec<u8>) -> Event<'a> {
         let verdict = match verdict {
             Verdict::BadChunk if !self.offers().chunking => Verdict::NotImplemented,
@@ -537,7 +539,7 @@ impl Dialogue {
         self.answered(verdict, out)
     }
 
-    /// Counts an error; whether there have not been too many.
+    /// Counts an error, and reports whether the limit still permits it.
     fn bears(&mut self, verdict: Verdict) -> bool {
         let is_error = !matches!(verdict, Verdict::TooManyRecipients | Verdict::MailFirst);
         self.errors += u32::from(is_error);
@@ -553,14 +555,14 @@ impl Dialogue {
         self.answered(verdict, out)
     }
 
-    /// The most octets of a message that are read.
+    /// The largest number of bytes of a message that are read.
     fn most_bytes(&self) -> u64 {
         let limits = &self.identity.limits;
         limits.message_bytes.saturating_mul(limits.oversize_factor.max(1))
     }
 
-    /// A piece of the message. What lies beyond the size limit is read and not handed on, for its sender listens at its
-    /// end only; at many times the limit the session ends, for that end may never come.
+    /// Handles a piece of the message. Bytes beyond the size limit are read and dropped, because the sender reads a
+    /// reply only at the end; at many times the limit the session ends, for that end may never come.
     fn piece<'a>(&mut self, piece: Piece<'a>, now: Duration, out: &mut Vec<u8>) -> Event<'a> {
         self.heard = now;
         let State::ExpectMessage { reader, recipients, .. } = &self.state else { return Event::Answered };
@@ -576,7 +578,7 @@ impl Dialogue {
         }
     }
 
-    /// The message ends here.
+    /// Handles the end of the message.
     fn whole<'a>(&mut self, bytes: u64, flaw: Option<Flaw>, recipients: u32, out: &mut Vec<u8>) -> Event<'a> {
         let times = self.answers(recipients);
         match flaw {
@@ -589,7 +591,7 @@ impl Dialogue {
         }
     }
 
-    /// How many answers the end of a message has (RFC 2033 §4.2).
+    /// Number of replies to the end of a message (RFC 2033 §4.2).
     fn answers(&self, recipients: u32) -> u32 {
         if self.identity.protocol == Protocol::Lmtp { recipients.max(1) } else { 1 }
     }
@@ -612,7 +614,7 @@ impl Dialogue {
         if asked == Asked::Nothing {
             return;
         }
-        // The application's time is not the peer's.
+        // The application's time is not counted against the peer.
         self.last_message += now.saturating_sub(self.heard);
         self.heard = now;
         match asked {
@@ -630,7 +632,7 @@ impl Dialogue {
         }
     }
 
-    /// The state after an answer.
+    /// Sets the state after an answer.
     fn step(&mut self, asked: Asked, kind: Kind, now: Duration) {
         let positive = matches!(kind, Kind::Completion | Kind::Intermediate);
         match asked {
@@ -646,7 +648,7 @@ impl Dialogue {
                 self.state = State::ExpectRecipient(transaction);
             }
             Asked::Recipient => {
-                // A recipient that is taken is progress: a message may have as many as the limit says.
+                // An accepted recipient is progress: a message may have as many as the limit says.
                 self.idle_commands -= u32::from(positive);
                 if let State::ExpectRecipient(Transaction { accepted, refused, .. }) = &mut self.state {
                     *(if positive { accepted } else { refused }) += 1;
@@ -671,14 +673,14 @@ impl Dialogue {
         }
     }
 
-    /// A message has had its last answer.
+    /// Notes that a message has had its last reply.
     fn settled(&mut self) {
         self.state = State::ExpectMail;
         self.has_brought_mail();
         self.errors = 0;
     }
 
-    /// A message has come, whether or not it was taken: what was said without one is forgotten.
+    /// Notes that a message has come, accepted or not: the counts of commands without mail begin anew.
     fn has_brought_mail(&mut self) {
         self.idle_commands = 0;
         self.junk_commands = 0;
@@ -686,7 +688,7 @@ impl Dialogue {
         self.last_message = self.heard;
     }
 
-    /// LMTP: an answer for each recipient, which the application gives for all at once or for each.
+    /// Handles the answers for each recipient in LMTP, which the application gives for all at once or for each.
     fn deliver(&mut self, answer: Option<&Reply>, out: &mut Vec<u8>) {
         let (State::ExpectMessage { recipients, .. } | State::ExpectChunk { recipients, .. }) = self.state else {
             return;
@@ -701,7 +703,7 @@ impl Dialogue {
         }
     }
 
-    /// The answers that let a session go on.
+    /// The replies that let a session continue.
     fn default_reply(&self, asked: Asked) -> &Reply {
         match asked {
             Asked::Greeting | Asked::Xclient { .. } => &self.identity.greeting,
@@ -721,7 +723,7 @@ impl Dialogue {
     }
 }
 
-/// Whether a command may come now (RFC 5321 §4.1.4), and is offered.
+/// Checks of the order of commands (RFC 5321 §4.1.4), and of the offer.
 impl Dialogue {
     fn in_order(&self, command: &Command<'_>) -> Result<(), Verdict> {
         self.admitted(command)?;
@@ -735,7 +737,8 @@ impl Dialogue {
         }
     }
 
-    /// What the server insists on (RFC 3207 §4, RFC 4954 §6); nothing but QUIT after a refusal to greet.
+    /// Checks the requirements of the server (RFC 3207 §4, RFC 4954 §6); only QUIT is admitted after a refusal to
+    /// greet.
     fn admitted(&self, command: &Command<'_>) -> Result<(), Verdict> {
         if matches!(self.state, State::ExpectQuit) && !matches!(command, Command::Quit) {
             return Err(Verdict::NoService);
@@ -813,7 +816,8 @@ impl Dialogue {
         }
     }
 
-    /// LMTP has 503 where no recipient was taken (RFC 2033 §4.2), whatever the reason.
+    /// Checks that there are recipients. LMTP has 503 if no recipient was accepted (RFC 2033 §4.2), whatever the
+    /// reason.
     fn has_recipients(&self, transaction: &Transaction) -> Result<(), Verdict> {
         match transaction {
             Transaction { accepted: 1.., .. } => Ok(()),
@@ -834,7 +838,7 @@ impl Dialogue {
         }
     }
 
-    /// STARTTLS, AUTH, XCLIENT: none of them within a transaction.
+    /// Checks the order of STARTTLS, AUTH and XCLIENT: none of them is allowed within a transaction.
     fn extension_in_order(&self, command: &Command<'_>) -> Result<(), Verdict> {
         let offers = self.offers();
         let is_offered = match command {
@@ -899,14 +903,14 @@ impl Dialogue {
         }
     }
 
-    /// The application has answered the first BDAT of a message.
+    /// Handles the application's answer to the first BDAT of a message.
     fn begin_chunks(&mut self, chunk: Chunk, answer: Option<&Reply>, now: Duration, out: &mut Vec<u8>) {
         let State::ExpectRecipient(Transaction { accepted, octets, .. }) = self.state else { return };
         match answer {
-            // It is the last word: nothing more is read.
+            // It is the final reply: nothing more is read.
             Some(reply) if reply.code() == 421 => out.extend_from_slice(reply.wire()),
             Some(reply) if !reply.is_positive() => {
-                // The chunks that follow in the pipeline must not be taken for the message (RFC 3030 §2).
+                // The chunks that follow in the pipeline must not be accepted as the message (RFC 3030 §2).
                 self.state = State::ExpectMail;
                 self.skip(chunk, Refusal::Said(reply.clone()), accepted, now);
             }
@@ -918,7 +922,7 @@ impl Dialogue {
         }
     }
 
-    /// Refuses a chunk once its octets have been read; LMTP says so for each recipient if it was the last.
+    /// Refuses a chunk after its bytes have been read; in LMTP with a reply for each recipient if it was the last.
     fn skip<'a>(&mut self, chunk: Chunk, say: Refusal, recipients: u32, now: Duration) -> Event<'a> {
         let then = std::mem::replace(&mut self.state, State::ExpectMail);
         let times = if chunk.last { self.answers(recipients) } else { 1 };
@@ -941,7 +945,7 @@ impl Dialogue {
         Some(match skip.say {
             Refusal::Command(verdict) => {
                 self.state = skip.then;
-                // Where every RCPT was refused, so is every chunk that was in the pipeline by then: no errors.
+                // If every RCPT was refused, so is every chunk that was already in the pipeline: these are no errors.
                 let is_in_good_faith = matches!(self.state, State::ExpectRecipient(Transaction { refused: 1.., .. }));
                 if is_in_good_faith { self.answered(verdict, out) } else { self.refuse(verdict, out) }
             }
@@ -960,7 +964,7 @@ impl Dialogue {
             chunk::Piece::Content(content) => Event::Block(content),
             chunk::Piece::End(Chunk { last: true, .. }) => self.whole(reader.bytes(), reader.flaw(), *recipients, out),
             chunk::Piece::End(chunk) => {
-                // A chunk that brings something is progress, as a recipient is.
+                // A chunk that is not empty is progress, as a recipient is.
                 self.idle_commands -= u32::from(chunk.bytes > 0);
                 self.answered(Verdict::ChunkTaken, out)
             }
@@ -968,7 +972,7 @@ impl Dialogue {
     }
 }
 
-/// AUTH (RFC 4954): what is said of an exchange; [`Login`] knows how it goes.
+/// AUTH (RFC 4954): replies and events of an exchange; [`Login`] has its states.
 impl Dialogue {
     fn auth<'a>(&mut self, mechanism: Option<Mechanism>, initial: Option<&[u8]>, out: &mut Vec<u8>) -> Event<'a> {
         let Some(mechanism) = mechanism else { return self.refuse(Verdict::UnknownMechanism, out) };
@@ -982,7 +986,7 @@ impl Dialogue {
         Event::Answered
     }
 
-    /// Changes the exchange, and says what follows from that.
+    /// Changes the exchange, and returns the event that follows.
     fn with_login(&mut self, out: &mut Vec<u8>, change: impl FnOnce(&mut Login, &mut Vec<u8>)) {
         let State::Authenticate(login) = &mut self.state else { return };
         change(login, out);
@@ -1026,7 +1030,7 @@ impl Dialogue {
         matches!(&self.state, State::Authenticate(login) if login.has_news())
     }
 
-    /// What the exchange wants to know, or how it ended.
+    /// Returns the exchange's question, or its result.
     fn login_news(&mut self, out: &mut Vec<u8>) -> Event<'_> {
         let outcome = if let State::Authenticate(login) = &self.state { login.outcome() } else { None };
         if let Some(outcome) = outcome {
@@ -1036,7 +1040,7 @@ impl Dialogue {
             }
             let is_wrong = matches!(outcome, Err(None | Some(Verdict::NotAuthenticated)));
             self.failed_logins += u32::from(is_wrong);
-            // What the application refused is an error like those that the session itself refused.
+            // A refusal by the application is an error like a refusal by the session itself.
             if outcome == Err(None) && !self.bears(Verdict::NotAuthenticated) {
                 self.give_up(Verdict::TooManyCommands, out);
             } else if self.failed_logins >= self.identity.limits.login_failures {
@@ -1064,7 +1068,7 @@ mod tests {
 
     const NOW: Duration = Duration::ZERO;
 
-    /// A session that never gives up.
+    /// A session without limits on errors and time.
     fn patient() -> Server {
         let limits = Limits {
             errors: u32::MAX,
@@ -1081,7 +1085,7 @@ mod tests {
         server
     }
 
-    /// The most memory that the session held while it heard that many blocks.
+    /// The most memory that the session held while it received that many blocks.
     fn heap_bytes(server: &mut Server, block: &[u8], blocks: usize) -> usize {
         let mut most = 0;
         let mut out = Vec::new();

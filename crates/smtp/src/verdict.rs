@@ -1,7 +1,7 @@
-//! Every refusal a server session makes by itself, and its words: one table.
+//! Table of all replies that a server session gives by itself, with their texts.
 use crate::reply::{Reply, say};
 
-/// Why a server session says no, or yes, without asking anybody.
+/// Reasons for a reply that a server session gives without asking the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// NOOP.
@@ -12,9 +12,9 @@ pub enum Verdict {
     Bye,
     /// HELP.
     Help,
-    /// A verb nobody knows.
+    /// An unknown verb.
     UnknownCommand,
-    /// A verb that is known and not offered here.
+    /// A verb that is known but not offered here.
     NotImplemented,
     /// Arguments that do not follow the grammar.
     Syntax,
@@ -34,13 +34,13 @@ pub enum Verdict {
     RecipientFirst,
     /// DATA where every RCPT was refused.
     NoValidRecipients,
-    /// MAIL with a path that is none.
+    /// MAIL with an invalid path.
     BadSender,
-    /// RCPT with a path that is none.
+    /// RCPT with an invalid path.
     BadRecipient,
     /// A path, local part or domain above its limit.
     PathTooLong,
-    /// A parameter nobody knows.
+    /// An unknown parameter.
     UnknownParameter,
     /// A parameter whose value is wrong.
     BadParameter,
@@ -50,7 +50,7 @@ pub enum Verdict {
     TooManyRecipients,
     /// A message, or its announced SIZE, beyond the limit.
     MessageTooBig,
-    /// A message so far beyond the limit that its end is not waited for.
+    /// A message so far beyond the limit that the session does not wait for its end.
     MessageEndless,
     /// CR or LF alone, or NUL, in the message.
     BareLineEnding,
@@ -58,7 +58,7 @@ pub enum Verdict {
     OtherProtocol,
     /// Too many refused commands, or commands that bring no mail.
     TooManyCommands,
-    /// Nothing heard for too long.
+    /// Nothing was received for too long.
     Timeout,
     /// No message for too long.
     TooLongWithoutMessage,
@@ -74,13 +74,13 @@ pub enum Verdict {
     LmtpSpoken,
     /// LHLO to an SMTP server.
     SmtpSpoken,
-    /// A command that is not for the middle of a message sent by BDAT.
+    /// A command that is not allowed in the middle of a message sent by BDAT.
     MessageBegun,
-    /// DATA for a message that is said to be binary.
+    /// DATA for a message that is declared as binary.
     BinaryNeedsChunks,
-    /// BDAT without a size: where it ends cannot be known, so nothing after it can be.
+    /// BDAT without a size: its end is unknown, and so is everything after it.
     BadChunk,
-    /// A chunk was taken.
+    /// A chunk was accepted.
     ChunkTaken,
     /// STARTTLS where TLS is on.
     TlsIsOn,
@@ -94,22 +94,22 @@ pub enum Verdict {
     AlreadyAuthenticated,
     /// A command that needs AUTH first.
     NeedsAuth,
-    /// AUTH went well.
+    /// AUTH succeeded.
     Authenticated,
-    /// It did not.
+    /// AUTH failed.
     NotAuthenticated,
-    /// It could not be decided.
+    /// AUTH could not be decided.
     AuthUnavailable,
     /// The client gave up with `*`.
     AuthCancelled,
-    /// A response that is not base64, or none of its mechanism.
+    /// A response that is not base64, or does not belong to its mechanism.
     BadResponse,
     /// A response above the limit.
     ResponseTooLong,
 }
 
 impl Verdict {
-    /// The words for it.
+    /// The reply with its text.
     pub fn reply(self) -> &'static Reply {
         match self {
             Self::Idle => say!("250 2.0.0 Ok"),

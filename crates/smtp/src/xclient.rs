@@ -1,9 +1,9 @@
-//! XCLIENT: a proxy tells a server who the client behind it is (Postfix, XCLIENT_README).
+//! XCLIENT: a proxy names the client behind it to a server (Postfix, XCLIENT_README).
 use crate::limits::COMMAND_LINE_BYTES;
 use crate::xtext::{self, Xtext};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// What can be told of a client.
+/// Attributes of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
     /// NAME: its host name.
@@ -14,9 +14,9 @@ pub enum Attribute {
     Port,
     /// PROTO: SMTP or ESMTP.
     Protocol,
-    /// HELO: the name it gave itself.
+    /// HELO: its own name in the greeting.
     Helo,
-    /// LOGIN: the name it is logged in by.
+    /// LOGIN: its login name.
     Login,
     /// DESTADDR: the address it connected to.
     DestinationAddress,
@@ -25,7 +25,7 @@ pub enum Attribute {
 }
 
 impl Attribute {
-    /// All of them, in the order they are offered.
+    /// All of them, in the order in which they are offered.
     pub const ALL: [Self; 8] = [
         Self::Name,
         Self::Address,
@@ -55,7 +55,7 @@ impl Attribute {
         Self::ALL.into_iter().find(|attribute| name.eq_ignore_ascii_case(attribute.name().as_bytes()))
     }
 
-    /// Whether the value is one that this attribute may have.
+    /// Reports whether the value is valid for this attribute.
     fn takes(self, value: &[u8]) -> bool {
         match self {
             Self::Address | Self::DestinationAddress => address(value).is_some(),
@@ -67,7 +67,7 @@ impl Attribute {
     }
 }
 
-/// Some of the attributes.
+/// A set of attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes(u8);
 
@@ -77,23 +77,23 @@ impl Attributes {
     /// All of them.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// These and one more.
+    /// Adds one attribute.
     #[must_use]
     pub fn with(self, attribute: Attribute) -> Self {
         Self(self.0 | 1 << attribute as u8)
     }
 
-    /// Whether it is one of them.
+    /// Reports whether the attribute is in the set.
     pub fn has(self, attribute: Attribute) -> bool {
         self.0 & (1 << attribute as u8) != 0
     }
 
-    /// Whether there are none.
+    /// Reports whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Reads the names that follow XCLIENT in a reply to EHLO; unknown ones are passed over.
+    /// Reads the names that follow XCLIENT in a reply to EHLO; unknown ones are skipped.
     pub(crate) fn parse(names: &[u8]) -> Self {
         let names = names.split(|octet| *octet == b' ').filter_map(Attribute::parse);
         names.fold(Self::NONE, Self::with)
@@ -105,14 +105,14 @@ impl Attributes {
     }
 }
 
-/// What is told of an attribute.
+/// Value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told<'a> {
-    /// This; [`Xtext::decode`] gives what it stands for.
+    /// A value; [`Xtext::decode`] decodes it.
     Value(Xtext<'a>),
-    /// It is not known.
+    /// The value is unknown.
     Unavailable,
-    /// It could not be found out just now.
+    /// The value could not be determined at the moment.
     TemporarilyUnavailable,
 }
 
@@ -133,7 +133,7 @@ pub struct Xclient<'a> {
 }
 
 impl<'a> Xclient<'a> {
-    /// Reads the arguments of XCLIENT; at least one, each once, each with a value it may have.
+    /// Reads the arguments of XCLIENT; at least one, each once, each with a valid value.
     pub(crate) fn parse(arguments: &'a [u8]) -> Option<Self> {
         let mut seen = Attributes::NONE;
         for word in words(arguments) {
@@ -150,17 +150,17 @@ impl<'a> Xclient<'a> {
         (!seen.is_empty()).then_some(Self { arguments })
     }
 
-    /// What was told, in its order.
+    /// All attributes in their order.
     pub fn attributes(&self) -> impl Iterator<Item = (Attribute, Told<'a>)> + use<'a> {
         words(self.arguments).filter_map(pair)
     }
 
-    /// What was told of one attribute.
+    /// The value of one attribute.
     pub fn told(&self, wanted: Attribute) -> Option<Told<'a>> {
         self.attributes().find(|(attribute, _)| *attribute == wanted).map(|(_, told)| told)
     }
 
-    /// The client's address, where it was told.
+    /// The client's address, if it was sent.
     pub fn address(&self) -> Option<IpAddr> {
         match self.told(Attribute::Address)? {
             Told::Value(value) => address(&value.decode()),
@@ -168,7 +168,7 @@ impl<'a> Xclient<'a> {
         }
     }
 
-    /// Whether the client is said to be logged in.
+    /// Reports whether the client is said to be logged in.
     pub(crate) fn is_logged_in(&self) -> bool {
         matches!(self.told(Attribute::Login), Some(Told::Value(_)))
     }
@@ -183,7 +183,7 @@ fn pair(word: &[u8]) -> Option<(Attribute, Told<'_>)> {
     Some((Attribute::parse(&word[..at])?, Told::parse(&word[at + 1..])?))
 }
 
-/// `127.0.0.1`, or `IPV6:::1`.
+/// Reads `127.0.0.1`, or `IPV6:::1`.
 fn address(value: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(value).ok()?;
     match text.get(..5) {
@@ -197,13 +197,13 @@ fn port(value: &[u8]) -> Option<u16> {
     digits.parse().ok()
 }
 
-/// What a client tells of another with XCLIENT.
+/// Attributes that a client sends about another client with XCLIENT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Introduction {
     told: Vec<(Attribute, String)>,
 }
 
-/// What cannot be told with XCLIENT.
+/// A value that XCLIENT cannot carry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("XCLIENT cannot set {} to {value:?}", .attribute.name())]
 pub struct CannotTell {
@@ -212,11 +212,11 @@ pub struct CannotTell {
 }
 
 impl Introduction {
-    /// Tells that much more. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are values of any attribute; an IPv6 address is
-    /// written `IPV6:::1`.
+    /// Adds an attribute. `[UNAVAILABLE]` and `[TEMPUNAVAIL]` are values of any attribute; an IPv6 address is written
+    /// `IPV6:::1`.
     ///
     /// # Errors
-    /// [`CannotTell`] where it is not a value of that attribute, or one has been told already.
+    /// [`CannotTell`] if it is not a value of that attribute, or the attribute has a value already.
     pub fn telling(mut self, attribute: Attribute, value: &str) -> Result<Self, CannotTell> {
         let rendered = match Told::parse(value.as_bytes()) {
             Some(Told::Unavailable | Told::TemporarilyUnavailable) => value.to_owned(),
@@ -234,7 +234,7 @@ impl Introduction {
         Ok(self)
     }
 
-    /// The command lines that tell as much of it as the peer takes; each within the length of a command.
+    /// Returns the command lines with those attributes that the peer accepts; each within the length of a command.
     pub(crate) fn lines(&self, offered: Attributes) -> Vec<String> {
         let mut lines: Vec<String> = Vec::new();
         for (_, word) in self.told.iter().filter(|(attribute, _)| offered.has(*attribute)) {

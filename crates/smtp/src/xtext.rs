@@ -1,13 +1,13 @@
-//! Text made fit for a parameter's value: `xtext` (RFC 3461 §4), in which `+2B` is a plus.
+//! Encoding of text for a parameter's value: `xtext` (RFC 3461 §4), in which `+2B` is a plus.
 use std::borrow::Cow;
 use std::fmt;
 
-/// The value of a parameter that obeys the syntax, as it came.
+/// The encoded value of a parameter with correct syntax.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Xtext<'a>(&'a [u8]);
 
 impl<'a> Xtext<'a> {
-    /// Checks that `text` is xtext: printable ASCII save `=`, and every `+` before two capital hexadecimal digits.
+    /// Checks that `text` is xtext: printable ASCII except `=`, and two capital hexadecimal digits after every `+`.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         let mut rest = text;
         while let Some((&first, after)) = rest.split_first() {
@@ -20,12 +20,12 @@ impl<'a> Xtext<'a> {
         Some(Self(text))
     }
 
-    /// As it came.
+    /// The encoded value.
     pub fn as_bytes(&self) -> &'a [u8] {
         self.0
     }
 
-    /// What it stands for.
+    /// Decodes the value.
     pub fn decode(&self) -> Cow<'a, [u8]> {
         if !self.0.contains(&b'+') {
             return Cow::Borrowed(self.0);
@@ -41,7 +41,7 @@ impl<'a> Xtext<'a> {
         Cow::Owned(decoded)
     }
 
-    /// Whether it stands for printable ASCII and blanks alone, as RFC 3461 §4.2 and §4.4 want.
+    /// Reports whether the decoded value is printable ASCII and blanks alone, as RFC 3461 §4.2 and §4.4 require.
     pub(crate) fn is_printable(&self) -> bool {
         self.decode().iter().all(|octet| (b' '..=b'~').contains(octet))
     }

@@ -1,4 +1,5 @@
-//! What is converted, and what is not; and that another's parser and `restore` find in the outcome what was there.
+//! Tests of conversion: which messages are converted; that another parser and `restore` find the original content in
+//! the result.
 use super::super::restore::Restorer;
 use super::*;
 use mail_parser::{MessageParser, PartType};
@@ -14,7 +15,7 @@ fn convert(message: &[u8]) -> Result<Option<String>, Obstacle> {
     }))
 }
 
-/// The outcome is 7-bit, and the body is what it was when it is restored.
+/// Checks that the result is 7-bit, and that restoring it gives the original body.
 fn check(message: &[u8], converted: &[u8], block: usize) {
     assert!(is_seven_bit(converted), "{}", converted.escape_ascii());
     let top = memchr::memchr(b'\n', converted).unwrap() + 1;
@@ -167,7 +168,7 @@ fn what_need_not_be_changed_is_not_either() {
     ] {
         assert_eq!(convert(message.as_bytes()), Ok(None), "{message}");
     }
-    // A part that is signed stays as it is, beside one that is converted.
+    // A signed part stays as it is, beside one that is converted.
     let signed = "Content-Type: multipart/signed; boundary=s\r\nContent-Transfer-Encoding: 8bit\r\n\r\n--s\r\n\
         Content-Transfer-Encoding: 8bit\r\n\r\nsigned\r\n--s--\r\n";
     let outcome = converted(&format!(
@@ -191,7 +192,7 @@ fn a_message_of_other_ends_is_read_to_its_end() {
     }
 }
 
-/// Bodies of leaves as mail-parser decodes them, and headers of parts as they are counted.
+/// Returns the bodies of leaves as mail-parser decodes them, and the number of headers of parts.
 fn leaves(message: &[u8]) -> Vec<Vec<u8>> {
     let parsed = MessageParser::default().parse(message).expect("it is a message");
     let contents = parsed.parts.iter().filter_map(|part| match &part.body {
@@ -260,7 +261,7 @@ fn any_part() -> impl Strategy<Value = Part> {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 1..4).prop_map(Part::Many),
             inner.prop_map(|part| match part {
-                // mail-parser 0.11.9 panics at a message that is nothing but a message.
+                // mail-parser 0.11.9 panics at a message that only consists of a message.
                 Part::Message(_) => Part::Many(vec![part]),
                 part => Part::Message(Box::new(part)),
             }),
@@ -268,7 +269,7 @@ fn any_part() -> impl Strategy<Value = Part> {
     })
 }
 
-/// Pieces of which hostile mail is made.
+/// Pieces that hostile mail is made of.
 fn any_message() -> impl Strategy<Value = Vec<u8>> {
     let pieces: Vec<&str> = vec![
         "\r\n",
@@ -313,7 +314,7 @@ fn any_message() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever it is: what is converted is 7-bit, and is restored to what it was, however it is cut.
+    /// Checks any input: a converted message is 7-bit, and restoring it gives the original, however it is cut.
     #[test]
     fn any_message_is_converted_or_left(message in any_message(), block in 1..200_usize) {
         match to_seven_bit(&message, HOST) {
@@ -323,7 +324,7 @@ proptest! {
         }
     }
 
-    /// Well-formed mail is converted, and others' parsers find the same contents in it.
+    /// Checks that well-formed mail is converted, and that other parsers find the same contents in it.
     #[test]
     fn parts_keep_their_contents(part in any_part(), block in 1..200_usize) {
         let mut message = b"From: <a@b.example>\r\nMIME-Version: 1.0\r\n".to_vec();

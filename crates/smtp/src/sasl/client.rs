@@ -1,24 +1,24 @@
-//! The side that proves who it is: a challenge in, a response out.
+//! The client's side of an exchange: a challenge in, a response out.
 use super::{Credentials, Mechanism, Nonce, cram_md5, encode, scram};
 
-/// Why an exchange cannot go on.
+/// Reasons why an exchange cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Name or secret hold what this mechanism cannot carry, or the nonce is missing.
+    /// Name or secret contain characters that this mechanism cannot carry, or the nonce is missing.
     #[error("the mechanism cannot carry these credentials")]
     Credentials,
-    /// A challenge that this mechanism does not have.
+    /// A challenge that does not belong to this mechanism.
     #[error("the server's challenge does not belong to this mechanism")]
     Challenge,
-    /// The server has not proved that it knows the secret.
+    /// The server has not proved that it has the secret.
     #[error("the server does not know the secret")]
     Impostor,
 }
 
-/// What comes next.
+/// States of an exchange, by what comes next.
 #[derive(Clone, Debug)]
 enum State {
-    /// The first word, which a server may ask for with an empty challenge; and what SCRAM needs after it.
+    /// The first message, which a server may ask for with an empty challenge; and the state that SCRAM needs after it.
     First(Vec<u8>, Option<scram::ClientFirst>),
     /// LOGIN's question for the name, then for the password.
     Name,
@@ -27,9 +27,9 @@ enum State {
     Challenge,
     ServerFirst(scram::ClientFirst),
     ServerFinal(scram::ClientFinal),
-    /// Nothing but the server's verdict.
+    /// Only the server's verdict.
     Verdict,
-    /// XOAUTH2: that, or what was wrong, which is answered with nothing.
+    /// XOAUTH2: the verdict, or the reason of a refusal, which gets an empty response.
     VerdictOrReason,
 }
 
@@ -42,7 +42,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// An exchange by that mechanism; SCRAM-SHA-256 needs a nonce.
+    /// Creates an exchange by that mechanism; SCRAM-SHA-256 needs a nonce.
     ///
     /// # Errors
     /// [`Failure::Credentials`].
@@ -56,7 +56,7 @@ impl Exchange {
         self.mechanism
     }
 
-    /// The first word, where it is the client's: to be sent with AUTH, or as the response to an empty challenge.
+    /// The first message, if the client sends it: with AUTH, or as the response to an empty challenge.
     pub fn initial(&self) -> Option<&[u8]> {
         match &self.state {
             State::First(response, _) => Some(response),
@@ -64,7 +64,7 @@ impl Exchange {
         }
     }
 
-    /// The first word went out with AUTH.
+    /// Notes that the first message was sent with AUTH.
     pub fn initial_sent(&mut self) {
         if let State::First(_, scram) = std::mem::replace(&mut self.state, State::Verdict) {
             self.state = after_first(self.mechanism, scram);
@@ -74,7 +74,7 @@ impl Exchange {
     /// Answers a challenge.
     ///
     /// # Errors
-    /// [`Failure`]; the exchange is to be cancelled.
+    /// [`Failure`]; the exchange must be cancelled.
     pub fn respond(&mut self, challenge: &[u8]) -> Result<Vec<u8>, Failure> {
         let Credentials { name, secret, .. } = &self.credentials;
         let state = std::mem::replace(&mut self.state, State::Verdict);
@@ -96,10 +96,10 @@ impl Exchange {
         Ok(response)
     }
 
-    /// The server says yes; whether it may.
+    /// Checks the server's positive verdict.
     ///
     /// # Errors
-    /// [`Failure::Impostor`] where it has not proved what it had to prove first.
+    /// [`Failure::Impostor`] if the server has not proved what it had to prove first.
     pub fn accept(&self) -> Result<(), Failure> {
         match self.state {
             State::First(_, Some(_)) | State::ServerFirst(_) | State::ServerFinal(_) => Err(Failure::Impostor),
@@ -127,7 +127,7 @@ fn begin(mechanism: Mechanism, credentials: &Credentials, nonce: Option<String>)
     }
 }
 
-/// The state after the first word.
+/// The state after the first message.
 fn after_first(mechanism: Mechanism, scram: Option<scram::ClientFirst>) -> State {
     match scram {
         Some(scram) => State::ServerFirst(scram),

@@ -2,17 +2,17 @@
 use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 
-/// The challenge: made of a nonce and the server's name, of the form of a message-id.
+/// Makes the challenge from a nonce and the server's name, in the form of a message-id.
 pub(super) fn challenge(nonce: &str, host: &str) -> String {
     format!("<{nonce}@{host}>")
 }
 
-/// Name and digest, as the client sends them.
+/// Makes name and digest, as the client sends them.
 pub(super) fn response(name: &str, secret: &str, challenge: &[u8]) -> String {
     format!("{name} {}", digest(secret, challenge))
 }
 
-/// The digest in lower-case hexadecimal.
+/// Computes the digest in lower-case hexadecimal.
 pub(super) fn digest(secret: &str, challenge: &[u8]) -> String {
     use std::fmt::Write;
     let mut mac = Hmac::<Md5>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
@@ -23,7 +23,7 @@ pub(super) fn digest(secret: &str, challenge: &[u8]) -> String {
     })
 }
 
-/// Name and digest apart; a name may hold blanks.
+/// Splits name and digest; a name may contain blanks.
 pub(super) fn parse(response: &[u8]) -> Option<(&str, &[u8])> {
     let text = std::str::from_utf8(response).ok()?;
     let (name, digest) = text.rsplit_once(' ')?;

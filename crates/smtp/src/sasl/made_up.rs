@@ -1,11 +1,11 @@
-//! Secrets of users that nobody knows, made up so that a login as one of them goes as a login as any other.
+//! Made-up secrets of users that do not exist, so that a login as one of them looks like a login as any other.
 use super::scram::{FEWEST_ITERATIONS, Keys};
 use super::{Nonce, encode};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Makes salts for users, and secrets for those that do not exist: the same for the same name each time, and nobody can
-/// tell them from real ones who does not know the key.
+/// Makes salts for users, and secrets for those that do not exist: the same for the same name each time, and
+/// indistinguishable from real ones without the key.
 #[derive(Clone)]
 pub struct MadeUp {
     key: Nonce,
@@ -19,12 +19,12 @@ impl std::fmt::Debug for MadeUp {
 }
 
 impl MadeUp {
-    /// By a key that only this server knows, and keeps for as long as it keeps the salts of its real users.
+    /// Creates it with a key that only this server has, and keeps for as long as it keeps the salts of its real users.
     pub fn new(key: Nonce) -> Self {
         Self { key }
     }
 
-    /// The salt of a user's keys, whether there is such a user or not.
+    /// The salt of a user's keys, whether the user exists or not.
     pub fn salt(&self, name: &str) -> Nonce {
         let mac = self.mac("salt", name);
         std::array::from_fn(|at| mac[at])
@@ -35,7 +35,7 @@ impl MadeUp {
         encode(&self.mac("password", name)[..18])
     }
 
-    /// The keys of that password. Takes as long as the making of real ones.
+    /// The keys of that password. They take as long to make as real ones.
     pub fn keys(&self, name: &str) -> Keys {
         let keys = Keys::derive(&self.password(name), &self.salt(name), FEWEST_ITERATIONS);
         keys.expect("base64 may be a password, and there are enough iterations")

@@ -1,4 +1,4 @@
-//! Who somebody is: the mechanisms of AUTH (RFC 4954) as state, challenge in and response out, for both sides.
+//! The mechanisms of AUTH (RFC 4954) as state, challenge in and response out, for both sides.
 //!
 //! | mechanism | first word | what crosses the wire | RFC |
 //! |---|---|---|---|
@@ -22,16 +22,16 @@ use std::fmt;
 
 pub use made_up::MadeUp;
 
-/// Octets of a nonce: 24 characters of base64.
+/// Bytes of a nonce: 24 characters of base64.
 pub const NONCE_BYTES: usize = 18;
 
-/// Random octets, never used twice.
+/// Random bytes, never used twice.
 pub type Nonce = [u8; NONCE_BYTES];
 
 /// The longest line of an exchange, `<CRLF>` included (RFC 4954 §4).
 pub const EXCHANGE_LINE_BYTES: usize = 12288;
 
-/// A way to prove who one is.
+/// A mechanism of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mechanism {
     /// SCRAM-SHA-256.
@@ -61,18 +61,18 @@ impl Mechanism {
         }
     }
 
-    /// The mechanism of that name, in any case.
+    /// Reads the name of a mechanism, in any case.
     pub fn parse(name: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|mechanism| name.eq_ignore_ascii_case(mechanism.name().as_bytes()))
     }
 
-    /// Whether a server needs a nonce for it.
+    /// Reports whether a server needs a nonce for it.
     pub fn needs_server_nonce(self) -> bool {
         matches!(self, Self::ScramSha256 | Self::CramMd5)
     }
 }
 
-/// Some of the mechanisms.
+/// A set of mechanisms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mechanisms(u8);
 
@@ -84,40 +84,40 @@ impl Mechanisms {
     /// Those that take a name and a password.
     pub const PASSWORD: Self = Self(0b1_1011);
 
-    /// These and one more.
+    /// Adds one mechanism.
     #[must_use]
     pub const fn with(self, mechanism: Mechanism) -> Self {
         Self(self.0 | 1 << mechanism as u8)
     }
 
-    /// These but one.
+    /// Removes one mechanism.
     #[must_use]
     pub const fn without(self, mechanism: Mechanism) -> Self {
         Self(self.0 & !(1 << mechanism as u8))
     }
 
-    /// Those that are in both.
+    /// Returns those that are in both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Whether it is one of them.
+    /// Reports whether the mechanism is in the set.
     pub const fn has(self, mechanism: Mechanism) -> bool {
         self.0 & (1 << mechanism as u8) != 0
     }
 
-    /// Whether there are none.
+    /// Reports whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The strongest of them.
+    /// Returns the strongest of them.
     pub fn strongest(self) -> Option<Mechanism> {
         Mechanism::ALL.into_iter().find(|mechanism| self.has(*mechanism))
     }
 
-    /// Reads the names that follow AUTH in a reply to EHLO; unknown ones are passed over.
+    /// Reads the names that follow AUTH in a reply to EHLO; unknown ones are skipped.
     pub(crate) fn parse(names: &[u8]) -> Self {
         let names = names.split(|octet| *octet == b' ').filter_map(Mechanism::parse);
         names.fold(Self::NONE, Self::with)
@@ -129,24 +129,24 @@ impl Mechanisms {
     }
 }
 
-/// Who to be, and what proves it.
+/// Name and secret to log in with.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The name.
     pub name: String,
     /// The password, or for XOAUTH2 the token.
     pub secret: String,
-    /// What may be used of what is offered; the strongest is.
+    /// Allowed mechanisms; the strongest one that is offered is used.
     pub mechanisms: Mechanisms,
 }
 
 impl Credentials {
-    /// A name and its password, to be proved by any mechanism that takes one.
+    /// Creates credentials of a name and its password, for any mechanism that takes a password.
     pub fn new(name: &str, password: &str) -> Self {
         Self { name: name.to_owned(), secret: password.to_owned(), mechanisms: Mechanisms::PASSWORD }
     }
 
-    /// Those mechanisms only.
+    /// Allows only those mechanisms.
     #[must_use]
     pub fn by(self, mechanisms: Mechanisms) -> Self {
         Self { mechanisms, ..self }
@@ -154,26 +154,26 @@ impl Credentials {
 }
 
 impl fmt::Debug for Credentials {
-    /// Leaves the secret out: what is printed ends up in logs.
+    /// Leaves the secret out, because debug output goes to logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Credentials({:?}, …, {:?})", self.name, self.mechanisms)
     }
 }
 
-/// What a server knows of somebody, to check a proof by.
+/// A user's secret on the server, to check a proof with.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Secret {
     /// The password.
     Password(String),
-    /// What SCRAM-SHA-256 needs in its place.
+    /// The keys that SCRAM-SHA-256 needs in place of the password.
     Keys(scram::Keys),
-    /// Nothing, and any proof will do. SCRAM-SHA-256 cannot work so, for the server too has to prove something.
+    /// No secret: any proof is accepted. SCRAM-SHA-256 cannot work with it, for the server too has to prove something.
     Any,
 }
 
 impl Secret {
-    /// Whether `shown` is this secret: for mechanisms that show it. Takes as long for a wrong one as for a right one,
-    /// and for one of another length.
+    /// Reports whether `shown` is this secret: for mechanisms that show it. It takes as long for a wrong one as for the
+    /// right one, and for one of another length.
     pub fn is(&self, shown: &[u8]) -> bool {
         match self {
             Self::Password(password) => same(&Sha256::digest(password), &Sha256::digest(shown)),
@@ -193,7 +193,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Whether two secrets are the same, without telling by the time it takes where they differ.
+/// Reports whether two secrets are equal. Its time does not reveal where they differ.
 pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
     subtle::ConstantTimeEq::ct_eq(one, other).into()
 }
@@ -202,12 +202,13 @@ pub(crate) fn encode(octets: &[u8]) -> String {
     STANDARD.encode(octets)
 }
 
-/// Strict: padded, no blanks, no bits left over.
+/// Decodes strictly: padded, no blanks, no bits left over.
 pub(crate) fn decode(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
-/// A name or password made ready to compare (RFC 4013), as SCRAM has it; `None` where it holds what none may hold.
+/// Prepares a name or password for comparison (RFC 4013), as SCRAM requires; `None` if it contains forbidden
+/// characters.
 fn prepared(text: &str) -> Option<std::borrow::Cow<'_, str>> {
     stringprep::saslprep(text).ok()
 }

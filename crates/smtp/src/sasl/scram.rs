@@ -6,24 +6,24 @@
 //! client   c=biws,r=CLIENTSERVER,p=proof                   client-final
 //! server   v=signature                                     server-final
 //! ```
-//! Each proof covers all that was said before, the nonces of both sides too.
+//! Each proof covers all messages before it, including the nonces of both sides.
 use super::{decode, encode, prepared, same};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 type Octets = [u8; 32];
 
-/// The fewest iterations that are taken (RFC 7677 §4): fewer would make guessing cheap for whoever listens.
+/// The fewest iterations that are accepted (RFC 7677 §4): fewer would make guessing cheap for an eavesdropper.
 pub const FEWEST_ITERATIONS: u32 = 4096;
-/// The most: a server could keep a client computing for ever.
+/// The most iterations: a server could keep a client computing for ever.
 pub const MOST_ITERATIONS: u32 = 600_000;
 
-/// What a server keeps of a password.
+/// Keys that a server stores in place of a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// The salt.
     pub salt: Vec<u8>,
-    /// How often the password was hashed.
+    /// Number of times that the password was hashed.
     pub iterations: u32,
     /// StoredKey.
     pub stored: Octets,
@@ -32,21 +32,21 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The keys of a password; `None` where the password, the salt or the number of iterations is none that may be.
+    /// Derives the keys of a password; `None` if the password, the salt or the number of iterations is invalid.
     pub fn derive(password: &str, salt: &[u8], iterations: u32) -> Option<Self> {
         let salted = salted(password, salt, iterations)?;
         let stored = hash(&mac(&salted, b"Client Key"));
         Some(Self { salt: salt.to_vec(), iterations, stored, server: mac(&salted, b"Server Key") })
     }
 
-    /// Whether they are those of that password.
+    /// Reports whether they are the keys of that password.
     pub fn belong_to(&self, password: &str) -> bool {
         let keys = Self::derive(password, &self.salt, self.iterations);
         keys.is_some_and(|keys| same(&keys.stored, &self.stored))
     }
 }
 
-/// SaltedPassword: PBKDF2 with HMAC-SHA-256.
+/// Computes SaltedPassword: PBKDF2 with HMAC-SHA-256.
 fn salted(password: &str, salt: &[u8], iterations: u32) -> Option<Octets> {
     if salt.is_empty() || !(FEWEST_ITERATIONS..=MOST_ITERATIONS).contains(&iterations) {
         return None;
@@ -69,7 +69,7 @@ fn xor(one: &Octets, other: &Octets) -> Octets {
     std::array::from_fn(|at| one[at] ^ other[at])
 }
 
-/// A name as it stands in `n=`: commas and equals signs written otherwise.
+/// Escapes commas and equals signs in a name, for `n=`.
 fn escaped(name: &str) -> String {
     name.replace('=', "=3D").replace(',', "=2C")
 }
@@ -90,7 +90,7 @@ fn unescaped(name: &str) -> Option<String> {
     Some(text)
 }
 
-/// The value of the attribute that `part` is, if it is that one.
+/// Returns the value of `part`, if it is the attribute of that name.
 fn value(part: Option<&str>, name: char) -> Option<&str> {
     part?.strip_prefix(name)?.strip_prefix('=')
 }
@@ -99,7 +99,7 @@ fn is_nonce(nonce: &str) -> bool {
     !nonce.is_empty() && nonce.bytes().all(|octet| octet.is_ascii_graphic() && octet != b',')
 }
 
-/// The client's side, after its first word.
+/// The client's side, after its first message.
 #[derive(Clone, Debug)]
 pub(super) struct ClientFirst {
     bare: String,
@@ -113,18 +113,18 @@ pub(super) struct ClientFinal {
 }
 
 impl ClientFirst {
-    /// The client's first word, of that name with that nonce; `None` where the name holds what none may.
+    /// Makes the client's first message, with that name and nonce; `None` if the name contains forbidden characters.
     pub(super) fn new(name: &str, nonce: &str) -> Option<Self> {
         let name = prepared(name).filter(|name| !name.is_empty() && is_nonce(nonce))?;
         Some(Self { bare: format!("n={},r={nonce}", escaped(&name)), nonce_bytes: nonce.len() })
     }
 
-    /// No channel binding, no other name to act as.
+    /// The message, without channel binding or another name to act as.
     pub(super) fn message(&self) -> String {
         format!("n,,{}", self.bare)
     }
 
-    /// Answers server-first with the proof; `None` where it is none that may be answered.
+    /// Answers server-first with the proof; `None` if it is invalid.
     pub(super) fn prove(self, password: &str, server_first: &[u8]) -> Option<(String, ClientFinal)> {
         let server_first = std::str::from_utf8(server_first).ok()?;
         let mut parts = server_first.split(',');
@@ -144,14 +144,14 @@ impl ClientFirst {
 }
 
 impl ClientFinal {
-    /// Whether server-final proves that the server knows the password.
+    /// Reports whether server-final proves that the server has the password's keys.
     pub(super) fn is_proved_by(&self, server_final: &[u8]) -> bool {
         let signature = server_final.strip_prefix(b"v=").and_then(decode);
         signature.is_some_and(|signature| same(&signature, &self.signature))
     }
 }
 
-/// Whether client-first is legible but for its wish to act as somebody else (RFC 5802 §5.1, `a=`).
+/// Reports whether client-first is valid except for a request to act as another user (RFC 5802 §5.1, `a=`).
 pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
     let Some(text) = std::str::from_utf8(client_first).ok() else { return false };
     let mut parts = text.splitn(3, ',');
@@ -163,11 +163,11 @@ pub(super) fn acts_as_other(client_first: &[u8]) -> bool {
     names_somebody && !is_legible(text) && is_legible(&format!("{binding},,{bare}"))
 }
 
-/// The server's side, after the client's first word.
+/// The server's side, after the client's first message.
 #[derive(Clone, Debug)]
 pub(super) struct Hello {
     pub(super) name: String,
-    /// `n,,`, or what else stood before the client's first word proper.
+    /// `n,,`, or another header before the bare first message.
     header: String,
     bare: String,
     nonce: String,
@@ -182,8 +182,8 @@ pub(super) struct Challenged {
 }
 
 impl Hello {
-    /// Reads client-first; `None` where it is none, or wants what is not offered: channel binding, or to act as
-    /// somebody else.
+    /// Reads client-first; `None` if it is invalid, or requests something that is not offered: channel binding, or to
+    /// act as another user.
     pub(super) fn parse(client_first: &[u8], server_nonce: &str) -> Option<Self> {
         let text = std::str::from_utf8(client_first).ok()?;
         let (binding, rest) = text.split_once(',').filter(|(binding, _)| matches!(*binding, "n" | "y"))?;
@@ -201,7 +201,7 @@ impl Hello {
         })
     }
 
-    /// server-first.
+    /// Makes server-first.
     pub(super) fn challenge(self, keys: Keys) -> (String, Challenged) {
         let server_first = format!("r={},s={},i={}", self.nonce, encode(&keys.salt), keys.iterations);
         (server_first.clone(), Challenged { hello: self, server_first, keys })
@@ -209,7 +209,7 @@ impl Hello {
 }
 
 impl Challenged {
-    /// Reads client-final: server-final where the proof holds.
+    /// Checks client-final, and returns server-final if the proof is right.
     pub(super) fn verify(&self, client_final: &[u8]) -> Verified {
         self.parse(client_final).map_or(Verified::Malformed, |(without_proof, proof)| {
             let all = format!("{},{},{without_proof}", self.hello.bare, self.server_first);
@@ -221,7 +221,7 @@ impl Challenged {
         })
     }
 
-    /// What the proof covers of client-final, and the proof.
+    /// Returns the part of client-final that the proof covers, and the proof.
     fn parse<'a>(&self, client_final: &'a [u8]) -> Option<(&'a str, Octets)> {
         let text = std::str::from_utf8(client_final).ok()?;
         let (without_proof, proof) = text.rsplit_once(",p=")?;
@@ -235,14 +235,14 @@ impl Challenged {
     }
 }
 
-/// What a proof was worth.
+/// Result of a proof.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verified {
-    /// It holds; server-final.
+    /// It is right. Holds server-final.
     Right(String),
-    /// It does not.
+    /// It is wrong.
     Wrong,
-    /// It is none.
+    /// The message has no proof.
     Malformed,
 }
 

@@ -1,4 +1,5 @@
-//! The side that is to be convinced: a response in, a challenge out, and questions to whoever knows the users.
+//! The server's side of an exchange: a response in, a challenge out, and questions to the application that has the
+//! users.
 //!
 //! ```text
 //! PLAIN, XOAUTH2          ─▶ Check ─▶ the application's verdict
@@ -10,20 +11,20 @@ use super::scram::{self, Verified};
 use super::{Mechanism, Nonce, Secret, cram_md5, encode, same};
 use std::fmt;
 
-/// What an exchange comes to next.
+/// Next step of an exchange.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Turn {
-    /// This is to be sent, and answered.
+    /// A challenge to be sent; a response follows.
     Challenge(Vec<u8>),
-    /// The application is to say whether [`Exchange::name`] and [`Exchange::shown`] go together.
+    /// The application must decide whether [`Exchange::name`] and [`Exchange::shown`] belong together.
     Check,
-    /// The application is to give the secret of [`Exchange::name`]: [`Exchange::know`].
+    /// The application must give the secret of [`Exchange::name`] to [`Exchange::know`].
     Lookup,
-    /// It is proved.
+    /// The login is proved.
     Accepted,
     /// The proof is wrong.
     Refused,
-    /// The response is none of this mechanism.
+    /// The response does not belong to this mechanism.
     Malformed,
 }
 
@@ -40,10 +41,10 @@ impl fmt::Debug for Turn {
     }
 }
 
-/// What is waited for.
+/// States of an exchange, by what it waits for.
 #[derive(Clone, Debug)]
 enum State {
-    /// The first word.
+    /// The first message.
     First,
     /// LOGIN's password.
     Password,
@@ -58,7 +59,7 @@ enum State {
     ClientFinal(scram::Challenged),
     /// The empty response to the server's proof.
     Acknowledgement,
-    /// The application's verdict, or none any more.
+    /// The application's verdict, or nothing any more.
     Over,
 }
 
@@ -80,7 +81,7 @@ impl fmt::Debug for Exchange {
 }
 
 impl Exchange {
-    /// An exchange by that mechanism; those that [need one](Mechanism::needs_server_nonce) use the nonce, and
+    /// Creates an exchange by that mechanism; those that [need one](Mechanism::needs_server_nonce) use the nonce, and
     /// CRAM-MD5 the server's name.
     pub fn new(mechanism: Mechanism, nonce: &Nonce, host: &str) -> Self {
         let nonce = encode(nonce);
@@ -93,7 +94,7 @@ impl Exchange {
         self.mechanism
     }
 
-    /// Who the client says it is, as far as it has.
+    /// The name that the client claims; empty until it has sent one.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -103,10 +104,10 @@ impl Exchange {
         &self.shown
     }
 
-    /// Begins: with the response that came with AUTH, if one did.
+    /// Begins, with the response that came with AUTH, if there was one.
     pub fn begin(&mut self, initial: Option<&[u8]>) -> Turn {
         match (self.mechanism, initial) {
-            // RFC 4954 §4: where the server speaks first, a client may not.
+            // RFC 4954 §4: if the server sends the first message, AUTH has no response.
             (Mechanism::CramMd5, Some(_)) => self.over(Turn::Malformed),
             (Mechanism::CramMd5, None) => {
                 let challenge = cram_md5::challenge(&self.nonce, &self.host);
@@ -119,7 +120,7 @@ impl Exchange {
         }
     }
 
-    /// Whether the next response is a proof that is compared with what [`Exchange::know`] was given.
+    /// Reports whether the next response is a proof that is compared with the secret given to [`Exchange::know`].
     pub fn awaits_proof(&self) -> bool {
         matches!(self.state, State::ClientFinal(_))
     }
@@ -146,7 +147,7 @@ impl Exchange {
         }
     }
 
-    /// Takes what the application knows of [`Exchange::name`]; `None` if it knows nobody of that name.
+    /// Takes the secret of [`Exchange::name`]; `None` if the name is unknown.
     pub fn know(&mut self, secret: Option<&Secret>) -> Turn {
         match (std::mem::replace(&mut self.state, State::Over), secret) {
             (State::CramLookup { .. }, Some(Secret::Any)) => Turn::Accepted,
@@ -171,7 +172,7 @@ impl Exchange {
         turn
     }
 
-    /// A password is salted with the nonce: it is not stored, so its salt need not be.
+    /// Makes the keys of a secret. A password is salted with the nonce: it is not stored, so its salt need not be.
     fn keys(&self, secret: &Secret) -> Option<scram::Keys> {
         match secret {
             Secret::Password(password) => {
@@ -202,8 +203,8 @@ impl Exchange {
         }
     }
 
-    /// RFC 4616 §2: whom to act as, who one is, password. Nobody may act as somebody else: that is a refusal, as a wrong
-    /// password is.
+    /// Reads a response of PLAIN (RFC 4616 §2): the user to act as, the user's own name, the password. Acting as
+    /// another user is refused like a wrong password.
     fn plain(&mut self, response: &[u8]) -> Option<Turn> {
         let mut parts = response.split(|octet| *octet == 0);
         let acts_as = parts.next()?;
@@ -220,7 +221,7 @@ impl Exchange {
         Some(Turn::Check)
     }
 
-    /// `user=NAME^Aauth=Bearer TOKEN^A^A`
+    /// Reads `user=NAME^Aauth=Bearer TOKEN^A^A`.
     fn xoauth2(&mut self, response: &[u8]) -> Option<Turn> {
         let text = response.strip_suffix(b"\x01\x01")?;
         let mut parts = text.split(|octet| *octet == 1);
@@ -242,7 +243,7 @@ impl Exchange {
     }
 }
 
-/// A name: text, and not none.
+/// Reads a name: text that is not empty.
 fn named(name: &[u8]) -> Option<String> {
     let name = std::str::from_utf8(name).ok()?;
     (!name.is_empty() && !name.contains('\0')).then(|| name.to_owned())
@@ -261,7 +262,8 @@ mod tests {
         Exchange::new(mechanism, &NONCE, "test")
     }
 
-    /// Joins both sides until one of them knows. Whether the server and the client take it for settled.
+    /// Joins both sides until one of them ends. Returns whether the server and the client each consider the login
+    /// proved.
     fn joined(mechanism: Mechanism, credentials: &Credentials, secret: Option<&Secret>, early: bool) -> (bool, bool) {
         let mut client = client::Exchange::new(mechanism, credentials, Some(&[9; 18])).unwrap();
         let mut server = exchange(mechanism);

@@ -1,4 +1,4 @@
-//! Time and the application: when a session gives up, and how it waits for answers. Time is a number here.
+//! Tests of time and the application: when a session gives up, and how it waits for answers. Time is a number here.
 use smtp::client::{Client, Pipelining};
 use smtp::envelope::Envelope;
 use smtp::limits::Limits;
@@ -28,7 +28,7 @@ fn server() -> (Server, Vec<u8>) {
     (server, out)
 }
 
-/// Feeds bytes and answers everything with yes.
+/// Feeds bytes and answers every question with yes.
 fn feed(server: &mut Server, bytes: &[u8], now: Duration, out: &mut Vec<u8>) {
     let mut input = bytes;
     while let Some(event) = server.next_event(&mut input, now, out) {
@@ -188,11 +188,11 @@ fn an_answer_to_no_question_is_not_said() {
     assert!(out.is_empty());
 }
 
-/// Every question, in order, and the bytes that bring it about.
+/// Every question, in order, and the bytes that cause it.
 const QUESTIONS: [&[u8]; 6] =
     [b"", b"EHLO a\r\n", b"MAIL FROM:<a@b>\r\n", b"RCPT TO:<c@d>\r\n", b"DATA\r\n", b"x\r\n.\r\n"];
 
-/// A session that waits for the answer to that question.
+/// Makes a session that waits for the answer to that question.
 fn server_asking(question: usize, out: &mut Vec<u8>) -> Server {
     let mut server = silent_server();
     for bytes in &QUESTIONS[1..=question] {

@@ -1,4 +1,4 @@
-//! Every dialog file, played against the server core however its bytes are cut.
+//! Tests that play every dialog file against the server core, with its bytes cut in all ways.
 use crate::dialog::{self, Dialog, Step, Whose};
 use crate::host::{Heard, Host};
 use smtp::limits::Limits;
@@ -35,7 +35,7 @@ fn host(dialog: &Dialog) -> Host {
     Host::greeting(greeting.as_ref(), &Arc::new(Identity::offering("test", limits, offer)), refuse)
 }
 
-/// Dialogs that can be said in one breath: TLS is begun between two.
+/// Dialogs that can be sent at once: TLS begins between two.
 fn dialogs_in_one() -> Vec<Dialog> {
     dialogs().into_iter().filter(|dialog| !dialog.steps.contains(&Step::Tls)).collect()
 }
@@ -50,7 +50,7 @@ fn refuse(heard: &Heard) -> Option<Reply> {
     }
 }
 
-/// The next reply, which must be there and fit.
+/// Takes the next reply, which must be there and match.
 fn expect(dialog: &Dialog, at: usize, said: &mut Vec<u8>) {
     let Step::Expect(expected) = &dialog.steps[at] else { return };
     let reply = dialog::take_reply(said).unwrap_or_else(|| panic!("{} step {at}: no reply, {expected:?}", dialog.name));
@@ -67,7 +67,7 @@ fn finish(dialog: &Dialog, host: Host) {
     }
 }
 
-/// The client sends a line, or a group, then waits for its replies; nothing may be said earlier or later.
+/// Sends a line, or a group, then waits for its replies; no reply may come earlier or later.
 fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
     let mut host = host(dialog);
     for (at, step) in dialog.steps.iter().enumerate() {
@@ -88,7 +88,7 @@ fn play_in_lock_step(dialog: &Dialog, block_bytes: usize) {
     finish(dialog, host);
 }
 
-/// The client sends everything it will ever say, in those blocks; the replies come in order.
+/// Sends everything that the client will ever send, in those blocks; the replies come in order.
 fn play_pipelined<'a>(dialog: &Dialog, blocks: impl IntoIterator<Item = &'a [u8]>) {
     let mut host = host(dialog);
     blocks.into_iter().for_each(|block| host.receive(block, NOW));

@@ -1,4 +1,4 @@
-//! What extensions bring, where dialogs do not reach: answers of the application, time, octets that are dropped.
+//! Tests of extensions that dialog files cannot express: answers of the application, time, dropped bytes.
 use smtp::limits::Limits;
 use smtp::login::Proof;
 use smtp::reply::Reply;
@@ -31,7 +31,8 @@ fn smtp() -> Server {
     server(Protocol::Smtp, Limits::default())
 }
 
-/// Says those bytes; questions are answered with `answers` as long as there are any, then with yes. The replies.
+/// Sends those bytes, and returns the replies; questions are answered with `answers` as long as there are any, then
+/// with yes.
 fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String {
     let mut input = bytes;
     let mut out = Vec::new();
@@ -44,7 +45,7 @@ fn say(server: &mut Server, bytes: &[u8], answers: &[Option<&Reply>]) -> String 
     String::from_utf8(out).unwrap()
 }
 
-/// The events those bytes bring, all questions answered with yes.
+/// Returns the events that those bytes cause, all questions answered with yes.
 fn events(server: &mut Server, bytes: &[u8]) -> Vec<String> {
     let mut input = bytes;
     let mut out = Vec::new();
@@ -160,7 +161,7 @@ fn anybody_is_let_in_where_any_proof_will_do() {
     }
 }
 
-/// Every new question, and the bytes that bring it about.
+/// Every new question, and the bytes that cause it.
 const QUESTIONS: [&[u8]; 8] = [
     b"STARTTLS\r\n",
     b"AUTH CRAM-MD5\r\n",
@@ -172,7 +173,7 @@ const QUESTIONS: [&[u8]; 8] = [
     b"AUTH LOGIN YQ==\r\nYg==\r\n",
 ];
 
-/// How many questions come before the one that is meant.
+/// Number of questions that come before that one.
 fn before(question: usize) -> usize {
     match question {
         5 => 2,
@@ -199,7 +200,7 @@ fn a_refusal_leaves_the_session_fit_for_the_next_transaction() {
     for (number, bytes) in QUESTIONS.iter().enumerate() {
         let mut server = smtp();
         let answers = [vec![None; before(number)], vec![Some(&no)]].concat();
-        // XOAUTH2 is told what was wrong, and answers with nothing.
+        // XOAUTH2 gets the reason, and answers with an empty response.
         let rest: &[u8] = if number == 3 {
             b"\r\n"
         } else if number == 5 {

@@ -1,4 +1,4 @@
-//! A server session and an application behind it that writes down all it hears. Fuzz targets include it by path.
+//! A server session with an application that records all events. Fuzz targets include it by path.
 #![allow(dead_code)] // each place that includes it uses a part
 
 use smtp::command::{Hello, Mail, Recipient};
@@ -12,8 +12,8 @@ use smtp::verdict::Verdict;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-/// What the application heard: an [`Event`] that owns its text. Blocks are joined, for they are cut as the bytes
-/// came; those of a message that was refused are not kept, for the session may hand on less of them.
+/// Events recorded by the application: an [`Event`] that owns its text. Blocks are joined, for they are cut as the
+/// bytes came; those of a message that was refused are not kept, for the session may pass on fewer of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     Hello(Hello, Vec<u8>),
@@ -34,14 +34,14 @@ pub(crate) enum Heard {
     Reset,
     Verify(Vec<u8>),
     StartTls,
-    /// Mechanism, name, and the secret where it is shown.
+    /// Mechanism, name, and the secret if it is shown.
     Auth(Mechanism, String, Option<Vec<u8>>),
     Authenticated,
     NotAuthenticated,
     Xclient(String),
 }
 
-/// What the application knows of its users: those of RFC 2195 and RFC 7677.
+/// Passwords of the application's users: those of RFC 2195 and RFC 7677.
 fn password(name: &str) -> Option<&'static str> {
     match name {
         "tim" => Some("tanstaaftanstaaf"),
@@ -57,17 +57,17 @@ pub(crate) struct Host {
     pub(crate) out: Vec<u8>,
     pub(crate) refuse: fn(&Heard) -> Option<Reply>,
     message: Vec<u8>,
-    /// Recipients of the transaction that were taken.
+    /// Recipients of the transaction that were accepted.
     taken: Vec<Vec<u8>>,
 }
 
 impl Host {
-    /// A session that has said its greeting.
+    /// Creates a session that has sent its greeting.
     pub(crate) fn new(identity: &Arc<Identity>, refuse: fn(&Heard) -> Option<Reply>) -> Self {
         Self::greeting(None, identity, refuse)
     }
 
-    /// A session that has said that instead of its greeting.
+    /// Creates a session that has sent that reply in place of its greeting.
     pub(crate) fn greeting(
         instead: Option<&Reply>,
         identity: &Arc<Identity>,
@@ -79,12 +79,12 @@ impl Host {
         Self { server, heard: Vec::new(), out, refuse, message: Vec::new(), taken: Vec::new() }
     }
 
-    /// A session with those limits and an application that takes everything.
+    /// Creates a session with those limits and an application that accepts everything.
     pub(crate) fn with_limits(limits: Limits) -> Self {
         Self::new(&Arc::new(Identity::new("test", limits)), |_| None)
     }
 
-    /// Takes a block to its end, or to the end of the session.
+    /// Handles a block to its end, or to the end of the session.
     pub(crate) fn receive(&mut self, block: &[u8], now: Duration) {
         let mut input = block;
         while let Some(event) = self.server.next_event(&mut input, now, &mut self.out) {
@@ -109,7 +109,7 @@ impl Host {
         assert!(input.is_empty() || is_over, "a block is read to its end");
     }
 
-    /// Keeps the recipients that were taken.
+    /// Keeps the recipients that were accepted.
     fn keep(&mut self, heard: Option<&Heard>, yes: bool) {
         match heard {
             Some(Heard::Mail { .. }) => self.taken.clear(),
@@ -127,7 +127,7 @@ fn secret_of(heard: &Heard) -> Option<Secret> {
     }
 }
 
-/// The keys of `user`, made once: they take some time. Salted with what a session would make its salt of.
+/// The keys of `user`, made once, because they take some time. Salted with the value that a session would use.
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     Keys::derive("pencil", b"ZWlnaHRlZW4gb2N0ZXRzIG9r", 4096).expect("a password, a salt, enough iterations")
 });
@@ -192,7 +192,7 @@ impl Dice {
         (mixed ^ (mixed >> 31)) % sides
     }
 
-    /// True once in so many times.
+    /// True once in `times` calls, on average.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.roll(times) == 0
     }

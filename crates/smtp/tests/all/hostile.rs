@@ -1,5 +1,5 @@
-//! What holds of any bytes: however they are cut, the session hears and says the same; it always comes to rest;
-//! nothing panics.
+//! Properties of any input: however the bytes are cut, the session reports and replies the same; it always comes to an
+//! end; nothing panics.
 use crate::host::{Dice, Heard, Host};
 use proptest::prelude::*;
 use smtp::client::{Chunking, Client, Notifications, Options, Part, Pipelining, StartTls, Violation, Want};
@@ -67,7 +67,7 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
-/// A message, mostly whole, with anything in it that is not its end.
+/// A message, mostly complete, with anything in it except its end.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     (proptest::collection::vec(text(), 0..8), any::<bool>()).prop_map(|(text, ends)| {
         let end: &[u8] = if ends { b"\r\n.\r\n" } else { b"" };
@@ -113,7 +113,7 @@ fn offers() -> impl Strategy<Value = Offer> {
         let chosen = Mechanism::ALL.into_iter().filter(|mechanism| auth & (1 << *mechanism as u8) != 0);
         offer.extensions.auth = chosen.fold(Mechanisms::NONE, Mechanisms::with);
         offer.extensions.xclient = if xclient { Attributes::ALL } else { Attributes::NONE };
-        // Where it insists on what nobody can give, little else is heard.
+        // If a server requires what no client can give, few other events occur.
         let rarely = needs_tls && needs_auth;
         offer.requires = Requires { tls: rarely && auth_tls, auth: rarely, tls_for_auth: auth_tls && starttls };
         offer
@@ -124,7 +124,7 @@ fn refuse(heard: &Heard) -> Option<Reply> {
     matches!(heard, Heard::Recipient { address, .. } if address.starts_with(b"no")).then(|| Reply::new(550, "5.1.1 no"))
 }
 
-/// Two sessions that get the same octets in other blocks are as one.
+/// Checks that two sessions that get the same bytes in different blocks behave alike.
 fn hears_the_same_however_cut(identity: &Arc<Identity>, bytes: &[u8], seed: u64) {
     let mut whole = Host::new(identity, refuse);
     whole.receive(bytes, NOW);
@@ -162,7 +162,7 @@ proptest! {
         let limits = Limits { errors: u32::MAX, unknown_before_hello: u32::MAX, ..Limits::default() };
         let mut host = Host::with_limits(limits);
         let greeting = host.out.len();
-        // Without DATA, BDAT and QUIT all that is sent are command lines.
+        // Without DATA, BDAT and QUIT all input consists of command lines.
         let is_line = |line: &&String| {
             // Lines of other protocols end the session: foreign.rs.
             let word = line.split(' ').next().unwrap_or_default();
@@ -212,7 +212,7 @@ fn options() -> impl Strategy<Value = Options> {
     prop_oneof![pipelining().prop_map(|pipelining| Options { pipelining, ..Options::default() }), extended]
 }
 
-/// What a bad server may say.
+/// Replies that a bad server may send.
 fn replies() -> impl Strategy<Value = Vec<u8>> {
     let words: Vec<&[u8]> = vec![
         b"220 hi\r\n",
@@ -249,8 +249,8 @@ fn replies() -> impl Strategy<Value = Vec<u8>> {
 
 type Told = (Vec<String>, Option<Violation>);
 
-/// Plays a caller that always does what the session wants, after each reply: so what it says follows from the
-/// replies and not from their blocks.
+/// Plays a caller that always does what the session wants, after each reply: so its output depends on the replies and
+/// not on their blocks.
 fn client_run(blocks: &[&[u8]], options: &Arc<Options>) -> Told {
     let mut client = Client::with_options("me".into(), options.clone(), Some([3; 18]), NOW);
     let envelope = Arc::new(Envelope::new("a@b", "", ["c@d", "e@f"]).unwrap());

@@ -36,12 +36,12 @@ impl Link {
         bytes.clear();
     }
 
-    /// When the next block arrives.
+    /// Time at which the next block arrives.
     pub(crate) fn due(&self) -> Option<Duration> {
         self.blocks.front().map(|(at, _)| *at)
     }
 
-    /// The block that arrives by then.
+    /// Returns the block that has arrived by then.
     pub(crate) fn arrived(&mut self, now: Duration) -> Option<Vec<u8>> {
         if self.due()? > now {
             return None;

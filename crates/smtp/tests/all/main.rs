@@ -1,4 +1,4 @@
-//! The session cores from outside: dialogs, the two of them joined by a link, and what holds of any bytes.
+//! Tests of the session cores from outside: dialogs, the two cores joined by a link, and properties of any input.
 #![allow(clippy::unwrap_used)] // the lint spares `#[test]` functions and not what they call
 
 mod clocks;

@@ -1,5 +1,5 @@
-//! Client and server joined by a link in virtual time: whatever the link and the application do, each message and
-//! each reply arrives once, or the session ends and both know it.
+//! Tests of client and server joined by a link in virtual time: whatever the link and the application do, each message
+//! and each reply arrives once, or the session ends and both sides learn of it.
 use crate::host::Dice;
 use crate::link::Link;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How the sending side runs ahead of replies.
+/// Ways in which the sender sends ahead of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// One command at a time.
@@ -26,7 +26,7 @@ enum Mode {
     Group,
     /// The next group with the message before it.
     Stream,
-    /// The next group as soon as the session lets it go, behind RSET as well.
+    /// The next group as soon as the session permits it, behind RSET as well.
     Eager,
 }
 
@@ -36,11 +36,11 @@ impl Mode {
     }
 }
 
-/// What both sides agree on beyond the basics.
+/// Features that both sides agree on beyond the basics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Features {
     protocol: Protocol,
-    /// Octets of a chunk, where messages go by BDAT.
+    /// Bytes of a chunk, if messages go by BDAT.
     chunk_bytes: Option<usize>,
     /// Messages under way at a time.
     burst: u32,
@@ -79,17 +79,17 @@ impl Features {
     }
 }
 
-/// What stands for the handshake of TLS here: one octet of the client's.
+/// A single byte from the client that stands for the handshake of TLS here.
 const HANDSHAKE: u8 = 0x16;
 
-/// How the application behind the server answers.
+/// Behaviours of the application behind the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Temper {
     /// Yes, at once.
     Mild,
-    /// Now and then no, now and then late.
+    /// Sometimes no, sometimes late.
     Fickle,
-    /// That, and now and then 421.
+    /// The same, and sometimes 421.
     Rough,
 }
 
@@ -111,7 +111,7 @@ struct Sender {
     open: VecDeque<usize>,
     begun: usize,
     chunk_bytes: usize,
-    /// Octets of the message that have gone out in chunks.
+    /// Bytes of the message that have been sent in chunks.
     chunked: usize,
     out: Vec<u8>,
 }
@@ -160,7 +160,7 @@ impl Sender {
         self.chunked = 0;
     }
 
-    /// The next chunk of the message that was begun last.
+    /// Sends the next chunk of the message that was begun last.
     fn chunk(&mut self, now: Duration) {
         let rest = &self.contents[self.begun - 1][self.chunked..];
         let chunk = &rest[..rest.len().min(self.chunk_bytes)];
@@ -184,7 +184,7 @@ impl Sender {
     }
 }
 
-/// Replies come in the order of their commands, so each belongs to the oldest open message.
+/// Notes a reply. Replies come in the order of their commands, so each belongs to the oldest open message.
 fn note(event: &client::Event<'_>, open: &mut VecDeque<usize>, sent: &mut [Sent]) {
     let code = event.reply.code();
     let oldest = open.front().copied();
@@ -217,7 +217,7 @@ struct Later {
     asked: Asked,
 }
 
-/// What an answer decides, as far as it matters here.
+/// Questions whose answers matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
     Recipient(Vec<u8>),
@@ -261,7 +261,7 @@ impl Receiver {
             let asks = event.asks();
             let asked = take(&mut self.current, &event);
             let is_open = match event {
-                // RSET, NOOP and QUIT are granted: what a refused one does is told in `clocks`.
+                // RSET, NOOP and QUIT are granted: `clocks` tests the effect of a refused one.
                 Event::Reset | Event::Noop | Event::Quit | Event::Proof(_) => {
                     self.server.answer(None, now, &mut self.out);
                     false
@@ -287,7 +287,7 @@ impl Receiver {
         self.backlog = input.to_vec();
     }
 
-    /// Answers, or puts the answer off: false.
+    /// Answers, or puts the answer off and returns false.
     fn decide(&mut self, asked: Asked, now: Duration) -> bool {
         let answer = self.verdict();
         if self.temper != Temper::Mild && self.dice.once_in(6) {
@@ -336,7 +336,7 @@ impl Receiver {
     }
 }
 
-/// Keeps what an event brings; gives what is asked.
+/// Keeps the content of an event, and returns its question.
 fn take(current: &mut Taken, event: &Event<'_>) -> Asked {
     match event {
         Event::Mail(mail) => *current = Taken { sender: mail.sender.as_bytes().to_vec(), ..Taken::default() },
@@ -350,7 +350,7 @@ fn take(current: &mut Taken, event: &Event<'_>) -> Asked {
     Asked::Other
 }
 
-/// The whole of a run.
+/// Plan of a run.
 #[derive(Clone, Debug)]
 struct Plan {
     seed: u64,
@@ -359,7 +359,7 @@ struct Plan {
     temper: Temper,
     /// Recipients of each message.
     messages: Vec<usize>,
-    /// Refused commands that the server bears.
+    /// Refused commands that the server permits.
     errors: u32,
     /// Bytes after which each direction breaks.
     up_breaks: u64,
@@ -452,7 +452,7 @@ impl Pair {
         pair
     }
 
-    /// Sends what there is to send, then lets the next thing happen.
+    /// Sends all output, then lets the next thing happen.
     fn turn(&mut self) -> Option<Duration> {
         self.up.send(&mut self.sender.out, self.now);
         self.down.send(&mut self.receiver.out, self.now);
@@ -477,7 +477,7 @@ impl Pair {
         self.sender.client.wants() == Want::Close && self.receiver.server.is_closed()
     }
 
-    /// Messages that the sender was told are taken, as the receiver must have them.
+    /// Messages that were reported to the sender as accepted, in the form that the receiver must have.
     fn accepted(&self) -> Vec<Taken> {
         let accepted = self.sender.sent.iter().enumerate().filter(|(_, sent)| sent.outcomes == [Outcome::Accepted]);
         let is_lmtp = self.receiver.protocol == Protocol::Lmtp;
@@ -495,7 +495,7 @@ impl Pair {
             .collect()
     }
 
-    /// What must hold where both sides came to an end in good order.
+    /// Checks what must hold if both sides ended in good order.
     fn check_every_reply_came_once(&self) {
         // A server whose EHLO was refused has not offered PIPELINING.
         let extensions = self.sender.client.extensions();
@@ -543,7 +543,7 @@ fn features() -> impl Strategy<Value = Features> {
     })
 }
 
-/// Plans with anything agreed on.
+/// Plans with any agreed features.
 fn extended(temper: Temper) -> impl Strategy<Value = Plan> {
     (plans(temper), features()).prop_map(|(plan, features)| Plan { features, ..plan })
 }
@@ -612,8 +612,8 @@ proptest! {
     }
 }
 
-/// A run whose link breaks: whatever the client heard 250 for is there, and at most the one message whose reply
-/// was under way is there besides; by BDAT the one after it too, where that may go out before the reply, or as many as
+/// Checks a run whose link breaks: every message that the client got 250 for is there, and besides it at most the one
+/// message whose reply was under way; by BDAT the one after it too, if that may be sent before the reply, or as many as
 /// a burst has.
 fn check_broken(plan: &Plan) {
     let is_ahead = plan.features.chunk_bytes.is_some() && matches!(plan.mode, Mode::Stream | Mode::Eager);

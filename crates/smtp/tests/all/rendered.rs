@@ -1,4 +1,4 @@
-//! What is written is read back: commands, replies, EHLO.
+//! Tests that rendered commands, replies and EHLO are read back unchanged.
 use proptest::prelude::*;
 use smtp::command::{Command, Mail};
 use smtp::envelope::Envelope;
@@ -102,7 +102,7 @@ fn the_longest_mailbox_makes_a_command_a_server_takes() {
     assert_eq!(Envelope::new(&format!("{sender}d"), "", ["b@c"]), Err(address::BadPath::TooLong));
 }
 
-/// A path less its brackets.
+/// Longest path, without its brackets.
 fn address_limit() -> usize {
     smtp::limits::PATH_BYTES - 2
 }
