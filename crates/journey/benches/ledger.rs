@@ -1,4 +1,4 @@
-//! Marks the units of 100 million messages and says what that cost; fails above 32 MB.
+//! Marks the units of 100 million messages and reports the cost; fails above 32 MB.
 //!
 //! Sequences arrive as they do from 100 sessions: nearly in order, each a little ahead of or behind the others.
 #![allow(clippy::print_stdout)]
@@ -35,7 +35,7 @@ fn nanoseconds(took: std::time::Duration) -> f64 {
     took.as_secs_f64() * 1e9 / UNITS as f64
 }
 
-/// Resident memory of this process; Linux only, as is all of mailrun's probing.
+/// Resident memory of this process; Linux only, as are all of mailrun's measurements.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("every process has a VmRSS line");

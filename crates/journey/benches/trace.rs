@@ -1,4 +1,4 @@
-//! What a trace costs: the checksum of large and small bodies, patching a header, and finding it again.
+//! Cost of a trace: the checksum of large and small bodies, patching a header, and finding it again.
 #![allow(clippy::print_stdout)]
 use journey::trace::{Checksum, checksum};
 use journey::{ClockId, Found, RunId, Trace, TraceReader};

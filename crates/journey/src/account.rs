@@ -1,42 +1,42 @@
-//! The account: what became of every (message, recipient).
+//! The account: the fate of every (message, recipient).
 //!
 //! ```text
-//! settle    books of both ends, and of the relay between  → the ledger row: fates that sum to what was created
+//! settle    books of both ends, and of the relay between  → the ledger row: fates that sum to the created units
 //! ```
 use crate::ledger::Ledger;
 use crate::record::{Arrival, LedgerRow, Record};
 
-/// What both ends wrote down.
+/// Counts of both ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Books<'a> {
-    /// Units that a session took up.
+    /// Units that a session began.
     pub recipients_created: u64,
-    /// Units that the source heard 250 for.
+    /// Units that the source received 250 for.
     pub accepted: &'a Ledger,
-    /// Units that the server refused, counted as the source heard it.
+    /// Units that the server rejected, as the source counted them.
     pub rejected: u64,
-    /// Units whose connection failed, counted as it did.
+    /// Units whose connection failed, as the source counted them.
     pub failed: u64,
-    /// Units whose outcome the source had not heard when it stopped.
+    /// Units whose result the source did not know when it stopped.
     pub open: u64,
     /// Accepted units that the source's ledger had no room for.
     pub overflow: u64,
-    /// What arrived; `None` where nobody watched.
+    /// Arrivals; `None` if there was no sink to count them.
     pub arrivals: Option<Arrivals<'a>>,
-    /// What our relay between both ends still has; `None` where there was none.
+    /// State of our relay between both ends; `None` if there was none.
     pub relay: Option<RelayBooks<'a>>,
 }
 
-/// What arrived at the sink.
+/// Arrivals at the sink.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrivals<'a> {
     /// Distinct units of this run.
     pub units: &'a Ledger,
     /// Arrivals of a unit after its first.
     pub duplicates: u64,
-    /// Messages whose checksum did not fit.
+    /// Messages whose checksum was wrong.
     pub corrupt: u64,
-    /// Messages that a relay made 7-bit on their way.
+    /// Messages that a relay converted to 7-bit on their way.
     pub converted: u64,
     /// Messages without a trace of this run.
     pub foreign: u64,
@@ -46,16 +46,16 @@ pub struct Arrivals<'a> {
     pub overflow: u64,
 }
 
-/// What our relay knows at the end.
+/// State of our relay at the end.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayBooks<'a> {
     /// Units of this run in its queue.
     pub queued: &'a Ledger,
-    /// Units that it gave up on, and said so to their senders.
+    /// Units that it gave up on and reported to their senders.
     pub given_up: u64,
 }
 
-/// What stood between source and sink.
+/// Systems between source and sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// Nothing: source and sink measure each other.
@@ -70,9 +70,9 @@ pub enum Between {
 /// delivered = |D|    queued = |Q \ D|    lost = |A \ D \ Q|    rejected, failed, in flight: as the source counted them
 /// ```
 ///
-/// A unit that arrived, or is queued, though the source heard no 250 was one of those in flight, or failed: a reply that
-/// got lost. Where it was none of these, the server has kept what it refused. Every number is counted by itself, so the
-/// fates sum to what was created unless the books contradict each other.
+/// A unit that arrived, or is queued, although the source received no 250 was one of those in flight, or failed: its
+/// reply got lost. If it was none of these, the server has kept a unit that it rejected. Every number is counted by
+/// itself, so the fates sum to the created units unless the books contradict each other.
 pub fn settle(books: Books) -> LedgerRow {
     let Some(arrivals) = books.arrivals else { return unwatched(&books) };
     let nothing = Ledger::default();
@@ -103,7 +103,7 @@ pub fn settle(books: Books) -> LedgerRow {
     }
 }
 
-/// What a source knows by itself.
+/// Makes the ledger row from the source's counts alone.
 fn unwatched(books: &Books) -> LedgerRow {
     let accepted = books.accepted.count();
     LedgerRow {
@@ -117,7 +117,7 @@ fn unwatched(books: &Books) -> LedgerRow {
     }
 }
 
-/// Where the units are counted that arrived though the source heard no 250 for them.
+/// Units that arrived although the source received no 250 for them, by the fate that the source counted.
 struct Unheard {
     open: u64,
     failed: u64,
@@ -125,7 +125,8 @@ struct Unheard {
 }
 
 impl Unheard {
-    /// Those in flight first, then those whose connection failed, then those that the server said no to.
+    /// Assigns them first to those in flight, then to those whose connection failed, then to those that the server
+    /// rejected.
     fn among(books: &Books, units: u64) -> Self {
         let open = units.min(books.open);
         let failed = (units - open).min(books.failed);
@@ -134,12 +135,12 @@ impl Unheard {
     }
 }
 
-/// Whether the known fates sum to what was created.
+/// Reports whether the known fates sum to the created units.
 pub fn fates_sum(ledger: &LedgerRow) -> bool {
     ledger.created == Some(sum_of_fates(ledger))
 }
 
-/// The known fates together.
+/// Sum of the known fates.
 pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
     let fates = [
         ledger.delivered,
@@ -153,12 +154,12 @@ pub fn sum_of_fates(ledger: &LedgerRow) -> u64 {
     fates.into_iter().flatten().sum()
 }
 
-/// Whether both ends of the journey are known.
+/// Reports whether both ends of the journey are known.
 pub fn is_watched(ledger: &LedgerRow) -> bool {
     ledger.created.is_some() && ledger.delivered.is_some()
 }
 
-/// Whether messages were due at their times, whatever the server did.
+/// Reports whether messages were due at fixed times, whatever the server did.
 pub fn is_open_loop(record: &Record) -> bool {
     record.workload.arrival != Arrival::Closed
 }

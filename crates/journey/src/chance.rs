@@ -1,21 +1,21 @@
-//! Chance: a function of a seed, of what it is for and of a number, so that a seed gives the same in whatever order numbers
-//! come.
+//! Random numbers as a function of a seed, a purpose and a number, so that a seed gives the same results in whatever
+//! order numbers come.
 
-/// Draws for one purpose and one number: the generator SplitMix64, begun somewhere else for each.
+/// Draws for one purpose and one number: the generator SplitMix64, with another start for each.
 #[derive(Clone, Copy, Debug)]
 pub struct Chance(u64);
 
-/// 2^64 over the golden ratio: multiples of it lie far apart.
+/// 2^64 divided by the golden ratio: its multiples are far apart.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Chance {
-    /// The draws of that number. Each purpose has draws of its own.
+    /// Creates the draws of that number. Each purpose has draws of its own.
     #[inline]
     pub fn new(seed: u64, purpose: impl Into<u64>, number: u64) -> Self {
         Self(mix(mix(seed.wrapping_add(purpose.into().wrapping_mul(GOLDEN))) ^ number))
     }
 
-    /// The next draw: 64 even bits.
+    /// The next draw: 64 uniform bits.
     #[inline]
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);
@@ -34,25 +34,25 @@ impl Chance {
         ((self.draw() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Whether what has that probability happens.
+    /// Draws an event of that probability, and reports whether it happens.
     #[inline]
     pub fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && self.unit() <= probability
     }
 }
 
-/// 64 even bits as a number from 0 to below `count`.
+/// Maps 64 uniform bits to a number from 0 to below `count`.
 #[inline]
 pub fn part_of(draw: u64, count: u64) -> u64 {
     ((u128::from(draw) * u128::from(count)) >> 64) as u64
 }
 
-/// A number for a text: for what has none of its own.
+/// Computes a number from a text, for items without a number.
 pub fn number_of(text: &[u8]) -> u64 {
     text.iter().fold(GOLDEN, |number, octet| mix(number ^ u64::from(*octet)))
 }
 
-/// Every bit of the result depends on every bit of the number.
+/// Mixes the bits: every bit of the result depends on every bit of the number.
 #[inline]
 fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn sequences_stay_what_they_are() {
-        // SplitMix64's own first number from 0; the rest is ours, and a seed written down somewhere must go on meaning it.
+        // SplitMix64's own first number from 0; the rest is our own, and a recorded seed must keep its meaning.
         assert_eq!(Chance(0).draw(), 0xe220_a839_7b1d_cdaf);
         let draws = |seed, purpose: u64, number| {
             let mut chance = Chance::new(seed, purpose, number);
@@ -91,7 +91,7 @@ mod tests {
     fn draws_of_consecutive_numbers_are_even() {
         let mut counts = [0_u32; 10];
         (0..100_000).for_each(|number| counts[Chance::new(1, 1_u64, number).below(10) as usize] += 1);
-        // Of 100,000 in ten classes each has 10,000 with a deviation of 95.
+        // Of 100,000 draws, each of ten classes has 10,000 with a deviation of 95.
         assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
     }
 

@@ -1,32 +1,32 @@
-//! What limited or spoiled a run besides its own pace, and what to change: descriptors, ports, listen queues, stolen and
-//! foreign processor time, delayed ACKs.
+//! Limits and disturbances of a run besides its own pace, with their remedies: descriptors, ports, listen queues,
+//! stolen and foreign processor time, delayed ACKs.
 //!
-//! Each rule is a sentence or none. Two kinds make the figures unbelievable, and so the run invalid: what a source or a
-//! sink had not enough of, since they then were the limit; and a processor that was somebody else's for a quarter of the
-//! time, since rates and latencies are then the hypervisor's. All else may have disturbed the run or not, and so is
-//! only said.
+//! Each rule gives a sentence or none. Two kinds make the figures unreliable, and so the run invalid: a resource that a
+//! source or a sink lacked, since it was then the limit; and a processor that was used by others for a quarter of the
+//! time, since rates and latencies then depend on the hypervisor. Everything else may have disturbed the run or not,
+//! and is only reported.
 use crate::judge::Reason;
 use crate::record::{Cause, ExhaustedRow, PauseRow, Record, Resource, Role, Surroundings};
 use crate::words::{counted, grouped};
 
-/// The share of processor time given to others that a reader must know of.
+/// Share of processor time given to others from which it is reported.
 const STEAL_SHARE: f64 = 0.05;
-/// The share from which the figures are no longer this host's.
+/// Share from which the figures are no longer this host's.
 const STEAL_LIMIT: f64 = 0.25;
-/// The share of processor time that others on the host may use before a reader must know.
+/// Share of processor time that others on the host may use before it is reported.
 const OTHERS_SHARE: f64 = 0.10;
-/// Open loop: how late a single message may start through the source's fault before a reader must know. It is in no
-/// percentile that makes a run invalid, and may be the largest latency of all.
+/// Open loop: delay of a single message by the source from which it is reported. It is in no percentile that makes a
+/// run invalid, and may be the largest latency of all.
 const LONGEST_LAG_MS: f64 = 100.0;
 
-/// Why the figures cannot be believed.
+/// Reasons why the figures cannot be believed.
 pub fn limits(record: &Record) -> Vec<Reason> {
     let steal = record.surroundings.as_ref().and_then(|around| steal(around, STEAL_LIMIT..f64::INFINITY));
     let exhausted = record.exhausted.iter().map(|row| Reason::new(Cause::Exhausted, exhausted(row)));
     exhausted.chain(steal.map(|text| Reason::new(Cause::Stolen, text))).collect()
 }
 
-/// What may have disturbed the run.
+/// Possible disturbances of the run.
 pub fn disturbances(record: &Record) -> Vec<String> {
     let mut found: Vec<String> = longest_lag(record).into_iter().collect();
     if let Some(around) = &record.surroundings {
@@ -120,7 +120,7 @@ fn overflows(around: &Surroundings) -> Option<String> {
     })
 }
 
-/// One sentence for all phases: where commands are pipelined, a single pause is in several.
+/// Makes one sentence for all phases: if commands are pipelined, a single pause is in several.
 fn delayed_acks(role: Role, rows: &[&PauseRow]) -> Option<String> {
     let worst = rows.iter().max_by_key(|row| row.count)?;
     let share = worst.count as f64 * 100.0 / worst.of.max(1) as f64;

@@ -1,17 +1,17 @@
-//! One run record from the records of its parties.
+//! Makes one run record from the records of its parties.
 use crate::record::{ErrorRow, LedgerRow, Record, SeriesRow, StageRow, Verdict};
 use crate::rows::offered_rate;
 use crate::stage::Stage;
 use std::collections::BTreeMap;
 
 const NS_PER_S: u64 = 1_000_000_000;
-/// How long after the source's last second a relay may still deliver. Rows beyond are another host's clock.
+/// Time after the source's last second in which a relay may still deliver. Later rows come from another host's clock.
 const LONGEST_TAIL_S: u64 = 24 * 3600;
 
-/// Folds what source and sink wrote into the run's record, with the settled ledger. The verdict is left open:
-/// parties may still be filled in by whoever watched them, and then `judge::judge` speaks.
+/// Joins the records of source and sink into the run's record, with the settled ledger. The verdict is left open: the
+/// caller may still fill in parties that it watched, and then call `judge::judge`.
 ///
-/// Identity, host, its surroundings and workload are the source's.
+/// Identity, host, its surroundings and workload are taken from the source.
 pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     let mut run = Record { ledger, verdict: Verdict::default(), ..source };
     if let Some(sink) = sink {
@@ -32,8 +32,8 @@ pub fn fold(source: Record, sink: Option<Record>, ledger: LedgerRow) -> Record {
     run
 }
 
-/// The sink's stage with what only the source knows: what never arrived, how long load was offered, and whether the
-/// time in the trace is when the message was created or when it was scheduled.
+/// Adds to the sink's stage what only the source knows: the messages that never arrived, the time in which load was
+/// offered, and whether the time in the trace is that of creation or of the schedule.
 fn as_seen_from_source(
     mut row: StageRow,
     since: Option<Stage>,
@@ -60,7 +60,7 @@ fn join_errors(mut errors: Vec<ErrorRow>, more: Vec<ErrorRow>) -> Vec<ErrorRow> 
 }
 
 /// Joins both series by the host's absolute second: sent and accepted are the source's, delivered and latencies the
-/// sink's. What the sink saw outside the run, which begins after the warm-up, or on another host's clock, is left out.
+/// sink's. Rows of the sink outside the run, which begins after the warm-up, or on another host's clock, are left out.
 fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     let origin = source.origin_ns / NS_PER_S;
     let begin = source.series.first().map_or(u64::MAX, |row| row.second);
@@ -82,7 +82,7 @@ fn join_series(source: &Record, sink: &Record) -> Vec<SeriesRow> {
     with_queue(trimmed(seconds.into_values().collect()))
 }
 
-/// Without the idle seconds after the last event (a sink goes on running).
+/// Removes the idle seconds after the last event (a sink continues to run).
 fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let is_idle = |row: &SeriesRow| row.sent + row.accepted + row.delivered + row.errors == 0;
     while rows.last().is_some_and(is_idle) {
@@ -91,7 +91,7 @@ fn trimmed(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     rows
 }
 
-/// Fills in what was accepted and not yet delivered at the end of each row.
+/// Fills in the messages that were accepted and not yet delivered at the end of each row.
 fn with_queue(mut rows: Vec<SeriesRow>) -> Vec<SeriesRow> {
     let mut accepted = 0;
     let mut delivered = 0;

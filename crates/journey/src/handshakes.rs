@@ -1,15 +1,15 @@
-//! TLS handshakes counted by what they agreed on.
+//! TLS handshakes counted by version, cipher and resumption.
 use crate::record::TlsRow;
 use std::collections::BTreeMap;
 
-/// Kinds that are told apart; there are a dozen of them in all of TLS 1.2 and 1.3.
+/// Largest number of kinds; all of TLS 1.2 and 1.3 has about a dozen.
 const MOST_KINDS: usize = 64;
 
-/// How many handshakes agreed on what.
+/// Number of handshakes of each kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handshakes {
     kinds: BTreeMap<(String, String), Kind>,
-    /// Handshakes that came to nothing.
+    /// Handshakes that failed.
     pub failed: u64,
 }
 
@@ -20,7 +20,7 @@ struct Kind {
 }
 
 impl Handshakes {
-    /// Counts one.
+    /// Counts a handshake.
     pub fn add(&mut self, version: &str, cipher: &str, is_resumed: bool) {
         let is_known = self.kinds.len() < MOST_KINDS;
         let name = (version.to_owned(), cipher.to_owned());
@@ -29,7 +29,7 @@ impl Handshakes {
         *(if is_resumed { &mut kind.resumed } else { &mut kind.full }) += 1;
     }
 
-    /// Adds what another counted.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         self.failed += other.failed;
         for (name, kind) in &other.kinds {
@@ -39,7 +39,7 @@ impl Handshakes {
         }
     }
 
-    /// As the run record has them.
+    /// Makes the rows of the run record.
     pub fn rows(&self, party: &str) -> Vec<TlsRow> {
         let row = |((version, cipher), kind): (&(String, String), &Kind)| TlsRow {
             party: party.to_owned(),

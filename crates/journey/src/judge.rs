@@ -1,11 +1,11 @@
-//! The verdict of a run: reasons by their weight, and what the run came to.
+//! The verdict of a run: reasons by their weight, and the outcome.
 //!
 //! ```text
 //! lost, duplicates, corrupt, rejected, failed … beyond what was granted or ordered   FAIL
 //! generator, sink or host was the limit                                              INVALID
 //! a threshold was missed                                                             FAIL
-//! what was asked for could not be seen                                               INCONCLUSIVE
-//! nothing of all this                                                                PASS
+//! a requested figure could not be seen                                               INCONCLUSIVE
+//! none of these                                                                      PASS
 //! ```
 //! Each reason has a [`Cause`], and causes stand in that order: the first reason decides.
 use crate::account::{Between, fates_sum, is_open_loop, is_watched, sum_of_fates};
@@ -18,21 +18,22 @@ use crate::stage::Stage;
 use crate::threshold::{self, Fate};
 use crate::words::{counted, grouped, listed};
 
-/// Open loop: the 99th percentile of how late messages may start. More, and the source was not offering the load.
+/// Open loop: limit of the 99th percentile of the delay at which messages start. Beyond it, the source was not offering
+/// the load.
 const LAG_LIMIT_MS: f64 = 10.0;
-/// Open loop: the share of the asked rate that must have been offered.
+/// Open loop: share of the requested rate that must have been offered.
 const RATE_SHARE: f64 = 0.95;
-/// The share of its threads' time that a source or sink may use before it counts as the limit itself.
+/// Share of its threads' time that a source or sink may use before it counts as the limit itself.
 const BUSY_SHARE: f64 = 0.90;
-/// In less time than that, what a process used to begin and to end is most of what it used.
+/// Shortest run for that rule: in less time, a process spends most of its work on beginning and ending.
 const LEAST_BUSY_S: f64 = 1.0;
-/// Remark on a run without a server. It is true, and nobody can act on it: a short report leaves it out.
+/// Remark on a run without a server. It is true, but requires no action: a short report omits it.
 pub const NO_SERVER: &str = "There was no server: this is the limit of source and sink on this host.";
-/// Stalls that are named one by one.
+/// Number of stalls that are listed one by one.
 const MAX_NAMED_STALLS: usize = 3;
 
 impl Cause {
-    /// What a run comes to that has such a reason before all others; `None` for one that changes nothing.
+    /// Outcome of a run whose first reason has this cause; `None` for one that changes nothing.
     pub fn outcome(self) -> Option<Outcome> {
         match self {
             Self::Defect
@@ -63,12 +64,12 @@ impl Cause {
         }
     }
 
-    /// Whether the account is not closed for it.
+    /// Reports whether the account stays open because of it.
     fn keeps_open(self) -> bool {
         matches!(self, Self::Defect | Self::Unaccounted | Self::Lost | Self::Duplicates | Self::Corrupt | Self::Missing)
     }
 
-    /// Whether the figures are not to be believed for it.
+    /// Reports whether the figures are invalid because of it.
     fn makes_invalid(self) -> bool {
         self == Self::Defect || self.outcome() == Some(Outcome::Invalid)
     }
@@ -77,29 +78,29 @@ impl Cause {
 /// A sentence of the verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// What it is about.
+    /// Cause of the reason.
     pub cause: Cause,
-    /// What it says.
+    /// Its sentence.
     pub text: String,
 }
 
 impl Reason {
-    /// That reason.
+    /// Makes a reason.
     pub fn new(cause: Cause, text: impl Into<String>) -> Self {
         Self { cause, text: text.into() }
     }
 }
 
-/// What a record does not say.
+/// Facts that a record does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// What stood between source and sink.
+    /// Systems between source and sink.
     pub between: Between,
-    /// What the user of this run had its sink do wrong; `None` where nothing was ordered.
+    /// Faults that the user of this run ordered of its sink; `None` if none were ordered.
     pub ordered: Option<Ordered>,
 }
 
-/// The verdict on a run, from all else that its record says.
+/// Returns the verdict on a run, from the other parts of its record.
 pub fn judge(record: &Record, circumstances: &Circumstances) -> Verdict {
     let mut reasons = books(record);
     reasons.extend(deaths(record));
@@ -117,7 +118,7 @@ pub fn judge(record: &Record, circumstances: &Circumstances) -> Verdict {
     verdict
 }
 
-/// The verdict that reasons make: they are put in order, and the first decides. `pass` says why there is none.
+/// Makes a verdict from reasons: they are sorted, and the first decides. `pass` is the text for a run without any.
 pub fn weigh(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     reasons.sort_by_key(|reason| reason.cause);
     let outcome = reasons.first().and_then(|reason| reason.cause.outcome());
@@ -134,7 +135,7 @@ pub fn weigh(mut reasons: Vec<Reason>, pass: &str) -> Verdict {
     }
 }
 
-/// The same verdict with one reason more.
+/// Adds a reason to a verdict.
 pub fn add(verdict: &mut Verdict, reason: Reason, pass: &str) {
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
     let known = texts.zip(std::mem::take(&mut verdict.causes)).map(|(text, cause)| Reason { cause, text });
@@ -142,7 +143,7 @@ pub fn add(verdict: &mut Verdict, reason: Reason, pass: &str) {
     *verdict = Verdict { closed, ..weigh(known.chain([reason]).collect(), pass) };
 }
 
-/// The same verdict where those causes are what the user ordered: they weigh no more, and `why` says so.
+/// Accepts causes that the user ordered: they have no weight any more, and `why` says so.
 pub fn accept(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) {
     let closed = verdict.closed;
     let texts = std::mem::take(&mut verdict.reasons).into_iter();
@@ -150,12 +151,12 @@ pub fn accept(verdict: &mut Verdict, causes: &[Cause], why: Reason, pass: &str) 
         let cause = if causes.contains(&cause) { Cause::Ordered } else { cause };
         Reason { cause, text }
     });
-    // What was ordered is first said to be so.
+    // The first sentence states what was ordered.
     let reasons = std::iter::once(why).chain(known).collect();
     *verdict = Verdict { closed, ..weigh(reasons, pass) };
 }
 
-/// What a run came to. Older records do not say: then it follows from what they say.
+/// Returns the outcome of a run. Older records do not have one: then it is derived from their other fields.
 pub fn outcome(record: &Record) -> Option<Outcome> {
     let verdict = &record.verdict;
     if verdict.outcome.is_some() || !record.parties.iter().any(|party| party.role == Role::Source) {
@@ -172,7 +173,7 @@ pub fn outcome(record: &Record) -> Option<Outcome> {
     })
 }
 
-/// Why a run passed: how much came through.
+/// Describes a passed run: the amount that came through.
 pub fn pass(record: &Record) -> String {
     let ledger = &record.ledger;
     let created = ledger.created.unwrap_or_default();
@@ -197,7 +198,7 @@ pub fn pass(record: &Record) -> String {
     }
 }
 
-/// Contradictions between the books of both ends, and what they had no room for.
+/// Finds contradictions between the books of both ends, and units that the books had no room for.
 fn books(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -220,7 +221,7 @@ fn books(record: &Record) -> Vec<Reason> {
     reasons
 }
 
-/// Processes that ended though nobody had told them to.
+/// Finds processes that ended without being told to.
 fn deaths(record: &Record) -> Vec<Reason> {
     let name = |role: Role| match role {
         Role::Source => "source",
@@ -231,7 +232,7 @@ fn deaths(record: &Record) -> Vec<Reason> {
     died.map(|(name, found)| Reason::new(Cause::Died, death(name, found))).collect()
 }
 
-/// `The relay died at 1.5 s: signal 9 (SIGKILL).`
+/// Formats a death: `The relay died at 1.5 s: signal 9 (SIGKILL).`
 pub fn death(name: &str, death: &Death) -> String {
     let said = death.said.trim_end_matches('.');
     let said = if said.is_empty() { String::new() } else { format!("; its last message: {said}") };
@@ -242,13 +243,13 @@ fn has_death(record: &Record) -> bool {
     record.parties.iter().any(|party| party.died.is_some())
 }
 
-/// Lost, doubled, corrupt, rejected, failed, given up: beyond what thresholds grant and what was ordered.
+/// Finds lost, doubled, corrupt, rejected, failed and expired mail beyond what thresholds grant and what was ordered.
 fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     let bounds = Bounds::of(record, circumstances);
     let found = Fate::ALL.into_iter().filter_map(|fate| {
         let count = fate.count(&record.ledger).unwrap_or_default();
         match () {
-            // What it grants is granted; what it does not, it says itself.
+            // The threshold decides, and makes its own reason if it is missed.
             () if is_asked(record, fate) => None,
             () if count == 0 && bounds.least(fate) == 0 => None,
             () if bounds.contain(fate, count) => {
@@ -272,7 +273,7 @@ fn fates(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     reasons
 }
 
-/// What our relay gave up on, and said so.
+/// Reports the mail that our relay gave up on and sent notifications for.
 fn given_up(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
     let expired = record.ledger.expired.filter(|expired| *expired > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
@@ -281,11 +282,11 @@ fn given_up(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Expired }, text))
 }
 
-/// How much of each fate follows from what was ordered.
+/// Bounds of each fate that follow from what was ordered.
 struct Bounds {
     ordered: Option<Ordered>,
     between: Between,
-    /// The most units that one reply, or one connection, can stand for.
+    /// The most units that one reply, or one connection, can concern.
     each: u64,
     /// Units that may have escaped a fate because they met another first.
     slack: u64,
@@ -304,32 +305,32 @@ impl Bounds {
         }
     }
 
-    /// Whether so many are what was ordered.
+    /// Reports whether that count is within the bounds.
     fn contain(&self, fate: Fate, count: u64) -> bool {
         (self.least(fate)..=self.most(fate)).contains(&count)
     }
 
-    /// Fewer cannot have been, if what was ordered was done.
+    /// Lower bound, if what was ordered was done.
     fn least(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
             Fate::Lost => ordered.lost.saturating_sub(self.slack),
             Fate::Duplicates => ordered.duplicates.saturating_sub(self.slack),
             Fate::Corrupt => ordered.corrupt,
-            // A refusal may be of a command that belongs to no message, or to one that is tried again.
+            // A refusal may concern a command that belongs to no message, or to one that is tried again.
             Fate::Rejected | Fate::Failed => 0,
         }
     }
 
-    /// More cannot come of it.
+    /// Upper bound.
     fn most(&self, fate: Fate) -> u64 {
         let Some(ordered) = self.ordered else { return 0 };
         match fate {
             Fate::Lost => ordered.lost,
-            // A relay that hears no 250 sends it again.
+            // A relay that receives no 250 sends the message again.
             Fate::Duplicates => ordered.duplicates + ordered.unanswered,
             Fate::Corrupt => ordered.corrupt,
-            // Behind a relay the sink is not who the source speaks to.
+            // With a relay between, the source does not speak to the sink.
             Fate::Rejected | Fate::Failed if self.between == Between::Server => 0,
             Fate::Rejected => (ordered.replies + ordered.cuts) * self.each,
             Fate::Failed => ordered.cuts * self.each,
@@ -379,7 +380,7 @@ fn of_created(record: &Record) -> String {
     record.ledger.created.map_or_else(String::new, |created| format!(" of {}", grouped(created)))
 }
 
-/// The most frequent error of a kind: `: 452 4.3.1 Insufficient system storage`.
+/// Text of the most frequent error of a kind: `: 452 4.3.1 Insufficient system storage`.
 fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     let row = record.errors.iter().filter(|row| is_meant(row)).max_by_key(|row| row.count);
     row.map_or_else(String::new, |row| {
@@ -388,7 +389,7 @@ fn first_said(record: &Record, is_meant: impl Fn(&ErrorRow) -> bool) -> String {
     })
 }
 
-/// The stall in which the server went away: it lasted to the end, and connections failed in it.
+/// Finds the stall in which the server went away: it lasted to the end, and connections failed in it.
 fn gone(record: &Record) -> Option<&StallRow> {
     let accepting = record.stalls.iter().rfind(|stall| stall.stage == Stage::Accepted);
     accepting.filter(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
@@ -407,7 +408,7 @@ fn gone_sentence(record: &Record, stall: &StallRow) -> String {
     )
 }
 
-/// What makes the figures say something else than they seem to.
+/// Finds reasons why the figures are misleading.
 fn invalid(record: &Record, between: Between) -> Vec<Reason> {
     let reason = |cause: Cause| move |text: String| Reason::new(cause, text);
     let mut reasons: Vec<Reason> = warm_up_doubt(record).into_iter().map(reason(Cause::NothingTimed)).collect();
@@ -426,7 +427,7 @@ fn invalid(record: &Record, between: Between) -> Vec<Reason> {
     reasons
 }
 
-/// Figures of no message are no figures.
+/// Reports figures that are based on no message.
 fn warm_up_doubt(record: &Record) -> Option<String> {
     let warm_up = record.warm_up.filter(|warm_up| warm_up.created > 0)?;
     let counted = stage(record, Stage::Created)?.count;
@@ -439,7 +440,7 @@ fn warm_up_doubt(record: &Record) -> Option<String> {
     })
 }
 
-/// Says how many sessions of a party ended by a panic, if any did: what they had under way, nobody knows.
+/// Reports the number of sessions of a party that ended by a panic, if any did: the fate of their messages is unknown.
 pub fn defect(party: &Party) -> Option<String> {
     let failed = party.failed_sessions.filter(|failed| *failed > 0)?;
     Some(format!(
@@ -475,7 +476,7 @@ fn busy_doubt(party: &Party, duration_s: f64) -> Option<String> {
     })
 }
 
-/// The rate that was asked for and not offered: the generator's fault where it was the limit, else the server's.
+/// Reports a requested rate that was not offered: the generator's fault if it was the limit, else the server's.
 fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason> {
     let asked = record.workload.rate_per_s.filter(|_| is_open_loop(record))?;
     let created = stage(record, Stage::Created)?;
@@ -505,7 +506,8 @@ fn rate(record: &Record, between: Between, is_our_fault: bool) -> Option<Reason>
     })
 }
 
-/// Thresholds that were missed, or speak of what nobody saw. What they do not grant of a fate weighs as much as the fate.
+/// Finds thresholds that were missed, or that concern something unseen. A missed limit of a fate weighs as much as the
+/// fate.
 pub fn asked(record: &Record) -> Vec<Reason> {
     let open = record.thresholds.iter().filter(|row| !row.passed);
     let reason = |row: &ThresholdRow| match (row.value, threshold::fate_of(&row.expression)) {
@@ -519,18 +521,18 @@ pub fn asked(record: &Record) -> Vec<Reason> {
     open.map(reason).collect()
 }
 
-/// Whether a threshold speaks of that fate: then it decides, and not the rule that there be none.
+/// Reports whether a threshold concerns that fate: then it decides, and not the rule that there be none.
 pub fn is_asked(record: &Record, fate: Fate) -> bool {
     record.thresholds.iter().any(|row| threshold::fate_of(&row.expression) == Some(fate))
 }
 
-/// `Threshold missed: accepted.p99 < 50ms: it was 61.2 ms.`
+/// Formats a missed threshold: `Threshold missed: accepted.p99 < 50ms: it was 61.2 ms.`
 fn missed(row: &ThresholdRow) -> String {
     let value = row.value.map_or_else(|| "unknown".to_owned(), |value| threshold::figure(value, &row.unit));
     format!("Threshold missed: {}; it was {value}.", row.expression)
 }
 
-/// Why the run ended before its end, and what was under way then.
+/// Explains why the run ended early, and what was under way then.
 fn endings(record: &Record) -> Vec<Reason> {
     let ledger = &record.ledger;
     let noun = unit_noun(record);
@@ -554,7 +556,7 @@ fn endings(record: &Record) -> Vec<Reason> {
     reasons
 }
 
-/// What a reader must know besides.
+/// Further facts that a reader must know.
 fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     let ledger = &record.ledger;
     let mut reasons: Vec<Reason> = queued(record, circumstances).into_iter().collect();
@@ -585,7 +587,7 @@ fn remarks(record: &Record, circumstances: &Circumstances) -> Vec<Reason> {
     reasons
 }
 
-/// What is in the relay's queue is safe, and not delivered.
+/// Reports the mail in the relay's queue, which is safe, but not delivered.
 fn queued(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
     let queued = record.ledger.queued.filter(|queued| *queued > 0)?;
     let is_ordered = circumstances.ordered.is_some_and(|ordered| ordered.replies + ordered.cuts > 0);
@@ -598,7 +600,7 @@ fn queued(record: &Record, circumstances: &Circumstances) -> Option<Reason> {
     Some(Reason::new(if is_ordered { Cause::Ordered } else { Cause::Unfinished }, text))
 }
 
-/// `Nothing was accepted from 1.5 s to 4.0 s.`
+/// Formats stalls: `Nothing was accepted from 1.5 s to 4.0 s.`
 pub fn stalls(record: &Record) -> Vec<Reason> {
     let is_gone = gone(record).is_some();
     let stages = [Stage::Accepted, Stage::Delivered];
@@ -620,7 +622,8 @@ fn stalls_of(record: &Record, stage: Stage, is_gone: bool) -> Option<Reason> {
     Some(Reason::new(Cause::Stalled, format!("Nothing was {} {}.", stage.name(), listed(&named))))
 }
 
-/// Not the source's fault: the sessions were busy, which is the server's doing, or theirs for being so few.
+/// Reports waits that are not the source's fault: the sessions were busy, because the server was slow or they were too
+/// few.
 fn wait_remark(record: &Record) -> Option<String> {
     let waited = stage(record, Stage::Created)?.latency_ms?.p99;
     (waited > LAG_LIMIT_MS).then(|| {
@@ -632,7 +635,7 @@ fn wait_remark(record: &Record) -> Option<String> {
     })
 }
 
-/// What arrived is delivered, whatever the source heard; a reply that got lost is still worth a word.
+/// Reports units that arrived without a 250. They count as delivered, but the lost replies are worth a remark.
 fn unheard_remark(record: &Record) -> Option<String> {
     let LedgerRow { delivered, lost, accepted, queued, expired, .. } = record.ledger;
     let known = delivered? + lost? + queued.unwrap_or_default() + expired.unwrap_or_default();

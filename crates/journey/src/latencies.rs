@@ -1,7 +1,7 @@
 //! Distributions of times: an HdrHistogram in nanoseconds from 1 µs to 1 h with 3 digits, and its interval log.
 //!
-//! A worker records into its own and clears it at every tick; the collector adds them up. One that was never
-//! recorded into costs two words, and one that was grows with its largest value (16 KB at 1 ms, 96 KB at 1 s).
+//! A worker records into its own and clears it at every tick; the collector adds them up. A distribution without a time
+//! costs two words, and one with times grows with its largest value (16 KB at 1 ms, 96 KB at 1 s).
 use crate::record::LatencyMs;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,15 +11,15 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-/// What the histogram still tells apart; less reads as 0 or as this.
+/// Smallest time that the histogram distinguishes; a shorter one reads as 0 or as this.
 const LOWEST_NS: u64 = 1_000;
 /// Longer times count as this.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 const NS_PER_MS: f64 = 1e6;
-/// The longest text that is taken for a histogram: the largest that is written has a tenth of that.
+/// The longest text that is read as a histogram: the largest that is written has a tenth of that.
 const MAX_ENCODED_BYTES: usize = 1 << 20;
 
-/// How many significant digits a distribution keeps.
+/// Significant digits of a distribution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Digits {
     #[default]
@@ -44,8 +44,8 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// One with two significant digits in place of three, which takes an eighth of the memory: for what is recorded
-    /// many times a message, where three would push a server's own data out of the processor's caches.
+    /// Creates one with two significant digits in place of three, which takes an eighth of the memory: for times that
+    /// are recorded often per message, where three digits would push a server's own data out of the processor's caches.
     pub fn coarse() -> Self {
         Self { histogram: None, digits: Digits::Two }
     }
@@ -57,7 +57,7 @@ impl Latencies {
         self.open().record(nanoseconds).expect("it resizes itself and an hour fits");
     }
 
-    /// Adds all that `other` counted.
+    /// Adds all times of `other`.
     pub fn merge(&mut self, other: &Self) {
         if let Some(other) = other.recorded() {
             self.open().add(other).expect("it resizes itself and both end at an hour");
@@ -71,17 +71,17 @@ impl Latencies {
         }
     }
 
-    /// How many times were counted.
+    /// Number of times.
     pub fn count(&self) -> u64 {
         self.recorded().map_or(0, |histogram| histogram.len())
     }
 
-    /// How many were `from` or longer and shorter than `to`, to the histogram's digits.
+    /// Number of times of at least `from` and less than `to`, to the histogram's digits.
     pub fn count_between(&self, from: Duration, to: Duration) -> u64 {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(HIGHEST_NS).min(HIGHEST_NS);
         let from = ns(from);
         let to = ns(to).saturating_sub(1);
-        // What lies beyond its last bucket, the histogram would look for in that bucket.
+        // The histogram would search its last bucket for times beyond it.
         let reached = self.recorded().filter(|histogram| histogram.max() >= from && to >= from);
         reached.map_or(0, |histogram| histogram.count_between(from, to))
     }
@@ -101,12 +101,13 @@ impl Latencies {
         })
     }
 
-    /// The time that a share `quantile` (0 to 1) of all does not exceed, in milliseconds; 0 if nothing was counted.
+    /// Returns the time that a share `quantile` (0 to 1) of all does not exceed, in milliseconds; 0 if nothing was
+    /// counted.
     pub fn quantile_ms(&self, quantile: f64) -> f64 {
         self.recorded().map_or(0.0, |histogram| in_ms(histogram.value_at_quantile(quantile)))
     }
 
-    /// As interval logs have it: HdrHistogram V2, deflated, base64. `None` if nothing was counted.
+    /// Encodes it as interval logs do: HdrHistogram V2, deflated, base64. `None` if nothing was counted.
     pub fn encoded(&self) -> Option<String> {
         let mut bytes = Vec::new();
         V2DeflateSerializer::new().serialize(self.recorded()?, &mut bytes).ok()?;
@@ -122,7 +123,7 @@ impl Latencies {
         Some(Self { histogram: Some(Box::new(histogram)), digits })
     }
 
-    /// How many were no longer than `limit`, to the histogram's digits.
+    /// Number of times no longer than `limit`, to the histogram's digits.
     pub fn count_within(&self, limit: Duration) -> u64 {
         self.count_between(Duration::ZERO, limit.saturating_add(Duration::from_nanos(1)))
     }
@@ -148,7 +149,7 @@ fn in_ms(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / NS_PER_MS
 }
 
-/// An HdrHistogram interval log (`.hlog`), as every HdrHistogram tool reads it: a line for each interval and tag.
+/// An HdrHistogram interval log (`.hlog`), as every HdrHistogram tool reads it: one line for each interval and tag.
 ///
 /// All values are nanoseconds.
 pub struct IntervalLog<W: Write> {
@@ -181,7 +182,7 @@ impl<W: Write> IntervalLog<W> {
                 &nothing
             }
         };
-        // hdrhistogram's writer borrows its output: one a line lets this one own it.
+        // hdrhistogram's writer borrows its output: one writer per line lets this type own the output.
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut self.to, &mut self.serializer)?
             .write_histogram(histogram, from, length, Tag::new(&tag))
@@ -191,7 +192,7 @@ impl<W: Write> IntervalLog<W> {
             })
     }
 
-    /// Flushes and gives the writer back.
+    /// Flushes and returns the writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.to.flush()?;
         Ok(self.to)
@@ -238,7 +239,7 @@ mod tests {
     fn what_lies_between_is_counted() {
         let latencies = of([1, 5, 39, 40, 44, 45, 900].map(Duration::from_millis));
         let between = |from, to| latencies.count_between(Duration::from_millis(from), Duration::from_millis(to));
-        // The edges lie between the times: a bucket is as wide as the third digit.
+        // The edges are between the times: a bucket is as wide as the third digit.
         assert_eq!([between(0, 10), between(38, 42), between(42, 48), between(48, 800)], [2, 2, 2, 0]);
         assert_eq!([between(901, 5000), between(10_000_000, 20_000_000), between(5, 5)], [0; 3]);
         assert_eq!(between(0, u64::MAX), 7);

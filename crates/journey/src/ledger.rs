@@ -1,12 +1,12 @@
-//! The ledger: which (message, recipient) have been seen, one bit each, in pages that come as they are needed.
+//! The ledger: the set of (message, recipient) seen so far, one bit each, in pages that are added as needed.
 //!
 //! ```text
 //! (recipient, sequence >> 15) ──index──► page of 32,768 bits (4 KB)      bit = sequence & 32,767
 //! ```
 //!
-//! 100 million messages of one recipient cost 3,052 pages, 12.5 MB, and nothing else grows with the run. Whoever
-//! chooses sequence numbers badly or with malice costs a page each, so pages are limited; what does not fit is
-//! counted by the caller and named in the verdict.
+//! 100 million messages of one recipient cost 3,052 pages, 12.5 MB, and nothing else grows with the run. Badly or
+//! maliciously chosen sequence numbers cost a page each, so the number of pages is limited; units that do not fit are
+//! counted by the caller and reported in the verdict.
 use crate::trace::MAX_RECIPIENTS;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -15,12 +15,12 @@ const PAGE_WORDS: usize = 512;
 const PAGE_BYTES: usize = PAGE_WORDS * 8;
 const PAGE_BITS_LOG2: u32 = 15;
 const MAGIC: &[u8; 8] = b"MRLEDGR1";
-/// Pages that [`Ledger::clear`] keeps: 1 MB, two ticks' worth at any speed yet measured.
+/// Pages that [`Ledger::clear`] keeps: 1 MB, enough for two ticks at any speed measured so far.
 const SPARE_PAGES: usize = 256;
 
 type Page = Box<[u64; PAGE_WORDS]>;
 
-/// What [`Ledger::mark`] found.
+/// Results of [`Ledger::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Not seen before.
@@ -31,16 +31,16 @@ pub enum Mark {
     Full,
 }
 
-/// What [`Ledger::merge`] found.
+/// Result of [`Ledger::merge`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// Units that both held: duplicates.
     pub again: u64,
-    /// Units not recorded, for want of pages.
+    /// Units not recorded, for lack of pages.
     pub full: u64,
 }
 
-/// Which page: a recipient's number and the upper bits of the sequence.
+/// Key of a page: a recipient's number and the upper bits of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PageKey {
     recipient: u32,
@@ -65,10 +65,10 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Memory for pages unless told otherwise: room for 536 million units.
+    /// Default memory for pages: room for 536 million units.
     pub const LIMIT_BYTES: usize = 64 << 20;
 
-    /// An empty ledger whose pages will take at most so many bytes.
+    /// Creates an empty ledger whose pages take at most that many bytes.
     pub fn with_limit(bytes: usize) -> Self {
         Self {
             pages: Vec::new(),
@@ -80,7 +80,7 @@ impl Ledger {
         }
     }
 
-    /// Records a unit and says whether it was new.
+    /// Records a unit, and reports whether it was new.
     pub fn mark(&mut self, sequence: u64, recipient: u32) -> Mark {
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
         let Some(page) = self.open_page(key) else { return Mark::Full };
@@ -94,14 +94,14 @@ impl Ledger {
         Mark::First
     }
 
-    /// Whether a unit was recorded.
+    /// Reports whether a unit was recorded.
     pub fn contains(&self, sequence: u64, recipient: u32) -> bool {
         let (word, bit) = place(sequence);
         let key = PageKey { recipient, number: sequence >> PAGE_BITS_LOG2 };
         self.page(key).is_some_and(|page| page[word] & bit != 0)
     }
 
-    /// Adds all that `other` holds.
+    /// Adds all units of `other`.
     pub fn merge(&mut self, other: &Self) -> Merged {
         let mut merged = Merged::default();
         for (&key, &theirs) in &other.index {
@@ -115,12 +115,12 @@ impl Ledger {
         merged
     }
 
-    /// How many units it holds.
+    /// Number of its units.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many units it holds that `other` does not.
+    /// Number of its units that `other` does not have.
     pub fn count_without(&self, other: &Self) -> u64 {
         self.index.iter().map(|(&key, &page)| ones_without(&self.pages[page], other.page(key))).sum()
     }
@@ -130,7 +130,7 @@ impl Ledger {
         (self.pages.len() + self.spare.len()) * PAGE_BYTES
     }
 
-    /// Forgets all units and keeps some pages for the next.
+    /// Removes all units and keeps some pages for the next.
     pub fn clear(&mut self) {
         let room = SPARE_PAGES.saturating_sub(self.spare.len());
         self.pages.truncate(room);
@@ -141,7 +141,7 @@ impl Ledger {
         self.count = 0;
     }
 
-    /// Writes it: the magic, the number of pages, then of each page recipient, number and bits, little-endian.
+    /// Writes it: the magic, the number of pages, then recipient, number and bits of each page, little-endian.
     pub fn write_to(&self, mut to: impl Write) -> io::Result<()> {
         let mut order: Vec<(PageKey, usize)> = self.index.iter().map(|(&key, &page)| (key, page)).collect();
         order.sort_unstable();
@@ -194,7 +194,7 @@ impl Ledger {
         self.index.get(&key).map(|&page| &self.pages[page])
     }
 
-    /// The page of that key, made if it is not there; `None` beyond the limit.
+    /// Returns the page of that key, and adds it if needed; `None` beyond the limit.
     #[inline]
     fn open_page(&mut self, key: PageKey) -> Option<usize> {
         match self.latest {
@@ -223,12 +223,12 @@ impl Ledger {
     }
 }
 
-/// Where in its page a sequence's bit is.
+/// Position of a sequence's bit in its page.
 fn place(sequence: u64) -> (usize, u64) {
     ((sequence >> 6) as usize % PAGE_WORDS, 1 << (sequence & 63))
 }
 
-/// Adds `theirs` to `ours`; gives how many bits both had.
+/// Adds `theirs` to `ours`; returns the number of bits that both had.
 fn add_page(ours: &mut Page, theirs: &Page) -> u64 {
     let mut again = 0;
     for (ours, theirs) in ours.iter_mut().zip(theirs.iter()) {

@@ -1,24 +1,24 @@
 //! The words and the arithmetic of a mail measurement: stages, trace, ledger, histograms, series, the run record.
 //!
-//! No clock, socket, file, environment or random source in here: times are arguments, as `Duration` since the zero
-//! of CLOCK_MONOTONIC, and so every rule can be tested by writing the times down.
+//! No clock, socket, file, environment or random source in this crate: times are arguments, as `Duration` since the
+//! zero of CLOCK_MONOTONIC, so every rule can be tested by writing the times down.
 //!
 //! ```text
-//! trace      what a message carries so that the far end can recognise it
-//! ledger     which (message, recipient) have been seen, a bit each
-//! latencies  a distribution of times, and its log a second at a time
-//! tally      what a worker gathers between two ticks; the collector merges them
-//! rows       tallies made into the rows of a record
+//! trace      header by which the far end recognises a message
+//! ledger     set of (message, recipient) seen so far, one bit each
+//! latencies  a distribution of times, and its log per second
+//! tally      counts of a worker between two ticks; the collector merges them
+//! rows       tallies as rows of a record
 //! series     a row for each second
 //! pauses     the signature of a delayed ACK in a phase's times
-//! doubts     what limited or spoiled a run, and what to change
-//! mades      what a run over MADES has besides
-//! account    the conservation check: the fates sum to what was created
-//! judge      a record's verdict: reasons by their weight, and what the run came to
-//! threshold  what a user asks of a run, read and evaluated
+//! doubts     limits and disturbances of a run, with their remedies
+//! mades      the part of a record that only a run over MADES has
+//! account    the conservation check: the fates sum to the created units
+//! judge      a record's verdict: reasons by their weight, and the outcome
+//! threshold  requirements of a user on a run, read and evaluated
 //! stalls     times in which a server accepted nothing
-//! chance     what a seed decides
-//! fold       the parties' records made into the run's
+//! chance     random numbers from a seed
+//! fold       the parties' records joined into the run's
 //! record     the run record, `run.json`
 //! words      numbers in sentences
 //! ```

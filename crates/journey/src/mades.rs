@@ -1,8 +1,8 @@
-//! What a run over the Business Application API of MADES has beside what every run has: stages of its own, the steps
+//! The part of a record that only a run over the Business Application API of MADES has: stages of its own, the steps
 //! between them, and troubles with the endpoint's own codes.
 //!
-//! The record's common stages say the same in common words, so that protocols can be compared: accepted is settled,
-//! delivered is inbox (of a tracing message: its event), notified is the last event or the final reply.
+//! The record's common stages describe the same in common terms, so that protocols can be compared: accepted is
+//! settled, delivered is inbox (of a tracing message: its event), notified is the last event or the final reply.
 use crate::record::LatencyMs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,39 +12,39 @@ use serde::{Deserialize, Serialize};
 pub struct Mades {
     /// endpoint, toolbox, amqp or tracing.
     pub mode: String,
-    /// Where the outbox is; without the password.
+    /// URL of the outbox; without the password.
     pub outbox_url: String,
-    /// Where the inbox is.
+    /// URL of the inbox.
     pub inbox_url: String,
-    /// Queues: of each what it is for, and its name.
+    /// Queues with their purpose and name.
     pub queues: Vec<MadesQueue>,
-    /// Who the messages are for.
+    /// Recipient of the messages.
     pub receiver: String,
     /// Their type.
     pub message_type: String,
-    /// Whether messages are durable.
+    /// True if messages are durable.
     pub durable: bool,
-    /// What the messages consist of: random, xml, or a file.
+    /// Content of the messages: random, xml, or a file.
     pub payload: String,
-    /// Messages created and not at their end, at most.
+    /// Largest number of messages that are created and not at their end.
     pub max_in_transit: u64,
-    /// Transfers handed over and not settled, at most.
+    /// Largest number of transfers that are handed over and not settled.
     pub window: u64,
-    /// After that a message is not waited for any more.
+    /// Time after which a message is given up.
     pub timeout_s: f64,
-    /// Messages under way, in the mean over the run.
+    /// Mean number of messages under way over the run.
     pub in_transit_mean: f64,
     /// The stages, in order.
     pub stages: Vec<MadesStage>,
     /// The steps from each to the next.
     pub hops: Vec<MadesHop>,
-    /// What went wrong, by kind and code.
+    /// Faults, by kind and code.
     pub troubles: Vec<MadesTrouble>,
     /// Times without a connection.
     pub outages: Vec<MadesOutage>,
-    /// Messages that came twice because a connection was cut before the broker knew that the bench had them.
+    /// Messages that came twice because a connection was cut before the broker learned that the bench had them.
     pub redelivered: u64,
-    /// Somebody else's messages that came from the queues and were given back.
+    /// Messages of others that came from the queues and were given back.
     pub released: u64,
     /// Messages removed from the queues before the run, because --purge asked for it.
     pub purged: u64,
@@ -54,32 +54,32 @@ pub struct Mades {
     /// Messages that were due, or could have been created, and had to wait for a place in transit or in the window.
     #[serde(default)]
     pub waited_for_room: u64,
-    /// What the stand-in for the endpoints says it did, where there was one that is known to tell the truth.
+    /// Counts of the stand-in for the endpoints itself, if there was one whose counts are known to be true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truth: Option<MadesTruth>,
 }
 
-/// What a stand-in did, beside what was seen of it.
+/// Counts of a stand-in, beside those of the bench.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MadesTruth {
-    /// What can be counted.
+    /// The counts.
     pub counts: Vec<MadesCount>,
-    /// How long messages took to each stage.
+    /// Times that messages took to each stage.
     pub times: Vec<MadesTimes>,
 }
 
-/// A number that both know.
+/// A number that both have counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MadesCount {
-    /// Of what.
+    /// Name of the number.
     pub name: String,
-    /// How many the stand-in made.
+    /// Count of the stand-in.
     pub done: u64,
-    /// How many the bench saw.
+    /// Count of the bench.
     pub seen: u64,
 }
 
-/// Times that both know.
+/// Times that both have measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MadesTimes {
     /// The stage.
@@ -97,7 +97,7 @@ pub struct MadesQueue {
     pub role: String,
     /// Its name at the broker.
     pub name: String,
-    /// Somebody else's messages that came from it, and were given back.
+    /// Messages of others that came from it, and were given back.
     #[serde(default)]
     pub foreign: u64,
 }
@@ -109,7 +109,7 @@ pub struct MadesStage {
     pub name: String,
     /// Messages that reached it.
     pub count: u64,
-    /// Messages that did not, though nobody said why.
+    /// Messages that did not reach it, without a reason being reported.
     pub missing: u64,
     /// Arrivals after a message's first.
     pub duplicates: u64,
@@ -122,9 +122,9 @@ pub struct MadesStage {
     pub offered_rate_per_s: Option<f64>,
     /// From the first message created to the last that reached this stage.
     pub duration_s: f64,
-    /// Since it was created; at open loop since it was due. `null` where nothing was timed.
+    /// Latency since it was created; at open loop since it was due. `null` if nothing was timed.
     pub latency_ms: Option<LatencyMs>,
-    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as it stands in interval logs.
+    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
 }
@@ -138,22 +138,22 @@ pub struct MadesHop {
     pub to: String,
     /// Messages that were timed at both.
     pub count: u64,
-    /// Messages that reached the second stage first; they count as a step of no length.
+    /// Messages that reached the second stage first; they count as a step of zero length.
     pub overtaken: u64,
-    /// How long it took; `null` where nothing was timed.
+    /// Duration of the step; `null` if nothing was timed.
     pub latency_ms: Option<LatencyMs>,
 }
 
-/// Something that went wrong.
+/// A fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MadesTrouble {
-    /// In a word or two: error reply, FAILED, time-out, …
+    /// Kind in a word or two: error reply, FAILED, time-out, …
     pub kind: String,
-    /// The peer's own code; empty where it gave none.
+    /// The peer's own code; empty if it gave none.
     pub code: String,
-    /// What was said first.
+    /// The first text reported.
     pub text: String,
-    /// How often.
+    /// Number of times.
     pub count: u64,
 }
 
@@ -164,11 +164,11 @@ pub struct MadesOutage {
     pub side: String,
     /// Seconds since the run began.
     pub began_s: f64,
-    /// How long.
+    /// Length in seconds.
     pub lasted_s: f64,
-    /// Whether it lasted until the run ended, or the connection was given up.
+    /// True if it lasted until the run ended, or the connection was given up.
     #[serde(default)]
     pub to_the_end: bool,
-    /// How the connection ended.
+    /// Reason why the connection ended.
     pub why: String,
 }

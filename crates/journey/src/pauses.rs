@@ -1,29 +1,29 @@
 //! The signature of a delayed ACK: many times of about 40 ms where most are far shorter.
 //!
-//! A host holds an ACK back for 40 ms (Linux: TCP_DELACK_MIN) in the hope of sending it with data. A peer that writes
-//! a reply or a message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle,
-//! RFC 896), and so both wait for each other. Nothing else makes a narrow cluster just there.
+//! A host holds an ACK back for 40 ms (Linux: TCP_DELACK_MIN) in the hope of sending it with data. A peer that writes a
+//! reply or a message in small pieces without TCP_NODELAY waits for that ACK before it sends the next piece (Nagle, RFC
+//! 896), and so both wait for each other. Nothing else makes a narrow cluster at exactly that time.
 use crate::latencies::Latencies;
 use crate::record::PauseRow;
 use crate::stage::Phase;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Below this a time is short: no delayed ACK is in it.
+/// Below this a time is short: it contains no delayed ACK.
 const SHORT_MS: u64 = 10;
-/// Where delayed ACKs end: 40 ms, and what timers of a 250 Hz kernel add; a little less where the clock started late.
+/// Range of delayed ACKs: 40 ms, and the delay of timers of a 250 Hz kernel; a little less if the clock started late.
 const WITHIN_MS: Range<u64> = 38..45;
-/// As wide as that, before it and after it: what is as frequent there is a broad tail and no cluster.
+/// Ranges of the same width before and after it: times that are as frequent there are a broad tail and no cluster.
 const BEFORE_MS: Range<u64> = 31..38;
 const AFTER_MS: Range<u64> = 45..52;
-/// The share of all times that must be in the cluster.
+/// Share of all times that must be in the cluster.
 const LEAST_SHARE: f64 = 0.01;
-/// Fewer than so many are chance.
+/// Smallest number of times; fewer are chance.
 const LEAST_COUNT: u64 = 10;
-/// How many times as many there must be in the cluster as before it.
+/// Factor by which times in the cluster must outnumber those before it.
 const STEEPNESS: u64 = 3;
 
-/// Times of one kind, sorted by what a delayed ACK would make of them.
+/// Times of one kind, sorted into the ranges of the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pauses {
     all: u64,
@@ -44,7 +44,7 @@ impl Pauses {
         self.after += u64::from(AFTER_MS.contains(&ms));
     }
 
-    /// The times of a distribution.
+    /// Sorts the times of a distribution.
     pub fn of(times: &Latencies) -> Self {
         let between = |range: Range<u64>| {
             times.count_between(Duration::from_millis(range.start), Duration::from_millis(range.end))
@@ -58,7 +58,7 @@ impl Pauses {
         }
     }
 
-    /// Adds what another counted.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         self.all += other.all;
         self.short += other.short;
@@ -67,13 +67,14 @@ impl Pauses {
         self.after += other.after;
     }
 
-    /// The row of a record, if they bear the signature.
+    /// Makes the row of a record, if the times have the signature.
     pub fn row(&self, party: &str, phase: Phase) -> Option<PauseRow> {
         let Self { all, within, .. } = *self;
         self.is_delayed_ack().then(|| PauseRow { party: party.to_owned(), phase, count: within, of: all })
     }
 
-    /// More than 1 % in a cluster of its own, while the median is short, or all but the most of them are in it.
+    /// Reports whether more than 1 % of the times are in a cluster of their own, while most of the times are short or
+    /// in the cluster.
     fn is_delayed_ack(&self) -> bool {
         let Self { all, short, before, within, after } = *self;
         let is_frequent = within >= LEAST_COUNT && within as f64 > all as f64 * LEAST_SHARE;
@@ -95,14 +96,14 @@ mod tests {
         pauses
     }
 
-    /// Times as (milliseconds, how many), and whether they bear the signature.
+    /// Times as (milliseconds, count), and whether they have the signature.
     const TABLE: &[(&[(u64, u64)], bool)] = &[
         (&[], false),
         (&[(1, 1000)], false),
         // Just above 1 %, and just at it.
         (&[(1, 989), (41, 11)], true),
         (&[(1, 990), (41, 10)], false),
-        // A few are chance, whatever their share.
+        // Small counts are chance, whatever their share.
         (&[(1, 50), (41, 9)], false),
         (&[(1, 50), (41, 10)], true),
         // The edges of the window.

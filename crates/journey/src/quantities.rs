@@ -1,4 +1,4 @@
-//! Quantities as people write them, in options, rules and files: one function for each kind.
+//! Readers of quantities as people write them in options, rules and files: one function for each kind.
 //!
 //! ```text
 //! count         500  10k  1M  10_000       k is 1000
@@ -24,10 +24,10 @@ pub const MAX_RATE_PER_S: f64 = 1e7;
 /// The lowest rate that is not zero, per second: once per hour.
 pub const MIN_RATE_PER_S: f64 = 1.0 / 3_600.0;
 
-/// A whole number: `500`, `10k`, `1M`, `10_000`; k is 1000.
+/// Reads a whole number: `500`, `10k`, `1M`, `10_000`; k is 1000.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The fault, and a valid form.
 pub fn count(text: &str) -> Result<u64, String> {
     let (number, factor) = thousands(text);
     let Some(decimal) = Decimal::parse(number) else {
@@ -42,10 +42,10 @@ pub fn count(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A count of at least one and at most `most`.
+/// Reads a count of at least one and at most `most`.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The fault, and a valid form.
 pub fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
     match positive(text, count)? {
         number if number > most => Err(too_large(text, most)),
@@ -53,10 +53,10 @@ pub fn count_up_to(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-/// Bytes: `400`, `64k`, `10M`, `1G`, `1T`; k is 1024.
+/// Reads bytes: `400`, `64k`, `10M`, `1G`, `1T`; k is 1024.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The fault, and a valid form.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let wrong = || {
         let what = "is not a valid size; use something like 400, 64k or 10M (k is 1024)";
@@ -76,10 +76,10 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| too_large(text, "1024T"))
 }
 
-/// A time: `250ms`, `10s`, `1m`, `1h30m`, `2d`; a bare number is seconds.
+/// Reads a time: `250ms`, `10s`, `1m`, `1h30m`, `2d`; a bare number is seconds.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The fault, and a valid form.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let Some(nanoseconds) = nanoseconds(text) else {
         if text.strip_prefix('-').is_some_and(|rest| nanoseconds(rest).is_some()) {
@@ -96,10 +96,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A rate, per second: `500`, `500/s`, `500/m`, `30k/h`, up to ten million per second; zero is one.
+/// Reads a rate, per second: `500`, `500/s`, `500/m`, `30k/h`, up to ten million per second; zero is valid.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The fault, and a valid form.
 pub fn rate(text: &str) -> Result<f64, String> {
     let what = "is not a valid rate; use something like 500, 500/s, 500/m or 30k/h";
     let wrong = || refusal(text, what, |text| text.split('/').next().and_then(plain_form));
@@ -120,10 +120,10 @@ pub fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A probability, from 0 to 1, or a share, from 0% to 100%.
+/// Reads a probability, from 0 to 1, or a share, from 0% to 100%.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The fault, and a valid form.
 pub fn probability(text: &str) -> Result<f64, String> {
     let wrong = |why: &str| format!("{text:?} is not a valid probability; {why}");
     let (number, whole) = text.strip_suffix('%').map_or((text, 1.0), |number| (number.trim_end(), 100.0));
@@ -138,10 +138,10 @@ pub fn probability(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Two times, the earlier one first: `10s..15s`.
+/// Reads two times, the earlier one first: `10s..15s`.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The fault, and a valid form.
 pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
     let (from, to) = text.split_once("..").ok_or_else(|| no_interval(text))?;
     let from = duration(from.trim())?;
@@ -149,7 +149,7 @@ pub fn interval(text: &str) -> Result<(Duration, Duration), String> {
     if from < to { Ok((from, to)) } else { Err(format!("{text:?}: write the earlier time first, as in 10s..15s")) }
 }
 
-/// A refusal of a text without `..`; of a time and a length, it names the interval that they make.
+/// Makes the refusal of a text without `..`; for a time and a length, it names the interval that they form.
 fn no_interval(text: &str) -> String {
     if let Some((at, length)) = text.split_once(',')
         && let (Ok(at), Ok(length)) = (duration(at.trim()), duration(length.trim()))
@@ -160,10 +160,10 @@ fn no_interval(text: &str) -> String {
     format!("{text:?} is not a valid interval; use something like 10s..15s")
 }
 
-/// A quantity that is neither zero nor negative; `read` reads any of its kind.
+/// Reads a quantity that is neither zero nor negative; `read` reads any of its kind.
 ///
 /// # Errors
-/// What is wrong with it, and what would be right.
+/// The fault, and a valid form.
 pub fn positive<T: Default + PartialEq>(text: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<T, String> {
     if text.strip_prefix('-').is_some_and(|rest| read(rest).is_ok()) {
         return Err(format!("{text:?}: must be positive"));
@@ -185,7 +185,7 @@ fn thousands(text: &str) -> (&str, u128) {
     (&text[..text.len() - 1], factor)
 }
 
-/// The nanoseconds of a time; `None` for what is no time.
+/// Reads the nanoseconds of a time; `None` if it is not a time.
 fn nanoseconds(text: &str) -> Option<u128> {
     if let Some(seconds) = Decimal::parse(text) {
         return Some(seconds.about(1_000_000_000));
@@ -250,7 +250,7 @@ impl Decimal {
         Some(Self { whole: number(whole), fraction: number(fraction) })
     }
 
-    /// The product, where it is a whole number.
+    /// The product, if it is a whole number.
     fn exactly(self, factor: u128) -> Option<u128> {
         (self.fraction * factor).is_multiple_of(ONE).then(|| self.about(factor))
     }
@@ -270,7 +270,8 @@ fn too_large(text: &str, most: impl std::fmt::Display) -> String {
     format!("{text:?} is too large; at most {most}")
 }
 
-/// A refusal of what is no such quantity: a negative one, one in a form of which `form` knows the right one, or `what`.
+/// Makes the refusal of an invalid quantity: a negative one, one in a form for which `form` has the valid one, or
+/// `what`.
 fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> String {
     let rest = text.strip_prefix('-');
     if rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
@@ -282,7 +283,7 @@ fn refusal(text: &str, what: &str, form: impl Fn(&str) -> Option<String>) -> Str
     }
 }
 
-/// How to write a count that has an exponent or commas: in digits, and with k, M or G where that is shorter.
+/// Valid form of a count that has an exponent or commas: in digits, and with k, M or G if that is shorter.
 fn count_form(text: &str) -> Option<String> {
     let digits = plain_form(text)?;
     let number = count(&digits).ok()?;
@@ -294,10 +295,10 @@ fn count_form(text: &str) -> Option<String> {
     })
 }
 
-/// Numbers whose digits are shown in a refusal.
+/// Range of numbers whose digits are shown in a refusal.
 const SHOWN: RangeInclusive<f64> = 1e-9..=1e15;
 
-/// The digits of a number that has an exponent (`1e6`), or commas between thousands (`1,000`).
+/// Returns the digits of a number that has an exponent (`1e6`), or commas between thousands (`1,000`).
 fn plain_form(text: &str) -> Option<String> {
     if text.contains(',') {
         let mut groups = text.split(',');

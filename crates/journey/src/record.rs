@@ -1,7 +1,7 @@
 //! The run record, `run.json`: everything a run learned, in the format `mailrun-run/1`.
 //!
-//! The stable contract: keys are added freely and never changed. A source or a sink writes the same format as
-//! a whole run, with the parts it knows; `fold` makes one record of them. Reports read these and nothing else.
+//! This format is a stable contract: keys are added freely and never changed. A source or a sink writes the same format
+//! as a whole run, with the parts that it knows; `fold` joins them into one record. Reports read only these records.
 pub use crate::mades::{
     Mades, MadesCount, MadesHop, MadesOutage, MadesQueue, MadesStage, MadesTimes, MadesTrouble, MadesTruth,
 };
@@ -19,7 +19,7 @@ pub struct Record {
     pub format: String,
     /// 32 hexadecimal digits; the trace of each message carries it.
     pub run_id: String,
-    /// What the user called it.
+    /// Name given by the user.
     pub name: String,
     /// UTC, RFC 3339.
     pub started_at: String,
@@ -28,46 +28,47 @@ pub struct Record {
     pub origin_ns: u64,
     /// From the first message created to the last event.
     pub duration_s: f64,
-    /// How long load was offered. Open loop: from when the first message was due to the end of the offer. Closed loop:
-    /// from the first message taken up to the end of the last attempt. `null` where nobody offered any.
+    /// Time in which load was offered. Open loop: from the time at which the first message was due to the end of the
+    /// offer. Closed loop: from the first message taken up to the end of the last attempt. `null` if no load was
+    /// offered.
     #[serde(default)]
     pub offered_s: Option<f64>,
     /// The command line.
     pub command: Vec<String>,
     /// mailrun's version.
     pub version: String,
-    /// The commit it was built from, where known.
+    /// The commit that it was built from, if known.
     pub commit: Option<String>,
-    /// Where it ran.
+    /// The machine that it ran on.
     pub host: Host,
-    /// What was offered.
+    /// The load that was offered.
     pub workload: Workload,
-    /// Who took part.
+    /// Processes that took part.
     pub parties: Vec<Party>,
-    /// When messages reached each stage.
+    /// Messages that reached each stage, with their times.
     pub stages: Vec<StageRow>,
-    /// How long each phase of the dialogue took.
+    /// Duration of each phase of the dialogue.
     pub phases: Vec<PhaseRow>,
-    /// TLS handshakes, by party and by what was agreed on; none where there was no TLS.
+    /// TLS handshakes, by party and by what was agreed on; empty without TLS.
     #[serde(default)]
     pub tls: Vec<TlsRow>,
-    /// Open loop: how late the source itself was with messages that a session was waiting for. What messages waited
-    /// for a free session is not in it; that is the latency of the created stage.
+    /// Open loop: delay of messages by the source itself while a session was waiting for them. The time that messages
+    /// waited for a free session is not in it; that is the latency of the created stage.
     #[serde(default)]
     pub lag_ms: Option<LatencyMs>,
-    /// What else happened on the host meanwhile; `null` where nobody looked.
+    /// Other activity on the host during the run; `null` if it was not observed.
     #[serde(default)]
     pub surroundings: Option<Surroundings>,
-    /// Descriptors and ports that ran out, by party; none where all were enough.
+    /// Descriptors and ports that ran out, by party; empty if all were enough.
     #[serde(default)]
     pub exhausted: Vec<ExhaustedRow>,
-    /// Phases that bear the signature of delayed ACKs; none where there was none.
+    /// Phases that have the signature of delayed ACKs; empty if there were none.
     #[serde(default)]
     pub pauses: Vec<PauseRow>,
-    /// What was left out of the figures at the beginning; `null` where nothing was.
+    /// The part at the beginning that the figures leave out; `null` if there was none.
     #[serde(default)]
     pub warm_up: Option<WarmUp>,
-    /// What only a run over MADES has; `null` for others.
+    /// The part that only a run over MADES has; `null` for others.
     #[serde(default)]
     pub mades: Option<Mades>,
     /// A row for each second.
@@ -75,31 +76,31 @@ pub struct Record {
     /// Times of a second and more in which messages waited and none was accepted, or over MADES delivered.
     #[serde(default)]
     pub stalls: Vec<StallRow>,
-    /// Why the load ended; `null` where nobody offered any, and in older records.
+    /// Reason why the load ended; `null` if no load was offered, and in older records.
     #[serde(default)]
     pub ending: Option<Ending>,
-    /// What became of every (message, recipient).
+    /// Fate of every (message, recipient).
     pub ledger: LedgerRow,
     /// Replies of 4xx and 5xx, cut connections, time-outs.
     pub errors: Vec<ErrorRow>,
-    /// Goals and whether they were met.
+    /// Goals, and whether they were reached.
     pub thresholds: Vec<ThresholdRow>,
-    /// Whether to believe it.
+    /// Outcome of the run, and its validity.
     pub verdict: Verdict,
 }
 
 /// TLS handshakes of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TlsRow {
-    /// Who counted them.
+    /// Party that counted them.
     pub party: String,
-    /// `TLSv1.3`.
+    /// Version, such as `TLSv1.3`.
     pub version: String,
     /// The cipher suite's name.
     pub cipher: String,
-    /// How many there were.
+    /// Number of handshakes.
     pub handshakes: u64,
-    /// How many of them went on from an earlier session.
+    /// Number of resumed sessions among them.
     pub resumed: u64,
 }
 
@@ -108,9 +109,9 @@ pub struct TlsRow {
 pub struct Host {
     /// Operating system, as in `/etc/os-release`.
     pub os: String,
-    /// `uname -r`.
+    /// Kernel release, as `uname -r` prints it.
     pub kernel: String,
-    /// As in `/proc/cpuinfo`.
+    /// Processor, as in `/proc/cpuinfo`.
     pub cpu_model: String,
     /// Online processors.
     pub cores: u32,
@@ -118,16 +119,17 @@ pub struct Host {
     pub memory_bytes: u64,
 }
 
-/// What the host did besides while a run lasted. All of it is host-wide: the counters of TCP are those of the network
-/// namespace, whichever listener they concern. `null` is unknown: the kernel does not tell, or the run was too short.
+/// Other activity on the host during a run. All of it is host-wide: the counters of TCP are those of the network
+/// namespace, whichever listener they concern. `null` is unknown: the kernel does not report it, or the run was too
+/// short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Surroundings {
-    /// Processor time that there was: time by processors.
+    /// Available processor time: duration times processors.
     pub processor_s: Option<f64>,
     /// The share of it (0 to 1) that processes used, kernel included, interrupts left out.
     pub busy_share: Option<f64>,
-    /// The share of it that processes used which are neither parties of the run nor the bench; `null` where a server
-    /// took part whose use is not known.
+    /// The share of it used by processes that are neither parties of the run nor the bench; `null` if a server took
+    /// part whose use is not known.
     pub other_busy_share: Option<f64>,
     /// The share of it that the hypervisor gave to others.
     pub steal_share: Option<f64>,
@@ -139,13 +141,13 @@ pub struct Surroundings {
     pub syn_drops: Option<u64>,
     /// `net.core.somaxconn`, the longest queue that a listener may have.
     pub somaxconn: Option<u64>,
-    /// Bytes that the disk under the run directory wrote, by the device's own count; `null` where no relay kept mail there,
-    /// or there is no such device.
+    /// Bytes that the disk under the run directory wrote, by the device's own count; `null` if no relay kept mail
+    /// there, or there is no such device.
     #[serde(default)]
     pub disk_written_bytes: Option<u64>,
 }
 
-/// What a party can run out of.
+/// Resources that a party can run out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
@@ -157,27 +159,27 @@ pub enum Resource {
     Ports,
 }
 
-/// What a party ran out of.
+/// A resource that a party ran out of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExhaustedRow {
-    /// Who.
+    /// Name of the party.
     pub party: String,
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// How often something failed for the lack of it.
+    /// Number of failures for lack of it.
     pub count: u64,
-    /// How many there were, where known.
+    /// Amount that was available, if known.
     pub limit: Option<u64>,
-    /// How many would have been enough for what it was asked to do, where known.
+    /// Amount that would have been enough for the requested load, if known.
     pub needed: Option<u64>,
 }
 
 /// A phase in which a cluster of times of 38 to 45 ms stands out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PauseRow {
-    /// Who timed it.
+    /// Party that timed it.
     pub party: String,
-    /// What took so long: at a source, the server's reply; at a sink, the sender's message.
+    /// The slow phase: at a source, the server's reply; at a sink, the sender's message.
     pub phase: Phase,
     /// Times in the cluster.
     pub count: u64,
@@ -185,7 +187,7 @@ pub struct PauseRow {
     pub of: u64,
 }
 
-/// Whether the next transaction may start before the last one is answered.
+/// Sending of the next transaction before the last one is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Pipelining {
@@ -194,20 +196,20 @@ pub enum Pipelining {
     Off,
     /// MAIL, RCPT and DATA in one write (RFC 2920).
     Group,
-    /// The message and the next MAIL, RCPT and DATA in one write: one round trip a message.
+    /// The message and the next MAIL, RCPT and DATA in one write: one round trip per message.
     Stream,
 }
 
-/// How messages come to be sent.
+/// Timing of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrival {
-    /// The next when the last is done: the load waits for the server.
+    /// Each message starts when the last one is done: the load waits for the server.
     #[default]
     Closed,
-    /// At even distances.
+    /// At constant intervals.
     Constant,
-    /// At exponentially distributed distances.
+    /// At exponentially distributed intervals.
     Poisson,
 }
 
@@ -216,93 +218,93 @@ pub enum Arrival {
 pub struct Varied {
     /// The distribution as it was typed: `400..64k`, `lognormal:4k,1.2`, `400:80,64k:20`.
     pub expression: String,
-    /// The smallest that could be drawn.
+    /// The smallest value that could be drawn.
     pub least: f64,
-    /// The mean of what is drawn.
+    /// The mean of the drawn values.
     pub mean: f64,
-    /// The largest that could be drawn.
+    /// The largest value that could be drawn.
     pub most: f64,
 }
 
-/// Messages that were ready before the run.
+/// Messages that existed before the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CorpusRow {
-    /// Where they came from.
+    /// Path that they were read from.
     pub path: String,
     /// mbox, maildir, directory or message.
     pub kind: String,
-    /// How many.
+    /// Number of messages.
     pub messages: u64,
-    /// Their octets together, as SIZE counts them.
+    /// Bytes of all of them, as SIZE counts them.
     pub bytes: u64,
-    /// How many more were not fit to be sent and were left out.
+    /// Number of further messages that were unfit to be sent and left out.
     pub skipped: u64,
 }
 
 /// A part of the run with a rate of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OfferedStage {
-    /// How long it lasts.
+    /// Length of the stage.
     pub length_s: f64,
-    /// Messages a second at its beginning.
+    /// Messages per second at its beginning.
     pub from_per_s: f64,
-    /// Messages a second at its end; in between the rate changes evenly.
+    /// Messages per second at its end; in between the rate changes linearly.
     pub to_per_s: f64,
 }
 
 /// The beginning of a run: its messages are in the ledger, and in no rate, latency or duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WarmUp {
-    /// How long it lasted.
+    /// Length of the warm-up.
     pub length_s: f64,
     /// Messages created in it.
     pub created: u64,
-    /// How many of these were accepted, then or later.
+    /// Number of these that were accepted, then or later.
     pub accepted: u64,
 }
 
-/// What was offered.
+/// The load that was offered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Workload {
-    /// Messages asked for; `null` where the run was limited by time alone.
+    /// Messages requested; `null` if the run was limited by time alone.
     pub messages: Option<u64>,
-    /// Time asked for, where it was limited by time.
+    /// Time requested, if the run was limited by time.
     pub duration_limit_s: Option<f64>,
-    /// Recipients of each message; the most, where they vary (`recipients_varied`).
+    /// Recipients of each message; the maximum, if they vary (`recipients_varied`).
     pub recipients: u32,
     /// Parallel sessions.
     pub sessions: u32,
-    /// Octets of each message, headers included, before dot-stuffing (as SIZE counts them, RFC 1870); the mean, where
-    /// they vary (`sizes_varied`, `corpus`).
+    /// Bytes of each message, headers included, before dot-stuffing (as SIZE counts them, RFC 1870); the mean, if they
+    /// vary (`sizes_varied`, `corpus`).
     pub message_bytes: u64,
-    /// Messages a connection carries; `null` for as many as there are. The most, where they vary (`reuse_varied`).
+    /// Messages per connection; `null` for no limit. The maximum, if they vary (`reuse_varied`).
     pub reuse: Option<u64>,
-    /// Whether commands wait for each other.
+    /// Sending of commands before replies.
     pub pipelining: Pipelining,
     /// BDAT in place of DATA (RFC 3030).
     pub chunking: bool,
     /// none, starttls or implicit.
     pub tls: String,
-    /// How messages come to be sent.
+    /// Timing of messages.
     pub arrival: Arrival,
-    /// Messages a second, at open loop; with `stages` their mean over the time that counts.
+    /// Messages per second, at open loop; with `stages` their mean over the time that counts.
     pub rate_per_s: Option<f64>,
     /// smtp, lmtp or mades.
     pub protocol: String,
-    /// Where the load went.
+    /// Address that the load went to.
     pub target: String,
-    /// Seed of everything random.
+    /// Seed of all random values.
     pub seed: u64,
-    /// Octets of a message, where they vary; `null` where all are equal.
+    /// Bytes of a message, if they vary; `null` if all are equal.
     #[serde(default)]
     pub sizes_varied: Option<Varied>,
-    /// Recipients of a message, where they vary.
+    /// Recipients of a message, if they vary.
     #[serde(default)]
     pub recipients_varied: Option<Varied>,
-    /// Messages a connection carries, where they vary.
+    /// Messages per connection, if they vary.
     #[serde(default)]
     pub reuse_varied: Option<Varied>,
-    /// How long a session rests after a message, in milliseconds; `null` where it does not.
+    /// Pause of a session after a message, in milliseconds; `null` if there is none.
     #[serde(default)]
     pub think_ms: Option<Varied>,
     /// The sender, or the pattern of senders.
@@ -311,42 +313,42 @@ pub struct Workload {
     /// The recipient, or the pattern of recipients.
     #[serde(default)]
     pub rcpt: String,
-    /// The messages that were sent, where they were not generated.
+    /// The messages that were sent, if they were not generated.
     #[serde(default)]
     pub corpus: Option<CorpusRow>,
-    /// How many different MIME messages were generated; `null` where plain text was.
+    /// Number of different MIME messages that were generated; `null` if plain text was.
     #[serde(default)]
     pub mime_messages: Option<u64>,
-    /// The rates that followed each other, at open loop; empty where there was one.
+    /// The rates that followed each other, at open loop; empty if there was only one.
     #[serde(default)]
     pub stages: Vec<OfferedStage>,
-    /// The parameters of DSN (RFC 3461) that envelopes had, as `NOTIFY=NEVER RET=HDRS`; `null` where they had none.
+    /// The parameters of DSN (RFC 3461) in envelopes, as `NOTIFY=NEVER RET=HDRS`; `null` if there were none.
     #[serde(default)]
     pub dsn: Option<String>,
 }
 
-/// What a party is in the run.
+/// Roles of a party in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Offers load.
     Source,
-    /// Stands between.
+    /// Receives mail and forwards it.
     Relay,
-    /// Takes mail at the end.
+    /// Receives mail at the end.
     Sink,
 }
 
 /// A process in the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Party {
-    /// What it is in the run.
+    /// Role in the run.
     pub role: Role,
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
-    /// How it was started; empty where it was running already.
+    /// Command that started it; empty if it was running already.
     pub command: Vec<String>,
-    /// Processor time in user mode; `null` where it could not be seen.
+    /// Processor time in user mode; `null` if it could not be measured.
     pub user_s: Option<f64>,
     /// Processor time in the kernel.
     pub sys_s: Option<f64>,
@@ -356,44 +358,44 @@ pub struct Party {
     pub write_bytes: Option<u64>,
     /// sync, write, memory or none.
     pub durability: String,
-    /// What it was told to do wrong, in its own options' words; empty for honest parties.
+    /// Faults that it was ordered to make, as options of its own; empty for a party without faults.
     pub faults: Vec<String>,
     /// Threads that carry load.
     pub workers: Option<u32>,
-    /// Sessions that ended by a defect of the party's own; `null` where nobody counts them.
+    /// Sessions that ended by a defect of the party itself; `null` if they are not counted.
     #[serde(default)]
     pub failed_sessions: Option<u64>,
-    /// How often it did something wrong because it was told to; `null` for parties that cannot be told to.
+    /// Number of faults that it made because they were ordered; `null` for parties that cannot take such orders.
     #[serde(default)]
     pub ordered: Option<Ordered>,
-    /// How it ended by itself in the middle of the run; `null` for one that did not.
+    /// Its own end in the middle of the run; `null` if it did not end.
     #[serde(default)]
     pub died: Option<Death>,
 }
 
-/// The end of a process that nobody had told to end.
+/// The end of a process that was not told to end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Death {
-    /// When, in seconds since the load began.
+    /// Time, in seconds since the load began.
     pub at_s: f64,
-    /// By which signal or with which exit status.
+    /// Signal or exit status.
     pub how: String,
-    /// The last line that it wrote to its standard error; empty where it wrote none.
+    /// The last line that it wrote to its standard error; empty if it wrote none.
     pub said: String,
 }
 
-/// How often a sink did something wrong because its rules told it to.
+/// Number of faults that a sink made because its rules ordered them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Ordered {
     /// Replies of 4xx and 5xx.
     pub replies: u64,
     /// Connections that it closed or reset.
     pub cuts: u64,
-    /// Units whose 250 it kept to itself.
+    /// Units whose 250 it did not send.
     pub unanswered: u64,
-    /// Units that it answered 250 and forgot.
+    /// Units that it answered 250 and dropped.
     pub lost: u64,
-    /// Units that it counted once more.
+    /// Units that it counted twice.
     pub duplicates: u64,
     /// Messages that it changed.
     pub corrupt: u64,
@@ -420,18 +422,18 @@ pub struct LatencyMs {
     pub max: f64,
 }
 
-/// A stage of the journey: how many reached it, how fast, how long after `since`.
+/// A stage of the journey: the number of messages that reached it, their rate, and their latency since `since`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StageRow {
-    /// Which stage.
+    /// Name of the stage.
     pub name: Stage,
-    /// Whose observation it is.
+    /// Party that observed it.
     pub party: String,
     /// Messages that reached it.
     pub count: u64,
-    /// Messages that should have and did not, as far as this party knows.
+    /// Messages that should have reached it and did not, as far as this party knows.
     pub failed: u64,
-    /// Message octets that reached it.
+    /// Message bytes that reached it.
     pub bytes: u64,
     /// `count / duration_s`.
     pub rate_per_s: f64,
@@ -439,14 +441,14 @@ pub struct StageRow {
     pub bytes_per_s: f64,
     /// From the first message created to the last that reached this stage.
     pub duration_s: f64,
-    /// `count` over the time in which load was offered (`offered_s` of the record); `null` where nobody offered any.
+    /// `count` over the time in which load was offered (`offered_s` of the record); `null` if no load was offered.
     #[serde(default)]
     pub offered_rate_per_s: Option<f64>,
-    /// The stage that latency counts from; `null` where no latency is known (no traces).
+    /// The stage that latency counts from; `null` if no latency is known (no traces).
     pub since: Option<Stage>,
-    /// Latency since `since`; `null` where unknown.
+    /// Latency since `since`; `null` if unknown.
     pub latency_ms: Option<LatencyMs>,
-    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as it stands in interval logs.
+    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
 }
@@ -454,13 +456,13 @@ pub struct StageRow {
 /// A phase of the dialogue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PhaseRow {
-    /// Which phase.
+    /// Name of the phase.
     pub name: Phase,
-    /// How often.
+    /// Number of times.
     pub count: u64,
-    /// How long.
+    /// Its durations.
     pub latency_ms: LatencyMs,
-    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as it stands in interval logs.
+    /// The same as an HdrHistogram of nanoseconds (V2, deflated, base64), as in interval logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
 }
@@ -468,16 +470,16 @@ pub struct PhaseRow {
 /// A time in which messages waited and none reached a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StallRow {
-    /// The stage that none reached: accepted, or over MADES delivered too.
+    /// The stage that no message reached: accepted, or over MADES delivered too.
     #[serde(default = "accepted")]
     pub stage: Stage,
-    /// When the last message before it got there, in seconds since the run began.
+    /// Time at which the last message before it reached the stage, in seconds since the run began.
     pub from_s: f64,
-    /// When the first message after it got there, or the load ended.
+    /// Time at which the first message after it reached the stage, or the load ended.
     pub to_s: f64,
-    /// Whether it lasted until the load ended.
+    /// True if it lasted until the load ended.
     pub to_the_end: bool,
-    /// Messages that the server refused (4xx, 5xx) meanwhile.
+    /// Messages that the server rejected (4xx, 5xx) meanwhile.
     pub rejected: u64,
     /// Messages whose connection failed meanwhile.
     pub failed: u64,
@@ -489,16 +491,16 @@ impl Default for StallRow {
     }
 }
 
-/// The stage of a stall in records that name none.
+/// The stage of a stall in records that do not name one.
 fn accepted() -> Stage {
     Stage::Accepted
 }
 
-/// Why the load ended.
+/// Reasons why the load ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// All was offered that was asked for.
+    /// The requested load was offered completely.
     Complete,
     /// SIGINT or SIGTERM.
     Interrupted,
@@ -506,9 +508,9 @@ pub enum Ending {
     GaveUp,
     /// A threshold of `--abort-on` was missed.
     Aborted,
-    /// A server that the bench had started ended by itself.
+    /// A server that the bench had started ended unexpectedly.
     ServerEnded,
-    /// The sink ended, or answered no more.
+    /// The sink ended, or did not answer any more.
     SinkEnded,
 }
 
@@ -523,47 +525,47 @@ pub struct SeriesRow {
     pub accepted: u64,
     /// Messages delivered in it.
     pub delivered: u64,
-    /// Accepted and not yet delivered at its end.
+    /// Messages accepted and not yet delivered at its end.
     pub queued: u64,
     /// Errors in it.
     pub errors: u64,
-    /// Median latency to the last stage this party sees; 0 where nothing arrived.
+    /// Median latency to the last stage that this party observes; 0 if nothing arrived.
     pub p50_ms: f64,
-    /// 99th percentile likewise.
+    /// 99th percentile of the same.
     pub p99_ms: f64,
 }
 
-/// What became of every (message, recipient). `null` is unknown: nobody watched that end.
+/// Fate of every (message, recipient). `null` is unknown: that end was not observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LedgerRow {
-    /// Units that a session took up.
+    /// Units that a session began.
     pub created: Option<u64>,
-    /// Units that the source heard 250 for.
+    /// Units that the source received 250 for.
     pub accepted: Option<u64>,
     /// Distinct units that reached the sink.
     pub delivered: Option<u64>,
-    /// Units that the server refused with 4xx or 5xx, and that did not arrive. In records without `failed` those that
-    /// failed are among them.
+    /// Units that the server rejected with 4xx or 5xx, and that did not arrive. In records without `failed` this
+    /// includes those that failed.
     pub rejected: Option<u64>,
     /// Units whose connection was refused, cut or timed out, and that did not arrive.
     #[serde(default)]
     pub failed: Option<u64>,
-    /// Units that a relay gave up on and said so.
+    /// Units that a relay gave up on and reported.
     pub expired: Option<u64>,
     /// Units that did not arrive because they are in the queue of our relay.
     #[serde(default)]
     pub queued: Option<u64>,
-    /// Units accepted and gone.
+    /// Units accepted and lost.
     pub lost: Option<u64>,
-    /// Units whose fate was open when the run ended.
+    /// Units without a known fate when the run ended.
     pub in_flight: Option<u64>,
     /// Arrivals of a unit after its first.
     pub duplicates: Option<u64>,
-    /// Arrivals whose checksum did not fit.
+    /// Arrivals whose checksum was wrong.
     pub corrupt: Option<u64>,
-    /// Arrivals that a relay made 7-bit for a server without 8BITMIME, and whose checksum fits what they were.
+    /// Arrivals that a relay converted to 7-bit for a server without 8BITMIME, and whose checksum matches the original.
     pub converted: Option<u64>,
-    /// Arrivals that are not of this run: another run's trace, or none.
+    /// Arrivals that do not belong to this run: another run's trace, or none.
     pub foreign: Option<u64>,
     /// Arrivals without a usable creation time (another host's clock), so without a latency.
     pub untimed: Option<u64>,
@@ -571,86 +573,86 @@ pub struct LedgerRow {
     pub overflow: Option<u64>,
 }
 
-/// A kind of error and how often.
+/// A kind of error, and its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorRow {
-    /// Where in the dialogue.
+    /// Phase of the dialogue.
     pub phase: Phase,
-    /// Reply code; 0 where there was no reply.
+    /// Reply code; 0 if there was no reply.
     pub code: u16,
-    /// The first reply text seen, or what happened.
+    /// The first reply text, or a description of the event.
     pub text: String,
-    /// How often.
+    /// Number of errors.
     pub count: u64,
 }
 
-/// A threshold, and what came of it.
+/// A threshold, and its result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ThresholdRow {
-    /// As typed.
+    /// The expression as it was typed.
     pub expression: String,
     /// Its limit, in `unit`.
     #[serde(default)]
     pub limit: Option<f64>,
-    /// What was measured, in `unit`; `null` where it could not be seen.
+    /// The measured value, in `unit`; `null` if it could not be seen.
     pub value: Option<f64>,
-    /// How far the value is on the good side of the limit, in `unit`; negative where it was missed.
+    /// Distance of the value from the limit on its good side, in `unit`; negative if the limit was missed.
     #[serde(default)]
     pub margin: Option<f64>,
-    /// ms, /s, % or empty for a number.
+    /// Unit: ms, /s, % or empty for a number.
     #[serde(default)]
     pub unit: String,
-    /// Whether it holds.
+    /// True if it holds.
     pub passed: bool,
 }
 
-/// What a run came to, in a word.
+/// Outcome of a run, in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// All that was asked for was seen.
+    /// Everything that was required was seen.
     Pass,
-    /// Mail was lost, doubled, changed, refused or given up beyond what was granted, or a threshold was missed.
+    /// Mail was lost, doubled, changed, rejected or given up beyond what was granted, or a threshold was missed.
     Fail,
     /// The figures are not the server's: the generator, the sink or the host was the limit.
     Invalid,
-    /// What was asked for could not be seen.
+    /// A required figure could not be seen.
     Inconclusive,
 }
 
-/// What a reason of the verdict is about. The order is that of their weight: the first decides.
+/// Cause of a reason in the verdict. The order is that of their weight: the first decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Sessions of source or sink that ended by a defect of mailrun's own.
+    /// Sessions of source or sink that ended by a defect of mailrun itself.
     Defect,
-    /// The books contradict each other, or do not hold all.
+    /// The books contradict each other, or are not complete.
     Unaccounted,
-    /// A process that the bench had started ended by itself.
+    /// A process that the bench had started ended unexpectedly.
     Died,
-    /// Accepted and gone.
+    /// Mail was accepted and lost.
     Lost,
-    /// Arrived more than once.
+    /// Mail arrived more than once.
     Duplicates,
-    /// Arrived changed.
+    /// Mail arrived changed.
     Corrupt,
-    /// A stage that messages never reached, and nobody said why (MADES).
+    /// Messages never reached a stage, without a reason being reported (MADES).
     Missing,
     /// The server went away.
     ServerGone,
-    /// Connections refused, cut, timed out.
+    /// Connections were refused, cut or timed out.
     Failed,
-    /// Replies of 4xx and 5xx.
+    /// The server replied 4xx or 5xx.
     Rejected,
-    /// A relay gave up on it and said so.
+    /// A relay gave up on mail and reported it.
     Expired,
     /// Not one message was accepted, or over MADES delivered.
     NothingAccepted,
-    /// The server did not take the rate that was asked for.
+    /// The server did not accept the requested rate.
     RateMissed,
-    /// Sessions of our relay that ended by a defect of its own.
+    /// Sessions of our relay ended by a defect of its own.
     RelayDefect,
-    /// The generator did not offer the rate that was asked for.
+    /// The generator did not offer the requested rate.
     RateNotOffered,
     /// The generator fell behind its schedule.
     Late,
@@ -666,36 +668,36 @@ pub enum Cause {
     ThresholdMissed,
     /// The sink went away.
     SinkGone,
-    /// A threshold speaks of what nobody saw.
+    /// A threshold concerns something that was not seen.
     ThresholdUnseen,
-    /// Mail that is in the relay's queue, or was in flight at the end.
+    /// Mail is in the relay's queue, or was in flight at the end.
     Unfinished,
     /// The user ended the run.
     Interrupted,
-    /// It went wrong because the user ordered it.
+    /// The user ordered the fault.
     Ordered,
     /// The server accepted nothing for a while.
     Stalled,
-    /// Worth knowing.
+    /// A remark.
     Remark,
 }
 
-/// Whether to believe the run, and what it came to.
+/// Outcome of the run, and its validity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdict {
-    /// What it came to; `null` for a sink or a relay by itself, and in older records.
+    /// The outcome; `null` for a sink or a relay by itself, and in older records.
     #[serde(default)]
     pub outcome: Option<Outcome>,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     #[serde(default)]
     pub why: String,
-    /// The fates sum to what was created, nothing is lost, doubled or corrupt, and delivery was observed.
+    /// The fates sum to the created units, nothing is lost, doubled or corrupt, and delivery was observed.
     pub closed: bool,
-    /// Neither the generator nor the sink was the limit of what is being claimed.
+    /// Neither the generator nor the sink was the limit of the claimed figures.
     pub valid: bool,
-    /// Why not, and what a reader must know, in whole sentences, the weightiest first.
+    /// Reasons against the run, and further facts that a reader must know, in whole sentences, the weightiest first.
     pub reasons: Vec<String>,
-    /// What each of them is about, in the same order; empty in older records.
+    /// Cause of each of them, in the same order; empty in older records.
     #[serde(default)]
     pub causes: Vec<Cause>,
 }

@@ -1,4 +1,4 @@
-//! Tallies made into the rows of a run record.
+//! Conversion of tallies into the rows of a run record.
 use crate::latencies::Latencies;
 use crate::pauses::Pauses;
 use crate::record::{PauseRow, PhaseRow, StageRow};
@@ -7,9 +7,9 @@ use crate::tally::{RunTally, SourceTally};
 use std::time::Duration;
 
 impl SourceTally {
-    /// The stages that a source sees. `since` is where its latencies count from: `Scheduled` at open loop, else
-    /// `Created`. At open loop the created stage's latency is the slip. `offered` is how long load was offered. The warm-up
-    /// is in none of them.
+    /// Makes the stages that a source observes. `since` is the start of their latencies: `Scheduled` at open loop, else
+    /// `Created`. At open loop the created stage's latency is the slip. `offered` is the time in which load was
+    /// offered. None of them includes the warm-up.
     pub fn stages(&self, party: &str, since: Stage, offered: Option<Duration>) -> Vec<StageRow> {
         let span = |last: Option<Duration>| span(self.first_created, last);
         let warm = &self.warm_up;
@@ -35,7 +35,7 @@ impl SourceTally {
         rows
     }
 
-    /// The phases that occurred, in the order of a dialogue.
+    /// Makes the phases that occurred, in the order of a dialogue.
     pub fn phase_rows(&self) -> Vec<PhaseRow> {
         let row = |(name, times): (Phase, &Latencies)| {
             let latency_ms = times.summary()?;
@@ -46,9 +46,10 @@ impl SourceTally {
 }
 
 impl SourceTally {
-    /// The phases that bear the signature of delayed ACKs: those that end with something from the server.
+    /// Makes the phases that have the signature of delayed ACKs: those that end with data from the server.
     pub fn pauses(&self, party: &str) -> Vec<PauseRow> {
-        // A connection stands without a segment that could be held back, and the message leaves when the kernel has it.
+        // A connection is established without a segment that could be held back, and the message is sent when the
+        // kernel has it.
         let is_of_the_server = |phase: &Phase| !matches!(phase, Phase::Connect | Phase::Body);
         let row = |phase: Phase| Pauses::of(&self.phases.0[phase as usize]).row(party, phase);
         Phase::ALL.into_iter().filter(is_of_the_server).filter_map(row).collect()
@@ -56,7 +57,7 @@ impl SourceTally {
 }
 
 impl RunTally {
-    /// The stage that a sink sees, without the warm-up.
+    /// Makes the stage that a sink observes, without the warm-up.
     pub fn stage(&self, party: &str, since: Stage) -> StageRow {
         let took = span(self.first_created, self.last_counted);
         let count = self.messages - self.warm_up_messages;
@@ -65,7 +66,7 @@ impl RunTally {
     }
 }
 
-/// What reached a stage, and how long it took all of it.
+/// Messages that reached a stage, and the time that this took.
 struct Passed {
     count: u64,
     failed: u64,
@@ -97,12 +98,12 @@ fn span(first: Option<Duration>, last: Option<Duration>) -> Duration {
     first.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_sub(first))
 }
 
-/// Messages over the time in which load was offered.
+/// Messages per second over the time in which load was offered.
 pub(crate) fn offered_rate(count: u64, offered_s: Option<f64>) -> Option<f64> {
     offered_s.filter(|offered_s| *offered_s > 0.0).map(|offered_s| count as f64 / offered_s)
 }
 
-/// 0 where no time passed: one message in no time is no rate.
+/// Rate of `count` in that time; 0 if no time passed, because one message in zero time is not a rate.
 fn per_second(count: u64, took: Duration) -> f64 {
     if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
 }

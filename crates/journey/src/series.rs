@@ -1,7 +1,7 @@
 //! A row for each second of a run, made from the collector's ticks.
 //!
-//! A tick says what all counters stood at and which latencies came since the last tick; it belongs to the second
-//! in which the middle of its interval lies, so a tick that comes at 3.0003 s still counts for second 2.
+//! A tick holds the values of all counters and the latencies since the last tick; it belongs to the second in which the
+//! middle of its interval lies, so a tick that comes at 3.0003 s still counts for second 2.
 use crate::latencies::Latencies;
 use crate::record::SeriesRow;
 use std::time::Duration;
@@ -13,12 +13,12 @@ const LONGEST_TICK: Duration = Duration::from_secs(1);
 
 /// The rows of a run so far.
 ///
-/// After [`MAX_ROWS`] rows each two become one and from then on a row covers twice as long; `second` is where it
-/// starts. Of quantiles, which cannot be added, such a row keeps the worse.
+/// After [`MAX_ROWS`] rows each two become one and from then on a row covers twice as long; `second` is its start.
+/// Quantiles cannot be added, so such a row keeps the worse one.
 #[derive(Clone, Debug)]
 pub struct Series {
     origin: Duration,
-    /// Rows that end before are left out: the run warmed up.
+    /// Rows that end before this are left out, because of the warm-up.
     from: Duration,
     last_tick: Duration,
     stood_at: Counters,
@@ -52,21 +52,21 @@ impl Series {
         }
     }
 
-    /// Leaves rows out that end before that time and count no message: those of a warm-up. The others keep their place:
-    /// the first that is left has the number of its second.
+    /// Leaves out rows that end before that time and count no message: those of a warm-up. The others keep their place:
+    /// the first remaining row has the number of its second.
     #[must_use]
     pub fn leaving_out_before(self, then: Duration) -> Self {
         Self { from: then.max(self.origin), ..self }
     }
 
-    /// Where second 0 begins, as the run record has it.
+    /// Time at which second 0 begins, as in the run record.
     pub fn origin_ns(&self) -> u64 {
         self.origin.as_secs() * 1_000_000_000
     }
 
-    /// Takes a tick: what the counters stand at now, and the latencies since the last tick.
+    /// Takes a tick: the current values of the counters, and the latencies since the last tick.
     ///
-    /// `queued` stays 0: only who knows both ends, as [`crate::fold`] does, can tell.
+    /// `queued` stays 0: it can be computed only with the counts of both ends, as [`crate::fold`] does.
     pub fn add(&mut self, now: Duration, sent: u64, accepted: u64, delivered: u64, errors: u64, latencies: &Latencies) {
         self.turn_to(self.second_of(now));
         let before = std::mem::replace(&mut self.stood_at, Counters { sent, accepted, delivered, errors });
@@ -94,7 +94,7 @@ impl Series {
         second / self.width_s * self.width_s
     }
 
-    /// Ends the current row if `second` is past it.
+    /// Ends the current row if `second` is after it.
     fn turn_to(&mut self, second: u64) {
         if second < self.current.second + self.width_s {
             return;
@@ -192,7 +192,7 @@ mod tests {
         let mut series = Series::new(origin).leaving_out_before(origin + Duration::from_millis(2_500));
         for second in 0..5 {
             let now = Duration::from_millis(10_900 + second * 1000);
-            // Something that is no message goes on being counted: an error.
+            // An event that is no message continues to be counted: an error.
             series.add(now, second.saturating_sub(2), 0, 0, second + 1, &one(5));
         }
         let rows: Vec<_> = series.rows().iter().map(|row| (row.second, row.sent, row.errors)).collect();

@@ -1,4 +1,4 @@
-//! The stages of a message's journey, the phases of an SMTP dialogue, and the fates a message can meet.
+//! The stages of a message's journey, the phases of an SMTP dialogue, and the possible fates of a message.
 //!
 //! ```text
 //! scheduled → created → sent → accepted ─(stored)→ delivered → notified
@@ -10,30 +10,30 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// The pacer meant it to start (open loop only).
+    /// The time at which the pacer scheduled it (open loop only).
     Scheduled,
-    /// A session took it up.
+    /// A session began it.
     Created,
     /// Its last byte was handed to the kernel.
     Sent,
     /// The peer took responsibility: 250 to the final dot (RFC 5321 §6.1).
     Accepted,
-    /// A relay had it on disk.
+    /// A relay stored it on disk.
     Stored,
     /// It reached the sink.
     Delivered,
-    /// A notification came home.
+    /// A notification reached the sender.
     Notified,
-    /// A relay put it off.
+    /// A relay deferred it.
     Deferred,
-    /// The peer said no, or the source gave up on it.
+    /// The peer rejected it, or the source gave up on it.
     Rejected,
     /// A relay gave up on it.
     Expired,
 }
 
 impl Stage {
-    /// The name that reports and run records use.
+    /// Name in reports and run records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Scheduled => "scheduled",
@@ -54,27 +54,27 @@ impl Stage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// `connect()` to established.
+    /// From `connect()` until established.
     Connect,
-    /// Established to the 220.
+    /// From established to the 220.
     Banner,
-    /// EHLO or HELO sent to its reply.
+    /// From EHLO or HELO sent to its reply.
     Ehlo,
     /// TLS handshake.
     Tls,
     /// AUTH dialogue.
     Auth,
-    /// MAIL sent to its reply.
+    /// From MAIL sent to its reply.
     Mail,
-    /// RCPT sent to its reply.
+    /// From RCPT sent to its reply.
     Rcpt,
-    /// DATA sent to the 354.
+    /// From DATA sent to the 354.
     Data,
-    /// 354 to the last byte of the message handed over.
+    /// From the 354 until the last byte of the message was handed over.
     Body,
-    /// Last byte handed over to the reply to the final dot.
+    /// From the last byte handed over to the reply to the final dot.
     Reply,
-    /// QUIT sent to its reply.
+    /// From QUIT sent to its reply.
     Quit,
 }
 
@@ -94,7 +94,7 @@ impl Phase {
         Self::Quit,
     ];
 
-    /// The name that reports and run records use.
+    /// Name in reports and run records.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

@@ -1,29 +1,29 @@
-//! Times in which messages waited and none reached a stage (a server accepted none, an endpoint delivered none), found from
-//! the collector's ticks.
+//! Detection, from the collector's ticks, of times in which messages waited and none reached a stage (a server accepted
+//! none, an endpoint delivered none).
 //!
-//! A tick says when the first and the last message since the last tick got there, so that a stall's ends are as exact
-//! as the messages around it. A time counts only while messages wait: a source that has nothing to send is no stall.
+//! A tick holds the times of the first and the last message since the last tick, so that a stall's ends are as exact as
+//! the messages around it. A time counts only while messages wait: a source that has nothing to send is no stall.
 use crate::record::StallRow;
 use crate::stage::Stage;
 use std::time::Duration;
 
-/// Shorter times are the pauses of a server that is working.
+/// Shortest stall: shorter times are pauses of a working server.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Stalls that are kept; a server that halts more often is described by the first of them.
+/// Largest number of stalls that are kept; a server that halts more often is described by the first of them.
 const MAX_STALLS: usize = 100;
 
-/// What a collector knows at a tick.
+/// State of a collector at a tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tick {
-    /// The time of it.
+    /// Time of the tick.
     pub now: Duration,
-    /// When the first message since the last tick reached the stage.
+    /// Time at which the first message since the last tick reached the stage.
     pub first: Option<Duration>,
-    /// When the last message since the last tick reached it.
+    /// Time at which the last message since the last tick reached it.
     pub last: Option<Duration>,
     /// Messages that wait for it.
     pub open: u64,
-    /// Messages refused since the run began.
+    /// Messages rejected since the run began.
     pub rejected: u64,
     /// Messages whose connection failed since the run began.
     pub failed: u64,
@@ -34,9 +34,9 @@ pub struct Tick {
 pub struct Stalls {
     stage: Stage,
     origin: Duration,
-    /// When the last message got there, or when one began to wait.
+    /// Time at which the last message reached the stage, or one began to wait.
     since: Duration,
-    /// Refused and failed at `since`.
+    /// Rejected and failed messages at `since`.
     rejected: u64,
     failed: u64,
     latest: Tick,
@@ -44,7 +44,7 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Of a run that begins now: times in which no message reached that stage.
+    /// Begins with a run: finds times in which no message reached that stage.
     pub fn new(stage: Stage, origin: Duration) -> Self {
         let latest = Tick { now: origin, ..Tick::default() };
         Self { stage, origin, since: origin, rejected: 0, failed: 0, latest, rows: Vec::new() }
@@ -61,7 +61,7 @@ impl Stalls {
         self.latest = tick;
     }
 
-    /// How long nothing has got there though messages waited, and how many failed in that time.
+    /// Returns the time in which no message has reached the stage although messages waited, with the failures in it.
     pub fn present(&self) -> StallRow {
         self.row(self.latest.now, true)
     }
@@ -72,13 +72,13 @@ impl Stalls {
         self.rows.iter().copied().chain(present).collect()
     }
 
-    /// Whether any message waited, or was tried in vain, since the last tick.
+    /// Reports whether any message waited, or failed, since the last tick.
     fn is_waiting(&self, tick: &Tick) -> bool {
         let ended = |tick: &Tick| tick.rejected + tick.failed;
         tick.open > 0 || ended(tick) > ended(&self.latest)
     }
 
-    /// Whether messages came to a bad end and none to a good one. A session that rests after a failure proves nothing.
+    /// Reports whether messages failed and none succeeded. A session that pauses after a failure proves nothing.
     fn is_failing(&self) -> bool {
         self.latest.rejected + self.latest.failed > self.rejected + self.failed
     }
@@ -121,7 +121,7 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// Four ticks a second from 10.0 s on; `at` says what is known at each.
+    /// Four ticks per second from 10.0 s on; `at` returns the state at each.
     fn of(ticks: u64, at: impl Fn(u64) -> Tick) -> Stalls {
         let mut stalls = Stalls::new(Stage::Accepted, ms(10_000));
         for number in 1..=ticks {
@@ -167,7 +167,7 @@ mod tests {
     fn a_source_with_nothing_to_send_is_no_stall() {
         let idle = |_| Tick::default();
         assert!(of(40, idle).rows().is_empty());
-        // A message a second, each accepted at once.
+        // One message per second, each accepted at once.
         let seldom =
             |number: u64| if number.is_multiple_of(8) { Tick { open: 0, ..busy(number) } } else { Tick::default() };
         assert!(of(40, seldom).rows().is_empty());

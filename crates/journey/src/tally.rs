@@ -1,6 +1,6 @@
-//! What a worker gathers between two ticks; the collector merges it and the worker begins anew.
+//! Counts of a worker between two ticks; the collector merges them and the worker begins anew.
 //!
-//! Every number is a sum, so merging is adding: no lock and no channel is needed per message. Two things are more
+//! Every number is a sum, so merging is adding: no lock and no channel is needed per message. Only two things are more
 //! than sums: ledgers (a unit that two workers saw is a duplicate) and first and last times.
 use crate::handshakes::Handshakes;
 use crate::latencies::Latencies;
@@ -12,10 +12,10 @@ use crate::trace::RunId;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Runs that a sink keeps books for at a time.
+/// Runs whose counts a sink keeps at a time.
 pub const MAX_RUNS: usize = 8;
 
-/// How long each phase took, by `Phase as usize`, to two digits.
+/// Durations of each phase, by `Phase as usize`, to two digits.
 #[derive(Clone, Debug)]
 pub struct PhaseTimes(pub [Latencies; Phase::ALL.len()]);
 
@@ -25,7 +25,7 @@ impl Default for PhaseTimes {
     }
 }
 
-/// What a time of a source was of.
+/// Kinds of times that a source measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timed {
     /// A phase of the dialogue.
@@ -34,32 +34,32 @@ pub enum Timed {
     Sent,
     /// Since created (closed loop) or scheduled (open loop), until accepted.
     Accepted,
-    /// How late a message started after it was scheduled (open loop).
+    /// Delay of a message after its scheduled time (open loop).
     Slip,
-    /// How late the source itself was: after the due time of a message that a session was waiting for (open loop).
+    /// Delay by the source itself: after the due time of a message that a session was waiting for (open loop).
     Lag,
 }
 
-/// Times that are gathered before they go into their histograms: a dozen histograms touched with every message
+/// Times that are gathered before they are added to their histograms: a dozen histograms touched with every message
 /// would push a server's own data out of the processor's caches.
 const GATHERED: usize = 512;
 
-/// Messages that were created while the run warmed up. They are in the other counts too, and in no time.
+/// Messages that were created during the warm-up. They are in the other counts too, but in no time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WarmUpCounts {
-    /// Messages that a session took up.
+    /// Messages that a session began.
     pub created: u64,
     /// Messages whose last byte was handed over.
     pub sent: u64,
     /// Messages that the peer took responsibility for.
     pub accepted: u64,
-    /// Messages that the server refused.
+    /// Messages that the server rejected.
     pub rejected: u64,
     /// Messages whose connection failed.
     pub failed: u64,
-    /// Message octets handed over.
+    /// Message bytes handed over.
     pub bytes_sent: u64,
-    /// Message octets accepted.
+    /// Message bytes accepted.
     pub bytes_accepted: u64,
 }
 
@@ -75,7 +75,7 @@ impl WarmUpCounts {
     }
 }
 
-/// How often something failed because there was no more of what it needs.
+/// Number of failures for lack of each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shortages {
     descriptors: u64,
@@ -84,7 +84,7 @@ pub struct Shortages {
 }
 
 impl Shortages {
-    /// Counts one.
+    /// Counts a failure.
     pub fn add(&mut self, resource: Resource) {
         *match resource {
             Resource::Descriptors => &mut self.descriptors,
@@ -93,14 +93,15 @@ impl Shortages {
         } += 1;
     }
 
-    /// Adds what another counted.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         self.descriptors += other.descriptors;
         self.host_descriptors += other.host_descriptors;
         self.ports += other.ports;
     }
 
-    /// As the run record has them. `extent` tells how much there was of a thing, and how much had been enough.
+    /// Makes the rows of the run record. `extent` returns the amount that was available of a resource, and the amount
+    /// that would have been enough.
     pub fn rows(&self, party: &str, extent: impl Fn(Resource) -> (Option<u64>, Option<u64>)) -> Vec<ExhaustedRow> {
         let counts = [
             (Resource::Descriptors, self.descriptors),
@@ -115,34 +116,34 @@ impl Shortages {
     }
 }
 
-/// What a source did.
+/// Counts of a source.
 #[derive(Clone, Debug, Default)]
 pub struct SourceTally {
     /// Connections that were established.
     pub connections: u64,
-    /// Messages that a session took up.
+    /// Messages that a session began.
     pub created: u64,
     /// Messages whose last byte was handed over.
     pub sent: u64,
     /// Messages that the peer took responsibility for.
     pub accepted: u64,
-    /// Messages that the server refused with 4xx or 5xx.
+    /// Messages that the server rejected with 4xx or 5xx.
     pub rejected: u64,
     /// Messages whose connection was refused, cut or timed out.
     pub failed: u64,
-    /// Units (message, recipient) that a session took up.
+    /// Units (message, recipient) that a session began.
     pub recipients_created: u64,
     /// Units that the peer took responsibility for.
     pub recipients_accepted: u64,
-    /// Units that the server refused.
+    /// Units that the server rejected.
     pub recipients_rejected: u64,
     /// Units whose connection failed before the server had answered for them.
     pub recipients_failed: u64,
-    /// Message octets handed over.
+    /// Message bytes handed over.
     pub bytes_sent: u64,
-    /// Message octets accepted.
+    /// Message bytes accepted.
     pub bytes_accepted: u64,
-    /// What of all this was done while the run warmed up.
+    /// The part of all this that belongs to the warm-up.
     pub warm_up: WarmUpCounts,
     /// [`Timed::Sent`].
     pub sent_latency: Latencies,
@@ -156,29 +157,29 @@ pub struct SourceTally {
     pub lag: Latencies,
     /// TLS handshakes.
     pub handshakes: Handshakes,
-    /// What there was too little of.
+    /// Lack of resources.
     pub shortages: Shortages,
-    /// Not in their histograms yet.
+    /// Times that are not in their histograms yet.
     pub(crate) gathered: Vec<(Timed, Duration)>,
-    /// What went wrong.
+    /// Errors.
     pub errors: Errors,
     /// Units that the peer took responsibility for.
     pub accepted_units: Ledger,
     /// Accepted units that did not fit into the ledger.
     pub overflow: u64,
-    /// When the first message was created. This time and the next three leave the warm-up out.
+    /// Time at which the first message was created. This time and the next three exclude the warm-up.
     pub first_created: Option<Duration>,
-    /// When the last message was created.
+    /// Time at which the last message was created.
     pub last_created: Option<Duration>,
-    /// When the last message was sent.
+    /// Time at which the last message was sent.
     pub last_sent: Option<Duration>,
-    /// When the last message was accepted.
+    /// Time at which the last message was accepted.
     pub last_accepted: Option<Duration>,
-    /// When the first message was accepted, of the warm-up or not.
+    /// Time at which the first message was accepted, including the warm-up.
     pub first_reply: Option<Duration>,
-    /// When the last message was accepted, of the warm-up or not.
+    /// Time at which the last message was accepted, including the warm-up.
     pub last_reply: Option<Duration>,
-    /// When the last attempt ended, whatever came of it.
+    /// Time at which the last attempt ended, whatever its result.
     pub last_ended: Option<Duration>,
 }
 
@@ -191,7 +192,7 @@ impl SourceTally {
         }
     }
 
-    /// Puts all times into their histograms.
+    /// Adds all gathered times to their histograms.
     pub fn settle(&mut self) {
         let mut gathered = std::mem::take(&mut self.gathered);
         for (what, took) in gathered.drain(..) {
@@ -210,7 +211,7 @@ impl SourceTally {
         }
     }
 
-    /// Adds what another worker, or this one since its last tick, did. Times that the other has not settled are
+    /// Adds the counts of another worker, or of this one since its last tick. Times that the other has not settled are
     /// settled here.
     pub fn merge(&mut self, other: &Self) {
         for (what, took) in &other.gathered {
@@ -249,7 +250,7 @@ impl SourceTally {
         self.last_ended = self.last_ended.max(other.last_ended);
     }
 
-    /// Messages that were taken up and have not come to an end.
+    /// Messages that were begun and have not ended.
     pub fn open_messages(&self) -> u64 {
         self.created.saturating_sub(self.accepted + self.rejected + self.failed)
     }
@@ -273,10 +274,10 @@ impl SourceTally {
     }
 }
 
-/// What a sink saw.
+/// Counts of a sink.
 #[derive(Clone, Debug, Default)]
 pub struct SinkTally {
-    /// What it did wrong because it was told to.
+    /// Faults that it made because they were ordered.
     pub ordered: Ordered,
     /// Connections that were accepted.
     pub connections: u64,
@@ -284,28 +285,28 @@ pub struct SinkTally {
     pub messages: u64,
     /// Recipients of all messages.
     pub recipients: u64,
-    /// Octets of all messages.
+    /// Bytes of all messages.
     pub bytes: u64,
     /// Messages without a readable trace.
     pub untraced: u64,
-    /// When the first message arrived.
+    /// Time at which the first message arrived.
     pub first_arrival: Option<Duration>,
-    /// When the last message arrived.
+    /// Time at which the last message arrived.
     pub last_arrival: Option<Duration>,
     /// TLS handshakes.
     pub handshakes: Handshakes,
-    /// What there was too little of.
+    /// Lack of resources.
     pub shortages: Shortages,
-    /// How long messages without a trace took, from the go-ahead to their end.
+    /// Durations of messages without a trace, from the go-ahead to their end.
     pub bodies: Pauses,
-    /// What arrived of each run.
+    /// Arrivals of each run.
     pub runs: Runs,
-    /// What went wrong.
+    /// Errors.
     pub errors: Errors,
 }
 
 impl SinkTally {
-    /// Adds what another worker, or this one since its last tick, saw.
+    /// Adds the counts of another worker, or of this one since its last tick.
     pub fn merge(&mut self, other: &Self) {
         self.ordered.merge(&other.ordered);
         self.connections += other.connections;
@@ -341,18 +342,18 @@ impl Ordered {
     }
 }
 
-/// The runs that a sink has seen, at most [`MAX_RUNS`]: a new one pushes out the one that was quiet longest.
+/// The runs that a sink has seen, at most [`MAX_RUNS`]: a new one replaces the one that was inactive longest.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
     rows: Vec<(RunId, RunTally)>,
-    /// Messages of runs that were pushed out; their books are gone.
+    /// Messages of runs that were replaced; their other counts are lost.
     pub evicted_messages: u64,
-    /// How many runs were pushed out.
+    /// Number of runs that were replaced.
     pub evicted: u64,
 }
 
 impl Runs {
-    /// The run's books, opened if it is new.
+    /// Returns the run's counts, begun if the run is new.
     pub fn open(&mut self, run: RunId) -> &mut RunTally {
         let row = match self.rows.iter().position(|(known, _)| *known == run) {
             Some(row) => row,
@@ -361,7 +362,7 @@ impl Runs {
         &mut self.rows[row].1
     }
 
-    /// The run's books, if anything of it arrived.
+    /// Returns the run's counts, if anything of it arrived.
     pub fn find(&self, run: RunId) -> Option<&RunTally> {
         self.iter().find(|(known, _)| *known == run).map(|(_, tally)| tally)
     }
@@ -371,7 +372,7 @@ impl Runs {
         self.rows.iter().map(|(run, tally)| (*run, tally))
     }
 
-    /// Adds what another worker saw.
+    /// Adds the counts of another worker.
     pub fn merge(&mut self, other: &Self) {
         self.evicted += other.evicted;
         self.evicted_messages += other.evicted_messages;
@@ -380,7 +381,7 @@ impl Runs {
         }
     }
 
-    /// Begins anew. Keeps the memory of runs that were active, drops the others.
+    /// Begins anew. Keeps the memory of active runs, drops the others.
     pub fn clear(&mut self) {
         self.rows.retain(|(_, tally)| tally.is_active());
         self.rows.iter_mut().for_each(|(_, tally)| tally.clear());
@@ -405,52 +406,52 @@ impl Runs {
     }
 }
 
-/// What a sink saw of one run.
+/// Counts of a sink for one run.
 #[derive(Clone, Debug, Default)]
 pub struct RunTally {
     /// Messages that arrived, whatever their state.
     pub messages: u64,
     /// Their recipients.
     pub recipients: u64,
-    /// Their octets.
+    /// Their bytes.
     pub bytes: u64,
-    /// How many of these messages were created while the run warmed up, and are in no time.
+    /// Number of these messages that were created during the warm-up, and are in no time.
     pub warm_up_messages: u64,
-    /// Their octets.
+    /// Their bytes.
     pub warm_up_bytes: u64,
     /// Units that arrived again.
     pub duplicates: u64,
-    /// Messages whose checksum did not fit.
+    /// Messages whose checksum was wrong.
     pub corrupt: u64,
-    /// Messages that a relay made 7-bit, and whose checksum fits what they were.
+    /// Messages that a relay converted to 7-bit, and whose checksum matches the original.
     pub converted: u64,
-    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, or in the future: no latency.
+    /// Messages whose creation time is on another host's CLOCK_MONOTONIC, or in the future: without a latency.
     pub untimed: u64,
     /// Units that did not fit into the ledger.
     pub overflow: u64,
     /// Distinct units that arrived.
     pub units: Ledger,
-    /// Since created, until delivered.
+    /// Latencies from created to delivered.
     pub delivered: Latencies,
-    /// How long the messages took, from the go-ahead to their end.
+    /// Durations of the messages, from the go-ahead to their end.
     pub bodies: Pauses,
-    /// When the earliest message was created, on the sink's clock; `None` while `untimed`.
+    /// Time at which the earliest message was created, on the sink's clock; `None` while `untimed`.
     pub first_created: Option<Duration>,
-    /// When the last message arrived.
+    /// Time at which the last message arrived.
     pub last_delivered: Option<Duration>,
-    /// When the last message arrived that was created after the warm-up.
+    /// Time at which the last message arrived that was created after the warm-up.
     pub last_counted: Option<Duration>,
-    /// Whether any time was taken across hosts, by Unix time.
+    /// Some time was taken across hosts, by Unix time.
     pub realtime: bool,
 }
 
 impl RunTally {
-    /// Whether anything came: a message, or further recipients of one that came before, as LMTP has them.
+    /// Reports whether anything came: a message, or further recipients of one that came before, as in LMTP.
     fn is_active(&self) -> bool {
         self.messages > 0 || self.recipients > 0
     }
 
-    /// Adds what another worker, or this one since its last tick, saw. A unit that both saw is a duplicate.
+    /// Adds the counts of another worker, or of this one since its last tick. A unit that both saw is a duplicate.
     pub fn merge(&mut self, other: &Self) {
         let merged = self.units.merge(&other.units);
         self.messages += other.messages;
@@ -481,8 +482,8 @@ impl RunTally {
     }
 }
 
-/// What went wrong, by phase and reply code, with the first text of each kind. Bounded: a peer that answers with
-/// ever new codes cannot make it grow.
+/// Errors by phase and reply code, with the first text of each kind. Bounded: a peer that answers with ever new codes
+/// cannot make it grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
     kinds: BTreeMap<(Phase, u16), Kind>,
@@ -500,17 +501,17 @@ impl Errors {
     const MAX_KINDS: usize = 64;
     const MAX_TEXT_CHARACTERS: usize = 200;
 
-    /// Counts one. `code` is 0 where there was no reply; `text` is what the peer said or what happened.
+    /// Counts an error. `code` is 0 if there was no reply; `text` is the peer's text, or a description of the event.
     pub fn add(&mut self, phase: Phase, code: u16, text: &str) {
         self.count(phase, code, text, 1);
     }
 
-    /// All errors, of whatever kind.
+    /// Number of errors of all kinds.
     pub fn total(&self) -> u64 {
         self.kinds.values().map(|kind| kind.count).sum::<u64>() + self.other.map_or(0, |(_, count)| count)
     }
 
-    /// As the run record has them, in the order of a dialogue.
+    /// Makes the rows of the run record, in the order of a dialogue.
     pub fn rows(&self) -> Vec<ErrorRow> {
         let known = self.kinds.iter().map(|(&(phase, code), kind)| ErrorRow {
             phase,
@@ -522,7 +523,7 @@ impl Errors {
         known.chain(other).collect()
     }
 
-    /// Adds what another counted.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         for (&(phase, code), kind) in &other.kinds {
             self.count(phase, code, &kind.text, kind.count);
@@ -547,7 +548,7 @@ impl Errors {
     }
 }
 
-/// A peer's text, safe to print: cut, and with blanks for control characters (a reply may hold escape sequences).
+/// Makes a peer's text safe to print: cut, and with blanks for control characters (a reply may hold escape sequences).
 fn printable(text: &str) -> String {
     text.trim().chars().take(Errors::MAX_TEXT_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -564,7 +565,7 @@ mod tests {
         Some(Duration::from_secs(second))
     }
 
-    /// One message of `run` to its first recipient, as a worker would count it.
+    /// Counts one message of `run` to its first recipient, as a worker would.
     fn arrive(sink: &mut SinkTally, run: RunId, sequence: u64, second: u64) {
         sink.messages += 1;
         let tally = sink.runs.open(run);

@@ -1,4 +1,4 @@
-//! Thresholds: what a user asks of a run, read from a line and evaluated on its record, or while it runs.
+//! Thresholds: requirements of a user on a run, read from a line and evaluated on its record, or while it runs.
 //!
 //! ```text
 //! accepted.p99 < 50ms             STAGE or PHASE . p0 … p99999 | min | mean | max     a time
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 /// The longest expression that is read.
 const MAX_BYTES: usize = 200;
-/// The largest number that is taken.
+/// The largest number that is accepted.
 const MAX_NUMBER: f64 = 1e15;
-/// Letters that may differ in a name for another to be suggested.
+/// Letters that may differ in a name that is suggested for another.
 const MAX_DISTANCE: usize = 2;
 
 /// Stages that every record has of its messages.
@@ -31,19 +31,19 @@ const MADES_STAGES: [(&str, &str); 6] = [
     ("received-event", "RECEIVED"),
     ("tracing", "TRACING"),
 ];
-/// What can be asked of a stage or a phase.
+/// Figures of a stage or a phase.
 const METRICS: [&str; 11] = ["p50", "p90", "p95", "p99", "p999", "min", "mean", "max", "rate", "count", "within"];
 
-/// What became of a recipient that a threshold may speak of.
+/// Fates of a recipient that a threshold may concern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Accepted and gone.
+    /// Accepted and lost.
     Lost,
     /// Arrivals after the first.
     Duplicates,
     /// Arrived changed.
     Corrupt,
-    /// Refused with 4xx or 5xx.
+    /// Rejected with 4xx or 5xx.
     Rejected,
     /// The connection failed.
     Failed,
@@ -53,7 +53,7 @@ impl Fate {
     /// All of them, the weightiest first.
     pub const ALL: [Self; 5] = [Self::Lost, Self::Duplicates, Self::Corrupt, Self::Rejected, Self::Failed];
 
-    /// Its name in an expression.
+    /// Name in an expression.
     pub fn words(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -64,7 +64,7 @@ impl Fate {
         }
     }
 
-    /// The reason that a verdict has for it.
+    /// The cause that a verdict has for it.
     pub fn cause(self) -> Cause {
         match self {
             Self::Lost => Cause::Lost,
@@ -75,7 +75,7 @@ impl Fate {
         }
     }
 
-    /// How many there were, where anybody knows.
+    /// Number of units with that fate, if it is known.
     pub fn count(self, ledger: &LedgerRow) -> Option<u64> {
         match self {
             Self::Lost => ledger.lost,
@@ -87,7 +87,7 @@ impl Fate {
     }
 }
 
-/// Which names an expression may use.
+/// Names that an expression may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// Stages, and phases of the dialogue.
@@ -96,7 +96,7 @@ pub enum Protocol {
     Mades,
 }
 
-/// What times and counts are of.
+/// Origins of times and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A stage of the journey.
@@ -126,7 +126,7 @@ enum Subject {
     Fate(Fate),
 }
 
-/// How value and limit are compared.
+/// Comparisons of value and limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Comparison {
     Less,
@@ -150,7 +150,7 @@ impl Comparison {
     }
 }
 
-/// What a limit is in.
+/// Units of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Milliseconds,
@@ -170,7 +170,7 @@ impl Unit {
     }
 }
 
-/// A threshold, read.
+/// A parsed threshold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Threshold {
     expression: String,
@@ -180,11 +180,11 @@ pub struct Threshold {
     unit: Unit,
 }
 
-/// Where the figures come from: a record, or a run that is going on. `None` is what nobody can see.
+/// Source of the figures: a record, or a run in progress. `None` is a figure that nobody can see.
 pub trait Figures {
     /// All times of it.
     fn times(&self, of: Place) -> Option<Latencies>;
-    /// The same in short, where nothing else is left.
+    /// A summary of them, if nothing else is left.
     fn summary(&self, of: Place) -> Option<LatencyMs>;
     /// Messages that reached it, or times that it occurred.
     fn count(&self, of: Place) -> Option<u64>;
@@ -203,7 +203,7 @@ impl Threshold {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, and what may have been meant.
+    /// The fault, and the probable intention.
     pub fn parse(text: &str, protocol: Protocol) -> Result<Self, String> {
         let text = text.trim();
         if text.len() > MAX_BYTES {
@@ -219,12 +219,12 @@ impl Threshold {
         Ok(Self { expression: text.to_owned(), subject, comparison, limit, unit })
     }
 
-    /// As it was typed.
+    /// The expression as it was typed.
     pub fn expression(&self) -> &str {
         &self.expression
     }
 
-    /// Whether it speaks of what only the far end sees.
+    /// Reports whether it concerns something that only the far end sees.
     pub fn is_of_delivery(&self) -> bool {
         match self.subject {
             Subject::Figure(place, _) => {
@@ -234,7 +234,7 @@ impl Threshold {
         }
     }
 
-    /// The stage or phase that it speaks of; `None` for a fate.
+    /// The stage or phase that it concerns; `None` for a fate.
     pub fn place(&self) -> Option<Place> {
         match self.subject {
             Subject::Figure(place, _) => Some(place),
@@ -242,17 +242,17 @@ impl Threshold {
         }
     }
 
-    /// Whether it speaks of times, not of a number or a rate.
+    /// Reports whether it concerns times, and not a number or a rate.
     pub fn is_of_time(&self) -> bool {
         matches!(self.subject, Subject::Figure(_, metric) if !matches!(metric, Metric::Rate | Metric::Count))
     }
 
-    /// Whether a run can reach it only by going on: such a threshold says nothing while it runs.
+    /// Reports whether a run can reach it only by continuing: such a threshold decides nothing while it runs.
     pub fn needs_the_end(&self) -> bool {
         matches!(self.subject, Subject::Figure(_, Metric::Count)) && !self.comparison.is_upper()
     }
 
-    /// What comes of it.
+    /// Evaluates it.
     pub fn evaluate(&self, figures: &impl Figures) -> ThresholdRow {
         let value = self.value(figures).filter(|value| value.is_finite());
         let margin = |value: f64| if self.comparison.is_upper() { self.limit - value } else { value - self.limit };
@@ -285,7 +285,7 @@ fn measured(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64>
             percent(figures.times(place)?.count_within(limit), figures.count(place)?)
         }
         (Metric::Within(limit), _) => {
-            // Where nothing arrived, nothing was in time; where messages have no times, nobody knows.
+            // If nothing arrived, nothing was in time; if messages have no times, the value is unknown.
             let arrived = figures.count(place)?;
             let times = figures.times(place).filter(|times| times.count() > 0 || arrived == 0);
             let in_time = if arrived == 0 { 0 } else { times?.count_within(limit) };
@@ -310,7 +310,7 @@ fn time(figures: &impl Figures, place: Place, metric: Metric) -> Option<f64> {
     }
 }
 
-/// A quantile of which only the usual ones are left, as in records of earlier versions.
+/// Returns a quantile if only the usual ones are left, as in records of earlier versions.
 fn of_summary(summary: &LatencyMs, quantile: f64) -> Option<f64> {
     let known =
         [(0.5, summary.p50), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p999)];
@@ -321,7 +321,7 @@ fn percent(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)
 }
 
-/// A value in its unit: `61.2 ms`, `5,000/s`, `0.12 %`, `17`.
+/// Formats a value in its unit: `61.2 ms`, `5,000/s`, `0.12 %`, `17`.
 pub fn figure(value: f64, unit: &str) -> String {
     let number = match value {
         value if value.fract() == 0.0 && (0.0..1e15).contains(&value) => grouped(value as u64),
@@ -336,13 +336,13 @@ pub fn figure(value: f64, unit: &str) -> String {
     }
 }
 
-/// The fate that an expression of a record speaks of, if it is one.
+/// Returns the fate that an expression of a record concerns, if any.
 pub fn fate_of(expression: &str) -> Option<Fate> {
     let name = expression.split(['<', '>']).next()?.trim();
     Fate::ALL.into_iter().find(|fate| fate.words() == name)
 }
 
-/// Why a threshold of a record has no value.
+/// Explains why a threshold of a record has no value.
 pub fn why_unseen(record: &Record, row: &ThresholdRow) -> &'static str {
     let threshold = [Protocol::Smtp, Protocol::Mades].map(|protocol| Threshold::parse(&row.expression, protocol).ok());
     let is_of_delivery = threshold.into_iter().flatten().any(|threshold| threshold.is_of_delivery());
@@ -406,7 +406,7 @@ impl Figures for Record {
     }
 }
 
-/// The comparison that a text begins with, and what follows. It begins with one.
+/// Splits off the comparison that a text begins with. There must be one.
 fn comparison(text: &str) -> (Comparison, &str) {
     let all = [
         ("<=", Comparison::LessOrEqual),
@@ -477,7 +477,7 @@ fn parse_metric(text: &str) -> Result<Metric, String> {
     }
 }
 
-/// `p50` is 0.5, `p99` 0.99, `p999` and `p99.9` are 0.999.
+/// Reads a quantile: `p50` is 0.5, `p99` 0.99, `p999` and `p99.9` are 0.999.
 fn parse_quantile(text: &str) -> Option<f64> {
     let digits = text.strip_prefix('p')?;
     let (whole, part) = digits.split_once('.').or_else(|| digits.split_at_checked(2)).unwrap_or((digits, ""));
@@ -508,7 +508,7 @@ fn parse_limit(text: &str, subject: Subject) -> Result<(f64, Unit), String> {
     }
 }
 
-/// A time in milliseconds; it needs a unit.
+/// Reads a time in milliseconds; it needs a unit.
 fn parse_time(text: &str) -> Result<f64, String> {
     let units =
         [("ns", 1e-6), ("us", 1e-3), ("µs", 1e-3), ("ms", 1.0), ("min", 6e4), ("s", 1e3), ("m", 6e4), ("h", 3.6e6)];
@@ -523,7 +523,7 @@ fn parse_percent(text: &str) -> Result<f64, String> {
     if share > 100.0 { Err(format!("{share} % is more than 100 %")) } else { Ok(share) }
 }
 
-/// A number, with k for thousands or M for millions.
+/// Reads a number, with k for thousands or M for millions.
 fn parse_count(text: &str) -> Result<f64, String> {
     let (number, times) = match text.strip_suffix(['k', 'M']) {
         Some(number) if text.ends_with('k') => (number, 1e3),
@@ -540,7 +540,7 @@ fn parse_number(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("{:?} is not a number of at least zero", text.trim()))
 }
 
-/// What is wrong with a name, and the one that may have been meant.
+/// Describes the fault of a name, and suggests a similar one.
 fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     let nearest = known.iter().map(|known| (strsim::damerau_levenshtein(known, name), *known)).min();
     match nearest.filter(|(distance, known)| *distance <= MAX_DISTANCE && *distance < known.len()) {

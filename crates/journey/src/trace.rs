@@ -5,9 +5,10 @@
 //! 0             14             47               64                 81           90           98
 //! ```
 //!
-//! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers what follows the
-//! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it. Where a relay says that
-//! it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that of what they were (`mime::Restorer`).
+//! Fixed width, so that it is patched in place and never formatted. The checksum (CRC-32C) covers the bytes after the
+//! first empty line, dot-unstuffed, so relays may put their own header fields before it or after it. If a relay states
+//! that it has encoded 8-bit parts for a server without 8BITMIME, the checksum is that of the original parts
+//! (`mime::Restorer`).
 use crc_fast::{CrcAlgorithm, Digest};
 use memchr::memmem::Finder;
 use memchr::{memchr, memrchr};
@@ -17,18 +18,18 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Recipients of one message that a trace can tell apart; numbers from here on count as 0.
+/// Recipients of one message that a trace can distinguish; larger numbers count as 0.
 pub const MAX_RECIPIENTS: u32 = 1024;
 
-/// Sequence numbers from here on are those of messages that were created while the run warmed up. They are accounted
-/// for like any other; figures leave them out. In the number itself, so that every far end knows without being told.
+/// First sequence number of messages that were created during the warm-up. They are accounted for like any other;
+/// figures leave them out. The mark is in the number itself, so that every far end can read it.
 pub const WARM_UP: u64 = 1 << 48;
 
 /// The end of a header line and the empty line after it.
 static EMPTY_LINE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\n\r\n"));
 const EMPTY_LINE_BYTES: usize = 3;
 
-/// The field of an encoding of the whole body.
+/// Name of the field with the encoding of the whole body.
 const ENCODING: &[u8] = b"Content-Transfer-Encoding:";
 
 const NAME: &[u8] = b"X-Mailrun:";
@@ -40,26 +41,26 @@ const CLOCK: usize = CREATED + 16 + 1;
 const CHECKSUM: usize = CLOCK + 8 + 1;
 const LINE_BYTES: usize = CHECKSUM + 8;
 
-/// What a message carries so that the far end can recognise it.
+/// Header by which the far end recognises a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The run that sent it.
     pub run: RunId,
     /// Its number in the run, from 0.
     pub sequence: u64,
-    /// When a session took it up (open loop: when it was scheduled), on `clock`.
+    /// Time at which a session began it (open loop: the scheduled time), on `clock`.
     pub created: Duration,
-    /// Whose clock `created` was read from.
+    /// Clock that `created` was read from.
     pub clock: ClockId,
     /// CRC-32C of the body after the header block.
     pub checksum: u32,
 }
 
 impl Trace {
-    /// Octets of the header line, CRLF included.
+    /// Bytes of the header line, CRLF included.
     pub const HEADER_BYTES: usize = LINE_BYTES + 2;
 
-    /// Writes the whole line, CRLF included, into exactly [`Self::HEADER_BYTES`] octets. Panics on another length.
+    /// Writes the whole line, CRLF included, into exactly [`Self::HEADER_BYTES`] bytes. Panics on another length.
     pub fn write(&self, header: &mut [u8]) {
         assert_eq!(header.len(), Self::HEADER_BYTES, "a trace header is {} bytes", Self::HEADER_BYTES);
         header.fill(b' ');
@@ -72,7 +73,8 @@ impl Trace {
         Self::patch(header, self.sequence, self.created);
     }
 
-    /// Overwrites sequence and time in a line that [`Self::write`] made: all that changes from message to message.
+    /// Overwrites sequence and time in a line that [`Self::write`] made: the only fields that change from message to
+    /// message.
     pub fn patch(header: &mut [u8], sequence: u64, created: Duration) {
         write_hex(&mut header[SEQUENCE..], &sequence.to_be_bytes());
         write_hex(&mut header[CREATED..], &nanoseconds(created).to_be_bytes());
@@ -83,12 +85,12 @@ impl Trace {
         write_hex(&mut header[CHECKSUM..], &checksum.to_be_bytes());
     }
 
-    /// Whether the message was created while the run warmed up.
+    /// Reports whether the message was created during the warm-up.
     pub fn is_warm_up(&self) -> bool {
         self.sequence >= WARM_UP
     }
 
-    /// Reads one header line, with or without its CRLF. Strict in everything but the case of name and digits.
+    /// Reads one header line, with or without its CRLF. Strict except for the case of name and digits.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let line: &[u8; LINE_BYTES] = strip_line_end(line).try_into().ok()?;
         let spaced = [SEQUENCE, CREATED, CLOCK, CHECKSUM].iter().all(|&field| line[field - 1] == b' ');
@@ -109,7 +111,7 @@ impl Trace {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(pub [u8; 16]);
 
-/// What was read is not 32 hexadecimal digits.
+/// Error for a text that is not 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a run id is 32 hexadecimal digits")]
 pub struct NotARunId;
@@ -142,7 +144,7 @@ impl fmt::Debug for RunId {
     }
 }
 
-/// Whose clock a time was read from: the host's boot, and whether it is CLOCK_MONOTONIC or Unix time.
+/// Identity of a clock: the host's boot, and whether it is CLOCK_MONOTONIC or Unix time.
 ///
 /// Two monotonic times can be subtracted only if they come from one boot of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -151,33 +153,33 @@ pub struct ClockId(pub u32);
 impl ClockId {
     const REALTIME: u32 = 1 << 31;
 
-    /// CLOCK_MONOTONIC of the boot that `/proc/sys/kernel/random/boot_id` names.
+    /// Identity of CLOCK_MONOTONIC of the boot that `/proc/sys/kernel/random/boot_id` names.
     pub fn monotonic(boot_id: &str) -> Self {
         Self(checksum(boot_id.trim().as_bytes()) & !Self::REALTIME)
     }
 
-    /// Unix time, as the host of that boot has it.
+    /// Identity of Unix time on the host of that boot.
     pub fn realtime(boot_id: &str) -> Self {
         Self(Self::monotonic(boot_id).0 | Self::REALTIME)
     }
 
-    /// Whether times on it are Unix time.
+    /// Reports whether its times are Unix time.
     pub fn is_realtime(self) -> bool {
         self.0 & Self::REALTIME != 0
     }
 
-    /// Whether both clocks are of one boot of one host.
+    /// Reports whether both clocks belong to one boot of one host.
     pub fn same_host(self, other: Self) -> bool {
         self.0 & !Self::REALTIME == other.0 & !Self::REALTIME
     }
 }
 
-/// CRC-32C (CRC-32/ISCSI) of a body that is at hand as a whole.
+/// CRC-32C (CRC-32/ISCSI) of a complete body.
 pub fn checksum(body: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(body)
 }
 
-/// CRC-32C of a body that comes in blocks: 4 octets, so that a session can afford one.
+/// CRC-32C of a body that comes in blocks: 4 bytes, so that a session can afford one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(u32);
 
@@ -201,23 +203,23 @@ impl Checksum {
     }
 }
 
-/// What a message turned out to carry.
+/// Results of the search for a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No `X-Mailrun` header: somebody else's mail.
+    /// No `X-Mailrun` header: foreign mail.
     Absent,
-    /// A trace whose checksum fits the body.
+    /// A trace whose checksum matches the body.
     Intact(Trace),
-    /// A trace whose checksum fits what the body was before a relay made it 7-bit on its way (RFC 6152 §3).
+    /// A trace whose checksum matches the body as it was before a relay converted it to 7-bit (RFC 6152 §3).
     Converted(Trace),
-    /// A trace whose checksum does not fit, or an `X-Mailrun` header that cannot be read (`None`).
+    /// A trace whose checksum does not match, or an `X-Mailrun` header that cannot be read (`None`).
     Corrupt(Option<Trace>),
 }
 
 /// Finds and verifies the trace of a message that arrives in blocks of any size.
 ///
-/// Holds at most one unfinished header line, cut at the length of a trace, whatever the message's size: a line
-/// that was cut cannot be a trace.
+/// Holds at most one unfinished header line, cut at the length of a trace, whatever the message's size: a line that was
+/// cut cannot be a trace.
 ///
 /// ```text
 /// header ──empty line──► body ──finish──► header (of the next message)
@@ -228,15 +230,15 @@ pub struct TraceReader {
     line: UnfinishedLine,
     seen: Seen,
     checksum: Checksum,
-    /// What the body was, where a relay says that it has encoded it.
+    /// The restored body, if a relay states that it has encoded it.
     original: Option<Box<Original>>,
-    /// Whether a line of the header has been read.
+    /// A line of the header has been read.
     has_line: bool,
     /// The trace came first: no relay has put anything before it, so none has converted the message.
     is_from_source: bool,
 }
 
-/// A body that is decoded as it comes, and the checksum of what it was.
+/// A body that is decoded as it comes, with the checksum of the result.
 #[derive(Clone, Debug, Default)]
 struct Original {
     restorer: Restorer,
@@ -244,13 +246,13 @@ struct Original {
 }
 
 impl Original {
-    /// Behind a line of the header that tells of a conversion, or else of an encoding of the whole body: that may be a
+    /// Begins behind a header line that records a conversion, or else an encoding of the whole body: that may be a
     /// relay's, or the sender's own.
     fn begin(line: &[u8]) -> Option<Box<Self>> {
         if line.get(..MARKER.len()).is_some_and(|name| name.eq_ignore_ascii_case(MARKER)) {
             return Some(Box::default());
         }
-        // Of a longer line there may be no more than the beginning.
+        // A longer line may be cut here.
         let is_whole = line.len() < UnfinishedLine::LIMIT;
         let value = line.get(..ENCODING.len()).filter(|name| is_whole && name.eq_ignore_ascii_case(ENCODING));
         let value = value.map(|_| line[ENCODING.len()..].trim_ascii())?;
@@ -265,7 +267,7 @@ impl Original {
         self.restorer.receive(block, |text| checksum.update(text));
     }
 
-    /// The checksum of what the body was, if it could be decoded.
+    /// Returns the checksum of the original body, if it could be decoded.
     fn finish(mut self) -> Option<u32> {
         let checksum = &mut self.checksum;
         self.restorer.finish(|text| checksum.update(text));
@@ -280,7 +282,7 @@ enum MessagePart {
     Body,
 }
 
-/// What the header block has shown so far.
+/// State of the header block so far.
 #[derive(Clone, Copy, Debug, Default)]
 enum Seen {
     #[default]
@@ -304,7 +306,7 @@ impl TraceReader {
         }
     }
 
-    /// Ends the message, says what it carried, and is ready for the next.
+    /// Ends the message, returns its trace, and is ready for the next message.
     pub fn finish(&mut self) -> Found {
         if self.part == MessagePart::Header && !self.line.kept().is_empty() {
             let line = std::mem::take(&mut self.line);
@@ -325,12 +327,12 @@ impl TraceReader {
         }
     }
 
-    /// Reads header lines up to the empty one; gives what follows it.
+    /// Reads header lines up to the empty one; returns the bytes after it.
     fn read_header<'b>(&mut self, block: &'b [u8]) -> &'b [u8] {
         let mut rest = block;
         if !self.has_line && self.line.kept().is_empty() && is_named(block) {
-            // Our own message, straight from its source: the trace comes first, and of the other header lines only
-            // the end matters.
+            // Our own message, directly from its source: the trace comes first, and of the other header lines only the
+            // end matters.
             if let Some(end) = EMPTY_LINE.find(block) {
                 self.read_line(&block[..memchr(b'\n', block).map_or(end, |at| at + 1)]);
                 self.part = MessagePart::Body;
@@ -353,7 +355,7 @@ impl TraceReader {
         &[]
     }
 
-    /// Reads a line whose end has come, joined to what earlier blocks held of it. True if it is empty.
+    /// Reads a line whose end has come, joined to its beginning from earlier blocks. True if it is empty.
     fn end_line(&mut self, end: &[u8]) -> bool {
         if self.line.kept().is_empty() {
             return self.read_line(end);
@@ -363,7 +365,7 @@ impl TraceReader {
         self.read_line(line.kept())
     }
 
-    /// Looks at one line of the header block. True if it is empty. The first trace wins.
+    /// Reads one line of the header block. True if it is empty. The first trace wins.
     fn read_line(&mut self, line: &[u8]) -> bool {
         if matches!(self.seen, Seen::Nothing) && is_named(line) {
             self.seen = Trace::parse(line).map_or(Seen::Unreadable, Seen::Trace);
@@ -376,7 +378,7 @@ impl TraceReader {
     }
 }
 
-/// The start of a line whose end has not come yet, cut one octet beyond the length of a trace.
+/// The start of a line whose end has not come yet, cut one byte beyond the length of a trace.
 #[derive(Clone, Copy, Debug)]
 struct UnfinishedLine {
     octets: [u8; Self::LIMIT],
@@ -404,10 +406,10 @@ impl Default for UnfinishedLine {
     }
 }
 
-/// Which recipient of its message an address is: the decimal digits that end its local part; 0 without any, and
-/// for numbers that are not below [`MAX_RECIPIENTS`] or longer than four digits (not ours, then).
+/// Number of an address among the recipients of its message: the decimal digits that end its local part; 0 without any,
+/// and for numbers that are not below [`MAX_RECIPIENTS`] or longer than four digits (these are not ours).
 ///
-/// A relay may split a transaction, so the envelope's order says nothing.
+/// The order of the envelope cannot be used, because a relay may split a transaction.
 pub fn recipient_number(address: &[u8]) -> u32 {
     let local = &address[..memrchr(b'@', address).unwrap_or(address.len())];
     let digits = local.iter().rev().take_while(|octet| octet.is_ascii_digit()).count();
@@ -427,7 +429,7 @@ fn strip_line_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// Nanoseconds of a time that a clock gave: 64 bits hold 584 years.
+/// Nanoseconds of a clock's time: 64 bits hold 584 years.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -449,14 +451,14 @@ fn write_hex(field: &mut [u8], value: &[u8]) {
     }
 }
 
-/// Reads 16 hexadecimal digits; `None` if any octet is not one.
+/// Reads 16 hexadecimal digits; `None` if any byte is not one.
 fn read_hex16(digits: &[u8; 16]) -> Option<u64> {
     let high = read_hex8(digits.first_chunk()?)?;
     let low = read_hex8(digits.last_chunk()?)?;
     Some(u64::from(high) << 32 | u64::from(low))
 }
 
-/// Reads eight hexadecimal digits in one word, an octet a lane: a trace has eighty of them. One copy of the code for
+/// Reads eight hexadecimal digits in one word, one byte per lane: a trace has eighty of them. One copy of the code for
 /// all fields: ten would take more of the instruction cache than the calls cost.
 #[inline(never)]
 fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
@@ -465,7 +467,7 @@ fn read_hex8(digits: &[u8; 8]) -> Option<u32> {
     let letters = (octets >> 6) & ONES;
     let values = (octets & (0x0f * ONES)) + 9 * letters;
     let at_least_ten = ((values + 6 * ONES) >> 4) & ONES;
-    // What these values are written with must be what was read, but for the case of letters.
+    // The digits of these values must equal the input, except for the case of letters.
     let written = values.wrapping_add(0x30 * ONES + 0x27 * at_least_ten);
     if values & (0xf0 * ONES) != 0 || written != octets | (letters << 5) {
         return None;
@@ -622,7 +624,7 @@ mod tests {
         }
     }
 
-    /// Reads a message whole, octet by octet, and in every two parts; all must agree.
+    /// Reads a message whole, byte by byte, and in every two parts; all must agree.
     fn found(message: &[u8]) -> Found {
         let mut reader = TraceReader::default();
         reader.receive(message);
@@ -673,7 +675,7 @@ mod tests {
         }
     }
 
-    /// A message as a source makes it, and as a relay sends it on that has to convert it.
+    /// Makes a message as a source makes it, and as a converting relay forwards it.
     fn relayed(head: &str, body: &[u8]) -> (Trace, Vec<u8>) {
         let trace = Trace { checksum: checksum(body), ..trace() };
         let mut line = [0; Trace::HEADER_BYTES];
@@ -697,7 +699,7 @@ mod tests {
             assert_eq!(found(&converted), Found::Converted(trace), "{}", converted.escape_ascii());
             let again = message(&[b"Received: by another\r\n", &converted]);
             assert_eq!(found(&again), Found::Converted(trace), "through another relay");
-            // A character in the middle of what was encoded.
+            // A character in the middle of the encoded text.
             let at = memchr::memmem::rfind(&converted, b"=C3").map_or(converted.len() - 8, |at| at + 2);
             converted[at] = if converted[at] == b'4' { b'5' } else { b'4' };
             assert_eq!(found(&converted), Found::Corrupt(Some(trace)), "{}", converted.escape_ascii());

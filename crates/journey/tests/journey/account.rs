@@ -1,4 +1,4 @@
-//! The account: the books of both ends give the fates, and the verdict names what is amiss with its count.
+//! Tests of the account: the books of both ends give the fates, and the verdict names each fault with its count.
 use crate::sample;
 use journey::account::{Arrivals, Between, Books, RelayBooks, fates_sum, settle};
 use journey::judge::{Circumstances, judge, outcome};
@@ -19,7 +19,7 @@ fn arrivals(units: &Ledger) -> Arrivals<'_> {
     Arrivals { units, duplicates: 0, corrupt: 0, converted: 0, foreign: 0, untimed: 0, overflow: 0 }
 }
 
-/// What the source counted besides what was accepted.
+/// Counts of the source besides the accepted units.
 #[derive(Default)]
 struct Counted {
     rejected: u64,
@@ -51,14 +51,14 @@ fn what_was_accepted_and_did_not_arrive_is_lost() {
 
 #[test]
 fn what_arrived_though_no_reply_was_heard_is_delivered() {
-    // 10 accepted; 10..12 arrived though their replies never came.
+    // 10 accepted; 10..12 arrived although their replies never came.
     let counted = |rejected, failed, open| Counted { rejected, failed, open };
     let row = settled(&ledger(0..10), &ledger(0..12), counted(6, 0, 4));
     assert_eq!(fates(&row), [12, 6, 0, 0, 2]);
-    // The peer took it and then the connection broke: to the source it failed, and the sink has it.
+    // The peer accepted it and then the connection broke: to the source it failed, and the sink has it.
     let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 7, 0));
     assert_eq!(fates(&row), [12, 3, 5, 0, 0]);
-    // The peer kept what it refused.
+    // The peer kept a message that it rejected.
     let row = settled(&ledger(0..10), &ledger(0..12), counted(3, 1, 0));
     assert_eq!(fates(&row), [12, 2, 0, 0, 0]);
     assert!(fates_sum(&row));
@@ -250,7 +250,7 @@ fn a_threshold_grants_what_fails_by_default() {
     let (record, _) = changed(reject(true), Between::Server);
     assert!(passed(&record), "{:?}", record.verdict);
     assert_eq!(record.verdict.why, "99 of 100 delivered, 1 rejected");
-    // What is not granted weighs more than figures that are the generator's own.
+    // A fate that is not granted weighs more than figures that are the generator's own.
     let both = |record: &mut Record| {
         reject(false)(record);
         record.surroundings = Some(Surroundings { steal_share: Some(0.3), ..Surroundings::default() });
@@ -275,7 +275,7 @@ fn what_was_ordered_passes_and_no_more() {
     for (lost, rejected, between) in [
         (3, 3, Between::Nothing),
         (2, 4, Between::Nothing),
-        // Behind a server the sink is not who the source speaks to.
+        // With a server between, the source does not speak to the sink.
         (2, 3, Between::Server),
     ] {
         assert_eq!(verdict(lost, rejected, between).outcome, Some(Outcome::Fail), "{lost} {rejected}");

@@ -1,4 +1,4 @@
-//! Folding: the parties' records joined into the run's.
+//! Tests of folding: the parties' records joined into the run's.
 use crate::sample::{self, second};
 use journey::fold::fold;
 use journey::record::{ErrorRow, LedgerRow, SeriesRow};

@@ -1,4 +1,4 @@
-//! The interval log is one that HdrHistogram's own reader understands.
+//! Tests that HdrHistogram's own reader understands the interval log.
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use journey::{IntervalLog, Latencies};
 use std::time::{Duration, SystemTime};

@@ -1,4 +1,4 @@
-//! What journey promises to the outside: properties, the account's arithmetic, the record's schema, the log's format.
+//! Tests of journey's promises: properties, the account's arithmetic, the record's schema, the log's format.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 mod account;
 mod fold;

@@ -1,4 +1,4 @@
-//! Properties: what holds for every input, not just for the examples.
+//! Properties that hold for every input, not just for the examples.
 use crate::sample;
 use journey::account::{Arrivals, Books, RelayBooks, fates_sum, settle};
 use journey::threshold::{Protocol, Threshold};
@@ -35,7 +35,7 @@ prop_compose! {
     }
 }
 
-/// A piece of a message: what matters to the reader, and noise.
+/// A piece of a message: parts that matter to the reader, and noise.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(b"\r\n".to_vec()),
@@ -52,7 +52,7 @@ fn written(trace: &Trace) -> [u8; Trace::HEADER_BYTES] {
     header
 }
 
-/// Reads a message in blocks of the given sizes and what is left in one.
+/// Reads a message in blocks of the given sizes and the rest in one.
 fn read(message: &[u8], sizes: &[usize], reader: &mut TraceReader) -> Found {
     let mut rest = message;
     for &size in sizes {
@@ -168,8 +168,9 @@ proptest! {
         let _ = Ledger::read_from([b"MRLEDGR1".as_slice(), &bytes].concat().as_slice());
     }
 
-    /// Each unit is accepted, refused, failed or left open, and arrives or does not, and is in the relay's queue or not,
-    /// whatever the source heard: the model gives each unit its fate, one by one.
+    /// Checks that the fates of any run are those of its units. Each unit is accepted, rejected, failed or left open,
+    /// and arrives or does not, and is in the relay's queue or not, whatever the source received: the model gives each
+    /// unit its fate, one by one.
     #[test]
     fn the_fates_of_any_run_are_those_of_its_units(
         units in vec((0..4u8, any::<bool>(), any::<bool>()), 0..300), given_up in 0..20u64
@@ -203,12 +204,12 @@ proptest! {
         let expired = given_up.min(model.missing);
         prop_assert_eq!((row.delivered, row.queued), (Some(model.delivered), Some(model.queued)));
         prop_assert_eq!((row.expired, row.lost), (Some(expired), Some(model.missing - expired)));
-        // Of those that the source heard no 250 for, it counts; which of them arrived after all, it cannot know.
+        // The source counts those without a 250; it cannot know which of them arrived nevertheless.
         let unheard: u64 = [row.rejected, row.failed, row.in_flight].into_iter().flatten().sum();
         prop_assert_eq!(unheard, model.nowhere);
         let no_more_than = [(row.rejected, rejected), (row.failed, failed), (row.in_flight, open)];
         prop_assert!(no_more_than.into_iter().all(|(fate, counted)| fate.unwrap() <= counted));
-        // A unit that the books of one side lack is found out.
+        // A unit that is missing in the books of one side is detected.
         if accepted.count() > 0 {
             let short = settle(Books { recipients_created: recipients_created - 1, ..watched });
             prop_assert!(!fates_sum(&short));
@@ -224,7 +225,7 @@ proptest! {
         }
     }
 
-    /// What is made of the grammar is read, and what is measured is what is known of the times.
+    /// Checks that thresholds made from the grammar are read, and that their values match the known times.
     #[test]
     fn thresholds_measure_what_was_timed(
         times in vec(1..10_000u64, 1..200), created in 0..300u64, percent in 1..100u32, limit in 1..20_000u64
@@ -242,7 +243,7 @@ proptest! {
         };
         let within = value(format!("accepted.within({limit}ms) >= {percent}%"));
         let in_time = times.iter().filter(|ms| **ms <= limit).count() as f64 * 100.0 / created as f64;
-        // The histogram has three digits: what lies within a thousandth of the limit may be on either side.
+        // The histogram has three digits: times within a thousandth of the limit may be on either side.
         let near = times.iter().filter(|ms| ms.abs_diff(limit) * 500 <= limit).count() as f64 * 100.0 / created as f64;
         prop_assert!((within.value.unwrap() - in_time).abs() <= near + 1e-9, "{within:?} {in_time}");
         prop_assert_eq!(within.passed, within.value.unwrap() >= f64::from(percent));

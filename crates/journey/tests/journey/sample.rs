@@ -1,4 +1,4 @@
-//! Records to begin from: a source's and a sink's of the same run, nothing amiss.
+//! Sample records for tests: a source's and a sink's of the same run, without faults.
 use journey::record::{
     FORMAT, Host, LatencyMs, LedgerRow, Party, Record, Role, SeriesRow, StageRow, Verdict, Workload,
 };
@@ -17,7 +17,7 @@ pub(crate) fn sink() -> Record {
     Record { parties: vec![party(Role::Sink, "sink")], stages: vec![stage(Stage::Delivered, "sink")], ..record() }
 }
 
-/// A run that closes.
+/// A run whose account is closed.
 pub(crate) fn run() -> Record {
     let ledger = LedgerRow {
         created: Some(100),

@@ -1,4 +1,4 @@
-//! `docs/run.schema.json` describes the record as it is. `MAILRUN_BLESS=1 cargo test` rewrites it.
+//! Tests that `docs/run.schema.json` describes the record as it is. `MAILRUN_BLESS=1 cargo test` rewrites it.
 use crate::sample;
 use journey::Record;
 use journey::account::fates_sum;

@@ -1,4 +1,4 @@
-//! The verdict of any record, held against the precedence that docs/ci.md promises; and thresholds of any text.
+//! Tests of the verdict of any record against the precedence that docs/ci.md promises; and of thresholds of any text.
 use crate::sample;
 use journey::account::{Between, fates_sum};
 use journey::judge::{Circumstances, judge};
@@ -10,7 +10,7 @@ use journey::{Phase, Stage};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Mostly nothing, else a few.
+/// Mostly zero, else a small number.
 fn few() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(0_u64), 1 => 1..20u64]
 }
@@ -20,7 +20,7 @@ fn often_not() -> impl Strategy<Value = bool> {
 }
 
 prop_compose! {
-    /// Units of all fates; they sum to what was created unless `off_by` says otherwise.
+    /// Units of all fates; they sum to the created units unless `off_by` says otherwise.
     fn ledger()(
         delivered in prop_oneof![4 => 1..200u64, 1 => Just(0)],
         counts in [few(), few(), few(), few(), few(), few(), few(), few()],
@@ -125,7 +125,7 @@ fn is_gone(record: &Record) -> bool {
     record.stalls.iter().any(|stall| stall.to_the_end && stall.failed > 0 && stall.rejected == 0)
 }
 
-/// Mail that is lost, changed, refused or unaccounted for, beyond what thresholds grant. Nothing was ordered.
+/// Reports mail that is lost, changed, rejected or unaccounted for, beyond what thresholds grant. Nothing was ordered.
 fn is_mail_amiss(record: &Record) -> bool {
     let beyond = |fate: Fate| match rows_of(record, fate).as_slice() {
         [] => of(record, fate) > 0,
@@ -145,7 +145,7 @@ fn is_open(record: &Record) -> bool {
     record.workload.arrival != Arrival::Closed
 }
 
-/// Whether the source, or mailrun itself, was the limit; but for a rate that was not offered.
+/// Reports whether the source, or mailrun itself, was the limit; except for a rate that was not offered.
 fn is_limited_by_us(record: &Record, between: Between) -> bool {
     let is_busy = record.parties[0].user_s > Some(9.0);
     (is_open(record) && record.lag_ms.unwrap().p99 > 10.0)
@@ -158,7 +158,7 @@ fn is_rate_missed(record: &Record) -> bool {
     is_open(record) && created.offered_rate_per_s == Some(5.0) && record.ending == Some(Ending::Complete)
 }
 
-/// The words of the issue, one after the other.
+/// The rules of docs/ci.md, one after the other.
 fn expected(record: &Record, between: Between) -> Outcome {
     let is_ours = is_limited_by_us(record, between);
     let is_rate_ours = is_rate_missed(record) && (is_ours || between == Between::Nothing);
@@ -263,7 +263,7 @@ proptest! {
     }
 }
 
-/// What can be asked, with a unit of its limit.
+/// Figures of thresholds, each with a unit of its limit.
 const FIGURES: [(&str, &str); 12] = [
     ("p50", "ms"),
     ("p99", "us"),
@@ -279,7 +279,7 @@ const FIGURES: [(&str, &str); 12] = [
     ("within( 1.5m )", "%"),
 ];
 
-/// All names of stages and phases, of which protocol, and whether it is a phase.
+/// All names of stages and phases, with their protocol, and whether it is a phase.
 fn places() -> Vec<(&'static str, Protocol, bool)> {
     let stages = [Stage::Created, Stage::Sent, Stage::Accepted, Stage::Delivered].map(Stage::name);
     let of_mades = ["notified", "settled", "replied", "inbox", "delivered-event", "received-event", "tracing"];
