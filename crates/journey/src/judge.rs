@@ -342,7 +342,7 @@ impl Bounds {
     }
 }
 
-/// What is most likely where a sink watches and all is lost.
+/// Most likely cause if a sink is watched and everything is lost, as a question to the user.
 const NOTHING_CAME: &str = " The sink has seen nothing of this run: does the server relay to it?";
 
 fn sentence(record: &Record, fate: Fate, count: u64, bounds: &Bounds) -> String {
