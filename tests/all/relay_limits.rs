@@ -328,3 +328,46 @@ fn nobody_acts_as_somebody_else() {
     expect(&mut wire, &plain(USER), "235");
     relay.stop();
 }
+
+/// What RCPT to a stranger's domain is answered: 250 to those who may relay.
+fn relays(wire: &mut Wire, code: &str) {
+    expect(wire, "MAIL FROM:<a@b.example>", "250");
+    expect(wire, "RCPT TO:<x@elsewhere.example>", code);
+    expect(wire, "RSET", "250");
+}
+
+#[test]
+fn only_a_named_client_may_speak_for_others_with_xclient() {
+    let relay = open(&guarded("xclient = [\"127.0.0.5\"]\n"));
+    let mut stranger = greeted(&relay, [127, 0, 0, 9]).unwrap();
+    expect(&mut stranger, "XCLIENT ADDR=127.0.0.1", "550 5.7.0");
+    expect(&mut stranger, "XCLIENT LOGIN=ann", "550 5.7.0");
+    relays(&mut stranger, "554 5.7.1");
+    let mut gateway = greeted(&relay, [127, 0, 0, 5]).unwrap();
+    relays(&mut gateway, "554 5.7.1");
+    for (told, code) in [("ADDR=127.0.0.1", "250"), ("ADDR=127.0.0.5", "554 5.7.1"), ("LOGIN=ann", "250")] {
+        expect(&mut gateway, &format!("XCLIENT {told}"), "220");
+        expect(&mut gateway, "EHLO client.example", "250");
+        relays(&mut gateway, code);
+    }
+    // Without LOGIN the next client is nobody.
+    expect(&mut gateway, "XCLIENT ADDR=127.0.0.5 LOGIN=[UNAVAILABLE]", "220");
+    expect(&mut gateway, "EHLO client.example", "250");
+    relays(&mut gateway, "554 5.7.1");
+}
+
+#[test]
+fn behind_a_proxy_the_header_says_who_the_client_is() {
+    let relay = open(&guarded("proxy_protocol = true\n"));
+    let header = |from: &str| format!("PROXY TCP4 {from} 127.0.0.1 40000 25\r\n");
+    for (from, code) in [("127.0.0.1", "250"), ("127.0.0.9", "554 5.7.1")] {
+        let mut wire = Wire::connect_from(TRUSTED, relay.smtp[0]);
+        wire.send(header(from));
+        assert!(wire.reply().expect("a greeting").starts_with("220 "));
+        expect(&mut wire, "EHLO client.example", "250");
+        relays(&mut wire, code);
+    }
+    let mut bare = Wire::connect_from(TRUSTED, relay.smtp[0]);
+    bare.send("EHLO client.example\r\n");
+    assert_eq!(bare.reply(), None, "a connection without a header is closed");
+}

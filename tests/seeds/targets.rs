@@ -66,6 +66,8 @@ pub(crate) mod sasl;
 pub(crate) mod segment;
 #[path = "../../fuzz/fuzz_targets/server.rs"]
 pub(crate) mod server;
+#[path = "../../fuzz/fuzz_targets/server_argument.rs"]
+pub(crate) mod server_argument;
 #[path = "../../fuzz/fuzz_targets/seven_bit.rs"]
 pub(crate) mod seven_bit;
 #[path = "../../fuzz/fuzz_targets/source_reply.rs"]
@@ -121,6 +123,7 @@ pub(crate) const ALL: &[Target] = &[
     ("sasl", sasl::run),
     ("segment", segment::run),
     ("server", server::run),
+    ("server_argument", server_argument::run),
     ("seven_bit", seven_bit::run),
     ("source_reply", source_reply::run),
     ("spread", spread::run),
