@@ -31,7 +31,9 @@ pub(super) struct Reception {
     config: Arc<Config>,
     /// `None` for the client of a unix-domain socket.
     client: Option<IpAddr>,
-    /// The same for headers.
+    /// The client before XCLIENT named another: it decides about the next XCLIENT.
+    gateway: Option<IpAddr>,
+    /// The client as header fields name it.
     client_literal: String,
     hello: Hello,
     name: Vec<u8>,
@@ -112,6 +114,7 @@ impl Reception {
             config,
             office: Rc::clone(office),
             client,
+            gateway: client,
             client_literal: received::literal(client.unwrap_or(IpAddr::from([127, 0, 0, 1]))),
             hello: Hello::Plain,
             name: Vec::new(),
@@ -144,7 +147,7 @@ impl Reception {
 
     /// Tells whether the client may speak for others with XCLIENT.
     fn may_speak_for_others(&self) -> bool {
-        self.client.is_none_or(|client| self.config.xclient.contain(client))
+        self.gateway.is_none_or(|gateway| self.config.xclient.contain(gateway))
     }
 
     /// Whoever may write to a unix-domain socket is on this host and was let in by its permissions.
@@ -427,6 +430,7 @@ impl Handler for Reception {
     fn proxied(&mut self, header: &Header) {
         if let Header::Proxied { source, .. } = header {
             self.stand_for(source.ip());
+            self.gateway = self.client;
         }
     }
 
