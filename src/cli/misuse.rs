@@ -1,6 +1,6 @@
 //! Mistakes on the command line, in one plain sentence each: cause, and remedy where it is known.
+use super::other_names;
 use super::values::POSITIONAL;
-use super::{mades_names, other_tools};
 use crate::slip::is_near;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::error::Error as _;
@@ -11,54 +11,6 @@ const ALTERNATIVES: [(&str, &str); 4] = [
     ("--config <FILE>", "--config <FILE>, or --to <WHERE> and --spool <DIR>, is required"),
     ("<ID|all>...", "an id, all, or --hop <NAME> is required"),
     ("<SERVER>", "a server is required: HOST or HOST:PORT"),
-];
-
-/// An option of another name, in older versions or in other programs, and ours.
-struct Renamed {
-    /// The commands that have ours; all that do where there is none.
-    commands: &'static [&'static str],
-    typed: &'static str,
-    ours: &'static str,
-}
-
-const fn renamed(commands: &'static [&'static str], typed: &'static str, ours: &'static str) -> Renamed {
-    Renamed { commands, typed, ours }
-}
-
-/// Commands that send mail.
-const SENDERS: &[&str] = &["bench", "source"];
-const RECEIVERS: &[&str] = &["sink"];
-const WITH_REPORT: &[&str] = &["bench", "source", "sink", "mades"];
-const WITH_TLS: &[&str] = &["bench", "source", "mades", "mades-endpoint"];
-
-/// The first row that fits counts.
-const RENAMED: &[Renamed] = &[
-    renamed(SENDERS, "--size", "--message-size"),
-    renamed(SENDERS, "--think", "--think-time"),
-    renamed(SENDERS, "--hello", "--ehlo"),
-    renamed(SENDERS, "--corpus-limit", "--max-corpus-size"),
-    renamed(SENDERS, "--ramp", "--stage"),
-    renamed(SENDERS, "--auth", "--user"),
-    renamed(WITH_REPORT, "--name", "--label"),
-    renamed(&["bench", "source", "sink"], "--proxy", "--proxy-protocol"),
-    renamed(&["bench"], "--no-relay", "--relay none"),
-    renamed(&["bench"], "--relay-address", "SERVER --sink-listen HOST:PORT"),
-    renamed(&["bench"], "--limit", "--max-time"),
-    renamed(WITH_TLS, "--tls-insecure", "--insecure"),
-    renamed(WITH_TLS, "--ca", "--cacert"),
-    renamed(WITH_TLS, "--sni", "--tls-name"),
-    renamed(RECEIVERS, "--sessions", "--max-sessions"),
-    renamed(RECEIVERS, "--messages", "--max-messages"),
-    renamed(RECEIVERS, "--message-limit", "--max-message-size"),
-    renamed(RECEIVERS, "--line-limit", "--max-line-length"),
-    renamed(RECEIVERS, "--recipient-limit", "--max-recipients"),
-    renamed(RECEIVERS, "--idle", "--idle-timeout"),
-    renamed(RECEIVERS, "--dump", "--dump-dir"),
-    renamed(RECEIVERS, "--hello", "--hostname"),
-    renamed(RECEIVERS, "--tls-cert-to", "--tls-write-cert"),
-    renamed(&["queue"], "--limit", "--max-rows"),
-    renamed(&["relay"], "--relayhost", "--to"),
-    renamed(&[], "--password", "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
 ];
 
 /// A sentence about a mistake, without the line breaks and tips of clap's own.
@@ -99,7 +51,9 @@ fn unknown_command(error: &clap::Error) -> Option<String> {
 
 fn unknown_argument(error: &clap::Error) -> Option<String> {
     let name = argument(error)?;
-    if let Some(said) = mades_names::refused(&usage(error), &name) {
+    let path = path(error);
+    let name = as_typed(name, &path);
+    if let Some(said) = other_names::said_of(&path, &name) {
         return Some(said);
     }
     let is_number = name.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
@@ -111,14 +65,10 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
         let hint = if is_address { format!("; write --listen {name}") } else { String::new() };
         return Some(format!("unexpected argument {name:?}{hint}"));
     }
-    let name = as_typed(name);
     let known = one(error, ContextKind::SuggestedArg);
-    if let Some(ours) = our_name(&name) {
-        return Some(format!("unknown option {name:?}; use {ours}"));
-    }
     match known.filter(|known| is_near(&name, known)) {
         Some(known) => Some(format!("unknown option {name:?}; did you mean {known:?}?")),
-        None => match other_tools::commands_with(&name) {
+        None => match other_names::commands_with(&name) {
             Some(commands) => Some(format!("unknown option {name:?} here; {commands}")),
             None => Some(format!("unknown option {name:?}")),
         },
@@ -126,24 +76,17 @@ fn unknown_argument(error: &clap::Error) -> Option<String> {
 }
 
 /// The word in which clap found an unknown short option, if it is a name of its own: swaks' `-au` is no `-a`.
-fn as_typed(name: String) -> String {
+fn as_typed(name: String, path: &str) -> String {
     let is_short = name.len() == 2 && !name.starts_with("--");
     let words = std::env::args_os().skip(2).filter_map(|word| word.into_string().ok());
-    let word = words.filter(|_| is_short).find(|word| word.starts_with(&name) && our_name(word).is_some());
+    let word =
+        words.filter(|_| is_short).find(|word| word.starts_with(&name) && other_names::our_name(path, word).is_some());
     word.unwrap_or(name)
 }
 
 /// The command on the command line.
 fn command() -> String {
     std::env::args_os().nth(1).map_or_else(String::new, |word| word.to_string_lossy().into_owned())
-}
-
-/// Our name of an option, for the command on the command line.
-fn our_name(typed: &str) -> Option<&'static str> {
-    let (command, typed) = (command(), typed.split('=').next().unwrap_or(typed));
-    let is_meant = |row: &&Renamed| row.commands.is_empty() || row.commands.contains(&command.as_str());
-    let renamed = RENAMED.iter().filter(is_meant).find(|row| row.typed == typed).map(|row| row.ours);
-    renamed.or_else(|| other_tools::our_name(&command, typed))
 }
 
 /// A value that its parser rejects. The parser's text mostly repeats the value; it is not said twice.
@@ -219,8 +162,11 @@ fn with_suggestion(said: String, name: &str, known: Option<&str>) -> String {
 }
 
 /// How clap says that the command is used.
-fn usage(error: &clap::Error) -> String {
-    error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default()
+/// The command that the mistake is about: `Usage: mailrun bench mades [OPTIONS]` → `bench mades`.
+fn path(error: &clap::Error) -> String {
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
+    let words = usage.split_whitespace().skip_while(|word| *word != "mailrun").skip(1);
+    words.take_while(|word| !word.starts_with(['-', '[', '<'])).collect::<Vec<_>>().join(" ")
 }
 
 fn argument(error: &clap::Error) -> Option<String> {
@@ -256,7 +202,7 @@ mod tests {
             ("bnech", "unknown command \"bnech\"; did you mean \"bench\"?"),
             ("fnord", "unknown command \"fnord\". See --help."),
             ("bench --sessoins 4", "unknown option \"--sessoins\"; did you mean \"--sessions\"?"),
-            ("source a:1 --time 4s", "unknown option \"--time\". See --help."),
+            ("source a:1 --time 4s", "unknown option \"--time\"; use --duration. See --help."),
             ("source a:1 b:1", "unexpected argument \"b:1\". See --help."),
             ("bench --message-size -1", "--message-size: \"-1\": must be positive. See --help."),
             ("bench --messages -1", "--messages: \"-1\": must be positive. See --help."),

@@ -229,7 +229,7 @@ const SCENARIOS: &[Row] = &[
     ("bench relay-soak --rate -1", "--rate: \"-1\": must be positive"),
     ("bench smtp-source-table --sessions 1,x", "--sessions: \"x\" is not a valid count"),
     ("bench smtp-source-check --recipients 2k", "--recipients: \"2k\" is too large; at most 1000"),
-    ("bench relay-400 --size 400", "unknown option \"--size\"; use --message-size"),
+    ("bench relay-latency --size 400", "unknown option \"--size\"; use --message-size"),
     ("bench smtp-source-table --limit 5s", "unknown option \"--limit\"; use --max-time"),
     ("install-links", "<DIR> is required"),
     ("install-links a b", "unexpected argument \"b\""),

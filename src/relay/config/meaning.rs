@@ -3,7 +3,7 @@ use super::document::{LONGEST, Notes, Section};
 use super::routes::Routing;
 use super::{Complaints, Config, Delivery, Dns, Durability, Limits, LogLevel, Networks, NoticeTarget, Outside, Reach};
 use super::{RefusedGreeting, Spool, SuccessNotices, Tls};
-use crate::quantities::{bytes, duration};
+use crate::quantities::{bytes, count_up_to, duration};
 use crate::reason::reason;
 use crate::relay::retry::Schedule;
 use crate::relay::routing::{Standing, is_domain};
@@ -373,12 +373,9 @@ pub(super) fn one_of<T: Copy>(all: &[(T, &str)], text: &str) -> Result<T, String
     })
 }
 
-/// A number from one on.
+/// A number from one on: `500`, or `"10k"`.
 fn count(text: &str, most: u64) -> Result<u64, String> {
-    match text.parse::<u64>() {
-        Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is not a number from 1 to {most}")),
-    }
+    count_up_to(text, most).map_err(|_| format!("{text:?} is not a number from 1 to {most}"))
 }
 
 pub(super) fn connections(text: &str) -> Result<u32, String> {

@@ -648,6 +648,13 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_written_as_in_options() {
+        let config = parse("spool.directory = 's'\n[limits]\nmax_sessions = '9k'\nmax_recipients = 500\n");
+        let limits = config.unwrap_or_else(|complaints| panic!("{complaints}")).limits;
+        assert_eq!((limits.sessions, limits.recipients), (9_000, 500));
+    }
+
+    #[test]
     fn the_example_has_every_key_and_means_what_it_says() {
         let config = parse(EXAMPLE).unwrap_or_else(|complaints| panic!("{complaints}"));
         assert_eq!((config.hostname.as_str(), config.workers), ("relay.example.com", Some(2)));

@@ -1,0 +1,310 @@
+//! Options under other names: of older versions, of other tools (swaks, smtp-source, smtp-sink, wrk, oha, ab, k6, vegeta,
+//! curl) and of our other commands. What is said of each, with ours named.
+use clap::{Arg, Command, CommandFactory};
+
+/// Names that are typed, and the option that does the same. A row counts where the command has that option.
+type Row = (&'static [&'static str], &'static str);
+
+/// Commands that speak AMQP.
+const MADES_COMMANDS: [&str; 4] = ["mades", "mades-endpoint", "bench mades", "bench mades-compare"];
+
+/// Names of older versions, of commands that send mail.
+const OLD_OF_SENDERS: &[Row] = &[
+    (&["--size"], "--message-size"),
+    (&["--think"], "--think-time"),
+    (&["--hello"], "--ehlo"),
+    (&["--corpus-limit"], "--max-corpus-size"),
+    (&["--ramp"], "--stage"),
+    (&["--auth"], "--user"),
+    (&["--no-relay"], "--relay none"),
+    (&["--relay-address"], "SERVER --sink-listen HOST:PORT"),
+    (&["--limit"], "--max-time"),
+];
+
+/// Names of other tools, for commands that send mail.
+const OF_SENDERS: &[Row] = &[
+    (&["--connections", "--concurrency", "--vus", "--parallel", "--users"], "--sessions"),
+    (&["--requests", "--iterations", "--count"], "--messages"),
+    (&["-z", "--time"], "--duration"),
+    (&["-k"], "--insecure (as in curl) or --reuse (as in ab)"),
+    (&["--keepalive", "--keep-alive"], "--reuse"),
+    (&["--qps", "--rps"], "--rate"),
+    (&["--ramp-up"], "--stage"),
+    (&["-w"], "--think-time"),
+    (&["-R"], "--think-time 0s..TIME"),
+    (&["-t", "--recipient", "--rcpt-to"], "--to"),
+    (&["-f", "--sender", "--mail-from"], "--from"),
+    (&["-r", "--rcpt-count"], "--recipients"),
+    (&["-S"], "--subject"),
+    (&["-M", "--helo", "--lhlo", "-h-from"], "--ehlo"),
+    (&["-F", "--body", "--data", "--header", "--h-Subject", "--attach", "--eml"], "--file MESSAGE.EML"),
+    (&["--length", "--body-size"], "--message-size"),
+    (&["-L"], "--lmtp"),
+    (&["--protocol"], "--lmtp, --tls implicit or a URL as SERVER: lmtp://HOST, smtps://HOST"),
+    (&["--server", "--host", "--target", "--url"], "SERVER without an option"),
+    (&["-p", "--port"], "HOST:PORT as SERVER"),
+    (&["--tls-on-connect", "-tlsc", "--ssl"], "--tls implicit"),
+    (&["--starttls", "-tls"], "--tls starttls"),
+    (&["--tls-ca-path", "--cafile", "--ca-file", "--capath"], "--cacert"),
+    (&["--server-name"], "--tls-name"),
+    (&["--cert"], "--tls-cert"),
+    (&["--key"], "--tls-key"),
+    (&["-au", "-u", "--auth-user", "--username", "--login"], "--user"),
+    (&["-ap", "-P", "--auth-password", "--pass"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
+    (&["-a", "--sasl"], "--auth-mechanism"),
+    (&["-li", "--local-interface", "--interface", "--source-address"], "--bind"),
+    (&["--threads", "-T"], "--workers"),
+    (&["-o", "--output"], "--out"),
+    (&["--hlog", "--ledger"], "--out DIR, which has them"),
+    (&["--silent"], "--quiet"),
+    (&["--fail-on", "--assert"], "--threshold"),
+];
+
+/// Names of older versions, of the sink.
+const OLD_OF_SINK: &[Row] = &[
+    (&["--sessions"], "--max-sessions"),
+    (&["--messages"], "--max-messages"),
+    (&["--message-limit"], "--max-message-size"),
+    (&["--line-limit"], "--max-line-length"),
+    (&["--recipient-limit"], "--max-recipients"),
+    (&["--idle"], "--idle-timeout"),
+    (&["--dump"], "--dump-dir"),
+    (&["--hello"], "--hostname"),
+    (&["--tls-cert-to"], "--tls-write-cert"),
+];
+
+/// Names of other tools, for the sink.
+const OF_SINK: &[Row] = &[
+    (&["-p", "--port", "--address", "--bind", "--host"], "--listen HOST:PORT"),
+    (&["--connections", "--concurrency", "--max-connections"], "--max-sessions"),
+    (&["-M", "--exit-after", "--count"], "--max-messages"),
+    (&["-L"], "--lmtp"),
+    (&["-d"], "--dump-dir"),
+    (&["-D"], "--dump-file"),
+    (&["-t", "--timeout"], "--idle-timeout"),
+    (&["-w"], "--delay"),
+    (&["-f", "-r", "-Q"], "--fault"),
+    (&["-o", "--output"], "--out"),
+    (&["--cert"], "--tls-cert"),
+    (&["--key"], "--tls-key"),
+    (&["--silent"], "--quiet"),
+];
+
+/// Names of older versions and of other tools, for the commands that speak AMQP.
+const OF_MADES: &[Row] = &[
+    (&["--outbox-url", "--url", "--server"], "--broker"),
+    (&["--inbox-url"], "--inbox-broker"),
+    (&["--size", "--message-size"], "--payload-size"),
+    (&["--window"], "--max-unsettled"),
+    (&["--timeout"], "--message-timeout"),
+    (&["--linger"], "--linger-time"),
+    (&["--reconnect"], "--reconnect-timeout"),
+    (&["--name"], "--label"),
+    (&["--limit"], "--max-time"),
+    (&["--truth"], "--log-messages"),
+    (&["--totals"], "--summary"),
+    (&["--gmb-compat"], "--go-mades-bench-compat"),
+    (&["--loss"], "--drop"),
+    (&["--corruption"], "--corrupt"),
+    (&["--error"], "--reject"),
+    (&["--error-code"], "--reject-code"),
+    (&["--error-message"], "--reject-message"),
+    (&["--failure"], "--fail"),
+    (&["--payload-limit"], "--max-payload-size"),
+    (&["--queue-messages"], "--max-queue-messages"),
+    (&["--queue-bytes"], "--max-queue-size"),
+    (&["--store-messages"], "--max-stored-messages"),
+    (&["--store-bytes"], "--max-stored-size"),
+    (&["--sasl"], "--auth-mechanism"),
+    (&["--auth", "-u"], "--user"),
+    (&["--ca"], "--cacert"),
+    (&["--cert"], "--tls-cert"),
+    (&["--key"], "--tls-key"),
+    (&["--server-name", "--sni"], "--tls-name"),
+    (&["--tls-insecure", "-k"], "--insecure"),
+    (&["-o"], "--out"),
+    (&["-z"], "--duration"),
+];
+
+/// Faults, as the sink and the endpoint of MADES called them once.
+const OF_FAULTS: &[Row] = &[
+    (&["--loss"], "--drop"),
+    (&["--corruption"], "--corrupt"),
+    (&["--error"], "--reject"),
+    (&["--failure"], "--fail"),
+];
+
+/// Postfix's name, for the relay.
+const OF_RELAY: &[Row] = &[(&["--relayhost"], "--to")];
+
+/// Names of older versions, of several commands.
+const OLD: &[Row] = &[
+    (&["--name"], "--label"),
+    (&["--proxy"], "--proxy-protocol"),
+    (&["--tls-insecure"], "--insecure"),
+    (&["--ca"], "--cacert"),
+    (&["--sni"], "--tls-name"),
+    (&["--limit"], "--max-rows"),
+    (&["--password"], "--password-file FILE or the environment variable MAILRUN_PASSWORD"),
+];
+
+/// Options that mean nothing over AMQP, and what does the job. A row counts where the command has the option that its
+/// text begins to explain.
+const EXPLAINED: &[(&[&str], &str, &str)] = &[
+    (
+        &["-s", "-c", "--sessions", "--connections", "--concurrency"],
+        "--max-in-transit",
+        "MADES has no sessions; --max-in-transit N limits the messages in transit",
+    ),
+    (
+        &["--password"],
+        "--password-file",
+        "a password on the command line can be seen by others; use --password-file FILE or MAILRUN_PASSWORD",
+    ),
+    (
+        &["--inbox-password"],
+        "--inbox-password-file",
+        "a password on the command line can be seen by others; use --inbox-password-file FILE or MAILRUN_INBOX_PASSWORD",
+    ),
+    (
+        &["--tls"],
+        "--embedded",
+        "--tls is not used here: with --embedded, --tls-cert and --tls-key; at a broker, --broker amqps://HOST",
+    ),
+    (&["--tls"], "--broker", "--tls is not used here: the URL selects TLS, --broker amqps://HOST"),
+    (&["--tls"], "--preset", "--tls is not used here: bench mades and its endpoint are on this host, without TLS"),
+    (
+        &["--broker", "--inbox-broker"],
+        "--preset",
+        "bench mades has a broker of its own; for yours use mailrun mades --broker URL",
+    ),
+    (&["--to", "--rcpt"], "--receiver", "messages have a receiver, --receiver CODE; the broker is --broker URL"),
+];
+
+/// Returns what is said of an option that a command does not have; `path` is the command, `bench mades` for one.
+pub(super) fn said_of(path: &str, typed: &str) -> Option<String> {
+    let typed = typed.split('=').next().unwrap_or(typed);
+    let is_mades = MADES_COMMANDS.contains(&path);
+    if is_mades && !typed.starts_with('-') {
+        let is_broker = typed.contains([':', '.']) && has(path, "--broker");
+        return is_broker.then(|| "the broker is an option: --broker URL".to_owned());
+    }
+    let explained = || {
+        let row = EXPLAINED.iter().find(|(names, instead, _)| names.contains(&typed) && has(path, instead));
+        row.filter(|_| is_mades).map(|(_, _, said)| (*said).to_owned())
+    };
+    explained().or_else(|| our_name(path, typed).map(|ours| format!("unknown option {typed:?}; use {ours}")))
+}
+
+/// The option of a command that does what one of another name does; of `-au`, which is read as `-a`, it is asked whole.
+pub(super) fn our_name(path: &str, typed: &str) -> Option<&'static str> {
+    let row =
+        tables(path).iter().copied().flatten().find(|(names, ours)| names.contains(&typed) && is_of_use(path, ours));
+    row.map(|(_, ours)| *ours)
+}
+
+/// Tables for a command, the first row that fits counts.
+fn tables(path: &str) -> &'static [&'static [Row]] {
+    match path {
+        path if MADES_COMMANDS.contains(&path) => &[OF_MADES, OF_FAULTS, OLD],
+        "sink" => &[OLD_OF_SINK, OLD, OF_SINK, OF_FAULTS],
+        path if path == "source" || path.starts_with("bench") => &[OLD_OF_SENDERS, OLD, OF_SENDERS, OF_FAULTS],
+        "relay" => &[OF_RELAY, OLD],
+        _ => &[OLD],
+    }
+}
+
+/// Tells whether the command has the option that is advised.
+fn is_of_use(path: &str, advice: &str) -> bool {
+    let option = advice.split([' ', ',']).find(|word| word.starts_with("--"));
+    option.is_none_or(|option| has(path, option))
+}
+
+/// Tells whether a command has that long option.
+fn has(path: &str, option: &str) -> bool {
+    let whole = super::Typed::command();
+    let found = path.split(' ').try_fold(&whole, |command, name| command.find_subcommand(name));
+    let is_meant = |argument: &Arg| argument.get_long().is_some_and(|long| option.strip_prefix("--") == Some(long));
+    found.is_some_and(|command| command.get_arguments().any(is_meant))
+}
+
+/// Our commands that have an option of that name, in words.
+pub(super) fn commands_with(typed: &str) -> Option<String> {
+    let name = typed.split('=').next()?.strip_prefix("--")?;
+    let whole = super::Typed::command();
+    let has = |command: &&Command| {
+        command.get_arguments().any(|argument| argument.get_long() == Some(name) && !argument.is_hide_set())
+    };
+    let names: Vec<&str> = whole.get_subcommands().filter(has).map(Command::get_name).collect();
+    match names.as_slice() {
+        [] => None,
+        [name] => Some(format!("mailrun {name} has it")),
+        [first @ .., last] => Some(format!("mailrun {} and {last} have it", first.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATHS: [&str; 10] = [
+        "bench",
+        "bench relay-400",
+        "bench smtp-source-table",
+        "source",
+        "sink",
+        "queue list",
+        "relay",
+        "mades",
+        "mades-endpoint",
+        "bench mades",
+    ];
+
+    #[test]
+    fn every_row_is_of_use_somewhere_and_never_hides_an_option() {
+        for table in [OLD_OF_SENDERS, OF_SENDERS, OLD_OF_SINK, OF_SINK, OF_MADES, OF_FAULTS, OF_RELAY, OLD] {
+            for (typed, ours) in table {
+                let paths = PATHS.iter().chain(&["bench mades-compare"]);
+                let mut useful = paths.filter(|path| tables(path).contains(&table) && is_of_use(path, ours));
+                assert!(useful.any(|path| !has(path, typed[0])), "{typed:?} {ours}");
+            }
+        }
+        for (names, instead, _) in EXPLAINED {
+            assert!(MADES_COMMANDS.iter().any(|path| has(path, instead) && !has(path, names[0])), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_answered_where_the_new_one_is_known() {
+        for (path, name, said) in [
+            ("mades", "--outbox-url", Some("unknown option \"--outbox-url\"; use --broker")),
+            ("mades-endpoint", "--gmb-compat", Some("unknown option \"--gmb-compat\"; use --go-mades-bench-compat")),
+            ("bench mades", "--loss", Some("unknown option \"--loss\"; use --drop")),
+            ("bench mades-compare", "--limit", Some("unknown option \"--limit\"; use --max-time")),
+            ("mades", "--loss", None),
+            ("source", "--size=5", Some("unknown option \"--size\"; use --message-size")),
+            ("bench relay-latency", "--size", Some("unknown option \"--size\"; use --message-size")),
+            ("bench relay-400", "--auth", None),
+            ("sink", "--messages", Some("unknown option \"--messages\"; use --max-messages")),
+            ("queue list", "--limit", Some("unknown option \"--limit\"; use --max-rows")),
+            ("bench mades", "--frobnicate", None),
+            ("mades", "amqp://u:secret@h", Some("the broker is an option: --broker URL")),
+            ("bench mades", "amqp://u:secret@h", None),
+            ("mades", "now", None),
+            (
+                "bench mades",
+                "--broker",
+                Some("bench mades has a broker of its own; for yours use mailrun mades --broker URL"),
+            ),
+        ] {
+            assert_eq!(said_of(path, name).as_deref(), said, "{path} {name}");
+        }
+    }
+
+    #[test]
+    fn an_option_of_another_command_is_told() {
+        assert_eq!(commands_with("--sink").as_deref(), Some("mailrun bench has it"));
+        assert_eq!(commands_with("--recipients=5").as_deref(), Some("mailrun bench and source have it"));
+        assert_eq!((commands_with("--frobnicate"), commands_with("-x")), (None, None));
+    }
+}
