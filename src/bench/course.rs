@@ -26,15 +26,15 @@ use std::time::{Duration, Instant};
 
 /// The longest a turn waits for something to be said.
 const TURN: Duration = Duration::from_millis(50);
-/// How long the sink has to say that it listens.
+/// Limit of the time until the sink says that it listens.
 const LISTEN_WITHIN: Duration = Duration::from_secs(30);
 /// The same for a relay, which may be a Java machine.
 const RELAY_LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// How long a party has to write its files and exit, once asked to.
+/// Limit of the time in which a party writes its files and exits, once asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(60);
 /// The same after a second signal.
 const INSIST_WITHIN: Duration = Duration::from_secs(5);
-/// When nothing has arrived for so long, nothing will: the bench's own sink is one hop away.
+/// Pause after which no more messages are expected: the bench's own sink is one hop away.
 const QUIET: Duration = Duration::from_secs(2);
 /// The same behind a relay, which may pause, but has nothing to wait for: its next hop takes whatever it is given.
 const RELAY_QUIET: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ const REST_SHARE: f64 = 0.02;
 /// Some never do.
 const REST_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whether what was accepted is there.
+/// Says whether all accepted messages have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrived {
     All,
@@ -62,14 +62,14 @@ pub(super) struct Course {
     view: View,
     screen: Screen,
     listening: Vec<Listening>,
-    /// Whether a relay is between source and sink, the bench's own or not.
+    /// Set if a relay is between source and sink, the bench's own or not.
     relay_stands: bool,
     source: Option<Process>,
     relay: Option<Process>,
-    /// What was seen of the relay before it was started again.
+    /// Observations of the relay before it was started again.
     former_relay: Option<Watched>,
     sink: Option<Process>,
-    /// When the load began.
+    /// Time at which the load began.
     began: Option<Instant>,
     /// Parties that ended though nobody had told them to.
     deaths: Vec<(Role, Death)>,
@@ -80,13 +80,13 @@ pub(super) struct Course {
 /// A party on its way to its end.
 #[derive(Debug, Default)]
 struct Stopping {
-    /// When it was told to.
+    /// Time at which it was asked to stop.
     told: Option<Instant>,
-    /// When it was told once more, because the user wants to wait no longer.
+    /// Time at which it was asked once more, because the user does not want to wait any longer.
     urged: Option<Instant>,
 }
 
-/// Where a party says that it listens.
+/// Source of the word that a party listens.
 #[derive(Debug)]
 struct Listening {
     role: Role,
@@ -132,12 +132,12 @@ impl Course {
         self.await_listening(Role::Relay, &starting.ready)
     }
 
-    /// Where the relay answers HTTP, if it does.
+    /// Address at which the relay answers HTTP, if it does.
     pub(super) fn relay_http(&self) -> Option<&str> {
         self.listening.iter().find(|listening| listening.role == Role::Relay)?.http.as_deref()
     }
 
-    /// What the relay has used, that of its present start.
+    /// Resources used by the relay, by that of its present start.
     pub(super) fn look_at_relay(&mut self) -> Usage {
         self.party(Role::Relay).look()
     }
@@ -251,7 +251,7 @@ impl Course {
         Ok(if arrived < accepted { Arrived::NotAll } else { Arrived::All })
     }
 
-    /// Whether what was accepted can still arrive.
+    /// Reports whether accepted messages can still arrive.
     fn has_way(&self) -> bool {
         !self.deaths.iter().any(|(role, _)| *role != Role::Source)
     }
@@ -365,7 +365,7 @@ impl Course {
         self.screen.show(|| wait_line(arrived, accepted, left));
     }
 
-    /// What the source last said.
+    /// Latest progress that the source reported.
     pub(super) fn source_progress(&self) -> Progress {
         self.view.source()
     }
@@ -392,7 +392,7 @@ impl Course {
         }
     }
 
-    /// What the user has asked for.
+    /// Request of the user: go on, stop or stop at once.
     pub(super) fn asked(&self) -> Asked {
         self.interrupt.asked()
     }
@@ -415,7 +415,7 @@ impl Course {
         Ok(())
     }
 
-    /// What a party that has ended complained of, where it had an order to. An end that is none of mailrun's own is noted.
+    /// Complaint of a party that has ended, where it was asked to end. An end that is none of mailrun's own is noted.
     fn complaint(&mut self, role: Role, status: ExitStatus) -> Option<anyhow::Error> {
         while let Ok(said) = self.events.try_recv() {
             self.hear(said);

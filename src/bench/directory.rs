@@ -15,13 +15,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where directories go that nobody named.
+/// Parent of the directories that nobody named.
 const RESULTS: &str = "mailrun-results";
 
-/// What a party writes: of an older run's nothing may be taken for this one's.
+/// Kinds of file that a party writes: those of an older run must not be taken for this run's.
 const PARTY_FILES: [&str; 5] = ["json", "ledger", "hlog", "stdout", "stderr"];
 
-/// Who named the directory, and so who may throw it away.
+/// Says who named the directory, and so who may delete it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named {
     ByUser,
@@ -77,12 +77,12 @@ impl RunDirectory {
         unreachable!("numbers do not end")
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where a party writes.
+    /// Files that a party writes.
     pub(super) fn party(&self, role: Role) -> PartyFiles {
         let file = |kind: &str| self.file(role, kind);
         PartyFiles { record: file("json"), ledger: file("ledger"), intervals: file("hlog") }
@@ -93,7 +93,7 @@ impl RunDirectory {
         self.path.join(format!("{}.{kind}", name(role)))
     }
 
-    /// Where the relay keeps its mail, and whatever else it has of its own.
+    /// Directory in which the relay keeps its mail and its other files.
     pub(super) fn spool(&self) -> PathBuf {
         self.file(Role::Relay, "spool")
     }
@@ -136,7 +136,7 @@ impl RunDirectory {
     }
 }
 
-/// What reports and files call a party.
+/// Name of a party in reports and file names.
 pub(super) fn name(role: Role) -> &'static str {
     match role {
         Role::Source => "source",

@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 
 /// Between two questions.
 const ASK_EVERY: Duration = Duration::from_millis(250);
-/// When nothing new has arrived for so long, what is missing is lost. Longer than the pauses of a relay that is
-/// working, shorter than its first retry after a failure: a bench that runs into those says so.
+/// Pause in arrivals after which what is missing counts as lost. It is longer than the pauses of a relay that is
+/// working, and shorter than its first retry after a failure: a bench that runs into those says so.
 const QUIET: Duration = Duration::from_secs(10);
 /// An answer takes no longer; a ledger of 64 MB at 10 MB/s does not.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// Octets of the largest answer, twice a full ledger.
 const LARGEST_ANSWER: u64 = 128 << 20;
 
-/// How much of a run has arrived.
+/// Share of a run that has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 struct Standing {
     delivered: u64,

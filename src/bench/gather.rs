@@ -1,4 +1,4 @@
-//! What the parties wrote, made into the run's record: books closed, costs filled in, verdict spoken.
+//! Merges the parties' files into the run's record: closes the account, fills in costs, and decides the verdict.
 use super::course::Arrived;
 use super::directory::{RunDirectory, name};
 use super::parties::Watched;
@@ -18,7 +18,7 @@ use journey::trace::RunId;
 use std::fs::File;
 use std::io::BufReader;
 
-/// What a source leaves.
+/// Files of a source.
 #[derive(Clone, Debug)]
 pub(super) struct PartyFinds {
     /// Its own record.
@@ -27,7 +27,7 @@ pub(super) struct PartyFinds {
     pub(super) units: Option<Ledger>,
 }
 
-/// What a sink leaves; no record where nothing of the run ever came to it.
+/// Files of a sink; there is no record if nothing of the run ever reached it.
 #[derive(Clone, Debug)]
 pub(super) struct SinkFinds {
     pub(super) record: Option<Record>,
@@ -40,7 +40,7 @@ impl From<PartyFinds> for SinkFinds {
     }
 }
 
-/// What is known of the relay, but for what was seen of it from outside.
+/// Facts about the relay, except what was seen of it from outside.
 #[derive(Clone, Debug)]
 pub(super) struct RelayFinds {
     pub(super) party: Party,
@@ -48,7 +48,7 @@ pub(super) struct RelayFinds {
     pub(super) queued: Ledger,
     /// Recipients that it gave up on.
     pub(super) given_up: u64,
-    /// What a reader must know.
+    /// Remarks that a reader must know.
     pub(super) remarks: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ impl RelayFinds {
     }
 }
 
-/// Whose the sink is.
+/// The owner of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     /// The bench's own: its rules came with the bench's command line.
@@ -81,16 +81,16 @@ pub(super) struct Finds {
     pub(super) source: PartyFinds,
     /// `None` where there was none, or nothing is known of what stood between.
     pub(super) relay: Option<RelayFinds>,
-    /// What the disk wrote meanwhile.
+    /// Bytes that the disk wrote meanwhile.
     pub(super) disk_bytes: Option<u64>,
-    /// What the relay's directory took of it.
+    /// Disk space that the relay's directory took.
     pub(super) store: Store,
     /// `None` where nobody watched the far end.
     pub(super) arrivals: Option<SinkFinds>,
     pub(super) between: Between,
-    /// Whose sink it was, and so whether what it did wrong was ordered.
+    /// Owner of the sink, and so whether its faults were ordered.
     pub(super) sink: Whose,
-    /// Why the run ended, where it was not for the source to say.
+    /// Reason why the run ended, where the source cannot know it.
     pub(super) ending: Option<Ending>,
     /// Parties that ended though nobody had told them to.
     pub(super) deaths: Vec<(Role, Death)>,
@@ -108,7 +108,7 @@ pub(super) fn party(directory: &RunDirectory, role: Role) -> Result<PartyFinds> 
     Ok(PartyFinds { record, units: Some(units) })
 }
 
-/// What a source that left no files had said before.
+/// Last progress of a source that left no files.
 pub(super) fn source_as_seen(options: &BenchOptions, run: RunId, started_at: Timestamp, said: &Progress) -> PartyFinds {
     let mut record = party::blank_record(Some(run), &options.name, started_at, options.workload.clone());
     let counts = [(Stage::Created, said.created), (Stage::Sent, said.sent), (Stage::Accepted, said.accepted)];
@@ -235,7 +235,7 @@ pub(super) fn record(options: &BenchOptions, started_at: Timestamp, finds: Finds
     record
 }
 
-/// What the sink did wrong because it was told to.
+/// Faults of the sink that were ordered.
 fn ordered(record: &Record) -> Option<Ordered> {
     record.parties.iter().find(|party| party.role == Role::Sink)?.ordered
 }
@@ -284,8 +284,8 @@ fn arrivals(sink: &SinkFinds) -> Option<Arrivals<'_>> {
     })
 }
 
-/// What others did on this host: known where all that took part is known, the bench among it. A server under test is not,
-/// unless it is a relay that the bench started.
+/// Use of this host by others: known if the use of all that took part is known, the bench included. The use of a
+/// server under test is not, unless it is a relay that the bench started.
 fn seen_around(record: &Record, between: Between, mut around: Surroundings) -> Surroundings {
     let has_relay = record.parties.iter().any(|party| party.role == Role::Relay);
     let used_s: Option<f64> = record.parties.iter().map(|party| Some(party.user_s? + party.sys_s?)).sum();
@@ -296,7 +296,8 @@ fn seen_around(record: &Record, between: Between, mut around: Surroundings) -> S
     around
 }
 
-/// What was seen from outside is complete to the party's end; its own figures stop when it wrote them.
+/// Fills in costs. Figures seen from outside are complete to the party's end; its own figures stop when it wrote
+/// them.
 pub(super) fn fill_costs(record: &mut Record, seen: &Watched) {
     if let Some(party) = record.parties.iter_mut().find(|party| party.role == seen.role) {
         seen.usage.fill(party);

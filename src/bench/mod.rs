@@ -37,18 +37,18 @@ pub(crate) use plan::{BenchOptions, Preflight, Target, Tracing};
 use relays::{Contestant, Disk, MemoryCurve, Store};
 use std::path::{Path, PathBuf};
 
-/// What a bench leaves.
+/// Result of a bench.
 #[derive(Debug)]
 pub(crate) struct BenchOutcome {
     /// All that the run learned.
     pub(crate) record: Record,
-    /// Where it is written down.
+    /// Directory of its files.
     pub(crate) directory: PathBuf,
-    /// What the disk under it wrote meanwhile, for everybody on the host; where there was a relay.
+    /// Bytes that the disk below the relay's directory wrote meanwhile, for everybody on the host; only with a relay.
     pub(crate) disk_bytes: Option<u64>,
     /// The relay's memory, where there was one that the bench started.
     pub(in crate::bench) relay_memory: MemoryCurve,
-    /// What its directory took of the disk.
+    /// Disk space that the relay's directory took.
     pub(in crate::bench) store: Store,
     /// The first file of the run that could not be written, and why.
     pub(crate) unwritten: Option<anyhow::Error>,
@@ -145,7 +145,7 @@ fn conduct(
     Ok((finds, complaint))
 }
 
-/// What is known of the source: from its files, else from its last words, else from what was seen of it. A source that
+/// Facts about the source: from its files, else from its last progress, else from what was seen of it. A source that
 /// could not run has none of these.
 fn source_finds(
     options: &BenchOptions,
@@ -171,7 +171,7 @@ fn source_finds(
     }
 }
 
-/// What the end of the chain knows.
+/// Facts from the far end of the chain.
 struct FarEnd {
     /// `None` where nobody watched it, or whoever did is gone.
     finds: Option<SinkFinds>,

@@ -35,7 +35,7 @@ const LOOK_SHARE: u32 = 100;
 /// The exit status of a program that tells of its end by SIGTERM: 128 + 15.
 const TERMINATED: i32 = 143;
 
-/// What belongs to a party.
+/// Processes that belong to a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// The process that is started.
@@ -44,7 +44,7 @@ pub(super) enum Extent {
     Tree,
 }
 
-/// Who sees to it that Ctrl-C at the terminal does not reach a party.
+/// Says who keeps Ctrl-C at the terminal from a party.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
     /// The bench: it makes the party the leader of a process group.
@@ -53,11 +53,11 @@ pub(super) enum Group {
     ByItself,
 }
 
-/// What is to be started.
+/// A command to start.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     pub(super) role: Role,
-    /// What messages call it.
+    /// Its name in messages.
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<String>,
@@ -131,7 +131,7 @@ impl Order {
     }
 }
 
-/// What was seen of a party that has ended.
+/// Observations of a party that has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
     pub(super) role: Role,
@@ -259,7 +259,7 @@ impl Process {
         }
     }
 
-    /// Whether it ran to its end: 1, 3 and 130 are its own verdict on that run, which is not the bench's.
+    /// Checks that it ran to its end: 1, 3 and 130 are its own verdict on that run, which is not the bench's.
     pub(super) fn judge(&self, status: ExitStatus) -> Result<()> {
         let name = self.name;
         match status.code() {
@@ -290,7 +290,7 @@ impl Process {
         }
     }
 
-    /// What was seen of it.
+    /// Observations of it.
     pub(super) fn watched(&self) -> Watched {
         Watched { role: self.role, command: self.command.clone(), usage: self.usage, memory: self.memory.clone() }
     }
@@ -328,8 +328,8 @@ impl Drop for Process {
     }
 }
 
-/// Whether a relay that was told to stop did so: a stranger may know no better end than that of the signal, or say it
-/// with 143, as shells and Java do.
+/// Reports whether a relay that was asked to stop did so: another program may have no better exit than that of the
+/// signal, or report it as 143, as shells and Java do.
 pub(super) fn has_stopped(status: ExitStatus) -> bool {
     status.signal() == Some(Signal::TERM.as_raw()) || status.code() == Some(TERMINATED)
 }
@@ -339,7 +339,7 @@ pub(super) fn how(status: ExitStatus) -> String {
     status.to_string().replacen(": ", " ", 1)
 }
 
-/// Whether the file system of that file has no room left.
+/// Reports whether the file system of that file has no space left.
 fn is_full(path: &Path) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|filesystem| filesystem.f_bavail == 0)
 }

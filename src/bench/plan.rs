@@ -1,4 +1,4 @@
-//! What the bench is to do, and the command lines that follow from it.
+//! Options of a bench, and the command lines that follow from them.
 use super::relays::{CERTIFICATE, Contestant, ListenerOptions};
 use crate::party::Live;
 use journey::record::{Arrival, Pipelining, Workload};
@@ -6,21 +6,21 @@ use journey::threshold::Threshold;
 use journey::trace::RunId;
 use std::path::{Path, PathBuf};
 
-/// How long a bench runs that was given neither a number of messages nor a time.
+/// Duration of a bench that was given neither a number of messages nor a time.
 const DEFAULT_DURATION_S: f64 = 10.0;
 /// The same where a relay stands between, which may take as long again to hand on what it has taken.
 const RELAYED_DURATION_S: f64 = 8.0;
-/// Where the bench's own sink listens: the kernel chooses the port.
+/// Address of the bench's own sink: the kernel chooses the port.
 const ANY_PORT: &str = "127.0.0.1:0";
 
 /// Everything a bench is told.
 #[derive(Clone, Debug)]
 pub(crate) struct BenchOptions {
-    /// What the user calls the run.
+    /// The user's name for the run.
     pub(crate) name: String,
     /// The run directory; `None` for a new one under `mailrun-results/`.
     pub(crate) out: Option<PathBuf>,
-    /// Where the load goes.
+    /// Target of the load.
     pub(crate) target: Target,
     /// The load, as far as the bench has to know it; the source's own account of it goes into the record.
     pub(crate) workload: Workload,
@@ -34,28 +34,28 @@ pub(crate) struct BenchOptions {
     pub(crate) trusts_own_sink: bool,
     /// The source trusts the certificate of the relay that the bench starts, and that one alone.
     pub(crate) trusts_own_relay: bool,
-    /// What the relay that the bench starts has to offer.
+    /// Extensions that the relay which the bench starts has to offer.
     pub(crate) listener: ListenerOptions,
-    /// What is asked of the run.
+    /// Thresholds that the run is held against.
     pub(crate) thresholds: Vec<Threshold>,
-    /// Whether the source tries one connection before the load, where the server is not the bench's own.
+    /// Says whether the source tries one connection before the load, where the server is not the bench's own.
     pub(crate) preflight: Preflight,
-    /// What is said while it runs.
+    /// Progress output while it runs.
     pub(crate) live: Live,
-    /// What the progress line calls the run, where it is one of several.
+    /// Name of the run in the progress line, where it is one of several.
     pub(crate) title: Option<String>,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
 }
 
-/// Whether one connection is tried before the load.
+/// Says whether one connection is tried before the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Preflight {
     On,
     Off,
 }
 
-/// Where the load goes and who watches the far end.
+/// Target of the load, and the observer of the far end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// To a sink that the bench starts for itself.
@@ -82,7 +82,7 @@ impl Target {
     }
 }
 
-/// Whether system calls are counted.
+/// Says whether system calls are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tracing {
     #[default]
@@ -91,7 +91,7 @@ pub(crate) enum Tracing {
     Strace(PathBuf),
 }
 
-/// Where a party writes its results.
+/// Files in which a party writes its results.
 #[derive(Clone, Debug)]
 pub(super) struct PartyFiles {
     pub(super) record: PathBuf,
@@ -107,7 +107,7 @@ impl PartyFiles {
 }
 
 impl BenchOptions {
-    /// How long it may run: what was asked for, or ten seconds where there is no other end.
+    /// Limit of its duration: what was asked for, or ten seconds where there is no other end.
     pub(super) fn duration_limit_s(&self) -> Option<f64> {
         let workload = &self.workload;
         let default_s = if self.relay().is_some() { RELAYED_DURATION_S } else { DEFAULT_DURATION_S };
@@ -122,7 +122,7 @@ impl BenchOptions {
         }
     }
 
-    /// Where the bench's own sink listens.
+    /// Address that the bench's own sink listens on.
     pub(super) fn sink_listen(&self) -> &str {
         match self.relay() {
             Some(Contestant::Running { sink, .. }) => sink,

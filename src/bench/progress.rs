@@ -1,4 +1,4 @@
-//! How far a run is, from what its parties say: the bench's line while load is sent, and while it waits.
+//! Progress of a run, from what its parties report: the bench's line while load is sent, and while it waits.
 use super::plan::BenchOptions;
 use crate::live::Progress;
 use crate::live_line::{Display, Elsewhere, Line, RateWindow, waiting};
@@ -7,7 +7,7 @@ use crate::printable::printable;
 use crate::report::numbers::count;
 use std::time::Duration;
 
-/// What the parties last said.
+/// Latest reports of the parties.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     source: Progress,
@@ -44,7 +44,7 @@ impl View {
         self.rate.add(progress.elapsed_s, progress.delivered);
     }
 
-    /// What the source last said.
+    /// Latest progress that the source reported.
     pub(super) fn source(&self) -> Progress {
         self.source
     }
@@ -77,7 +77,7 @@ pub(super) fn wait_line(arrived: u64, accepted: u64, left: Duration) -> Line {
 #[derive(Debug)]
 pub(super) struct Screen {
     display: Display,
-    /// What the whole of which this is a run calls it: `run 3 of 16: postfix`.
+    /// Name of the run within a series: `run 3 of 16: postfix`.
     title: Option<String>,
 }
 

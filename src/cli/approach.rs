@@ -1,4 +1,5 @@
-//! How a source comes to speak with the server: what was typed, to what it means.
+//! Options of a source's connection to the server: TLS, AUTH and what it declares, from the command line to the
+//! engine's values.
 use super::server::{Scheme, Server};
 use crate::bench::relays::{ListenerOptions, Login, OwnCertificate};
 use crate::source::{AddressRange, ApproachOptions, Declaration, ProxyVersion};
@@ -133,12 +134,12 @@ impl ApproachTyped {
         Ok(approach)
     }
 
-    /// When TLS begins.
+    /// Moment at which TLS begins.
     fn tls_mode(&self) -> TlsMode {
         self.tls.map_or(TlsMode::None, TlsMode::from)
     }
 
-    /// What is meant.
+    /// The options in the engine's types.
     ///
     /// # Errors
     /// If there is no password, or it cannot be read; if there is an option for TLS and no TLS.
@@ -178,7 +179,7 @@ impl ApproachTyped {
         options.into_iter().find(|(is_set, _)| is_plain && *is_set).map(|(_, option)| option)
     }
 
-    /// Whether there is to be TLS, and nobody has said whom to trust.
+    /// Reports whether TLS is asked for while nothing says which certificates to trust.
     pub(super) fn needs_trust(&self) -> bool {
         self.tls_mode() != TlsMode::None && self.cacert.is_none() && !self.insecure
     }
@@ -224,7 +225,7 @@ impl ApproachTyped {
         words
     }
 
-    /// What messages are said to be.
+    /// The properties that messages are declared to have.
     pub(super) fn declaration(&self) -> Declaration {
         if self.binarymime { Declaration::Binary } else { Declaration::AsItIs }
     }
@@ -242,7 +243,7 @@ impl ApproachTyped {
         reasons.into_iter().find(|(is_set, _)| *is_set).map(|(_, reason)| reason)
     }
 
-    /// What a relay that a bench starts has to offer for it, with a certificate that is made for this.
+    /// Extensions that a relay which a bench starts has to offer for this approach, with a certificate made for it.
     ///
     /// # Errors
     /// If there is no password, or the certificate cannot be made.
@@ -268,7 +269,7 @@ impl ApproachTyped {
         })
     }
 
-    /// What the sink at the other end needs for it.
+    /// Arguments of the sink at the other end that match this approach.
     pub(super) fn sink_words(&self) -> Vec<String> {
         let mut words = vec![format!("--tls={}", self.tls_mode().word())];
         let flags = [

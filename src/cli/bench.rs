@@ -97,7 +97,7 @@ fn server(text: &str) -> Result<Server, String> {
     Server::parse(text)
 }
 
-/// Whether that is the name of a built-in scenario.
+/// Reports whether the word is the name of a built-in scenario.
 pub(super) fn is_scenario(word: &str) -> bool {
     scenario_names().iter().any(|name| name == word)
 }
@@ -201,7 +201,7 @@ impl Typed {
         outcome.unwritten.map_or_else(|| Ok(super::exit_code(&outcome.record, strictness)), Err)
     }
 
-    /// Where the load goes.
+    /// The server that the load goes to.
     fn target(&self, approach: &ApproachTyped) -> Result<Target> {
         let Some(server) = &self.server else { return Ok(self.between(approach)?.target()) };
         Ok(match self.relay.running(server) {

@@ -30,7 +30,7 @@ const CLOSED_IN_TRANSIT: usize = 1_000;
 const OPEN_IN_TRANSIT: usize = 100_000;
 /// Transfers that are not settled, at most.
 const WINDOW: u32 = 1_000;
-/// Where a broker is that nobody named.
+/// URL of the broker where none is named.
 const USUAL_URL: &str = "amqp://localhost:5672";
 /// Bytes of a payload, those of the published runs.
 const USUAL_SIZE: &str = "3000";
@@ -122,7 +122,7 @@ impl ModeTyped {
         }
     }
 
-    /// Whose names the queues have.
+    /// The naming custom of the queues.
     fn custom(self) -> Custom {
         match self {
             Self::Toolbox => Custom::Edx,
@@ -384,7 +384,7 @@ impl Typed {
 }
 
 impl LoadTyped {
-    /// Whether something is asked of the run that an invalid or inconclusive one does not give.
+    /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
         let is_open = self.rate.is_some() || !self.stages.is_empty();
         self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty() || is_open
@@ -429,7 +429,7 @@ impl LoadTyped {
         self.max_unsettled.unwrap_or(WINDOW).min(u32::try_from(self.in_transit()).unwrap_or(u32::MAX))
     }
 
-    /// What is asked of the run.
+    /// Thresholds that the run is held against.
     pub(super) fn thresholds(&self) -> Vec<Threshold> {
         self.thresholds.iter().chain(&self.abort_on).cloned().collect()
     }
@@ -459,7 +459,7 @@ impl LoadTyped {
         })
     }
 
-    /// What else a record of MADES has of it; its stages are those that progress counts.
+    /// The part of the run record that only MADES has; its stages are those that progress counts.
     pub(super) fn as_mades(&self, mode: ModeTyped, timeout: Duration) -> Mades {
         let mode = Mode::from(mode);
         let stage = |name: &str| MadesStage { name: name.to_owned(), ..MadesStage::default() };
@@ -529,7 +529,7 @@ impl LoadTyped {
         effects::refuse_idle(&[("--payload-size", is_file && self.payload_size.is_some())], "with --payload FILE")
     }
 
-    /// What is offered at open loop.
+    /// The rates offered at open loop.
     fn offer(&self) -> Result<Option<Offer>> {
         if self.stages.is_empty() {
             return Ok(self.rate.map(Offer::Steady));

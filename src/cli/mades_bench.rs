@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What the stand-in does where it was not told: a network that takes its time, so that the waterfall has steps.
+/// The stand-in's plan where none is given: a network with delays, so that the waterfall has steps.
 const USUAL_WAY: &str = "\
 receive = 'exp:8ms'
 [accept]
@@ -23,7 +23,7 @@ delay = 'lognormal:20ms,0.5'
 [acknowledge]
 delay = 'exp:5ms'
 ";
-/// What is offered where nothing was asked for.
+/// The rate offered where none is asked for.
 const USUAL_RATE_PER_S: f64 = 500.0;
 const USUAL_DURATION: Duration = Duration::from_secs(8);
 
@@ -93,7 +93,7 @@ Examples:
   mailrun bench mades --mode toolbox --plan plan.toml -v";
 
 impl MadesTyped {
-    /// Whether it held.
+    /// Runs the rehearsal and gives its exit status.
     pub(super) fn run(mut self) -> Result<ExitCode> {
         let strictness = Strictness::of(self.load.is_strict());
         self.report.open(Live::Line)?;
@@ -174,7 +174,7 @@ impl MadesTyped {
     }
 }
 
-/// What goes wrong on purpose, in words.
+/// Describes in words the faults that the plan injects.
 fn faults(plan: &Plan) -> Vec<String> {
     let faults = &plan.faults;
     let given = [

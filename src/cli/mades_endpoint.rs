@@ -607,7 +607,7 @@ fn cannot_listen(listen: &str, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// Whose names the queues have.
+/// The naming custom of the queues.
 fn custom(mode: Mode) -> Custom {
     match mode {
         Mode::Toolbox => Custom::Edx,
@@ -807,7 +807,7 @@ fn warn_of(counts: &ListenerCounts) {
     }
 }
 
-/// What was done, a line each; nothing about what did not happen.
+/// Summarizes the totals, one line per kind of event; leaves out what did not happen.
 fn summary(totals: &Totals) -> String {
     let mut text = format!("taken from the outbox  {}\n", totals.consumed);
     for (name, count) in [

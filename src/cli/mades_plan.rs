@@ -112,7 +112,7 @@ pub(crate) fn read(text: &str, file: &Path, preset: &Plan) -> Result<Plan, Strin
 
 struct Reader<'t> {
     text: &'t str,
-    /// What is wrong so far: offset and words.
+    /// Mistakes found so far: offset and text.
     notes: Vec<(usize, String)>,
     /// The preset, and over it all values that are right.
     whole: toml::Table,
@@ -194,7 +194,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What is wrong, a line each.
+    /// Lists the mistakes, one per line.
     fn complaints(mut self, file: &Path) -> String {
         self.notes.sort();
         let line = |(offset, what): &(usize, String)| {
@@ -211,7 +211,7 @@ struct Single {
     value: String,
 }
 
-/// What is said of a text that is not among the choices.
+/// Complains of a text that is not among the choices.
 fn not_chosen(key: &str, text: &str, choices: &[&str]) -> Option<String> {
     if choices.contains(&text) {
         return None;
@@ -223,7 +223,7 @@ fn not_chosen(key: &str, text: &str, choices: &[&str]) -> Option<String> {
     })
 }
 
-/// What is wrong with a value by itself.
+/// Complains of a value that is wrong by itself.
 fn wrong(table: &str, key: &str, example: &str, written: &str) -> Option<String> {
     let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
     let mut plan = match toml::from_str::<Plan>(&format!("{path} = {written}")) {
@@ -247,7 +247,7 @@ fn wrong_type(key: &str, example: &str) -> String {
     format!("{key} has the wrong type; use something like {key} = {example}")
 }
 
-/// What is said of a key that does not exist.
+/// Complains of a key that does not exist.
 fn unknown(table: &str, key: &str, known: &[Key]) -> String {
     let path = if table.is_empty() { key.to_owned() } else { format!("{table}.{key}") };
     if let Some((_, new)) = RENAMED.iter().find(|(old, _)| *old == path) {

@@ -1,5 +1,5 @@
-//! What the queues between an application and its endpoint are called: the same options for who sends through them and for
-//! who stands in for the endpoint.
+//! Names of the queues between an application and its endpoint: the same options for the sender and for the stand-in
+//! of the endpoint.
 use super::mades_effects as effects;
 use ::mades::api::Queues;
 use ::mades::api::queues::{ECP_PREFIX, EDX_PREFIX};
@@ -30,7 +30,7 @@ pub(super) struct QueuesTyped {
     inbox: Option<String>,
 }
 
-/// Whose names the queues have where none are given.
+/// The naming custom of the queues where no names are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Custom {
     /// An ECP endpoint's.

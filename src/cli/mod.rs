@@ -1,4 +1,4 @@
-//! What was typed, to what it means; and verdicts and errors to the exit status.
+//! Parses the command line into the options of each part, and turns verdicts and errors into the exit status.
 //!
 //! ```text
 //!   0  PASS
@@ -133,7 +133,7 @@ enum LiveTyped {
 }
 
 impl OutputsTyped {
-    /// Where the party writes, and what it says.
+    /// The files and streams that the party writes, and the progress that it prints.
     ///
     /// # Errors
     /// If two things want standard output, or a file cannot be written.
@@ -288,7 +288,7 @@ fn report_misuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// What `-h` prints; `None` for `--help`, and for `mailrun -h`.
+/// The text that `-h` prints; `None` for `--help`, and for `mailrun -h`.
 fn short_help(error: &clap::Error) -> Option<String> {
     let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     if error.kind() != clap::error::ErrorKind::DisplayHelp || words.iter().any(|word| word == "--help") {
@@ -324,7 +324,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Whether a verdict of INVALID or INCONCLUSIVE is good enough.
+/// Says whether a verdict of INVALID or INCONCLUSIVE counts as success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strictness {
     /// Nothing was asked of the run but to be run.

@@ -1,4 +1,4 @@
-//! What the sender wants to be told of its mail: what was typed, to what it means.
+//! Options for the delivery status notifications that the sender asks for (NOTIFY, RET, ENVID).
 use crate::source::{Notices, Pattern, envelope_id};
 use clap::{Args, ValueEnum};
 use smtp::dsn::{Notify, Return};
@@ -49,7 +49,7 @@ fn notify(text: &str) -> Result<Notify, String> {
 }
 
 impl NoticesTyped {
-    /// What is meant.
+    /// The options in the engine's types.
     pub(super) fn notices(&self) -> Notices {
         Notices {
             notify: self.dsn_notify,

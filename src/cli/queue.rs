@@ -338,7 +338,7 @@ impl<W: Write> Teller<W> {
     }
 }
 
-/// What a queue has, where what was asked for is not in it.
+/// The values that the queue does have, to suggest where a filter matches nothing.
 #[derive(Debug, Default)]
 struct Overview {
     entries: u64,

@@ -252,7 +252,7 @@ pub(super) fn run(typed: &Typed) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// How a relay reads its configuration again: the file, and what was typed beside it. The log's level changes at once.
+/// Reads a relay's configuration again: the file, and the flags given beside it. The log's level changes at once.
 fn reread(typed: &Typed, level: Handle<LevelFilter, Registry>) -> Option<Reread> {
     typed.config.as_ref()?;
     let typed = typed.clone();
@@ -263,7 +263,7 @@ fn reread(typed: &Typed, level: Handle<LevelFilter, Registry>) -> Option<Reread>
     }))
 }
 
-/// What a relay has done, a line each.
+/// Summarizes a relay's work, one line per count.
 fn told(done: &relay::Done) -> String {
     let mut text = String::new();
     for (name, meaning, value) in done.rows() {
@@ -296,7 +296,7 @@ impl Typed {
         }
     }
 
-    /// What is meant: the file, or the three flags, and what other flags change of it.
+    /// The configuration: the file or the three flags, with what other flags change of it.
     ///
     /// # Errors
     /// What is wrong with it: a line for each complaint.
@@ -327,7 +327,7 @@ impl Typed {
     }
 }
 
-/// What `--check` prints, and whether the file will do.
+/// The text that `--check` prints, and whether the file is valid.
 pub(super) fn checked(outcome: &Result<Config, Complaints>) -> (String, bool) {
     match outcome {
         Err(complaints) => {

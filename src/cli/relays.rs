@@ -1,4 +1,4 @@
-//! Which relay stands between source and sink, and the published contest of several: what was typed, to what it means.
+//! Options that choose the relay between source and sink, and those of the published contest of several relays.
 use super::results::TablesTyped;
 use super::scenarios::NoThresholds;
 use super::server::{Scheme, Server};
@@ -39,7 +39,7 @@ impl RelayTyped {
         self.relay.clone()
     }
 
-    /// Whether SERVER delivers to a sink that the bench starts.
+    /// Reports whether SERVER delivers to a sink that the bench starts.
     pub(super) fn has_own_sink(&self) -> bool {
         self.sink_listen.is_some()
     }
@@ -75,7 +75,7 @@ impl ScenarioRelayTyped {
     }
 }
 
-/// What stands between where nothing was said.
+/// The relay between source and sink where none is named.
 pub(super) fn usual() -> Contestant {
     Contestant::Mailrun(Durability::Sync)
 }
@@ -135,7 +135,7 @@ Examples:
   mailrun bench relay-400 --relay 'mta -l {listen} -n {to} -q {spool}'
   mailrun bench relay-400 127.0.0.1:25 --sink-listen 127.0.0.1:2526     a relay that is running";
 
-/// What a scenario is called and where it goes.
+/// Name and directory of a scenario, with the choice of tables.
 fn occasion(name: &str, out: Option<PathBuf>, tables: &TablesTyped) -> Occasion {
     let command = crate::party::command_line();
     Occasion { name: name.to_owned(), out, command, thresholds: Vec::new(), live: tables.live() }
@@ -208,7 +208,7 @@ struct ShapeTyped {
     pipelining: PipeliningTyped,
 }
 
-/// What a trace and a header fit into, and a relay takes.
+/// Parses a message size: room for a trace and a header, and no more than a relay takes.
 fn size(text: &str) -> Result<u64, String> {
     match values::bytes(text)? {
         bytes @ 300..=67_108_864 => Ok(bytes),

@@ -52,12 +52,12 @@ pub(super) enum ReportKind {
 }
 
 impl ReportTyped {
-    /// Which report is asked for.
+    /// The report that is asked for.
     fn asked(&self) -> Option<ReportKind> {
         if self.verbose { Some(ReportKind::Full) } else { self.report }
     }
 
-    /// What is said while it runs: what `--live` asks for, and nothing with `--quiet`.
+    /// The progress output: as `--live` asks, and none with `--quiet`.
     pub(super) fn live(&self, asked: Live) -> Live {
         if self.quiet && asked == Live::Line { Live::Off } else { asked }
     }
@@ -67,7 +67,7 @@ impl ReportTyped {
         self.json.as_deref().filter(|path| !is_standard_output(path))
     }
 
-    /// Whether the run record goes to standard output.
+    /// Reports whether the run record goes to standard output.
     pub(super) fn has_json_on_stdout(&self) -> bool {
         self.json.as_deref().is_some_and(is_standard_output)
     }
@@ -159,12 +159,12 @@ fn refused_json(_: &str) -> Result<String, String> {
 }
 
 impl TablesTyped {
-    /// Which report is asked for.
+    /// The report that is asked for.
     fn asked(&self) -> Option<ReportKind> {
         if self.verbose { Some(ReportKind::Full) } else { self.report }
     }
 
-    /// What is said while it runs.
+    /// The progress output while it runs.
     pub(super) fn live(&self) -> Live {
         if self.quiet { Live::Off } else { Live::Line }
     }
@@ -182,7 +182,7 @@ impl TablesTyped {
     }
 }
 
-/// How much of a report is shown; `None` for nothing.
+/// Extent of the report that is shown; `None` for no report.
 fn extent(asked: Option<ReportKind>, is_quiet: bool) -> Option<Extent> {
     match asked {
         Some(ReportKind::Short) => Some(Extent::Short),

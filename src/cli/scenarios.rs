@@ -130,7 +130,7 @@ impl Scenario {
         Ok(super::exit_status(Some(outcome), is_interrupted, Strictness::of(is_strict)))
     }
 
-    /// How it shows its tables.
+    /// The choice of how its tables are shown.
     fn tables(&self) -> TablesTyped {
         let typed = match self {
             Self::SmtpSourceTable(typed) => &typed.runs.tables,

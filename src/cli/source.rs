@@ -162,7 +162,7 @@ struct ContentTyped {
 const DEFAULT_CORPUS_BYTES: u64 = 1 << 30;
 
 impl Load {
-    /// Whether something is asked of the run that an invalid or inconclusive one does not give.
+    /// Reports whether the run is asked for something that an invalid or inconclusive one does not give.
     pub(super) fn is_strict(&self) -> bool {
         self.asked.is_strict() || self.rate.is_some() || !self.stages.is_empty()
     }
@@ -190,7 +190,7 @@ impl Load {
         Ok(())
     }
 
-    /// What is offered at open loop.
+    /// The rates offered at open loop.
     ///
     /// # Errors
     /// If that is nothing.
@@ -211,12 +211,12 @@ impl Load {
         content.corpus.clone().map(|path| CorpusOptions { path, limit_bytes, unfit })
     }
 
-    /// Whether messages have a trace header.
+    /// Reports whether messages have a trace header.
     pub(super) fn has_trace(&self) -> bool {
         !self.content.no_trace
     }
 
-    /// How messages are spread over time.
+    /// The spread of messages over time.
     ///
     /// # Errors
     /// If a distribution is given and the loop is closed.
@@ -319,7 +319,7 @@ impl AskedTyped {
         self.strict || !self.thresholds.is_empty() || !self.abort_on.is_empty()
     }
 
-    /// Whether a connection is tried first.
+    /// Says whether one connection is tried first.
     pub(super) fn preflight(&self) -> Preflight {
         if self.no_preflight { Preflight::Off } else { Preflight::On }
     }

@@ -139,7 +139,7 @@ impl Typed {
     }
 }
 
-/// What was salvaged, in plain words.
+/// Plain text of a salvage's result.
 struct SalvagedText<'a> {
     salvaged: &'a Salvaged,
     target: &'a Target,
@@ -177,7 +177,7 @@ impl Display for SalvagedText<'_> {
     }
 }
 
-/// What was exported, in plain words.
+/// Plain text of an export's result.
 struct ExportedText<'a> {
     exported: &'a Exported,
     place: String,

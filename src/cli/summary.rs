@@ -7,7 +7,7 @@ const WIDTH: usize = 80;
 /// Column at which the text about an option begins.
 const TEXT_COLUMN: usize = 28;
 
-/// What `-h` prints for a command that was typed as these words, `bench relay-400` for one.
+/// The `-h` text of the command with these words, `bench relay-400` for one.
 pub(super) fn of(command: &mut Command, words: &[&str]) -> String {
     match words {
         ["bench"] => return BENCH.to_owned(),

@@ -47,7 +47,7 @@ pub(super) fn reuse(text: &str) -> Result<Reuse, String> {
     if text == "0" { Ok(Reuse(None)) } else { counts(text, MAX_COUNT).map(|most| Reuse(Some(most))) }
 }
 
-/// How many messages a connection carries.
+/// Number of messages per connection.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Reuse(pub(super) Option<Spread>);
 
@@ -95,7 +95,7 @@ pub(super) fn sender(text: &str) -> Result<Pattern, String> {
     Pattern::parse(if text == "<>" { "" } else { text })
 }
 
-/// What `--to HOST:PORT` is told; the command's name is put in place of COMMAND.
+/// Hint for `--to HOST:PORT`; the command's name is put in place of COMMAND.
 pub(super) const POSITIONAL: &str = "the server is positional: mailrun COMMAND HOST:PORT";
 
 /// A recipient, or a pattern of recipients.
@@ -103,7 +103,7 @@ pub(super) fn recipient(text: &str) -> Result<Pattern, String> {
     if is_like_server(text) { Err(POSITIONAL.to_owned()) } else { Pattern::parse(text) }
 }
 
-/// Whether that is a server rather than a mailbox: an address without a domain has neither port nor dot.
+/// Reports whether the text is a server rather than a mailbox: an address without a domain has neither port nor dot.
 fn is_like_server(text: &str) -> bool {
     let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     let is_host = text == "localhost" || text.contains('.') || text.contains("://") || text.starts_with("unix:");
@@ -188,7 +188,7 @@ pub(super) fn seed(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|_| !text.starts_with('+')).ok_or_else(wrong)
 }
 
-/// Where to listen, looked at and kept as it was typed.
+/// Checks an address to listen on, and keeps it as it was typed.
 pub(super) fn listening(text: &str) -> Result<String, String> {
     Endpoint::listening(text).map(|_| text.to_owned()).map_err(|why| why.to_string())
 }

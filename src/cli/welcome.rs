@@ -1,4 +1,4 @@
-//! What a sink offers before there is mail: what was typed, to what it means.
+//! Options of a sink's greeting and of the extensions that it offers before there is mail.
 use super::approach::TlsTyped;
 use crate::sink::{Login, WelcomeOptions};
 use crate::tls_mode::TlsMode;
@@ -53,7 +53,7 @@ pub(super) struct WelcomeTyped {
 }
 
 impl WelcomeTyped {
-    /// What is meant.
+    /// The options in the engine's types.
     ///
     /// # Errors
     /// If there is an option for TLS and no TLS.

@@ -31,21 +31,21 @@ use truth::Totals;
 
 /// The longest a turn waits for something to be said.
 const TURN: Duration = Duration::from_millis(50);
-/// How long the endpoint has to say that it is ready.
+/// Limit of the time until the endpoint says that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(10);
-/// How long a party has to write its files and exit, once asked to.
+/// Limit of the time in which a party writes its files and exits, once asked to.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
-/// What is to be run.
+/// Options of a rehearsal.
 #[derive(Clone, Debug)]
 pub(crate) struct RehearsalOptions {
-    /// What the user calls the run.
+    /// The user's name for the run.
     pub(crate) name: String,
     /// The run directory; `None` for a new one under `mailrun-results/`.
     pub(crate) out: Option<PathBuf>,
-    /// What the stand-in is to do, as it reads it (TOML).
+    /// Plan of the stand-in (TOML).
     pub(crate) plan: String,
-    /// What of it goes wrong on purpose, for the report.
+    /// Faults that the plan injects, for the report.
     pub(crate) faults: Vec<String>,
     /// More options for the endpoint, word by word.
     pub(crate) endpoint_options: Vec<String>,
@@ -55,20 +55,20 @@ pub(crate) struct RehearsalOptions {
     pub(crate) workload: Workload,
     /// Likewise what only a record of MADES has.
     pub(crate) mades: Mades,
-    /// What is asked of the run.
+    /// Thresholds that the run is held against.
     pub(crate) thresholds: Vec<Threshold>,
-    /// What is said while it runs.
+    /// Progress output while it runs.
     pub(crate) live: Live,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
 }
 
-/// What a rehearsal leaves.
+/// Result of a rehearsal.
 #[derive(Debug)]
 pub(crate) struct RehearsalOutcome {
     /// All that the run learned.
     pub(crate) record: Record,
-    /// Where it is written down.
+    /// Directory of its files.
     pub(crate) directory: PathBuf,
     /// The first file that could not be written, and why.
     pub(crate) unwritten: Option<anyhow::Error>,
@@ -162,7 +162,7 @@ fn path(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// What the endpoint writes down at its end.
+/// Result that the endpoint writes at its end.
 #[derive(Debug, serde::Deserialize)]
 struct Told {
     totals: Totals,
@@ -202,9 +202,9 @@ struct Course {
     rate: RateWindow,
     endpoint: Process,
     address: Option<String>,
-    /// What the bench last said.
+    /// Latest progress that the bench reported.
     progress: Progress,
-    /// How the endpoint ended though nobody had told it to.
+    /// The endpoint's end, if nobody had asked it to end.
     death: Option<Death>,
     /// The record that the bench could not write to its file.
     unwritten: Option<Record>,
@@ -213,9 +213,9 @@ struct Course {
 /// The bench of MADES, at its end.
 struct Followed {
     mades: Process,
-    /// Why it could not run, or could not write its files.
+    /// Reason why it could not run, or could not write its files.
     complaint: Option<anyhow::Error>,
-    /// How it died, if it ended without having been told to.
+    /// Its end, if nobody had asked it to end.
     death: Option<Death>,
 }
 

@@ -1,11 +1,11 @@
-//! What the stand-in says it did, held against what the bench saw: every count equal, or the account is not closed.
+//! Compares the stand-in's counts with what the bench saw: every count must be equal, or the account is not closed.
 use journey::judge::{self, Reason, is_asked};
 use journey::record::Cause;
 use journey::record::{LatencyMs, Mades, MadesCount, MadesStage, MadesTimes, MadesTruth, Record};
 use journey::threshold::Fate;
 use serde::Deserialize;
 
-/// What a stand-in with faults brings about.
+/// Causes of failure that a stand-in with faults brings about.
 const BY_FAULTS: [Cause; 7] = [
     Cause::Lost,
     Cause::Duplicates,

@@ -8,7 +8,8 @@ use crate::report::numbers::count;
 use journey::judge::{self, Reason};
 use journey::record::{Cause, Death, LedgerRow, Mades, MadesStage, Party, Record, Role, Verdict, Workload};
 
-/// What is known of it; `said` is its last progress, and `address` is where the endpoint listened.
+/// Builds the record of such a run from what is known; `said` is its last progress, and `address` is where the
+/// endpoint listened.
 pub(super) fn record(
     options: &RehearsalOptions,
     address: &str,

@@ -1,4 +1,4 @@
-//! Who is compared, and what each is told: the same queues, the same messages, the same windows.
+//! The contestants and their command lines: the same queues, the same messages, the same windows.
 use super::ground::Address;
 use super::{CompareOptions, Way, Window};
 use crate::bench::tables;
@@ -10,7 +10,7 @@ use std::process::Command;
 /// A program that measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
-    /// What ours is held against.
+    /// The program that ours is compared with.
     GoMadesBench,
     /// This program, called `mailrun mades`.
     Mailrun,
@@ -41,7 +41,7 @@ impl Case {
     }
 }
 
-/// Who is there, and where.
+/// The contestants that were found, and their paths.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub(super) own: PathBuf,

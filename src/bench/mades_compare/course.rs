@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 pub(super) struct Measured {
     pub(super) findings: Findings,
     pub(super) costs: Costs,
-    /// What the stand-in used, where there was one.
+    /// CPU time of the stand-in, where there was one.
     pub(super) stand_in_cpu_s: Option<f64>,
 }
 
-/// What became of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub(super) enum Run {
     Done(Box<Measured>),
@@ -120,7 +120,7 @@ impl Course<'_> {
     }
 }
 
-/// What is said of a contestant that was killed.
+/// Describes a contestant that was killed at the time limit.
 fn hung(limit: Duration, said: &Path) -> String {
     let said = fs::read_to_string(said).unwrap_or_default();
     let progress = findings::progress(&said).map(|words| format!(": {words}")).unwrap_or_default();

@@ -1,15 +1,15 @@
-//! What a contestant has found: read from its last report, or from its run record.
+//! Results of a contestant, read from its last report or from its run record.
 use anyhow::{Context, Result};
 use journey::record::Record;
 use std::fs;
 use std::path::Path;
 
-/// What a run came to, by the contestant's own account.
+/// Result of a run, by the contestant's own account.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Findings {
     /// Messages that came to their end, a second.
     pub(super) rate_per_s: f64,
-    /// What is wrong with it.
+    /// Fault of the run, if there is one.
     pub(super) fault: Option<String>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn last_table(said: &str) -> Vec<Line<'_>> {
     said[begin..].lines().filter_map(line).collect()
 }
 
-/// What go-mades-bench has found.
+/// Reads the results of go-mades-bench.
 ///
 /// # Errors
 /// If there is no report.
@@ -53,14 +53,14 @@ pub(super) fn of_original(said: &str) -> Result<Findings> {
     Ok(Findings { rate_per_s: last.rate_per_s, fault })
 }
 
-/// How far go-mades-bench was when it was stopped.
+/// Reads the progress of go-mades-bench at the time when it was stopped.
 pub(super) fn progress(said: &str) -> Option<String> {
     let lines = last_table(said);
     let last = lines.last()?;
     Some(format!("{} stood at {} of {} messages", last.name, last.count, last.limit))
 }
 
-/// What `mailrun mades` has found.
+/// Reads the results of `mailrun mades`.
 ///
 /// # Errors
 /// If there is no record, or none of such a run.

@@ -1,4 +1,4 @@
-//! Where a run takes place: the stand-in with queues of its own, the stand-in on a broker, or a broker alone.
+//! The broker of a run: the stand-in with queues of its own, the stand-in on a broker, or a broker alone.
 use super::contestants::Queues;
 use super::{CompareOptions, Way};
 use crate::bench::tables::Timed;
@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a stand-in has to be ready, and to end when asked.
+/// Limit of the time in which a stand-in gets ready, and in which it ends when asked.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Who go-mades-bench says it is, if nobody tells it; the embedded listener lets anybody in.
+/// The default user of go-mades-bench; the embedded listener lets anybody in.
 const USER: &str = "endpoint";
 const PASSWORD: &str = "password";
 
-/// Where a contestant finds its broker.
+/// Address of a contestant's broker.
 #[derive(Clone)]
 pub(super) struct Address {
     pub(super) url: String,
     pub(super) user: String,
     pub(super) password: String,
     pub(super) cacert: Option<PathBuf>,
-    /// Whether other runs were there before.
+    /// Set if other runs used the broker before.
     pub(super) is_shared: bool,
 }
 

@@ -19,7 +19,7 @@ use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What the messages go through.
+/// Path that the messages take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The broker alone.
@@ -43,7 +43,7 @@ impl Way {
     }
 }
 
-/// How many sends may be outstanding.
+/// Number of sends that may be outstanding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Window {
     /// As many for all.
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Broker {
     }
 }
 
-/// What to run.
+/// Options of the comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct CompareOptions {
     pub(crate) way: Way,
@@ -83,13 +83,13 @@ pub(crate) struct CompareOptions {
     pub(crate) max_in_transit: u32,
     /// `None`: the embedded stand-in, a new one for each run.
     pub(crate) broker: Option<Broker>,
-    /// What the queues' names begin with.
+    /// Prefix of the queues' names.
     pub(crate) prefix: String,
     /// The share of messages that the stand-in loses.
     pub(crate) drop: f64,
     /// The longest that a run may take.
     pub(crate) max_time: Duration,
-    /// What is said while it runs.
+    /// Progress output while it runs.
     pub(crate) live: Live,
 }
 

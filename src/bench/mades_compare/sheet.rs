@@ -68,7 +68,7 @@ fn figures(finds: &Finds, options: &CompareOptions) -> Table {
     table
 }
 
-/// How two runs of a round are compared.
+/// A comparison of two runs of a round: title and ratio.
 type Comparison = (&'static str, fn(&Measured, &Measured) -> f64);
 
 const COMPARISONS: [Comparison; 2] = [
@@ -118,7 +118,7 @@ fn faults(finds: &Finds) -> Vec<String> {
     finds.lanes.iter().flat_map(|lane| lane.runs.iter().filter_map(move |run| line(lane, run))).collect()
 }
 
-/// What a reader must know besides.
+/// Notes that a reader must know besides.
 fn notes(finds: &Finds) -> Vec<String> {
     let mut notes = Vec::new();
     if finds.done < finds.planned {

@@ -38,12 +38,12 @@ const MEMORY_UP_TO: u64 = 100_000;
 /// The target for opening, likewise.
 const READY_S: f64 = 10.0;
 const READY_UP_TO: u64 = 1_000_000;
-/// How long the relay has to be ready again: longer than the target, to say by how much it is missed.
+/// Limit of the time until the relay is ready again: longer than the target, to say by how much it is missed.
 const READY_WITHIN: Duration = Duration::from_secs(300);
-/// How long an order to the queue may take.
+/// Limit of the time that an order to the queue may take.
 const ORDER_WITHIN: Duration = Duration::from_secs(60);
 
-/// What to run.
+/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct BacklogOptions {
     pub(crate) occasion: Occasion,
@@ -52,7 +52,7 @@ pub(crate) struct BacklogOptions {
     pub(crate) messages: u64,
 }
 
-/// What was found, as far as it came.
+/// Results, as far as the scenario came.
 #[derive(Clone, Debug, Default)]
 struct Finds {
     accepted: Option<Accepted>,
@@ -133,7 +133,7 @@ struct Backlog<'g> {
     bench: &'g BenchOptions,
     directory: &'g RunDirectory,
     course: Course,
-    /// Where the relay hands on to.
+    /// Address that the relay forwards mail to.
     sink: SocketAddr,
     finds: Finds,
 }
@@ -325,7 +325,7 @@ fn sheet(finds: &Finds, record: &Record, curve: &MemoryCurve, options: &BacklogO
     goals::sheet(&title, vec![phases(finds)], &goals, Wrong::default(), remarks)
 }
 
-/// What a message that waits costs.
+/// Cost of one waiting message.
 fn each(accepted: Accepted) -> Option<String> {
     let per = |bytes: u64| bytes.checked_div(accepted.messages).map(octets);
     Some(format!(
@@ -367,7 +367,7 @@ fn phases(finds: &Finds) -> Table {
     table
 }
 
-/// Whether it was ready in time, with all that it had.
+/// Judges whether the relay was ready in time, with all that it had.
 fn opening(finds: &Finds) -> Goal {
     let wanted = format!("all queued, < {} up to {}", seconds(READY_S), count(READY_UP_TO));
     let Some((accepted, reopened)) = finds.accepted.zip(finds.reopened) else {

@@ -16,7 +16,7 @@ use std::path::Path;
 /// Messages of the longer run under strace, which takes a tenth of a second for a hundred messages.
 const TRACED_MESSAGES: u64 = 1_000;
 
-/// What to run.
+/// Options of a contest.
 #[derive(Clone, Debug)]
 pub(crate) struct ContestOptions {
     pub(crate) occasion: Occasion,
@@ -25,11 +25,11 @@ pub(crate) struct ContestOptions {
     pub(crate) shape: Shape,
     /// Runs of each contestant.
     pub(crate) rounds: u32,
-    /// Whether system calls are counted, in runs of their own.
+    /// Says whether system calls are counted, in runs of their own.
     pub(crate) counts_calls: bool,
 }
 
-/// What became of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub(super) enum Run {
     Done(Box<Measure>),
@@ -44,7 +44,7 @@ pub(super) enum CallsEach {
         all: f64,
         syncs: f64,
     },
-    /// Why not.
+    /// Reason why there is no measurement.
     NotMeasured(String),
 }
 

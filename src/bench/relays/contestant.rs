@@ -1,10 +1,10 @@
-//! Who stands between source and sink, in the words of `--relay` and `--compare`.
+//! The party between source and sink, in the words of `--relay` and `--compare`.
 use crate::bench::Target;
 use journey::record::Role;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a command must be told: where to hand mail on to.
+/// Placeholder that a command must have: the address to forward mail to.
 const TO: &str = "{to}";
 
 /// A relay under test, or none.
@@ -20,20 +20,20 @@ pub(crate) enum Contestant {
     Command(Vec<String>),
     /// A server that is running already, at HOST:PORT, and hands on to `sink`.
     Running {
-        /// Where it takes mail.
+        /// Address at which it takes mail.
         address: String,
-        /// Where the bench's sink is to listen.
+        /// Address that the bench's sink is to listen on.
         sink: String,
     },
 }
 
-/// When our own relay answers 250.
+/// The point at which our own relay answers 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// When the message is on disk.
+    /// The message is on disk.
     #[default]
     Sync,
-    /// When the kernel has it.
+    /// The kernel has the message.
     Write,
     /// At once.
     Memory,
@@ -53,7 +53,7 @@ impl Durability {
 }
 
 impl Contestant {
-    /// Where the load of a run goes to.
+    /// Target of a run's load.
     pub(crate) fn target(self) -> Target {
         match self {
             Self::None => Target::OwnSink,
@@ -61,12 +61,13 @@ impl Contestant {
         }
     }
 
-    /// Whether it is our own relay, whose queue the bench can read when it has stopped.
+    /// Reports whether it is our own relay, whose queue the bench can read when it has stopped.
     pub(in crate::bench) fn is_own(&self) -> bool {
         matches!(self, Self::Mailrun(durability) if *durability != Durability::Memory)
     }
 
-    /// When it answers 250, as far as that is known: Postfix syncs each message's file first (`mail_stream_finish`).
+    /// The point at which it answers 250, as far as that is known: Postfix syncs each message's file first
+    /// (`mail_stream_finish`).
     pub(super) fn durability(&self) -> &'static str {
         match self {
             Self::None => "none",
@@ -82,7 +83,7 @@ impl Contestant {
         self.to_string().chars().take(40).map(letter).collect::<String>().trim_matches('-').to_owned()
     }
 
-    /// What it is in the run; nothing where there is none.
+    /// Its role in the run; `None` if there is no relay.
     pub(super) fn role(&self) -> Option<Role> {
         (*self != Self::None).then_some(Role::Relay)
     }

@@ -1,4 +1,5 @@
-//! What the disk under a directory has written, as the device itself counts (`/sys/dev/block/MAJOR:MINOR/stat`).
+//! Bytes that the disk under a directory has written, as the device itself counts
+//! (`/sys/dev/block/MAJOR:MINOR/stat`).
 //!
 //! A relay's `write_bytes` is what the kernel charged its processes with, and that can be far from what was written: a
 //! file system with large folios charges a whole folio for each piece of it that is written, and a journal's commits are
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The device's own unit, whatever its sectors are.
 const SECTOR_BYTES: u64 = 512;
-/// Where in the line sectors written stand (Documentation/block/stat.rst).
+/// Index of the field "sectors written" in the line (Documentation/block/stat.rst).
 const SECTORS_WRITTEN: usize = 6;
 
 /// A disk as it stood when it was looked at.

@@ -12,7 +12,7 @@ pub(super) struct Goal {
     found: Found,
 }
 
-/// How it stands with a target.
+/// Result of a target: reached, missed, or not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// It was reached, by this.

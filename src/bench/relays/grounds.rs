@@ -14,25 +14,25 @@ use journey::record::{Pipelining, Workload};
 use journey::threshold::Threshold;
 use std::path::{Path, PathBuf};
 
-/// Where the mail goes: 5 domains, as many to each.
+/// Recipients of the mail: five domains with equally many each.
 const RECIPIENTS: &str = "to@{one.example,two.example,three.example,four.example,five.example}";
 
-/// What a scenario is called and where it goes.
+/// Name, directory, thresholds and output of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Occasion {
-    /// What reports call it.
+    /// Its name in reports.
     pub(crate) name: String,
-    /// Where all goes; `None` for a new directory under `mailrun-results/`.
+    /// Directory for all files; `None` for a new directory under `mailrun-results/`.
     pub(crate) out: Option<PathBuf>,
     /// The command line that was typed.
     pub(crate) command: Vec<String>,
-    /// What is asked of each run that is measured.
+    /// Thresholds that each measured run is held against.
     pub(crate) thresholds: Vec<Threshold>,
-    /// What is said while it runs.
+    /// Progress output while it runs.
     pub(crate) live: Live,
 }
 
-/// How messages are sent.
+/// Shape of the load.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) sessions: u32,
@@ -90,7 +90,7 @@ impl Grounds {
         self.directory
     }
 
-    /// Whether the user wants no more runs.
+    /// Reports whether the user wants no more runs.
     pub(super) fn is_stopped(&self) -> bool {
         self.interrupt.asked() != Asked::Nothing
     }

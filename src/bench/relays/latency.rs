@@ -1,4 +1,4 @@
-//! How long a message waits for its 250 while a relay has room to breathe: at half the highest rate that it sustains.
+//! Latency of the 250 of a relay that is not saturated: at half the highest rate that it sustains.
 //!
 //! ```text
 //! closed loop ─ estimate ─→ search: steps of open loop ─ highest that held ─→ half of it, open loop, in rounds
@@ -32,20 +32,20 @@ const LATE_SHARE: f64 = 0.05;
 /// falls behind is not, when the time is over.
 const OFFERED_SHARE: f64 = 0.98;
 
-/// What to measure.
+/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct LatencyOptions {
     pub(crate) occasion: Occasion,
     pub(crate) contestant: Contestant,
     pub(crate) shape: Shape,
-    /// How long a step of the search lasts, the closed loop before it likewise.
+    /// Duration of a step of the search, and of the closed loop before it.
     pub(crate) step: Duration,
     /// Steps at most.
     pub(crate) steps: u32,
     /// Measure at this rate, and do not search.
     pub(crate) rate_per_s: Option<f64>,
     pub(crate) arrival: Arrival,
-    /// How long a round of the measurement lasts.
+    /// Duration of a round of the measurement.
     pub(crate) length: Duration,
     pub(crate) rounds: u32,
 }
@@ -54,7 +54,7 @@ pub(crate) struct LatencyOptions {
 #[derive(Clone, Debug)]
 struct Row {
     what: String,
-    /// What was offered; `None` at closed loop.
+    /// Offered rate; `None` at closed loop.
     offered_per_s: Option<f64>,
     measure: Measure,
     accept: LatencyMs,
@@ -62,7 +62,7 @@ struct Row {
     verdict: &'static str,
 }
 
-/// What was found, as far as it came.
+/// Results, as far as the scenario came.
 #[derive(Clone, Debug, Default)]
 struct Finds {
     rows: Vec<Row>,
@@ -164,7 +164,7 @@ fn open(rate_per_s: f64, arrival: Arrival, length: Duration) -> Workload {
 
 const SUSTAINED: &str = "sustained";
 
-/// Whether a step was sustained, or why not.
+/// Verdict on a step: sustained, or the reason why not.
 fn verdict(measure: &Measure, record: &Record) -> &'static str {
     let load = &record.workload;
     let (length_s, rate_per_s) = (load.duration_limit_s.unwrap_or_default(), load.rate_per_s.unwrap_or_default());
@@ -227,7 +227,8 @@ fn sheet(finds: &Finds, options: &LatencyOptions) -> Sheet {
     goals::sheet(&title, tables, &goals(finds, rounds, options), wrong(rounds), remarks)
 }
 
-/// Why the rounds are not valid, and thresholds that they missed. Steps of the search may miss what they like.
+/// Reasons why the rounds are not valid, and thresholds that they missed. Steps of the search may miss any threshold.
+/// Steps of the search may miss what they like.
 fn wrong(rounds: &[Row]) -> Wrong {
     let mut wrong = Wrong::default();
     for Row { what, measure, .. } in rounds {

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// What the load needs of the listener.
+/// Extensions of the listener that the load needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListenerOptions {
     pub(crate) tls: TlsMode,

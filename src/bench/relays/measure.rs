@@ -1,4 +1,4 @@
-//! What a run of a contest is to its table: times, rates, costs, and what is wrong with it.
+//! Figures of one run of a contest for its table: times, rates, costs and faults.
 use crate::report::numbers::count;
 use crate::report::relay::{self, Passage};
 use anyhow::{Context, Result};
@@ -17,15 +17,15 @@ pub(super) struct Measure {
     /// Bytes that the disk wrote for a message, with what anybody else on the host wrote.
     pub(super) disk_each: Option<f64>,
     pub(super) max_rss_bytes: Option<u64>,
-    /// Why the account does not close, or not all was accepted that was sent.
+    /// Reason why the account does not close, or why not all messages that were sent were accepted.
     pub(super) fault: Option<String>,
-    /// Why its figures are not valid: the source, the sink or the host was the limit.
+    /// Reason why its figures are not valid: the source, the sink or the host was the limit.
     pub(super) invalid: Option<String>,
     /// Thresholds that were missed, and the rate that was asked for.
     pub(super) missed: Vec<String>,
     /// Thresholds that speak of what nobody saw.
     pub(super) unseen: Vec<String>,
-    /// What a reader must know: why its figures say something else than they seem to, and what disturbed it.
+    /// Remarks that a reader must know: why its figures say something else than they seem to, and what disturbed it.
     pub(super) remarks: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ fn why(verdict: &Verdict) -> String {
     verdict.why.clone()
 }
 
-/// What is not as it should be: all sent, all accepted, all delivered, once, but for what thresholds speak of.
+/// Fault of a run, unless all messages were sent, accepted and delivered exactly once, except as thresholds allow.
 fn fault(record: &Record, messages: u64) -> Option<String> {
     let ledger = &record.ledger;
     let number = |field: Option<u64>| field.unwrap_or_default();

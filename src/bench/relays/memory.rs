@@ -29,7 +29,7 @@ pub(super) fn now_ns() -> u64 {
 }
 
 impl MemoryCurve {
-    /// What was seen just now, if anything was.
+    /// Adds a sample, if there is one.
     pub(in crate::bench) fn add(&mut self, bytes: Option<u64>) {
         let look = bytes.map(|bytes| MemoryLook { at_ns: now_ns(), bytes });
         self.looks.extend(look);

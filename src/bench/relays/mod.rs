@@ -98,7 +98,8 @@ pub(super) fn queued(program: &Path, directory: &RunDirectory, run: RunId) -> Re
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// What a relay with a log of its own in its directory complained of last. Postfix says nothing anywhere else.
+/// The last complaint in the log that a relay has in its directory. Postfix reports to no other place. Postfix says
+/// nothing anywhere else.
 pub(super) fn last_complaint(directory: &RunDirectory) -> Option<String> {
     let log = std::fs::read(directory.spool().join("log")).ok()?;
     let log = String::from_utf8_lossy(&log);
@@ -106,7 +107,7 @@ pub(super) fn last_complaint(directory: &RunDirectory) -> Option<String> {
     log.lines().rev().find(is_complaint).map(str::to_owned)
 }
 
-/// Whether the files below that directory are in memory, so that a sync says nothing.
+/// Reports whether the files below that directory are in memory, so that a sync proves nothing.
 pub(super) fn is_in_memory(directory: &Path) -> bool {
     rustix::fs::statfs(directory).is_ok_and(|filesystem| IN_MEMORY.contains(&(filesystem.f_type as u64)))
 }

@@ -22,7 +22,7 @@ impl Status {
         Self { base: format!("http://{address}"), agent: agent.into() }
     }
 
-    /// Whether it listens and has taken up what a former run has left.
+    /// Reports whether it listens and has loaded what a former run has left.
     pub(super) fn is_ready(&self) -> bool {
         self.agent.get(format!("{}/ready", self.base)).call().is_ok()
     }
@@ -47,7 +47,7 @@ pub(super) fn retry_all(program: &Path, spool: &Path) -> Result<Child> {
     command.spawn().context("cannot start mailrun queue")
 }
 
-/// Whether that has been done.
+/// Reports whether the order has been carried out.
 pub(super) fn is_done(order: &mut Child) -> Result<bool> {
     match order.try_wait().context("cannot wait for mailrun queue")? {
         None => Ok(false),

@@ -8,12 +8,12 @@ use std::path::Path;
 /// The unit of `st_blocks` (stat(2)), whatever the file system's own is.
 const BLOCK_BYTES: u64 = 512;
 
-/// What the relay's directory took of its disk, at both ends of a run.
+/// Disk space of the relay's directory, at both ends of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::bench) struct Store {
-    /// When it listened, and nothing had come yet.
+    /// Bytes when it listened, and no mail had come yet.
     pub(in crate::bench) at_start: u64,
-    /// When all was delivered.
+    /// Bytes when all mail was delivered.
     pub(in crate::bench) at_end: u64,
 }
 

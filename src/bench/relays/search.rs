@@ -1,7 +1,7 @@
 //! The highest rate that is sustained, found in a few steps: up or down from an estimate until one rate held and a higher
 //! one did not, then between these two.
 
-/// How far a step goes where nothing is known on that side.
+/// Factor of a step where no limit is known on that side.
 const STRIDE: f64 = 1.25;
 /// As near as it goes: steps of a few seconds tell no more.
 const NEAR: f64 = 1.05;
@@ -36,7 +36,7 @@ impl Search {
         }
     }
 
-    /// What came of a rate.
+    /// Records the result of a rate.
     pub(super) fn learn(&mut self, rate_per_s: f64, is_sustained: bool) {
         self.steps_left = self.steps_left.saturating_sub(1);
         if is_sustained {

@@ -7,7 +7,7 @@ use crate::bench::tables::{Conclusion, Sheet, Wrong, stopped, without_mark};
 use crate::report::numbers::{count, counted, figure, megabytes, memory, rate};
 use crate::report::table::{Align, Table, plain};
 
-/// What stands where there is no figure.
+/// Text in place of a missing figure.
 const NONE: &str = "–";
 
 /// The tables.
@@ -28,7 +28,7 @@ pub(super) fn of(finds: &Finds, options: &ContestOptions) -> Sheet {
     Sheet::new(&title(options), tables, remarks, conclusion)
 }
 
-/// What the contest came to; `faults` are the runs whose account does not close.
+/// Conclusion of the contest; `faults` are the runs whose account does not close.
 fn conclusion(finds: &Finds, faults: &[String], is_strict: bool) -> Conclusion {
     let mut wrong = Wrong { failed: faults.iter().map(|fault| without_mark(fault)).collect(), ..Wrong::default() };
     for lane in &finds.lanes {
@@ -86,7 +86,7 @@ fn figures(finds: &Finds) -> Table {
     table
 }
 
-/// What the relays used.
+/// Table of the relays' costs.
 fn costs(finds: &Finds) -> Table {
     let right = |title| (title, Align::Right);
     let mut table = Table::new([
@@ -178,7 +178,8 @@ fn spread(lane: &Lane, value: &dyn Fn(&Measure) -> Option<f64>) -> Spread {
     }))
 }
 
-/// Whom the others are held against: Postfix, or the last that was named. Source and sink alone are nobody's measure.
+/// The relay that the others are compared with: Postfix, or the last that was named. Source and sink alone are never
+/// the base. Source and sink alone are nobody's measure.
 fn base(finds: &Finds) -> Option<&Lane> {
     let postfix = finds.lanes.iter().find(|lane| lane.contestant == Contestant::Postfix);
     let last = || finds.lanes.iter().rfind(|lane| lane.contestant != Contestant::None);
@@ -190,7 +191,7 @@ struct Ratios {
     remarks: Vec<String>,
 }
 
-/// What a ratio is of: its title, and how two runs of a round are compared.
+/// A comparison: its title, and the ratio of two runs of a round.
 type Comparison = (&'static str, fn(&Measure, &Measure) -> Option<f64>);
 
 const COMPARISONS: [Comparison; 4] = [
@@ -245,7 +246,7 @@ fn faults(finds: &Finds) -> Vec<String> {
     lanes.flat_map(|lane| lane.runs.iter().filter_map(move |run| line(lane, run))).collect()
 }
 
-/// What a reader must know besides.
+/// Notes that a reader must know besides.
 fn notes(finds: &Finds, options: &ContestOptions) -> Vec<String> {
     let mut notes: Vec<String> = finds.lanes.iter().flat_map(remarks).collect();
     for lane in finds.lanes.iter().filter(|_| options.counts_calls) {
@@ -268,7 +269,8 @@ fn notes(finds: &Finds, options: &ContestOptions) -> Vec<String> {
     notes
 }
 
-/// What the verdicts of its runs say. The same with other figures, in another round, is one thing to know.
+/// Remarks on the verdicts of its runs. The same remark with other figures, in another round, is shown once. The same
+/// with other figures, in another round, is one thing to know.
 fn remarks(lane: &Lane) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut known: Vec<String> = Vec::new();

@@ -20,11 +20,11 @@ use journey::record::{Arrival, Record, SeriesRow, Workload};
 const GROWTH: f64 = 1.2;
 /// And so much more: of a small process a fifth is less than an allocator takes from the kernel at a time.
 const SLACK_BYTES: u64 = 16 << 20;
-/// What our own relay keeps of its disk when nothing waits: the segment in use and four free ones of 64 MiB
+/// Disk space that our own relay keeps when no message waits: the segment in use and four free ones of 64 MiB
 /// (docs/spool-format.md), and small files.
 const FLOOR_BYTES: u64 = (5 * 64 + 1) << 20;
 
-/// What to run.
+/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct SoakOptions {
     pub(crate) occasion: Occasion,

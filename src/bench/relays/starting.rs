@@ -1,4 +1,4 @@
-//! How each relay is started: its command line, where it keeps its mail, and how one sees that it listens.
+//! The start of each relay: its command line, the directory of its mail, and the sign that it listens.
 use super::contestant::Contestant;
 use super::{port, postfix};
 use crate::bench::directory::RunDirectory;
@@ -23,7 +23,7 @@ pub(in crate::bench) struct Starting {
     pub(in crate::bench) ready: Ready,
 }
 
-/// How one sees that a party takes mail.
+/// The sign that a party takes mail.
 #[derive(Debug)]
 pub(in crate::bench) enum Ready {
     /// It says so on its standard output (`live::Event::Listening`).
@@ -103,7 +103,7 @@ fn filled(words: &[String], listen: &SocketAddr, sink: &str, spool: &Path) -> Ve
     words.iter().map(fill).collect()
 }
 
-/// Whether a relay can run here, before anything is started.
+/// Checks that a relay can run here, before anything is started.
 ///
 /// # Errors
 /// If not, with what to do.

@@ -37,7 +37,7 @@ fn counts(directory: &RunDirectory) -> PathBuf {
     directory.file(Role::Relay, "strace")
 }
 
-/// What it counted, in a run directory.
+/// Reads its counts from a run directory.
 ///
 /// # Errors
 /// If there is nothing to be read.

@@ -1,4 +1,4 @@
-//! What a relay used that is more than one process: all that it has started, those included that have ended.
+//! Resources used by a relay of several processes: by all that it has started, those included that have ended.
 //!
 //! ```text
 //! master ──┬─ smtpd      utime + stime of each process that lives
@@ -41,7 +41,7 @@ pub(in crate::bench) fn children(parent: u32) -> Vec<u32> {
     members(parent).into_iter().filter(|member| member.parent == parent).map(|member| member.pid).collect()
 }
 
-/// What the tree has used until now; `None` if its root is gone.
+/// Resources that the tree has used until now; `None` if its root is gone.
 pub(in crate::bench) fn usage(root: u32) -> Option<Usage> {
     let members = members(root);
     if members.is_empty() {

@@ -1,7 +1,7 @@
 //! The rows of a table, and the order in which they are run: interleaved, so that a slow minute weighs on all.
 use super::contenders::{Receiver, Tool};
 
-/// How many messages a connection carries.
+/// Number of messages per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Connections {
     /// One.

@@ -3,7 +3,7 @@ use crate::report::numbers::counted;
 use crate::report::{Ink, outcome_word};
 use journey::record::Outcome;
 
-/// What was found wrong, by its weight: the first list that is not empty decides.
+/// Defects that were found, by their weight: the first list that is not empty decides.
 #[derive(Clone, Debug, Default)]
 pub(in crate::bench) struct Wrong {
     /// Runs that failed, or whose account does not close.
@@ -12,19 +12,19 @@ pub(in crate::bench) struct Wrong {
     pub(in crate::bench) invalid: Vec<String>,
     /// Targets and thresholds that were missed.
     pub(in crate::bench) missed: Vec<String>,
-    /// What was asked for and was not seen.
+    /// Observations that were asked for and are missing.
     pub(in crate::bench) unseen: Vec<String>,
 }
 
-/// What a scenario came to.
+/// Conclusion of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conclusion {
     pub(crate) outcome: Outcome,
-    /// Why, in a sentence.
+    /// The reason, in a sentence.
     why: String,
-    /// Whether targets or thresholds were asked for, which an invalid or inconclusive scenario does not meet.
+    /// Set if targets or thresholds were asked for, which an invalid or inconclusive scenario does not meet.
     pub(crate) is_strict: bool,
-    /// Whether the user ended it.
+    /// Set if the user ended it.
     pub(crate) is_interrupted: bool,
 }
 

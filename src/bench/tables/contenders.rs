@@ -1,4 +1,4 @@
-//! Who is compared: the sources and sinks of the published tables, where they are found, and what they are told.
+//! The sources and sinks of the published tables: their paths and their command lines.
 use super::cases::{Case, Connections};
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
@@ -49,7 +49,7 @@ impl Receiver {
     }
 }
 
-/// Who is there, and where.
+/// The programs that were found, and their paths.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub(super) tools: Vec<(Tool, PathBuf)>,
@@ -127,7 +127,7 @@ fn is_ours(path: &Path, own: &Path) -> bool {
     path.canonicalize().is_ok_and(|path| path == own || path.file_name() == own.file_name())
 }
 
-/// Whether every message is to be told from every other at the sink.
+/// Says whether the sink can tell every message from every other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marking {
     /// As the published table was taken.

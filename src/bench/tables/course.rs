@@ -17,13 +17,13 @@ use std::time::Instant;
 pub(super) struct Measured {
     pub(super) source: Costs,
     pub(super) sink: Costs,
-    /// What the sink says it took; smtp-sink does not say.
+    /// Counts that the sink reports; smtp-sink reports none.
     pub(super) counts: Option<Counts>,
-    /// What it has kept, where it was to.
+    /// Messages that it has kept, where it was asked to.
     pub(super) deliveries: Option<Deliveries>,
 }
 
-/// What became of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub(super) enum Run {
     Done(Box<Measured>),

@@ -1,5 +1,5 @@
-//! What a sink has kept, message by message: how many, for how many recipients, whether anything is there twice, and
-//! whether it is what was sent: all three sources send the same four lines.
+//! Messages that a sink has kept: how many, for how many recipients, whether any is there twice, and whether each is
+//! what was sent: all three sources send the same four lines.
 //!
 //! A message is known by its Message-Id and its subject (`contenders::Marking`), a delivery by its message and its
 //! recipient. Deliveries are remembered as 64-bit hashes: among a million, two that only look alike are met once in
@@ -14,7 +14,7 @@ const LINE_BYTES: u64 = 64 * 1024;
 /// The text of every message.
 const TEXT: [&str; 4] = ["La de da de da 1.", "La de da de da 2.", "La de da de da 3.", "La de da de da 4."];
 
-/// What was found in a dump.
+/// Findings in a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Deliveries {
     pub(super) messages: u64,
@@ -70,7 +70,7 @@ impl Message {
     }
 }
 
-/// What follows a field's name, which is written in either case.
+/// Text that follows a field's name, which is written in either case.
 fn after<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let (start, rest) = line.split_at_checked(name.len())?;
     start.eq_ignore_ascii_case(name).then_some(rest)
@@ -102,7 +102,7 @@ pub(super) fn of_smtp_sink(mut dump: impl BufRead, separator: &str) -> io::Resul
     Ok(found)
 }
 
-/// Where in a message of smtp-sink's a line stands.
+/// Position of a line in a message of smtp-sink's.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Header,

@@ -32,7 +32,7 @@ use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is looked for at the sink.
+/// Checks that are made at the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proof {
     /// Nothing: what a sink does for that is not what is measured.
@@ -41,7 +41,7 @@ pub(crate) enum Proof {
     EveryDelivery,
 }
 
-/// What to run.
+/// Options of the scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct TableOptions {
     /// Messages of a run.
@@ -57,7 +57,7 @@ pub(crate) struct TableOptions {
     pub(crate) limit: Duration,
     /// More options for mailrun's sink, word by word.
     pub(crate) sink_options: Vec<String>,
-    /// What is said while it runs.
+    /// Progress output while it runs.
     pub(crate) live: Live,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Sheet {
     remarks: Vec<String>,
     /// All of it but the conclusion, as it stands in a file.
     pub(crate) text: String,
-    /// What it all came to.
+    /// Conclusion of the whole.
     pub(crate) conclusion: Conclusion,
     /// The file that has all of it.
     pub(in crate::bench) kept: Option<PathBuf>,
@@ -97,14 +97,14 @@ impl Sheet {
         lines.join("\n")
     }
 
-    /// Whether all that was run ran well, and everything was seen that was asked for.
+    /// Reports whether all runs succeeded, and everything was seen that was asked for.
     #[cfg(test)]
     pub(in crate::bench) fn is_good(&self) -> bool {
         self.conclusion.outcome == journey::record::Outcome::Pass
     }
 }
 
-/// Where a table was measured, for its title: `AMD EPYC, 2 cores, Linux 6.18.44`.
+/// Host of the measurement, for a table's title: `AMD EPYC, 2 cores, Linux 6.18.44`.
 pub(crate) fn place() -> String {
     let host = host::facts();
     let cores = counted(u64::from(host.cores), "core");

@@ -1,9 +1,9 @@
-//! Whether every message came to every recipient of it, once and unchanged: the dump and the sink's own counts must both
-//! say so.
+//! Proof that every message came to each of its recipients, once and unchanged: the dump and the sink's own counts
+//! must agree.
 use super::course::Measured;
 use crate::report::numbers::{count, counted};
 
-/// What is wrong with a run of so many messages for so many recipients each; `None` if nothing is.
+/// Fault of a run of so many messages for so many recipients each; `None` if there is none.
 pub(super) fn fault(run: &Measured, messages: u64, recipients: u32) -> Option<String> {
     let units = messages * u64::from(recipients);
     let mut faults = Vec::new();

@@ -14,7 +14,7 @@ const LINES: usize = 23;
 /// Sentences on a terminal take no more columns.
 const SENTENCE_WIDTH: usize = 100;
 
-/// How much a part is worth; the least is left out first.
+/// Priority of a part; the lowest is left out first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Remark(Reverse<usize>),

@@ -7,7 +7,7 @@ use crate::report::numbers::{count, counted, figure, memory};
 use crate::report::table::{Align, Table, plain};
 use journey::record::Outcome;
 
-/// What stands where there is no figure.
+/// Text in place of a missing figure.
 const NONE: &str = "–";
 /// The table of costs.
 pub(super) fn figures(finds: &Finds, options: &TableOptions) -> Sheet {
@@ -113,7 +113,7 @@ fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| NONE.to_owned(), |value| format!("{value:.0}"))
 }
 
-/// What the sink missed, where it counts without being asked to.
+/// Messages that the sink did not get, where it counts by itself.
 fn shortfall(_: &Case, run: &Measured, messages: u64) -> Option<String> {
     let arrived = run.counts?.messages;
     (arrived != messages).then(|| format!("the sink has {} of {} messages", count(arrived), count(messages)))

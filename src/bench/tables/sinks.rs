@@ -13,15 +13,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a sink has to listen, and to end when asked.
+/// Limit of the time in which a sink begins to listen, and in which it ends when asked.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// When nothing has come into a dump for so long, nothing will: the source has ended and the sink is one hop away.
+/// Pause in a dump's growth after which no more is expected: the source has ended and the sink is one hop away.
 const QUIET: Duration = Duration::from_secs(1);
 /// smtp-sink's own limit of 256 sessions is not what is to be measured.
 const LEAST_SESSIONS: u32 = 2000;
 /// The length of its queue; the kernel may allow less (net.core.somaxconn).
 const BACKLOG: &str = "4096";
-/// Whom smtp-sink becomes where it is started as root: it insists on becoming somebody.
+/// User that smtp-sink switches to where it is started as root: it insists on switching.
 const NOBODY: &str = "nobody";
 /// smtp-sink cannot say which port it was given, so it is given one that was free a moment ago, and another if that is
 /// taken meanwhile.
@@ -29,25 +29,25 @@ const TRIES: usize = 3;
 /// smtp-sink's dump has no separator that a message could not contain; nobody writes messages that contain this one.
 const SEPARATOR: &str = "== mailrun bench: the next message ==";
 
-/// Whether a sink keeps what it takes.
+/// Says whether a sink keeps the messages that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeping {
     Nothing,
     Dump,
 }
 
-/// What a sink is to be.
+/// Options of a sink.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order<'a> {
     pub(super) receiver: Receiver,
     pub(super) program: &'a Path,
     pub(super) sessions: u32,
     pub(super) keeping: Keeping,
-    /// What mailrun's is to do wrong, word by word.
+    /// Fault options of mailrun's sink, word by word.
     pub(super) faults: &'a [String],
 }
 
-/// What a sink says it took.
+/// Counts that a sink reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) messages: u64,
@@ -80,7 +80,7 @@ impl Sink {
         }
     }
 
-    /// Where it takes mail.
+    /// Address at which it takes mail.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -131,7 +131,7 @@ impl Sink {
         Ok(Self { receiver: order.receiver, process, address, place })
     }
 
-    /// What it has kept, once nothing more comes or `messages` are there.
+    /// The messages that it has kept, once no more come or `messages` are there.
     pub(super) fn deliveries(&self, messages: u64) -> Result<Deliveries> {
         let (mut length, mut quiet_since) = (0, Instant::now());
         loop {

@@ -22,7 +22,7 @@ const LOOK_EVERY: [Duration; 2] = [Duration::from_millis(1), Duration::from_mill
 /// The end of what a child said on its standard error that is kept to explain a failure.
 const WORDS_BYTES: u64 = 4096;
 
-/// What a process came to.
+/// Resources that a process used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in crate::bench) struct Costs {
     pub(in crate::bench) user_s: f64,
@@ -46,7 +46,7 @@ pub(in crate::bench) struct Timed {
     child: Child,
     end: OwnedFd,
     started_at: Instant,
-    /// What `wait4` says of memory means something above it.
+    /// Memory figure of `wait4` above which it means something.
     floor_bytes: u64,
     seen_bytes: Option<u64>,
     stderr: File,
@@ -85,7 +85,7 @@ impl Timed {
         }
     }
 
-    /// How long ago it was started.
+    /// Time since it was started.
     pub(in crate::bench) fn age(&self) -> Duration {
         self.started_at.elapsed()
     }
