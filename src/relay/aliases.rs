@@ -29,7 +29,7 @@ const MOST_MISTAKES: usize = 20;
 /// Between name and domain in a key: no address has it.
 const SEAM: char = '\0';
 
-/// What is wrong, and where: line and column from 1, columns in characters.
+/// A mistake in the file, and its position: line and column from 1, columns in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mistake {
     pub(crate) line: usize,
@@ -43,15 +43,15 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// What aliases have to know of the relay.
+/// Facts about the relay that aliases depend on.
 pub(crate) struct Surroundings<'a> {
-    /// Whether a domain, in lower case, is local.
+    /// Reports whether a domain, in lower case, is local.
     pub(crate) is_local: &'a dyn Fn(&str) -> bool,
-    /// Whether a name, in lower case, is a mailbox of local domains.
+    /// Reports whether a name, in lower case, is a mailbox of local domains.
     pub(crate) is_user: &'a dyn Fn(&str) -> bool,
 }
 
-/// Who is meant in the end.
+/// Final target of an alias.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Meant {
     /// Nobody: `.`.
@@ -70,7 +70,7 @@ pub(crate) struct Aliases {
     targets: Vec<Box<[Target]>>,
 }
 
-/// What an alias leads to.
+/// Target of an alias.
 #[derive(Clone, Debug)]
 enum Target {
     Nobody,
@@ -95,13 +95,13 @@ impl Aliases {
         reading.finish(surroundings)
     }
 
-    /// How many there are.
+    /// Number of aliases.
     pub(crate) fn len(&self) -> usize {
         self.targets.len()
     }
 
-    /// Who is meant by a local part (quotes included) of a local domain (in lower case), each once; `None` if there is
-    /// no such alias. At most a thousand.
+    /// Returns the final targets of a local part (quotes included) of a local domain (in lower case), each once; `None`
+    /// if there is no such alias. At most a thousand.
     pub(crate) fn expand(&self, local_part: &str, domain: &str) -> Option<Vec<Meant>> {
         let name = plain(local_part);
         if self.keys.is_empty() || name.contains(SEAM) {
@@ -132,7 +132,7 @@ impl Aliases {
 }
 
 impl Target {
-    /// Who that is in a domain; an alias is nobody yet.
+    /// Returns the target in a domain. For an alias there is none yet.
     fn meant(&self, domain: &str) -> Meant {
         match self {
             Self::Nobody | Self::Alias(..) => Meant::Nobody,
@@ -194,7 +194,7 @@ impl Word<'_> {
     }
 }
 
-/// What has been read so far.
+/// State of reading the file.
 #[derive(Debug, Default)]
 struct Reading<'a> {
     keys: HashMap<Box<str>, usize>,
@@ -321,7 +321,7 @@ fn no_target(text: &str) -> String {
     format!("{text:?} is not a valid target; use something like ann, ann@example.com or a dot")
 }
 
-/// Where that character stands outside quotes and brackets.
+/// Finds the positions of a character outside quotes and brackets.
 fn outside(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     let (mut quoted, mut escaped, mut bracketed) = (false, false, false);
     line.char_indices().filter_map(move |(at, letter)| {
@@ -335,7 +335,7 @@ fn outside(line: &str, wanted: char) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What stands between commas from that octet of a line on; what is empty is passed over.
+/// Splits a line, from that byte on, at its commas. Empty parts are left out.
 fn words(line: &str, from: usize, number: usize) -> Vec<Word<'_>> {
     let commas: Vec<usize> = outside(&line[from..], ',').map(|at| from + at).collect();
     let begins = std::iter::once(from).chain(commas.iter().map(|comma| comma + 1));
@@ -355,14 +355,14 @@ fn words(line: &str, from: usize, number: usize) -> Vec<Word<'_>> {
     words
 }
 
-/// How far each alias goes, found without recursion: a file may chain a million.
+/// Reach of each alias, found without recursion: a file may chain a million.
 struct Survey {
     /// Recipients and depth of each alias that is done.
     done: Vec<Option<(usize, usize)>>,
     fault: Option<Fault>,
 }
 
-/// What cannot be.
+/// Reason why the aliases are rejected.
 enum Fault {
     /// These lead to each other.
     Circle(Vec<usize>),

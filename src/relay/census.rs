@@ -1,4 +1,4 @@
-//! What a relay has done since it began, in numbers: counted where it happens, read by whoever asks.
+//! Counters of a relay since it began: each is counted where the event happens, and read from any thread.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that grows.

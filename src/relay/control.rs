@@ -102,7 +102,7 @@ fn attend(stream: &UnixStream, setting: &Setting) -> io::Result<()> {
     }
 }
 
-/// Why an answer ends early.
+/// Reason why an answer ends early.
 enum Trouble {
     /// The operator is told.
     Said(String),
@@ -123,7 +123,7 @@ impl From<Silent> for Trouble {
     }
 }
 
-/// Where replies are written.
+/// Output to which replies are written.
 struct Paper<W: Write>(BufWriter<W>);
 
 impl<W: Write> Paper<W> {
@@ -170,7 +170,7 @@ fn not_durable(messages: u64, error: &spool::Error) -> Trouble {
     ))
 }
 
-/// Which entries are listed.
+/// Selects the entries to list.
 #[derive(Clone)]
 struct Filter {
     hop: Option<String>,

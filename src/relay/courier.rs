@@ -200,9 +200,9 @@ fn fail_all(office: &Rc<Office>, mut courier: CourierInHand, refusal: &Refusal) 
     office.closed(courier, Closing::Finished);
 }
 
-/// How a visit ended.
+/// Way in which a session ended.
 enum Left {
-    /// As sessions do.
+    /// In the usual way.
     Finished,
     Unreachable(Refusal),
     /// A 5xx in place of a greeting, where that is to fail messages.
@@ -211,7 +211,7 @@ enum Left {
     WithoutTls,
 }
 
-/// What a courier found when it asked for the next message.
+/// Result of asking for the next message.
 enum Found {
     /// Its commands.
     Message(Arc<Envelope>),
@@ -224,11 +224,11 @@ enum Found {
 /// A message under way.
 struct Job {
     assignment: InHand,
-    /// What goes out in place of the message, where that cannot be sent as it is.
+    /// Message that is sent in place of the original, if that cannot be sent as it is.
     converted: Option<Letter>,
     /// Recipients, by their numbers, of whom the server is not told.
     left_out: Vec<u16>,
-    /// What each of the others was answered so far, in the assignment's order.
+    /// Reply to each of the others so far, in the assignment's order.
     refused: Vec<Option<Refusal>>,
     handed: Handed,
     /// Recipients up to this place have had their answers to the message (LMTP).
@@ -237,7 +237,7 @@ struct Job {
     notifies: bool,
 }
 
-/// How far the message has gone out.
+/// Progress of sending the message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Handed {
     Nothing,
@@ -291,17 +291,17 @@ struct Carrier {
     place: Place,
     /// The oldest first: the one whose replies come next.
     jobs: VecDeque<Job>,
-    /// Where it is.
+    /// Host of the peer.
     host: Arc<str>,
     name: Arc<str>,
     idle: Alarm,
     idle_until: Option<Duration>,
     leaves: bool,
-    /// Whether the peer lets messages follow each other without waiting.
+    /// Set if the peer lets messages follow each other without waiting.
     bursts: bool,
-    /// Whether it answers fast enough for that.
+    /// Set if the peer answers fast enough for that.
     is_quick: bool,
-    /// When the oldest message under way was begun, or the one before it answered.
+    /// Time at which the oldest message under way was begun, or the one before it answered.
     since: Duration,
     /// A session was free for a message: the hop can be reached, however it lets go.
     is_reached: bool,
@@ -534,7 +534,7 @@ impl Carrier {
         Refusal::new(reply.code(), reply.enhanced(), &reply.text(), &self.host)
     }
 
-    /// How fast the peer is: whether it may have several messages at a time.
+    /// Measures the peer's speed, which decides whether it may have several messages at a time.
     fn judge(&mut self, now: Duration) {
         let is_quick = now.saturating_sub(self.since) < QUICK;
         self.since = now;
@@ -558,7 +558,7 @@ impl Carrier {
         self.office.outcome(job.assignment, outcome);
     }
 
-    /// What a reply says of the oldest message.
+    /// Applies a reply to the oldest message.
     fn heed(&mut self, to: Verb, reply: &Received<'_>) {
         if is_yes(to, reply) {
             return;
@@ -585,7 +585,7 @@ impl Carrier {
     }
 }
 
-/// Why there is no TLS, and what to change in the route.
+/// Explains why there is no TLS, and what to change in the route.
 fn not_encrypted(error: &io::Error) -> String {
     let fault = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeFault>());
     match fault {
@@ -595,7 +595,7 @@ fn not_encrypted(error: &io::Error) -> String {
     }
 }
 
-/// Whether a reply says yes to what it answers: a 3xx takes neither sender, recipient nor message.
+/// Reports whether a reply accepts its command: a 3xx accepts neither sender, recipient nor message.
 fn is_yes(to: Verb, reply: &Received<'_>) -> bool {
     match to {
         Verb::Mail | Verb::Recipient(_) | Verb::Chunk | Verb::Message | Verb::Delivery(_) => reply.code() / 100 == 2,
@@ -603,7 +603,7 @@ fn is_yes(to: Verb, reply: &Received<'_>) -> bool {
     }
 }
 
-/// What goes behind MAIL.
+/// Parameters of MAIL.
 fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, Refusal> {
     let envelope = &letter.envelope;
     let mut words = String::with_capacity(64);
@@ -640,7 +640,7 @@ fn mail_parameters(letter: &Letter, extensions: &Extensions) -> Result<String, R
     Ok(words)
 }
 
-/// What goes behind RCPT of a message that was said to be SMTPUTF8, or not.
+/// Parameters of RCPT. SMTPUTF8 was declared for the message, or was not.
 fn recipient_parameters(recipient: &Recipient, smtp_utf8: bool, extensions: &Extensions) -> String {
     if !extensions.dsn || (recipient.notify.is_none() && recipient.original.is_none()) {
         return String::new();

@@ -1,5 +1,5 @@
-//! What a task had in hand goes back to the queue if the task panics: a message is not in flight until a restart, and a
-//! connection does not count against the limits for ever.
+//! Work that a task held goes back to the queue if the task panics. So a message does not stay in flight until a
+//! restart, and a connection does not count against the limits for ever.
 //!
 //! A panic may come from anywhere, the queue itself included. So nothing is done while it unwinds: what is given back is
 //! handed to a task of its own. At the end of a worker tasks are dropped without a panic, and what they had stays in the
@@ -25,7 +25,7 @@ pub(super) fn after_panic(office: &Rc<Office>, work: impl FnOnce(&Rc<Office>) + 
     }
 }
 
-/// What a delivery task gets that asks for work.
+/// Work given to a delivery task that asks for it.
 pub(super) enum Work {
     Message(InHand),
     /// Nothing now: it is called when there is something.

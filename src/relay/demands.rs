@@ -1,6 +1,6 @@
-//! What a message demands of the server that is to take it, and what it gets there: its 8-bit parts are encoded for a
-//! server without 8BITMIME (RFC 6152 §3), and recipients that a server without SMTPUTF8 cannot be told are left out
-//! (RFC 6531 §3.2). What can be sent in no form goes back to its sender.
+//! Extensions that a message requires of the next server, and how it is sent without them: its 8-bit parts are encoded
+//! for a server without 8BITMIME (RFC 6152 §3), and recipients that need SMTPUTF8 are left out for a server without it
+//! (RFC 6531 §3.2). A message that can be sent in no form goes back to its sender.
 use super::envelope::{Envelope, Refusal};
 use super::letter::Letter;
 use smtp::Extensions;
@@ -33,7 +33,7 @@ pub(super) fn meet(
     Ok(Form { converted, left_out })
 }
 
-/// What becomes of recipients who were left out.
+/// The refusal of recipients who were left out.
 pub(super) fn without_utf8() -> Refusal {
     lacks(553, Enhanced(5, 6, 7), "the next hop does not offer SMTPUTF8")
 }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is ASCII goes everywhere, whatever was declared; what a server offers, it takes.
+        /// ASCII is sent everywhere, whatever was declared; a server takes what it offers.
         #[test]
         fn ascii_goes_everywhere(message in "[ -~\r\n]{0,200}", utf8: bool, eight: bool, other: Vec<u8>) {
             let body = if eight { BodyType::EightBitMime } else { BodyType::SevenBit };

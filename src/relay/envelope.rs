@@ -1,4 +1,4 @@
-//! What the spool keeps beside a body: the envelope, the notes of what has been done since, and the octets of both.
+//! Encoding of what the spool keeps beside a body: the envelope, and notes of what has been done since.
 //!
 //! ```text
 //! envelope  version(1) flags with address-kind [address] sender client-name [user] [envelope-id] count recipient…
@@ -8,8 +8,8 @@
 //! fact      kind [count index…] [what belongs to it]
 //! text      length octets        numbers and lengths are varints (LEB128), each in its one shortest form
 //! ```
-//! Whatever is read was checked before by the spool's checksum; it is read as if it came from an enemy all the same:
-//! nothing is taken that would be written differently, and no length is believed before the octets are there.
+//! The spool's checksum has covered these bytes. They are read as if an enemy had written them all the same: a form
+//! that we would not write is rejected, and no length is believed before the bytes are there.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use smtp::command::BodyType;
@@ -22,10 +22,10 @@ const VERSION: u8 = 1;
 pub(crate) const MOST_RECIPIENTS: usize = u16::MAX as usize;
 /// The longest text of any kind: twice what RFC 5321 §4.5.3.1 and RFC 3461 §4 allow.
 pub(crate) const MOST_TEXT_BYTES: usize = 1_024;
-/// How much of a peer's words is kept: one reply line (RFC 5321 §4.5.3.1.5).
+/// Bytes kept of a peer's reply: one reply line (RFC 5321 §4.5.3.1.5).
 pub(crate) const REFUSAL_TEXT_BYTES: usize = 512;
 
-/// How a message came in (RFC 3848; the `with` of its Received line).
+/// Protocol by which a message came in (RFC 3848; the `with` of its Received line).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[rustfmt::skip]
 pub(crate) enum With {
@@ -56,11 +56,11 @@ pub(crate) struct Envelope {
     /// The reverse path without brackets; empty for the null path of notices.
     pub(crate) sender: Vec<u8>,
     pub(crate) with: With,
-    /// What the client called itself in HELO, EHLO or LHLO.
+    /// Name that the client gave in HELO, EHLO or LHLO.
     pub(crate) client_name: Vec<u8>,
     /// `None` for a Unix-domain socket, and for what was made here.
     pub(crate) client_address: Option<IpAddr>,
-    /// Who authenticated.
+    /// User who authenticated.
     pub(crate) user: Option<Vec<u8>>,
     pub(crate) smtp_utf8: bool,
     pub(crate) body: BodyType,
@@ -134,7 +134,7 @@ fn shortened(text: &str) -> String {
     text[..length].to_owned()
 }
 
-/// What became of a recipient for good.
+/// Final outcome for a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Somebody else is responsible now, and nobody needs to be told.
@@ -179,12 +179,12 @@ pub(crate) enum Fact {
 }
 
 impl Fate {
-    /// Whether it was not delivered, and its sender expects it to be.
+    /// Reports whether it was not delivered although its sender expects it to be.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Expired(_))
     }
 
-    /// Whether a notice may be owed for it.
+    /// Reports whether a notice may be owed for it.
     pub(crate) fn is_told(&self) -> bool {
         match self {
             Self::Delivered | Self::Removed => false,
@@ -426,30 +426,30 @@ impl Refusal {
     }
 }
 
-/// How far a message has come, recipient by recipient: an envelope's notes, one after the other.
+/// Progress of a message, recipient by recipient: an envelope's notes, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) recipients: Vec<Standing>,
     pub(crate) held: bool,
 }
 
-/// How far one recipient has come.
+/// Progress of one recipient.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// What became of it; `None` while it is to be delivered.
+    /// Its outcome; `None` while it is to be delivered.
     pub(crate) fate: Option<Fate>,
-    /// Whether the sender was told of that fate.
+    /// Set once the sender was notified of that fate.
     pub(crate) told: bool,
-    /// Whether the sender was told that it is late.
+    /// Set once the sender was notified of the delay.
     pub(crate) delay_told: bool,
     pub(crate) attempts: u32,
-    /// When it may be tried again; 0 for at once.
+    /// Unix time from which it may be tried again; 0 for at once.
     pub(crate) next_unix_s: u64,
     pub(crate) refusal: Option<Refusal>,
 }
 
 impl Standing {
-    /// Whether its notice has still to be written.
+    /// Reports whether its notice has still to be written.
     pub(crate) fn is_owed(&self) -> bool {
         !self.told && self.fate.as_ref().is_some_and(Fate::is_told)
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// So many hops are remembered even if there is nothing to remember: what one knows of TLS with them spares handshakes.
 const KEPT: usize = 1_000;
-/// How many are looked at in one go, and which part of all besides: a hop that is idle is forgotten within twenty goes,
-/// and a go takes a fraction of a millisecond.
+/// Hops that are looked at in one pass, besides one in `GLANCED_PART` of all: an idle hop is forgotten within twenty
+/// passes, and a pass takes a fraction of a millisecond.
 const GLANCES: usize = 64;
 const GLANCED_PART: usize = 20;
 
@@ -31,7 +31,7 @@ pub(super) struct Hops {
     known: Vec<Option<Known>>,
     /// Numbers that are nobody's: the lowest is given first.
     vacant: BinaryHeap<Reverse<u32>>,
-    /// Where to look next for hops to forget.
+    /// Position from which to look next for hops to forget.
     next: usize,
 }
 
@@ -39,7 +39,7 @@ struct Known {
     hop: Hop,
     /// Certificates are read once a host and when they change, not once a connection.
     secured: Vec<Secured>,
-    /// What it was told of as: for logs.
+    /// Name used in logs and statistics.
     name: Arc<str>,
     /// Until then it gets one message at a time.
     singly_until: Duration,
@@ -92,7 +92,7 @@ impl Hops {
         forgotten
     }
 
-    /// How many are known.
+    /// Number of hops.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }
@@ -106,7 +106,7 @@ impl Hops {
         self.known(key).hop.clone()
     }
 
-    /// What it is called in logs and statistics.
+    /// Name of a hop in logs and statistics.
     pub(super) fn name(&self, key: HopKey) -> Arc<str> {
         Arc::clone(&self.known(key).name)
     }
@@ -118,7 +118,7 @@ impl Hops {
         }
     }
 
-    /// Whether a hop may have several messages at a time.
+    /// Reports whether a hop may have several messages at a time.
     pub(super) fn may_burst(&self, key: HopKey, now: Duration) -> bool {
         self.known(key).singly_until <= now
     }

@@ -47,12 +47,12 @@ impl Inquiries {
         take
     }
 
-    /// How many workers there are.
+    /// Number of workers.
     pub(super) fn workers(&self) -> usize {
         self.ways().len()
     }
 
-    /// What that worker says; blocks until it does.
+    /// Calls a worker; blocks until it answers.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         worker: usize,
@@ -62,7 +62,8 @@ impl Inquiries {
         heard(&answers, Instant::now() + PATIENCE)
     }
 
-    /// What all workers say, in their order; blocks until they do. All think at the same time.
+    /// Calls all workers, and returns their answers in the workers' order; blocks until all have answered. They work at
+    /// the same time.
     pub(super) fn ask_all<T: Send + 'static>(
         &self,
         question: impl Fn(&Rc<Office>) -> T + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! How much mail may be on its way in at a time: what sessions hold of it until the spool has it.
+//! Limit of the memory for incoming mail: what sessions hold of it until the spool has it.
 //!
 //! ```text
 //!                          ┌──────────────── intake ────────────────┐
@@ -7,10 +7,10 @@
 //!                  ▲       └────────────────────────────────────────┘
 //!                  └─ no room: 354 waits in line for a while, then 452 4.3.1
 //! ```
-//! What has come is charged, and a little ahead: what a client announces costs it nothing, or who announces much and sends
-//! nothing would keep all others out. Strangers leave a reserve to clients of `networks` and to who has logged in. A
-//! stranger's address has a share: it may hold more only while a quarter of the strangers' part is free (less, where that
-//! would not hold the longest message).
+//! Bytes that have come are charged, and a little ahead. An announcement costs a client nothing: otherwise a client
+//! that announces much and sends nothing would keep all others out. Strangers leave a reserve to clients of `networks`
+//! and to those that have logged in. A stranger's address has a share: it may hold more only while a quarter of the
+//! strangers' part is free (less, where that would not hold the longest message).
 //!
 //! New messages wait, those under way never do. If all who find no room waited, sessions with half a message each would
 //! wait for each other until they time out. If all were refused, a burst of a tenth of a second would send clients away
@@ -32,10 +32,10 @@ use std::time::Duration;
 
 /// Claims grow by so much, so that a small message asks once.
 const STEP: u64 = 4096;
-/// How long a message waits for room: longer than any burst, shorter than the patience of clients that keep less of it
-/// than RFC 5321 §4.5.3.2.5 wants.
+/// Longest time that a message waits for room: longer than any burst, shorter than the time-out of clients that wait
+/// less than RFC 5321 §4.5.3.2.5 asks.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a message claims at most before its first byte: what most messages have.
+/// Most bytes that a message claims before its first byte: the size of most messages.
 const FIRST_BYTES: u64 = 16 << 10;
 /// Of the strangers' part, what one address may hold where there is little left: sixteen of them fill it.
 const STRANGER_SHARE: u64 = 16;
@@ -47,7 +47,7 @@ pub(super) struct Intake {
     used: AtomicU64,
     /// Of `most`, what strangers may hold; of `used`, what they do.
     strangers_most: u64,
-    /// How far they may fill it before an address is held to its share.
+    /// Amount that strangers may use before an address is held to its share.
     unshared_most: u64,
     strangers_used: AtomicU64,
     /// Those of strangers that are connected.
@@ -56,14 +56,14 @@ pub(super) struct Intake {
     strangers: Queue,
 }
 
-/// What a stranger's address holds.
+/// Bytes that a stranger's address holds.
 #[derive(Debug)]
 struct Share {
     client: ClientKey,
     used: AtomicU64,
 }
 
-/// Who pays for a claim.
+/// Owner of a claim.
 #[derive(Clone, Debug, Default)]
 enum Owner {
     /// A client of `networks`, or one that has logged in.
@@ -76,7 +76,7 @@ enum Owner {
 #[derive(Debug, Default)]
 struct Queue {
     line: Mutex<Line>,
-    /// Whether somebody waits: to ask costs less than the lock.
+    /// Set while somebody waits: reading it costs less than the lock.
     has_line: AtomicBool,
 }
 
@@ -87,7 +87,7 @@ struct Line {
     numbers: u64,
 }
 
-/// What was in the way.
+/// Reason why bytes were not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lack {
     /// There is no room.
@@ -120,22 +120,22 @@ impl Intake {
         })
     }
 
-    /// What is held now.
+    /// Bytes held now.
     pub(super) fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// What strangers hold of it.
+    /// Bytes that strangers hold.
     pub(super) fn strangers_bytes(&self) -> u64 {
         self.strangers_used.load(Ordering::Relaxed)
     }
 
-    /// What may be held.
+    /// Limit of the bytes held.
     pub(super) fn most_bytes(&self) -> u64 {
         self.most
     }
 
-    /// What strangers may hold.
+    /// Limit of the bytes that strangers hold.
     pub(super) fn strangers_most_bytes(&self) -> u64 {
         self.strangers_most
     }
@@ -223,7 +223,7 @@ impl Line {
     }
 }
 
-/// What one session holds. Given back when it is dropped.
+/// Bytes that one session holds. Given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     intake: Arc<Intake>,
@@ -231,7 +231,7 @@ pub(super) struct Claim {
     owner: RefCell<Owner>,
 }
 
-/// Whether a message may begin.
+/// Result of asking to begin a message.
 #[derive(Debug)]
 pub(super) enum Entry {
     In,
@@ -315,7 +315,7 @@ impl Drop for Claim {
     }
 }
 
-/// What a message holds that waits for its receipt.
+/// Bytes held by a message that waits for its receipt.
 #[derive(Debug)]
 pub(super) struct Held {
     bytes: u64,
@@ -343,7 +343,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Whether it is the first of the line, which it joins.
+    /// Joins the line, and reports whether it is first there.
     fn is_first(&mut self, waker: &Waker) -> bool {
         let owner = self.claim.owner.borrow();
         let queue = self.claim.intake.queue(&owner);
@@ -361,7 +361,7 @@ impl Turn {
         line.waiting.front().is_some_and(|(first, _)| *first == number)
     }
 
-    /// Whether it is let in; `None` while it waits.
+    /// Tries to enter: true if it is admitted, false if it is refused, `None` while it waits.
     fn look(&mut self, waker: &Waker) -> Option<bool> {
         if !self.is_first(waker) {
             return None;

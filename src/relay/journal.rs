@@ -24,7 +24,7 @@ use tracing::level_filters::LevelFilter;
 const SHEET: usize = 1024;
 /// Sheets that wait to be printed.
 const SHEETS: usize = 16;
-/// How long a try may lie on a sheet that is not full; a worker that has nothing to do looks at its next tick.
+/// Longest time that an entry stays on a sheet that is not full; an idle worker checks this at its next tick.
 const LATEST: Duration = Duration::from_millis(100);
 /// Bytes of lines that are handed to the log at a time, or a try's where these are more.
 const PIECE_BYTES: usize = 32 << 10;
@@ -43,14 +43,14 @@ struct Entry {
     /// Tries, this one included.
     attempts: u32,
     outcome: Outcome,
-    /// What the next hop said to a message that it took.
+    /// Reply of the next hop to a message that it accepted.
     said: Option<Refusal>,
 }
 
 /// A worker's side.
 pub(super) struct Journal {
     sheet: RefCell<Vec<Entry>>,
-    /// When the first of them was put there.
+    /// Time at which the first of them was put there.
     since: Cell<Duration>,
     heard: RefCell<Option<Refusal>>,
     press: Press,
@@ -61,12 +61,12 @@ impl Journal {
         Self { sheet: RefCell::default(), since: Cell::default(), heard: RefCell::default(), press }
     }
 
-    /// Whether anybody wants to read it.
+    /// Reports whether anybody reads this log.
     pub(super) fn is_kept() -> bool {
         LevelFilter::current() >= LevelFilter::INFO
     }
 
-    /// What the next hop said in taking the message whose outcome comes next.
+    /// Keeps the reply by which the next hop accepted the message whose outcome comes next.
     pub(super) fn heard(&self, reply: Refusal) {
         *self.heard.borrow_mut() = Some(reply);
     }
@@ -224,7 +224,7 @@ impl Entry {
         }
     }
 
-    /// What became of the recipient at that place.
+    /// Outcome for the recipient at that place.
     fn fate(&self, place: usize) -> (&'static str, Option<&Refusal>) {
         let answer = match &self.outcome {
             Outcome::Delivered => return ("delivered", self.said.as_ref()),

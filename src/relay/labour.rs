@@ -10,7 +10,7 @@ const THREADS: usize = 4;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Where work is handed in; clones are of the same threads.
+/// Handle by which work is given to the threads; clones belong to the same threads.
 #[derive(Clone, Debug)]
 pub(super) struct Labour(Sender<Work>);
 

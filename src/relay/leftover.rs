@@ -1,4 +1,4 @@
-//! What a relay that has stopped still has of a run: units in its queue, known by the traces of its messages.
+//! Units that a stopped relay still has in its queue of a run, recognized by the traces of its messages.
 use super::envelope::{Envelope, Progress};
 use anyhow::{Result, anyhow};
 use journey::ledger::Ledger;

@@ -13,12 +13,12 @@ pub(super) struct Letter {
     pub(super) envelope: Arc<Envelope>,
     /// Dots not stuffed; it begins with our own `Received:`.
     pub(super) body: Arc<[u8]>,
-    /// When it was received, since the Unix epoch.
+    /// Time at which it was received, since the Unix epoch.
     pub(super) received: Duration,
 }
 
 impl Letter {
-    /// What it takes in memory.
+    /// Bytes that it takes in memory.
     pub(super) fn memory_bytes(&self) -> u32 {
         const ENVELOPE_BYTES: usize = 512;
         u32::try_from(self.body.len() + ENVELOPE_BYTES).unwrap_or(u32::MAX)
@@ -47,7 +47,7 @@ impl Letter {
         }
     }
 
-    /// Whether a line begins with a dot.
+    /// Reports whether a line begins with a dot.
     fn has_dots(&self) -> bool {
         self.body.first() == Some(&b'.') || memchr::memmem::find(&self.body, b"\n.").is_some()
     }

@@ -37,7 +37,7 @@ struct Attempt {
     client: Option<ClientKey>,
     user: String,
     mechanism: Mechanism,
-    /// What it was charged to, until it has succeeded or failed.
+    /// Account that the login was charged to, until it has succeeded or failed.
     charged_to: Cell<Option<Account>>,
 }
 
@@ -66,7 +66,7 @@ impl Logins {
         attempt
     }
 
-    /// Whether name and password go together, in time.
+    /// Checks whether name and password match, once the login has waited its time.
     pub(super) fn check(&mut self, auth: &Auth<'_>) -> Answer {
         let Proof::Shown(shown) = auth.proof else { return Answer::Reply(Verdict::AuthUnavailable.reply().clone()) };
         let (attempt, shown) = (self.begin(auth), shown.to_vec());
@@ -74,8 +74,8 @@ impl Logins {
         attempt.in_time(move |attempt| attempt.check(&shown))
     }
 
-    /// What a digest is compared with. That of CRAM-MD5 is here already, so that this is a guess; SCRAM-SHA-256 brings its
-    /// own later.
+    /// Returns the secret that a digest is compared with. The digest of CRAM-MD5 has come already, so that this is a
+    /// guess; SCRAM-SHA-256 sends its own later.
     pub(super) fn look_up(&mut self, auth: &Auth<'_>) -> Answer {
         let attempt = self.begin(auth);
         if auth.mechanism == Mechanism::ScramSha256 {
@@ -84,7 +84,7 @@ impl Logins {
         attempt.in_time(Attempt::secret)
     }
 
-    /// Whether the proof that has come may be checked.
+    /// Allows the check of the proof that has come, once the login has waited its time.
     pub(super) fn proof(&self) -> Answer {
         let Some(attempt) = self.attempt.clone() else {
             return Answer::Reply(Verdict::AuthUnavailable.reply().clone());
@@ -112,7 +112,7 @@ impl Attempt {
         Claimant { client: self.client, user: &self.user }
     }
 
-    /// How long it is to wait.
+    /// Time that the login has to wait.
     fn wait(&self) -> Result<Duration, Reply> {
         let waited = self.setting.logins.wait(self.claimant(), &self.config.login_limits, clock::now());
         waited.map_err(|_| self.refused())

@@ -21,12 +21,12 @@ use std::time::Duration;
 const MAX_REMEMBERED: usize = 65_536;
 /// The longest that a login waits, as dovecot has it: longer, and a client gives up before its answer.
 const MAX_DELAY: Duration = Duration::from_secs(15);
-/// How often the failures of one client are logged.
+/// Interval at which the failures of one client are logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Clients whose failures are logged one by one at a time; those of more are summed up in one line.
 const MAX_LOGGED_CLIENTS: usize = 1000;
 
-/// Who logs in.
+/// The client and the user of a login.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claimant<'a> {
     /// `None` for one whose address is not counted.
@@ -38,7 +38,7 @@ pub(super) struct Claimant<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Locked;
 
-/// Why a login is not checked now.
+/// Reason why a login is not checked now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// Too many have failed.
@@ -47,7 +47,7 @@ pub(super) enum Refusal {
     Busy,
 }
 
-/// What a login was charged to; its outcome is booked there too.
+/// Account that a login was charged to; its outcome is counted there too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Account {
     /// The pair of address and user, which has logged in before.
@@ -56,7 +56,7 @@ pub(super) enum Account {
     Strangers,
 }
 
-/// What the log is told.
+/// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LogLine {
     /// The failures of a client since it was logged last, and what it tried last.
@@ -79,7 +79,7 @@ struct Record {
 }
 
 impl Record {
-    /// What is past is forgotten.
+    /// Forgets what is past.
     fn refresh(&mut self, limits: &LoginLimits, now: Duration) {
         let was_locked = self.locked_until > Duration::ZERO && now >= self.locked_until;
         if was_locked || self.locked_until == Duration::ZERO && now.saturating_sub(self.since) >= limits.period {
@@ -154,7 +154,7 @@ impl LoginGuard {
         }
     }
 
-    /// How long a login is to wait before it is checked.
+    /// Time that a login has to wait before it is checked.
     ///
     /// # Errors
     /// If it is not to be checked at all.
@@ -232,7 +232,7 @@ impl LoginGuard {
         lines
     }
 
-    /// What the log is to be told by now of failures that it was not told at once.
+    /// Lines for the log that are due by now, of failures that were not logged at once.
     pub(super) fn summaries(&self, now: Duration) -> Vec<LogLine> {
         self.log().summaries(now)
     }
@@ -245,7 +245,7 @@ impl LoginGuard {
         (who.client, self.hasher.hash_one(who.user))
     }
 
-    /// What counts for it now.
+    /// Returns the account whose limit counts for it now.
     fn account(&self, who: Claimant<'_>) -> Account {
         let pair = self.pair(who);
         let has_logged_in = self.pairs.lock(&pair).get_mut(&pair).is_some();

@@ -26,7 +26,7 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Names that are tried before it is the directory's fault: a name is taken only where two hosts have one name.
 const MOST_NAMES: u32 = 8;
 
-/// What is delivered.
+/// A message to deliver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Letter<'a> {
     /// The reverse-path; empty for a notification.
@@ -184,7 +184,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Why a message is not in a Maildir, by blame. None of it is the sender's fault: the message is tried again.
+/// Reason why a message is not in a Maildir, by blame. None of it is the sender's fault: the message is tried again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The disk is full.
@@ -228,7 +228,7 @@ impl Failure {
         }
     }
 
-    /// Whether it will not pass by itself: somebody must be told.
+    /// Reports whether the failure will not pass by itself: somebody has to act.
     pub(crate) fn is_loud(&self) -> bool {
         matches!(self, Self::Denied { .. } | Self::Disk { .. })
     }

@@ -3,7 +3,7 @@ use super::protocol::HopRow;
 use super::survey::Survey;
 use std::fmt::{Display, Write};
 
-/// What is counted, besides what a survey of the queues has.
+/// Figures that are counted, besides those that a survey of the queues has.
 pub(super) struct Figures<'a> {
     pub(super) survey: &'a Survey,
     /// Name, meaning, value: what only grows.
@@ -25,7 +25,7 @@ pub(super) struct Strangers {
     pub(super) connections: usize,
     pub(super) incoming_bytes: u64,
     pub(super) incoming_limit: u64,
-    /// How often each limit refused something, by its name.
+    /// Number of refusals by each limit, with its name.
     pub(super) refused: Vec<(&'static str, u64)>,
 }
 

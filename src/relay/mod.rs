@@ -116,25 +116,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is looked whether somebody asks for the end.
+/// Interval at which a request to stop is looked for.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long couriers may take to bring what they carry when the relay stops; what they do not bring stays in the spool.
+/// Longest time that couriers may take to finish their deliveries when the relay stops; the rest stays in the spool.
 const LAST_WAYS: Duration = Duration::from_secs(10);
-/// What a relay is told besides its configuration.
+/// Options of a relay besides its configuration.
 pub(crate) struct Orders {
     /// Reads the configuration's file again, on SIGHUP; `None` where there is none.
     pub(crate) reread: Option<Reread>,
-    /// Where the run record goes.
+    /// Path of the run record.
     pub(crate) json: Option<PathBuf>,
     pub(crate) live: Live,
-    /// Where all the log goes.
+    /// Output of all logs.
     pub(crate) log: LogWriter,
 }
 
-/// What a relay has done, for its report.
+/// Results of a relay, for its report.
 pub(crate) struct Done {
     setting: Arc<Setting>,
-    /// Why the run record could not be written.
+    /// Reason why the run record could not be written.
     pub(crate) unwritten: Option<anyhow::Error>,
 }
 
@@ -241,7 +241,7 @@ fn setting(config: Config, log: &LogWriter) -> Result<Setting> {
     Ok(Setting::new(config, opened, resolver, (readers, porters), (press, log.clone()), seed))
 }
 
-/// Why the spool is not opened, and what to do about damage that is refused: a line for each.
+/// Explains why the spool is not opened, and what to do about damage that is refused: a line for each.
 fn told_of_damage(error: spool::Error, directory: &std::path::Path) -> String {
     let spool::Error::DamageRefused(damage) = &error else { return error.to_string() };
     let lines: String = damage.iter().map(|one| format!("\n  {one}")).collect();

@@ -49,7 +49,7 @@ pub(super) struct Office {
     /// Unix time at the zero of [`clock::now`].
     origin: Duration,
     pub(super) dates: RefCell<received::Clock>,
-    /// What is logged of deliveries.
+    /// Log of deliveries.
     pub(super) journal: Journal,
     /// For seeds.
     departures: Cell<u64>,
@@ -58,7 +58,7 @@ pub(super) struct Office {
 /// Notices that are written at a time. Each holds its message in memory, while the spool is full for as long as it is.
 const TELLERS: u32 = 32;
 
-/// Where a courier is.
+/// State of a courier.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place(Rc<Cell<Whereabouts>>);
 
@@ -87,14 +87,14 @@ impl Place {
     }
 }
 
-/// Whether more is due.
+/// Tells whether more is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Due {
     More,
     Nothing,
 }
 
-/// What could be read of a message in the spool.
+/// The part of a message that could be read from the spool.
 pub(super) enum Fetched {
     Whole(Letter),
     /// With an empty body, and why it could not be read.
@@ -103,7 +103,7 @@ pub(super) enum Fetched {
     Nothing(String),
 }
 
-/// What is to be done with the recipients of a message at one hop.
+/// Recipients of a message at one hop.
 pub(super) struct Errand {
     /// Its number may be another one's by the time that the message is stored.
     pub(super) hop: Hop,
@@ -328,7 +328,7 @@ impl Office {
         }
     }
 
-    /// What follows from what has happened: notes, notices, the end.
+    /// Carries out effects: notes, notices, the end.
     pub(super) fn carry_out(self: &Rc<Self>, effects: Effects, letter: Option<Letter>) {
         let Effects { id, facts, notice, done } = effects;
         self.count(&facts);
@@ -476,7 +476,7 @@ impl Drop for Teller {
     }
 }
 
-/// How many offices share what there is: each listener has its own workers.
+/// Number of offices that share the limits: each listener has its own workers.
 fn offices(config: &Config) -> u32 {
     let workers = config.workers.unwrap_or_else(net::worker::default_count).max(1);
     let listeners = config.listeners().count().max(1);

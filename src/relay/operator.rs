@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A way to a running relay.
 pub(crate) struct Operator(BufReader<UnixStream>);
 
-/// How an answer ended.
+/// End of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
     Well,

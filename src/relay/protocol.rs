@@ -1,4 +1,4 @@
-//! What is said over the control socket: a request is a line of JSON; replies are lines of JSON, the last of which is
+//! The protocol of the control socket: a request is a line of JSON; replies are lines of JSON, the last of which is
 //! `end` or `error`.
 //!
 //! ```text
@@ -18,7 +18,7 @@ use std::str::FromStr;
 /// The longest request.
 pub(crate) const LONGEST_REQUEST: usize = 4096;
 
-/// What is asked of a relay.
+/// A request to a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum Request {
@@ -87,7 +87,7 @@ impl From<QueueId> for String {
     }
 }
 
-/// What is to be done, as it is written.
+/// An order, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum OrderWord {
@@ -108,7 +108,7 @@ impl From<OrderWord> for Order {
     }
 }
 
-/// Where an entry is, as it is written.
+/// State of an entry, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StateWord {
@@ -150,7 +150,7 @@ impl From<State> for StateWord {
     }
 }
 
-/// What a relay says.
+/// A reply of a relay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "lowercase")]
 pub(crate) enum Reply {
@@ -181,7 +181,7 @@ pub(crate) struct EntryRow {
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
     pub(crate) age_s: u64,
-    /// When it is tried next, if it is deferred, or when its hop is, if that could not be reached.
+    /// Unix time of the next try: of the entry if it is deferred, or of its hop if that could not be reached.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
     /// Its own last refusal, or what keeps its hop shut.
@@ -189,12 +189,12 @@ pub(crate) struct EntryRow {
     /// It is ready, but its hop could not be reached and is left alone until `next_unix_s`.
     #[serde(default)]
     pub(crate) hop_is_shut: bool,
-    /// Whose mail it is, where one message is shown.
+    /// Recipients, if one message is shown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) to: Vec<String>,
 }
 
-/// Why it has not been delivered.
+/// Reason why it has not been delivered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RefusalRow {
     /// 0 where there was no reply.
@@ -239,10 +239,10 @@ pub(crate) struct MessageRow {
     pub(crate) recipients: u64,
     pub(crate) bytes: u64,
     pub(crate) received_unix_s: u64,
-    /// What the client called itself.
+    /// Name that the client gave.
     pub(crate) client_name: String,
     pub(crate) client_address: Option<String>,
-    /// Who had logged in.
+    /// User who had logged in.
     pub(crate) user: Option<String>,
 }
 

@@ -17,27 +17,27 @@ const LINE_BYTES: usize = 78;
 /// A domain is not longer (RFC 5321 §4.5.3.1.2).
 const NAME_BYTES: usize = 255;
 
-/// Where a message came from and how: what the field says but for the date.
+/// Origin of a message, and its path to us: all that the field says but the date.
 pub(crate) struct Stamp<'a> {
-    /// What the client called itself; any octets.
+    /// Name that the client gave; any bytes.
     pub(crate) name: &'a [u8],
     /// Its address, as [`literal`] has it.
     pub(crate) client: &'a str,
-    /// What this relay calls itself.
+    /// Name of this relay.
     pub(crate) host: &'a str,
     pub(crate) hello: Hello,
-    /// Whether MAIL said SMTPUTF8.
+    /// Set if MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) tls: Option<Tls<'a>>,
-    /// Whether the client proved who it is. Its name is not told: it is half of what it logs in with.
+    /// Set if the client proved who it is. Its name is left out: it is half of what it logs in with.
     pub(crate) authenticated: bool,
-    /// What the message is called here.
+    /// Identifier of the message here.
     pub(crate) id: &'a [u8],
     /// The recipient if there is one alone: of several, each would learn of the others (RFC 5321 §7.6).
     pub(crate) recipient: Option<&'a [u8]>,
 }
 
-/// What a handshake agreed on.
+/// Parameters that a handshake agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tls<'a> {
     /// `TLSv1.3`.
@@ -111,8 +111,8 @@ impl Stamp<'_> {
         }
     }
 
-    /// Whether the recipient can stand in a header: it obeys the grammar, and is ASCII unless all of the header may be
-    /// UTF-8.
+    /// Reports whether the recipient may be written into a header: it obeys the grammar, and is ASCII unless all of the
+    /// header may be UTF-8.
     fn may_name(&self, recipient: &[u8]) -> bool {
         Path::mailbox(recipient).is_ok_and(|path| !path.is_null() && (self.smtp_utf8 || !path.is_internationalized()))
     }
@@ -121,7 +121,7 @@ impl Stamp<'_> {
 /// A header field that is being written: folded between clauses, never within one.
 struct Field<'a> {
     out: &'a mut Vec<u8>,
-    /// Where the line began.
+    /// Position at which the line began.
     line: usize,
 }
 
@@ -206,7 +206,7 @@ impl Clock {
 /// A message that has been through more servers goes in circles (RFC 5321 §6.3): 554 5.4.6.
 pub(crate) const MOST_HOPS: u32 = 100;
 
-/// How much of the header has been seen.
+/// State of the header so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Header {
     /// It goes on.
@@ -236,7 +236,7 @@ pub(crate) struct Hops {
     place: Place,
 }
 
-/// Where in a line.
+/// Position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Start,
@@ -303,17 +303,17 @@ impl Hops {
         &octets[1..]
     }
 
-    /// How many there are so far.
+    /// Number of them so far.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Whether there are more than [`MOST_HOPS`].
+    /// Reports whether there are more than [`MOST_HOPS`].
     pub(crate) fn is_loop(&self) -> bool {
         self.count > MOST_HOPS
     }
 
-    /// How far the header has come.
+    /// State of the header.
     pub(crate) fn header(&self) -> Header {
         self.header
     }

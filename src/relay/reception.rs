@@ -38,12 +38,12 @@ pub(super) struct Reception {
     hello: Hello,
     name: Vec<u8>,
     tls: Option<Handshake>,
-    /// Who it says it is, until AUTH is over; then who it is.
+    /// User name that the client claims, until AUTH is over; then the user who has logged in.
     user: Option<Vec<u8>>,
     logged_in: LoggedIn,
     logins: Logins,
     transaction: Transaction,
-    /// What it holds of the memory for mail that comes in.
+    /// Memory for incoming mail that this session holds.
     claim: Rc<Claim>,
 }
 
@@ -55,18 +55,18 @@ struct Transaction {
     hops: Hops,
     /// SIZE, where the client gave it.
     announced: Option<u64>,
-    /// What the recipients take, roughly.
+    /// Bytes that the recipients take, roughly.
     envelope_bytes: u64,
     /// There was no room for it: what comes is dropped.
     is_given_up: bool,
 }
 
-/// What a recipient takes in memory besides its texts.
+/// Bytes that a recipient takes in memory besides its texts.
 const RECIPIENT_BYTES: u64 = 128;
-/// What a body has at once: enough for our own `Received:` and a short message. [`Claim::enter`] covers it.
+/// Bytes that a body has at once: enough for our own `Received:` and a short message. [`Claim::enter`] covers them.
 const FIRST_BYTES: usize = 1 << 10;
-/// What a body has room for at once where SIZE announces more: enough for most messages, and little for whoever announces
-/// what never comes.
+/// Bytes that a body has room for at once if SIZE announces more: enough for most messages, and little for a client
+/// that announces what never comes.
 const AHEAD_BYTES: u64 = 128 << 10;
 /// From this size on a body grows by halves, so that at the end less of what it claims is for nothing.
 const DOUBLED_BYTES: usize = 1 << 20;
@@ -96,8 +96,8 @@ impl Transaction {
     }
 }
 
-/// What a message is called in its own `Received:` before the spool has numbered it: when it came, in nanoseconds, by
-/// hexadecimal digits.
+/// Identifier of a message in its own `Received:` before the spool has numbered it: the time at which it came, in
+/// nanoseconds, by hexadecimal digits.
 fn reception_id(unix: Duration) -> [u8; 16] {
     let nanos = unix.as_nanos() as u64;
     std::array::from_fn(|place| b"0123456789abcdef"[(nanos >> (60 - 4 * place)) as usize & 0xF])
@@ -194,7 +194,7 @@ impl Reception {
         stamp.write(dates.date(unix.as_secs() as i64), &mut self.transaction.body);
     }
 
-    /// Where a recipient goes.
+    /// Routes a recipient.
     fn route(&mut self, rcpt: &Rcpt<'_>) -> Result<(), Reply> {
         let sender = Path::checked_before(&self.transaction.envelope.sender);
         let routed = self.config.router.route(self.standing(), &sender, &rcpt.path);
@@ -221,7 +221,7 @@ impl Reception {
         Ok(())
     }
 
-    /// Why a message that has come whole is not taken.
+    /// Reason why a message that has come whole is rejected.
     fn flaw(&self) -> Option<Reply> {
         let hops = &self.transaction.hops;
         if hops.is_loop() || hops.count() > self.config.limits.hops.min(MOST_HOPS) {
@@ -284,7 +284,7 @@ impl Reception {
         }
     }
 
-    /// What has come of the message goes, and what will come of it.
+    /// Drops the part of the message that has come, and the part that will come.
     fn give_up(&mut self) {
         self.transaction.body = Vec::new();
         self.transaction.is_given_up = true;
@@ -324,7 +324,7 @@ fn not_kept(office: &Office, error: &Error) -> Answer {
 }
 
 impl Handler for Reception {
-    /// Who promises less than a sender may expect says so before anything is entrusted to it.
+    /// Says in the greeting if we promise less than a sender may expect, before anything is entrusted to us.
     fn connect(&mut self, _now: Duration) -> Answer {
         let less = match self.config.spool.durability {
             Durability::Sync => return Answer::Yes,

@@ -11,12 +11,12 @@ use net::clock;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often progress is told.
+/// Interval at which progress is reported.
 const TICK: Duration = Duration::from_millis(250);
 /// Seconds whose queue is remembered; of more, every other one.
 const MOST_SECONDS: usize = 36_000;
 
-/// What has been seen of a relay so far.
+/// Observations of a relay so far.
 pub(super) struct Report {
     began: Duration,
     started_at: jiff::Timestamp,

@@ -1,12 +1,12 @@
-//! Which servers take a domain's mail, and their addresses (RFC 5321 §5.1). DNS is asked on a thread of its own; what is
-//! decided from its answers is pure.
+//! Finds the servers that take a domain's mail, and their addresses (RFC 5321 §5.1). DNS is asked on a thread of its
+//! own; the decisions from its answers are pure.
 //!
 //! ```text
 //! domain ─▶ address literal? ─▶ that address
 //!       └─▶ MX ─▶ none: the domain itself (implicit MX)     "." alone: takes no mail (RFC 7505)
 //!               └▶ by preference, at random among equals, none behind ourselves ─▶ A and AAAA of each
 //! ```
-//! Public addresses are left out unless the relay may reach them, whatever name led there.
+//! Public addresses are left out unless the relay may reach them, whatever name led to them.
 use super::config::{Dns, Reach};
 use super::routing::{Host, To};
 use crate::reach::is_local;
@@ -41,7 +41,7 @@ pub(crate) struct Destination {
     pub(crate) address: SocketAddr,
 }
 
-/// Why there is no server to connect to.
+/// Reason why there is no server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unroutable {
     /// The name does not exist.
@@ -56,7 +56,7 @@ pub(crate) enum Unroutable {
     /// This relay is the best server that it names.
     #[error("mail to {0} loops back to this relay")]
     Loop(String),
-    /// What stands in brackets is no address.
+    /// Text in brackets that is no address.
     #[error("{0} is not a valid address literal")]
     BadLiteral(String),
     /// It may not be reached.
@@ -80,7 +80,7 @@ impl Unroutable {
         }
     }
 
-    /// Whether a later try may go better.
+    /// Reports whether a later try may go better.
     pub(crate) fn is_transient(&self) -> bool {
         self.codes().0 < 500
     }
@@ -149,7 +149,7 @@ pub(crate) struct Resolver {
     reach: Reach,
 }
 
-/// Who is sought, and who wants to know.
+/// A question, and the channel for its answer.
 #[derive(Debug)]
 struct Question {
     to: To,
@@ -225,7 +225,7 @@ async fn serve(mut asked: mpsc::Receiver<Question>, desk: Arc<Desk>) {
     }
 }
 
-/// What the thread asks with.
+/// Context in which the thread asks.
 struct Desk {
     dns: Dns,
     own_name: String,
@@ -311,7 +311,7 @@ impl Desk {
     }
 }
 
-/// What DNS said.
+/// Answer of DNS.
 enum Answer {
     Records(Vec<RData>),
     /// The name exists, and has none of that kind.

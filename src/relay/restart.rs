@@ -91,7 +91,7 @@ fn resume(office: &Rc<Office>, left: &Left, redirects: &mut Vec<Redirect>) {
 /// Recipients of one hop that have come equally far.
 type Group = (HopKey, u32, u64, bool);
 
-/// Whether there was anybody to deliver to.
+/// Tells whether there was anybody to deliver to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queued {
     Somebody,
@@ -153,7 +153,7 @@ fn redirected(
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, notice }
 }
 
-/// Whose fate the sender may not have been told of.
+/// Queues the notices of fates that the sender may not have been notified of. Reports whether there are any.
 fn tell_again(office: &Rc<Office>, left: &Left, envelope: &Envelope, progress: &Progress) -> bool {
     let owed = progress.recipients.iter().enumerate().filter(|(_, stand)| stand.is_owed());
     let fates: Vec<(u16, Fate)> =
@@ -185,7 +185,7 @@ fn arrival(left: &Left, envelope: &Envelope, hop: HopKey) -> Arrival<super::lett
     }
 }
 
-/// Where a recipient goes by the configuration of today. It was let in then, and is so now.
+/// Routes a recipient by the configuration of today. It was let in then, and still is.
 fn routed_again(office: &Office, envelope: &Envelope, number: usize) -> Routed {
     let sender = Path::mailbox(&envelope.sender);
     let address = Path::mailbox(&envelope.recipients[number].address);

@@ -1,8 +1,8 @@
-//! How long until the next try: each wait twice the last, up to a longest, spread so that what failed together does not
-//! come back together.
+//! Delays between tries: each is twice the last, up to a longest, and spread so that messages that failed together do
+//! not come back together.
 use std::time::Duration;
 
-/// How waits grow.
+/// Growth of the delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backoff {
     /// The wait after the first try.
@@ -38,11 +38,11 @@ impl Backoff {
     }
 }
 
-/// When tries are made, and when they end.
+/// Times of the tries, and their end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Schedule {
     pub(crate) backoff: Backoff,
-    /// How old a message may become (RFC 5321 §4.5.4.1: 4 or 5 days at least).
+    /// Longest age of a message (RFC 5321 §4.5.4.1: 4 or 5 days at least).
     pub(crate) lifetime: Duration,
     /// Likewise a notice (null reverse path).
     pub(crate) notice_lifetime: Duration,

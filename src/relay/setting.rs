@@ -1,4 +1,4 @@
-//! What all workers of a relay share.
+//! State that all workers of a relay share.
 use super::census::Census;
 use super::config::{Config, Durability};
 use super::inquiry::Inquiries;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// For the envelope, where there is room for one message only.
 const ENVELOPE_BYTES: u64 = 1 << 20;
 
-/// What all workers share.
+/// State that all workers share.
 pub(super) struct Setting {
     config: Mutex<Arc<Config>>,
     /// The one that it began with: some keys hold until a restart.
@@ -25,7 +25,7 @@ pub(super) struct Setting {
     /// Grows with each configuration.
     edition: AtomicU64,
     pub(super) spool: Spool,
-    /// What a former run has left, until the workers have taken it up.
+    /// Backlog of a former run, until the workers have queued it.
     backlog: Mutex<Option<Backlog>>,
     pub(super) resolver: Resolver,
     /// They read the spool.
@@ -42,9 +42,9 @@ pub(super) struct Setting {
     pub(super) logins: LoginGuard,
     /// Ways to ask the workers.
     pub(super) inquiries: Inquiries,
-    /// Where deliveries are logged.
+    /// Log of deliveries.
     pub(super) press: Press,
-    /// Where all else is.
+    /// Log of everything else.
     pub(super) log: LogWriter,
     /// All listeners take mail.
     is_open: AtomicBool,
@@ -92,7 +92,7 @@ impl Setting {
         Arc::clone(&lock(&self.config))
     }
 
-    /// Which one that is.
+    /// Number of the configuration in force.
     pub(super) fn edition(&self) -> u64 {
         self.edition.load(Ordering::Acquire)
     }
@@ -102,7 +102,7 @@ impl Setting {
         &self.first
     }
 
-    /// What a 250 promises, in the word of configuration and records.
+    /// The promise of a 250, in the word of configuration and records.
     pub(super) fn durability(&self) -> &'static str {
         let durability = self.first.spool.durability;
         Durability::ALL.iter().find(|(one, _)| *one == durability).map_or("", |(_, word)| word)
@@ -117,7 +117,7 @@ impl Setting {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Whether all that a former run has left is in the queues.
+    /// Reports whether the whole backlog of a former run is in the queues.
     pub(super) fn is_taken_up(&self) -> bool {
         lock(&self.backlog).is_none()
     }
@@ -138,7 +138,7 @@ impl Setting {
         share
     }
 
-    /// Whether the spool takes nothing any more.
+    /// Reports whether the spool takes nothing any more.
     pub(super) fn has_failed(&self) -> bool {
         self.spool.failure().is_some()
     }

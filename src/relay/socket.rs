@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-/// What a socket's address has room for (unix(7)).
+/// Longest path that fits into a socket's address (unix(7)).
 const LONGEST_PATH: usize = 107;
 /// Operators that may wait to be welcomed.
 const BACKLOG: i32 = 16;

@@ -10,10 +10,10 @@ use std::rc::Rc;
 
 /// Hops that are told apart; more are summed up. A queue may know a hundred thousand of them.
 const MOST_HOPS: usize = 100;
-/// What the others are called: no hop has such a name.
+/// Name of the row of all other hops: no hop has this name.
 const OTHERS: &str = "(others)";
 
-/// What the queues hold.
+/// Contents of the queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Survey {
     pub(super) totals: TotalsRow,
@@ -39,7 +39,7 @@ pub(super) fn survey(setting: &Setting) -> Result<Survey, Silent> {
     Ok(survey)
 }
 
-/// What all workers share.
+/// Totals of all workers.
 fn totals(setting: &Setting) -> TotalsRow {
     let usage = setting.spool.usage();
     let census = &setting.census;

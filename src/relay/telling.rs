@@ -85,7 +85,7 @@ fn is_to_postmaster(envelope: &Envelope) -> bool {
     envelope.with == With::Local && envelope.client_name == TO_POSTMASTER
 }
 
-/// Where a notice goes.
+/// Addressee of a notice.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Addressee<'c> {
     Sender,
@@ -260,7 +260,7 @@ async fn store(office: &Rc<Office>, id: MessageId, letter: Letter, errands: Vec<
     }
 }
 
-/// What a fate is called in a notice, and why it is so.
+/// Action that a notice reports for a fate, and its reason.
 fn action_of(fate: &Fate) -> Option<(Action, Option<&Refusal>)> {
     Some(match fate {
         Fate::Delivered | Fate::Removed => return None,

@@ -34,7 +34,7 @@ pub(super) fn part(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returne
     Part::new(kind, "Notification", Cow::Owned(text.into_bytes()))
 }
 
-/// Which message it is about, as a sentence begins.
+/// Names the message that the notice is about, as a sentence begins.
 fn which(facts: &Facts<'_>) -> String {
     match (facts.is_to_sender(), facts.sender) {
         (true, _) => "Your message".to_owned(),
@@ -102,7 +102,7 @@ fn written_to(recipient: &Recipient<'_>) -> Option<String> {
     is_other.then(|| words::plain(&address, Letters::Ascii))
 }
 
-/// What a code means to somebody who knows nothing of mail systems (RFC 3463 §3).
+/// Explains a code to somebody who does not know mail systems (RFC 3463 §3).
 fn advice(status: Enhanced) -> Option<&'static str> {
     let advice = match (status.0, status.1, status.2) {
         (2, ..) => return None,

@@ -27,22 +27,22 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use words::Letters;
 
-/// What is known of the message.
+/// Facts about the message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     /// The queue id; of letters and digits.
     pub(crate) id: &'a str,
-    /// What this relay calls itself.
+    /// Name of this relay.
     pub(crate) host: &'a str,
     /// The reverse-path; empty for notifications.
     pub(crate) sender: &'a [u8],
-    /// Who is told: the sender, or somebody in its place. Empty where nobody is.
+    /// Address that receives the notice: the sender, or somebody in its place. Empty if nobody receives it.
     pub(crate) addressee: &'a [u8],
     /// ENVID as it came: xtext.
     pub(crate) envelope_id: Option<&'a [u8]>,
     /// RET.
     pub(crate) returns: Option<Return>,
-    /// Whether MAIL said SMTPUTF8.
+    /// Tells whether MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) arrived: Timestamp,
     /// The message, CRLF, dots unstuffed; empty where it can no longer be read, and so does not come back.
@@ -50,13 +50,13 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// Whether it is the sender who is told.
+    /// Reports whether the notice goes to the sender.
     fn is_to_sender(&self) -> bool {
         self.sender == self.addressee
     }
 }
 
-/// What became of a recipient.
+/// The outcome for a recipient.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recipient<'a> {
     pub(crate) address: &'a [u8],
@@ -68,7 +68,7 @@ pub(crate) struct Recipient<'a> {
     pub(crate) enhanced: Option<Enhanced>,
     /// The code of the reply that `text` is from; `None` where `text` is this relay's own.
     pub(crate) code: Option<u16>,
-    /// What was said, any octets; empty where nothing was.
+    /// Text of the reply, any bytes; empty if there was none.
     pub(crate) text: &'a [u8],
     /// The next hop that the reply is from.
     pub(crate) remote_mta: Option<&'a str>,
@@ -91,7 +91,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// What a sender that wants to hear of it has said.
+    /// The NOTIFY value by which a sender asks for notices of this action.
     fn asked_by(self) -> Notify {
         match self {
             Self::Failed => Notify::FAILURE,
@@ -115,15 +115,15 @@ impl Action {
 /// A notification, to be sent with the null reverse-path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
-    /// Who is told.
+    /// Recipient of the notice.
     pub(crate) recipient: Vec<u8>,
-    /// Whether it needs SMTPUTF8 (RFC 6533), and with it 8BITMIME; it is ASCII otherwise.
+    /// Tells whether the notice needs SMTPUTF8 (RFC 6533), and with it 8BITMIME; it is ASCII otherwise.
     pub(crate) smtp_utf8: bool,
     /// The message, CRLF, dots not stuffed.
     pub(crate) message: Vec<u8>,
 }
 
-/// Whether somebody is told (RFC 3461 §4.1, §5.2): without NOTIFY of failures and delays.
+/// Reports whether a notice is due (RFC 3461 §4.1, §5.2). Without NOTIFY, failures and delays are reported.
 pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: Action) -> bool {
     let asked = action.asked_by();
     !addressee.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))

@@ -1,4 +1,4 @@
-//! What comes back of the message: all of it, or its header (RFC 3461 §4.3, RFC 6522).
+//! The part of the message that a notice returns: all of it, or its header (RFC 3461 §4.3, RFC 6522).
 use super::words::Letters;
 use super::{Action, Facts, Part};
 use smtp::dsn::Return;
@@ -9,7 +9,7 @@ const HEADER_BYTES: usize = 64 << 10;
 /// No line is longer, its end not counted (RFC 5322 §2.1.1).
 const LINE_BYTES: usize = 998;
 
-/// What comes back.
+/// The returned part of the message.
 #[derive(Debug)]
 pub(super) enum Returned<'a> {
     Whole(Cow<'a, [u8]>),
@@ -39,7 +39,7 @@ impl<'a> Returned<'a> {
         }
     }
 
-    /// Whether there are no octets above 127 in the header, which are of SMTPUTF8 (RFC 6532), or a mistake.
+    /// Reports whether the header has no bytes above 127. Such bytes come from SMTPUTF8 (RFC 6532), or from a mistake.
     pub(super) fn header_is_ascii(&self) -> bool {
         self.header().is_ascii()
     }
@@ -81,12 +81,12 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// How long the header is, its empty line not counted.
+/// Length of the header, without its empty line.
 fn header_bytes(message: &[u8]) -> usize {
     lines(message).take_while(|line| !without_end(line).is_empty()).map(<[u8]>::len).sum()
 }
 
-/// Whether a message may be sent as it is (RFC 5322 §2.1.1, §2.3): one that came as BINARYMIME may not.
+/// Reports whether a message may be sent as it is (RFC 5322 §2.1.1, §2.3): one that came as BINARYMIME may not.
 fn is_sound(message: &[u8]) -> bool {
     lines(message).all(|line| {
         let text = line.strip_suffix(b"\r\n").unwrap_or(line);
@@ -108,7 +108,7 @@ fn sound_header(message: &[u8]) -> Vec<u8> {
     header
 }
 
-/// How much of a line is kept: at most that many octets, cut between characters of UTF-8.
+/// Number of bytes of a line that are kept: at most that many, cut between characters of UTF-8.
 fn whole_characters(line: &[u8], most: usize) -> usize {
     let is_inner = |at: usize| line.get(at).is_some_and(|octet| octet & 0xC0 == 0x80);
     if line.len() <= most {

@@ -59,7 +59,7 @@ fn of_recipient(recipient: &Recipient<'_>, letters: Letters) -> String {
     out
 }
 
-/// What xtext stands for; what is none, as it is.
+/// Decodes xtext; returns other text as it is.
 pub(super) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     Xtext::parse(text).map_or(Cow::Borrowed(text), |xtext| xtext.decode())
 }

@@ -1,12 +1,13 @@
 //! Texts of others made fit for a notification: no line of theirs becomes a line of ours.
 use std::fmt::Write;
 
-/// What of a text is kept: a reply line has 512 octets (RFC 5321 §4.5.3.1.5), and no line of a message more than 998.
+/// Most bytes kept of a text: a reply line has 512 octets (RFC 5321 §4.5.3.1.5), and no line of a message more than
+/// 998.
 const MOST_BYTES: usize = 800;
-/// Where lines are folded.
+/// Length at which lines are folded.
 const LINE_BYTES: usize = 76;
 
-/// What a text may be written in.
+/// Characters that a text may be written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Letters {
     Ascii,

@@ -31,7 +31,7 @@ const RENAMED: &[(&str, &str, &str)] = &[
     ("route", "sni", "tls_name"),
 ];
 
-/// What is wrong, where, and what to write instead.
+/// An error, its position, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Complaint {
     /// From 1.
@@ -60,7 +60,7 @@ impl fmt::Display for Complaints {
 
 impl std::error::Error for Complaints {}
 
-/// What is wrong so far: offset and words.
+/// Errors found so far: offset and text.
 #[derive(Debug, Default)]
 pub(super) struct Notes(RefCell<Vec<(usize, String)>>);
 
@@ -73,7 +73,7 @@ impl Notes {
         self.0.borrow().is_empty()
     }
 
-    /// What came out well; what did not is noted.
+    /// Returns a good value; notes a bad one's error.
     pub(super) fn keep<T>(&self, span: &Range<usize>, outcome: Result<T, String>) -> Option<T> {
         outcome.map_err(|what| self.add(span, what)).ok()
     }
@@ -130,7 +130,7 @@ impl<'a> Section<'a> {
         Self { name, span, entries: table.into_iter().map(entry).collect(), known: Vec::new(), notes }
     }
 
-    /// Where a key stands, if it is there.
+    /// Position of a key, if it is there.
     pub(super) fn key(&self, key: &str) -> Option<Range<usize>> {
         self.entries.get(key).map(|(span, _)| span.clone())
     }

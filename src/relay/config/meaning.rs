@@ -43,11 +43,11 @@ pub(super) fn read(text: &str, file: &Path, outside: &Outside<'_>) -> Result<Con
     Ok(config.expect("where nothing is wrong, it has been read"))
 }
 
-/// What sections are read with.
+/// Context in which sections are read.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub(super) notes: &'a Notes,
-    /// Where relative paths begin.
+    /// Directory that relative paths begin at.
     pub(super) base: &'a Path,
     pub(super) outside: &'a Outside<'a>,
 }
@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
         self.notes.keep(&at, checked).map(|()| Networks(networks))
     }
 
-    /// Who is told what became of mail; a postmaster who is told something has to have a mailbox.
+    /// Reads who receives notices. A postmaster who receives any must have a mailbox.
     fn dsn(self, root: &mut Section<'a>, config: &mut Config) {
         config.dsn.postmaster =
             format!("postmaster@{}", config.router.first_local_domain().unwrap_or(&config.hostname));
@@ -299,7 +299,7 @@ impl<'a> Reader<'a> {
         Some((span, self.base.join(text)))
     }
 
-    /// What a file holds, whose name stands there.
+    /// Reads the file that is named there.
     pub(super) fn file(self, span: &Range<usize>, path: &Path) -> Option<Vec<u8>> {
         let bytes =
             (self.outside.read)(path).map_err(|error| format!("cannot read {}: {}", path.display(), reason(&error)));

@@ -1,9 +1,9 @@
-//! What a relay is told: from relay.toml, or from three flags. What is not said is safe: loopback only, synced.
+//! A relay's configuration: from relay.toml, or from three flags. Defaults are safe: loopback only, synced.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `document` | TOML as sections whose keys are taken one by one; complaints with line and column |
-//! | `meaning` | each section's keys, to what they mean |
+//! | `meaning` | reads each section's keys into `Config` |
 //! | `routes` | `[[route]]`, and `[local]` |
 //!
 //! `docs/relay.md` and `example.toml` have every key; both are read by tests.
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where a relay listens unless it is told.
+/// Default address on which a relay listens.
 pub(crate) const LISTEN: &str = "127.0.0.1:2525";
 /// The longest file that any key names.
 const LONGEST_FILE: u64 = 64 << 20;
@@ -50,11 +50,11 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     /// This side of TLS with clients.
     pub(crate) tls: Option<Tls>,
-    /// Who may log in.
+    /// Users who may log in.
     pub(crate) users: Option<Arc<Users>>,
-    /// How many logins may fail.
+    /// Limits of failed logins.
     pub(crate) login_limits: LoginLimits,
-    /// Whose failures count for the user only, and not for the address.
+    /// Clients whose failed logins count for the user only, and not for the address.
     pub(crate) login_exempt: Networks,
     pub(crate) router: Router,
     pub(crate) delivery: Delivery,
@@ -80,7 +80,7 @@ pub(crate) struct Tls {
     pub(crate) files: TlsFiles,
 }
 
-/// Whose mail is relayed without a login.
+/// Networks whose mail is relayed without a login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Networks(pub(crate) Vec<IpNet>);
 
@@ -93,14 +93,14 @@ impl Default for Networks {
 }
 
 impl Networks {
-    /// Whether an address belongs to them. An IPv4 address is one however it is written (RFC 4291 §2.5.5.2).
+    /// Reports whether an address belongs to them. An IPv4 address is one however it is written (RFC 4291 §2.5.5.2).
     pub(crate) fn contain(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
 }
 
-/// What is kept on disk, and in memory.
+/// Limits of the spool, on disk and in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spool {
     pub(crate) directory: PathBuf,
@@ -113,13 +113,13 @@ pub(crate) struct Spool {
     pub(crate) refuse_damage: bool,
 }
 
-/// When a message is answered 250.
+/// The moment at which a message is answered 250.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// When it is on disk for good.
+    /// Once it is on disk for good.
     #[default]
     Sync,
-    /// When the kernel has it.
+    /// Once the kernel has it.
     Write,
     /// At once; nothing is ever written.
     Memory,
@@ -130,7 +130,7 @@ impl Durability {
         [(Self::Sync, "sync"), (Self::Write, "write"), (Self::Memory, "memory")];
 }
 
-/// How much of anything.
+/// Limits of sessions and messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) message_bytes: u64,
@@ -140,11 +140,11 @@ pub(crate) struct Limits {
     pub(crate) sessions: usize,
     /// `Received:` fields, beyond which a message goes round in a loop.
     pub(crate) hops: u32,
-    /// How long a client may be silent.
+    /// Longest silence of a client.
     pub(crate) idle: Duration,
     /// NOOP, VRFY and the like, with no message between them.
     pub(crate) junk_commands: u32,
-    /// How long a session may last without a message.
+    /// Longest time that a session may last without a message.
     pub(crate) without_message: Duration,
     /// Of each client address that is not of `networks`.
     pub(crate) client: ClientLimits,
@@ -180,7 +180,7 @@ impl Limits {
     }
 }
 
-/// How many logins may fail: `[auth]`.
+/// Limits of failed logins: `[auth]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoginLimits {
     /// Of a client address.
@@ -189,9 +189,9 @@ pub(crate) struct LoginLimits {
     pub(crate) user_failures: u32,
     /// Within this time.
     pub(crate) period: Duration,
-    /// How long no further login is checked then.
+    /// Time for which no further login is checked then.
     pub(crate) lock: Duration,
-    /// How long the login after the first failure waits; doubled with each further one.
+    /// Delay of the login after the first failure; doubled with each further one.
     pub(crate) delay: Duration,
 }
 
@@ -208,7 +208,7 @@ impl Default for LoginLimits {
     }
 }
 
-/// How many connections at a time.
+/// Limits of the number of connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub(crate) per_destination: u32,
@@ -216,7 +216,7 @@ pub(crate) struct Delivery {
     pub(crate) greeting_5xx: RefusedGreeting,
 }
 
-/// What a 5xx in place of a greeting means. RFC 5321 §3.1 leaves it open: a server may refuse this client for good, or
+/// Meaning of a 5xx in place of a greeting. RFC 5321 §3.1 leaves it open: a server may refuse this client for good, or
 /// be one of several that is out of order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RefusedGreeting {
@@ -231,12 +231,12 @@ impl RefusedGreeting {
     pub(crate) const ALL: [(Self, &'static str); 2] = [(Self::Skip, "skip"), (Self::Fail, "fail")];
 }
 
-/// Who is told what became of mail.
+/// Recipients of notices, and senders who are notified of success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dsn {
-    /// Where notices of failures go; `None` for the sender.
+    /// Target of notices of failures; `None` for the sender.
     pub(crate) failures: Option<NoticeTarget>,
-    /// Where notices go of notices that could not be delivered; `None` for nowhere but the log.
+    /// Target of notices about notices that could not be delivered; `None` for the log only.
     pub(crate) double_bounces: Option<NoticeTarget>,
     /// An address.
     pub(crate) postmaster: String,
@@ -254,15 +254,15 @@ impl Dsn {
     }
 }
 
-/// Where a notice goes in place of the sender.
+/// Target of a notice in place of the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoticeTarget {
     Postmaster,
     Maildir(Arc<Path>),
 }
 
-/// Whose NOTIFY=SUCCESS is answered. A sender's address proves nothing: whoever sends mail under another's has the
-/// notice sent to that one.
+/// Senders whose NOTIFY=SUCCESS is answered. A sender's address proves nothing: a client that sends mail under somebody
+/// else's address has the notice sent there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SuccessNotices {
     Everyone,
@@ -276,7 +276,8 @@ impl SuccessNotices {
     pub(crate) const ALL: [(Self, &'static str); 3] =
         [(Self::Everyone, "everyone"), (Self::Networks, "networks"), (Self::Nobody, "nobody")];
 
-    /// Whether the sender of a message is told of its success. A client without an address came by a unix-domain socket.
+    /// Reports whether the sender of a message is notified of its success. A client without an address came by a
+    /// unix-domain socket.
     pub(crate) fn is_for(self, client: Option<IpAddr>, login: LoggedIn, networks: &Networks) -> bool {
         match self {
             Self::Everyone => true,
@@ -292,7 +293,7 @@ impl Default for Delivery {
     }
 }
 
-/// Whom to ask for mail exchangers and addresses.
+/// Servers to ask for mail exchangers and addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Dns {
     /// Empty for the system's.
@@ -307,7 +308,7 @@ impl Default for Dns {
     }
 }
 
-/// Where mail may go.
+/// Networks to which mail may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Loopback and private addresses.
@@ -332,14 +333,14 @@ impl LogLevel {
         [(Self::Error, "error"), (Self::Warn, "warn"), (Self::Info, "info"), (Self::Debug, "debug")];
 }
 
-/// What configuration is read with: files, variables and the name of this host. Tests have their own.
+/// Environment in which configuration is read: files, variables and the name of this host. Tests have their own.
 pub(crate) struct Outside<'a> {
     pub(crate) read: &'a dyn Fn(&Path) -> io::Result<Vec<u8>>,
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
     pub(crate) hostname: String,
-    /// How far mail may go even if the file does not say so.
+    /// Networks to which mail may go even if the file does not say so.
     pub(crate) reach: Reach,
-    /// Whether a spool can be in that directory.
+    /// Checks whether a spool can be in that directory.
     pub(crate) can_store_in: &'a StorageCheck,
 }
 
@@ -370,7 +371,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What this host calls itself, where that is a name that others can be told.
+/// Name of this host, if other hosts can use it.
 fn hostname() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     if super::routing::is_domain(&name) { name } else { "localhost".to_owned() }
@@ -440,7 +441,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Where nothing is said but the directory.
+    /// Configuration that gives the directory only.
     fn plain(spool: &Path, hostname: String) -> Self {
         Self {
             hostname: hostname.clone(),
@@ -481,7 +482,7 @@ impl Config {
         self.listen.iter().chain(&self.listen_tls).chain(&self.listen_lmtp)
     }
 
-    /// What a client may do.
+    /// Returns the rights of a client.
     pub(crate) fn standing(&self, client: IpAddr, login: LoggedIn) -> Standing {
         match login {
             LoggedIn::Yes => Standing::Friend,
@@ -490,7 +491,8 @@ impl Config {
         }
     }
 
-    /// What is allowed and still worth a warning: next hops whose certificate is not verified although TLS is required.
+    /// Warnings about settings that are allowed but risky: next hops whose certificate is not verified although TLS is
+    /// required.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let hops = self.router.insecure_hops();
         hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified")).collect()
@@ -520,7 +522,7 @@ impl Config {
     }
 }
 
-/// Whether a client has logged in.
+/// Tells whether a client has logged in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoggedIn {
     Yes,

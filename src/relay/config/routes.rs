@@ -17,25 +17,25 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where SMTP is spoken (RFC 5321 §4.5.4.2).
+/// Port of SMTP (RFC 5321 §4.5.4.2).
 const SMTP_PORT: u16 = 25;
-/// Where TLS begins before the greeting (RFC 8314 §3.3).
+/// Port on which TLS begins before the greeting (RFC 8314 §3.3).
 const SMTPS_PORT: u16 = 465;
-/// Where LMTP is spoken, by custom: RFC 2033 §5 has no port but for 25, which it forbids.
+/// Port of LMTP by custom: RFC 2033 §5 names no port but 25, which it forbids.
 const LMTP_PORT: u16 = 24;
 /// The password of every login without `password_file`.
 const PASSWORD_VARIABLE: &str = "MAILRUN_PASSWORD";
 /// Routes that a file may have.
 const MOST_ROUTES: usize = 100_000;
 
-/// What routes are read with.
+/// Context in which routes are read.
 #[derive(Clone, Copy)]
 pub(super) struct Routing<'a> {
     pub(super) reader: Reader<'a>,
     pub(super) reach: Reach,
 }
 
-/// Where a message goes that `--to` names.
+/// Parses the next hop that `--to` names.
 pub(super) fn hop(text: &str, reach: Reach) -> Result<Hop, String> {
     if text == "discard" {
         return Ok(Hop::Discard);
@@ -106,7 +106,7 @@ impl<'a> Routing<'a> {
         Some(Route { from, to: to?, way: way? })
     }
 
-    /// Where to, and how one speaks with it there.
+    /// Reads the destination of a route, and the protocol spoken there.
     fn way(self, section: &mut Section<'a>) -> Option<Way> {
         self.keys_suit(section);
         let hosts_at = section.key("smtp");
@@ -330,7 +330,7 @@ impl<'a> Routing<'a> {
         })
     }
 
-    /// Whether mail for local domains goes anywhere, and the postmaster's first (RFC 5321 §4.5.1).
+    /// Checks that mail for local domains goes somewhere, the postmaster's first (RFC 5321 §4.5.1).
     fn has_places(self, router: &Router, domains: &[(Range<usize>, String)], span: &Range<usize>) {
         let nobody = Address::mailbox(b"").expect("the null path is a path");
         let reaches = |address: &str| {

@@ -1,4 +1,4 @@
-//! What a spool holds, and what is damaged in it.
+//! Lists what a spool holds, and what is damaged in it.
 use super::{LeftOut, Original};
 use serde::Serialize;
 use spool::{Cost, Damage, DamageKind, Segment, SegmentState};
@@ -10,7 +10,7 @@ pub(crate) struct Report {
     pub(crate) directory: String,
     /// Nothing is damaged but the end that a crash tears.
     pub(crate) sound: bool,
-    /// What is damaged costs nothing: all that is not done was found.
+    /// Nothing is lost by the damage: all messages that are not done were found.
     pub(crate) complete: bool,
     pub(crate) segments: Vec<SegmentRow>,
     /// Messages that are not done.

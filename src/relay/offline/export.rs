@@ -14,7 +14,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What was exported.
+/// Counts of the export.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Exported {
     /// Messages, damaged ones included.
@@ -26,7 +26,7 @@ pub(crate) struct Exported {
 }
 
 impl Exported {
-    /// Whether nothing was lost.
+    /// Reports whether nothing was lost.
     pub(crate) fn is_whole(&self) -> bool {
         self.damaged.is_empty() && self.damage == 0
     }
@@ -43,7 +43,7 @@ struct EnvelopeRow {
     recipients: Vec<RecipientRow>,
     client_name: String,
     client_address: Option<String>,
-    /// Who had logged in.
+    /// User who had logged in.
     user: Option<String>,
     /// The protocol that it came by (RFC 3848).
     with: &'static str,

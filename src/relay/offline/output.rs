@@ -40,7 +40,7 @@ impl Output {
         Ok(Self { place: place.to_owned(), draft })
     }
 
-    /// Where to write meanwhile.
+    /// Path to write to until it is moved.
     pub(super) fn path(&self) -> &Path {
         &self.draft
     }

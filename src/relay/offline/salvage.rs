@@ -1,4 +1,4 @@
-//! What can be read of a spool, into a Maildir for people or into a new spool for a relay.
+//! Salvages the readable messages of a spool, into a Maildir for people or into a new spool for a relay.
 use super::content::{Content, Unreadable};
 use super::output::Output;
 use super::{LeftOut, Original};
@@ -16,7 +16,7 @@ const BATCH_MESSAGES: usize = 500;
 /// Bytes of them.
 const BATCH_BYTES: usize = 32 << 20;
 
-/// Where it goes.
+/// Target of the salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A file for each message that somebody does not have yet.
@@ -25,7 +25,7 @@ pub(crate) enum Target {
     Spool(PathBuf),
 }
 
-/// What was salvaged.
+/// Counts of the salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Salvaged {
     pub(crate) messages: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Salvaged {
 }
 
 impl Salvaged {
-    /// Whether nothing was lost.
+    /// Reports whether nothing was lost.
     pub(crate) fn is_whole(&self) -> bool {
         self.left_out.is_empty() && self.with_bad_notes.is_empty() && self.damage == 0
     }

@@ -1,10 +1,10 @@
-//! Who opens and closes connections, and when a hop is left alone.
+//! Opening and closing of connections, and the times when a hop is left alone.
 //!
-//! A hop gets as many couriers as its backlog is worth; none is closed because the backlog shrank: that is left to the
-//! idle limit of connections, so that their number never flaps. Where couriers are scarce, a hop may open another only
-//! if as many as it would then have stay free ("dynamic threshold", Choudhury and Hahne 1998): the busiest hop leaves
-//! half to the others, and a hop that has none gets one as long as there is one. If there is none, whoever idles is
-//! dismissed, and whoever has had its share leaves.
+//! A hop gets as many couriers as its backlog is worth. None is closed because the backlog shrank: that is left to the
+//! idle limit of connections, so that their number never flaps. If couriers are scarce, a hop may open another only if
+//! it would then have no more than stay free ("dynamic threshold", Choudhury and Hahne 1998): the busiest hop leaves
+//! half to the others, and a hop that has none gets one as long as there is one. If there is none, idle couriers are
+//! dismissed, and couriers that have had their share leave.
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) struct Courier {
     parts: bool,
 }
 
-/// What the driver is to do.
+/// Call for the driver to carry out.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// Connect to this courier's hop.
@@ -37,7 +37,7 @@ pub(crate) enum Call {
     Dismiss(HopKey),
 }
 
-/// Why a courier is gone.
+/// Reason why a courier is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
     /// It had nothing more to do, or the session ended as sessions do.
@@ -68,13 +68,13 @@ pub(super) struct Calls {
 const SHARE: u32 = 20;
 /// Growing hops that are looked at in one call.
 const GLANCES: usize = 16;
-/// How often in succession sessions may end without having delivered anything, before the hop counts as unreachable.
+/// Sessions in succession that may end without having delivered anything, before the hop counts as unreachable.
 const FRUITLESS: u32 = 3;
 /// Letters that are given up at once when a hop is shut.
 const DROPPED_LETTERS: usize = 10_000;
 
 impl<L: Clone> Queue<L> {
-    /// What to open, wake or dismiss next; asked until it is `None`, after whatever has happened.
+    /// Returns the next call: open, wake or dismiss. The driver asks until it is `None`, after each event.
     pub(crate) fn wants_courier(&mut self, now: Duration) -> Option<Call> {
         let now_ms = millis(now);
         if let Some(hop) = self.next_to_wake() {
@@ -175,7 +175,7 @@ impl<L: Clone> Queue<L> {
         None
     }
 
-    /// Whether this courier has to leave, since another hop has nobody and its own had its share.
+    /// Reports whether this courier has to leave, since another hop has none and its own has had its share.
     pub(super) fn makes_room(&mut self, courier: &mut Courier, now_ms: u64) -> bool {
         let is_full = self.calls.open >= self.options.couriers && self.hop(courier.hop).served >= SHARE;
         let leaves =

@@ -34,7 +34,7 @@ impl<L> Entries<L> {
         Self { chunks: Vec::new(), free: NONE, live: 0 }
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.live
     }
@@ -84,7 +84,7 @@ impl<L> Entries<L> {
         self.free = at;
     }
 
-    /// Whether that place holds an entry: a free one names itself as its neighbour, which no list does.
+    /// Reports whether that place holds an entry: a free one names itself as its neighbour, which no list does.
     pub(super) fn is_live(&self, at: Index) -> bool {
         at < self.places() && self[at].links[Thread::State as usize].before != at
     }

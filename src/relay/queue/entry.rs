@@ -66,7 +66,7 @@ impl Recipients {
     }
 }
 
-/// Where an entry is.
+/// State of an entry.
 ///
 /// ```text
 ///            ┌────────────── retry ──────────────┐
@@ -88,7 +88,7 @@ pub(crate) enum State {
     Telling,
 }
 
-/// How many states there are.
+/// Number of states.
 pub(super) const STATES: usize = 5;
 
 /// An entry's place in the table.
@@ -119,7 +119,7 @@ pub(super) enum Thread {
 /// An entry. Times are milliseconds of the queue's clock.
 pub(super) struct Entry<L> {
     pub(super) links: [Link; 4],
-    /// Which slot of its wheel it is in, as `Thread::State` and `Thread::Alarm`.
+    /// Its slots in the wheel, as `Thread::State` and `Thread::Alarm`.
     pub(super) slots: [u16; 2],
     pub(super) hop: HopKey,
     pub(super) id: MessageId,
@@ -131,18 +131,18 @@ pub(super) struct Entry<L> {
     /// The last refusal; shared with the hop's other entries, which mostly hear the same.
     pub(super) refusal: Option<Arc<Refusal>>,
     pub(super) received_unix_s: u64,
-    /// When it may be tried again, while it is deferred.
+    /// Time from which it may be tried again, while it is deferred.
     pub(super) due_ms: u64,
-    /// When to look at its age next.
+    /// Time at which to check its age next.
     pub(super) alarm_ms: u64,
     pub(super) expires_ms: u64,
     pub(super) state: State,
     pub(super) marks: Marks,
-    /// How many couriers gave it back, one after the other, without having sent it.
+    /// Couriers that gave it back, one after the other, without having sent it.
     pub(super) given_back: u8,
 }
 
-/// What else is known of an entry.
+/// Other marks of an entry.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Marks {
     /// Its letter counts against the memory budget: here, or with a courier.

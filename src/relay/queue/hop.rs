@@ -1,4 +1,4 @@
-//! What the queue knows of a next hop: who waits for it, who is on the way to it, and whether it can be reached.
+//! The queue's state of a next hop: its entries, its couriers, and whether it can be reached.
 use std::sync::Arc;
 
 use super::entries::List;
@@ -10,21 +10,21 @@ use crate::relay::envelope::Refusal;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct HopKey(pub(crate) u32);
 
-/// How fast the number of couriers grows with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 · backlog))`:
-/// one for a single message, half of the limit at 30 waiting, all but one in twenty at 130.
+/// Rate at which the number of couriers grows with the backlog. By KumoMTA's curve, `limit · (1 − e^(−0.023 ·
+/// backlog))`: one for a single message, half of the limit at 30 waiting, all but one in twenty at 130.
 const GROWTH: f64 = 0.023;
 
 /// A hop's books.
 pub(super) struct Hop {
     pub(super) ready: List,
     pub(super) all: List,
-    /// How many entries are in each state.
+    /// Number of entries in each state.
     pub(super) counts: [u32; STATES],
     /// Couriers that are connected or about to be.
     pub(super) couriers: u32,
-    /// How many it may have; `None` for what holds for all.
+    /// Its own limit of couriers; `None` for the limit of all hops.
     pub(super) most: Option<u32>,
-    /// Those among them that found nothing to do.
+    /// Couriers that found nothing to do.
     pub(super) idle: u32,
     /// Those that were idle, and have been called.
     pub(super) called: u32,
@@ -32,21 +32,21 @@ pub(super) struct Hop {
     pub(super) dismissed: u32,
     /// Those that say QUIT, and are gone once the peer has let them go.
     pub(super) parting: u32,
-    /// How many messages one of them takes at a time.
+    /// Messages that one of them takes at a time.
     pub(super) batch: u32,
     /// Messages taken since a courier was opened.
     pub(super) served: u32,
-    /// How often in succession it could not be reached.
+    /// Failures to reach it, in succession.
     pub(super) failures: u32,
     /// A courier has asked for messages since that was so last: it is connected.
     pub(super) is_asked: bool,
-    /// How often in succession a message came back unsent.
+    /// Times in succession that a message came back unsent.
     pub(super) fruitless: u32,
     /// No courier is opened before.
     pub(super) shut_until_ms: u64,
-    /// Why, while it is so.
+    /// The reason for it.
     pub(super) shut_by: Option<Arc<Refusal>>,
-    /// What was heard last, or why nothing was.
+    /// Its last reply, or the reason why there was none.
     pub(super) refusal: Option<Arc<Refusal>>,
     /// Letters in memory that are for this hop.
     pub(super) letter_bytes: u64,
@@ -98,7 +98,7 @@ impl Hop {
         self.counts[state as usize]
     }
 
-    /// How many couriers its backlog is worth.
+    /// Number of couriers that its backlog is worth.
     fn wanted(&self, limit: u32) -> u32 {
         let backlog = f64::from(self.count(State::Ready)) + f64::from(self.count(State::InFlight));
         let backlog = backlog / f64::from(self.batch);
@@ -106,8 +106,8 @@ impl Hop {
         (wanted.ceil() as u32).clamp(1, limit)
     }
 
-    /// Whether one more courier should be opened: something waits, nobody is free, and the hop is not avoided. Where it
-    /// could not be reached, one courier tries first.
+    /// Reports whether one more courier should be opened: something waits, no courier is free, and the hop is not
+    /// avoided. After a failure to reach it, one courier tries first.
     pub(super) fn wants_another(&self, limit: u32, now_ms: u64) -> bool {
         let limit = self.most.unwrap_or(limit);
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.shut_until_ms <= now_ms;

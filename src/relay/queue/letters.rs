@@ -1,10 +1,10 @@
-//! Which messages are in memory, and which to read.
+//! Choice of the messages to keep in memory, and of those to read.
 //!
-//! A message that comes in stays in memory if what its hop then has there is no more than what stays free: the hop with
-//! the longest backlog leaves half of the budget to the others, and a healthy one is hardly ever read from disk. What
-//! was dropped is asked for ahead of its turn, in the order of the log. Deferred, held and unreachable entries have no
-//! letter in memory. An entry counts its letter even if another entry of the same message has it too, so that no more
-//! is in use than is counted.
+//! A new message stays in memory if its hop then has no more there than stays free: the hop with the longest backlog
+//! leaves half of the budget to the others, and a healthy one is hardly ever read from disk. A message that was dropped
+//! is read ahead of its turn, in the order of the log. Deferred, held and unreachable entries have no letter in memory.
+//! An entry counts its letter even if another entry of the same message has it too, so that no more is in use than is
+//! counted.
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -78,7 +78,7 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// Whether the hop's share has room for so much more.
+    /// Reports whether the hop's share has room for that many more bytes.
     fn fits(&self, key: HopKey, letter_bytes: u32) -> bool {
         let free = self.options.letter_bytes.saturating_sub(self.letters.used_bytes);
         self.hops[key.0 as usize].letter_bytes.saturating_add(u64::from(letter_bytes)) <= free

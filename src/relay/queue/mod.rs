@@ -62,11 +62,11 @@ use wheel::Wheel;
 use crate::relay::envelope::Refusal;
 use crate::relay::retry::{Backoff, Schedule};
 
-/// How the queue is kept.
+/// Options of the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) schedule: Schedule,
-    /// How long a hop that cannot be reached is left alone.
+    /// Pauses before a hop that cannot be reached is tried again.
     pub(crate) reconnect: Backoff,
     /// Couriers of one hop at a time; Postfix's `default_destination_concurrency_limit`.
     pub(crate) hop_couriers: u32,
@@ -94,8 +94,8 @@ impl Default for Options {
     }
 }
 
-/// What has come in for one hop: new, or left over from before a restart. `L` is the message in memory, with its
-/// envelope: something cheap to clone.
+/// A new entry for one hop, or one from before a restart. `L` is the message in memory, with its envelope: something
+/// cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival<L> {
     pub(crate) id: MessageId,
@@ -103,15 +103,15 @@ pub(crate) struct Arrival<L> {
     pub(crate) recipients: Recipients,
     /// `None` where it is in the spool only.
     pub(crate) letter: Option<L>,
-    /// What the letter takes in memory.
+    /// Bytes that the letter takes in memory.
     pub(crate) letter_bytes: u32,
     pub(crate) received_unix_s: u64,
     pub(crate) kind: Kind,
-    /// What was done before a restart; new ones have nothing.
+    /// Progress before a restart; new ones have none.
     pub(crate) before: Before,
 }
 
-/// What a message is to the queue.
+/// Kind of a message, as the queue treats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Mail,
@@ -119,7 +119,7 @@ pub(crate) enum Kind {
     Notice,
 }
 
-/// What notes tell of an entry (`envelope::Standing`).
+/// Progress of an entry by its notes (`envelope::Standing`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Before {
     pub(crate) attempts: u32,
@@ -139,11 +139,11 @@ pub(crate) struct Assignment<L> {
     pub(crate) hop: HopKey,
     pub(crate) recipients: Recipients,
     pub(crate) letter: L,
-    /// How many tries went before.
+    /// Number of earlier tries.
     pub(crate) attempts: u32,
 }
 
-/// What a courier gets that asks for work.
+/// Answer to a courier that asks for work.
 #[derive(Debug)]
 pub(crate) enum Taken<L> {
     Message(Assignment<L>),
@@ -164,11 +164,11 @@ pub(crate) struct Queue<L> {
     alarms: Wheel,
     calls: couriers::Calls,
     letters: letters::Letters,
-    /// When hops that are shut may be tried again.
+    /// Times at which hops that are shut may be tried again.
     reopen: BinaryHeap<Reverse<(u64, HopKey)>>,
 }
 
-/// How many timers one `tick` handles: a million that are due at once must not stall a worker's sessions.
+/// Timers that one `tick` handles: a million that are due at once must not stall a worker's sessions.
 const TICK_ENTRIES: usize = 1_000;
 
 impl<L: Clone> Queue<L> {
@@ -281,13 +281,13 @@ impl<L: Clone> Queue<L> {
         Taken::Message(Assignment { at, id, hop: key, recipients, letter, attempts })
     }
 
-    /// Whether the hop's next message is at hand.
+    /// Reports whether the hop's next message is in memory.
     pub(crate) fn has_letter(&self, hop: HopKey) -> bool {
         let first = self.hops[hop.0 as usize].ready.first;
         first != NONE && self.entries[first].letter.is_some()
     }
 
-    /// When `tick` has something to do.
+    /// Time at which `tick` has something to do.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let reopen = self.reopen.peek().map(|Reverse((when_ms, _))| *when_ms);
         let all = [self.due.deadline_ms(), self.alarms.deadline_ms(), reopen];
@@ -324,7 +324,7 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// Whether nothing of the hop is left to remember: no entry, no courier, and nothing that keeps it shut.
+    /// Reports whether the hop can be forgotten: no entry, no courier, and nothing that keeps it shut.
     pub(crate) fn is_idle(&self, hop: HopKey, now: Duration) -> bool {
         self.hops
             .get(hop.0 as usize)

@@ -365,7 +365,7 @@ impl World {
         }
     }
 
-    /// What the driver would write into the spool, and what the model learns from it.
+    /// Does what the driver would write into the spool, and updates the model by it.
     fn write_down(&mut self, effects: Effects) {
         let message = self.messages.get_mut(&effects.id.0).unwrap();
         assert!(!message.done, "nothing follows after `done`");

@@ -5,7 +5,7 @@ use super::{MessageId, Queue};
 /// Room for so many messages is kept in the index when the queue has run empty.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
-/// Where in the line of a hop.
+/// End of a hop's line.
 #[derive(Clone, Copy)]
 pub(super) enum End {
     Front,

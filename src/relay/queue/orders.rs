@@ -1,4 +1,4 @@
-//! What an operator does: hold, release, remove, retry; with one message, those of a hop, or all.
+//! An operator's orders: hold, release, remove, retry; for one message, those of a hop, or all.
 use std::collections::HashSet;
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::entry::{Index, NONE, State, Thread};
 use super::{Effects, End, HopKey, MessageId, Queue, millis};
 use crate::relay::envelope::{Fact, Fate};
 
-/// What is to be done.
+/// An order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Nothing is sent until it is released. It ages all the same.
@@ -15,7 +15,7 @@ pub(crate) enum Order {
     Release,
     /// It is forgotten, and nobody is told.
     Remove,
-    /// What waits for its next try is tried at once, and so is a hop that could not be reached.
+    /// Tries deferred messages at once, and hops that could not be reached.
     Retry,
 }
 

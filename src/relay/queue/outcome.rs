@@ -1,4 +1,4 @@
-//! What follows from an answer, and from age: recipients are settled, wait for their next try, or are too old.
+//! Effects of an answer, and of age: recipients are settled, wait for their next try, or are too old.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::entry::{Entry, Index, Link, Marks, NONE, State, Thread};
 use super::{Arrival, Assignment, End, MessageId, Queue, Recipients, millis};
 use crate::relay::envelope::{Confirmation, Fact, Fate, Refusal};
 
-/// What became of an assignment.
+/// Outcome of an assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// All of it was taken, and nobody needs to be told.
@@ -24,7 +24,7 @@ pub(crate) enum Outcome {
     Panicked(Refusal),
 }
 
-/// What became of one recipient.
+/// Outcome for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Delivered,
@@ -36,7 +36,7 @@ pub(crate) enum Answer {
     Deferred(Refusal),
 }
 
-/// What the driver owes the spool and the sender, in this order: `facts` by `Spool::note`; the notice stored in the
+/// Duties of the driver to the spool and the sender, in this order: `facts` by `Spool::note`; the notice stored in the
 /// spool, and then `Queue::told`; `done` by `Spool::done`.
 #[must_use = "what is not written down is done again after a restart"]
 #[derive(Debug, PartialEq, Eq)]
@@ -65,8 +65,8 @@ pub(crate) struct Ticket {
     pub(crate) id: MessageId,
 }
 
-/// How often in succession couriers may give a message back before it counts as tried: one that ends every session must
-/// not stand at the head of its line for ever.
+/// Times in succession that couriers may give a message back before it counts as tried: one that ends every session
+/// must not stay at the head of its line for ever.
 const GIVEN_BACK: u8 = 3;
 
 impl<L: Clone> Queue<L> {
@@ -324,7 +324,7 @@ impl<L: Clone> Queue<L> {
         self.settle(at, fates)
     }
 
-    /// Why it has not been delivered: its own last refusal, or what keeps its hop from being reached.
+    /// Reason why it has not been delivered: its own last refusal, or the failure to reach its hop.
     fn reason(&self, at: Index) -> Option<Arc<Refusal>> {
         let entry = &self.entries[at];
         let hop = &self.hops[entry.hop.0 as usize];

@@ -1,4 +1,4 @@
-//! What an operator sees: hops with their numbers, entries page by page.
+//! The operator's view: hops with their numbers, entries page by page.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ pub(crate) struct HopStats {
     pub(crate) couriers: u32,
     /// Connections that do nothing.
     pub(crate) idle: u32,
-    /// When the entry that came first was received.
+    /// Unix time at which the oldest entry was received.
     pub(crate) oldest_unix_s: Option<u64>,
     /// On the queue's clock: no connection is tried before. In the past, or zero: it can be reached.
     pub(crate) shut_until: Duration,
-    /// What it said last, or why nothing was heard.
+    /// Its last reply, or the reason why there was none.
     pub(crate) refusal: Option<Arc<Refusal>>,
 }
 
@@ -49,10 +49,10 @@ pub(crate) struct ListedEntry {
     pub(crate) state: State,
     pub(crate) attempts: u32,
     pub(crate) received_unix_s: u64,
-    /// When it is tried next, if it is deferred, or waits for its hop.
+    /// Unix time of the next try, if it is deferred, or waits for its hop.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
-    /// Why it has not been delivered: its own last refusal, or what keeps its hop shut.
+    /// Reason why it has not been delivered: its own last refusal, or the one that keeps its hop shut.
     pub(crate) refusal: Option<Arc<Refusal>>,
     /// It is ready, but its hop could not be reached and is left alone for a while.
     pub(crate) hop_is_shut: bool,
@@ -62,7 +62,7 @@ pub(crate) struct ListedEntry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) entries: Vec<ListedEntry>,
-    /// Where the next page begins.
+    /// Position at which the next page begins.
     pub(crate) next: Option<u32>,
 }
 

@@ -64,7 +64,7 @@ impl Wheel {
         }
     }
 
-    /// When `pop` has something next.
+    /// Time at which `pop` has something next.
     pub(super) fn deadline_ms(&self) -> Option<u64> {
         self.next_grain().map(|grain| grain * self.grain_ms)
     }

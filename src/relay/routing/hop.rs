@@ -1,4 +1,4 @@
-//! Where a message goes next, and how one speaks with it there. Hops that are equal share connections.
+//! The next hop of a message, and how to speak with it. Equal hops share connections.
 use net::{ClientSecurity, ClientTls, Endpoint, SessionResumption, TlsSetupError, Trust};
 use smtp::client::StartTls;
 use smtp::sasl::Credentials;
@@ -38,7 +38,7 @@ pub(crate) struct Smtp {
     pub(crate) connections: Option<u32>,
 }
 
-/// Which servers.
+/// Servers of the hop.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum To {
     /// These, in their order.
@@ -55,23 +55,23 @@ pub(crate) struct Host {
     pub(crate) port: u16,
 }
 
-/// How a connection is protected.
+/// Protection of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Security {
     pub(crate) policy: TlsPolicy,
     /// Any certificate will do, although there must be one.
     pub(crate) insecure: bool,
-    /// Whom to trust where the certificate is verified; the system's certificates without it.
+    /// Authority to trust if the certificate is verified; the system's certificates without it.
     pub(crate) authority: Option<Arc<Authority>>,
     /// The name that the certificate is to bear, sent as SNI; that of the host without it.
     pub(crate) name: Option<Box<str>>,
 }
 
-/// When there is TLS.
+/// Policy of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum TlsPolicy {
     None,
-    /// Where it is offered, nothing verified: it keeps out those who only listen (RFC 7435).
+    /// Used if it is offered, nothing verified: it keeps out those who only listen (RFC 7435).
     #[default]
     Opportunistic,
     /// By STARTTLS, verified, or nothing is sent.
@@ -88,7 +88,7 @@ impl TlsPolicy {
         (Self::Implicit, "implicit"),
     ];
 
-    /// Whether nothing is sent without TLS.
+    /// Reports whether nothing is sent without TLS.
     pub(crate) fn is_required(self) -> bool {
         matches!(self, Self::Required | Self::Implicit)
     }
@@ -98,7 +98,7 @@ impl TlsPolicy {
 #[derive(Debug)]
 pub(crate) struct Authority {
     pub(crate) path: PathBuf,
-    /// What the file held when the configuration was read.
+    /// Content of the file when the configuration was read.
     pub(crate) pem: Vec<u8>,
 }
 
@@ -111,12 +111,12 @@ impl PartialEq for Authority {
 impl Eq for Authority {}
 
 impl Security {
-    /// Whether whoever is at the other end has shown that it is the right one.
+    /// Reports whether the peer has shown that it is the right one.
     pub(crate) fn is_verified(&self) -> bool {
         self.policy.is_required() && !self.insecure
     }
 
-    /// What the session does about STARTTLS.
+    /// The session's use of STARTTLS.
     pub(crate) fn start_tls(&self) -> StartTls {
         match self.policy {
             TlsPolicy::None | TlsPolicy::Implicit => StartTls::Never,
@@ -165,7 +165,7 @@ impl Hop {
         Self::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None }))
     }
 
-    /// How many connections to it there may be; `None` for what holds for all.
+    /// Limit of connections to it; `None` for the limit of all hops.
     pub(crate) fn connections(&self) -> Option<u32> {
         match self {
             Self::Discard | Self::Maildir(_) => None,
@@ -185,7 +185,7 @@ impl Hash for Lmtp {
 }
 
 impl Hash for Smtp {
-    /// Where it goes is enough to tell hops apart, but for a few; equality looks at all of it.
+    /// Hashes target and policy only: they tell hops apart, but for a few; equality looks at all fields.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.to.hash(state);
         self.security.policy.hash(state);

@@ -1,4 +1,4 @@
-//! Who may send to whom, and which hop each recipient goes to. Pure: addresses and configuration in, hops out.
+//! Decides who may send to whom, and which hop each recipient goes to. Pure: addresses and configuration in, hops out.
 //!
 //! ```text
 //! recipient ─ local domain? ─ yes ─▶ alias? ─▶ mailbox? ─▶ Maildir, LMTP or a route      550 5.1.1 if there is none
@@ -10,7 +10,7 @@
 //!            the first route that fits sender and domain, else the domain's MX
 //! ```
 //! A friend is a client of `networks`, or one that has logged in. Only `@` at the end of the local part decides the
-//! domain: source routes have been dropped by then (RFC 5321 §3.6.1), and what reads like a route inside the local part
+//! domain: source routes have been dropped by then (RFC 5321 §3.6.1). A local part that reads like a route
 //! (`user%elsewhere@local`, `elsewhere!user@local`, `"user@elsewhere"@local`) is refused to strangers, for the server
 //! that it is handed to might follow it, and trusts us.
 pub(crate) mod hop;
@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 pub(crate) use template::Template;
 
-/// Whether a client may send to anywhere.
+/// Tells whether a client may send to anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Of `networks`, or logged in.
@@ -34,7 +34,7 @@ pub(crate) enum Standing {
     Stranger,
 }
 
-/// Where the mail of one recipient goes.
+/// Route of one recipient's mail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Routed {
     /// There, under the address that it came with.
@@ -43,7 +43,7 @@ pub(crate) enum Routed {
     Instead(Vec<(Box<str>, Hop)>),
 }
 
-/// Why there is no way.
+/// Reason why a recipient is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     UnknownUser,
@@ -51,7 +51,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// What a client is told.
+    /// Reply to the client.
     pub(crate) fn reply(self) -> &'static Reply {
         static UNKNOWN: Reply = Reply::fixed("550 5.1.1 No such user here\r\n");
         static DENIED: Reply = Reply::fixed("554 5.7.1 Relaying denied\r\n");
@@ -71,7 +71,7 @@ pub(crate) struct Route {
     pub(crate) way: Way,
 }
 
-/// Where a route leads to.
+/// Target of a route.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Way {
     /// The same for all recipients.
@@ -165,7 +165,7 @@ pub(crate) struct Local {
     pub(crate) mailbox: Option<Mailbox>,
 }
 
-/// Where the mail of local users goes.
+/// Target of local users' mail.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Mailbox {
     Maildir(Template),
@@ -191,14 +191,14 @@ struct Table {
     local: Local,
     ways: Vec<Way>,
     index: Index,
-    /// Where no route fits.
+    /// Target if no route fits.
     otherwise: Way,
 }
 
 /// The first route of each domain.
 type Domains = HashMap<Box<str>, usize, foldhash::fast::RandomState>;
 
-/// Which route comes first for a sender and a domain.
+/// Index that finds the first route for a sender and a domain.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     any_sender: Domains,
@@ -237,7 +237,7 @@ impl Index {
     }
 }
 
-/// Which patterns count.
+/// Selects the patterns that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fit {
     /// Those that name the domain, or one above it.
@@ -276,10 +276,10 @@ impl Router {
         Self(Arc::new(Table { local, ways, index, otherwise }))
     }
 
-    /// Where mail to a recipient goes.
+    /// Routes mail to a recipient.
     ///
     /// # Errors
-    /// If it goes nowhere.
+    /// If there is no route for it.
     pub(crate) fn route(&self, standing: Standing, sender: &Path<'_>, recipient: &Path<'_>) -> Result<Routed, Refusal> {
         let table = &*self.0;
         let local_part = str::from_utf8(recipient.local_part()).map_err(|_| Refusal::UnknownUser)?;
@@ -299,12 +299,12 @@ impl Router {
         }
     }
 
-    /// Where mail goes that was let in before and waits. Aliases were followed when it came in, so a recipient that has
-    /// a mailbox goes there, whatever aliases say now: one of them may be of its own name (`ann: ann, keeper`), or new.
-    /// An alias is followed only where it has taken the mailbox's place, and then to all whom it means.
+    /// Routes mail again that was let in before and waits. Aliases were followed when it came in, so a recipient that
+    /// has a mailbox goes there, whatever aliases say now: one of them may be of its own name (`ann: ann, keeper`), or
+    /// new. An alias is followed only if it has taken the mailbox's place, and then to all its targets.
     ///
     /// # Errors
-    /// If it goes nowhere any more.
+    /// If there is no route for it any more.
     pub(crate) fn route_again(&self, sender: &Path<'_>, recipient: &Path<'_>) -> Result<Routed, Refusal> {
         let routed = self.route(Standing::Friend, sender, recipient);
         if matches!(routed, Ok(Routed::As(_))) {
@@ -313,7 +313,8 @@ impl Router {
         self.0.mailbox_of(sender, recipient).map_or(routed, |hop| Ok(Routed::As(hop)))
     }
 
-    /// Whether mail of a local domain can go anywhere: to a mailbox, by a route that names it, or by aliases alone.
+    /// Reports whether mail of a local domain can go anywhere: to a mailbox, by a route that names it, or by aliases
+    /// alone.
     pub(crate) fn has_place_for(&self, domain: &str) -> bool {
         let Table { local, index, .. } = &*self.0;
         let nobody = Path::mailbox(b"").expect("the null path is a path");
@@ -330,13 +331,13 @@ impl Router {
         })
     }
 
-    /// How many aliases there are.
+    /// Number of aliases.
     pub(crate) fn aliases(&self) -> usize {
         self.0.local.aliases.len()
     }
 }
 
-/// Whether a local part could make a server that it is handed to relay: by `@`, by the percent hack, by a bang path.
+/// Reports whether a local part could make the next server relay: by `@`, by the percent hack, by a bang path.
 fn has_route_inside(local_part: &str) -> bool {
     local_part.contains(['@', '%', '!'])
 }
@@ -535,7 +536,7 @@ mod tests {
         }
     }
 
-    /// What has made relays open: none of it leads away for a stranger.
+    /// Tests addresses that have made relays open: a stranger can send to none of them.
     #[test]
     fn a_table_of_what_strangers_may() {
         let rows = [

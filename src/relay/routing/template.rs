@@ -45,7 +45,7 @@ impl Template {
         self
     }
 
-    /// Whether each user has a path of its own.
+    /// Reports whether each user has a path of its own.
     pub(crate) fn names_users(&self) -> bool {
         self.0.contains(&Piece::User)
     }
