@@ -1,5 +1,5 @@
-//! What fe2o3-amqp costs on loopback, by itself and behind our stream: a client sends, a peer on another thread accepts and
-//! sends everything back.
+//! Cost of fe2o3-amqp on loopback, by itself and behind our stream: a client sends, a peer on another thread accepts
+//! and sends everything back.
 //!
 //! ```text
 //! loopback [ours|fe2o3] [MESSAGES] [BYTES] [WINDOW] [FRAME_BYTES]

@@ -27,17 +27,17 @@ use tokio::sync::Notify;
 
 pub use crate::guard::Guard;
 
-/// What one read may take. fe2o3-amqp by itself would ask for 8 KiB.
+/// Limit of one read. fe2o3-amqp by itself would ask for 8 KiB.
 const READ_BYTES: usize = 64 * 1024;
 /// A write of as much goes straight to the socket, a read into as much room straight from it: neither is copied.
 const DIRECT_BYTES: usize = 32 * 1024;
-/// Who hands over messages waits while more than this is pending.
+/// Limit of pending bytes above which a task that hands over messages waits.
 const ROOM_BYTES: usize = 128 * 1024;
 /// More than this never gathers, or the peer has not been reading for very long.
 const LIMIT_BYTES: usize = 256 * 1024 * 1024;
-/// What is kept of an emptied buffer.
+/// Capacity that an emptied buffer keeps.
 const KEPT_BYTES: usize = 1024 * 1024;
-/// How long a stream that nobody holds any more tries to get rid of what is pending.
+/// Limit of the time in which a stream that nobody holds any more writes what is pending.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A stream with writes gathered and reads large.
@@ -46,7 +46,7 @@ pub struct Coalescing<Io> {
     shared: Arc<Shared<Io>>,
 }
 
-/// What goes through a stream, counted; and where to wait for room in it.
+/// Counts the traffic of a stream, and lets tasks wait for room in it.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge(Arc<Counters>);
 
@@ -119,7 +119,7 @@ impl Gauge {
         self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the peer did wrong, if that is why the connection is over; all who are on it say the same.
+    /// The peer's fault, if that is why the connection is over; every task on the connection reports the same.
     pub(crate) fn blamed(&self, otherwise: Error) -> Error {
         self.0.blame.get().cloned().unwrap_or(otherwise)
     }
@@ -128,7 +128,7 @@ impl Gauge {
         let _ = self.0.blame.set(error);
     }
 
-    /// What we have complained of.
+    /// Records an error that we have reported to the peer as the reason why the connection is over.
     fn complain(&self, plaint: &crate::guard::Plaint) {
         let links = self.links();
         let link = plaint.link.as_ref().and_then(|name| links.get(name));

@@ -22,16 +22,16 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use trust::{HandshakeFault, Remedies};
 
-/// How long any step of coming in may take by default.
+/// Default limit of each step of connecting.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// A peer that is silent for longer is gone; it is told, and sends empty frames (AMQP 1.0 part 2 §2.4.5).
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
-/// How large a frame we take. A message of go-mades-bench's 1 MB comes in one: fe2o3-amqp keeps the frames of a message
-/// apart and goes over them octet by octet (docs/decisions/0007).
+/// Limit of a frame that we accept. A message of go-mades-bench's 1 MB comes in one: fe2o3-amqp keeps the frames of a
+/// message apart and reads them byte by byte (docs/decisions/0007).
 const FRAME_BYTES: u32 = 1024 * 1024 + 64 * 1024;
-/// How long a farewell may take.
+/// Limit of the time that a close may take.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(5);
-/// What a node has to be able to do, as go-mades-bench asks for it: "QPID broker capabilities" of older ECP.
+/// Capabilities that a node must have, as go-mades-bench asks for them: "QPID broker capabilities" of older ECP.
 const CAPABILITIES: [&str; 4] = ["create-on-demand", "durable", "shared", "queue"];
 
 /// The options against a certificate that is not accepted.
@@ -40,20 +40,20 @@ const REMEDIES: Remedies = Remedies { trust: "--cacert FILE", name: "--tls-name 
 /// A broker and how to come in.
 #[derive(Clone, Debug)]
 pub struct Broker {
-    /// Where it is and who asks.
+    /// Address of the broker, and the user.
     pub url: BrokerUrl,
     /// TLS and SASL.
     pub security: Security,
-    /// What we are called; a broker takes a second connection of the same name for the first one's successor.
+    /// Our container-id; a broker takes a second connection of the same name for the successor of the first.
     pub container: String,
-    /// How long each step may take: connecting, TLS, the AMQP handshake, attaching to a queue.
+    /// Limit of each step: connecting, TLS, the AMQP handshake, attaching to a queue.
     pub time_limit: Duration,
-    /// How long the broker may be silent.
+    /// Limit of the broker's silence.
     pub idle_limit: Duration,
     /// The largest frame that we take.
     pub frame_bytes: u32,
-    /// Whether an address may be connected to: asked of each that the broker's name has, at each connection, so that no
-    /// other is connected to than was looked at.
+    /// Reports whether an address may be connected to. It is called for each address of the broker's name, at each
+    /// connection, so that only addresses that it has checked are connected to.
     pub may_reach: fn(IpAddr) -> bool,
 }
 
@@ -71,18 +71,18 @@ impl Broker {
         }
     }
 
-    /// How long a farewell may take.
+    /// Limit of the time that a close may take.
     pub(crate) fn farewell_limit(&self) -> Duration {
         self.time_limit.min(FAREWELL_LIMIT)
     }
 
-    /// How to prove who we are.
+    /// Mechanism that authenticates us.
     fn mechanism(&self) -> Mechanism {
         let usual = if self.url.user().is_some() { Mechanism::Plain } else { Mechanism::Anonymous };
         self.security.mechanism.unwrap_or(usual)
     }
 
-    /// What fe2o3-amqp is to prove; nothing, if we have done so before it gets the stream.
+    /// SASL profile that fe2o3-amqp is to use; `None` if we have authenticated before it gets the stream.
     fn profile(&self, mechanism: Mechanism) -> Result<Option<SaslProfile>, Error> {
         if mechanism.takes_password() && self.url.user().is_none() {
             let complaint =
@@ -148,7 +148,7 @@ impl Connection {
         Ok(Self { handle, broker, gauge, links: 0 })
     }
 
-    /// What goes through the connection.
+    /// Counters of the connection's traffic.
     pub fn gauge(&self) -> &Gauge {
         &self.gauge
     }
@@ -181,7 +181,7 @@ impl Connection {
         }
     }
 
-    /// Whether it has come to its end.
+    /// Reports whether the connection has ended.
     pub fn is_lost(&self) -> bool {
         self.handle.is_closed()
     }
@@ -325,7 +325,7 @@ fn hung_up_in_tls(address: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Why there is no TLS with that server.
+/// Explains why there is no TLS with that server.
 fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
     let complaint = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match complaint.and_then(|complaint| HandshakeFault::of(complaint, server)) {
@@ -337,7 +337,7 @@ fn of_server(address: &str, server: &str, error: &io::Error) -> Error {
     }
 }
 
-/// What rustls complains about, if it is rustls that does.
+/// The error of rustls, if the error comes from rustls.
 pub(crate) fn of_tls(address: &str, error: &io::Error) -> Option<Error> {
     let complaint = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let (address, why) = (address.to_owned(), complaint.to_string());

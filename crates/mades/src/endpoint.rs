@@ -27,10 +27,10 @@ use std::time::{Duration, SystemTime};
 
 /// Messages that are dealt with before connections get their turn.
 const TURN: usize = 256;
-/// How often the watcher is told, and the record written out.
+/// Interval in which the watcher is called and the record flushed.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Where the queues are.
+/// The place of the queues.
 #[derive(Debug)]
 pub enum Backend {
     /// Here.
@@ -46,19 +46,19 @@ pub enum Backend {
 
 /// Everything that a stand-in is told.
 pub struct Setup {
-    /// What it is to do.
+    /// Plan that it follows.
     pub plan: Plan,
     /// The names of A's queues and of B's inbox.
     pub names: api::Queues,
-    /// Where they are.
+    /// The place of the queues.
     pub backend: Backend,
     /// Time since the host's monotonic clock began: the record's times are comparable with other processes'.
     pub clock: fn() -> Duration,
-    /// Where to write a line for each message; without it memory is constant.
+    /// Writer that gets a line for each message; without it memory is constant.
     pub truth: Option<Box<dyn Write + Send>>,
 }
 
-/// Why a stand-in cannot work, or goes on no longer.
+/// Reason why a stand-in cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// The plan is wrong.
@@ -72,10 +72,10 @@ pub enum EndpointError {
     Truth(#[from] io::Error),
 }
 
-/// What the watcher is told.
+/// State of the run, for the watcher.
 #[derive(Debug)]
 pub struct Sight<'a> {
-    /// What has happened.
+    /// Counts so far.
     pub totals: &'a Totals,
     /// Messages on their way.
     pub stored: usize,
@@ -133,7 +133,7 @@ struct Endpoint {
     truth: Option<io::BufWriter<Box<dyn Write + Send>>>,
 }
 
-/// What to wait for after a turn.
+/// The events to wait for after a turn.
 enum Pause {
     /// There is more to do: only others' turns.
     Turn,

@@ -1,4 +1,4 @@
-//! What can go wrong between us and a broker: one variant for each thing that somebody would do something else about.
+//! Errors between us and a broker: one variant for each that calls for a different reaction.
 use fe2o3_amqp::connection::{ConnectionStopReason, OpenError};
 use fe2o3_amqp::link::{
     DetachError, IllegalLinkStateError, LinkStateError, ReceiverAttachError, RecvError, SendError, SenderAttachError,
@@ -9,7 +9,7 @@ use fe2o3_amqp_types::definitions::{self, ErrorCondition};
 use std::io;
 use std::time::Duration;
 
-/// Why something could not be done. Each says, in its words, what to do about it; none shows a password.
+/// An error on the way to a broker. Each text says what to do about it; none shows a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// We were told something that cannot be.
@@ -20,37 +20,37 @@ pub enum Error {
     NoAddress {
         /// The host.
         host: String,
-        /// What the resolver said.
+        /// The resolver's message.
         why: String,
     },
     /// Nothing listens there.
     #[error("nothing listens at {address}; check that the broker is running and that this is its AMQP port")]
     Refused {
-        /// Where.
+        /// Address of the broker.
         address: String,
     },
     /// It cannot be reached.
     #[error("cannot reach {address}: {why}")]
     Unreachable {
-        /// Where.
+        /// Address of the broker.
         address: String,
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
     /// Something took longer than it may.
     #[error("{address}: {what} took longer than {} s; check that an AMQP 1.0 broker is running there", .after.as_secs_f64())]
     TimedOut {
-        /// Where.
+        /// Address of the broker.
         address: String,
-        /// What was waited for.
+        /// The step that was waited for.
         what: &'static str,
-        /// How long.
+        /// Duration of the wait.
         after: Duration,
     },
     /// The user or the password is wrong.
     #[error("{address} rejected the login of {who}; check user and password")]
     WrongCredentials {
-        /// Where.
+        /// Address of the broker.
         address: String,
         /// The user.
         who: String,
@@ -58,7 +58,7 @@ pub enum Error {
     /// The broker does not know the way in which we want to prove who we are.
     #[error("{address} does not offer SASL {mechanism}: choose another mechanism")]
     NoSuchMechanism {
-        /// Where.
+        /// Address of the broker.
         address: String,
         /// The mechanism.
         mechanism: &'static str,
@@ -66,37 +66,37 @@ pub enum Error {
     /// We speak TLS and the peer does not.
     #[error("{address} does not use TLS; use amqp://, or the TLS port of the broker ({why})")]
     PlainPeer {
-        /// Where.
+        /// Address of the broker.
         address: String,
-        /// What was seen.
+        /// Description of what was seen.
         why: String,
     },
     /// The peer speaks TLS and we do not.
     #[error("{address} requires TLS; use amqps://")]
     TlsPeer {
-        /// Where.
+        /// Address of the broker.
         address: String,
     },
     /// The certificate is not one to be trusted.
     #[error("{address}: {why}")]
     Untrusted {
-        /// Where.
+        /// Address of the broker.
         address: String,
-        /// Why not, and what to do about it.
+        /// Reason, and what to do about it.
         why: String,
     },
     /// The peer wants a certificate of ours, or does not take the one it got.
     #[error("{address} rejected the TLS handshake of this client: {why}")]
     NotTrusted {
-        /// Where.
+        /// Address of the broker.
         address: String,
-        /// What it said.
+        /// The peer's message.
         why: String,
     },
     /// The peer speaks something else.
     #[error("{address} does not speak AMQP 1.0: it answers {found}")]
     NotAmqp {
-        /// Where.
+        /// Address of the broker.
         address: String,
         /// Its first octets.
         found: String,
@@ -106,7 +106,7 @@ pub enum Error {
     MissingQueue {
         /// The queue.
         queue: String,
-        /// What the broker said.
+        /// The broker's message.
         why: String,
     },
     /// Somebody else holds the queue for himself.
@@ -114,7 +114,7 @@ pub enum Error {
     QueueHeld {
         /// The queue.
         queue: String,
-        /// What the broker said.
+        /// The broker's message.
         why: String,
     },
     /// Another link has taken the place of ours.
@@ -122,7 +122,7 @@ pub enum Error {
     LinkStolen {
         /// The queue.
         queue: String,
-        /// What the broker said.
+        /// The broker's message.
         why: String,
     },
     /// We may not.
@@ -130,7 +130,7 @@ pub enum Error {
     NotPermitted {
         /// The queue.
         queue: String,
-        /// What the broker said.
+        /// The broker's message.
         why: String,
     },
     /// The message is larger than the queue takes.
@@ -156,30 +156,30 @@ pub enum Error {
     Detached {
         /// The queue.
         queue: String,
-        /// What the broker said.
+        /// The broker's message.
         why: String,
     },
     /// The broker has closed the connection, and said so.
     #[error("the broker closed the connection: {why}")]
     Closed {
-        /// What the broker said.
+        /// The broker's message.
         why: String,
     },
     /// The connection is gone.
     #[error("connection lost: {why}")]
     Lost {
-        /// What was seen of it.
+        /// Description of what was seen.
         why: String,
     },
     /// The peer broke the protocol.
     #[error("the peer violates AMQP 1.0: {why}")]
     PeerMisbehaved {
-        /// How.
+        /// Description of the violation.
         why: String,
     },
 }
 
-/// Whether it makes sense to try again.
+/// Says whether and where another attempt makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
     /// It will be the same.
@@ -191,7 +191,7 @@ pub enum Retry {
 }
 
 impl Error {
-    /// What to do about it without a person.
+    /// Reports whether and where another attempt makes sense, without a person's help.
     pub fn retry(&self) -> Retry {
         match self {
             Self::Misuse(_)
@@ -219,7 +219,7 @@ impl Error {
     }
 }
 
-/// What a broker says of an error, in one line.
+/// A broker's description of an error, in one line.
 pub(crate) fn said(error: &definitions::Error) -> String {
     let condition = condition(error);
     match &error.description {
@@ -240,13 +240,13 @@ pub(crate) fn condition(error: &definitions::Error) -> String {
     one_line(&symbol.0)
 }
 
-/// What a peer wrote, fit for a terminal: one line, no control characters, of bounded length.
+/// Makes a peer's text fit for a terminal: one line, no control characters, of bounded length.
 pub(crate) fn one_line(text: &str) -> String {
     const SHOWN_CHARACTERS: usize = 300;
     text.chars().take(SHOWN_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Why a link to `queue` was ended.
+/// The error for a link to `queue` that was ended.
 pub(crate) fn of_link(queue: &str, error: &definitions::Error) -> Error {
     let (queue, why) = (queue.to_owned(), said(error));
     match condition(error).as_str() {
@@ -330,7 +330,7 @@ pub(crate) fn of_detach(queue: &str, error: &DetachError) -> Error {
     }
 }
 
-/// What came of ending a link: it is ended when both have said so.
+/// Result of detaching a link: it is detached when both sides have said so.
 pub(crate) fn of_farewell(queue: &str, said: Result<(), DetachError>) -> Result<(), Error> {
     match said {
         // RabbitMQ 3 answers the end of a link by its suspension (AMQP 1.0 part 2 §2.6.6 asks for an end), and after that
@@ -340,7 +340,7 @@ pub(crate) fn of_farewell(queue: &str, said: Result<(), DetachError>) -> Result<
     }
 }
 
-/// What a receiver's error is; a message that cannot be decoded is no error but an arrival, and not for here.
+/// The error of a receiver; a message that cannot be decoded is an arrival, not an error, and is not handled here.
 pub(crate) fn of_receive(queue: &str, error: &RecvError) -> Error {
     match error {
         RecvError::LinkStateError(error) => of_link_state(queue, error),
@@ -375,7 +375,7 @@ fn no_such_queue(queue: &str) -> Error {
     Error::MissingQueue { queue: queue.to_owned(), why: "the broker rejected the link without a reason".to_owned() }
 }
 
-/// Why a connection was lost, from what its engine says.
+/// The error for a lost connection, from that of its engine.
 pub(crate) fn of_connection(error: &fe2o3_amqp::connection::Error) -> Error {
     use fe2o3_amqp::connection::Error as Engine;
     match error {
@@ -397,7 +397,7 @@ fn of_transport(error: &transport::Error) -> Error {
     }
 }
 
-/// Who tried to open a connection to where, and what was heard first: what the words of an error need.
+/// Facts about an attempt to connect that the text of an error needs: user, address and the peer's first bytes.
 pub(crate) struct Attempt<'a> {
     pub(crate) address: &'a str,
     pub(crate) who: &'a str,
@@ -405,7 +405,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) greeting: &'a [u8],
 }
 
-/// Why a connection could not be opened.
+/// The error for a connection that could not be opened.
 pub(crate) fn of_open(attempt: &Attempt<'_>, error: &OpenError) -> Error {
     let address = attempt.address.to_owned();
     if let Some(stranger) = of_greeting(&address, attempt.greeting) {
@@ -434,7 +434,7 @@ pub(crate) fn of_open(attempt: &Attempt<'_>, error: &OpenError) -> Error {
     }
 }
 
-/// Why the stream ended before the connection was open.
+/// The error for a stream that ended before the connection was open.
 pub(crate) fn of_handshake_io(address: &str, error: &io::Error) -> Error {
     if let Some(complaint) = crate::connection::of_tls(address, error) {
         return complaint;
@@ -445,7 +445,7 @@ pub(crate) fn of_handshake_io(address: &str, error: &io::Error) -> Error {
     }
 }
 
-/// What is known of a peer whose first words are not AMQP's.
+/// The error for a peer whose first bytes are not AMQP's, if they are known.
 pub(crate) fn of_greeting(address: &str, greeting: &[u8]) -> Option<Error> {
     let address = address.to_owned();
     match greeting {

@@ -1,4 +1,5 @@
-//! What passes through a stream, followed frame by frame at its head: what fe2o3-amqp would fall over, or wait on for ever.
+//! Reads the head of each frame that passes through a stream, to catch those that would make fe2o3-amqp panic or wait
+//! for ever.
 //!
 //! ```text
 //! peer ──▶ Guard ──▶ engine      a frame shorter than its own header, a message in pieces without end: refused
@@ -18,7 +19,7 @@ const HEAD: usize = 512;
 /// Pieces of one message at most. Each is kept until the last has come, whatever it holds, and so costs memory even when it
 /// is empty; in frames of 512 octets, the least that anybody may ask for (part 2 §2.7.1), that is half a gigabyte.
 const MOST_PIECES: u32 = 1 << 20;
-/// What is kept of an error's text.
+/// Limit of an error's text.
 const MOST_LETTERS: usize = 200;
 
 const ATTACH: u64 = 0x12;
@@ -65,7 +66,7 @@ impl Frames {
         Ok(())
     }
 
-    /// How many octets of the frame are to be held.
+    /// Number of bytes to hold.
     fn wanted(&self) -> io::Result<usize> {
         if self.held < 4 { Ok(4) } else { self.size().map(|size| size.min(HEAD as u64) as usize) }
     }
@@ -147,13 +148,13 @@ impl Guard {
     }
 }
 
-/// What an attach says of its link.
+/// Name and handle of an attach.
 fn name_and_handle(mut fields: Elements<'_>) -> Option<(&str, u64)> {
     let name = fields.field().ok()??.as_text()?;
     Some((name, fields.number().ok()??))
 }
 
-/// Whether a transfer's message has more pieces; what cannot be told counts as a yes.
+/// Reports whether a transfer's message has more pieces; true if that cannot be read.
 fn goes_on(mut fields: Elements<'_>) -> bool {
     // handle, delivery-id, delivery-tag, message-format, settled
     fields.skip(5).and_then(|()| fields.truth()).unwrap_or(true)
@@ -194,7 +195,7 @@ pub(crate) struct Plaints {
 }
 
 impl Plaint {
-    /// Whether it is of a message that is too large.
+    /// Reports whether the error is about a message that is too large.
     pub(crate) fn is_of_size(&self) -> bool {
         self.condition == "amqp:link:message-size-exceeded"
     }

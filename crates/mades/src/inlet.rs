@@ -21,13 +21,13 @@ const BATCH: usize = 256;
 /// The largest message that is taken by default.
 const MESSAGE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What an inlet is to be.
+/// Options of an inlet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InletPlan {
     /// The queue.
     pub queue: String,
-    /// How many messages the broker may send ahead. They are kept in memory until they are settled: credit times the
-    /// size of a message is what an inlet may cost.
+    /// Number of messages that the broker may send ahead. They are kept in memory until they are settled: credit
+    /// times the size of a message is what an inlet may cost.
     pub credit: u32,
     /// The largest message that is taken.
     pub max_message_bytes: u64,
@@ -40,40 +40,40 @@ impl InletPlan {
     }
 }
 
-/// What settles a delivery: it is given back once, with a verdict. One that is never given back the broker keeps for us
-/// until the link ends, and then gives to somebody else: that is how to hold on to what is not ours. To release it at once
-/// would have the broker send it again at once.
+/// Settles a delivery: it is given back once, with a verdict. If it is never given back, the broker keeps the message
+/// for us until the link ends, and then gives it to another consumer: that is how to hold on to a message that is not
+/// ours. If it were released at once, the broker would send it again at once.
 #[derive(Debug)]
 pub struct Ticket(DeliveryInfo);
 
 /// A message that came.
 #[derive(Debug)]
 pub struct Delivery {
-    /// What settles it.
+    /// Handle that settles it.
     pub ticket: Ticket,
     /// The message.
     pub message: Received,
 }
 
 impl Delivery {
-    /// Whether the broker has tried to deliver it before (AMQP 1.0 part 3 §3.2.1, delivery-count).
+    /// Reports whether the broker has tried to deliver it before (AMQP 1.0 part 3 §3.2.1, delivery-count).
     pub fn is_redelivered(&self) -> bool {
         self.message.header.as_ref().is_some_and(|header| header.delivery_count > 0)
     }
 }
 
-/// What came.
+/// A message as it came, decodable or not.
 #[derive(Debug)]
 pub enum Arrival {
     /// A message.
     Delivery(Box<Delivery>),
     /// A message whose sections cannot be decoded.
     Undecodable {
-        /// What settles it.
+        /// Handle that settles it.
         ticket: Ticket,
         /// [`Oddity::Undecodable`].
         oddity: Oddity,
-        /// What is wrong with it.
+        /// Description of the defect.
         why: String,
     },
 }
@@ -153,7 +153,7 @@ impl Inlet {
         self.arrival(arrival)
     }
 
-    /// What has come already, if anything has.
+    /// The next arrival, if one is there already.
     pub async fn next_at_once(&mut self) -> Option<Result<Arrival, Error>> {
         let arrival = tokio::select! {
             biased;

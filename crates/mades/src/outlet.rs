@@ -20,12 +20,12 @@ use tokio::task::AbortHandle;
 /// a queue of ours (the default of fe2o3-amqp is 65,535).
 const BUFFERED_FRAMES: usize = 32;
 
-/// What an outlet is to be.
+/// Options of an outlet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutletPlan {
     /// The queue.
     pub queue: String,
-    /// How many messages may be under way unsettled.
+    /// Number of messages that may be unsettled at a time.
     pub window: u32,
 }
 
@@ -132,7 +132,7 @@ impl Outlet {
         Ok(Settling { delivery, told: Box::pin(ending.told()), ending, queue, _permit: permit })
     }
 
-    /// How many more messages the window has room for.
+    /// Number of further messages that the window has room for.
     pub fn room(&self) -> usize {
         self.window.available_permits()
     }
@@ -165,7 +165,7 @@ impl Outlet {
     }
 }
 
-/// What a broker made of a message.
+/// Outcome of a message, as the broker reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// It has it.

@@ -11,7 +11,7 @@ const HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
 const FRAME_BYTES: usize = 512;
 const SASL_FRAME: u8 = 1;
 
-/// How it went.
+/// Outcome of the negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Welcome,

@@ -42,7 +42,7 @@ impl Mechanism {
         }
     }
 
-    /// Whether it takes a user and a password.
+    /// Reports whether it takes a user and a password.
     pub fn takes_password(self) -> bool {
         !matches!(self, Self::Anonymous | Self::External)
     }
@@ -66,7 +66,7 @@ impl fmt::Display for Mechanism {
     }
 }
 
-/// Whether the broker has to show that it is who it says.
+/// Says whether the broker's certificate and name are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verification {
     /// It has to.
@@ -83,16 +83,16 @@ pub struct TlsSetup {
     pub authority: Option<PathBuf>,
     /// PEM files with our own certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Whether to verify the broker.
+    /// Verification of the broker.
     pub verification: Verification,
     /// The name that the certificate must have, where it is not the host's.
     pub server_name: Option<String>,
 }
 
-/// How to talk to a broker so that it knows us, and nobody else listens.
+/// Authentication and encryption of a connection to a broker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Security {
-    /// How to prove who we are: by default PLAIN where there is a user and ANONYMOUS where there is none.
+    /// SASL mechanism: by default PLAIN where there is a user and ANONYMOUS where there is none.
     pub mechanism: Option<Mechanism>,
     /// TLS, for `amqps`.
     pub tls: TlsSetup,

@@ -1,4 +1,4 @@
-//! Where a broker is and who asks: `amqp://user:password@host:port`, with the password never shown.
+//! URL of a broker and its user: `amqp://user:password@host:port`, with the password never shown.
 use percent_encoding::percent_decode_str;
 use std::fmt;
 use std::path::Path;
@@ -30,7 +30,7 @@ impl Secret {
         Ok(Self(text.lines().next().unwrap_or_default().to_owned()))
     }
 
-    /// What is kept, for the one who sends it.
+    /// Gives the secret, for the code that sends it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -42,7 +42,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where a broker is. Shows neither password nor, in `Debug`, anything that `Display` does not.
+/// Address of a broker and the login. Shows neither password nor, in `Debug`, anything that `Display` does not.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerUrl {
     is_tls: bool,
@@ -52,7 +52,7 @@ pub struct BrokerUrl {
     password: Option<Secret>,
 }
 
-/// What is wrong with a URL. Says nothing of what stands before the `@`.
+/// Mistake in a URL. Shows nothing of what stands before the `@`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Not a URL.
@@ -75,13 +75,13 @@ pub enum UrlError {
     PasswordFile {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's message.
         why: String,
     },
 }
 
 impl BrokerUrl {
-    /// Whether TLS is spoken from the first octet.
+    /// Reports whether TLS begins with the first byte.
     pub fn is_tls(&self) -> bool {
         self.is_tls
     }
@@ -105,12 +105,12 @@ impl BrokerUrl {
         }
     }
 
-    /// Who asks.
+    /// The user.
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
-    /// What he proves it with.
+    /// The user's password.
     pub fn password(&self) -> Option<&Secret> {
         self.password.as_ref()
     }

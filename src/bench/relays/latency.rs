@@ -228,7 +228,6 @@ fn sheet(finds: &Finds, options: &LatencyOptions) -> Sheet {
 }
 
 /// Reasons why the rounds are not valid, and thresholds that they missed. Steps of the search may miss any threshold.
-/// Steps of the search may miss what they like.
 fn wrong(rounds: &[Row]) -> Wrong {
     let mut wrong = Wrong::default();
     for Row { what, measure, .. } in rounds {

@@ -98,8 +98,7 @@ pub(super) fn queued(program: &Path, directory: &RunDirectory, run: RunId) -> Re
     Ledger::read_from(BufReader::new(file)).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The last complaint in the log that a relay has in its directory. Postfix reports to no other place. Postfix says
-/// nothing anywhere else.
+/// The last complaint in the log that a relay has in its directory. Postfix reports to no other place.
 pub(super) fn last_complaint(directory: &RunDirectory) -> Option<String> {
     let log = std::fs::read(directory.spool().join("log")).ok()?;
     let log = String::from_utf8_lossy(&log);

@@ -179,7 +179,7 @@ fn spread(lane: &Lane, value: &dyn Fn(&Measure) -> Option<f64>) -> Spread {
 }
 
 /// The relay that the others are compared with: Postfix, or the last that was named. Source and sink alone are never
-/// the base. Source and sink alone are nobody's measure.
+/// the base.
 fn base(finds: &Finds) -> Option<&Lane> {
     let postfix = finds.lanes.iter().find(|lane| lane.contestant == Contestant::Postfix);
     let last = || finds.lanes.iter().rfind(|lane| lane.contestant != Contestant::None);
@@ -269,8 +269,7 @@ fn notes(finds: &Finds, options: &ContestOptions) -> Vec<String> {
     notes
 }
 
-/// Remarks on the verdicts of its runs. The same remark with other figures, in another round, is shown once. The same
-/// with other figures, in another round, is one thing to know.
+/// Remarks on the verdicts of its runs. The same remark with other figures, in another round, is shown once.
 fn remarks(lane: &Lane) -> Vec<String> {
     let without_figures = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     let mut known: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! What became of a message, from the queue `send.event`: one state in words (reference §2.6).
+//! Events from the queue `send.event`: the state of a message in words (reference §2.6).
 use super::reading::{Content, Reader, content, first_identity};
 use super::writing::Draft;
 use super::{Identity, Message, MessageId, Oddity, Received, names};
@@ -9,7 +9,7 @@ use std::fmt;
 /// An unknown state is shown, and no more of it than that.
 const SHOWN_CHARACTERS: usize = 64;
 
-/// What happened to a message.
+/// State of a message, as an event reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventState {
     /// The sender's endpoint has it.
@@ -64,7 +64,7 @@ impl fmt::Display for EventState {
 /// A send event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event<'m> {
-    /// What happened; `None` if there is no text in the body.
+    /// State of the message; `None` if there is no text in the body.
     pub state: Option<EventState>,
     /// The correlation-id.
     pub correlation: Option<Cow<'m, str>>,
@@ -72,11 +72,11 @@ pub struct Event<'m> {
     pub message_id: Option<Cow<'m, str>>,
     /// The id that the business application gave.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// Why it failed.
+    /// Code of the failure.
     pub error_code: Option<Cow<'m, str>>,
-    /// Why it failed, in words.
+    /// Text of the failure.
     pub error_message: Option<Cow<'m, str>>,
-    /// What is not as it should be.
+    /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
@@ -94,7 +94,7 @@ impl<'m> Event<'m> {
         Self { state, correlation, message_id, ba_message_id, error_code, error_message, oddities: reader.oddities }
     }
 
-    /// Which message of which run it speaks of: by the business application's id, or by what it answers to.
+    /// Identity of the message that the event is about: by the business application's id, or by its correlation-id.
     pub fn identity(&self) -> Option<Identity> {
         first_identity(&[&self.ba_message_id, &self.correlation])
     }
@@ -127,12 +127,12 @@ fn state(message: &Received, oddities: &mut Vec<Oddity>) -> Option<EventState> {
     Some(state)
 }
 
-/// What goes into a send event.
+/// Contents of a send event.
 #[derive(Clone, Debug)]
 pub struct EventDraft<'a> {
-    /// What happened.
+    /// State of the message.
     pub state: EventState,
-    /// What the submission's correlation-id was.
+    /// Correlation-id of the submission.
     pub correlation: Option<MessageId>,
     /// The id that the endpoint gave.
     pub message_id: &'a str,
@@ -142,7 +142,7 @@ pub struct EventDraft<'a> {
     pub receiver_code: Option<&'a str>,
     /// The type.
     pub message_type: Option<&'a str>,
-    /// Why it failed: a code and words.
+    /// The failure: a code and a text.
     pub failure: Option<(&'a str, &'a str)>,
 }
 

@@ -5,10 +5,10 @@ use uuid::Uuid;
 /// The length of a UUID with hyphens.
 const UUID_CHARACTERS: usize = 36;
 
-/// What a message is called as long as it travels. The sequence leads straight to a slot, with no map between.
+/// Identity of a message while it travels. The sequence leads straight to a slot, with no map between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// Which message of the run, from 0.
+    /// Number of the message within the run, from 0.
     pub sequence: u64,
     /// The run.
     pub run: Uuid,

@@ -1,4 +1,4 @@
-//! What a business application finds in its inbox (reference §2.5).
+//! Messages in the inbox of a business application (reference §2.5).
 use super::reading::{Content, Reader, content, first_identity};
 use super::writing::Draft;
 use super::{Identity, Message, MessageId, Oddity, Received, names};
@@ -25,11 +25,11 @@ pub struct InboxMessage<'m> {
     pub business_type: Option<Cow<'m, str>>,
     /// The program that sent it.
     pub sender_application: Option<Cow<'m, str>>,
-    /// When the sender's endpoint took it, in milliseconds since 1970.
+    /// Time at which the sender's endpoint took it, in milliseconds since 1970.
     pub sent_at_ms: Option<i64>,
-    /// What it carries.
+    /// Body of the message.
     pub content: Content<'m>,
-    /// What is not as it should be.
+    /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
@@ -59,7 +59,7 @@ impl<'m> InboxMessage<'m> {
         }
     }
 
-    /// Which message of which run it is.
+    /// Identity of the message within its run.
     pub fn identity(&self) -> Option<Identity> {
         first_identity(&[&self.ba_message_id, &self.correlation])
     }
@@ -73,10 +73,10 @@ pub fn identity(message: &Received) -> Option<Identity> {
     by_id.or_else(|| reader.correlation().as_deref().and_then(Identity::read))
 }
 
-/// What goes into an inbox.
+/// Contents of an inbox message.
 #[derive(Clone, Debug)]
 pub struct InboxDraft<'a> {
-    /// What the submission's correlation-id was.
+    /// Correlation-id of the submission.
     pub correlation: Option<MessageId>,
     /// The id that the sender's endpoint gave.
     pub message_id: &'a str,
@@ -94,7 +94,7 @@ pub struct InboxDraft<'a> {
     pub business_type: Option<&'a str>,
     /// The program that sent it.
     pub sender_application: Option<&'a str>,
-    /// When the sender's endpoint took it, as text (RFC 3339).
+    /// Time at which the sender's endpoint took it, as text (RFC 3339).
     pub sent_at: Option<&'a str>,
 }
 

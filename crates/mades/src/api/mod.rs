@@ -1,4 +1,4 @@
-//! What goes through the queues of the Business Application API, both directions: messages built and read, no sockets.
+//! Messages of the Business Application API, both directions: built and read, no sockets.
 //!
 //! ```text
 //! business application ── outgoing ──▶ outbox        endpoint A
@@ -42,7 +42,7 @@ pub use fe2o3_amqp_types::messaging::{Message, MessageId};
 /// A message as it was received: any body in any section.
 pub type Received = Message<Body<Value>>;
 
-/// What a message carries, in one `data` section: shared, so that it can be sent many times and is copied only once, into
+/// Body of a message, in one `data` section: shared, so that it can be sent many times and is copied only once, into
 /// the frame.
 pub type Payload = Arc<Data>;
 
@@ -69,15 +69,15 @@ pub mod names {
     pub const MESSAGE_ID: &str = "messageID";
     /// The program that sent it.
     pub const SENDER_APPLICATION: &str = "senderApplication";
-    /// What the payload would be called as a file.
+    /// Extension that the payload would have as a file.
     pub const FILE_EXTENSION: &str = "fileExtension";
-    /// Whether it is a tracing message (SOAP: ConnectivityTest).
+    /// Marks a tracing message (SOAP: ConnectivityTest).
     pub const IS_TRACING_MESSAGE: &str = "isTracingMessage";
-    /// When the sender's endpoint took it.
+    /// Time at which the sender's endpoint took the message.
     pub const SEND_TIMESTAMP: &str = "sendTimestamp";
-    /// Which fault; of an error reply.
+    /// Id of the fault; of an error reply.
     pub const ERROR_ID: &str = "errorID";
-    /// What kind of fault; of an error reply.
+    /// Code of the fault; of an error reply.
     pub const ERROR_CODE: &str = "errorCode";
     /// The fault in words; of an error reply.
     pub const ERROR_MESSAGE: &str = "errorMessage";

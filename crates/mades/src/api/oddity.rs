@@ -1,4 +1,4 @@
-//! What is not as it should be in a message that was received: named, counted, and no reason to fail.
+//! Deviations of a received message from the reference: named, counted, and no reason to fail.
 use std::fmt;
 
 /// One thing amiss. Each has few values, so that a run can count them by kind in bounded memory.

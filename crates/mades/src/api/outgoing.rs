@@ -1,4 +1,5 @@
-//! What a business application hands to its endpoint: the very properties that go-mades-bench sends (reference §1.3).
+//! Messages that a business application hands to its endpoint: the very properties that go-mades-bench sends
+//! (reference §1.3).
 use super::reading::Reader;
 use super::{Identity, Message, MessageId, Oddity, Payload, names};
 use fe2o3_amqp::Sendable;
@@ -7,7 +8,7 @@ use fe2o3_amqp_types::primitives::{SimpleValue, Timestamp};
 use std::borrow::Cow;
 use uuid::Uuid;
 
-/// What all messages of a run have in common.
+/// Properties that all messages of a run have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     /// The component code of the receiver.
@@ -18,11 +19,11 @@ pub struct Outgoing {
     pub business_type: String,
     /// The program that sends.
     pub sender_application: String,
-    /// Whether the broker is to keep them.
+    /// Asks the broker to keep them.
     pub is_durable: bool,
     /// The priority that is written; without one nothing is, which means 4 (AMQP 1.0 part 3 §3.2.1).
     pub priority: Option<u8>,
-    /// Whether they are tracing messages.
+    /// Marks them as tracing messages.
     pub is_tracing: bool,
 }
 
@@ -107,7 +108,7 @@ impl Template {
     }
 }
 
-/// What an endpoint finds in its outbox.
+/// A message that an endpoint takes from its outbox.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission<'m> {
     /// The correlation-id, to be sent back as it came.
@@ -124,15 +125,15 @@ pub struct Submission<'m> {
     pub ba_correlation_id: Option<Cow<'m, str>>,
     /// The program that sent it.
     pub sender_application: Option<Cow<'m, str>>,
-    /// What the payload would be called as a file.
+    /// Extension that the payload would have as a file.
     pub file_extension: Option<Cow<'m, str>>,
-    /// Whether it is a tracing message.
+    /// Set for a tracing message.
     pub is_tracing: bool,
-    /// Whether the broker was to keep it.
+    /// Set if the broker was asked to keep it.
     pub is_durable: bool,
-    /// When it was made, in milliseconds since 1970.
+    /// Time of its creation, in milliseconds since 1970.
     pub created_at_ms: Option<i64>,
-    /// What is not as it should be.
+    /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
@@ -157,12 +158,12 @@ impl<'m> Submission<'m> {
         }
     }
 
-    /// Which message of which run it is, if it is one of a run.
+    /// Identity of the message, if it is one of a run.
     pub fn identity(&self) -> Option<Identity> {
         self.ba_message_id.as_deref().and_then(Identity::read)
     }
 
-    /// What the reply answers to: the correlation-id as it came, or else the business application's id.
+    /// Correlation-id of the reply: the message's own as it came, or else the business application's id.
     pub fn reply_to(&self) -> Option<MessageId> {
         let fallback = || self.ba_message_id.as_deref().map(|id| MessageId::String(id.to_owned()));
         self.correlation.cloned().or_else(fallback)

@@ -3,13 +3,13 @@
 /// The names of the queues. Several endpoints share a broker by prefixes of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queues {
-    /// What the business application sends goes here.
+    /// Queue to which the business application sends.
     pub outbox: String,
-    /// What the endpoint answers comes from here.
+    /// Queue of the endpoint's answers.
     pub reply: String,
-    /// What is received comes from here.
+    /// Queue of received messages.
     pub inbox: String,
-    /// What became of a message comes from here. An EDX toolbox has no such queue: it reports in its reply.
+    /// Queue of send events. An EDX toolbox has no such queue: it reports in its reply.
     pub send_event: Option<String>,
 }
 

@@ -29,7 +29,7 @@ impl<'m> Content<'m> {
         sections.iter().map(|section| section.0.as_slice())
     }
 
-    /// How many octets there are in `data` sections.
+    /// Number of bytes in `data` sections.
     pub fn data_bytes(&self) -> usize {
         self.octets().map(<[u8]>::len).sum()
     }
@@ -44,7 +44,7 @@ impl<'m> Content<'m> {
     }
 }
 
-/// What is in the body of a message.
+/// Reads the body of a message.
 pub fn content(message: &Received) -> Content<'_> {
     match &message.body {
         Body::Data(sections) => Content::Data(sections),

@@ -1,16 +1,16 @@
-//! What an endpoint answers to a submission: that it has it, why not, or (EDX) how it fared in a status document.
+//! Replies of an endpoint to a submission: accepted, refused with a reason, or (EDX) a status document.
 use super::reading::{Content, Reader, content, first_identity};
 use super::writing::Draft;
 use super::{Identity, Message, MessageId, Oddity, Received, StatusDocument, names};
 use fe2o3_amqp_types::messaging::Data;
 use std::borrow::Cow;
 
-/// Why a submission was refused.
+/// Reason why a submission was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal<'m> {
-    /// Which fault.
+    /// Id of the fault.
     pub id: Option<Cow<'m, str>>,
-    /// What kind of fault.
+    /// Code of the fault.
     pub code: Option<Cow<'m, str>>,
     /// In words.
     pub message: Option<Cow<'m, str>>,
@@ -18,14 +18,14 @@ pub struct Refusal<'m> {
     pub details: Option<Cow<'m, str>>,
 }
 
-/// What a reply says.
+/// Outcome that a reply reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReplyOutcome<'m> {
     /// The endpoint has it, under the id of [`Reply::message_id`].
     Taken,
     /// The endpoint does not take it.
     Refused(Refusal<'m>),
-    /// How it fared, from an EDX toolbox.
+    /// A status document, from an EDX toolbox.
     Status(Box<StatusDocument>),
     /// Neither id nor error nor status.
     Unclear,
@@ -40,9 +40,9 @@ pub struct Reply<'m> {
     pub message_id: Option<Cow<'m, str>>,
     /// The id that the business application gave.
     pub ba_message_id: Option<Cow<'m, str>>,
-    /// What it says.
+    /// Outcome that it reports.
     pub outcome: ReplyOutcome<'m>,
-    /// What is not as it should be.
+    /// Deviations from the reference.
     pub oddities: Vec<Oddity>,
 }
 
@@ -67,7 +67,7 @@ impl<'m> Reply<'m> {
         Self { correlation, message_id, ba_message_id, outcome, oddities: reader.oddities }
     }
 
-    /// Which message of which run it answers: by the correlation-id, or by the business application's id.
+    /// Identity of the message that it answers: by the correlation-id, or by the business application's id.
     pub fn identity(&self) -> Option<Identity> {
         first_identity(&[&self.correlation, &self.ba_message_id])
     }
@@ -116,12 +116,13 @@ pub fn taken(correlation: Option<MessageId>, message_id: &str, created_at_ms: i6
         .body(Data::from(Vec::new()))
 }
 
-/// What goes into the reply of an endpoint that does not take a message: no messageID, that is how it is known.
+/// Contents of the reply of an endpoint that does not take a message. It has no messageID: a client recognizes a
+/// refusal by that.
 #[derive(Clone, Debug)]
 pub struct RefusalDraft<'a> {
-    /// What the submission's correlation-id was.
+    /// Correlation-id of the submission.
     pub correlation: Option<MessageId>,
-    /// Why.
+    /// Reason of the refusal.
     pub refusal: Refusal<'a>,
     /// The component code of the receiver.
     pub receiver_code: Option<&'a str>,

@@ -38,20 +38,20 @@ impl Status {
     }
 }
 
-/// How a message fared.
+/// The status of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StatusDocument {
     /// The state that it ended in.
     pub last: Status,
     /// The id of the message that it speaks of; not there where it never got one.
     pub original_message_id: Option<String>,
-    /// When the receiver had it, as it is written.
+    /// Time at which the receiver had it, as it is written.
     pub received_at: Option<String>,
     /// All states, in order.
     pub history: Vec<Status>,
 }
 
-/// Why a document cannot be read.
+/// Reason why a document cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StatusDocumentError {
     /// It is larger than a status has any reason to be.
@@ -143,7 +143,7 @@ fn write_value(xml: &mut String, name: &str, value: Option<&str>) {
     xml.push_str("\"/>");
 }
 
-/// Whether XML has a way to write that character (XML 1.0 §2.2).
+/// Reports whether XML has a way to write that character (XML 1.0 §2.2).
 fn is_xml(character: char) -> bool {
     !matches!(character, '\0'..='\x08' | '\x0b' | '\x0c' | '\x0e'..='\x1f' | '\u{fffe}' | '\u{ffff}')
 }

@@ -21,7 +21,8 @@ const LARGEST_FRAME: u32 = 256 << 10;
 /// The largest frame sent, however large the peer would take it: others' turns come between frames. A message of 1 MiB
 /// goes in one: a fe2o3-amqp at the other end looks at every octet of one that comes in several.
 const LARGEST_SENT: u32 = (1 << 20) + (64 << 10);
-/// How often we want to hear something, in milliseconds. Who is silent for twice as long is gone (AMQP 1.0 §2.4.5).
+/// Interval in which we want to hear something, in milliseconds. A peer that is silent for twice as long counts as
+/// gone (AMQP 1.0 §2.4.5).
 pub(super) const IDLE_MS: u32 = 30_000;
 /// Frames that a session may have on the way to us.
 const INCOMING_WINDOW: u32 = 4096;
@@ -38,14 +39,14 @@ pub(super) struct LinkId {
     handle: u32,
 }
 
-/// What has happened. `T` is what the caller sends.
+/// An event on a connection. `T` is the type of what the caller sends.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<T> {
     /// A peer wants a link. It is answered by `accept` or `refuse`.
     Attached { link: LinkId, peer: Role, address: String },
     /// A message came. Unless it was sent settled, it is answered by `settle`.
     Arrived { link: LinkId, delivery: u32, message: Message, settled: bool },
-    /// What was sent is settled.
+    /// A message that was sent is settled.
     Settled { sent: T, outcome: Outcome },
     /// A link has credit, or a session has room, again.
     Flowed,
@@ -55,7 +56,7 @@ pub(super) enum Event<T> {
     Closed,
 }
 
-/// Why a connection cannot go on. The peer is told in a close, where there is one already.
+/// Reason why a connection cannot go on. The peer reads it in a close, if the connection is open already.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum Fault {
     #[error("not AMQP 1.0: the connection begins with {0:02x?}")]
@@ -82,12 +83,12 @@ enum Phase {
 #[derive(Debug)]
 struct Link {
     peer: Role,
-    /// What may still go over it: to us or from us.
+    /// Messages that may still go over the link: to us or from us.
     credit: u32,
     delivery_count: u32,
-    /// Whether all is to be sent that there is, and the rest of the credit given back.
+    /// Set by drain: all available messages are to be sent, and the rest of the credit given back.
     draining: bool,
-    /// What is sent is settled already.
+    /// Messages are sent settled.
     presettled: bool,
     name: String,
     /// Pieces of a message that is not complete, and its number.
@@ -156,22 +157,22 @@ impl<T> Conversation<T> {
         }
     }
 
-    /// What is to be written.
+    /// Output buffer.
     pub(super) fn out(&mut self) -> &mut Rope {
         &mut self.out
     }
 
-    /// Whether links can be attached.
+    /// Reports whether links can be attached.
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Opened
     }
 
-    /// Whether the peer has said goodbye.
+    /// Reports whether the peer has closed the connection.
     pub(super) fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
-    /// How often the peer wants to hear something, in milliseconds.
+    /// Interval in which the peer wants to hear something, in milliseconds.
     pub(super) fn heartbeat_ms(&self) -> Option<u32> {
         self.idle_ms
     }
@@ -505,7 +506,7 @@ impl<T> Conversation<T> {
         Ok(())
     }
 
-    /// What there is of messages that are not complete.
+    /// Bytes of messages that are not complete.
     pub(super) fn incomplete_bytes(&self) -> u64 {
         let links = self.sessions.values().flat_map(|session| session.links.values());
         links.filter_map(|link| link.incomplete.as_ref()).map(|(_, _, message)| message.bytes() as u64).sum()
@@ -550,7 +551,7 @@ impl<T> Conversation<T> {
         }
     }
 
-    /// Whether a message may go over a link now.
+    /// Reports whether a message may go over a link now.
     pub(super) fn may_send(&self, id: LinkId) -> bool {
         self.sessions.get(&id.channel).is_some_and(|session| {
             let ready = session.held.is_none() && session.remote_window > 0;
@@ -643,13 +644,13 @@ impl<T> Conversation<T> {
     }
 }
 
-/// What is left of what a peer granted when it had seen so many, now that there have been so many. A peer that takes its
-/// credit back while messages are on their way to it has granted less than none.
+/// Credit that is left of a grant: the peer had seen `seen` messages when it granted, and `sent` have been sent now.
+/// A peer that takes its credit back while messages are on their way to it has granted less than zero.
 fn left_of(granted: u32, seen: u32, sent: u32) -> u32 {
     granted.saturating_sub(sent.wrapping_sub(seen))
 }
 
-/// What a transfer completed.
+/// Result of a transfer for its message.
 enum Gathered {
     Nothing,
     TooLong,
@@ -693,7 +694,7 @@ impl<T> Session<T> {
         self.next_delivery + i64::from(id.wrapping_sub(self.next_delivery as u32) as i32)
     }
 
-    /// What was sent over a link and not settled, in order.
+    /// Takes what was sent over a link and not settled, in order.
     fn take_back(&mut self, handle: u32) -> Vec<T> {
         let all = std::mem::take(&mut self.unsettled).into_iter();
         let (back, others): (Vec<_>, Vec<_>) = all.partition(|(_, sent)| sent.handle == handle);

@@ -16,7 +16,7 @@ const ENOUGH_TO_WRITE: usize = 512 << 10;
 
 struct Producer {
     queue: QueueId,
-    /// How long its last message was: what credit is worth in octets.
+    /// Length of its last message: an estimate of the bytes that one credit stands for.
     last_bytes: usize,
 }
 
@@ -60,12 +60,12 @@ impl Desk {
         }
     }
 
-    /// Who is told when there may be something to do.
+    /// Notified when there may be something to do.
     pub(super) fn told(&self) -> Arc<Notify> {
         Arc::clone(&self.told)
     }
 
-    /// What is to be written.
+    /// Output buffer.
     pub(super) fn out(&mut self) -> &mut Rope {
         self.conversation.out()
     }

@@ -6,14 +6,14 @@
 use super::octets::{Elements, Malformed, Reader, Value, Writer};
 use bytes::{Buf, Bytes, BytesMut};
 
-/// What every frame begins with.
+/// Length of a frame's header.
 pub(super) const HEAD: usize = 8;
 /// A frame that opens a layer of its own: eight octets, and then frames.
 pub(super) const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
 /// The same for SASL.
 pub(super) const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
 
-/// Which layer a frame belongs to.
+/// The layer that a frame belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layer {
     Amqp,
@@ -54,7 +54,7 @@ pub(super) fn cut(input: &mut BytesMut, most: usize) -> Result<Option<Frame>, Ma
     Ok(Some(Frame { layer, channel: u16::from_be_bytes([e, f]), body }))
 }
 
-/// Which end of a link somebody is.
+/// The end of a link that a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Sender,
@@ -71,7 +71,7 @@ impl Role {
     }
 }
 
-/// What a receiver made of a delivery.
+/// Outcome of a delivery, as the receiver reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is the receiver's now.
@@ -82,12 +82,12 @@ pub enum Outcome {
     Released,
     /// As released; with `failed` the attempt counts.
     Modified {
-        /// Whether the attempt counts.
+        /// Set if the attempt counts as a delivery attempt.
         failed: bool,
     },
 }
 
-/// What a peer says; of each only what is of interest here.
+/// A performative of a peer; of each only the fields that are of interest here.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Performative<'a> {
     Open { max_frame_size: u32, idle_ms: Option<u32> },
@@ -131,7 +131,7 @@ pub(super) struct Transfer<'a> {
     pub(super) settled: Option<bool>,
     pub(super) more: bool,
     pub(super) aborted: bool,
-    /// What follows the performative in the frame.
+    /// Payload: it follows the performative in the frame.
     pub(super) payload: &'a [u8],
 }
 

@@ -18,21 +18,21 @@ use tokio_rustls::TlsAcceptor;
 
 /// From the connection to the open.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// What a peer has to take its goodbye.
+/// Limit of the time in which a peer takes our close.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
-/// What is read at a time, at least.
+/// Minimum of bytes that a read asks for.
 const READ_BYTES: usize = 64 << 10;
 /// Octets that wait to be written from which on nothing is read: a peer that does not listen is not heard.
 const TOO_MUCH_TO_WRITE: usize = 4 << 20;
 /// After accept has failed, usually for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Who has said nothing for so long is gone: twice what it was told.
+/// Limit of a peer's silence: twice the interval that we announce. A peer that is silent for longer counts as gone.
 const SILENCE_LIMIT: Duration = Duration::from_millis(2 * IDLE_MS as u64);
 
-/// How to listen.
+/// Options of a listener.
 #[derive(Clone)]
 pub struct ListenOptions {
-    /// Who may come in.
+    /// Mechanisms by which a peer may authenticate itself.
     pub mechanisms: Mechanisms,
     /// With TLS from the first octet (`amqps`).
     pub tls: Option<Arc<rustls::ServerConfig>>,
@@ -40,7 +40,7 @@ pub struct ListenOptions {
     pub message_bytes: u64,
     /// Connections at a time; more are closed at once.
     pub connections: usize,
-    /// What it calls itself.
+    /// Its container-id.
     pub container: String,
 }
 
@@ -56,7 +56,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// What a listener has seen.
+/// Counters of a listener.
 #[derive(Debug, Default)]
 pub struct ListenerCounts {
     /// Connections that were taken.
@@ -103,7 +103,7 @@ pub async fn serve(listener: TcpListener, queues: Queues, options: ListenOptions
     }
 }
 
-/// How a connection ended, if not by an error of the network.
+/// The end of a connection, if it is not an error of the network.
 enum End {
     Goodbye,
     Unauthenticated,
@@ -195,7 +195,7 @@ async fn put_out(writer: &mut (impl AsyncWrite + Unpin), desk: &mut Desk) -> io:
     }
 }
 
-/// When something was done last, and when the handshake must be over.
+/// Time of the last activity, and the deadline of the handshake.
 struct Times {
     until: Instant,
     wrote_at: Instant,

@@ -21,13 +21,13 @@ pub enum Malformed {
 
 /// The format code of null.
 const NULL: u8 = 0x40;
-/// What opens a descriptor.
+/// Constructor of a described type.
 const DESCRIBED: u8 = 0x00;
 
 /// One value, where it lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value<'a> {
-    /// What describes it, if that is a number or one of AMQP's own names.
+    /// The descriptor, if it is a number or one of AMQP's own names.
     descriptor: Option<u64>,
     code: u8,
     /// Without constructor, size and count.
@@ -38,7 +38,7 @@ pub struct Value<'a> {
     octets: &'a [u8],
 }
 
-/// What is left to read.
+/// Reads values from the rest of the input.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         Self { rest: octets }
     }
 
-    /// What has not been read.
+    /// The part that has not been read.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         Ok(Value { descriptor, octets, ..value })
     }
 
-    /// What follows a format code.
+    /// Reads the value after a format code.
     fn plain(&mut self, code: u8) -> Result<Value<'a>, Malformed> {
         let (body, count) = match code >> 4 {
             0x4 => (self.take(0)?, 0),
@@ -130,7 +130,7 @@ impl<'a> Value<'a> {
         self.octets
     }
 
-    /// Whether there is nothing.
+    /// Reports whether the value is null.
     pub fn is_null(&self) -> bool {
         self.code == NULL
     }

@@ -25,7 +25,7 @@ const LARGEST_SHARE: usize = 64;
 /// All queues together hold as many octets as so many full ones: their names come from peers.
 const FULL_QUEUES: usize = 4;
 
-/// How much a queue holds; all of them hold no more than four times its octets.
+/// Limits of a queue; all queues together hold no more than four times its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Messages, those included that consumers hold unsettled.
@@ -40,7 +40,7 @@ impl Default for QueueLimits {
     }
 }
 
-/// Which queue.
+/// Identifies a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId(usize);
 
@@ -49,15 +49,15 @@ pub struct QueueId(usize);
 pub struct Letter {
     /// The message, encoded.
     pub message: Message,
-    /// What the one who put it there wants to hear when a consumer has accepted it.
+    /// Number to report to the producer when a consumer has accepted the message.
     pub notice: Option<u64>,
     queue: QueueId,
-    /// Who holds it; if it waits, who gave it back.
+    /// The consumer that holds it; if it waits, the one that returned it.
     holder: Option<ConsumerId>,
 }
 
 impl Letter {
-    /// Which queue it is in.
+    /// The queue that it is in.
     pub fn queue(&self) -> QueueId {
         self.queue
     }
@@ -67,14 +67,14 @@ impl Letter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConsumerId(u64);
 
-/// What a consumer gets.
+/// Result of a consumer's request.
 #[derive(Debug)]
 pub(super) enum Helping {
     /// A message, to hold until it is settled.
     Letter(Letter),
     /// There is none.
     Nothing,
-    /// What there is goes to others first. It is told when it may ask again.
+    /// The messages there are go to other consumers first. This one is notified when it may ask again.
     OthersFirst,
 }
 
@@ -84,11 +84,11 @@ struct Consumer {
     told: Arc<Notify>,
     /// It would take a message now, and comes for it when it is told.
     hungry: bool,
-    /// What it got since all had their share.
+    /// Messages that it got since every consumer had its share.
     helpings: usize,
 }
 
-/// What a queue holds and has seen.
+/// Current and past counts of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
     /// Messages that wait.
@@ -114,12 +114,12 @@ struct Queue {
     name: String,
     waiting: VecDeque<Letter>,
     counts: QueueCounts,
-    /// Whose it is alone: other consumers are attached and get nothing.
+    /// The owner of a reserved queue: other consumers are attached and get nothing.
     keeper: Option<Arc<Notify>>,
     consumers: Vec<Consumer>,
-    /// Who got a message last.
+    /// The consumer that got the last message.
     last_served: Option<ConsumerId>,
-    /// Who is told that there is room again.
+    /// Producers to notify when there is room again.
     starved: Vec<Arc<Notify>>,
 }
 
@@ -178,7 +178,7 @@ impl Queues {
         queue.consumers.clear();
     }
 
-    /// Whom to tell that messages with a notice were accepted.
+    /// Sets the task to notify when messages with a notice are accepted.
     pub fn tell_of_consumption(&self, told: Arc<Notify>) {
         self.state().publisher = Some(told);
     }
@@ -244,7 +244,7 @@ impl Queues {
         room
     }
 
-    /// Whether a message would find room; if not, the caller is told when it would.
+    /// Reports whether a message would find room; if not, the caller is notified when it would.
     pub fn has_room_or_tell(&self, id: QueueId, told: &Arc<Notify>) -> bool {
         self.room(id, told) != (0, 0)
     }
@@ -292,7 +292,7 @@ impl Queues {
         state.queues.iter_mut().for_each(|queue| queue.tell_if_room(limits, bytes));
     }
 
-    /// What a queue holds and has seen.
+    /// Current and past counts of a queue.
     pub fn counts(&self, id: QueueId) -> QueueCounts {
         self.state().queues[id.0].counts
     }

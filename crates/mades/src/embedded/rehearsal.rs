@@ -7,9 +7,9 @@ use super::rope::Message;
 use super::sasl::Mechanisms;
 use bytes::{Buf, BytesMut};
 
-/// What a rehearsal lets a peer send ahead.
+/// Credit that a rehearsal grants a peer.
 const CREDIT: u32 = 10;
-/// What it sends: of two frames where the peer takes the smallest.
+/// Size of the messages that it sends: two frames where the peer takes the smallest.
 const SENT_BYTES: usize = 600;
 
 /// A conversation that answers each event at once, and alike each time.
@@ -22,14 +22,14 @@ pub struct Rehearsal {
     heard: Heard,
 }
 
-/// What was heard and said. However the octets come, it is the same.
+/// Events and output. They are the same however the input is split.
 #[derive(Debug, Default, PartialEq)]
 pub struct Heard {
     events: Vec<Event<u64>>,
     fault: Option<Fault>,
-    /// What is to be written.
+    /// Output bytes.
     pub said: Vec<u8>,
-    /// What was sent and has not come back. There is never any.
+    /// Messages that were sent and have not come back. There are never any.
     pub lost: u64,
 }
 
@@ -110,7 +110,7 @@ impl Rehearsal {
         self.conversation.incomplete_bytes()
     }
 
-    /// What has come of it.
+    /// Ends the rehearsal and gives its result.
     pub fn end(mut self) -> Heard {
         self.conversation.say_settled();
         let waiting = self.conversation.out().remaining();

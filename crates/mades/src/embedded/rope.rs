@@ -6,8 +6,8 @@ use std::io::IoSlice;
 /// Pieces shorter than this are copied: another system call's vector entry, and a whole read buffer kept for their
 /// sake, cost more.
 const WORTH_KEEPING: usize = 16 << 10;
-/// What was read and is shorter is copied into the message it belongs to: a piece of 16 KiB would keep a read buffer of
-/// up to 320.
+/// Size below which what was read is copied into its message: a piece of 16 KiB would keep a read buffer of up to 320
+/// KiB in memory.
 const KEPT_AS_READ: usize = 64 << 10;
 
 /// A message, encoded, in the pieces that it came in.
@@ -18,7 +18,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// How long it is.
+    /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -93,19 +93,19 @@ impl From<Vec<u8>> for Message {
     }
 }
 
-/// What is to be written.
+/// Output that waits to be written.
 #[derive(Debug, Default)]
 pub(super) struct Rope {
     /// Before the tail.
     pieces: VecDeque<Bytes>,
-    /// What was written last, and how much of it has gone.
+    /// The bytes written last, and how many of them have gone.
     tail: Vec<u8>,
     gone: usize,
     in_pieces: usize,
 }
 
 impl Rope {
-    /// Where to write the next octets.
+    /// Buffer to which the next bytes are appended.
     pub(super) fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }

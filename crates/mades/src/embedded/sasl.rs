@@ -1,4 +1,4 @@
-//! Who may come in: SASL PLAIN with one user and password, ANONYMOUS, or either (AMQP 1.0 §5.3).
+//! SASL of the listener: PLAIN with one user and password, ANONYMOUS, or either (AMQP 1.0 §5.3).
 use super::frame::{self, Layer};
 use super::octets::{Malformed, Reader};
 use crate::url::Secret;
@@ -12,7 +12,7 @@ pub struct Login {
     pub password: Secret,
 }
 
-/// How a peer may authenticate itself.
+/// Mechanisms by which a peer may authenticate itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Mechanisms {
     /// By any name and password, by none, or without SASL at all.
@@ -22,7 +22,7 @@ pub enum Mechanisms {
     Plain(Login),
 }
 
-/// What becomes of who authenticated itself.
+/// Verdict on a peer's authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Welcome,
@@ -30,7 +30,7 @@ pub(super) enum Verdict {
 }
 
 impl Mechanisms {
-    /// Whether SASL may be left out.
+    /// Reports whether SASL may be left out.
     pub(super) fn are_optional(&self) -> bool {
         *self == Self::Anybody
     }
@@ -60,8 +60,8 @@ impl Mechanisms {
 }
 
 impl Login {
-    /// Whether a response of PLAIN names it: `[authzid] NUL authcid NUL password` (RFC 4616 §2). All octets are compared,
-    /// whatever the first difference: the time says nothing.
+    /// Reports whether a response of PLAIN names this login: `[authzid] NUL authcid NUL password` (RFC 4616 §2). It
+    /// compares all bytes, wherever the first difference is, so that its duration reveals nothing.
     fn is_in(&self, response: &[u8]) -> bool {
         let mut parts = response.split(|octet| *octet == 0).skip(1);
         let (user, password) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());

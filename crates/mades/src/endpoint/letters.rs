@@ -1,4 +1,4 @@
-//! What the stand-in reads out of the outbox, and what it writes: reply, inbox message, event, status document.
+//! Messages of the stand-in: reads those of the outbox, and writes reply, inbox message, event and status document.
 //!
 //! Written octet by octet and not with `api`, which the bench reads with: were both the same code, a mistake in it would
 //! be measured by itself. And a payload is handed on as the octets that came, without a copy.
@@ -34,11 +34,11 @@ pub(super) struct Letter {
     tracing: bool,
     /// Its data sections, encoded.
     body: Message,
-    /// What the endpoint calls it.
+    /// The endpoint's id of the message.
     id: Uuid,
     /// Octets of payload.
     payload_bytes: usize,
-    /// Where in the body its first data section has its octets.
+    /// Range of the first data section's bytes in the body.
     first_data: Range<usize>,
 }
 
@@ -131,7 +131,7 @@ impl Letter {
         self.body = Message::from(octets.slice(..end));
     }
 
-    /// What the model is told of it.
+    /// Facts that the model needs of it.
     pub(super) fn consumed(&self, plan: &Plan) -> Consumed {
         let id = self.ba_message_id.as_deref();
         let identity = id.and_then(Identity::read).map(|identity| (identity.sequence, identity.run));
@@ -223,7 +223,7 @@ impl Letter {
         octets.into()
     }
 
-    /// What B's application gets. `changed`: which octet of the payload is to be another.
+    /// Writes the message for B's application. `changed`: a number that chooses the byte of the payload to change.
     pub(super) fn inbox(&self, changed: Option<u64>, plan: &Plan, at_ms: i64) -> Message {
         let sent_at = jiff::Timestamp::from_millisecond(at_ms).map(|time| time.to_string()).unwrap_or_default();
         let entries = [
@@ -253,7 +253,7 @@ impl Letter {
         octets.into()
     }
 
-    /// What A reports.
+    /// Writes the event that A reports.
     pub(super) fn event(&self, happened: Happened, plan: &Plan, at_ms: i64) -> Message {
         let failure = words(Refusal::Told, plan);
         let failed = happened == Happened::Failed;
@@ -323,7 +323,7 @@ pub fn try_letter(message: Message, plan: &Plan, draw: u64) -> Vec<Message> {
     written
 }
 
-/// How long the head of a data section is, and the data that it announces.
+/// Lengths of the head of a data section, and of the data that it announces.
 fn data_head(octets: &[u8]) -> Option<(usize, usize)> {
     let at = match octets {
         [0, 0x53, DATA, ..] => 3,

@@ -7,7 +7,7 @@ use crate::standin::{Key, Step};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Where something goes.
+/// Destination of an output message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Reply,
@@ -19,7 +19,7 @@ impl Place {
     pub(super) const ALL: [Self; 3] = [Self::Reply, Self::Inbox, Self::Event];
 }
 
-/// What became of a message that was sent.
+/// Result of a message that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// It is in the queue for good.
@@ -82,7 +82,7 @@ impl Port {
         }
     }
 
-    /// What was taken, and is settled now.
+    /// The next message that was sent and is now settled.
     pub(super) fn next_settled(&mut self) -> Option<(Key, Step, Sent)> {
         match self {
             Self::Local(_) => None,
@@ -90,7 +90,7 @@ impl Port {
         }
     }
 
-    /// What B's application has accepted.
+    /// The next message that B's application has accepted.
     pub(super) fn next_consumed(&mut self) -> Option<u64> {
         match self {
             Self::Local(local) => local.queues.next_consumed(),

@@ -47,7 +47,7 @@ struct Parcel {
     token: (Key, Step),
 }
 
-/// What the tasks tell. The channel is bounded by what is let into them: the inlet's credit, the outlets' windows.
+/// Reports of the tasks. The channel is bounded by the inlet's credit and by the outlets' windows.
 enum News {
     Arrived(Message, RemoteDelivery),
     Settled((Key, Step), Sent),
@@ -160,7 +160,7 @@ impl Remote {
     }
 }
 
-/// Where the queues are.
+/// The brokers that have the queues, and the links to attach there.
 struct Brokers {
     a: Broker,
     b: Broker,
@@ -189,13 +189,13 @@ impl Brokers {
     }
 }
 
-/// What survives a connection.
+/// State that survives a connection.
 struct Work {
     brokers: Brokers,
     tell: UnboundedSender<News>,
     to_accept: UnboundedReceiver<RemoteDelivery>,
     lines: [Line; 3],
-    /// Which connection this is.
+    /// Number of the connection.
     number: u64,
 }
 

@@ -2,7 +2,7 @@
 //! in whatever order messages come.
 pub(super) use journey::chance::{Chance, number_of};
 
-/// What is left to chance. Each has draws of its own.
+/// Decisions that are left to chance. Each has random draws of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Error = 1,

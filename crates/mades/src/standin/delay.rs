@@ -1,4 +1,4 @@
-//! How long a message takes on a part of its way: how it is written, and how it is drawn.
+//! Delay of a message on a part of its way: its notation, and its random values.
 //!
 //! ```text
 //! 10ms                  always the same

@@ -1,4 +1,4 @@
-//! What a part of the way can carry: messages and octets a second, and workers that each take a while over a message.
+//! Capacity of a part of the way: messages and bytes per second, and workers that each take a while for a message.
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,13 +20,13 @@ pub struct Capacity {
     /// Messages that are worked on at the same time.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "super::quantity::some_count")]
     pub workers: Option<u32>,
-    /// How long a worker takes over a message, as if it signed and encrypted it.
+    /// Time that a worker takes for a message, as if it signed and encrypted it.
     #[serde(skip_serializing_if = "super::plan::is_default")]
     pub work: super::plan::Time,
 }
 
 impl Capacity {
-    /// What is wrong with it.
+    /// Checks the values.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         for rate in [self.rate_per_s, self.bytes_per_s].into_iter().flatten() {
             if !(1e-6..=1e15).contains(&rate) {
@@ -50,9 +50,9 @@ pub(super) struct Hop {
     interval: Duration,
     s_per_byte: f64,
     work: Duration,
-    /// When each worker is free.
+    /// Times at which each worker is free.
     workers: BinaryHeap<Reverse<Duration>>,
-    /// When what came last is through.
+    /// Time at which the message that came last is through.
     through: Duration,
 }
 
@@ -68,8 +68,8 @@ impl Hop {
         }
     }
 
-    /// When a message that comes now is through. `slowness` stretches the time; `resume` moves a time on to when the
-    /// hop is up again.
+    /// Time at which a message that comes now is through. `slowness` stretches the time; `resume` moves a time on to
+    /// when the hop is up again.
     pub(super) fn pass(
         &mut self,
         now: Duration,

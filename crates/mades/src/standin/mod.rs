@@ -1,4 +1,5 @@
-//! What a pair of endpoints with a network between does with a message, and when. Pure: no clock, no sockets.
+//! Behaviour of a pair of endpoints with a network between them: each step of a message, and its time. Pure: no
+//! clock, no sockets.
 //!
 //! ```text
 //! plan      all its knobs

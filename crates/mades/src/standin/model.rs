@@ -1,5 +1,5 @@
-//! What becomes of each message, and when: the pair of endpoints as state. It is told what was taken out of the outbox
-//! and what has been done; it says what is to be done next. No clock, no socket.
+//! The pair of endpoints as a state machine: the fate of each message, and the time of each step. The caller reports
+//! what it took out of the outbox and what it has done; the model gives the next steps. No clock, no socket.
 //!
 //! ```text
 //! endpoint  taken ─▶ reply ─▶ accept ─▶ inbox ─▶ DELIVERED ─▶ RECEIVED
@@ -42,7 +42,7 @@ impl Key {
     }
 }
 
-/// Why a message is refused.
+/// Reason why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     /// The plan wants it.
@@ -59,7 +59,7 @@ pub enum Refusal {
     TooLong,
 }
 
-/// What is to be done.
+/// A step that the caller is to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     /// Accept the delivery out of the outbox. It is done as soon as it is said.
@@ -77,7 +77,7 @@ pub enum Step {
     Event(Happened),
 }
 
-/// What a reply says.
+/// Outcome that a reply reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reply {
     /// ECP has taken it.
@@ -90,7 +90,7 @@ pub enum Reply {
     Failed,
 }
 
-/// What an event says.
+/// State that an event reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Happened {
     /// It is in B's inbox.
@@ -112,9 +112,9 @@ pub struct Consumed {
     pub number: u64,
     /// Octets of payload.
     pub bytes: usize,
-    /// Whether it says that it is a connectivity test.
+    /// Set if the message declares itself a connectivity test.
     pub tracing: bool,
-    /// What is wrong with it.
+    /// Defect of the message.
     pub flaw: Option<Refusal>,
 }
 
@@ -187,7 +187,7 @@ impl<M> Model<M> {
         &self.plan
     }
 
-    /// What has happened so far.
+    /// Counts so far.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
@@ -197,14 +197,14 @@ impl<M> Model<M> {
         self.slots.len() - self.free.len()
     }
 
-    /// Whether another message may be taken out of the outbox now.
+    /// Reports whether another message may be taken out of the outbox now.
     pub fn wants(&self, now: Duration) -> bool {
         let room =
             self.stored() < self.plan.max_stored_messages as usize && self.stored_bytes < self.plan.max_stored_size;
         room && self.accepting < self.plan.credit && self.up(Place::A, now) == now
     }
 
-    /// When there is something to do next, if nothing else happens.
+    /// Time of the next step, if nothing else happens.
     pub fn deadline(&self, now: Duration) -> Option<Duration> {
         let due = self.due.peek().map(|Reverse((at, ..))| *at);
         let up = Some(self.up(Place::A, now)).filter(|at| *at > now);
@@ -240,7 +240,7 @@ impl<M> Model<M> {
         key
     }
 
-    /// What the caller keeps of a message.
+    /// Content that the caller keeps of a message.
     pub fn content(&self, key: Key) -> Option<&M> {
         self.journey(key).map(|journey| &journey.content)
     }
@@ -250,7 +250,7 @@ impl<M> Model<M> {
         self.journey_mut(key).map(|journey| &mut journey.content)
     }
 
-    /// What is to be done now. Everything but `Step::Accept` is reported back by `done` or `gave_up`.
+    /// The next step that is due. Everything but `Step::Accept` is reported back by `done` or `gave_up`.
     pub fn next_step(&mut self, now: Duration) -> Option<(Key, Step)> {
         self.due.peek().filter(|Reverse((at, ..))| *at <= now)?;
         let Reverse((_, _, key, step)) = self.due.pop()?;
@@ -323,9 +323,9 @@ impl<M> Model<M> {
     }
 }
 
-/// What is due when.
+/// Decisions by chance and by time.
 impl<M> Model<M> {
-    /// What chance does with a message.
+    /// Faults that chance gives to a message.
     fn wrongs(&self, consumed: &Consumed) -> Wrongs {
         let faults = &self.plan.faults;
         let happens = |purpose, probability| self.chance(purpose, consumed.number).happens(probability);
@@ -392,7 +392,7 @@ impl<M> Model<M> {
         self.up(Place::A, at)
     }
 
-    /// When what leaves A now is at B.
+    /// Time at which what leaves A now is at B.
     fn across(&mut self, consumed: &Consumed, now: Duration) -> Duration {
         let slowness = self.slowness(now);
         let (plan, began) = (&self.plan, self.began);
@@ -401,7 +401,7 @@ impl<M> Model<M> {
         self.up(Place::Network, at)
     }
 
-    /// When what B says now is known to A.
+    /// Time at which A learns what B reports now.
     fn back(&mut self, consumed: &Consumed, now: Duration) -> Duration {
         let slowness = self.slowness(now);
         let (plan, began) = (&self.plan, self.began);

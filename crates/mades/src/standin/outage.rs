@@ -1,9 +1,10 @@
-//! When what is down: endpoint A (which the sending application uses), endpoint B (which receives), the network.
+//! Outages: the times at which endpoint A (which the sending application uses), endpoint B (which receives) or the
+//! network is down.
 use super::quantity;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What can be down.
+/// A part that can be down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Endpoint A: takes no message out of the outbox, replies nothing, reports no event.
@@ -57,7 +58,7 @@ impl From<Outage> for String {
     }
 }
 
-/// When a place is up again: that time, unless it lies in an outage.
+/// Time at which a place is up: the given time, or the end of the outages that it lies in.
 pub(super) fn up_at(outages: &[Outage], place: Place, mut at: Duration) -> Duration {
     // One may end in the middle of the next; they are few.
     while let Some(outage) = outages.iter().find(|outage| outage.place == place && outage.from <= at && at < outage.to)
@@ -67,7 +68,7 @@ pub(super) fn up_at(outages: &[Outage], place: Place, mut at: Duration) -> Durat
     at
 }
 
-/// When a place last came up, at that time.
+/// Time at which a place last came up, as of that time.
 pub(super) fn up_since(outages: &[Outage], place: Place, at: Duration) -> Duration {
     let ends = outages.iter().filter(|outage| outage.place == place && outage.to <= at).map(|outage| outage.to);
     ends.max().unwrap_or(Duration::ZERO)

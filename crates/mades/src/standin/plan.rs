@@ -1,4 +1,4 @@
-//! What the stand-in is to do: all its knobs, as they are written in a plan file and on the command line.
+//! Plan of the stand-in: all its settings, as they are written in a plan file and on the command line.
 use super::delay::Delay;
 use super::hop::Capacity;
 use super::outage::Outage;
@@ -6,7 +6,7 @@ use super::quantity;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What the pair of endpoints is.
+/// The kind of endpoints in the pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -19,7 +19,7 @@ pub enum Mode {
     Tracing,
 }
 
-/// What the event of a connectivity test says.
+/// Value that the event of a connectivity test reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum TracingValue {
@@ -30,14 +30,14 @@ pub enum TracingValue {
     Delivered,
 }
 
-/// When a message counts as received.
+/// The moment at which a message counts as received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReceivedOn {
-    /// When it is in the inbox, as ECP's own API has it.
+    /// The message is in the inbox, as ECP's own API has it.
     #[default]
     Inbox,
-    /// When the receiving application has accepted it from the inbox; only with queues of our own.
+    /// The receiving application has accepted it from the inbox; only with queues of our own.
     Consume,
 }
 
@@ -60,7 +60,7 @@ impl From<Time> for String {
     }
 }
 
-/// Whether a value need not be written.
+/// Reports whether a value need not be written.
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -69,20 +69,20 @@ pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Leg {
-    /// How long a message takes that has been let through.
+    /// Delay of a message that has been let through.
     pub delay: Delay,
-    /// What is let through.
+    /// Limit of what is let through.
     pub capacity: Capacity,
 }
 
-/// What goes wrong, as probabilities.
+/// Probabilities of faults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
     /// The message is refused with an error reply (go-mades-bench dies of it).
     #[serde(deserialize_with = "quantity::probability")]
     pub reject: f64,
-    /// What that reply says.
+    /// Error code of that reply.
     pub reject_code: String,
     /// And in words.
     pub reject_message: String,
@@ -144,17 +144,17 @@ impl Faults {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// What the pair of endpoints is.
+    /// The kind of endpoints in the pair.
     pub mode: Mode,
-    /// What the event of a connectivity test says.
+    /// Value that the event of a connectivity test reports.
     pub tracing_value: TracingValue,
-    /// When a message counts as received.
+    /// The moment at which a message counts as received.
     pub received_on: ReceivedOn,
     /// Decides, with the message's number, what chance decides.
     pub seed: u64,
-    /// What endpoint B calls itself; any receiver code is taken if it is empty.
+    /// Codes of endpoint B; any receiver code is taken if there are none.
     pub receivers: Vec<String>,
-    /// What endpoint A calls itself.
+    /// Code of endpoint A.
     pub sender_code: String,
     /// From the outbox to the reply.
     pub accept: Leg,
@@ -164,9 +164,9 @@ pub struct Plan {
     pub acknowledge: Leg,
     /// From DELIVERED to RECEIVED.
     pub receive: Delay,
-    /// What goes wrong.
+    /// Faults to inject.
     pub faults: Faults,
-    /// When what is down.
+    /// Outages of the endpoints and of the network.
     pub outages: Vec<Outage>,
     /// So long after each start of A everything is slower, ten times at first, then less and less.
     pub slow_start: Time,
@@ -237,7 +237,7 @@ impl Plan {
         [&mut self.accept.delay, &mut self.network.delay, &mut self.acknowledge.delay, &mut self.receive]
     }
 
-    /// What is wrong with it.
+    /// Checks the plan.
     ///
     /// # Errors
     /// One sentence that names the knob.

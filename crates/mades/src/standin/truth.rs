@@ -1,4 +1,4 @@
-//! What the stand-in did, message by message and in all: the truth that a bench's report is held against.
+//! Record of what the stand-in did, per message and in total: the truth that a bench's report is compared with.
 use journey::Latencies;
 use journey::record::LatencyMs;
 use serde::{Serialize, Serializer};
@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// What became of a message.
+/// Fate of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fate {
@@ -27,7 +27,7 @@ pub enum Fate {
     Undeliverable,
 }
 
-/// What was done wrong with a message on purpose: any of these.
+/// Faults injected into a message: any of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wrongs {
     /// Refused with an error.
@@ -70,7 +70,7 @@ impl fmt::Display for Wrongs {
     }
 }
 
-/// What happened to one message. Times are nanoseconds of CLOCK_MONOTONIC.
+/// Record of one message. Times are nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Story {
     /// Its number in its run; none if it was not made by a bench.
@@ -93,9 +93,9 @@ pub struct Story {
     /// Its event RECEIVED settled.
     #[serde(serialize_with = "optional_nanoseconds")]
     pub received: Option<Duration>,
-    /// What became of it.
+    /// Fate of the message.
     pub fate: Fate,
-    /// What was done wrong with it.
+    /// Faults injected into it.
     #[serde(serialize_with = "as_text")]
     pub fault: Wrongs,
 }
@@ -117,7 +117,7 @@ fn as_text<S: Serializer>(wrongs: &Wrongs, serializer: S) -> Result<S::Ok, S::Er
     done.then(|| wrongs.to_string()).serialize(serializer)
 }
 
-/// What happened in all. `consumed` is the sum of the six fates and of what is unfinished.
+/// Counts of the whole run. `consumed` is the sum of the six fates and of what is unfinished.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Messages taken out of the outbox.

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// What comes of opening a connection to a peer that says that.
+/// Result of opening a connection to a peer that sends these bytes.
 async fn opened(said: &[u8], then: Then) -> Result<Connection, Error> {
     let port = say(vec![said.to_vec()], then).await;
     let began = Instant::now();
@@ -195,7 +195,7 @@ fn a_server_that_sends_more_than_it_was_let_is_refused() {
     });
 }
 
-/// What comes of a message that is sent in pieces of so many octets and never ends, where `most` are taken.
+/// Sends a message in pieces of so many bytes that never ends, where `most` bytes are accepted.
 async fn endless(piece_bytes: usize, most: u64) {
     let written = Arc::<AtomicU64>::default();
     let counted = Arc::clone(&written);
@@ -231,7 +231,7 @@ fn one_in_pieces_of_an_octet_too() {
     limited(endless(1, 10_000));
 }
 
-/// What `next` comes to at a peer that says that on a link of ours and then nothing, not even an answer.
+/// Error of `next` at a peer that sends these bytes on a link of ours and then nothing, not even an answer.
 async fn after(said: Vec<u8>) -> Error {
     let link = attach("test:q:1", Role::Sender, Some("q"));
     let port = say(vec![handshake(), begin(), [link, said].concat()], Then::Stay).await;

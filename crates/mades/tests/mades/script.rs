@@ -30,7 +30,7 @@ fn open() -> Vec<u8> {
     frame(0, &open, &[])
 }
 
-/// What a peer says until the connection is open.
+/// Bytes that a peer sends until the connection is open.
 pub(crate) fn handshake() -> Vec<u8> {
     let outcome = SaslOutcome { code: SaslCode::Ok, additional_data: None };
     [
@@ -43,7 +43,7 @@ pub(crate) fn handshake() -> Vec<u8> {
     .concat()
 }
 
-/// What a client says, without SASL, until it has a session.
+/// Bytes that a client sends, without SASL, until it has a session.
 pub(crate) fn client() -> Vec<u8> {
     [b"AMQP\x00\x01\x00\x00".to_vec(), open(), session(None)].concat()
 }
@@ -154,7 +154,7 @@ fn whole(number: u32) -> Transfer {
     }
 }
 
-/// What a script does when it has said its say.
+/// Behaviour of a script after its last bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
     HangUp,

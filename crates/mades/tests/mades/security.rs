@@ -1,4 +1,4 @@
-//! Who is let in, and under what: SASL mechanisms, TLS with and without trust, and mismatches of both.
+//! Authentication and encryption: SASL mechanisms, TLS with and without trust, and mismatches of both.
 use crate::peer::{broker, limited, listener, serve, start, start_with};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -81,7 +81,7 @@ impl SaslAcceptor for External {
     }
 }
 
-/// Whether a server wants a certificate of its clients.
+/// Says whether a server wants a certificate of its clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Clients {
     Anybody,
