@@ -1,22 +1,22 @@
-//! The alias file: who is meant by a name of a local domain. Text in, a table that cannot loop out.
+//! The alias file: the targets of each name of a local domain. Text in, a table that cannot loop out.
 //!
 //! ```text
 //! # a comment
 //! sales:               ann, bob@elsewhere.example, "of any kind"@elsewhere.example
-//! sales@b.example:     carol            in this local domain only; asked before the plain name
+//! sales@b.example:     carol            in this local domain only; looked up before the plain name
 //! nobody:              .                accepted, and discarded
 //! ann:                 ann, keeper      herself, and a copy to another
 //! list:                one,
 //!     two, three                        a line that begins with a blank goes on with the one before
 //! ```
-//! Names are compared without regard to capitals (RFC 5321 §2.4 leaves that to the host). A name that stands for itself
-//! means the mailbox; a longer circle is refused, and so is one that expands to too many.
+//! Names are compared without regard to capitals (RFC 5321 §2.4 leaves that to the host). A name that leads to itself
+//! means the mailbox. A longer circle is rejected, and so is a name that expands to too many.
 use smtp::Path;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-/// The longest file, in octets.
+/// The longest file, in bytes.
 pub(crate) const LONGEST: usize = 64 << 20;
 /// Aliases that a file may have.
 const MOST_ALIASES: usize = 1_000_000;
@@ -24,7 +24,7 @@ const MOST_ALIASES: usize = 1_000_000;
 const MOST_RECIPIENTS: usize = 1000;
 /// Aliases behind one another.
 const DEEPEST: usize = 50;
-/// Mistakes that are told at once.
+/// Most mistakes reported at once.
 const MOST_MISTAKES: usize = 20;
 /// Between name and domain in a key: no address has it.
 const SEAM: char = '\0';
@@ -54,7 +54,7 @@ pub(crate) struct Surroundings<'a> {
 /// Final target of an alias.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Meant {
-    /// Nobody: `.`.
+    /// Mail is discarded: `.`.
     Nobody,
     /// A mailbox of a local domain, both as written.
     Mailbox { local_part: Box<str>, domain: Box<str> },
@@ -65,7 +65,7 @@ pub(crate) enum Meant {
 /// All aliases.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases {
-    /// From a key to where its targets are.
+    /// Maps a key to the position of its targets.
     keys: HashMap<Box<str>, usize>,
     targets: Vec<Box<[Target]>>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct Aliases {
 #[derive(Clone, Debug)]
 enum Target {
     Nobody,
-    /// Another alias, in that domain if it is said, else in that of the recipient.
+    /// Another alias: in the domain if one is given, else in that of the recipient.
     Alias(usize, Option<Box<str>>),
     /// A mailbox, likewise.
     Mailbox(Box<str>, Option<Box<str>>),
@@ -180,7 +180,7 @@ fn address(text: &str) -> Option<(&str, Option<&str>)> {
     is_name.then_some((text, None))
 }
 
-/// A word of the file, and where it stands.
+/// A word of the file, and its position.
 #[derive(Clone, Copy, Debug)]
 struct Word<'a> {
     text: &'a str,
@@ -459,7 +459,7 @@ mod tests {
         Aliases::parse(text, &Surroundings { is_local: &is_local, is_user: &is_user })
     }
 
-    /// In words: `-` for nobody.
+    /// Describes targets in words: `-` for none.
     fn words(meant: Vec<Meant>) -> Vec<String> {
         let word = |one| match one {
             Meant::Nobody => "-".to_owned(),
@@ -599,7 +599,7 @@ mod tests {
             }
         }
 
-        /// Whatever leads to whatever: what is let through ends, with no more than was promised.
+        /// Tests any graph of aliases: those that are accepted end, with no more targets than the limit.
         #[test]
         fn any_graph_ends_or_is_refused(edges in prop::collection::vec(prop::collection::vec(0..12_usize, 1..4), 12)) {
             let line = |(number, to): (usize, &Vec<usize>)| {

@@ -24,7 +24,7 @@ pub(super) struct Census {
     pub(super) accepted: Count,
     /// Their recipients.
     pub(super) accepted_recipients: Count,
-    /// Their octets.
+    /// Bytes of these messages.
     pub(super) accepted_bytes: Count,
     /// Messages refused for want of room.
     pub(super) full: Count,
@@ -32,7 +32,7 @@ pub(super) struct Census {
     pub(super) crowded: Count,
     /// Messages refused for other reasons at their end.
     pub(super) refused: Count,
-    /// Sessions ended for what the client said: another protocol, too many errors, too many commands without mail.
+    /// Sessions ended because of the client's input: another protocol, too many errors, too many commands without mail.
     pub(super) hung_up: Count,
     /// Recipients that a next hop has taken, or that were delivered here.
     pub(super) delivered: Count,
@@ -56,14 +56,14 @@ pub(super) struct Census {
     pub(super) logins: Count,
     /// Logins with a wrong proof.
     pub(super) logins_failed: Count,
-    /// Logins whose proof was not looked at, because there had been too many failures.
+    /// Logins whose proof was not checked, because there had been too many failures.
     pub(super) logins_refused: Count,
     /// Addresses and users that had too many failures.
     pub(super) login_locks: Count,
 }
 
 impl Census {
-    /// All of them by name, with what they are.
+    /// All counters: name, description, value.
     pub(super) fn rows(&self) -> [(&'static str, &'static str, u64); 21] {
         [
             ("sessions", "connections accepted", self.sessions.value()),

@@ -19,7 +19,7 @@ impl Certificates {
         Self { watch: own.map(|(first, now)| TlsWatch::new(now.files.clone(), first.setup.clone())), edition }
     }
 
-    /// Looks at the files now and then, and takes in what is new.
+    /// Checks the files now and then, and reads them if they have changed.
     pub(super) fn look(&mut self, setting: &Setting) {
         if setting.edition() != self.edition {
             *self = Self::watch(setting);

@@ -1,5 +1,5 @@
-//! The control socket: what `mailrun queue` asks, answered page by page, so that however long a queue is neither
-//! delivery nor memory feels it. What is said is in `protocol`.
+//! The control socket: answers `mailrun queue` page by page, so that a long queue slows no delivery and takes no
+//! memory. `protocol` has the requests and replies.
 use super::envelope::Envelope;
 use super::inquiry::Silent;
 use super::office::Office;
@@ -25,7 +25,7 @@ const PAGE: u32 = 500;
 const ORDERS: u32 = 100;
 /// Operators at a time.
 const OPERATORS: usize = 16;
-/// For an operator to ask, or to read.
+/// Time-out of an operator, for reading and for writing.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// After a connection could not be accepted, for want of descriptors.
 const BREATH: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ pub(super) struct Control(PathBuf);
 
 impl Drop for Control {
     fn drop(&mut self) {
-        // What is left behind is taken over by the next relay.
+        // A socket that is left behind is taken over by the next relay.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -65,7 +65,7 @@ fn welcome(listener: &UnixListener, setting: &Arc<Setting>) {
             continue;
         }
         let attended = std::thread::Builder::new().name("operator".to_owned()).spawn(move || {
-            // An operator who went away has heard enough.
+            // An operator who has disconnected needs no answer.
             let _ = attend(&stream, &seat.1);
         });
         if attended.is_err() {
@@ -104,7 +104,7 @@ fn attend(stream: &UnixStream, setting: &Setting) -> io::Result<()> {
 
 /// Reason why an answer ends early.
 enum Trouble {
-    /// The operator is told.
+    /// The operator reads this text.
     Said(String),
     Silent(Silent),
     /// The operator has gone.
@@ -149,7 +149,7 @@ fn respond<W: Write>(request: Request, setting: &Setting, paper: &mut Paper<W>) 
         Request::Order { order, which } => {
             let mark = setting.spool.notes_mark();
             let messages = carry_out(setting, order.into(), &which)?;
-            // Nobody is told of a change that a crash could undo.
+            // No operator may read of a change that a crash could undo.
             setting.spool.sync_notes(mark).wait().map_err(|error| not_durable(messages, &error))?;
             Ok(paper.say(&Reply::Changed { messages })?)
         }
@@ -184,7 +184,7 @@ impl Filter {
     }
 }
 
-/// Worker by worker, page by page: the next page is asked for when the operator has read this one.
+/// Lists worker by worker, page by page: the next page is fetched when the operator has read this one.
 fn list<W: Write>(setting: &Setting, paper: &mut Paper<W>, filter: &Filter, limit: Option<u64>) -> Result<(), Trouble> {
     let mut left = limit.unwrap_or(u64::MAX);
     for worker in 0..setting.inquiries.workers() {
@@ -239,7 +239,7 @@ fn show<W: Write>(setting: &Setting, paper: &mut Paper<W>, id: QueueId) -> Resul
     if found.is_empty() {
         return Err(Trouble::Said(format!("no message {id} in the queue")));
     }
-    // What has been delivered meanwhile is gone; what was known of it is shown all the same.
+    // A message may have been delivered meanwhile: its last known state is shown all the same.
     let draft = setting.spool.fetch(spool::Id(id.0)).ok();
     let envelope = draft.as_ref().and_then(|draft| Envelope::decode(&draft.envelope).ok());
     if let (Some(draft), Some(envelope)) = (&draft, &envelope) {

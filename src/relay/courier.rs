@@ -1,4 +1,4 @@
-//! Couriers: connections to next hops, kept from message to message, and what each recipient was answered.
+//! Couriers: connections to next hops, kept from message to message, and the replies for each recipient.
 //!
 //! A courier asks the queue for the next message when the session is free, and once a message is on its way: the next
 //! one's MAIL, RCPT and DATA then travel with it (RFC 2920 §3.1), one write and one read a message.
@@ -38,7 +38,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(30);
 const REPLY_PATIENCE: Duration = Duration::from_secs(300);
 /// For the answer to QUIT: a peer that is slow with it keeps a connection from others, and nothing hangs on it.
 const QUIT_PATIENCE: Duration = Duration::from_secs(10);
-/// Messages that may be under way to a peer at a time, where they go by BDAT: one write and one read for all of them.
+/// Messages that may be under way to a peer at a time, if they go by BDAT: one write and one read for all of them.
 const BURST: u32 = 8;
 /// A peer that takes longer for a message gets one at a time: others can have another connection.
 const QUICK: Duration = Duration::from_millis(10);
@@ -46,7 +46,7 @@ const QUICK: Duration = Duration::from_millis(10);
 const CURT: Duration = Duration::from_secs(600);
 /// The keys of a route against a certificate that is not accepted.
 const REMEDIES: Remedies = Remedies { trust: "cacert = FILE", name: "tls_name = NAME", insecure: "insecure = true" };
-/// A connection that nobody needs is kept for so long.
+/// Time for which an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Runs a courier from its being called to its return.
@@ -129,13 +129,13 @@ async fn mailbox(office: &Rc<Office>, root: &Arc<Path>, letter: &Letter, assignm
     summed(office, answers)
 }
 
-/// A recipient that was taken; its sender may want to hear so (RFC 3461 §5.2.2).
+/// The answer for a recipient that was accepted; its sender may want a notice (RFC 3461 §5.2.2).
 fn taken(recipient: &Recipient, how: Confirmation) -> Answer {
     let is_asked = recipient.notify.is_some_and(|notify| notify.wants(Notify::SUCCESS));
     if is_asked { Answer::Confirmed(how) } else { Answer::Delivered }
 }
 
-/// The usual outcome is said in one word.
+/// Sums up the answers: the usual outcome is one word.
 fn summed(office: &Office, answers: Vec<Answer>) -> Outcome {
     let census = &office.setting.census;
     for answer in &answers {
@@ -178,7 +178,8 @@ async fn to_smtp(office: &Rc<Office>, courier: CourierInHand, smtp: &Smtp) {
     carrier.finish(left);
 }
 
-/// No server can be found. What will not pass fails the messages at hand; what may pass shuts the hop for a while.
+/// Handles that no server can be found. A permanent error fails the messages at hand; a transient one shuts the hop for
+/// a while.
 fn unroutable(office: &Rc<Office>, courier: CourierInHand, why: &Unroutable) {
     let (code, enhanced) = why.codes();
     let refusal = Refusal::new(code, Enhanced::parse(enhanced.as_bytes()), &why.to_string(), "");
@@ -205,9 +206,9 @@ enum Left {
     /// In the usual way.
     Finished,
     Unreachable(Refusal),
-    /// A 5xx in place of a greeting, where that is to fail messages.
+    /// A 5xx in place of a greeting, if it is configured to fail messages.
     Refused(Refusal),
-    /// TLS was offered and did not come about, where it need not.
+    /// TLS was offered but failed, and is optional.
     WithoutTls,
 }
 
@@ -226,14 +227,14 @@ struct Job {
     assignment: InHand,
     /// Message that is sent in place of the original, if that cannot be sent as it is.
     converted: Option<Letter>,
-    /// Recipients, by their numbers, of whom the server is not told.
+    /// Recipients, by their numbers, that are not sent to the server.
     left_out: Vec<u16>,
     /// Reply to each of the others so far, in the assignment's order.
     refused: Vec<Option<Refusal>>,
     handed: Handed,
     /// Recipients up to this place have had their answers to the message (LMTP).
     answered: usize,
-    /// The next hop will tell of a success itself.
+    /// The next hop notifies the sender of a success itself.
     notifies: bool,
 }
 
@@ -241,9 +242,9 @@ struct Job {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Handed {
     Nothing,
-    /// It is in what is being written.
+    /// Part of the bytes that are being written.
     Rendered,
-    /// Its last octet has been handed over.
+    /// Its last byte has been handed over.
     All,
 }
 
@@ -252,7 +253,7 @@ impl Job {
         self.refuse_from(0, refusal);
     }
 
-    /// All from that place on, but who has been refused before.
+    /// Refuses all from that place on, except those that were refused before.
     fn refuse_from(&mut self, place: usize, refusal: &Refusal) {
         for place in self.refused.iter_mut().skip(place).filter(|place| place.is_none()) {
             *place = Some(refusal.clone());
@@ -289,7 +290,7 @@ struct Carrier {
     office: Rc<Office>,
     courier: Option<CourierInHand>,
     place: Place,
-    /// The oldest first: the one whose replies come next.
+    /// Oldest first: the next replies belong to the first.
     jobs: VecDeque<Job>,
     /// Host of the peer.
     host: Arc<str>,
@@ -303,11 +304,11 @@ struct Carrier {
     is_quick: bool,
     /// Time at which the oldest message under way was begun, or the one before it answered.
     since: Duration,
-    /// A session was free for a message: the hop can be reached, however it lets go.
+    /// A session was free for a message: the hop can be reached, however the session ends.
     is_reached: bool,
-    /// The peer said why it closes.
+    /// The peer's reply that announced the close.
     farewell: Option<Refusal>,
-    /// It said so in place of a greeting.
+    /// It came in place of a greeting.
     is_greeting_refused: bool,
     spare: Vec<Arc<Envelope>>,
 }
@@ -384,21 +385,21 @@ impl Carrier {
         Left::Unreachable(Refusal::new(0, Some(Enhanced(4, 4, 1)), why, &self.host))
     }
 
-    /// The session is over: what was under way comes back.
+    /// Ends the session: messages under way go back to the queue.
     fn ended(&mut self, ended: Ended, tls_is_optional: bool) -> Left {
         if self.bursts && self.jobs.len() > 1 {
             let key = self.courier.as_ref().expect("it is out").hop;
             self.office.hops.borrow_mut().serve_singly(key, clock::now() + CURT);
             self.office.queue.borrow_mut().batch(key, 1);
         }
-        // Who says 421 has taken nothing of what was not answered before.
+        // A peer that says 421 has accepted nothing that it had not answered before.
         let is_dismissed = self.farewell.as_ref().is_some_and(|refusal| refusal.code == 421);
-        // One by one: what is still to come goes back by itself if this panics.
+        // One by one: the rest goes back by itself if this panics.
         while let Some(mut job) = self.jobs.pop_front() {
             let outcome = match (job.answered, job.handed == Handed::All && !is_dismissed) {
                 (0, false) => Outcome::Unsent,
                 (0, true) => Outcome::Unknown,
-                // Who has been answered does not get it again with each try for the others.
+                // A recipient whose answer has come does not get the message again with each try for the others.
                 (answered, _) => {
                     job.refuse_from(answered, &Refusal::new(0, None, "the session ended without an answer", ""));
                     summed(&self.office, job.answers())
@@ -435,7 +436,7 @@ impl Carrier {
         self.farewell.take().map_or_else(|| why.to_string(), |refusal| format!("{why}: {}", refusal.text))
     }
 
-    /// Goes. Until the peer has answered QUIT nobody is to count on it.
+    /// Quits. Until the peer has answered QUIT, this courier does not count as available.
     fn part(&mut self) -> Poll<Next> {
         self.place.leave();
         let courier = self.courier.as_mut().expect("it is out");
@@ -455,7 +456,7 @@ impl Carrier {
         self.office.closed(courier, closing);
     }
 
-    /// The next message, rendered for what the peer offers. What cannot be sent there fails at once.
+    /// The next message, rendered for the peer's extensions. One that cannot be sent there fails at once.
     fn next(&mut self, cx: &Context<'_>, extensions: &Extensions, now: Duration) -> Found {
         loop {
             let courier = self.courier.as_mut().expect("it is out");
@@ -520,7 +521,7 @@ impl Carrier {
         Ok((envelope, form))
     }
 
-    /// An envelope that nobody needs any more, or a new one.
+    /// An envelope that is no longer used, or a new one.
     fn draft(&mut self) -> Arc<Envelope> {
         let free = self.spare.iter().position(|envelope| Arc::strong_count(envelope) == 1);
         match free {
@@ -540,7 +541,7 @@ impl Carrier {
         self.since = now;
         self.is_quick = is_quick;
         if self.bursts {
-            // Said each time: another of the hop's couriers may have found something else.
+            // Set each time: another of the hop's couriers may have measured something else.
             let hop = self.courier.as_ref().expect("it is out").hop;
             self.office.queue.borrow_mut().batch(hop, if is_quick { BURST } else { 1 });
         }
@@ -715,7 +716,7 @@ impl Caller for Carrier {
             job.answered = place as usize + 1;
         }
         if event.ends == Some(client::Outcome::Refused) {
-            // Whatever the peer said, it was not what takes a message: a 250 to DATA, say.
+            // Whatever the peer said, it did not accept the message: a 250 to DATA, say.
             let refusal = self.refusal(&event.reply);
             self.jobs.iter_mut().take(1).for_each(|job| job.refuse_all(&refusal));
         }

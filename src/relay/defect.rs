@@ -1,8 +1,8 @@
 //! Work that a task held goes back to the queue if the task panics. So a message does not stay in flight until a
 //! restart, and a connection does not count against the limits for ever.
 //!
-//! A panic may come from anywhere, the queue itself included. So nothing is done while it unwinds: what is given back is
-//! handed to a task of its own. At the end of a worker tasks are dropped without a panic, and what they had stays in the
+//! A panic may come from anywhere, the queue itself included. So nothing is done while it unwinds: a task of its own
+//! gives the work back. At the end of a worker, tasks are dropped without a panic, and their messages stay in the
 //! spool.
 use super::envelope::Refusal;
 use super::letter::Letter;
@@ -45,7 +45,7 @@ impl InHand {
         Self { office: Rc::clone(office), assignment: Some(assignment) }
     }
 
-    /// Hands it on: from now on it is somebody else's to give back.
+    /// Hands it on: its new owner gives it back.
     pub(super) fn release(mut self) -> Assignment<Letter> {
         self.assignment.take().expect("it is released once, and by value")
     }
@@ -105,14 +105,14 @@ impl Drop for CourierInHand {
     fn drop(&mut self) {
         let Some(courier) = self.courier.take() else { return };
         after_panic(&self.office, move |office| {
-            // The hop is left alone for a while, lest what it does make one task after the other panic.
+            // The hop is left alone for a while, so that its behaviour does not make one task after the other panic.
             let closing = Closing::Unreachable(Refusal::new(0, None, WHY, ""));
             office.closed(Self::new(office, courier), closing);
         });
     }
 }
 
-/// A notice whose message is not done with before it is stored.
+/// A notice whose message stays in the spool until the notice is stored.
 pub(super) struct NoticeInHand {
     office: Rc<Office>,
     id: MessageId,

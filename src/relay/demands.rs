@@ -11,17 +11,17 @@ use std::sync::Arc;
 /// In which form a server may have a message.
 #[derive(Debug, Default)]
 pub(super) struct Form {
-    /// In place of the message, where that cannot be sent as it is.
+    /// Message to send in place of the original, if that cannot be sent as it is.
     pub(super) converted: Option<Letter>,
-    /// Recipients, by their numbers, whom the server cannot be told. Not all of them.
+    /// Recipients, by their numbers, whose addresses the server cannot take. Not all of them.
     pub(super) left_out: Vec<u16>,
 }
 
-/// The form in which a server with those extensions may have the message for these recipients, by their numbers. `host`
-/// is who converts it.
+/// Chooses the form in which a server with those extensions may have the message for these recipients, by their
+/// numbers. `host` names the converting host.
 ///
 /// # Errors
-/// What it lacks, as the sender is told.
+/// The missing extension, as the sender reads it.
 pub(super) fn meet(
     letter: &Letter,
     recipients: impl Iterator<Item = u16>,
@@ -38,8 +38,8 @@ pub(super) fn without_utf8() -> Refusal {
     lacks(553, Enhanced(5, 6, 7), "the next hop does not offer SMTPUTF8")
 }
 
-/// Recipients who have to do without: many a client says SMTPUTF8 always (RFC 6531 §3.2: one that does not need it
-/// should not), and one address that needs it must not keep the message from the others.
+/// Recipients who are left out: many clients declare SMTPUTF8 always (RFC 6531 §3.2: one that does not need it should
+/// not), and one address that needs it must not keep the message from the others.
 fn left_out(
     letter: &Letter,
     recipients: impl Iterator<Item = u16>,
@@ -56,19 +56,19 @@ fn left_out(
     if others.is_empty() && !left_out.is_empty() { Err(without_utf8()) } else { Ok(left_out) }
 }
 
-/// The message without 8-bit bytes, where the server does not take them.
+/// The message without 8-bit bytes, if the server does not take them.
 fn converted(letter: &Letter, extensions: &Extensions, host: &str) -> Result<Option<Letter>, Refusal> {
     let envelope = &letter.envelope;
     // SMTPUTF8 is not offered without 8BITMIME (RFC 6531 §3.1), and would be of no use.
     let takes_eight_bits = extensions.eight_bit_mime || (envelope.smtp_utf8 && extensions.smtp_utf8);
-    // Looked for only here, where the server does not take them: most that is declared 8BITMIME is ASCII.
+    // Checked only here, if the server does not take 8-bit bytes: most messages declared 8BITMIME are ASCII.
     if envelope.body != BodyType::Binary && (takes_eight_bits || letter.body.is_ascii()) {
         return Ok(None);
     }
     match (mime::to_seven_bit(&letter.body, host), envelope.body) {
         (Ok(converted), _) => Ok(converted.map(|body| Letter { body: Arc::from(body), ..letter.clone() })),
-        // What was not declared is passed on as it came, like everybody does: whoever sends 8-bit bytes without saying
-        // so relies on it, and would not understand why they come back.
+        // An undeclared 8-bit message is passed on as it came, as all servers do: a client that sends 8-bit bytes
+        // without saying so relies on it, and would not understand why they come back.
         (Err(_), BodyType::SevenBit) => Ok(None),
         (Err(why), BodyType::EightBitMime) => {
             let text = format!("the next hop does not offer 8BITMIME, and the message cannot be converted: {why}");

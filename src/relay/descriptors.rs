@@ -1,7 +1,7 @@
-//! Descriptors: how many a relay may need, and what it makes do with where it is granted fewer.
+//! Descriptors: the number that a relay may need, and its limits if it is granted fewer.
 //!
-//! What the spool, the workers and HTTP need is set aside; sessions and connections to next hops have the rest. A relay
-//! that would run out of them in the midst of its work so says at its start what it does without.
+//! The needs of the spool, the workers and HTTP are set aside; sessions and connections to next hops share the rest. A
+//! relay that would run out of descriptors while it works reports its lower limits at the start.
 use super::config::{Config, Durability};
 use crate::http_server::CONNECTION_LIMIT;
 use anyhow::{Result, bail};
@@ -52,13 +52,13 @@ impl Need {
         self.set_aside + self.listeners * self.sessions + self.deliveries
     }
 
-    /// Sessions of a listener and deliveries that `granted` descriptors suffice for; `None` where that is next to none.
+    /// Sessions of a listener and deliveries for which `granted` descriptors suffice; `None` if there are next to none.
     fn within(&self, granted: u64) -> Option<(u64, u64)> {
         if granted >= self.in_all() {
             return Some((self.sessions, self.deliveries));
         }
         let rest = granted.checked_sub(self.set_aside).filter(|rest| *rest >= LEAST_CONNECTIONS)?;
-        // Deliveries have a quarter, and what sessions leave.
+        // Deliveries have a quarter, and whatever sessions leave.
         let left_by_sessions = rest.saturating_sub(self.listeners * self.sessions);
         let deliveries = self.deliveries.min(left_by_sessions.max(rest / 4));
         let sessions = self.sessions.min((rest - deliveries) / self.listeners.max(1));
@@ -66,11 +66,11 @@ impl Need {
     }
 }
 
-/// Raises this process's limit as far as it may, and fits the configuration to what there is; a warning where that is
-/// less than was configured.
+/// Raises this process's limit as far as it may, and fits the configuration to it; returns a warning if that is less
+/// than was configured.
 ///
 /// # Errors
-/// If there are too few for any use: what to do.
+/// If there are too few for any use, with what to do.
 pub(super) fn provide(config: &mut Config) -> Result<Option<String>> {
     let need = Need::of(config, segments_in(&config.spool.directory));
     let granted = net::open_files::raise(need.in_all());
@@ -93,7 +93,7 @@ pub(super) fn provide(config: &mut Config) -> Result<Option<String>> {
     }))
 }
 
-/// Fits a configuration that is read again to what was granted at the start.
+/// Fits a reloaded configuration to the number granted at the start.
 pub(super) fn fit(config: &mut Config) {
     let need = Need::of(config, segments_in(&config.spool.directory));
     let granted = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);

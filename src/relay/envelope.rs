@@ -50,7 +50,7 @@ impl With {
     ];
 }
 
-/// A message's envelope, and where it came from.
+/// A message's envelope, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     /// The reverse path without brackets; empty for the null path of notices.
@@ -58,7 +58,7 @@ pub(crate) struct Envelope {
     pub(crate) with: With,
     /// Name that the client gave in HELO, EHLO or LHLO.
     pub(crate) client_name: Vec<u8>,
-    /// `None` for a Unix-domain socket, and for what was made here.
+    /// `None` for a Unix-domain socket, and for messages made here.
     pub(crate) client_address: Option<IpAddr>,
     /// User who authenticated.
     pub(crate) user: Option<Vec<u8>>,
@@ -72,7 +72,7 @@ pub(crate) struct Envelope {
 }
 
 impl Envelope {
-    /// Of a message that was made here, with nothing said but who it is from and for.
+    /// The envelope of a message made here, with sender and recipients only.
     pub(crate) fn local(sender: &[u8], recipients: Vec<Recipient>) -> Self {
         Self {
             sender: sender.to_vec(),
@@ -96,7 +96,7 @@ pub(crate) struct Recipient {
     pub(crate) address: Vec<u8>,
     /// ORCPT.
     pub(crate) original: Option<Original>,
-    /// NOTIFY; `None` where the sender did not say (RFC 3461 §4.1: failures, and delays if the relay pleases).
+    /// NOTIFY; `None` if the sender did not give it (RFC 3461 §4.1: failures, and delays if the relay pleases).
     pub(crate) notify: Option<Notify>,
 }
 
@@ -111,17 +111,17 @@ pub(crate) struct Original {
 /// A refusal, or why no answer could be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The reply's code; 0 where there was no reply.
+    /// The reply's code; 0 if there was no reply.
     pub(crate) code: u16,
     pub(crate) enhanced: Option<Enhanced>,
     /// The reply's text, or a reason of our own.
     pub(crate) text: String,
-    /// The host that said it; empty for ourselves.
+    /// The host that replied; empty for ourselves.
     pub(crate) by: String,
 }
 
 impl Refusal {
-    /// Keeps what fits of a peer's words.
+    /// Keeps the part of a peer's text that fits.
     pub(crate) fn new(code: u16, enhanced: Option<Enhanced>, text: &str, by: &str) -> Self {
         Self { code, enhanced, text: shortened(text), by: shortened(by) }
     }
@@ -137,15 +137,15 @@ fn shortened(text: &str) -> String {
 /// Final outcome for a recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Somebody else is responsible now, and nobody needs to be told.
+    /// Another host is responsible now, and no notice is due.
     Delivered,
-    /// Delivered, and the sender asked to be told so (NOTIFY=SUCCESS).
+    /// Delivered, and the sender asked for a notice (NOTIFY=SUCCESS).
     Confirmed(Confirmation),
     /// Refused for good.
     Failed(Refusal),
     /// Too old; with the last refusal, if there was one.
     Expired(Option<Refusal>),
-    /// Taken out by an operator; nobody is told.
+    /// Removed by an operator; no notice is sent.
     Removed,
 }
 
@@ -164,7 +164,7 @@ pub(crate) enum Confirmation {
 /// the envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fact {
-    /// Nothing is left to do for them but to tell the sender, where the fate is of that kind.
+    /// Nothing is left to do for them but to notify the sender, if the fate is of that kind.
     Settled { recipients: Vec<u16>, fate: Fate },
     /// The notice about their fate is in the spool.
     Told { recipients: Vec<u16> },
@@ -193,7 +193,7 @@ impl Fate {
     }
 }
 
-/// Octets that are no envelope or note, or not of this version.
+/// Bytes that are no envelope or note, or not of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {offset}")]
 pub(crate) struct Malformed {
@@ -207,7 +207,7 @@ pub(crate) struct Malformed {
 pub(crate) struct BeyondLimits;
 
 impl Envelope {
-    /// The octets to keep; whatever is written can be read.
+    /// Encodes the envelope; whatever is written can be read.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, BeyondLimits> {
         let mut out = Writer { octets: Vec::with_capacity(64 + self.recipients.len() * 32), fits: true };
         out.octets.extend([VERSION, self.flags(), self.with as u8]);
@@ -236,7 +236,7 @@ impl Envelope {
         u8::from(self.smtp_utf8) | body | returns | user | envelope_id
     }
 
-    /// Reads what `encode` wrote.
+    /// Reads the bytes that `encode` wrote.
     pub(crate) fn decode(octets: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader { octets, at: 0 };
         from.version()?;
@@ -275,7 +275,7 @@ fn returns_of(flags: u8) -> Option<Option<Return>> {
     }
 }
 
-/// The bits of NOTIFY, and what they stand for.
+/// The bits of NOTIFY, and their meanings.
 const NOTIFY: [(u8, Notify); 3] = [(1, Notify::SUCCESS), (2, Notify::FAILURE), (4, Notify::DELAY)];
 
 impl Recipient {
@@ -305,7 +305,7 @@ impl Recipient {
     }
 }
 
-/// The octets of a note.
+/// Encodes a note.
 pub(crate) fn encode_note(facts: &[Fact]) -> Result<Vec<u8>, BeyondLimits> {
     let mut out = Writer { octets: vec![VERSION], fits: true };
     facts.iter().for_each(|fact| fact.encode(&mut out));

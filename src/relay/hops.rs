@@ -1,5 +1,5 @@
-//! The hops that a worker knows, by number: the queue knows no more of a hop than that. Those that the queue has nothing
-//! to remember of are forgotten, and their numbers given anew: domains that mail once went to cost nothing.
+//! The hops of a worker, by number: the queue has only the number. Hops of which the queue has nothing to remember are
+//! forgotten, and their numbers are given again: domains that mail once went to cost no memory.
 use super::queue::HopKey;
 use super::routing::{Hop, Security};
 use net::{ClientSecurity, FileStamp};
@@ -8,7 +8,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many hops are remembered even if there is nothing to remember: what one knows of TLS with them spares handshakes.
+/// Hops that are remembered even if the queue has nothing of them: their TLS sessions spare handshakes.
 const KEPT: usize = 1_000;
 /// Hops that are looked at in one pass, besides one in `GLANCED_PART` of all: an idle hop is forgotten within twenty
 /// passes, and a pass takes a fraction of a millisecond.
@@ -23,13 +23,13 @@ struct Secured {
     security: Option<ClientSecurity>,
 }
 
-/// The hops that a worker knows.
+/// The hops of a worker.
 #[derive(Default)]
 pub(super) struct Hops {
     keys: HashMap<Hop, HopKey, foldhash::fast::RandomState>,
-    /// By number; a number that is nobody's has nothing.
+    /// By number; `None` for a free number.
     known: Vec<Option<Known>>,
-    /// Numbers that are nobody's: the lowest is given first.
+    /// Free numbers: the lowest is given first.
     vacant: BinaryHeap<Reverse<u32>>,
     /// Position from which to look next for hops to forget.
     next: usize,
@@ -111,7 +111,7 @@ impl Hops {
         Arc::clone(&self.known(key).name)
     }
 
-    /// Lets a hop have one message at a time until then.
+    /// Limits a hop to one message at a time until then.
     pub(super) fn serve_singly(&mut self, key: HopKey, until: Duration) {
         if let Some(known) = &mut self.known[key.0 as usize] {
             known.singly_until = until;
@@ -147,7 +147,7 @@ impl Hops {
         secured.stamp = stamp;
         match renewed {
             Ok(security) => secured.security = security,
-            // Said once: the stamp is that of the file that cannot be used.
+            // Logged once: the stamp is that of the file that cannot be used.
             Err(why) => {
                 tracing::warn!(%why, "the trusted certificates have changed but cannot be used; the old ones stay in \
                                       use")
@@ -157,7 +157,7 @@ impl Hops {
     }
 }
 
-/// This side of TLS with a host, trusting whom the authority's file names now.
+/// This side of TLS with a host, trusting the certificates that the authority's file has now.
 fn trusting_file(security: &Security, host: &str) -> Result<Option<ClientSecurity>, String> {
     let Some(authority) = &security.authority else {
         return security.client(host).map_err(|why| why.to_string());

@@ -1,7 +1,7 @@
-//! Questions to the workers: a queue lives on its worker's thread, so whoever wants to know hands the question over.
+//! Calls to the workers: a queue lives on its worker's thread, so other threads send a closure there.
 //!
-//! A question is answered in one turn of the worker's event loop, between sessions and couriers: whoever asks keeps it
-//! short, and asks for pages.
+//! A call is answered in one turn of the worker's event loop, between sessions and couriers. So callers keep it short,
+//! and read page by page.
 use super::office::Office;
 use std::fmt;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ pub(super) struct Inquiries(Mutex<Vec<Sender<Question>>>);
 pub(super) enum Silent {
     /// It has ended, or is about to.
     Gone,
-    /// Too much is asked of it, or it is stuck.
+    /// It has too many calls, or it is stuck.
     Busy,
 }
 
@@ -40,7 +40,7 @@ impl fmt::Display for Silent {
 }
 
 impl Inquiries {
-    /// One more worker that can be asked: its end of the way, for [`answer`].
+    /// Adds a worker that can be called: the receiving end, for [`answer`].
     pub(super) fn join(&self) -> Receiver<Question> {
         let (give, take) = channel(WAITING);
         self.ways().push(give);
@@ -81,7 +81,7 @@ impl Inquiries {
         let (tell, told) = sync_channel(1);
         let way = self.ways().get(worker).cloned().ok_or(Silent::Gone)?;
         let question = Box::new(move |office: &Rc<Office>| {
-            // Whoever asked may have lost patience.
+            // The caller may have given up.
             let _ = tell.try_send(question(office));
         });
         match way.try_send(question) {
@@ -103,7 +103,7 @@ fn heard<T>(answers: &Answers<T>, latest: Instant) -> Result<T, Silent> {
     })
 }
 
-/// Answers what is asked of this worker, for as long as it lives.
+/// Answers the calls to this worker, for as long as it lives.
 pub(super) async fn answer(office: Rc<Office>, mut questions: Receiver<Question>) {
     while let Some(question) = questions.recv().await {
         question(&office);

@@ -12,12 +12,12 @@
 //! and to those that have logged in. A stranger's address has a share: it may hold more only while a quarter of the
 //! strangers' part is free (less, where that would not hold the longest message).
 //!
-//! New messages wait, those under way never do. If all who find no room waited, sessions with half a message each would
-//! wait for each other until they time out. If all were refused, a burst of a tenth of a second would send clients away
-//! for the minutes until their next try (RFC 5321 §4.5.4.1). So the 354 is held back, within the two minutes that a
-//! client waits for it (§4.5.3.2.5); and a message that outgrows what is left gives up what it holds at once, is read to
-//! its end and answered 452 (§4.2.2: insufficient system storage), and the others go on. Since each part holds the
-//! longest message, somebody always comes to the end.
+//! New messages wait; those under way never do. If all that find no room waited, sessions with half a message each
+//! would wait for each other until they time out. If all were rejected, a burst of a tenth of a second would send
+//! clients away for the minutes until their next try (RFC 5321 §4.5.4.1). So the 354 is held back, within the two
+//! minutes that a client waits for it (§4.5.3.2.5). A message that outgrows the free room releases its memory at once,
+//! is read to its end and answered 452 (§4.2.2: insufficient system storage), and the others go on. Since each part
+//! holds the longest message, one of them always finishes.
 use net::recent::Shards;
 use net::{Alarm, ClientKey, clock};
 use std::cell::{Cell, RefCell};
@@ -30,14 +30,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Claims grow by so much, so that a small message asks once.
+/// Bytes by which claims grow, so that a small message claims once.
 const STEP: u64 = 4096;
 /// Longest time that a message waits for room: longer than any burst, shorter than the time-out of clients that wait
 /// less than RFC 5321 §4.5.3.2.5 asks.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Most bytes that a message claims before its first byte: the size of most messages.
 const FIRST_BYTES: u64 = 16 << 10;
-/// Of the strangers' part, what one address may hold where there is little left: sixteen of them fill it.
+/// Divisor of the strangers' part: the share of one address when little is left. Sixteen of them fill it.
 const STRANGER_SHARE: u64 = 16;
 
 /// The bytes that sessions may hold, of all workers.
@@ -45,7 +45,7 @@ const STRANGER_SHARE: u64 = 16;
 pub(super) struct Intake {
     most: u64,
     used: AtomicU64,
-    /// Of `most`, what strangers may hold; of `used`, what they do.
+    /// The strangers' limit, a part of `most`; `strangers_used` is their part of `used`.
     strangers_most: u64,
     /// Amount that strangers may use before an address is held to its share.
     unshared_most: u64,
@@ -72,7 +72,7 @@ enum Owner {
     Stranger(Arc<Share>),
 }
 
-/// Those who wait to be let in.
+/// Messages that wait for room.
 #[derive(Debug, Default)]
 struct Queue {
     line: Mutex<Line>,
@@ -96,7 +96,7 @@ enum Lack {
     Share,
 }
 
-/// Takes so many bytes of an amount, if it holds them.
+/// Takes that many bytes of an amount, if they fit.
 fn take_of(used: &AtomicU64, bytes: u64, most: u64) -> bool {
     let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= most);
     used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).is_ok()
@@ -195,7 +195,8 @@ impl Intake {
 }
 
 impl Queue {
-    /// Lets the first look for room. Whoever joins the line says so before it looks, so one of both sees the other.
+    /// Wakes the first in line to look for room. A message joins the line before it looks, so one of both sees the
+    /// other.
     fn call(&self) {
         if self.has_line.load(Ordering::SeqCst) {
             self.line().call_first();
@@ -206,7 +207,7 @@ impl Queue {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one out of the line, and lets the next look.
+    /// Takes one out of the line, and wakes the next.
     fn leave_line(&self, number: u64) {
         let mut line = self.line();
         line.waiting.retain(|(other, _)| *other != number);
@@ -242,7 +243,7 @@ pub(super) enum Entry {
 }
 
 impl Claim {
-    /// For a client that is trusted, until it is [said](Claim::of_stranger) that it is none.
+    /// Makes a claim of a trusted client, until it is [declared a stranger's](Claim::of_stranger).
     pub(super) fn new(intake: &Arc<Intake>) -> Rc<Self> {
         Rc::new(Self { intake: Arc::clone(intake), held: Cell::new(0), owner: RefCell::default() })
     }
@@ -264,7 +265,7 @@ impl Claim {
         }
     }
 
-    /// Sees to it that the session holds so much in all; whether there is room.
+    /// Grows the claim to that many bytes in all; reports whether there is room.
     pub(super) fn cover(&self, bytes: u64) -> bool {
         self.try_cover(bytes).is_ok()
     }
@@ -285,7 +286,7 @@ impl Claim {
     pub(super) fn enter(self: &Rc<Self>, envelope_bytes: u64, announced: Option<u64>) -> Entry {
         let first = announced.map_or(FIRST_BYTES, |bytes| bytes.min(FIRST_BYTES));
         let bytes = envelope_bytes.saturating_add(first);
-        // Who comes later does not pass those who wait.
+        // A message that comes later does not pass those that wait.
         let has_line = self.intake.queue(&self.owner.borrow()).has_line.load(Ordering::SeqCst);
         if !has_line {
             match self.try_cover(bytes) {
@@ -303,7 +304,7 @@ impl Claim {
         self.intake.give(&self.owner.borrow(), self.held.take());
     }
 
-    /// The session begins anew with nothing; what it held is held for its last message still.
+    /// Begins the session anew with nothing; its bytes are held for its last message still.
     pub(super) fn hand_over(self: &Rc<Self>) -> Held {
         Held { bytes: self.held.take(), owner: self.owner.borrow().clone(), claim: Rc::clone(self) }
     }
@@ -330,7 +331,7 @@ impl Drop for Held {
     }
 }
 
-/// A message in line: ready when it is let in (`true`), or has waited long enough.
+/// A message in line: ready when it is admitted (`true`), or has waited long enough.
 #[must_use = "a message is admitted only by waiting"]
 #[derive(Debug)]
 pub(super) struct Turn {
@@ -369,7 +370,7 @@ impl Turn {
         match self.claim.try_cover(self.bytes) {
             Ok(()) => Some(true),
             Err(Lack::Room) => None,
-            // Others of its address have taken more meanwhile: it is not to keep the line waiting.
+            // Other clients of its address have taken more meanwhile: it must not keep the line waiting.
             Err(Lack::Share) => Some(false),
         }
     }
@@ -412,7 +413,7 @@ mod tests {
         }
     }
 
-    /// A session that tries to begin a message, and what it was told.
+    /// A session that tries to begin a message, and its result.
     struct Session {
         claim: Rc<Claim>,
         bell: Arc<Bell>,
@@ -436,7 +437,7 @@ mod tests {
         fn is_let_in(&mut self) -> bool {
             let waker = Waker::from(Arc::clone(&self.bell));
             let turn = self.turn.as_mut().expect("it waits");
-            // Before its time is up a turn is not asked for its alarm in these tests: the line says no, or room is there.
+            // Before its time is up a turn's alarm is not polled in these tests: the line is full, or room is there.
             let looked = turn.look(&waker);
             if looked.is_some() {
                 self.turn = None;
@@ -479,7 +480,7 @@ mod tests {
         assert!(!third.enters(Some(1)), "there is room, and there are others");
         assert!(!second.is_let_in() && first.is_let_in());
         assert!(second.was_woken() && second.is_let_in());
-        // One that goes away keeps nobody.
+        // A message that leaves the line does not block the rest.
         assert!(third.was_woken());
         third.turn = None;
         assert!(Session::new(&intake).enters(Some(1)));
@@ -535,7 +536,7 @@ mod tests {
         assert_eq!(intake.strangers_bytes(), 900 * STEP, "a quarter of the strangers' part is left");
         assert!(matches!(greedy[0].claim.enter(u64::from(u32::MAX), None), Entry::Refused));
         assert!(of_stranger(&intake, 2).enters(None) && Session::new(&intake).enters(None));
-        // Others have their shares of what is left; one that is modest is not kept waiting by one that is not.
+        // Others have their shares of the rest; a modest one is not delayed by a greedy one.
         let others: Vec<Session> = (2..6).map(|last| of_stranger(&intake, last)).collect();
         assert!(others.iter().all(|session| session.claim.cover(75 * STEP)));
         let [mut modest, mut more] = [6, 7].map(|last| of_stranger(&intake, last));
@@ -555,8 +556,8 @@ mod tests {
     }
 
     proptest! {
-        /// However sessions of anybody grow, give up and come again: no more is held than may be, and what is held is what
-        /// they say.
+        /// Tests that sessions grow, give up and come again in any order: no more is held than the limit, and the total
+        /// is the sum of the sessions' bytes.
         #[test]
         fn books_are_kept(steps in prop::collection::vec((0..6_usize, 0..6_u8, 0..20_000_u64), 0..200)) {
             let intake = Intake::new(64 << 10, 0);

@@ -3,9 +3,9 @@
 //! ```text
 //! worker ─ record ─▶ its sheet (bounded) ─ every 100 ms, or when full ─▶ Press: a few sheets ─▶ thread: lines ─▶ LogWriter
 //! ```
-//! A worker keeps what it has at hand anyway, and formats nothing. While the log's level is above `info` it looks at one
-//! number and does no more. Where the log is slower than deliveries, deliveries do not wait: what was left out is
-//! counted, and said.
+//! A worker records references and formats nothing. While the log's level is above `info` it reads one number and does
+//! no more. If the log is slower than deliveries, deliveries do not wait: entries that were left out are counted, and
+//! their number is logged.
 use super::envelope::{Envelope, Refusal};
 use super::letter::Letter;
 use super::queue::{Answer, Assignment, MessageId, Outcome, Recipients};
@@ -26,7 +26,7 @@ const SHEET: usize = 1024;
 const SHEETS: usize = 16;
 /// Longest time that an entry stays on a sheet that is not full; an idle worker checks this at its next tick.
 const LATEST: Duration = Duration::from_millis(100);
-/// Bytes of lines that are handed to the log at a time, or a try's where these are more.
+/// Bytes of lines that are handed to the log at a time, or those of one try if these are more.
 const PIECE_BYTES: usize = 32 << 10;
 /// At the end, for the last sheets to be printed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -100,7 +100,7 @@ impl Journal {
         }
     }
 
-    /// Hands over what there is.
+    /// Hands over the entries so far.
     pub(super) fn hand_over(&self) {
         let sheet = self.sheet.take();
         if !sheet.is_empty() {
@@ -119,7 +119,7 @@ pub(super) struct Press {
 #[derive(Default)]
 struct Losses {
     all: AtomicU64,
-    /// That nobody has been told of.
+    /// Lost entries that have not been reported.
     untold: AtomicU64,
 }
 
@@ -154,7 +154,7 @@ impl Press {
         self.losses.all.load(Ordering::Relaxed)
     }
 
-    /// Waits a little until what was handed over is printed.
+    /// Waits a little until all entries are printed.
     pub(super) fn finish(&self) {
         let (tell, told) = sync_channel(1);
         let latest = Instant::now() + LAST_WORDS;
@@ -241,7 +241,7 @@ impl Entry {
     }
 }
 
-/// An address that may hold anything, as it stands in a line.
+/// An address that may hold any bytes, as it is written into a line.
 struct Printed<'a>(&'a [u8]);
 
 impl std::fmt::Display for Printed<'_> {
@@ -305,7 +305,7 @@ mod tests {
         assert!(lines(&entry(Outcome::Unknown, &["c@d"]))[0].contains("status=unanswered delay"));
     }
 
-    /// A log that writes only when it is let.
+    /// A log that writes only when the test allows it.
     struct Gate(Receiver<()>, Sender<Vec<u8>>);
 
     impl Write for Gate {

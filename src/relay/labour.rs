@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::oneshot;
 
-/// Of each kind of work: what has its own is not kept waiting by the other.
+/// Threads of each kind of work: neither kind waits for the other's.
 const THREADS: usize = 4;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -29,11 +29,11 @@ impl Labour {
         Ok(Self(give))
     }
 
-    /// Has it done; `None` if whoever did it came to grief.
+    /// Runs work on a thread; `None` if it panicked.
     pub(super) async fn done<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let (tell, told) = oneshot::channel();
         let work = Box::new(move || {
-            // Whoever asked may be gone.
+            // The caller may be gone.
             let _ = tell.send(work());
         });
         self.0.send(work).ok()?;
@@ -45,7 +45,7 @@ fn toil(take: &Mutex<Receiver<Work>>) {
     loop {
         let work = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(work) = work else { return };
-        // What panics has said so on standard error; its asker hears nothing, and the thread goes on.
+        // A panic is reported on standard error; the caller gets `None`, and the thread goes on.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     }
 }

@@ -1,10 +1,10 @@
-//! A message in memory, with its envelope: what a courier needs to deliver it. A clone costs two counters.
+//! A message in memory, with its envelope: all that a courier needs to deliver it. A clone costs two counters.
 use super::envelope::Envelope;
 use net::Outbox;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// From here on a body is written from where it lies.
+/// Size from which a body is written from its place in memory, without a copy.
 const COPIED_BYTES: usize = 16 * 1024;
 
 /// A message in memory.
@@ -64,8 +64,8 @@ mod tests {
     }
 
     proptest! {
-        /// However dots lie, what is written is what stuffing writes; a last line without an end gets one as data,
-        /// and none as a chunk.
+        /// Tests that any arrangement of dots is written as stuffing writes it; a last line without an end gets one as
+        /// data, and none as a chunk.
         #[test]
         fn what_is_rendered_is_the_message(
             lines in prop::collection::vec("[.a]{0,4}", 0..6),

@@ -1,4 +1,4 @@
-//! AUTH as a session of the relay has it: whether a proof may be checked, what it was worth, and what the log is told.
+//! AUTH in a session of the relay: decides whether a proof may be checked, counts its outcome, and logs failures.
 use super::config::Config;
 use super::login_limits::{Account, Claimant, LogLine, Refusal};
 use super::setting::Setting;
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The answer to whom no login is checked for a while.
+/// The answer to clients whose logins are not checked for a while.
 static LOCKED: Reply = Reply::fixed("421 4.7.0 Too many failed logins, try again later\r\n");
 
 /// Longest that a login waits for others that are being checked, and how often it looks.
@@ -24,9 +24,9 @@ const TURN_INTERVAL: Duration = Duration::from_millis(10);
 pub(super) struct Logins {
     setting: Arc<Setting>,
     config: Arc<Config>,
-    /// `None` where the address is not counted.
+    /// `None` if the address is not counted.
     client: Option<ClientKey>,
-    /// The one whose outcome the session will tell.
+    /// The attempt whose outcome the session will report.
     attempt: Option<Rc<Attempt>>,
 }
 
@@ -101,7 +101,7 @@ impl Logins {
 }
 
 impl Drop for Logins {
-    /// A session that ended with the verdict did not tell it.
+    /// Settles the attempt of a session that ended without reporting its outcome.
     fn drop(&mut self) {
         self.ended(LoginOutcome::NotProved);
     }
@@ -172,7 +172,7 @@ impl Attempt {
         Answer::Secret(self.config.users.as_deref().and_then(|users| users.secret(&auth)))
     }
 
-    /// Books what the proof was worth, if one was checked.
+    /// Counts the outcome of the proof, if one was checked.
     fn settle(&self, outcome: LoginOutcome) {
         let Some(account) = self.charged_to.take() else { return };
         let (guard, limits, now) = (&self.setting.logins, &self.config.login_limits, clock::now());
@@ -189,7 +189,7 @@ impl Attempt {
     }
 }
 
-/// Logs what is to be told of failed logins by now.
+/// Logs the failed logins that are due by now.
 pub(super) fn log_summaries(setting: &Setting) {
     log(setting, &setting.logins.summaries(clock::now()));
 }

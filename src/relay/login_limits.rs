@@ -1,14 +1,14 @@
-//! Failed logins: how many a client address and a user name may have, how long the next one waits, and what is logged.
+//! Failed logins: limits by client address and user name, the delay of the next login, and the log lines.
 //!
 //! ```text
 //! AUTH ── wait ──▶ 0 s, 1 s, 2 s, 4 s … ── charge ──▶ the proof is checked ──▶ succeeded │ failed ──▶ a line of log
-//!           └────────── locked ──────────────┴──▶ 421 4.7.0, and the proof is not looked at
+//!           └────────── locked ──────────────┴──▶ 421 4.7.0, and the proof is not checked
 //! ```
-//! A login is charged before it is checked, and what it was charged is given back if it succeeds: so however many
-//! connections guess at a time, no more guesses are checked than may fail. If as many are being checked as may still fail,
-//! the next one waits until one of them is done: logins that are right are only late. A client that has logged in as a user before
-//! has a budget of its own for that user: neither those who guess the user's password from elsewhere nor a neighbour behind
-//! the same address lock it out. Whether a user exists plays no part. Pure: the time is an argument.
+//! A login is charged before it is checked, and the charge is given back if it succeeds: so however many connections
+//! guess at a time, no more guesses are checked than may fail. If as many are being checked as may still fail, the next
+//! one waits until one of them is done: correct logins are only late. A client that has logged in as a user before has
+//! a budget of its own for that user: neither guesses of the user's password from elsewhere nor a neighbour behind the
+//! same address lock it out. It makes no difference whether a user exists. Pure: the time is an argument.
 use super::config::LoginLimits;
 use net::ClientKey;
 use net::recent::{RecentMap, Shards};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Addresses, user names, and pairs of them that are remembered: the latest of each, some 100 bytes each.
 const MAX_REMEMBERED: usize = 65_536;
-/// The longest that a login waits, as dovecot has it: longer, and a client gives up before its answer.
+/// The longest delay of a login, as in Dovecot: with a longer one, a client gives up before its answer.
 const MAX_DELAY: Duration = Duration::from_secs(15);
 /// Interval at which the failures of one client are logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ const MAX_LOGGED_CLIENTS: usize = 1000;
 /// The client and the user of a login.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claimant<'a> {
-    /// `None` for one whose address is not counted.
+    /// `None` if its address is not counted.
     pub(super) client: Option<ClientKey>,
     pub(super) user: &'a str,
 }
@@ -52,16 +52,16 @@ pub(super) enum Refusal {
 pub(super) enum Account {
     /// The pair of address and user, which has logged in before.
     Pair,
-    /// The address, where it counts, and the user.
+    /// The address, if it counts, and the user.
     Strangers,
 }
 
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LogLine {
-    /// The failures of a client since it was logged last, and what it tried last.
+    /// The failures of a client since they were last logged, and its last user and method.
     Failed { client: Option<ClientKey>, user: String, method: &'static str, attempts: u64 },
-    /// Those of clients that there was no room to tell apart.
+    /// Failures of clients that there was no room to count separately.
     Others { attempts: u64 },
     /// A client, or a user, has had too many.
     Locked { client: Option<ClientKey>, user: Option<String>, for_s: u64 },
@@ -79,7 +79,7 @@ struct Record {
 }
 
 impl Record {
-    /// Forgets what is past.
+    /// Forgets failures whose period is over.
     fn refresh(&mut self, limits: &LoginLimits, now: Duration) {
         let was_locked = self.locked_until > Duration::ZERO && now >= self.locked_until;
         if was_locked || self.locked_until == Duration::ZERO && now.saturating_sub(self.since) >= limits.period {
@@ -87,7 +87,7 @@ impl Record {
         }
     }
 
-    /// Forgets failures, and not what is being checked.
+    /// Forgets failures, but not the logins that are being checked.
     fn forgive(&mut self, now: Duration) {
         *self = Self { since: now, pending: self.pending, ..Self::default() };
     }
@@ -114,7 +114,7 @@ impl Record {
         Ok(())
     }
 
-    /// Gives back what was charged.
+    /// Gives back a charge.
     fn give_back(&mut self) {
         self.pending = self.pending.saturating_sub(1);
     }
@@ -204,7 +204,7 @@ impl LoginGuard {
         self.pairs.lock(&pair).get_or_insert_with(pair, fresh).forgive(now);
     }
 
-    /// A login that was charged to `account` has failed. What the log is to be told at once.
+    /// Counts the failure of a login that was charged to `account`. Returns the lines to log at once.
     pub(super) fn failed(
         &self,
         who: Claimant<'_>,
@@ -220,7 +220,7 @@ impl LoginGuard {
             locked.push(record.fail(most, limits, now));
             false
         });
-        // In the order of `any`: the address, where it counts, and the user; or both in one.
+        // In the order of `any`: the address, if it counts, and the user; or both in one.
         let named = || Some(who.user.to_owned());
         let whose: Vec<_> = match (account, who.client) {
             (Account::Pair, client) => vec![(client, named())],
@@ -252,7 +252,7 @@ impl LoginGuard {
         if has_logged_in { Account::Pair } else { Account::Strangers }
     }
 
-    /// Asks `each` of the records of that account, with the failures that each may have, until it says yes.
+    /// Calls `each` with the records of that account, and the failures that each may have, until it returns true.
     fn any(
         &self,
         account: Account,
@@ -284,7 +284,7 @@ impl LoginGuard {
     }
 }
 
-/// Failures on their way to the log: the first of a client at once, what follows once a minute.
+/// Failures on their way to the log: the first of a client at once, the rest once a minute.
 #[derive(Debug, Default)]
 struct FailureLog {
     clients: HashMap<Option<ClientKey>, Summary>,
@@ -320,7 +320,7 @@ impl FailureLog {
     }
 
     fn summaries(&mut self, now: Duration) -> Vec<LogLine> {
-        // Every worker asks a few times a second.
+        // Every worker calls this a few times a second.
         if now < self.next_look {
             return Vec::new();
         }
@@ -377,7 +377,7 @@ mod tests {
         let (guard, limits) = (LoginGuard::new(), LoginLimits::default());
         for round in 0..5 {
             let now = SECOND * (round + 1);
-            // In the first round as strangers, then as who has logged in before.
+            // In the first round as strangers, then as a client that has logged in before.
             let charged: Vec<Account> = (0..10).map(|_| guard.charge(who(1, "ann"), &limits, now).unwrap()).collect();
             assert_eq!(guard.charge(who(1, "ann"), &limits, now), Err(Refusal::Busy));
             assert_eq!(guard.wait(who(1, "ann"), &limits, now), Ok(Duration::ZERO));
@@ -503,8 +503,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever guesses, from where and when: in no period and its lock are more guesses checked than may fail, by
-        /// address and by user; and who guesses right now and then changes nothing for others.
+        /// Tests guesses of any origin and time: in no period and its lock are more guesses checked than may fail, by
+        /// address and by user; and a correct login changes nothing for others.
         #[test]
         fn no_more_guesses_are_checked_than_may_fail(
             steps in prop::collection::vec((0..120_u64, 0..6_u8, 0..4_u8, 0..20_u8), 1..400)
@@ -533,7 +533,7 @@ mod tests {
                     by_address += u32::from(other_address == address);
                     by_user += u32::from(other_user == user);
                 }
-                // Two periods may meet: what failed at the end of one, and what fails in the next until it is locked.
+                // Two periods may meet: failures at the end of one, and failures in the next until it is locked.
                 prop_assert!(by_address < 2 * limits.failures && by_user < 2 * limits.user_failures);
             }
         }

@@ -72,7 +72,7 @@ fn what_next(action: Action) -> Cow<'static, str> {
     }
 }
 
-/// A recipient, what was said, and what that means.
+/// Writes a recipient, the reply, and its meaning.
 fn entry(recipient: &Recipient<'_>, out: &mut String) {
     let address = words::plain(recipient.address, Letters::Utf8);
     let written = written_to(recipient).map(|original| format!(" (you wrote to {original})"));
@@ -93,7 +93,7 @@ fn entry(recipient: &Recipient<'_>, out: &mut String) {
     out.push_str("\r\n");
 }
 
-/// The address that the sender wrote to, where it was another one.
+/// The address that the sender wrote to, if it was another one.
 fn written_to(recipient: &Recipient<'_>) -> Option<String> {
     let original = recipient.original?;
     let at = original.iter().position(|octet| *octet == b';')?;

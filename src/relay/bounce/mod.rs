@@ -1,4 +1,4 @@
-//! Notifications: what became of a message, told to its sender as RFC 3461 asks and RFC 3464 writes it.
+//! Notifications to senders about their messages, as RFC 3461 asks and RFC 3464 writes them.
 //!
 //! ```text
 //! multipart/report                          who is told what is decided here
@@ -6,12 +6,12 @@
 //!  ├─ message/delivery-status               status.rs: for programs
 //!  └─ message/rfc822 | text/rfc822-headers  returned.rs: the message, or its header
 //! ```
-//! Pure: facts in, a message out; the times are arguments, and the boundary comes from the queue id. Whatever texts the
-//! next hop had, lines end in CRLF, are not longer than 998 octets, and hold no bare CR or LF and no NUL. All of it is
-//! ASCII, so that no server on the way back can refuse it for its bytes: what is not is encoded. Only the address of a
-//! sender that is not ASCII stands in the header as it is, and needs SMTPUTF8 (RFC 6531).
+//! Pure: facts in, a message out; the times are arguments, and the boundary comes from the queue id. Whatever the next
+//! hop's texts were, lines end in CRLF, are not longer than 998 octets, and hold no bare CR or LF and no NUL. The
+//! notification is ASCII, so that no server on the way back can reject it for its bytes: other text is encoded. Only
+//! the address of a sender that is not ASCII is written into the header as it is, and needs SMTPUTF8 (RFC 6531).
 //!
-//! A notification goes out with the null reverse-path, and RFC 3461 §6.1 wants `NOTIFY=NEVER` where it goes: nothing
+//! A notification has the null reverse-path, and `NOTIFY=NEVER` (RFC 3461 §6.1) if the next hop takes NOTIFY: nothing
 //! ever answers it.
 mod explanation;
 mod returned;
@@ -45,7 +45,7 @@ pub(crate) struct Facts<'a> {
     /// Tells whether MAIL had SMTPUTF8.
     pub(crate) smtp_utf8: bool,
     pub(crate) arrived: Timestamp,
-    /// The message, CRLF, dots unstuffed; empty where it can no longer be read, and so does not come back.
+    /// The message, CRLF, dots unstuffed; empty if it can no longer be read, and so does not come back.
     pub(crate) message: &'a [u8],
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Recipient<'a> {
     pub(crate) notify: Option<Notify>,
     pub(crate) action: Action,
     pub(crate) enhanced: Option<Enhanced>,
-    /// The code of the reply that `text` is from; `None` where `text` is this relay's own.
+    /// The code of the reply that `text` is from; `None` if `text` is this relay's own.
     pub(crate) code: Option<u16>,
     /// Text of the reply, any bytes; empty if there was none.
     pub(crate) text: &'a [u8],
@@ -75,7 +75,7 @@ pub(crate) struct Recipient<'a> {
     pub(crate) last_attempt: Option<Timestamp>,
 }
 
-/// RFC 3464 §2.3.3, in the order in which a person is told.
+/// Actions of RFC 3464 §2.3.3, in the order in which a person reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Action {
     /// It will not be delivered.
@@ -84,7 +84,7 @@ pub(crate) enum Action {
     Delayed { until: Timestamp },
     /// A next hop has it that does not notify (RFC 3461 §5.2.2).
     Relayed,
-    /// It went on to the members of an alias, and nothing more will be told (RFC 3461 §5.2.7).
+    /// The message went on to the members of an alias, and there will be no more notices (RFC 3461 §5.2.7).
     Expanded,
     /// It is in the mailbox.
     Delivered,
@@ -129,8 +129,8 @@ pub(crate) fn is_due(addressee: &[u8], notify: Option<Notify>, action: Action) -
     !addressee.is_empty() && notify.map_or(asked != Notify::SUCCESS, |notify| notify.wants(asked))
 }
 
-/// The notification of what became of these recipients, if somebody is to be told of any of them. A message of more
-/// than `whole_bytes` does not come back whole.
+/// Builds the notification about these recipients, if a notice is due for any of them. A message of more than
+/// `whole_bytes` does not come back whole.
 pub(crate) fn notice(
     facts: &Facts<'_>,
     recipients: &[Recipient<'_>],
@@ -153,8 +153,8 @@ pub(crate) fn notice(
     Some(Notice { recipient: facts.addressee.to_vec(), smtp_utf8: !facts.addressee.is_ascii(), message })
 }
 
-/// UTF-8 where the sender's mail can take it and something needs it (RFC 6533 §1): in parts that are encoded, so that
-/// nothing on the way back needs to know of it.
+/// Chooses UTF-8 if the sender's mail can take it and something needs it (RFC 6533 §1). It is in encoded parts, so that
+/// no server on the way back has to support it.
 fn letters(facts: &Facts<'_>, told: &[Recipient<'_>], returned: &Returned<'_>) -> Letters {
     let is_needed = || told.iter().any(|told| !told.address.is_ascii()) || !returned.header_is_ascii();
     let utf8 = !facts.addressee.is_ascii() || (facts.smtp_utf8 && is_needed());
@@ -171,7 +171,8 @@ struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Encodes what is not 7-bit: lawful of text, and of all parts of RFC 6533. Others are 7-bit anyway.
+    /// Encodes a body that is not 7-bit: this is lawful for text, and for all parts of RFC 6533. Others are 7-bit
+    /// anyway.
     fn new(kind: &'static str, description: &'static str, body: Cow<'a, [u8]>) -> Self {
         if mime::is_seven_bit(&body) {
             return Self { kind, description, encoding: "7bit", body };
@@ -205,7 +206,7 @@ fn header(facts: &Facts<'_>, gravest: Action, boundary: &str, now: Timestamp) ->
     add("To", &format!("<{}>", words::plain(facts.addressee, Letters::Utf8)));
     add("Subject", &gravest.subject(facts.is_to_sender()));
     add("Date", &received::date(now));
-    // A queue id tells of one message, and a message of several notices at different times.
+    // A queue id belongs to one message, and a message has several notices at different times.
     add("Message-ID", &format!("<notice.{}.{}@{host}>", words::token(facts.id), now.as_nanosecond()));
     // RFC 3834 §5: nothing that answers by itself answers this.
     add("Auto-Submitted", "auto-replied");
@@ -232,7 +233,7 @@ fn boundary(id: &str, parts: &[Part<'_>]) -> String {
     }
     used.sort_unstable();
     used.dedup();
-    // The first gap: found in one pass, whatever a message that knows the id has in it.
+    // The first gap: found in one pass, whatever a message whose author guessed the id contains.
     let free = used.iter().zip(0_u32..).take_while(|(used, number)| **used == *number).count();
     format!("{prefix}{free:0DIGITS$x}")
 }

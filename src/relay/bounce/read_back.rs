@@ -57,7 +57,7 @@ fn write(facts: &Facts<'_>, recipients: &[Recipient<'_>]) -> Notice {
     notice(facts, recipients, LIMIT, at(90)).expect("somebody is told")
 }
 
-/// A notice as its reader has it: the kinds of its parts with their octets, decoded.
+/// The parts of a notice as its reader has them: kinds and decoded bytes.
 fn parts(notice: &Notice) -> Vec<(String, Vec<u8>)> {
     let message = MessageParser::default().parse(&notice.message).expect("it is a message");
     let kind = message.content_type().expect("it has a type");
@@ -348,7 +348,7 @@ fn eight_bits_come_back_in_seven() {
     assert_eq!(returned.0, "message/rfc822");
     let inner = MessageParser::default().parse(&returned.1).unwrap();
     assert_eq!(inner.body_text(0).as_deref(), Some("viele schöne Grüße\r\n"));
-    // What bears a signature is not changed: its header alone comes back.
+    // A signed message is not changed: its header alone comes back.
     let signed = format!("DKIM-Signature: v=1\r\n{message}");
     let notice = write(&Facts { message: signed.as_bytes(), ..facts }, &[failed()]);
     let returned = parts(&notice).pop().unwrap();

@@ -19,8 +19,8 @@ pub(super) enum Returned<'a> {
 }
 
 impl<'a> Returned<'a> {
-    /// The whole message tells a sender most, but of a failure alone, and unless it asked for less. One that is too
-    /// large, or could not be sent as it is, does not come back whole.
+    /// Chooses what comes back. The whole message helps a sender most, but only for a failure, and unless it asked for
+    /// less. One that is too large, or could not be sent as it is, does not come back whole.
     pub(super) fn choose(facts: &Facts<'a>, gravest: Action, whole_bytes: usize) -> Self {
         let message = facts.message;
         if message.is_empty() {
@@ -45,7 +45,7 @@ impl<'a> Returned<'a> {
     }
 
     pub(super) fn part(&self, letters: Letters) -> Option<Part<'_>> {
-        // What is no UTF-8 must not be called so, whoever sent it.
+        // Text that is not UTF-8 must not be declared as UTF-8, whoever sent it.
         let is_global = letters == Letters::Utf8 && std::str::from_utf8(self.header()).is_ok();
         let (kind, description, body): (_, _, &[u8]) = match (self, is_global) {
             (Self::Whole(message), false) => ("message/rfc822", "Your message", message),
@@ -59,7 +59,7 @@ impl<'a> Returned<'a> {
 }
 
 /// The whole message in a form in which it can be sent anywhere, if there is one: `message/rfc822` may not be encoded,
-/// so what it has within is (RFC 2046 §5.2.1); `message/global` may be (RFC 6532 §3.7).
+/// so its parts are (RFC 2046 §5.2.1); `message/global` may be (RFC 6532 §3.7).
 fn whole<'a>(facts: &Facts<'a>) -> Option<Cow<'a, [u8]>> {
     let message = facts.message;
     let header = &message[..header_bytes(message)];

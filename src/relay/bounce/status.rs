@@ -64,8 +64,8 @@ pub(super) fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     Xtext::parse(text).map_or(Cow::Borrowed(text), |xtext| xtext.decode())
 }
 
-/// The value of ORCPT with its address decoded (RFC 3461 §6.3). That of a `utf-8` address is written in ASCII by the
-/// encoding of its own, which stands for the same in either form of the report (RFC 6533 §3).
+/// The value of ORCPT with its address decoded (RFC 3461 §6.3). A `utf-8` address is written in ASCII by its own
+/// encoding, which has the same meaning in either form of the report (RFC 6533 §3).
 fn original_recipient(original: &[u8]) -> String {
     let at = original.iter().position(|octet| *octet == b';').unwrap_or(0);
     let (kind, address) = (&original[..at], original[at..].strip_prefix(b";").unwrap_or(original));
@@ -91,8 +91,8 @@ fn action_word(action: Action) -> &'static str {
     }
 }
 
-/// The enhanced code that suits what happened; a next hop may have sent any, or none. A class that contradicts the
-/// action is none at all (RFC 3464 §2.3.4).
+/// The enhanced code that fits the outcome; a next hop may have sent any, or none. A class that contradicts the action
+/// is ignored (RFC 3464 §2.3.4).
 pub(super) fn status(recipient: &Recipient<'_>) -> Enhanced {
     let class = match recipient.action {
         Action::Failed => 5,
@@ -102,8 +102,8 @@ pub(super) fn status(recipient: &Recipient<'_>) -> Enhanced {
     recipient.enhanced.filter(|enhanced| enhanced.0 == class).unwrap_or(Enhanced(class, 0, 0))
 }
 
-/// The next hop as a `mta-name` (RFC 3464 §2.3.5): an address stands there as a literal (RFC 5321 §4.1.3), and a socket,
-/// which no name of the DNS leads to, has a type of its own.
+/// The next hop as a `mta-name` (RFC 3464 §2.3.5): an address is written as a literal (RFC 5321 §4.1.3), and a socket,
+/// which has no name in the DNS, has a type of its own.
 fn remote_mta(remote: &str) -> String {
     if let Some(path) = remote.strip_prefix("unix:") {
         return format!("x-unix-socket; {}", words::plain(path.as_bytes(), Letters::Ascii));

@@ -1,5 +1,5 @@
-//! A TOML file as sections whose keys are taken one by one: what is wrong is gathered with its place, and what nobody
-//! took was unknown.
+//! A TOML file as sections whose keys are taken one by one: errors are collected with their positions, and a key that
+//! nothing took is unknown.
 use crate::slip::is_near;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use strsim::damerau_levenshtein;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The longest file, in octets.
+/// The longest file, in bytes.
 pub(super) const LONGEST: usize = 1 << 20;
-/// Complaints that are told at once.
+/// Most complaints reported at once.
 const MOST: usize = 50;
 
 /// Keys by their old names: the section, the old key, the key of today.
@@ -93,7 +93,7 @@ impl Notes {
     }
 }
 
-/// Line and column of an octet.
+/// Line and column of a byte.
 fn place(text: &str, offset: usize) -> (usize, usize) {
     let before: String = text.char_indices().take_while(|(at, _)| *at < offset).map(|(_, letter)| letter).collect();
     let column = before.chars().rev().take_while(|letter| *letter != '\n').count() + 1;
@@ -111,7 +111,7 @@ pub(super) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The whole file. What breaks the grammar of TOML is noted.
+    /// The whole file. Errors in the grammar of TOML are noted.
     pub(super) fn whole(text: &'a str, notes: &'a Notes) -> Self {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in errors {
@@ -153,7 +153,7 @@ impl<'a> Section<'a> {
         RENAMED.iter().filter(move |(section, ..)| *section == kind)
     }
 
-    /// A text, and where it stands.
+    /// A text, and its position.
     pub(super) fn text(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let is_number = matches!(
             self.entries.get(key).map(|(_, value)| value.get_ref()),
@@ -167,7 +167,7 @@ impl<'a> Section<'a> {
         self.scalar(key, example)
     }
 
-    /// A text, a number or a time: what stands there, and where.
+    /// A text, a number or a time, and its position.
     fn scalar(&mut self, key: &'static str, example: &str) -> Option<(Range<usize>, String)> {
         let value = self.take(key)?;
         let span = value.span();
@@ -216,7 +216,7 @@ impl<'a> Section<'a> {
         Some(texts)
     }
 
-    /// A list of what means something; `None` too if one does not.
+    /// A list of valid values; `None` too if one is not valid.
     pub(super) fn values<T>(
         &mut self,
         key: &'static str,

@@ -1,4 +1,4 @@
-//! The sections of relay.toml, key by key, to what they mean.
+//! Reads the sections of relay.toml into `Config`, key by key.
 use super::document::{LONGEST, Notes, Section};
 use super::routes::Routing;
 use super::{Complaints, Config, Delivery, Dns, Durability, Limits, LogLevel, Networks, NoticeTarget, Outside, Reach};
@@ -222,7 +222,7 @@ impl<'a> Reader<'a> {
 
     fn limits(self, root: &mut Section<'a>, spool: &Spool) -> Limits {
         let mut limits = Limits::default();
-        // What a small spool can never hold is said to be too large, and not to be tried again later.
+        // A message that a small spool can never hold is answered as too large, and not to be tried again later.
         limits.message_bytes = limits.message_bytes.min(spool.most_bytes / 4);
         let Some(mut section) = root.table("limits") else { return limits };
         let message = |text: &str| match bytes(text)? {
@@ -274,7 +274,7 @@ impl<'a> Reader<'a> {
         retry.notice_lifetime = section.value("notice_expiry", "\"5d\"", some_time).unwrap_or(retry.lifetime);
         let delay = |text: &str| if text == "never" { Ok(None) } else { some_time(text).map(Some) };
         let delay = section.value("delay_notice", "\"4h\"", delay);
-        // What nobody asked for is not to be wrong: a short-lived queue has no time for it.
+        // A default that nobody set must not be an error: a short-lived queue has no time for it.
         let default = retry.delay_notice.filter(|after| *after < retry.lifetime);
         retry.delay_notice = delay.unwrap_or(default);
         if retry.backoff.longest < retry.backoff.first {
@@ -289,7 +289,7 @@ impl<'a> Reader<'a> {
         retry
     }
 
-    /// A path, from where relative ones begin.
+    /// A path; a relative one begins at `base`.
     pub(super) fn path(self, section: &mut Section<'a>, key: &'static str) -> Option<(Range<usize>, PathBuf)> {
         let (span, text) = section.text(key, "\"PATH\"")?;
         if text.is_empty() {
@@ -382,7 +382,7 @@ pub(super) fn connections(text: &str) -> Result<u32, String> {
     count(text, 100_000).map(|number| number as u32)
 }
 
-/// A time that is not nought; days too.
+/// A time that is not zero; days too.
 fn some_time(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok()).filter(|days| *days <= 10_000);
     match days.map_or_else(|| duration(text), |days| Ok(DAY * days)) {
@@ -423,15 +423,15 @@ fn network(text: &str) -> Result<IpNet, String> {
     Ok(network.trunc())
 }
 
-/// Names of whom networks let in together, where these are more than anybody's own: half of IPv4 or more, half of what is
-/// given out of IPv6 (2000::/3) or more, and IPv4 as a translator writes it (RFC 6052 §2.1).
+/// Names the clients that networks admit together, where these are more than any one owner's: half of IPv4 or more,
+/// half of the allocated IPv6 (2000::/3) or more, and IPv4 as a translator writes it (RFC 6052 §2.1).
 fn is_open_relay(networks: &[IpNet]) -> Option<&'static str> {
     let all = IpNet::aggregate(&networks.to_vec());
     let hosts_v4 = |network: &IpNet| match network {
         IpNet::V4(network) => 1_u64 << (32 - network.prefix_len()),
         IpNet::V6(_) => 0,
     };
-    // In units of a /64, of which nobody has a part.
+    // In units of a /64, the smallest that is assigned.
     let subnets_v6 = |network: &IpNet| match network {
         IpNet::V6(network) if network.prefix_len() < 64 => 1_u128 << (64 - network.prefix_len()),
         _ => 0,
@@ -458,7 +458,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// The host of HOST:PORT, where it is a name.
+/// The host of HOST:PORT, if it is a name.
 fn name_in(text: &str) -> Option<String> {
     let (host, _) = text.rsplit_once(':')?;
     let is_name = is_domain(host) && !host.starts_with('[') && host.parse::<IpAddr>().is_err();

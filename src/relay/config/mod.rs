@@ -64,7 +64,7 @@ pub(crate) struct Config {
     pub(crate) reach: Reach,
     /// Metrics, health and readiness.
     pub(crate) http: Option<SocketAddr>,
-    /// The name in `http`, where it is no address: requests may bear it.
+    /// The name in `http`, if it is not an address: requests may use it.
     pub(crate) http_name: Option<String>,
     /// The socket of `mailrun queue`.
     pub(crate) control: PathBuf,

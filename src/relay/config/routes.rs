@@ -1,4 +1,4 @@
-//! `[local]` and `[[route]]`: whose mail ends here, and where the rest goes.
+//! `[local]` and `[[route]]`: domains whose mail ends here, and targets of all other mail.
 use super::Reach;
 use super::document::{Notes, Section};
 use super::meaning::{Reader, connections, one_of};
@@ -128,7 +128,7 @@ impl<'a> Routing<'a> {
         mx.or(lmtp).or(maildir).or(discard.map(|()| Way::Hop(Hop::Discard)))
     }
 
-    /// Exactly one key says where to, and the others go with it.
+    /// Checks that exactly one key names the target, and that the others go with it.
     fn keys_suit(self, section: &Section<'a>) {
         const ENDS: [&str; 5] = ["smtp", "mx", "lmtp", "maildir", "discard"];
         const OF_SMTP: [&str; 8] =
@@ -185,8 +185,8 @@ impl<'a> Routing<'a> {
         Some((span, template.below(self.reader.base)))
     }
 
-    /// TLS and AUTH. A password is not sent to whoever happens to answer, nor for everybody to read, unless it never
-    /// leaves this host.
+    /// TLS and AUTH. A password is not sent to a server that was not verified, nor readable on the wire, unless it
+    /// never leaves this host.
     fn protection(self, section: &mut Section<'a>, hosts: Option<&[Host]>) -> (Security, Option<Credentials>) {
         let user_at = section.key("user");
         let credentials = self.credentials(section);
@@ -268,7 +268,7 @@ impl<'a> Routing<'a> {
         })
     }
 
-    /// Complains of a password that stands in the file, and of the key that once named a variable.
+    /// Complains of a password that is written in the file, and of the key that once named a variable.
     fn misplaced_password(self, section: &mut Section<'a>) -> bool {
         let in_file = format!("a password must not be in this file: use password_file, or set {PASSWORD_VARIABLE}");
         let variable = format!("\"password_env\" is no longer a key: use password_file, or set {PASSWORD_VARIABLE}");
@@ -283,7 +283,7 @@ impl<'a> Routing<'a> {
         is_misplaced
     }
 
-    /// `[local]`, and where each of its domains stands.
+    /// `[local]`, and the position of each of its domains.
     fn local(self, mut section: Section<'a>, has_routes: bool) -> (Local, Vec<(Range<usize>, String)>) {
         let domains = section.list("domains", "[\"example.com\"]").unwrap_or_default();
         for (span, domain) in &domains {
