@@ -1,13 +1,14 @@
-//! Delivery into a Maildir: a file a message, seen by its reader whole or not at all, and there after a power cut.
+//! Delivery into a Maildir: one file per message. Its reader sees it whole or not at all, and it survives a power cut.
 //!
 //! ```text
 //! tmp/NAME written, synced ──rename, never over another──▶ new/NAME, directory synced ──▶ delivered
 //! ```
 //! Lines end in LF there, as in every Maildir that Postfix, Exim or qmail fill: readers and scripts take the file for a
-//! text of their system, and what is signed is signed over CRLF whatever a file has. (The sink's dump keeps CRLF, for it
-//! is evidence of what was on the wire, and no mailbox.) On top stand `Return-Path` (RFC 5321 §4.4) and `Delivered-To`.
+//! text of their system, and a signature covers CRLF whatever the file has. (The sink's dump keeps CRLF, for it is
+//! evidence of the bytes on the wire, and no mailbox.) The file begins with `Return-Path` (RFC 5321 §4.4) and
+//! `Delivered-To`.
 //!
-//! All of it blocks: it belongs on a thread that may wait for a disk.
+//! All of it blocks: call it on a thread that may wait for a disk.
 use crate::reason::reason;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -23,7 +24,7 @@ use std::time::Duration;
 
 /// Written to the file in pieces of that size.
 const PIECE_BYTES: usize = 64 << 10;
-/// Names that are tried before it is the directory's fault: a name is taken only where two hosts have one name.
+/// Names that are tried before the directory is blamed: a name is taken only if two hosts have one name.
 const MOST_NAMES: u32 = 8;
 
 /// A message to deliver.
@@ -36,7 +37,7 @@ pub(crate) struct Letter<'a> {
     pub(crate) message: &'a [u8],
 }
 
-/// Maildirs that are remembered as durable. Beyond so many all are forgotten, which costs each a few syncs.
+/// Maildirs that are remembered as durable. Beyond this number all are forgotten, which costs each a few syncs.
 const MAX_DURABLE_ROOTS: usize = 50_000;
 
 /// Names that no other delivery has, of this process or another, on this host or another
@@ -62,7 +63,7 @@ impl Names {
         self.durable_roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when the Maildir's directories survive a power cut, whoever made them.
+    /// Returns once the Maildir's directories survive a power cut, whoever made them.
     fn make_durable(&self, root: &Path) -> io::Result<()> {
         if self.durable_roots().contains(root) {
             return Ok(());
@@ -83,8 +84,8 @@ impl Names {
     }
 }
 
-/// Delivers into the Maildir `root`, which is made if it is not there; gives the file. `now` is since the Unix epoch.
-/// Whoever makes `root` of an address sees to it that the address cannot lead elsewhere.
+/// Delivers into the Maildir `root`, which is made if it is not there; returns the file. `now` is since the Unix epoch.
+/// A caller that builds `root` from an address makes sure that the address cannot lead elsewhere.
 ///
 /// # Errors
 /// [`Failure`]: the message is not delivered, or not surely so; it is to be tried again, and may then be there twice.
@@ -97,13 +98,13 @@ pub(crate) fn deliver(root: &Path, names: &Names, now: Duration, letter: &Letter
     };
     let delivered = write(file, letter).and_then(|()| with_name(root, names, now, move_to_new));
     if delivered.is_err() {
-        // What cannot be removed either, a reader of Maildirs removes after 36 hours.
+        // If the draft cannot be removed either, a reader of Maildirs removes it after 36 hours.
         let _ = fs::remove_file(&draft);
     }
     delivered.map_err(failed)
 }
 
-/// Tries with one name after the other while they are taken, and makes the Maildir where it is missing.
+/// Tries one name after the other while they are taken, and makes the Maildir if it is missing.
 fn with_name<T>(root: &Path, names: &Names, now: Duration, act: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
     for _ in 1..MOST_NAMES {
         match act(&names.next(now)) {
@@ -160,7 +161,7 @@ fn write_lines(message: &[u8], out: &mut impl Write) -> io::Result<()> {
     if rest.is_empty() { Ok(()) } else { out.write_all(rest).and_then(|()| out.write_all(b"\n")) }
 }
 
-/// Moves a file from `tmp` to `new`: whoever looks sees it whole.
+/// Moves a file from `tmp` to `new`: a reader sees it whole.
 fn publish(root: &Path, name: &str, draft: &Path) -> io::Result<PathBuf> {
     let new = root.join("new");
     let path = new.join(name);
@@ -193,7 +194,7 @@ pub(crate) enum Failure {
     /// The owner's share of the disk is used up.
     #[error("{}: {}; the owner of the mailbox must delete mail or needs a larger quota", .path.display(), reason(.source))]
     Quota { path: PathBuf, source: io::Error },
-    /// This process may not write there, or what is there is no Maildir.
+    /// This process may not write there, or the path is no Maildir.
     #[error("{}: {}; it must be a directory that mailrun can write to", .path.display(), reason(.source))]
     Denied { path: PathBuf, source: io::Error },
     /// The disk or the system failed.

@@ -6,7 +6,7 @@ use std::fmt::{Display, Write};
 /// Figures that are counted, besides those that a survey of the queues has.
 pub(super) struct Figures<'a> {
     pub(super) survey: &'a Survey,
-    /// Name, meaning, value: what only grows.
+    /// Counters that only grow: name, description, value.
     pub(super) census: &'a [(&'static str, &'static str, u64)],
     /// Likewise, of the log and of HTTP.
     pub(super) process: &'a [(&'static str, &'static str, u64)],

@@ -1,45 +1,45 @@
-//! Store and forward: takes mail, keeps it, and hands every message on until it is delivered or its sender told.
+//! Store and forward: accepts mail, keeps it, and tries each message until it is delivered or its sender notified.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `aliases` | who is meant by a name of a local domain |
-//! | `bounce` | what became of a message, told to its sender |
-//! | `census` | what has been done, in numbers |
+//! | `aliases` | the targets of each name of a local domain |
+//! | `bounce` | notifications to senders about their messages |
+//! | `census` | counters since the relay began |
 //! | `certificates` | the certificate's files, read again when they change |
-//! | `config` | what a relay is told |
-//! | `control` | what operators ask, answered page by page |
+//! | `config` | a relay's configuration |
+//! | `control` | the control socket, answered page by page |
 //! | `courier` | connections to next hops, and deliveries on this host |
-//! | `defect` | what a task that panics had in hand goes back to the queue |
-//! | `demands` | what a message demands of the server that is to take it |
-//! | `descriptors` | how many of them it may need, and what it makes do with |
-//! | `envelope` | what the spool keeps beside a body, and the notes of what has been done since |
+//! | `defect` | gives the work of a task that panics back to the queue |
+//! | `demands` | extensions that a message requires of the next server |
+//! | `descriptors` | the number of descriptors needed, and the limits if fewer are granted |
+//! | `envelope` | encoding of envelopes and notes in the spool |
 //! | `hops` | the hops that a worker knows, by number |
-//! | `inquiry` | questions to the workers |
-//! | `intake` | how much mail may be on its way in at a time |
+//! | `inquiry` | calls to the workers |
+//! | `intake` | limit of the memory for incoming mail |
 //! | `journal` | the log of deliveries, off the workers' way |
 //! | `labour` | threads for work that blocks |
 //! | `letter` | a message in memory |
-//! | `login` | AUTH as a session has it |
-//! | `login_limits` | failed logins: how many there may be, and how long the next one waits |
+//! | `login` | AUTH in a session |
+//! | `login_limits` | limits of failed logins, and the delay of the next one |
 //! | `maildir` | delivery into a Maildir |
 //! | `metrics` | numbers in Prometheus' format |
 //! | `offline` | a spool that no relay has open: checked, salvaged, exported |
 //! | `office` | a worker's queue, and what reception and couriers share |
 //! | `operator` | the operator's side of the control socket |
-//! | `protocol` | what is said over the control socket |
-//! | `queue` | who may be delivered now: pure, one a worker |
-//! | `reception` | sessions that bring mail |
+//! | `protocol` | the protocol of the control socket |
+//! | `queue` | the queue of one worker: pure |
+//! | `reception` | sessions that receive mail |
 //! | `received` | the trace that a message carries: written and counted |
 //! | `redirect` | mail that waits for a mailbox which has become an alias |
 //! | `reload` | SIGHUP |
 //! | `report` | the record of a run |
-//! | `resolver` | which servers take a domain's mail, and their addresses |
-//! | `restart` | what a former run has left |
-//! | `retry` | how long until the next try |
-//! | `routing` | who may send to whom, and where it goes |
-//! | `setting` | what all workers share |
-//! | `socket` | the control socket's place |
-//! | `spool_directory` | whose the spool's directory is, and who may change it |
+//! | `resolver` | the servers that take a domain's mail, and their addresses |
+//! | `restart` | queues the backlog of a former run |
+//! | `retry` | delays between tries |
+//! | `routing` | who may send to whom, and the next hop of each recipient |
+//! | `setting` | state that all workers share |
+//! | `socket` | the control socket in the file system |
+//! | `spool_directory` | owner and permissions of the spool's directory |
 //! | `status` | metrics, health and readiness over HTTP |
 //! | `survey` | the numbers of all queues, put together |
 //! | `telling` | notices on their way into the spool |
@@ -122,7 +122,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const LAST_WAYS: Duration = Duration::from_secs(10);
 /// Options of a relay besides its configuration.
 pub(crate) struct Orders {
-    /// Reads the configuration's file again, on SIGHUP; `None` where there is none.
+    /// Reads the configuration's file again, on SIGHUP; `None` if there is no file.
     pub(crate) reread: Option<Reread>,
     /// Path of the run record.
     pub(crate) json: Option<PathBuf>,
@@ -139,7 +139,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// The numbers by name, with what they are.
+    /// The numbers: name, description, value.
     pub(crate) fn rows(&self) -> Vec<(&'static str, &'static str, u64)> {
         let usage = self.setting.spool.usage();
         let mut rows: Vec<_> = self.setting.census.rows().into();
@@ -184,7 +184,7 @@ pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
         }
     }
     drop(line);
-    // Closed, it tells no more of it.
+    // Read before the spool is closed: a closed one does not report an earlier failure.
     let failed = setting.spool.failure();
     end(&setting, running, control);
     let failed = failed.or_else(|| setting.spool.failure());
@@ -196,7 +196,7 @@ pub(crate) fn run(mut config: Config, orders: Orders) -> Result<Done> {
     Ok(Done { setting, unwritten })
 }
 
-/// Says where it listens.
+/// Reports the addresses on which it listens.
 fn announce(log: &LogWriter, telling: &Telling, smtp: Vec<String>, http: Option<SocketAddr>) {
     let http = http.map(|address| address.to_string());
     let metrics = http.as_ref().map(|http| format!(", metrics on http://{http}/metrics")).unwrap_or_default();
@@ -204,7 +204,7 @@ fn announce(log: &LogWriter, telling: &Telling, smtp: Vec<String>, http: Option<
     telling.event(&Event::Listening { smtp, http });
 }
 
-/// Takes nothing any more, brings what is on its way, and writes down what is done.
+/// Stops accepting, finishes deliveries under way, and writes down the results.
 fn end(setting: &Setting, running: Vec<Running>, control: Control) {
     drop(control);
     running.into_iter().for_each(Running::stop);
@@ -279,7 +279,7 @@ fn serve(
     };
     let has_users = config.users.is_some();
     let xclient = if config.xclient.0.is_empty() { Attributes::NONE } else { Attributes::ALL };
-    // A password in the clear is for nobody's ears but this host's.
+    // A password in clear text must not leave this host.
     let is_inside = endpoint.ip().is_none_or(|ip| ip.is_loopback());
     Server::new(make)
         .name(&config.hostname)

@@ -1,4 +1,4 @@
-//! A worker's office: its queue, and what reception and couriers share. Everything here happens on one thread.
+//! A worker's office: its queue, and the state that reception and couriers share. Everything here runs on one thread.
 //!
 //! ```text
 //! reception ─ accept ─▶ queue ─ calls ─▶ couriers ─ outcome ─▶ queue ─ effects ─▶ spool: notes, notices, done
@@ -43,7 +43,7 @@ pub(super) struct Office {
     /// Notices that wait until fewer are being written.
     untold: RefCell<VecDeque<(MessageId, Notice)>>,
     tellers: Cell<u32>,
-    /// More was due than could be done in one turn, and somebody is at it.
+    /// More was due than could be done in one turn, and a task is doing the rest.
     is_behind: Cell<bool>,
     is_closing: Cell<bool>,
     /// Unix time at the zero of [`clock::now`].
@@ -55,7 +55,7 @@ pub(super) struct Office {
     departures: Cell<u64>,
 }
 
-/// Notices that are written at a time. Each holds its message in memory, while the spool is full for as long as it is.
+/// Notices that are written at a time. Each holds its message in memory for as long as the spool is full.
 const TELLERS: u32 = 32;
 
 /// State of a courier.
@@ -67,14 +67,14 @@ enum Whereabouts {
     /// Busy.
     #[default]
     Away,
-    /// On the list of those who wait.
+    /// On the list of couriers that wait.
     Listed,
     /// It is to close.
     Dismissed,
 }
 
 impl Place {
-    /// It does not wait any more: what stands on the list under its name is void.
+    /// Cancels the wait; its entry in the list becomes stale.
     pub(super) fn leave(&mut self) {
         if self.0.get() == Whereabouts::Listed {
             self.0.set(Whereabouts::Away);
@@ -165,7 +165,7 @@ impl Office {
         self.origin + now
     }
 
-    /// Another number each time, for what is to be spread.
+    /// Returns another number each time, as a seed.
     pub(super) fn seed(&self) -> u64 {
         self.departures.set(self.departures.get() + 1);
         self.setting.seed.wrapping_add(self.departures.get())
@@ -191,9 +191,9 @@ impl Office {
         self.attend();
     }
 
-    /// Does what the queue asks for; after whatever has happened to it.
+    /// Carries out the queue's calls; runs after each event of the queue.
     pub(super) fn attend(self: &Rc<Self>) {
-        // What is left when the relay stops stays in the spool.
+        // Entries left when the relay stops stay in the spool.
         while !self.is_closing() {
             let call = self.queue.borrow_mut().wants_courier(clock::now());
             match call {
@@ -256,7 +256,7 @@ impl Office {
         place.0.set(Whereabouts::Listed);
         let mut waiting = self.waiting.borrow_mut();
         let list = waiting.entry(hop).or_default();
-        // Who left of itself was never called, and would stand there for ever.
+        // A courier that left by itself was never called, and its entry would stay there for ever.
         while list.front().is_some_and(|(place, _)| place.0.get() != Whereabouts::Listed) {
             list.pop_front();
         }
@@ -287,7 +287,7 @@ impl Office {
         self.attend();
     }
 
-    /// Does what is due by now.
+    /// Does all that is due by now.
     pub(super) fn tick(self: &Rc<Self>) {
         if self.edition.get() != self.setting.edition() {
             self.edition.set(self.setting.edition());
@@ -308,7 +308,7 @@ impl Office {
         }
     }
 
-    /// A part of what is due.
+    /// Does a part of what is due.
     fn do_due(self: &Rc<Self>) -> Due {
         let (now, mut all) = (clock::now(), Vec::new());
         self.queue.borrow_mut().tick(now, &mut all);
@@ -365,7 +365,8 @@ impl Office {
         }
     }
 
-    /// Tells the sender, in a task of its own. Where many are to be told the message is read again when its turn comes.
+    /// Notifies the sender, in a task of its own. If many notices are due, the message is read again when its turn
+    /// comes.
     pub(super) fn tell(self: &Rc<Self>, id: MessageId, notice: Notice, letter: Option<Letter>) {
         if self.tellers.get() >= TELLERS {
             return self.untold.borrow_mut().push_back((id, notice));

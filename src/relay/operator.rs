@@ -1,4 +1,4 @@
-//! The operator's side of the control socket: asks a running relay, and hands on what it says, reply by reply.
+//! The operator's side of the control socket: sends a request to a running relay, and passes on its replies one by one.
 use super::protocol::{Reply, Request};
 use super::socket;
 use crate::reason::reason;
@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A relay gives up on its workers before.
+/// A relay gives up on its workers earlier.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A way to a running relay.
@@ -18,12 +18,12 @@ pub(crate) struct Operator(BufReader<UnixStream>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
     Well,
-    /// The relay says why not.
+    /// The relay refuses, and says why.
     Refused(String),
 }
 
 impl Operator {
-    /// Connects to the relay whose control socket that is.
+    /// Connects to the relay with that control socket.
     ///
     /// # Errors
     /// If none is running there.
@@ -36,7 +36,7 @@ impl Operator {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Asks, and hands on each reply but the last.
+    /// Sends a request, and passes on each reply but the last.
     ///
     /// # Errors
     /// If the relay goes away meanwhile, or `each` fails.

@@ -30,7 +30,7 @@ pub(crate) enum Request {
         /// Those in that state.
         #[serde(default)]
         state: Option<StateWord>,
-        /// No more than so many.
+        /// Limit of the number of entries.
         #[serde(default)]
         limit: Option<u64>,
     },
@@ -42,7 +42,7 @@ pub(crate) enum Request {
     Stats,
 }
 
-/// With what an order is to be carried out.
+/// Messages that an order applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Chosen {
@@ -120,7 +120,7 @@ pub(crate) enum StateWord {
     Sending,
     /// Stopped by an operator
     Held,
-    /// Settled; its sender is being told
+    /// Settled; its sender is being notified.
     Telling,
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct EntryRow {
     /// Unix time of the next try: of the entry if it is deferred, or of its hop if that could not be reached.
     pub(crate) next_unix_s: Option<u64>,
     pub(crate) expires_unix_s: u64,
-    /// Its own last refusal, or what keeps its hop shut.
+    /// Its own last refusal, or the one that keeps its hop shut.
     pub(crate) refusal: Option<RefusalRow>,
     /// It is ready, but its hop could not be reached and is left alone until `next_unix_s`.
     #[serde(default)]
@@ -197,11 +197,11 @@ pub(crate) struct EntryRow {
 /// Reason why it has not been delivered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RefusalRow {
-    /// 0 where there was no reply.
+    /// 0 if there was no reply.
     pub(crate) code: u16,
     pub(crate) enhanced: Option<String>,
     pub(crate) text: String,
-    /// The host that said it; empty for the relay itself.
+    /// The host that replied; empty for the relay itself.
     pub(crate) by: String,
 }
 
@@ -297,7 +297,7 @@ pub(crate) struct TotalsRow {
     pub(crate) delivered: u64,
     pub(crate) deferred: u64,
     pub(crate) failed: u64,
-    /// Octets of messages that are being received, or wait for their 250.
+    /// Bytes of messages that are being received, or wait for their 250.
     #[serde(default)]
     pub(crate) incoming_bytes: u64,
     /// Next hops that are remembered.

@@ -1,4 +1,5 @@
-//! The trace that a message carries from hop to hop: writes the `Received:` field, and counts those that are there.
+//! The trace that a message carries from hop to hop: writes the `Received:` field, and counts the fields that are
+//! there.
 //!
 //! ```text
 //! Received: from client.example ([192.0.2.1]) by relay.example with ESMTPSA
@@ -6,7 +7,7 @@
 //! <TAB>tls TLS_AES_256_GCM_SHA384; Sat, 21 Nov 2026 09:30:00 +0000
 //! ```
 //! RFC 5321 §4.4 has the grammar, RFC 3848 and RFC 6531 §4.3 the words after `with`, RFC 8314 §4.3 the clause `tls`.
-//! What the client says of itself can inject nothing: neither a line, nor a clause, nor a comment.
+//! Text from the client can inject nothing: neither a line, nor a clause, nor a comment.
 use jiff::Timestamp;
 use smtp::Path;
 use smtp::command::Hello;
@@ -81,7 +82,8 @@ impl Stamp<'_> {
         field.out.extend_from_slice(b"\r\n");
     }
 
-    /// RFC 3848; RFC 6531 §4.3. There is no word for TLS without extensions: the clause `tls` says it.
+    /// Protocols of RFC 3848 and RFC 6531 §4.3. There is no word for TLS without extensions: the clause `tls` covers
+    /// it.
     fn protocol(&self) -> &'static str {
         const NAMES: [[&str; 4]; 4] = [
             ["ESMTP", "ESMTPA", "ESMTPS", "ESMTPSA"],
@@ -149,7 +151,7 @@ fn write_all(parts: &[&[u8]], out: &mut Vec<u8>) {
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
-/// An address as it stands in a header (RFC 5321 §4.1.3).
+/// An address as a header field writes it (RFC 5321 §4.1.3).
 pub(crate) fn literal(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => format!("[{address}]"),
@@ -157,7 +159,7 @@ pub(crate) fn literal(address: IpAddr) -> String {
     }
 }
 
-/// Writes a name; what cannot be part of one becomes `?`, what is too long is cut.
+/// Writes a name; a character that cannot be part of one becomes `?`, and a long name is cut.
 fn write_name(name: &[u8], out: &mut Vec<u8>) {
     let fit = |octet: &u8| if octet.is_ascii_alphanumeric() || b"-._:".contains(octet) { *octet } else { b'?' };
     out.extend(name.iter().take(NAME_BYTES).map(fit));
@@ -203,7 +205,7 @@ impl Clock {
     }
 }
 
-/// A message that has been through more servers goes in circles (RFC 5321 §6.3): 554 5.4.6.
+/// Most servers that a message may have passed: one with more goes in circles (RFC 5321 §6.3), 554 5.4.6.
 pub(crate) const MOST_HOPS: u32 = 100;
 
 /// State of the header so far.
@@ -213,7 +215,7 @@ pub(crate) enum Header {
     Open,
     /// The empty line has come.
     Ended,
-    /// It is longer than the limit. What is beyond has not been looked at.
+    /// It is longer than the limit. The rest has not been read.
     TooLarge,
 }
 
@@ -225,12 +227,12 @@ pub(crate) enum Header {
 ///   │ └────────────────────────────────────────────────┘
 ///   └──[CR] LF──▶ Ended
 /// ```
-/// A line ends in LF, whether or not CR comes before it, as the most lenient of the next hops may read it. Octets are
-/// looked at once and those of the header alone, up to the limit.
+/// A line ends in LF, whether or not CR comes before it, as the most lenient of the next hops may read it. Each byte is
+/// read once, and only those of the header, up to the limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Hops {
     count: u32,
-    /// Octets that the header may still have.
+    /// Bytes that the header may still have.
     left: usize,
     header: Header,
     place: Place,
@@ -242,7 +244,7 @@ enum Place {
     Start,
     /// Behind a CR that the line begins with.
     Cr,
-    /// So many octets of the name have come.
+    /// Number of bytes of the name that have come.
     Name(u8),
     /// The name has come, and blanks (RFC 5322 §4.5).
     Blanks,
@@ -252,7 +254,7 @@ enum Place {
 const NAME: &[u8] = b"received";
 
 impl Hops {
-    /// For a header of at most that many octets, its empty line included.
+    /// Counts a header of at most that many bytes, its empty line included.
     pub(crate) fn new(most_bytes: usize) -> Self {
         Self { count: 0, left: most_bytes, header: Header::Open, place: Place::Start }
     }
@@ -273,7 +275,7 @@ impl Hops {
         }
     }
 
-    /// Takes an octet, or all up to a line's end; gives what follows.
+    /// Takes a byte, or all up to a line's end; returns the rest.
     fn step<'a>(&mut self, octets: &'a [u8]) -> &'a [u8] {
         if self.place == Place::Rest {
             let Some(end) = memchr::memchr(b'\n', octets) else { return &[] };

@@ -1,4 +1,4 @@
-//! Receives mail: who may send where, what the message says of itself, and the answer once it is kept.
+//! Receives mail: checks senders and recipients, writes the message's trace, and answers once the message is kept.
 use super::config::{Config, Durability, LoggedIn};
 use super::envelope::{Envelope, MOST_RECIPIENTS, Original, Recipient, With};
 use super::intake::{Claim, Entry};
@@ -53,11 +53,11 @@ struct Transaction {
     errands: Vec<Errand>,
     body: Vec<u8>,
     hops: Hops,
-    /// SIZE, where the client gave it.
+    /// SIZE, if the client gave it.
     announced: Option<u64>,
     /// Bytes that the recipients take, roughly.
     envelope_bytes: u64,
-    /// There was no room for it: what comes is dropped.
+    /// There was no room for it: the rest is dropped.
     is_given_up: bool,
 }
 
@@ -68,7 +68,7 @@ const FIRST_BYTES: usize = 1 << 10;
 /// Bytes that a body has room for at once if SIZE announces more: enough for most messages, and little for a client
 /// that announces what never comes.
 const AHEAD_BYTES: u64 = 128 << 10;
-/// From this size on a body grows by halves, so that at the end less of what it claims is for nothing.
+/// From this size on a body grows by halves, so that less of its claim is unused at the end.
 const DOUBLED_BYTES: usize = 1 << 20;
 
 impl Transaction {
@@ -128,7 +128,7 @@ impl Reception {
         reception
     }
 
-    /// Has the memory that the session takes paid for by whom it stands for now.
+    /// Charges the session's memory to the client that it acts for now.
     fn pay(&self) {
         match self.client {
             Some(client) if self.standing() == Standing::Stranger => self.claim.of_stranger(ClientKey::of(client)),
@@ -136,7 +136,7 @@ impl Reception {
         }
     }
 
-    /// Stands for another client from now on: a proxy, or an authorised client, says so.
+    /// Acts for another client from now on: a proxy, or an authorised client, has named it.
     fn stand_for(&mut self, client: IpAddr) {
         let client = client.to_canonical();
         self.client = Some(client);
@@ -145,12 +145,12 @@ impl Reception {
         self.pay();
     }
 
-    /// Tells whether the client may speak for others with XCLIENT.
+    /// Reports whether the client may speak for others with XCLIENT.
     fn may_speak_for_others(&self) -> bool {
         self.gateway.is_none_or(|gateway| self.config.xclient.contain(gateway))
     }
 
-    /// Whoever may write to a unix-domain socket is on this host and was let in by its permissions.
+    /// The rights of the client. One on a unix-domain socket is on this host, and the socket's permissions admitted it.
     fn standing(&self) -> Standing {
         self.client.map_or(Standing::Friend, |client| self.config.standing(client, self.logged_in))
     }
@@ -231,7 +231,7 @@ impl Reception {
             .then(|| Reply::fixed("552 5.3.4 The message's header is too long\r\n"))
     }
 
-    /// Hands the message to the spool; what remains to be known is whether it is kept.
+    /// Hands the message to the spool; the receipt tells later whether it is kept.
     fn store(&mut self, transaction: Transaction) -> Result<(Receipt, Letter, Vec<Errand>), Reply> {
         let Transaction { envelope, errands, body: octets, .. } = transaction;
         let body: Arc<[u8]> = octets.as_slice().into();
@@ -259,7 +259,7 @@ impl Reception {
         has_room
     }
 
-    /// Sees to it that the body has room for so many octets more, in memory and in the books.
+    /// Makes sure that the body has room for that many more bytes, in memory and in the claim.
     fn has_room(&mut self, more: usize) -> bool {
         let Transaction { body, envelope_bytes, announced, .. } = &mut self.transaction;
         let needed = body.len() + more;
@@ -269,7 +269,7 @@ impl Reception {
         let grown = body.len() + if body.len() < DOUBLED_BYTES { body.len() } else { body.len() / 2 };
         let announced = announced.map_or(0, |bytes| bytes.min(AHEAD_BYTES) as usize + FIRST_BYTES);
         let capacity = needed.max(grown).max(announced);
-        // Where there is no room for growing, there may be enough for what is here.
+        // If there is no room for growing, there may be enough for these bytes.
         let fits = |capacity: &usize| self.claim.cover(*envelope_bytes + *capacity as u64);
         let Some(capacity) = [capacity, needed].into_iter().find(fits) else { return false };
         body.reserve_exact(capacity - body.len());
@@ -292,20 +292,20 @@ impl Reception {
     }
 }
 
-/// The answer where too much comes in at a time (RFC 3463 §3.4: mail system full).
+/// The answer if too much comes in at a time (RFC 3463 §3.4: mail system full).
 fn crowded(office: &Office) -> Reply {
     office.setting.census.crowded.add(1);
     Reply::fixed("452 4.3.1 Too much incoming mail, try again later\r\n")
 }
 
-/// The answer that takes responsibility (RFC 5321 §6.1): nobody has one to give who has no proof.
+/// The answer that takes responsibility (RFC 5321 §6.1): it needs the spool's proof.
 fn kept(stored: &Stored) -> Answer {
     let mut text = String::with_capacity(40);
     write!(text, "2.0.0 Ok: queued as {}", stored.id()).expect("a String takes any text");
     Answer::Reply(Reply::new(250, &text))
 }
 
-/// The answer where the message is not kept.
+/// The answer if the message is not kept.
 fn not_kept(office: &Office, error: &Error) -> Answer {
     let census = &office.setting.census;
     let reply = match error {
@@ -343,7 +343,7 @@ impl Handler for Reception {
 
     fn mail(&mut self, mail: &Mail<'_>) -> Answer {
         if !self.transaction.errands.is_empty() {
-            // Its first BDAT was refused: nothing has said since that the transaction is over.
+            // Its first BDAT was rejected: nothing has ended the transaction since.
             self.reset(None);
         }
         let with = self.with();
@@ -457,7 +457,7 @@ impl Handler for Reception {
 
     fn encrypted(&mut self, handshake: &Handshake) {
         self.tls = Some(handshake.clone());
-        // What was said in the clear does not count (RFC 3207 §4.2).
+        // Data from before TLS does not count (RFC 3207 §4.2).
         (self.user, self.logged_in) = (None, LoggedIn::No);
         self.pay();
     }

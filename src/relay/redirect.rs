@@ -1,5 +1,5 @@
-//! Mail that waits for a mailbox which has become an alias since: it goes on to all whom the alias means, as a message
-//! of its own that is stored before the other is done with.
+//! Redirects mail that waits for a mailbox which has become an alias since: it goes to all the alias's targets as a new
+//! message, which is stored before the old one is done.
 use super::envelope::{Envelope, Fact, Fate, Recipient};
 use super::letter::Letter;
 use super::office::{Errand, Fetched, Office};
@@ -63,7 +63,7 @@ async fn redirect(office: &Rc<Office>, redirect: Redirect) {
     office.carry_out(effects, None);
 }
 
-/// The message with the members for recipients, who inherit what the sender wants to be told, and where they are.
+/// The message with the members as recipients, which inherit the sender's NOTIFY, and their hops.
 fn addressed(letter: &Letter, recipient: u16, members: Vec<(Box<str>, Hop)>) -> Option<(Letter, Vec<Errand>)> {
     let replaced = letter.envelope.recipients.get(usize::from(recipient))?;
     let (mut recipients, mut errands) = (Vec::new(), Vec::new());

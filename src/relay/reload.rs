@@ -1,4 +1,4 @@
-//! SIGHUP: the configuration is read again; what is wrong with it is logged, and the old one then stays in force.
+//! SIGHUP: reads the configuration again; if it has errors, logs them, and the old one stays in force.
 use super::config::Config;
 use super::descriptors;
 use super::setting::Setting;
@@ -47,7 +47,7 @@ fn reload(setting: &Setting, read: Result<Config>) {
         Ok(mut config) => {
             descriptors::fit(&mut config);
             let later = setting.first().needs_restart(&config);
-            // What a 250 promises is told from here: it stays what it is.
+            // The durability that a 250 promises is read from here: it does not change.
             config.spool = setting.first().spool.clone();
             if let (Some(first), Some(new)) = (&setting.first().tls, &config.tls) {
                 first.setup.renew(&new.setup);

@@ -1,5 +1,5 @@
-//! A relay's record of its run (`mailrun-run/1`), and how far it is, for the bench: taken from the numbers that workers
-//! count anyway, so that nobody pays for it.
+//! A relay's record of its run (`mailrun-run/1`), and its progress, for the bench: made from the numbers that workers
+//! count anyway, so that it costs nothing.
 use super::setting::Setting;
 use crate::live::Progress;
 use crate::party;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Interval at which progress is reported.
 const TICK: Duration = Duration::from_millis(250);
-/// Seconds whose queue is remembered; of more, every other one.
+/// Seconds for which the queue's length is remembered; if there are more, only every other one is kept.
 const MOST_SECONDS: usize = 36_000;
 
 /// Observations of a relay so far.
@@ -29,7 +29,7 @@ pub(super) struct Report {
     next_tick: Duration,
 }
 
-/// From when to when a number grew, as far as looks can tell.
+/// Period in which a number grew, as precise as the samples are.
 #[derive(Default)]
 struct Span {
     value: u64,
@@ -62,7 +62,7 @@ impl Report {
         }
     }
 
-    /// Looks at the numbers; says how far it is whenever that is due.
+    /// Samples the numbers; returns the progress whenever a report is due.
     pub(super) fn look(&mut self, setting: &Setting) -> Option<Progress> {
         let now = clock::now();
         let census = &setting.census;
@@ -157,7 +157,7 @@ impl Report {
     }
 }
 
-/// In words: a relay counts what it accepts by message, and what it delivers by recipient.
+/// Describes the run in words: a relay counts what it accepts by message, and what it delivers by recipient.
 fn sentence(setting: &Setting) -> String {
     let census = &setting.census;
     let converted = match census.converted.value() {

@@ -47,7 +47,7 @@ pub(crate) enum Unroutable {
     /// The name does not exist.
     #[error("{0} does not exist")]
     NoSuchDomain(String),
-    /// It says that it takes no mail (RFC 7505).
+    /// The domain declares that it takes no mail (RFC 7505).
     #[error("{0} accepts no mail")]
     TakesNoMail(String),
     /// Its servers have no addresses.
@@ -68,7 +68,7 @@ pub(crate) enum Unroutable {
 }
 
 impl Unroutable {
-    /// The reply that stands for it: code and enhanced code (RFC 3463, RFC 7505 §4).
+    /// The codes of its reply: code and enhanced code (RFC 3463, RFC 7505 §4).
     pub(crate) fn codes(&self) -> (u16, &'static str) {
         match self {
             Self::NoSuchDomain(_) | Self::BadLiteral(_) => (550, "5.1.2"),
@@ -129,7 +129,7 @@ pub(crate) fn literal(domain: &str) -> Option<IpAddr> {
     smtp::address::address_literal(domain.as_bytes())
 }
 
-/// Leaves out what may not be reached, and what is there twice.
+/// Leaves out destinations that may not be reached, and duplicates.
 fn reachable(found: Vec<Destination>, reach: Reach) -> Result<Vec<Destination>, Unroutable> {
     let public = found.iter().map(|one| one.address.ip()).find(|ip| !is_local(*ip));
     let mut seen = HashSet::new();
@@ -142,7 +142,7 @@ fn reachable(found: Vec<Destination>, reach: Reach) -> Result<Vec<Destination>, 
     }
 }
 
-/// The thread that asks DNS; a clone speaks with the same one. It ends when the last is dropped.
+/// Handle of the thread that asks DNS; clones share it. It ends when the last is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
     questions: mpsc::Sender<Question>,
@@ -191,7 +191,7 @@ impl Resolver {
     }
 }
 
-/// Those whose addresses are written down; `None` if one has to be asked for.
+/// Destinations written as addresses; `None` if a name has to be resolved.
 fn written(to: &To) -> Result<Option<Vec<Destination>>, Unroutable> {
     match to {
         To::Domain { name, .. } if !name.starts_with('[') => Ok(None),
@@ -219,7 +219,7 @@ async fn serve(mut asked: mpsc::Receiver<Question>, desk: Arc<Desk>) {
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
             let found = desk.find(&to, seed).await;
-            // Nobody waits any more: then nobody misses it.
+            // The caller may not wait any more, and then it needs no answer.
             let _ = answer.send(found);
         });
     }
@@ -258,14 +258,14 @@ impl Desk {
         Ok(answer.into_iter().filter_map(exchanger).collect())
     }
 
-    /// The addresses of all hosts, in their order. That of one may not be known for now, as long as that of another is.
+    /// The addresses of all hosts, in their order. Those of one may be unknown for now, as long as another has some.
     async fn addresses(&self, whose: &str, hosts: &[Host]) -> Result<Vec<Destination>, Unroutable> {
         let mut found = Vec::new();
         let mut missing = Unroutable::NoAddress(whose.to_owned());
         for host in hosts {
             match self.addresses_of(&host.name).await {
                 Ok(addresses) => found.extend(addresses.into_iter().map(|ip| destination(&host.name, ip, host.port))),
-                // What may be there later outweighs what is not there.
+                // An address that may be there later outweighs one that does not exist.
                 Err(why) if why.is_transient() || hosts.len() == 1 => missing = why,
                 Err(_) => {}
             }
@@ -273,7 +273,7 @@ impl Desk {
         if found.is_empty() { Err(missing) } else { Ok(found) }
     }
 
-    /// IPv4 first: it works where there is no IPv6, and where there is.
+    /// The addresses of a host, IPv4 first: it works with and without IPv6.
     async fn addresses_of(&self, host: &str) -> Result<Vec<IpAddr>, Unroutable> {
         if let Ok(ip) = host.parse() {
             return Ok(vec![ip]);
@@ -336,7 +336,7 @@ fn build(dns: &Dns) -> Result<TokioResolver, NetError> {
     builder.build()
 }
 
-/// UDP, and TCP for what is too long for it.
+/// A name server by UDP, and TCP for answers that are too long for it.
 fn name_server(address: &SocketAddr) -> NameServerConfig {
     let at = |mut connection: ConnectionConfig| {
         connection.port = address.port();
@@ -451,7 +451,7 @@ mod tests {
         }
     }
 
-    /// A name server on loopback that knows a few names, and counts what it is asked.
+    /// A name server on loopback that has a few names, and counts its questions.
     struct NameServer {
         address: SocketAddr,
         asked: Arc<AtomicUsize>,
@@ -463,7 +463,7 @@ mod tests {
             let address = socket.local_addr().unwrap();
             let asked = Arc::new(AtomicUsize::new(0));
             let counter = Arc::clone(&asked);
-            // It ends with the test's process: nothing else can tell it.
+            // It ends with the test's process: nothing else can end it.
             std::thread::spawn(move || {
                 let mut room = [0; 4096];
                 while let Ok((length, client)) = socket.recv_from(&mut room) {

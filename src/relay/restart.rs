@@ -1,4 +1,4 @@
-//! After a restart: what a former run has left in the spool goes into the queue again, as far as it had come.
+//! After a restart: queues the messages that a former run has left in the spool, with their progress.
 use super::envelope::{Envelope, Fate, Progress, Standing as Stand};
 use super::office::Office;
 use super::queue::{Arrival, Before, HopKey, Kind, MessageId, Recipients};
@@ -18,7 +18,8 @@ const SHARE: usize = 500;
 /// More lines of damage say nothing new.
 const MOST_DAMAGE_LINES: usize = 200;
 
-/// Says what is damaged, where, and what it costs. What costs nothing, or was said at an earlier start, is no warning.
+/// Logs the damage, its place, and its cost. Damage that costs nothing, or was logged at an earlier start, is no
+/// warning.
 pub(super) fn log_damage(damage: &[Damage], directory: &std::path::Path) {
     let is_new = |one: &&Damage| one.cost != Cost::Nothing && !one.is_known;
     let (new, other): (Vec<&Damage>, Vec<&Damage>) = damage.iter().partition(is_new);
@@ -136,7 +137,7 @@ fn queue_again(
     queued
 }
 
-/// A recipient whose mailbox has become an alias. Until its members have their own message nobody is done with this one.
+/// A recipient whose mailbox has become an alias. It is not done until its members have their own message.
 fn redirected(
     office: &Rc<Office>,
     left: &Left,
@@ -147,7 +148,7 @@ fn redirected(
 ) -> Redirect {
     // Nothing is sent there: whatever becomes of it, the old address goes to no member's server.
     let hop = office.key(&Hop::nowhere());
-    // Should it turn out that it cannot be read, then it is held as what cannot be delivered.
+    // If it turns out to be unreadable, it is held like mail that cannot be delivered.
     let fates = vec![(recipient, Fate::Expired(None))];
     let notice = office.queue.borrow_mut().owe(arrival(left, envelope, hop), fates);
     Redirect { id: MessageId(left.id.0), recipient, members, is_held, notice }
@@ -161,7 +162,7 @@ fn tell_again(office: &Rc<Office>, left: &Left, envelope: &Envelope, progress: &
     if fates.is_empty() {
         return false;
     }
-    // Nothing is sent there: it is only what the entry is listed under.
+    // Nothing is sent there: the entry is only listed under it.
     let hop = match routed_again(office, envelope, usize::from(fates[0].0)) {
         Routed::As(hop) => hop,
         Routed::Instead(_) => Hop::nowhere(),

@@ -16,10 +16,10 @@ impl Backoff {
     /// minutes in general, and shorter ones at first.
     pub(crate) const OF_MESSAGES: Self = Self { first: Duration::from_secs(300), longest: Duration::from_secs(4_000) };
 
-    /// Of a hop that cannot be reached, where messages come again by this: a sixtieth of the first wait and a sixth of
-    /// the longest, 5 s and 11 min where nothing is said. One connection is all that a try costs, however many messages
-    /// wait, and a server that was restarted should not wait for its mail. No wait begins under a second, lest a dead
-    /// server be knocked at all the time, unless messages themselves come back sooner.
+    /// Backoff of a hop that cannot be reached and whose messages are retried by this one: a sixtieth of the first wait
+    /// and a sixth of the longest, 5 s and 11 min by default. A try costs one connection only, however many messages
+    /// wait, and a server that was restarted should not wait for its mail. No wait is shorter than a second, so that a
+    /// dead server is not tried all the time, unless messages themselves come back sooner.
     pub(crate) fn of_hops(&self) -> Self {
         let first = (self.first / 60).max(self.first.min(Duration::from_secs(1)));
         Self { first, longest: (self.longest / 6).max(first) }
@@ -32,7 +32,7 @@ impl Backoff {
         let plain = self.first.saturating_mul(1 << doublings).min(self.longest.max(self.first));
         let draw = mixed(seed ^ mixed(subject ^ mixed(u64::from(attempt))));
         let spread = plain / 2;
-        // 16 bits of the draw: finer than anybody can tell, and the product cannot overflow.
+        // 16 bits of the draw: fine enough, and the product cannot overflow.
         let share = u32::from((draw >> 48) as u16);
         (plain - plain / 4).saturating_add(spread / 65_536 * share)
     }
@@ -46,7 +46,7 @@ pub(crate) struct Schedule {
     pub(crate) lifetime: Duration,
     /// Likewise a notice (null reverse path).
     pub(crate) notice_lifetime: Duration,
-    /// At this age the sender is told that it takes longer; `None` for never.
+    /// Age at which the sender is notified of the delay; `None` for never.
     pub(crate) delay_notice: Option<Duration>,
 }
 

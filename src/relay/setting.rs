@@ -14,7 +14,7 @@ use spool::{Backlog, Spool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// For the envelope, where there is room for one message only.
+/// For the envelope, if there is room for one message only.
 const ENVELOPE_BYTES: u64 = 1 << 20;
 
 /// State that all workers share.
@@ -36,11 +36,11 @@ pub(super) struct Setting {
     pub(super) census: Census,
     /// Memory for mail that comes in.
     pub(super) intake: Arc<Intake>,
-    /// Clients that are not of `networks`, and what they have asked lately.
+    /// Clients that are not of `networks`, and their recent requests.
     pub(super) clients: Arc<Clients>,
     /// Failed logins.
     pub(super) logins: LoginGuard,
-    /// Ways to ask the workers.
+    /// Channels to the workers.
     pub(super) inquiries: Inquiries,
     /// Log of deliveries.
     pub(super) press: Press,
@@ -128,7 +128,7 @@ impl Setting {
         self.edition.fetch_add(1, Ordering::Release);
     }
 
-    /// Some of what a former run has left, for a worker to take up; empty when all is.
+    /// A part of a former run's backlog, for a worker to queue; empty when none is left.
     pub(super) fn share_of_backlog(&self, most: usize) -> Vec<Result<spool::Left, spool::Error>> {
         let mut backlog = lock(&self.backlog);
         let share: Vec<_> = backlog.iter_mut().flatten().take(most).collect();
@@ -144,7 +144,7 @@ impl Setting {
     }
 }
 
-/// Logs that a client asks too much: once a minute for each.
+/// Logs that a client exceeds a limit: once a minute for each.
 fn log_refusal(refusal: &ClientRefusal) {
     let ClientRefusal { client, limit, times } = refusal;
     tracing::warn!("client limit reached: client={client} limit={} refused={times}", limit.name());

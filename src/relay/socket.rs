@@ -30,22 +30,22 @@ fn way(path: &Path) -> io::Result<Way> {
     Ok(Way { path, _directory: Some(directory) })
 }
 
-/// Listens there.
+/// Listens on the socket.
 ///
 /// # Errors
-/// If somebody does, if what is there is no socket, and those of making one.
+/// If another process does, if the path is no socket, and errors of making one.
 pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
     let way = way(path)?;
     clear(&way.path)?;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     net::bind(&socket, &SocketAddrUnix::new(&way.path)?)?;
-    // Before it listens nobody can connect, whatever the umask made of its permissions.
+    // Before it listens no client can connect, whatever permissions the umask left.
     fs::set_permissions(&way.path, Permissions::from_mode(0o600))?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
 
-/// Removes what a relay that was killed left behind.
+/// Removes the socket of a relay that was killed.
 fn clear(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,7 +1,7 @@
-//! The spool's directory is the relay's alone: refused where others could change what is in it.
+//! Checks that the spool's directory is the relay's alone: refuses one in which others could change files.
 //!
-//! The files in it are made for their owner only. Whoever may change the directory could still remove them, or put
-//! others in their place; whoever may read it learns how many there are.
+//! The files in it are made for their owner only. A user who may change the directory could still remove them, or put
+//! others in their place; a user who may read it learns how many there are.
 use crate::reason::reason;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, Stat};
@@ -12,18 +12,18 @@ use std::path::{Path, PathBuf};
 const WRITABLE: u32 = 0o022;
 /// Permissions by which group or others could read or enter it.
 const READABLE: u32 = 0o055;
-/// Of a directory in which nobody may rename what belongs to another.
+/// Mode bit of a directory in which no user may rename another's files.
 const STICKY: u32 = 0o1000;
-/// File systems in which nobody makes directories: proc and sysfs (statfs(2)).
+/// File systems in which no directory can be made: proc and sysfs (statfs(2)).
 const KERNEL_FILE_SYSTEMS: [u64; 2] = [0x9fa0, 0x6265_6572];
 /// The file that every spool has.
 const LOCK: &str = "lock";
 
-/// Looks at whose the directory is and who may do what there. One that others may read is closed to them where it is
-/// empty or a spool; `Ok(Some(warning))` where it is something else.
+/// Checks the directory's owner and permissions. If others may read it, and it is empty or a spool, it is closed to
+/// them; returns `Ok(Some(warning))` if it is something else.
 ///
 /// # Errors
-/// Why it cannot be a spool, and what to do.
+/// If it cannot be a spool, with the reason and what to do.
 pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     // Without a slash at its end, behind which a link would be followed.
     let directory: PathBuf = directory.components().collect();
@@ -49,11 +49,11 @@ pub(super) fn check(directory: &Path) -> Result<Option<String>, String> {
     Ok(Some(format!("other users could read {shown} (mode {mode:04o}); the mode was changed to 0700")))
 }
 
-/// Tells whether a spool can be there, as far as can be seen without changing anything: the directory is our own, or can
+/// Checks whether a spool can be there, as far as possible without changing anything: the directory is our own, or can
 /// be made.
 ///
 /// # Errors
-/// Why not.
+/// If not, with the reason.
 pub(crate) fn can_be_made(directory: &Path) -> Result<(), String> {
     let directory: PathBuf = directory.components().collect();
     let shown = directory.display();
@@ -77,7 +77,7 @@ pub(crate) fn can_be_made(directory: &Path) -> Result<(), String> {
     }
 }
 
-/// The same of what is there. Root, who may check the file of another user, is not that user.
+/// The same for a directory that exists. Root, who may check the file of another user, is not that user.
 fn is_usable(directory: &Path) -> Result<(), String> {
     let shown = directory.display();
     if is_link(directory) {
@@ -104,7 +104,7 @@ fn mode_of(status: &Stat) -> u32 {
     status.st_mode & 0o7777
 }
 
-/// Nobody else owns it or may change it.
+/// Checks that no other user owns it or may change it.
 fn is_own(directory: &Path, status: &Stat) -> Result<(), String> {
     let (shown, owner, own) = (directory.display(), status.st_uid, rustix::process::geteuid().as_raw());
     if owner != own {
@@ -117,7 +117,7 @@ fn is_own(directory: &Path, status: &Stat) -> Result<(), String> {
     Ok(())
 }
 
-/// Nobody else may rename it and put another in its place.
+/// Checks that no other user may rename it and put another in its place.
 fn is_fixed(directory: &Path, opened: &OwnedFd) -> Result<(), String> {
     let above = rustix::fs::statat(opened, "..", AtFlags::SYMLINK_NOFOLLOW);
     let mode = mode_of(&above.map_err(|error| format!("{}: {}", directory.display(), reason(&error.into())))?);

@@ -1,10 +1,10 @@
 //! Metrics, health and readiness over HTTP, from a thread of its own that no session waits for.
 //!
-//! | path | what |
+//! | path | answer |
 //! |---|---|
 //! | `/metrics` | numbers, for Prometheus (`metrics`) |
 //! | `/health` | 200, or 503 once the spool has failed: only a restart helps |
-//! | `/ready` | 200 once it listens and has taken up what a former run has left; 503 before |
+//! | `/ready` | 200 once it listens and has queued the backlog of a former run; 503 before |
 use super::metrics::{self, Figures, Strangers};
 use super::setting::Setting;
 use super::survey::survey;

@@ -8,7 +8,7 @@ use net::clock;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Hops that are told apart; more are summed up. A queue may know a hundred thousand of them.
+/// Hops that are listed one by one; more are summed up. A queue may have a hundred thousand of them.
 const MOST_HOPS: usize = 100;
 /// Name of the row of all other hops: no hop has this name.
 const OTHERS: &str = "(others)";
@@ -21,7 +21,7 @@ pub(super) struct Survey {
     pub(super) hops: Vec<HopRow>,
 }
 
-/// Asks all workers; blocks until they have answered.
+/// Calls all workers; blocks until they have answered.
 pub(super) fn survey(setting: &Setting) -> Result<Survey, Silent> {
     let mut survey = Survey { totals: totals(setting), hops: Vec::new() };
     let mut hops = HashMap::new();
@@ -123,7 +123,7 @@ fn join(sum: &mut HopRow, row: &HopRow) {
 
 /// Those with the most entries; the others as one, at the end.
 fn foremost(mut hops: Vec<HopRow>) -> Vec<HopRow> {
-    // What a worker has summed up stays last.
+    // A worker's sum of other hops stays last.
     hops.sort_by(|a, b| {
         let key = |hop: &HopRow| (hop.hop == OTHERS, std::cmp::Reverse(hop.entries()));
         key(a).cmp(&key(b)).then_with(|| a.hop.cmp(&b.hop))

@@ -1,5 +1,5 @@
-//! Notices to senders: what became of a message, or that it is late, stored in the spool like any other mail before the
-//! message itself is done with.
+//! Notices to senders, of the outcome of a message or of its delay, stored in the spool like any other mail before the
+//! message itself is done.
 use super::bounce::{self, Action, Facts};
 use super::config::{Config, LoggedIn, NoticeTarget};
 use super::defect::NoticeInHand;
@@ -29,7 +29,7 @@ const BREATH: Duration = Duration::from_secs(5);
 /// Before a notice that a Maildir did not take is tried again.
 const REFILE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Writes a notice and stores it; the message that it is about is told of.
+/// Generates a notice, stores it in the spool, then releases the original.
 pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, letter: Option<Letter>) {
     let notice = NoticeInHand::new(office, id, notice);
     planned_panic("notice");
@@ -58,7 +58,7 @@ pub(super) async fn tell(office: &Rc<Office>, id: MessageId, notice: Notice, let
     }
 }
 
-/// Nobody can be told, for that reason.
+/// No notice can be sent, for that reason.
 pub(super) fn cannot_tell(office: &Rc<Office>, id: MessageId, notice: Notice, error: &str) {
     let Notice::Settled { ticket, fates } = notice else {
         return tracing::error!(%id, %error, "the sender cannot be notified that the message is delayed");
@@ -77,7 +77,7 @@ pub(super) fn cannot_tell(office: &Rc<Office>, id: MessageId, notice: Notice, er
     office.attend();
 }
 
-/// In place of a client's name in the envelope of what the postmaster is told: nothing is told of that in turn, however
+/// In place of a client's name in the envelope of a notice to the postmaster: it causes no further notice, however
 /// aliases lead on from there.
 const TO_POSTMASTER: &[u8] = b"postmaster";
 
@@ -93,7 +93,7 @@ enum Addressee<'c> {
     Other(&'c NoticeTarget),
 }
 
-/// A message of which somebody is told.
+/// A message that a notice is about.
 struct Told<'a> {
     config: &'a Config,
     id: MessageId,
@@ -103,7 +103,7 @@ struct Told<'a> {
     now: Timestamp,
 }
 
-/// Sends the notices to whom the configuration wants to have them.
+/// Sends the notices to the addressees that the configuration names.
 async fn send(office: &Rc<Office>, id: MessageId, notice: &Notice, letter: &Letter) {
     let config = office.config();
     let originals = letter.envelope.recipients.iter().map(original).collect();
@@ -115,7 +115,7 @@ async fn send(office: &Rc<Office>, id: MessageId, notice: &Notice, letter: &Lett
 }
 
 impl<'a> Told<'a> {
-    /// Recipients by whom is told of them; those of whom nobody is told are left out.
+    /// Groups recipients by the addressee of their notice; those without a notice are left out.
     fn groups(&'a self, notice: &'a Notice) -> Vec<(Vec<bounce::Recipient<'a>>, Addressee<'a>)> {
         let fates = match notice {
             Notice::Settled { fates, .. } => fates,
@@ -205,7 +205,7 @@ impl<'a> Told<'a> {
             arrived: timestamp(self.letter.received),
             message: &self.letter.body,
         };
-        // Notices are sent with NOTIFY=NEVER, which is for whoever might tell their sender, and there is none.
+        // Notices are sent with NOTIFY=NEVER so that no server notifies their sender. A double bounce ignores it.
         let mut recipients = recipients.to_vec();
         recipients.iter_mut().filter(|_| is_double).for_each(|recipient| recipient.notify = None);
         bounce::notice(&facts, &recipients, WHOLE_BYTES, self.now)
@@ -243,17 +243,17 @@ async fn store(office: &Rc<Office>, id: MessageId, letter: Letter, errands: Vec<
     loop {
         let received_ns = u64::try_from(letter.received.as_nanos()).unwrap_or(u64::MAX);
         let draft = Draft { received_ns, envelope: envelope.clone(), body: Arc::clone(&letter.body) };
-        // What is told is done with: a full spool has to have room for that.
+        // Storing the notice finishes a message: a full spool has to have room for that.
         match office.setting.spool.store_from_reserve(draft).await {
             Ok(stored) => {
                 office.setting.census.notices.add(1);
                 return office.accept(&stored, &letter, errands);
             }
-            // What is delivered meanwhile makes room.
+            // Deliveries meanwhile make room.
             Err(spool::Error::Full) => net::sleep(BREATH).await,
             Err(error) => {
                 tracing::error!(id = %Id(id.0), %error, "a notification could not be stored");
-                // The message itself is in the spool still; after a restart its sender is told.
+                // The message itself is still in the spool; after a restart its sender is notified.
                 return std::future::pending().await;
             }
         }
@@ -304,7 +304,7 @@ fn original(recipient: &Recipient) -> Option<Vec<u8>> {
     Some([original.kind.as_slice(), b";", original.address.as_slice()].concat())
 }
 
-/// The notice as mail of our own: its envelope, and where it goes.
+/// The notice as mail of our own: its envelope, and its recipients' hops.
 fn addressed(
     office: &Office,
     config: &Config,

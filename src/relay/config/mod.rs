@@ -266,7 +266,7 @@ pub(crate) enum NoticeTarget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SuccessNotices {
     Everyone,
-    /// Clients in `networks`, on unix-domain sockets, and who logged in.
+    /// Clients in `networks`, on unix-domain sockets, and those that have logged in.
     #[default]
     Networks,
     Nobody,
@@ -387,7 +387,7 @@ impl Config {
         Self::read_within(file, Reach::Local)
     }
 
-    /// The same, where mail may go as far as `reach` even if the file does not say so.
+    /// The same, where mail may go as far as `reach` even if the file does not allow it.
     ///
     /// # Errors
     /// Likewise.
@@ -411,7 +411,7 @@ impl Config {
         Self::parse(&text, file, outside)
     }
 
-    /// The same of a text that stands in that file.
+    /// The same for a text, as if it were in that file.
     ///
     /// # Errors
     /// Likewise.
@@ -429,7 +429,7 @@ impl Config {
     /// or `discard`), by way of the directory `spool`.
     ///
     /// # Errors
-    /// What is wrong with one of them.
+    /// If one of them is not valid, with the reason.
     pub(crate) fn from_flags(listen: &str, to: &str, spool: &Path, reach: Reach) -> Result<Self, String> {
         let hop = routes::hop(to, reach).map_err(|what| format!("--to {what}"))?;
         let route = Route { from: Vec::new(), to: vec![DomainPattern::any()], way: Way::Hop(hop) };
@@ -498,7 +498,7 @@ impl Config {
         hops.map(|hop| format!("{hop}: insecure = true: the certificate is not verified")).collect()
     }
 
-    /// The keys whose new values hold only after a restart: what a reload has to tell.
+    /// The keys whose new values hold only after a restart; a reload reports them.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let changes = [
             ("listen", self.listen != new.listen),
@@ -685,7 +685,8 @@ mod tests {
         assert!(!format!("{config:?}").contains("pass word"), "secrets are not printed");
     }
 
-    /// A row: what follows a line that says where the spool is, and how each complaint begins, behind the file's name.
+    /// A row: the text after the line that names the spool, and the beginning of each complaint, behind the file's
+    /// name.
     type Row = (&'static str, &'static [&'static str]);
 
     fn check(rows: &[Row]) {
@@ -1002,7 +1003,7 @@ mod tests {
             let said = parse(&format!("spool.directory = 's'\nnetworks = [{networks}]")).unwrap_err().to_string();
             assert!(said.contains(complaint), "{networks}: {said}");
         }
-        // What is large, and may be somebody's own.
+        // Large networks that one owner may have.
         for networks in [
             "'0.0.0.0/2'",
             "'10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7', 'fe80::/10'",

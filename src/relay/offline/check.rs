@@ -4,7 +4,7 @@ use serde::Serialize;
 use spool::{Cost, Damage, DamageKind, Segment, SegmentState};
 use std::fmt;
 
-/// All that `mailrun spool check` says.
+/// Report of `mailrun spool check`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
     pub(crate) directory: String,
@@ -15,12 +15,12 @@ pub(crate) struct Report {
     pub(crate) segments: Vec<SegmentRow>,
     /// Messages that are not done.
     pub(crate) messages: u64,
-    /// Those among them whose content is damaged.
+    /// Messages among them whose content is damaged.
     pub(crate) damaged_messages: u64,
     /// Those that an operator holds.
     pub(crate) held: u64,
     pub(crate) recipients: Recipients,
-    /// Bytes that a crash has torn off the end: nobody was answered for them.
+    /// Bytes that a crash has torn off the end: no client was answered for them.
     pub(crate) torn_bytes: u64,
     pub(crate) damage: Vec<DamageRow>,
     /// Messages of which not even the envelope can be read.
@@ -40,7 +40,7 @@ pub(crate) struct SegmentRow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Recipients {
     pub(crate) to_deliver: u64,
-    /// Settled, and their sender is still to be told.
+    /// Settled, but the sender is still to be notified.
     pub(crate) to_tell: u64,
     pub(crate) done: u64,
 }
@@ -53,11 +53,11 @@ pub(crate) struct DamageRow {
     pub(crate) bytes: u64,
     pub(crate) what: String,
     pub(crate) cost: String,
-    /// Somebody has to be told: it costs something, and is not what a crash leaves.
+    /// The damage loses something, or no crash leaves it: an operator has to see it.
     pub(crate) alarming: bool,
-    /// Queue ids of the messages that it costs, as far as they can be told.
+    /// Queue ids of the lost messages, as far as they are known.
     pub(crate) messages: Vec<String>,
-    /// Messages that it may cost besides.
+    /// Further messages that may be lost.
     pub(crate) unnamed: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A message as a spool has it, with what the relay has noted of it.
+//! A message in the spool, with the relay's notes about it.
 use super::{LeftOut, lossy};
 use crate::relay::envelope::{Envelope, Fate, Progress, Standing};
 use spool::{Body, Id, Message};
@@ -12,11 +12,11 @@ pub(super) struct Content {
     pub(super) has_bad_note: bool,
 }
 
-/// A message of which too little can be read to know whose it is.
+/// A message of which too little can be read to find its sender and recipients.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     pub(super) id: Option<Id>,
-    /// Its content, where that can be read.
+    /// Its content, if that can be read.
     pub(super) body: Option<Body>,
     pub(super) why: String,
 }
@@ -46,7 +46,7 @@ impl Content {
         }
     }
 
-    /// Those who do not have it: it is still to be delivered to them, or failed and their sender has not been told.
+    /// Recipients who do not have it: it is still to be delivered to them, or failed and their sender was not notified.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &[u8]> {
         let recipients = self.envelope.recipients.iter().zip(&self.progress.recipients);
         recipients.filter(|(_, standing)| is_waiting(standing)).map(|(recipient, _)| recipient.address.as_slice())

@@ -19,7 +19,7 @@ use std::path::Path;
 pub(crate) struct Exported {
     /// Messages, damaged ones included.
     pub(crate) messages: u64,
-    /// Messages whose content or envelope is damaged: what can be read of them is there.
+    /// Messages whose content or envelope is damaged: the readable part of them is there.
     pub(crate) damaged: Vec<LeftOut>,
     /// Places of the spool that are damaged, and may have cost messages of which nothing is known.
     pub(crate) damage: u64,
@@ -55,7 +55,7 @@ struct EnvelopeRow {
     /// The content in the file beside is as it was received.
     content_is_sound: bool,
     bytes: u64,
-    /// A note could not be read: a recipient may be further than is said here.
+    /// A note could not be read: a recipient may be further than this says.
     has_bad_note: bool,
 }
 
@@ -106,7 +106,7 @@ fn write_content(directory: &Path, content: &Content, exported: &mut Exported) -
     write(&directory.join(format!("{id}.json")), &json)
 }
 
-/// The content of a message whose envelope cannot be read.
+/// Writes the content of a message whose envelope cannot be read.
 fn write_unreadable(directory: &Path, unreadable: &Unreadable, exported: &mut Exported) -> Result<()> {
     exported.damaged.push(unreadable.left_out());
     match (unreadable.id, &unreadable.body) {

@@ -1,12 +1,12 @@
-//! A spool that no relay has open: looked at, salvaged, exported; and never changed.
+//! A spool that no relay has open: checks, salvages and exports it, and never changes it.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `check` | what a spool holds, and what is damaged |
-//! | `content` | a message as the spool has it, with what the relay has noted of it |
+//! | `check` | contents of a spool, and its damage |
+//! | `content` | a message in the spool, with the relay's notes about it |
 //! | `export` | a file of the message and one of its envelope, for each message |
 //! | `output` | a directory that is there whole or not at all |
-//! | `salvage` | what can be read, into a Maildir or a new spool |
+//! | `salvage` | salvages readable messages into a Maildir or a new spool |
 pub(crate) mod check;
 mod content;
 pub(crate) mod export;
@@ -28,13 +28,13 @@ pub(crate) struct Original {
     inspection: Inspection,
 }
 
-/// A message that could not be taken along, and what is known of it.
+/// A message that could not be taken along, and the known facts about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct LeftOut {
-    /// Its queue id, where that can be told.
+    /// Its queue id, if it is known.
     pub(crate) id: Option<String>,
     pub(crate) sender: Option<String>,
-    /// Those who do not have it.
+    /// Recipients who do not have it.
     pub(crate) recipients: Vec<String>,
     pub(crate) why: String,
 }

@@ -19,7 +19,7 @@ const BATCH_BYTES: usize = 32 << 20;
 /// Target of the salvage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// A file for each message that somebody does not have yet.
+    /// A file for each message that some recipient does not have yet.
     Maildir(PathBuf),
     /// All that is not done, as far as it had come.
     Spool(PathBuf),
@@ -31,7 +31,7 @@ pub(crate) struct Salvaged {
     pub(crate) messages: u64,
     /// Their recipients that do not have them yet.
     pub(crate) recipients: u64,
-    /// A Maildir: messages that everybody has, whose sender was to be told.
+    /// A Maildir: messages that all recipients have, but whose sender was still to be notified.
     pub(crate) delivered: u64,
     /// A spool: the new queue ids.
     pub(crate) renamed: Vec<Renamed>,
@@ -57,7 +57,7 @@ pub(crate) struct Renamed {
     pub(crate) is: String,
 }
 
-/// Writes what can be read where nothing is yet.
+/// Writes the readable messages to a target that does not exist yet.
 ///
 /// # Errors
 /// If something is there, or it cannot be written.
@@ -69,7 +69,7 @@ pub(crate) fn salvage(original: &Original, target: &Target) -> Result<Salvaged> 
     Ok(Salvaged { damage: original.damage(), ..salvaged })
 }
 
-/// The next content that can be delivered; what cannot be is noted on the way.
+/// Returns the next content that can be delivered, and notes those that cannot.
 fn next_sound(
     contents: &mut impl Iterator<Item = Result<Content, Unreadable>>,
     salvaged: &mut Salvaged,
@@ -131,7 +131,7 @@ fn to_spool(original: &Original, place: &Path) -> Result<Salvaged> {
     let output = Output::begin(place, &original.directory)?;
     let bytes: u64 = original.inspection.segments.iter().map(|segment| segment.bytes).sum();
     let defaults = Options::default();
-    // Room for all of it twice: what is kept back for notes is to be left free.
+    // Room for all of it twice: the reserve for notes must stay free.
     let options = Options { most_bytes: defaults.most_bytes.max(bytes.saturating_mul(2)), ..defaults };
     let disk = RealDisk::new(output.path()).map_err(|error| anyhow!("{}: {}", place.display(), reason(&error)))?;
     let (spool, _) = Spool::open(Arc::new(disk), options)?;
@@ -182,7 +182,7 @@ impl Batch {
         self.messages.len() >= BATCH_MESSAGES || self.bytes >= BATCH_BYTES
     }
 
-    /// Waits until all are stored, and notes what had been noted of each.
+    /// Waits until all are stored, and copies the notes of each.
     fn note(&mut self, spool: &Spool, salvaged: &mut Salvaged) -> Result<()> {
         for (receipt, message) in self.messages.drain(..) {
             let stored = receipt.wait()?;

@@ -38,7 +38,7 @@ fn queue(change: impl FnOnce(&mut Options)) -> Queue<Letter> {
     Queue::new(options)
 }
 
-/// A queue that already holds so many messages of one recipient for each hop.
+/// A queue that already holds that many messages of one recipient for each hop.
 fn filled(messages: u64, hops: u32, change: impl FnOnce(&mut Options)) -> Queue<Letter> {
     let mut queue = queue(change);
     (0..messages).for_each(|id| {
@@ -105,7 +105,7 @@ fn couriers_that_take_several_messages_are_called_for_more_than_that() {
     let assignment = taken(&mut queue, &mut first, START);
     assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
     queue.batch(HopKey(0), 4);
-    // Eight waiting are worth a second courier where each takes one, and not where it takes four.
+    // Eight waiting are worth a second courier if each takes one, and not if it takes four.
     (10..18).for_each(|id| queue.put(arrival(id, 0, &[0]), START));
     assert_eq!(queue.wants_courier(START), None);
     queue.batch(HopKey(0), 1);
@@ -136,7 +136,7 @@ fn who_says_quit_keeps_nobody_waiting() {
     assert!(is_waiting(&queue.take(&mut first, START)));
     queue.parts(&mut first);
     assert_eq!((stats(&queue, 0).couriers, stats(&queue, 0).idle), (1, 0));
-    // The peer lets it go whenever it likes; what comes meanwhile has another courier.
+    // The peer decides when it closes; meanwhile another courier serves new mail.
     queue.put(arrival(1, 0, &[0]), START);
     let mut second = opened(&mut queue, START);
     let assignment = taken(&mut queue, &mut second, START);
@@ -230,7 +230,7 @@ fn a_hop_that_never_answers_delays_no_other() {
                 other => panic!("{other:?}, but nobody rests"),
             }
         }
-        // The first hop takes messages and says nothing, ever.
+        // The first hop takes messages and never answers.
         for courier in &mut stuck {
             if let Taken::Message(assignment) = queue.take(courier, START) {
                 std::mem::forget(assignment);
@@ -268,7 +268,7 @@ fn who_has_had_its_share_leaves_for_who_has_nobody() {
     assert_eq!(courier.hop, HopKey(1));
     let assignment = taken(&mut queue, &mut courier, START);
     assert!(queue.outcome(assignment, Outcome::Delivered, START).done);
-    // It has nothing more, and the first hop has nobody: whoever rests is dismissed, once.
+    // It has nothing more, and the first hop has no courier: the idle one is dismissed, once.
     assert!(is_waiting(&queue.take(&mut courier, START)));
     assert_eq!(queue.wants_courier(START), Some(Call::Dismiss(HopKey(1))));
     assert_eq!(queue.wants_courier(START), None);
@@ -506,7 +506,7 @@ fn a_slow_hop_leaves_memory_to_others() {
     assert_eq!(queue.totals().letter_bytes, 5_000, "half of it, at most");
     (1_000..1_020).for_each(|id| queue.put(arrival(id, 1, &[0]), START));
     assert_eq!(queue.totals().letter_bytes, 7_000, "a short backlog is all in memory");
-    // What was dropped is read in the order of the log, as memory becomes free.
+    // Dropped letters are read in the order of the log, as memory becomes free.
     let mut courier = opened(&mut queue, START);
     assert_eq!(courier.hop, HopKey(0));
     let (mut seen, mut ids) = (Vec::new(), Vec::new());
@@ -535,7 +535,7 @@ fn what_cannot_be_read_is_held() {
     assert_eq!(queue.unreadable(MessageId(2), START), None);
 }
 
-/// Expires one message whose envelope cannot be read; what then follows.
+/// Expires one message whose envelope cannot be read; returns the effects.
 fn untellable(queue: &mut Queue<Letter>, fates: &[(u16, Fate)]) -> Effects {
     let numbers: Vec<u16> = fates.iter().map(|(number, _)| *number).collect();
     let notice = queue.owe(arrival(1, 0, &numbers), fates.to_vec());
@@ -712,7 +712,7 @@ fn an_empty_queue_is_small_again() {
     assert!(queue.messages.capacity() <= 2 * SPARE_MESSAGES);
 }
 
-/// Delivers at least so many.
+/// Delivers at least that many.
 fn deliver(queue: &mut Queue<Letter>, most: u64) -> u64 {
     let (mut sent, mut ids, mut couriers) = (0, Vec::new(), Vec::new());
     while sent < most {

@@ -20,9 +20,9 @@ pub(crate) struct Courier {
     pub(crate) hop: HopKey,
     /// It found nothing to do.
     waits: bool,
-    /// It was told to leave.
+    /// It has to leave.
     leaves: bool,
-    /// It says QUIT: it takes nothing any more, and has its connection still.
+    /// It says QUIT: it takes nothing any more, but still has its connection.
     parts: bool,
 }
 
@@ -49,9 +49,9 @@ pub(crate) enum Closing {
 /// Hops that may want something, in turn. Each is in a list once at most, and looked at again before it is believed.
 #[derive(Default)]
 pub(super) struct Calls {
-    /// Have something to do and somebody who waits.
+    /// Have work and an idle courier.
     waking: VecDeque<HopKey>,
-    /// Have something to do and nobody.
+    /// Have work and no courier.
     starving: VecDeque<HopKey>,
     /// Have something to do, and perhaps not enough couriers.
     growing: VecDeque<HopKey>,
@@ -59,7 +59,7 @@ pub(super) struct Calls {
     resting: VecDeque<HopKey>,
     /// All couriers.
     pub(super) open: u32,
-    /// Those among them that were dismissed or told to leave.
+    /// Those among them that were dismissed or have to leave.
     leaving: u32,
 }
 
@@ -159,7 +159,7 @@ impl<L: Clone> Queue<L> {
         None
     }
 
-    /// Somebody who idles while another hop has nobody.
+    /// Returns a hop with an idle courier while another hop has none.
     fn next_to_dismiss(&mut self) -> Option<Call> {
         while self.calls.leaving < self.calls.starving.len() as u32 {
             let key = self.calls.resting.pop_front()?;
@@ -183,7 +183,7 @@ impl<L: Clone> Queue<L> {
         if leaves && !courier.leaves {
             courier.leaves = true;
             self.calls.leaving += 1;
-            // The hop's next courier to ask has had its share only after as many more.
+            // The hop's next courier has had its share only after as many more.
             self.hop(courier.hop).served = 0;
         }
         leaves || courier.leaves
@@ -204,7 +204,8 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// It asks again, or closes. Couriers that wait are not told apart: whoever comes answers for who was called.
+    /// A courier asks again, or closes. Idle couriers are interchangeable; any that returns consumes one pending
+    /// wake-up.
     pub(super) fn back_from_rest(&mut self, courier: &mut Courier) {
         if !std::mem::take(&mut courier.waits) {
             return;
@@ -220,8 +221,8 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// A courier is about to go, of itself or because it was told to: it is called no more, and others are opened in its
-    /// place. A peer may take minutes to let it go.
+    /// A courier is about to go, by itself or because it was dismissed: it is not called any more, and others are
+    /// opened in its place. A peer may take minutes to close the connection.
     pub(crate) fn parts(&mut self, courier: &mut Courier) {
         self.back_from_rest(courier);
         if !std::mem::replace(&mut courier.parts, true) {
@@ -249,8 +250,8 @@ impl<L: Clone> Queue<L> {
         self.heed(courier.hop);
     }
 
-    /// Leaves a hop alone for a while. Its couriers that have a session go on, its entries wait as they are: only
-    /// nobody connects. What fails meanwhile is the same outage.
+    /// Leaves a hop alone for a while. Its couriers that have a session go on, and its entries wait as they are: only
+    /// no courier connects. Further failures meanwhile belong to the same outage.
     fn shut(&mut self, key: HopKey, refusal: Refusal, now_ms: u64) {
         let (reconnect, seed) = (self.options.reconnect, self.options.seed);
         let hop = self.hop(key);
@@ -285,7 +286,7 @@ impl<L: Clone> Queue<L> {
         hop.ahead = hop.ready.first;
     }
 
-    /// Looks at a hop with which something has happened, and puts it on the lists of what it may want.
+    /// Puts a hop that has changed on the lists for its possible calls.
     pub(super) fn heed(&mut self, key: HopKey) {
         let limit = self.options.hop_couriers;
         let can_wake = self.can_wake(key);
@@ -306,14 +307,14 @@ impl<L: Clone> Queue<L> {
         self.heed_reading(key);
     }
 
-    /// A courier of this hop takes so many messages at a time: another is called, or sent out, for more than that.
+    /// Sets how many messages a courier of this hop takes at a time: another is called, or opened, only for more.
     pub(crate) fn batch(&mut self, key: HopKey, messages: u32) {
         if std::mem::replace(&mut self.hop(key).batch, messages.max(1)) != messages.max(1) {
             self.heed(key);
         }
     }
 
-    /// Lets a hop be tried at once, whatever has happened to it.
+    /// Allows a try of the hop at once, whatever its failures.
     pub(super) fn reopen_now(&mut self, key: HopKey) {
         self.hop(key).shut_until_ms = 0;
         self.heed(key);

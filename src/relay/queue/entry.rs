@@ -15,13 +15,13 @@ impl fmt::Display for MessageId {
     }
 }
 
-/// The most recipients of one transaction (RFC 5321 §4.5.3.1.8: what every server must take).
+/// The most recipients of one transaction (RFC 5321 §4.5.3.1.8: the number that every server must take).
 pub(crate) const TRANSACTION_RECIPIENTS: usize = 100;
 
 /// Recipients by their numbers in the envelope. Most are a run of numbers, which takes no memory of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Recipients {
-    /// So many from `first` on.
+    /// That many from `first` on.
     Run { first: u16, count: u16 },
     /// These.
     Some(Box<[u16]>),
@@ -108,7 +108,7 @@ pub(super) struct Link {
 pub(super) enum Thread {
     /// Ready entries of a hop, deferred entries of a moment; free places.
     State = 0,
-    /// All whose alarm is at the same moment.
+    /// All entries whose alarm is at the same moment.
     Alarm = 1,
     /// All entries of the hop, oldest first.
     Hop = 2,
@@ -128,7 +128,7 @@ pub(super) struct Entry<L> {
     pub(super) letter: Option<L>,
     pub(super) letter_bytes: u32,
     pub(super) attempts: u32,
-    /// The last refusal; shared with the hop's other entries, which mostly hear the same.
+    /// The last refusal; shared with the hop's other entries, which mostly get the same one.
     pub(super) refusal: Option<Arc<Refusal>>,
     pub(super) received_unix_s: u64,
     /// Time from which it may be tried again, while it is deferred.
@@ -149,7 +149,7 @@ pub(super) struct Marks {
     pub(super) counted: bool,
     /// Its letter is being read from the spool.
     pub(super) asked: bool,
-    /// The sender knows that it is late.
+    /// The sender was notified of the delay.
     pub(super) late_told: bool,
     /// To be held when the courier comes back.
     pub(super) hold: bool,
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_small() {
-        // With the index from id to entry (up to 36 octets) it stays well below 250.
+        // With the index from id to entry (up to 36 bytes) it stays well below 250.
         let size = std::mem::size_of::<Entry<Arc<[u8]>>>();
         assert!(size <= 152, "{size}");
     }

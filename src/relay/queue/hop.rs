@@ -5,8 +5,8 @@ use super::entries::List;
 use super::entry::{Index, NONE, STATES, State};
 use crate::relay::envelope::Refusal;
 
-/// A next hop, by its number. Numbers are small and dense: whoever names hops may use one again once the queue says
-/// that it is idle.
+/// A next hop, by its number. Numbers are small and dense: a number may be used again once the queue reports the hop as
+/// idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct HopKey(pub(crate) u32);
 
@@ -28,9 +28,9 @@ pub(super) struct Hop {
     pub(super) idle: u32,
     /// Those that were idle, and have been called.
     pub(super) called: u32,
-    /// Those that were idle, and have been told to close.
+    /// Couriers that were idle, and have been dismissed.
     pub(super) dismissed: u32,
-    /// Those that say QUIT, and are gone once the peer has let them go.
+    /// Couriers that say QUIT, and are gone once the peer has closed the connection.
     pub(super) parting: u32,
     /// Messages that one of them takes at a time.
     pub(super) batch: u32,
@@ -38,7 +38,7 @@ pub(super) struct Hop {
     pub(super) served: u32,
     /// Failures to reach it, in succession.
     pub(super) failures: u32,
-    /// A courier has asked for messages since that was so last: it is connected.
+    /// A courier has asked for messages since this was last cleared: it is connected.
     pub(super) is_asked: bool,
     /// Times in succession that a message came back unsent.
     pub(super) fruitless: u32,
@@ -50,7 +50,7 @@ pub(super) struct Hop {
     pub(super) refusal: Option<Arc<Refusal>>,
     /// Letters in memory that are for this hop.
     pub(super) letter_bytes: u64,
-    /// The first ready entry that nobody has looked at to see whether its letter must be read.
+    /// The first ready entry that has not been checked yet for whether its letter must be read.
     pub(super) ahead: Index,
     /// Letters that are being read.
     pub(super) asked: u32,
@@ -113,11 +113,11 @@ impl Hop {
         let is_possible = !self.ready.is_empty() && self.idle == 0 && self.shut_until_ms <= now_ms;
         let most = if self.failures > 0 { 1 } else { limit };
         let serving = self.couriers - self.parting;
-        // The curve is asked last: it is the only thing here that costs anything.
+        // The curve is checked last: it is the only costly condition here.
         is_possible && self.couriers < limit && serving < most && serving < self.wanted(limit)
     }
 
-    /// Shares the text of a refusal with the last entry that heard the same.
+    /// Shares the text of a refusal with the last entry that got the same one.
     pub(super) fn shared(&mut self, refusal: Refusal) -> Arc<Refusal> {
         match &self.refusal {
             Some(last) if **last == refusal => last.clone(),

@@ -49,7 +49,7 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// A message cannot be read: it is held, so that nobody waits for it and an operator sees it.
+    /// Holds a message that cannot be read: nothing waits for it, and an operator sees it.
     pub(crate) fn unreadable(&mut self, id: MessageId, now: Duration) -> Option<Effects> {
         let mut held = None;
         self.order(Order::Hold, Which::Message(id), now, |effects| held = Some(effects));
@@ -84,7 +84,7 @@ impl<L: Clone> Queue<L> {
         self.hops[key.0 as usize].letter_bytes.saturating_add(u64::from(letter_bytes)) <= free
     }
 
-    /// Keeps the letter of what has just come in, if there is room and it is wanted soon.
+    /// Keeps the letter of a new entry, if there is room and it is wanted soon.
     pub(super) fn keep_letter(&mut self, at: Index, letter: Option<L>, now_ms: u64) {
         let (hop, bytes) = (self.entries[at].hop, self.entries[at].letter_bytes);
         let is_wanted = self.hop(hop).shut_until_ms <= now_ms || self.hop(hop).couriers > 0;
@@ -102,7 +102,7 @@ impl<L: Clone> Queue<L> {
         self.hop(hop).letter_bytes += bytes;
     }
 
-    /// Gives up an entry's letter, here or in a courier's hands.
+    /// Drops an entry's letter, here or in a courier's hands.
     pub(super) fn drop_letter(&mut self, at: Index) {
         let entry = &mut self.entries[at];
         entry.letter = None;
@@ -113,8 +113,9 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// Notes that a hop may want something read: somebody is there to send it, or will be once connected. Where the last
-    /// attempt failed, the connection comes first: or each one to a dead hop would cost a part of its backlog read.
+    /// Notes that a hop may want something read: a courier is there to send it, or will be once connected. After a
+    /// failed try, the connection comes first: otherwise each try of a dead hop would cost reading a part of its
+    /// backlog.
     pub(super) fn heed_reading(&mut self, key: HopKey) {
         let hop = self.hop(key);
         let is_served = hop.couriers > 0 && (hop.failures == 0 || hop.is_asked);

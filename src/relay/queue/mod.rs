@@ -1,30 +1,30 @@
-//! The queue of one worker: who may be delivered now. Pure: no clock, no socket, no file.
+//! The queue of one worker: decides which message is delivered next. Pure: no clock, no socket, no file.
 //!
 //! ```text
 //!  put ──▶ hop 1: ready ▸▸▸▸   couriers ●●●    take ──▶ Assignment ──▶ outcome ──▶ Effects: notes, notices, done
 //!          hop 2: ready ▸      couriers ●
 //!          hop 3: ready ▸▸▸▸▸  shut: cannot be reached        deferred, alarms: timer wheels, moved by `tick`
 //! ```
-//! The driver's side of it, after whatever has happened: `tick` where `deadline` has come, then `wants_courier` until it
-//! is `None`, then `wants_letters`. A courier is a connection. It asks `take` when it is connected and whenever it has
-//! room; it may have several assignments at a time (the next MAIL travels with the last body).
+//! The driver's duties after each event: `tick` if `deadline` has come, then `wants_courier` until it is `None`, then
+//! `wants_letters`. A courier is a connection. It calls `take` when it is connected and whenever it has room; it may
+//! have several assignments at a time (the next MAIL travels with the last body).
 //!
-//! Promises, each with a test: no entry is lost; none is in two couriers' hands; no more couriers than the limits; a hop
-//! that is slow, dead or never answers delays no other, because couriers and memory are shared out so that whoever has
-//! the most leaves as much for the next (`couriers`, `letters`); age is looked at wherever an entry is.
+//! Promises, each with a test: no entry is lost; no entry is in two couriers' hands; no more couriers than the limits;
+//! a hop that is slow, dead or never answers delays no other, because couriers and memory are shared so that the hop
+//! with the most leaves as much for the next (`couriers`, `letters`); an entry's age is checked in every state.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `entry` | an entry, its states |
+//! | `entry` | an entry and its states |
 //! | `entries` | the table of entries and the lists through it |
 //! | `wheel` | timers through the table |
-//! | `hop` | a hop's books |
-//! | `couriers` | who opens and closes connections, and when a hop is left alone |
-//! | `letters` | which messages are in memory, and which to read |
+//! | `hop` | the queue's state of a next hop |
+//! | `couriers` | opening and closing of connections, and hops that are left alone |
+//! | `letters` | the messages to keep in memory, and those to read |
 //! | `moves` | an entry's way from state to state |
-//! | `outcome` | what follows from an answer, and from age |
-//! | `orders` | what an operator does: hold, release, remove, retry |
-//! | `stats` | what an operator sees |
+//! | `outcome` | effects of an answer, and of age |
+//! | `orders` | an operator's orders: hold, release, remove, retry |
+//! | `stats` | the operator's view |
 mod couriers;
 mod entries;
 mod entry;
@@ -72,7 +72,7 @@ pub(crate) struct Options {
     pub(crate) hop_couriers: u32,
     /// Couriers of all hops.
     pub(crate) couriers: u32,
-    /// Messages kept in memory; what is beyond is read from the spool when its turn comes.
+    /// Bytes of messages kept in memory; the rest is read from the spool when its turn comes.
     pub(crate) letter_bytes: u64,
     /// For the spread of waits.
     pub(crate) seed: u64,
@@ -101,7 +101,7 @@ pub(crate) struct Arrival<L> {
     pub(crate) id: MessageId,
     pub(crate) hop: HopKey,
     pub(crate) recipients: Recipients,
-    /// `None` where it is in the spool only.
+    /// `None` if it is in the spool only.
     pub(crate) letter: Option<L>,
     /// Bytes that the letter takes in memory.
     pub(crate) letter_bytes: u32,
@@ -173,7 +173,7 @@ const TICK_ENTRIES: usize = 1_000;
 
 impl<L: Clone> Queue<L> {
     pub(crate) fn new(options: Options) -> Self {
-        // A sixteenth of the first wait is lost in its spread; a second is soon enough for anybody.
+        // The spread loses a sixteenth of the first wait; a second is soon enough for any.
         let grain_ms = (millis(options.schedule.backoff.first) / 16).clamp(1, 1_000);
         Self {
             calls: couriers::Calls::default(),
@@ -188,7 +188,7 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// Takes in what is to go to one hop; a transaction's worth of recipients becomes an entry.
+    /// Puts in the recipients for one hop; a transaction's worth of recipients becomes an entry.
     pub(crate) fn put(&mut self, arrival: Arrival<L>, now: Duration) {
         let now_ms = millis(now);
         if arrival.recipients.len() <= TRANSACTION_RECIPIENTS {
@@ -294,7 +294,8 @@ impl<L: Clone> Queue<L> {
         all.into_iter().flatten().min().map(Duration::from_millis)
     }
 
-    /// Does what is due by now, a bounded part of it at a time: while more is left, the deadline stays in the past.
+    /// Does the work that is due by now, a bounded part of it at a time: while more is left, the deadline stays in the
+    /// past.
     pub(crate) fn tick(&mut self, now: Duration, effects: &mut Vec<Effects>) {
         let now_ms = millis(now);
         while self.reopen.peek().is_some_and(|Reverse((when_ms, _))| *when_ms <= now_ms) {
@@ -335,12 +336,12 @@ impl<L: Clone> Queue<L> {
     pub(crate) fn forget_hop(&mut self, key: HopKey) {
         if let Some(hop) = self.hops.get_mut(key.0 as usize) {
             debug_assert!(hop.all.is_empty() && hop.couriers == 0);
-            // Lists that it is in name the number still; whoever reads them looks again before it believes them.
+            // Lists still have its number; a hop is checked again before a list is believed.
             *hop = Hop { listed: hop.listed, ..Hop::new() };
         }
     }
 
-    /// So many couriers a hop may have, at least one, instead of what holds for all.
+    /// Sets a hop's own limit of couriers, at least one, in place of the limit of all hops.
     pub(crate) fn limit(&mut self, key: HopKey, most: u32) {
         if self.hops.len() <= key.0 as usize {
             self.hops.resize_with(key.0 as usize + 1, Hop::new);

@@ -1,5 +1,5 @@
-//! The queue against a naive model: random lists of operations, after each of which the books are audited; at the end
-//! everything is driven home, and nobody may be missing.
+//! The queue against a naive model: random lists of operations, after each of which the counts are checked. At the end
+//! everything is delivered, and no message may be missing.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,7 @@ struct Message {
     expires: Duration,
 }
 
-/// A connection, and what it carries.
+/// A connection, and the messages that it carries.
 struct Live {
     courier: Courier,
     waits: bool,
@@ -319,7 +319,7 @@ impl World {
             self.queue.tick(self.now, &mut all);
         }
         all.into_iter().for_each(|effects| self.write_down(effects));
-        // Whoever is too old is no longer on the way, wherever it was; late by a grain at most.
+        // An entry that is too old is no longer in flight, wherever it was; late by a grain at most.
         let grain = Duration::from_millis(50);
         for (id, message) in self.messages.iter().filter(|(_, message)| message.expires + grain <= self.now) {
             let waits = message.recipients.iter().any(|fated| !fated.settled && !fated.in_flight);
@@ -392,7 +392,7 @@ impl World {
         }
         if effects.done {
             message.done = true;
-            // `done` stands for the facts that it makes superfluous.
+            // `done` replaces the facts that it makes superfluous.
             for fated in &mut message.recipients {
                 assert!(!fated.in_flight && !fated.owed, "done before its time");
                 assert!(fated.settled || fated.delivered || message.removed, "done with somebody left: {fated:?}");
@@ -437,12 +437,12 @@ impl World {
             assert_eq!(ready, hop.count(State::Ready));
         }
         assert_eq!(queue.letters.used_bytes, bytes.iter().sum::<u64>());
-        // One letter a hop may be read beyond the budget, and another be in flight meanwhile for each courier.
+        // One letter per hop may be read beyond the budget, and another be in flight meanwhile for each courier.
         let most = BUDGET + u64::from(MOST_LETTER) * u64::from(HOPS + 2 * COURIERS);
         assert!(queue.letters.used_bytes <= most, "{} bytes in memory", queue.letters.used_bytes);
     }
 
-    /// Lets everything go its way with hops that take whatever comes, and looks whether anybody is missing.
+    /// Delivers everything to hops that accept all messages, and checks that none is missing.
     fn drive_home(&mut self) {
         self.order(1, 0);
         while let Some(at) = self.live.iter().position(|live| live.parts) {
@@ -456,7 +456,7 @@ impl World {
                     while !self.live[at].hands.is_empty() {
                         self.answer_at(at, 0);
                     }
-                    // May be told to leave, and then it is gone.
+                    // It may be dismissed, and then it is gone.
                     self.take_at(at);
                 }
                 while !self.tickets.is_empty() {

@@ -2,7 +2,7 @@
 use super::entry::{Index, Link, NONE, State, Thread};
 use super::{MessageId, Queue};
 
-/// Room for so many messages is kept in the index when the queue has run empty.
+/// Messages for which the index keeps room when the queue has run empty.
 pub(super) const SPARE_MESSAGES: usize = 4_096;
 
 /// End of a hop's line.
@@ -82,7 +82,7 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// Forgets an entry, wherever it is; tells whether it was its message's last.
+    /// Forgets an entry in any state; reports whether it was its message's last.
     pub(super) fn forget(&mut self, at: Index) -> bool {
         self.leave(at);
         self.clear_alarm(at);

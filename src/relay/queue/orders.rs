@@ -13,13 +13,13 @@ pub(crate) enum Order {
     Hold,
     /// It goes on, at once.
     Release,
-    /// It is forgotten, and nobody is told.
+    /// Forgets it, without a notice.
     Remove,
     /// Tries deferred messages at once, and hops that could not be reached.
     Retry,
 }
 
-/// With what.
+/// Messages that an order applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(test), expect(dead_code, reason = "operators' orders come page by page, a message at a time"))]
 pub(crate) enum Which {
@@ -66,7 +66,7 @@ impl<L: Clone> Queue<L> {
         }
     }
 
-    /// `None` where nothing changed.
+    /// Carries out an order for one message; `None` if nothing changed.
     fn order_one(&mut self, order: Order, id: MessageId, now_ms: u64) -> Option<Effects> {
         let mut effects = Effects { id, facts: Vec::new(), notice: None, done: false };
         let mut is_changed = false;
@@ -124,7 +124,7 @@ impl<L: Clone> Queue<L> {
         is_shut || state == State::Deferred
     }
 
-    /// Lets it be tried at once, after a restart too.
+    /// Makes an entry ready at once, after a restart too.
     fn again(&mut self, at: Index, effects: &mut Effects) {
         let entry = &self.entries[at];
         if let Some(refusal) = &entry.refusal {
@@ -152,7 +152,7 @@ impl<L: Clone> Queue<L> {
                 let entry = &mut self.entries[at];
                 let is_new = !std::mem::replace(&mut entry.marks.remove, true);
                 if is_new {
-                    // Should the relay end before the courier comes back, nobody delivers it again.
+                    // If the relay ends before the courier comes back, the message is not delivered again.
                     let recipients = entry.recipients.to_vec();
                     effects.facts.push(Fact::Settled { recipients, fate: Fate::Removed });
                 }

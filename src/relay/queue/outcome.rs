@@ -9,11 +9,11 @@ use crate::relay::envelope::{Confirmation, Fact, Fate, Refusal};
 /// Outcome of an assignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// All of it was taken, and nobody needs to be told.
+    /// All of it was accepted, and no notice is due.
     Delivered,
     /// The same answer for all.
     All(Answer),
-    /// An answer for each recipient, in the order of the assignment. What is missing was not answered.
+    /// An answer for each recipient, in the order of the assignment. A missing one was not answered.
     Each(Vec<Answer>),
     /// The session was lost after the dot: perhaps delivered, so tried again (RFC 5321 §4.5.4.1: better twice than
     /// never).
@@ -28,7 +28,7 @@ pub(crate) enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Delivered,
-    /// Delivered, and the sender asked to be told so.
+    /// Delivered, and the sender asked for a notice.
     Confirmed(Confirmation),
     /// A 5xx.
     Failed(Refusal),
@@ -48,10 +48,10 @@ pub(crate) struct Effects {
     pub(crate) done: bool,
 }
 
-/// Something that the sender may have to be told; whether it wants to hear it, and can, is for others to know.
+/// An event that the sender may have to be notified of; the caller decides whether it wants a notice, and can have one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// These are settled. The ticket goes to `Queue::told` when the notice is stored, or nobody is to be told.
+    /// These are settled. The ticket goes to `Queue::told` when the notice is stored, or none is due.
     Settled { ticket: Ticket, fates: Vec<(u16, Fate)> },
     /// These are late; nothing waits for the notice.
     Late { recipients: Vec<u16>, refusal: Option<Arc<Refusal>>, expires_unix_s: u64 },
@@ -126,7 +126,7 @@ impl<L: Clone> Queue<L> {
         Effects { id, facts: Vec::new(), notice: None, done: false }
     }
 
-    /// Settles who has a final answer, and lets the others wait.
+    /// Settles the recipients that have a final answer, and lets the others wait.
     fn answered(&mut self, at: Index, answers: Vec<Answer>, now_ms: u64) -> Effects {
         if self.entries[at].marks.remove {
             return self.settle_alike(at, Fate::Removed);
@@ -221,11 +221,11 @@ impl<L: Clone> Queue<L> {
         part
     }
 
-    /// The whole entry has met one fate that nobody is told of.
+    /// Gives the whole entry one fate, without a notice.
     pub(super) fn settle_alike(&mut self, at: Index, fate: Fate) -> Effects {
         let id = self.entries[at].id;
         let is_last = self.messages.get(&id) == Some(&at) && self.entries.after(at, Thread::Message) == NONE;
-        // What is done needs no facts: the usual message costs no allocation here.
+        // A finished message needs no facts: the usual message costs no allocation here.
         let facts = if is_last {
             Vec::new()
         } else {
@@ -252,7 +252,7 @@ impl<L: Clone> Queue<L> {
         Effects { id, facts, notice: Some(Notice::Settled { ticket: Ticket { at, id }, fates }), done: false }
     }
 
-    /// The notice is in the spool, or nobody is to be told.
+    /// The notice is in the spool, or none is due.
     pub(crate) fn told(&mut self, ticket: Ticket) -> Effects {
         let Ticket { at, id } = ticket;
         let recipients = self.entries[at].recipients.to_vec();
@@ -261,8 +261,8 @@ impl<L: Clone> Queue<L> {
         Effects { id, facts, notice: None, done }
     }
 
-    /// Not even the envelope can be read, so nobody can be told. What failed is held, and has no end of its own: an
-    /// operator lets it be tried again or removes it. What was delivered has nothing left to do.
+    /// Not even the envelope can be read, so there is no address to notify. Failed recipients are held, and do not
+    /// expire: an operator retries or removes them. Nothing is left to do for delivered ones.
     pub(crate) fn cannot_tell(&mut self, ticket: Ticket, fates: &[(u16, Fate)]) -> Effects {
         let numbers = |has_failed: bool| -> Vec<u16> {
             fates.iter().filter(|(_, fate)| fate.is_failure() == has_failed).map(|(number, _)| *number).collect()

@@ -95,8 +95,8 @@ impl<L: Clone> Queue<L> {
         })
     }
 
-    /// Looks at no more than `most` places from `from` on: a list of a million is shown in many short turns, and needs
-    /// no lock. What comes and goes meanwhile may be missing or be seen twice.
+    /// Visits no more than `most` places from `from` on: a list of a million is shown in many short turns, and needs no
+    /// lock. Entries that come and go meanwhile may be missing or be seen twice.
     pub(crate) fn page(&self, from: u32, most: u32, now: Duration) -> Page {
         let end = from.saturating_add(most.max(1)).min(self.entries.places());
         let live = (from..end).filter(|at| self.entries.is_live(*at));

@@ -47,7 +47,8 @@ impl Wheel {
         }
     }
 
-    /// Takes out the next entry whose slot has been reached. It may have been put there for want of a later one.
+    /// Takes out the next entry whose slot has been reached. It may be early: an entry beyond the last slot waits
+    /// there.
     pub(super) fn pop<L>(&mut self, entries: &mut Entries<L>, now_ms: u64) -> Option<Index> {
         let reached = now_ms / self.grain_ms;
         match self.next_grain() {
@@ -153,7 +154,7 @@ mod tests {
                 }
                 let next = model.values().min().copied();
                 prop_assert_eq!(wheel.deadline_ms().is_some(), next.is_some());
-                // It may call too early, where it stands for what lies beyond its turn, but never too late.
+                // It may be too early, if the entry lies beyond the wheel's turn, but never too late.
                 prop_assert!(wheel.deadline_ms().zip(next).is_none_or(|(deadline, next)| deadline < next.max(now) + grain + 1));
             }
         }

@@ -24,7 +24,7 @@ pub(crate) enum Hop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lmtp {
     pub(crate) endpoint: Endpoint,
-    /// At a time; `None` for what holds for all destinations.
+    /// Limit of connections at a time; `None` for the limit of all destinations.
     pub(crate) connections: Option<u32>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Smtp {
     pub(crate) to: To,
     pub(crate) security: Security,
     pub(crate) credentials: Option<Credentials>,
-    /// At a time; `None` for what holds for all destinations.
+    /// Limit of connections at a time; `None` for the limit of all destinations.
     pub(crate) connections: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Smtp {
 pub(crate) enum To {
     /// These, in their order.
     Hosts(Box<[Host]>),
-    /// The mail exchangers of a domain, or what its address literal says (RFC 5321 §5.1).
+    /// The mail exchangers of a domain, or the address in its literal (RFC 5321 §5.1).
     Domain { name: Box<str>, port: u16 },
 }
 
@@ -94,7 +94,7 @@ impl TlsPolicy {
     }
 }
 
-/// Certificates to trust, from a file. It is read again when it changes, so its name is what it is.
+/// Certificates to trust, from a file. It is read again when it changes, so its name identifies it.
 #[derive(Debug)]
 pub(crate) struct Authority {
     pub(crate) path: PathBuf,
@@ -133,7 +133,7 @@ impl Security {
         self.client_trusting(host, self.authority.as_ref().map(|authority| authority.pem.clone()))
     }
 
-    /// The same where the authority's file now holds `pem`.
+    /// The same with the authority's file as it is now, `pem`.
     ///
     /// # Errors
     /// Likewise.
@@ -158,8 +158,8 @@ impl Security {
 }
 
 impl Hop {
-    /// For mail that no route leads anywhere any more: a domain that does not exist (RFC 2606 §2), so that its sender is
-    /// told.
+    /// A hop for mail that no route fits any more: a domain that does not exist (RFC 2606 §2), so that its sender is
+    /// notified.
     pub(crate) fn nowhere() -> Self {
         let to = To::Domain { name: "invalid".into(), port: 25 };
         Self::Smtp(Arc::new(Smtp { to, security: Security::default(), credentials: None, connections: None }))

@@ -62,7 +62,7 @@ impl Refusal {
     }
 }
 
-/// A route: for whom, and where to.
+/// A route: its senders and domains, and its target.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Route {
     /// Empty for all.
@@ -127,7 +127,7 @@ impl DomainPattern {
         Self("*".into())
     }
 
-    /// Reads `example.com`, `.example.com` (what is below it, and not itself), `[192.0.2.1]` or `*`.
+    /// Reads `example.com`, `.example.com` (the domains below it, not itself), `[192.0.2.1]` or `*`.
     ///
     /// # Errors
     /// If it is none of these.
@@ -160,7 +160,7 @@ pub(crate) struct Local {
     /// The first of them: that of a bare `Postmaster`.
     pub(crate) first: Option<Box<str>>,
     pub(crate) aliases: Aliases,
-    /// Mailboxes, in lower case; without it, the next hop knows them.
+    /// Mailboxes, in lower case; without it, the next hop decides.
     pub(crate) users: Option<HashSet<Box<str>>>,
     pub(crate) mailbox: Option<Mailbox>,
 }
@@ -182,7 +182,7 @@ impl Local {
     }
 }
 
-/// All of it, ready to be asked; a clone costs a counter.
+/// All routes, ready for look-ups; a clone costs a counter.
 #[derive(Clone, Debug)]
 pub(crate) struct Router(Arc<Table>);
 
@@ -206,7 +206,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Adds a route; the number of an earlier one where that takes all of its mail for one of its domains.
+    /// Adds a route; returns the number of an earlier one that takes all of its mail for one of its domains.
     pub(crate) fn add(&mut self, number: usize, route: &Route) -> Option<(DomainPattern, usize)> {
         let mut shadow = None;
         let mut add = |domains: &mut Domains, domain: &DomainPattern| {
@@ -253,7 +253,7 @@ fn lowered(text: &[u8]) -> Cow<'_, str> {
     if is_low { text } else { text.to_lowercase().into() }
 }
 
-/// The first of the routes for the domain itself, for what is above it with its dot, and for all.
+/// The first of the routes for the domain itself, for the domains above it with their dot, and for all.
 fn first_for(domains: &Domains, domain: &str, fit: Fit) -> Option<usize> {
     let is_literal = domain.starts_with('[');
     let dots = domain.match_indices('.').filter(|_| !is_literal);
@@ -268,7 +268,7 @@ impl Router {
         self.0.local.first.as_deref()
     }
 
-    /// Of that configuration. What no route fits goes to `otherwise`.
+    /// Builds the router of that configuration. Mail that no route fits goes to `otherwise`.
     pub(crate) fn new(local: Local, routes: Vec<Route>, otherwise: Way) -> Self {
         let mut index = Index::default();
         routes.iter().enumerate().for_each(|(number, route)| drop(index.add(number, route)));
@@ -322,7 +322,7 @@ impl Router {
         local.mailbox.is_some() || index.first(&nobody, domain, Fit::Named).is_some() || only_aliases
     }
 
-    /// The next hops that need TLS, and whose certificate is not verified.
+    /// The next hops that need TLS, but whose certificate is not verified.
     pub(crate) fn insecure_hops(&self) -> impl Iterator<Item = String> {
         self.0.ways.iter().filter_map(|way| match way {
             Way::Hop(Hop::Smtp(smtp)) if smtp.security.insecure => Some(smtp.to.to_string()),
@@ -364,14 +364,14 @@ impl Table {
         Ok(if instead.is_empty() { Routed::As(Hop::Discard) } else { Routed::Instead(instead) })
     }
 
-    /// The next hop of an address that an alias has, and that is not local: who wrote the alias may send there.
+    /// The next hop of an alias's target that is not local: the alias's author may send there.
     fn to_address(&self, sender: &Path<'_>, address: &str) -> Result<Hop, Refusal> {
         let path = Path::mailbox(address.as_bytes()).map_err(|_| Refusal::UnknownUser)?;
         let domain = path.domain().map(lowered).ok_or(Refusal::UnknownUser)?;
         self.elsewhere(sender, &String::from_utf8_lossy(path.local_part()), &domain)
     }
 
-    /// The mailbox of a user who is no alias.
+    /// The mailbox of a user that is no alias.
     fn mailbox(&self, sender: &Path<'_>, local_part: &str, domain: &str) -> Result<Hop, Refusal> {
         let name = plain(local_part);
         if !self.local.has_user(&name) {
@@ -400,13 +400,13 @@ impl Table {
         follow(way, local_part, domain)
     }
 
-    /// The mailbox that every server has (RFC 5321 §4.5.1), said without a domain.
+    /// The mailbox that every server has (RFC 5321 §4.5.1), given without a domain.
     fn postmaster(&self, standing: Standing, sender: &Path<'_>) -> Result<Routed, Refusal> {
         const NAME: &str = "postmaster";
         if let Some(domain) = &self.local.first {
             return self.to_local(sender, NAME, domain);
         }
-        // Without a domain of its own it is the smarthost's postmaster who looks after its clients.
+        // Without a domain of its own, the smarthost's postmaster looks after its clients.
         let everything = self.index.first(sender, "*", Fit::Any).map(|number| &self.ways[number]);
         match (standing, everything) {
             (Standing::Friend, Some(Way::Hop(hop))) => Ok(Routed::As(hop.clone())),
@@ -572,7 +572,7 @@ mod tests {
                 assert!(Path::parse(format!("<{recipient}>").as_bytes()).is_err(), "{recipient}");
                 continue;
             }
-            // Not even the boss, as anybody can say who it is.
+            // Not even the boss: any client can use that address.
             for sender in ["", "s@x.example", "boss@a.example", "ann@a.example"] {
                 let told =
                     told(&router, Standing::Stranger, sender, recipient).replace("smtp:bounces:25", "smtp:else:25");
@@ -599,7 +599,7 @@ mod tests {
         for (recipient, expected) in rows {
             assert_eq!(told_again(&router, recipient), expected, "{recipient}");
         }
-        // Where the next hop knows the mailboxes, each name may be one.
+        // If the next hop has the list of mailboxes, each name may be one.
         let Local { domains, first, aliases, .. } = local(aliases, None);
         let mailbox = Some(Mailbox::Hop(smarthost("inner")));
         let router =
@@ -623,7 +623,7 @@ mod tests {
         assert_eq!(told(&router, Standing::Stranger, "", "ann@b.example"), "550");
         assert_eq!(told(&router, Standing::Friend, "", "ann@b.example"), "550");
         assert!(router.has_place_for("a.example") && !router.has_place_for("b.example"));
-        // With nothing local, the smarthost has the postmaster, and strangers have nobody.
+        // With nothing local, the smarthost has the postmaster, and strangers have none.
         let router = Router::new(Local::default(), routes(), Way::Mx(Mx::default()));
         assert_eq!(told(&router, Standing::Friend, "", "Postmaster"), "smtp:smart:25");
         assert_eq!(told(&router, Standing::Stranger, "", "Postmaster"), "550");
@@ -709,7 +709,7 @@ mod tests {
                 let domain = path.domain().map(|domain| String::from_utf8_lossy(domain).to_lowercase());
                 prop_assert!(matches!(domain.as_deref(), None | Some("a.example" | "b.example")), "{}", text);
                 prop_assert!(!path.local_part().iter().any(|octet| b"@%!".contains(octet)), "{}", text);
-                // The only way out is what an alias says.
+                // Only an alias leads outside.
                 match routed {
                     Routed::As(hop) => prop_assert!(matches!(hop, Hop::Maildir(_) | Hop::Discard), "{}: {}", text, hop),
                     Routed::Instead(all) => for (address, hop) in all {

@@ -13,10 +13,10 @@ enum Piece {
 }
 
 impl Template {
-    /// Reads it.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the text is not valid, with the reason.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Err("\"\" is not a valid path; use something like \"/var/mail/{domain}/{user}\"".to_owned());
@@ -37,7 +37,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    /// The same below that directory, where it is no absolute path.
+    /// The same below that directory, unless it is an absolute path.
     pub(crate) fn below(mut self, directory: &Path) -> Self {
         if let Some(Piece::Text(first)) = self.0.first_mut() {
             *first = directory.join(&*first).to_string_lossy().into_owned();
@@ -50,8 +50,8 @@ impl Template {
         self.0.contains(&Piece::User)
     }
 
-    /// The path for a user, plain (without quotes and capitals), of a domain in lower case; `None` where one of them
-    /// would make another path of it.
+    /// The path for a user, plain (without quotes and capitals), of a domain in lower case; `None` if one of them would
+    /// change the path's structure.
     pub(crate) fn fill(&self, user: &str, domain: &str) -> Option<PathBuf> {
         let mut path = String::new();
         for piece in &self.0 {
